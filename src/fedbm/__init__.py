@@ -1,0 +1,52 @@
+"""FedBM: federated learning for medical images whose hospitals differ.
+
+import fedbm
+data = fedbm.load("digits")
+parts = fedbm.dirichlet(data.labels, data.indices("train"), clients=10, beta=0.05, seed=0)
+run = fedbm.simulate(data, parts, method="fedbm", rounds=20)
+print(run.summary["best"])
+fedbm.write_report([run.path], "report.html")
+"""
+
+from fedbm.data.partition import Partition, dirichlet, from_file, iid
+from fedbm.data.store import Dataset, load
+from fedbm.errors import FedBMError
+from fedbm.language.concepts import ConceptDistribution, sample_concepts
+from fedbm.methods import METHODS, FedAvg, FedBM, Method
+from fedbm.models.generator import Generator
+from fedbm.models.generator_loss import BatchNormGap, diversity_loss
+from fedbm.models.heads import ConceptHead, concept_logits, concept_loss
+from fedbm.models.resnet import ResNet18
+from fedbm.predict import load_model
+from fedbm.results.report import write_report
+from fedbm.results.runs import read_run
+from fedbm.simulate import simulate
+from fedbm.version import __version__
+
+__all__ = [
+    "METHODS",
+    "BatchNormGap",
+    "ConceptDistribution",
+    "ConceptHead",
+    "Dataset",
+    "FedAvg",
+    "FedBM",
+    "FedBMError",
+    "Generator",
+    "Method",
+    "Partition",
+    "ResNet18",
+    "__version__",
+    "concept_logits",
+    "concept_loss",
+    "dirichlet",
+    "diversity_loss",
+    "from_file",
+    "iid",
+    "load",
+    "load_model",
+    "read_run",
+    "sample_concepts",
+    "simulate",
+    "write_report",
+]

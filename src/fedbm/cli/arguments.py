@@ -1,0 +1,141 @@
+"""The parser, made from the configuration's own keys: a flag's name, help and default cannot fall out of step."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+from fedbm.config import Key, keys
+from fedbm.errors import FedBMError, did_you_mean
+from fedbm.version import __version__
+
+RUN_EXAMPLES = """examples:
+  fedbm run --data digits --method fedbm --clients 10 --beta 0.05 --rounds 50 --seed 0
+  fedbm run --data ~/scans --size 64 --method fedavg          any folder of class/*.jpg
+  fedbm run experiment.toml --seed 1                          flags win over the file
+The same command again resumes an interrupted run, or shows a finished one.
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """Mistakes become one sentence, with the nearest known word."""
+
+    def error(self, message: str) -> NoReturn:
+        raise FedBMError(f"{message}; '{self.prog} --help' explains")
+
+    def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
+        found, unknown = self.parse_known_args(arguments)
+        if unknown:
+            command: Parser = found.parser
+            flags = [flag for action in command._actions for flag in action.option_strings]
+            word = unknown[0].partition("=")[0]
+            raise FedBMError(f"{command.prog} does not know {word}{did_you_mean(word, flags)}")
+        return found
+
+
+def make_parser() -> Parser:
+    parser = Parser(
+        prog="fedbm",
+        description="Federated learning for medical images whose hospitals differ.",
+        epilog="New here? 'fedbm demo' trains two methods on real digits in under two minutes and draws a report.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"fedbm {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+
+    def command(name: str, help_: str, **more: Any) -> Parser:
+        made: Parser = commands.add_parser(
+            name,
+            help=help_,
+            description=help_[0].upper() + help_[1:] + ".",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+            **more,
+        )
+        made.set_defaults(parser=made)
+        return made
+
+    demo = command("demo", "compare FedAvg and FedBM on handwritten digits and draw a report")
+    demo.add_argument("--rounds", default=argparse.SUPPRESS, help="rounds of each run (default 20)")
+    demo.add_argument("--seeds", default="1", help="how many seeds, 0 and up (default 1; 3 shows the spread)")
+    add_keys(demo, ["out", "cache", "device"])
+
+    run = command("run", "train one model, or go on with a run that was interrupted", epilog=RUN_EXAMPLES)
+    run.add_argument("file", nargs="?", help="a configuration file; 'fedbm config' prints all its keys")
+    add_keys(run)
+
+    listing = command("list", "list the runs in a folder")
+    add_keys(listing, ["out"])
+    show = command("show", "show one run: settings, result, and where its files are")
+    show.add_argument("run", help="its folder, its id, or a part of the id")
+    add_keys(show, ["out"])
+
+    report = command("report", "draw one offline HTML page from runs")
+    report.add_argument("runs", nargs="*", help="folders, ids or parts of ids (default: all runs in --out)")
+    report.add_argument("--to", default="report.html", help="the page to write (default report.html)")
+    report.add_argument("--markdown", action="store_true", help="print the table as Markdown instead")
+    add_keys(report, ["out"])
+
+    predict = command("predict", "classify image files with a finished run's model")
+    predict.add_argument("run", help="its folder, its id, or a part of the id")
+    predict.add_argument("images", nargs="+", help="image files")
+    add_keys(predict, ["out", "device"])
+
+    concepts = command("concepts", "show how a language model sees a data set's classes, or save it")
+    concepts.add_argument("--save", help="write the distributions to this file (.safetensors)")
+    add_keys(concepts, ["data", *names("language"), "seed", "cache"])
+    concepts.add_argument("--ship", metavar="FOLDER", help="rebuild the package's own embeddings from MiniLM's folder")
+
+    data = command("data", "list data sets; or show one, and how it would be dealt to clients")
+    data.add_argument("what", nargs="?", help="a catalogued name, an image folder or a packed-JPEG .npz")
+    data.add_argument("--picture", help="draw the partition (client × class) to this .svg file")
+    data.add_argument("--save", help="write the partition to this .json file, for --partition file")
+    add_keys(data, [*names("data", without=["data"]), "seed", "cache"])
+
+    config = command("config", "print every setting: section, key, type, default and meaning")
+    config.add_argument("--toml", action="store_true", help="print a complete configuration file instead")
+    add_keys(config, ["method"])
+    return parser
+
+
+def names(section: str, without: Iterable[str] = ()) -> list[str]:
+    return [key.flag for key in keys() if key.section == section and key.flag not in without]
+
+
+def add_keys(parser: argparse.ArgumentParser, flags: Sequence[str] | None = None) -> None:
+    """Flags for these keys (all by default), grouped by section; absent unless given."""
+    groups: dict[str, Any] = {}
+    for key in keys():
+        if flags is not None and key.flag not in flags:
+            continue
+        title = key.section if key.name == "name" or not key.methods else f"options of {', '.join(key.methods)}"
+        group = groups.setdefault(title, parser.add_argument_group(title))
+        optional: dict[str, Any] = {"nargs": "?", "const": "yes"} if key.type == "yes or no" else {}
+        group.add_argument(
+            key.switch,
+            dest=key.flag,
+            default=argparse.SUPPRESS,
+            metavar=metavar(key),
+            help=help_text(key),
+            **optional,
+        )
+
+
+def metavar(key: Key) -> str:
+    return {"whole number": "N", "number": "X", "yes or no": "yes|no", "text": "TEXT"}.get(
+        key.type, key.type.replace(" ", "")
+    )
+
+
+def help_text(key: Key) -> str:
+    default = {True: "yes", False: "no", None: "", "": ""}.get(key.default, key.default)
+    shown = f"{key.meaning} (default {default})" if default != "" else key.meaning
+    return shown.replace("%", "%%")
+
+
+def given_keys(found: argparse.Namespace) -> dict[str, Any]:
+    """The configuration flags the user gave."""
+    flags = {key.flag for key in keys()}
+    return {flag: value for flag, value in vars(found).items() if flag in flags}

@@ -1,0 +1,94 @@
+"""Progress of a run: a live line in a terminal, a plain line per round elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from fedbm.engine.rounds import Event
+
+PHASES = {"train": "training", "aggregate": "averaging", "evaluate": "evaluating", "done": ""}
+
+
+class Show(Protocol):
+    def __call__(self, event: Event) -> None: ...
+
+
+@contextmanager
+def showing(console: Console, title: str, rounds: int, done: int) -> Iterator[Show]:
+    """A function to call with each event; *done* rounds are already behind."""
+    if console.is_terminal:
+        with live_bars(console) as bars:
+            yield Bar(bars, title, rounds, done)
+    else:
+        yield Lines(console, title, rounds, done)
+
+
+def live_bars(console: Console) -> Progress:
+    return Progress(
+        TextColumn("[bold]{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        TextColumn("{task.fields[news]}"),
+        TimeElapsedColumn(),
+        TextColumn("[dim]left"),
+        TimeRemainingColumn(),
+        console=console,
+    )
+
+
+class Bar:
+    """One run's line among live bars: round, phase, losses, accuracy, time left."""
+
+    def __init__(self, bars: Progress, title: str, rounds: int, done: int) -> None:
+        self._bars = bars
+        self._task: TaskID = bars.add_task(title, total=rounds, completed=done, news="starting")
+        self._scores = ""
+
+    def __call__(self, event: Event) -> None:
+        if event.record is not None:
+            self._scores = scores_of(event.record) or self._scores
+            self._bars.update(self._task, completed=event.round, news=f"{loss_of(event.record)} {self._scores}")
+            return
+        news = f"{PHASES[event.phase]} {f'{event.done}/{event.total} ' if event.total else ''}{self._scores}"
+        self._bars.update(self._task, news=news)
+
+
+class Lines:
+    """One line a round, for logs."""
+
+    def __init__(self, console: Console, title: str, rounds: int, done: int) -> None:
+        self._console, self._title, self._rounds = console, title, rounds
+        self._seconds: list[float] = []
+        if done:
+            console.print(f"{title}: going on after round {done}", highlight=False)
+
+    def __call__(self, event: Event) -> None:
+        if event.record is None:
+            return
+        self._seconds = [*self._seconds, event.record["seconds"]["total"]][-10:]
+        left = (self._rounds - event.round) * sum(self._seconds) / len(self._seconds)
+        parts = [
+            f"{self._title} round {event.round}/{self._rounds}",
+            loss_of(event.record),
+            scores_of(event.record),
+        ]
+        parts += [f"{self._seconds[-1]:.1f} s", f"left {int(left) // 60}:{int(left) % 60:02d}"]
+        parts += [f"left out client {d['client']}: {d['why']}" for d in event.record["dropped"]]
+        self._console.print("  ".join(part for part in parts if part), highlight=False, soft_wrap=True)
+
+
+def loss_of(record: dict[str, Any]) -> str:
+    total = sum(record["loss"].values())
+    terms = " + ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in record["loss"].items())
+    return f"loss {total:.3f} ({terms})" if len(record["loss"]) > 1 else f"loss {total:.3f}"
+
+
+def scores_of(record: dict[str, Any]) -> str:
+    if record["val"] is None:
+        return ""
+    return f"val {100 * record['val']['accuracy']:.1f} %, F1 {100 * record['val']['f1']:.1f} %"

@@ -1,0 +1,148 @@
+"""What the commands print: rich tables from plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table
+
+from fedbm.config import keys
+from fedbm.data.catalog import CATALOG
+from fedbm.data.partition import Partition, heterogeneity
+from fedbm.data.store import Dataset
+from fedbm.errors import FedBMError
+from fedbm.language.concepts import ConceptDistribution
+from fedbm.results.compare import display
+from fedbm.results.runs import RunView, read_run
+
+MOST_COLUMNS = 12
+
+
+def table(title: str, heads: Iterable[str], rows: Iterable[Sequence[Any]], text_columns: int = 1) -> Table:
+    """Text columns to the left, numbers to the right."""
+    made = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    for index, head in enumerate(heads):
+        made.add_column(head, justify="left" if index < text_columns else "right", overflow="fold")
+    for row in rows:
+        made.add_row(*map(str, row))
+    return made
+
+
+def config_table() -> Table:
+    """Every key: section, key, flag, type, default, meaning; whose option it is."""
+    rows = []
+    for key in keys():
+        default = {True: "yes", False: "no", None: "not set", "": "not set"}.get(key.default, key.default)
+        of = f" [{', '.join(key.methods)}]" if key.methods and key.name != "name" else ""
+        rows.append((key.section, key.name, key.switch, key.type, default, key.meaning + of))
+    return table("", ("section", "key", "flag", "type", "default", "meaning"), rows, text_columns=6)
+
+
+def catalog_table() -> Table:
+    rows = [
+        (
+            e.name,
+            e.title,
+            len(e.classes),
+            f"{e.size} px",
+            "built in" if e.name == "digits" else "give its path",
+            e.licence,
+        )
+        for e in CATALOG.values()
+    ]
+    return table("", ("name", "what", "classes", "size", "images", "licence"), rows, text_columns=2)
+
+
+def dataset_table(data: Dataset) -> Table:
+    counts = data.counts()
+    rows = [(name, data.concepts[k], *counts[:, k], counts[:, k].sum()) for k, name in enumerate(data.classes)]
+    rows.append(("all", "", *counts.sum(axis=1), counts.sum()))
+    heads = ("class", "concept", "train", "val", "test", "all")
+    return table(f"{data.name}: {len(data.labels)} images of {data.shape}", heads, rows, text_columns=2)
+
+
+def partition_table(counts: NDArray[np.int64], classes: Sequence[str]) -> Table:
+    """Clients × classes; with many classes, how many of them each client has."""
+    if len(classes) > MOST_COLUMNS:
+        heads = ["client", "samples", "classes", "largest class"]
+        rows = [
+            (c, row.sum(), np.count_nonzero(row), f"{classes[row.argmax()]} ({row.max()})")
+            for c, row in enumerate(counts)
+        ]
+    else:
+        heads = ["client", "samples", *classes]
+        rows = [(c, row.sum(), *(n or "·" for n in row)) for c, row in enumerate(counts)]
+    return table("", heads, rows)
+
+
+def partition_words(partition: Partition, counts: NDArray[np.int64]) -> list[str]:
+    """How unlike the clients are, and what the minimum size made us move."""
+    found = heterogeneity(counts)
+    sentences = [
+        f"{len(counts)} clients ({partition.kind}), as uneven as {found['effective_clients']:.1f} of equal size; "
+        f"{found['single_class']:.0f} hold one class only; label mixes differ from the whole by "
+        f"{found['total_variation']:.2f} on average (total variation, 0 alike to 1 disjoint)."
+    ]
+    if partition.moved:
+        sentences.append(
+            f"{len(partition.moved)} samples were moved from the largest client to reach the minimum size."
+        )
+    return sentences
+
+
+def runs_table(out: Path) -> Table:
+    rows: list[tuple[Any, ...]] = []
+    for path in sorted(p.parent for p in out.glob("*/config.toml")):
+        try:
+            run = read_run(path)
+        except FedBMError as error:
+            rows.append((path.name, "unreadable", "", "", "", "", str(error)))
+            continue
+        best = run.summary["best"] if run.summary else None
+        state = "done" if run.finished else f"{len(run.rounds)}/{run.planned} rounds"
+        rows.append((run.id, run.data, run.label, run.seed, state, percent(best, "accuracy"), percent(best, "f1")))
+    return table("", ("run", "data", "method", "seed", "state", "accuracy", "macro-F1"), rows, text_columns=3)
+
+
+def result_table(runs: Sequence[RunView]) -> Table:
+    """The test scores of finished runs, at the round chosen on validation and at the last."""
+    rows = []
+    for run in runs:
+        assert run.summary is not None
+        for moment in ("best", "last"):
+            found = run.summary[moment]
+            scores = [percent(found, name) for name in ("accuracy", "f1", "auc", "recall", "precision")]
+            name = display(run.label, run.method) if moment == "best" else ""
+            words = "chosen on validation" if moment == "best" else "last"
+            rows.append((name, run.seed if moment == "best" else "", f"{found['round']}, {words}", *scores))
+    heads = ("method", "seed", "round", "accuracy", "macro-F1", "AUC", "recall", "precision")
+    return table("Test scores", heads, rows, text_columns=3)
+
+
+def similarity_table(concepts: ConceptDistribution) -> Table:
+    """Cosines between class means; with many classes, each class's nearest other."""
+    cosines = concepts.similarity()
+    if len(concepts.classes) > MOST_COLUMNS:
+        rows: list[tuple[str, ...]] = []
+        for k, name in enumerate(concepts.classes):
+            others = cosines[k].clone()
+            others[k] = -1
+            rows.append(
+                (
+                    name,
+                    concepts.texts[k],
+                    concepts.classes[int(others.argmax())],
+                    f"{float(others.max()):.2f}",
+                )
+            )
+        return table("", ("class", "concept", "nearest", "cosine"), rows, text_columns=3)
+    rows = [(name, *(f"{float(c):.2f}" for c in cosines[k])) for k, name in enumerate(concepts.classes)]
+    return table("Cosine between class means", ("class", *concepts.classes), rows)
+
+
+def percent(scores: Any, name: str) -> str:
+    return "–" if scores is None or scores.get(name) is None else f"{100 * scores[name]:.1f} %"

@@ -1,0 +1,219 @@
+"""A run's configuration: from a TOML file, flags or Python to frozen dataclasses, and back to canonical TOML.
+
+Precedence: what the user gives > what the data set recommends (the catalogue) > the default. Unknown keys and values
+out of range are refused with one sentence, the same for file, flag and Python.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from fedbm.errors import FedBMError, did_you_mean, listed
+from fedbm.methods import METHODS, FedAvg, FedBM, Method
+from fedbm.options import (
+    DataOptions,
+    EngineOptions,
+    LanguageOptions,
+    ModelOptions,
+    TrainOptions,
+    check,
+    check_all,
+    type_words,
+)
+
+SECTIONS: dict[str, type] = {
+    "data": DataOptions,
+    "language": LanguageOptions,
+    "model": ModelOptions,
+    "train": TrainOptions,
+    "engine": EngineOptions,
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a run is. `given` names the keys the user set, which a data set's recommendations leave alone."""
+
+    data: DataOptions = field(default_factory=DataOptions)
+    language: LanguageOptions = field(default_factory=LanguageOptions)
+    model: ModelOptions = field(default_factory=ModelOptions)
+    method: Method = field(default_factory=FedBM)
+    train: TrainOptions = field(default_factory=TrainOptions)
+    engine: EngineOptions = field(default_factory=EngineOptions)
+    given: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Key:
+    """One configuration key, as it stands in `fedbm config`, in TOML and on the command line."""
+
+    section: str
+    name: str
+    flag: str
+    type: str
+    default: Any
+    meaning: str
+    methods: tuple[str, ...] = ()  # for a method's option: the methods that have it
+
+    @property
+    def switch(self) -> str:
+        return "--" + self.flag.replace("_", "-")
+
+
+def keys() -> list[Key]:
+    """Every key of every section, method options included, each flag once."""
+    found = [key for section, options in SECTIONS.items() for key in _keys_of(section, options)]
+    found.append(
+        Key(
+            "method",
+            "name",
+            "method",
+            " | ".join(METHODS),
+            FedBM.name,
+            "the federated method",
+            tuple(METHODS),
+        )
+    )
+    by_name: dict[str, Key] = {}
+    for name, method in METHODS.items():
+        for key in _keys_of("method", method):
+            seen = by_name.get(key.name, key).methods
+            by_name[key.name] = dataclasses.replace(key, methods=(*seen, name))
+    return [*found, *by_name.values()]
+
+
+def _keys_of(section: str, options: type) -> Iterator[Key]:
+    hints = get_type_hints(options)
+    for f in dataclasses.fields(options):
+        flag = f.metadata["flag"] or f.name
+        yield Key(section, f.name, flag, type_words(hints[f.name]), f.default, f.metadata["meaning"])
+
+
+def make_config(values: Mapping[str, Mapping[str, Any]], where: str = "the configuration") -> Config:
+    """A Config from nested values, {section: {key: value}}; text values are read as on the command line."""
+    for section in values:
+        if section not in (*SECTIONS, "method"):
+            known = [*SECTIONS, "method"]
+            raise FedBMError(
+                f'{where} has no section "{section}"{did_you_mean(section, known)}; there are {listed(known)}'
+            )
+    made: dict[str, Any] = {
+        section: _make(options, values.get(section, {}), f"[{section}] in {where}")
+        for section, options in SECTIONS.items()
+    }
+    chosen = dict(values.get("method", {}))
+    name = str(chosen.pop("name", FedBM.name))
+    made["method"] = _make(find_method(name), chosen, f"the method {name}")
+    given = frozenset(f"{section}.{key}" for section, pairs in values.items() for key in pairs)
+    return Config(**made, given=given)
+
+
+def find_method(name: str) -> type[FedAvg]:
+    if name not in METHODS:
+        raise FedBMError(f'there is no method "{name}"{did_you_mean(name, METHODS)}; choose {listed(METHODS)}')
+    return METHODS[name]
+
+
+def _make(options: type, values: Mapping[str, Any], where: str) -> Any:
+    known = [f.name for f in dataclasses.fields(options)]
+    for key in values:
+        if key not in known:
+            raise FedBMError(f'{where} has no key "{key}"{did_you_mean(key, known)}')
+    return options(**{key: check(options, key, value) for key, value in values.items()})
+
+
+def read_toml(path: Path) -> dict[str, dict[str, Any]]:
+    """{section: {key: value}} from a file, shape checked."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise FedBMError(f"there is no configuration file {path}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise FedBMError(f"cannot read {path}: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise FedBMError(f"{path} is not valid TOML: {error}") from error
+    for section, pairs in values.items():
+        if not isinstance(pairs, dict):
+            raise FedBMError(f'{path}: "{section}" must stand in a section, as [train] then {section} = …')
+    return values
+
+
+def recommend(config: Config, recommends: Mapping[str, Any]) -> Config:
+    """*config* with the data set's recommendations for the keys the user did not give."""
+    parts: dict[str, Any] = {}
+    for section in ("data", "model", "method", "train"):
+        options = getattr(config, section)
+        if not dataclasses.is_dataclass(options):  # a method of the user's own need not be one
+            continue
+        names = {f.name for f in dataclasses.fields(options)}
+        use = {k: v for k, v in recommends.items() if k in names and f"{section}.{k}" not in config.given}
+        parts[section] = dataclasses.replace(options, **use)  # type: ignore[type-var]
+    return dataclasses.replace(config, **parts)
+
+
+def check_config(config: Config) -> None:
+    """Check every value of a configuration made in Python, and what must fit together."""
+    for section in (*SECTIONS, "method"):
+        options = getattr(config, section)
+        if dataclasses.is_dataclass(options):
+            check_all(options)
+    if config.data.partition == "file" and not config.data.partition_file:
+        raise FedBMError("partition = file needs partition_file")
+    if config.data.partition_file and config.data.partition != "file":
+        raise FedBMError("partition_file is given, so partition must be file")
+
+
+def method_values(method: Any) -> dict[str, Any]:
+    """A method's name and options; for an object of the user's own, whatever fields it has."""
+    options = dataclasses.asdict(method) if dataclasses.is_dataclass(method) else {}  # type: ignore[arg-type]
+    return {"name": method.name, **options}
+
+
+def method_label(method: Any) -> str:
+    """The method's name and the options that differ from their defaults: 'fedbm · generator=no'."""
+    changed = []
+    if dataclasses.is_dataclass(method):
+        for f in dataclasses.fields(method):
+            value = getattr(method, f.name)
+            if value != f.default:
+                changed.append(f"{f.name}={_shown(value)}")
+    return " · ".join([method.name, ", ".join(changed)]) if changed else str(method.name)
+
+
+def to_toml(config: Config) -> str:
+    """The canonical form: every section, every key in order; a key that is not set stands as a comment."""
+    lines: list[str] = []
+    for section in ("data", "language", "model", "method", "train", "engine"):
+        options = getattr(config, section)
+        pairs = method_values(options) if section == "method" else dataclasses.asdict(options)
+        lines.append(f"[{section}]")
+        for key, value in pairs.items():
+            # JSON's text, numbers and lists are TOML's; true and false too
+            lines.append(f"# {key} is not set" if value is None else f"{key} = {json.dumps(value, ensure_ascii=False)}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _shown(value: Any) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def nest(flat: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """{flag: value} → {section: {key: value}}; a flag of another method than the chosen one is refused."""
+    known = {key.flag: key for key in keys()}
+    chosen = str(flat.get("method", FedBM.name))
+    values: dict[str, dict[str, Any]] = {}
+    for flag, value in flat.items():
+        if flag not in known:
+            raise FedBMError(f'there is no setting "{flag}"{did_you_mean(flag, known)}')
+        key = known[flag]
+        if key.section == "method" and chosen in METHODS and chosen not in key.methods:
+            raise FedBMError(f"{flag} is an option of {listed(key.methods)}, not of {chosen}")
+        values.setdefault(key.section, {})[key.name] = value
+    return values

@@ -1,0 +1,166 @@
+"""Decoded once, opened at once ever after: a folder that holds a data set as arrays.
+
+    images.npy [n, H, W, C] uint8 · labels.npy [n] int64 · split.npy [n] uint8 · manifest.json
+
+It is written beside its place and renamed as a whole, so it is there entirely or not at all; of two processes
+that prepare it at once, the second takes what the first has made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedbm.data.decode import Raw
+from fedbm.errors import FedBMError
+from fedbm.files import cannot_write, read_json, replacing, sha256_file, write_json
+
+FORMAT = 1
+
+_DTYPES = {"images": np.uint8, "labels": np.int64, "split": np.uint8}
+
+
+class Damaged(Exception):
+    """A prepared folder is not what its manifest says; the message says how."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    classes: tuple[str, ...]
+    images: NDArray[np.uint8]  # memory-mapped: processes share it, and what one writes into it stays its own
+    labels: NDArray[np.int64]
+    split: NDArray[np.uint8]
+    was_split: bool  # the source brought no split, so the seed made one
+    skipped: tuple[str, ...]
+    checksum: str
+
+
+def open_or_build(
+    folder: Path,
+    build: Callable[[], tuple[Raw, NDArray[np.uint8]]],
+    settings: Mapping[str, Any],
+    verify: bool = False,
+) -> tuple[Prepared, str]:
+    """The data set in *folder*, made by *build* (samples and split) where there is none or it is damaged.
+
+    Also says what was wrong with a damaged one, '' otherwise.
+    """
+    damage = ""
+    if folder.exists():
+        try:
+            return open_prepared(folder, verify), ""
+        except Damaged as error:
+            damage = str(error)
+    raw, split = build()
+    write_prepared(folder, raw, split, settings, verify)
+    try:
+        return open_prepared(folder, verify), damage
+    except Damaged as error:
+        raise FedBMError(f"{folder} was damaged right after it was written ({error}): is the disk sound?") from error
+
+
+def open_prepared(folder: Path, verify: bool) -> Prepared:
+    """Open *folder* after checking format and file sizes, and with *verify* every byte."""
+    try:
+        manifest = read_json(folder / "manifest.json")
+        if manifest["format"] != FORMAT:
+            raise Damaged(f"its format is {manifest['format']}, not {FORMAT}")
+        arrays = {name: _open_array(folder, name, manifest["files"][name], verify) for name in _DTYPES}
+        if list(arrays["images"].shape) != manifest["shape"]:
+            raise Damaged("images.npy has another shape")
+        return Prepared(
+            classes=tuple(manifest["classes"]),
+            images=arrays["images"],
+            labels=np.array(arrays["labels"]),
+            split=np.array(arrays["split"]),
+            was_split=manifest["was_split"],
+            skipped=tuple(manifest["skipped"]),
+            checksum=manifest["checksum"],
+        )
+    except (FedBMError, OSError, ValueError, KeyError, TypeError) as error:
+        raise Damaged(f"it cannot be read: {error}") from error
+
+
+def write_prepared(folder: Path, raw: Raw, split: NDArray[np.uint8], settings: Mapping[str, Any], verify: bool) -> None:
+    """Write *raw* and *split* as *folder*, replacing a damaged one; a sound one put there meanwhile stays."""
+    arrays: dict[str, NDArray[Any]] = {"images": raw.images, "labels": raw.labels, "split": split}
+    beside = _beside(folder)
+    try:
+        for name, array in arrays.items():
+            with replacing(beside / f"{name}.npy") as path, path.open("wb") as stream:
+                np.save(stream, array, allow_pickle=False)
+        manifest = {
+            "format": FORMAT,
+            "made_with": dict(settings),
+            "classes": list(raw.classes),
+            "shape": list(raw.images.shape),
+            "files": {name: _describe(beside / f"{name}.npy") for name in arrays},
+            "checksum": checksum(raw.classes, raw.images, raw.labels, split),
+            "was_split": raw.split is None,
+            "skipped": raw.skipped,
+        }
+        write_json(beside / "manifest.json", manifest)
+        _publish(beside, folder, verify)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def checksum(
+    classes: tuple[str, ...],
+    images: NDArray[np.uint8],
+    labels: NDArray[np.int64],
+    split: NDArray[np.uint8],
+) -> str:
+    """The identity of the data: SHA-256 over class names, shape, images, labels and split."""
+    digest = hashlib.sha256(json.dumps([classes, images.shape]).encode())
+    for array in (images, labels, split):
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def _open_array(folder: Path, name: str, described: dict[str, Any], verify: bool) -> NDArray[Any]:
+    path = folder / f"{name}.npy"
+    if path.stat().st_size != described["bytes"]:
+        raise Damaged(f"{path.name} has another length")
+    if verify and sha256_file(path) != described["sha256"]:
+        raise Damaged(f"{path.name} has another checksum")
+    array: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False)
+    if array.dtype != _DTYPES[name]:
+        raise Damaged(f"{path.name} holds {array.dtype}")
+    return array
+
+
+def _publish(beside: Path, folder: Path, verify: bool) -> None:
+    for _ in range(100):  # each turn lost means that another process has just put a folder there
+        try:
+            beside.rename(folder)
+            return
+        except OSError as error:
+            if not folder.exists():
+                raise cannot_write(folder, error) from error
+        with suppress(Damaged):
+            open_prepared(folder, verify)
+            return
+        aside = _beside(folder)
+        with suppress(FileNotFoundError):
+            folder.rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
+    raise FedBMError(f"cannot put {folder} in place: other processes keep damaging it; remove it and try again")
+
+
+def _beside(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.part")
+
+
+def _describe(path: Path) -> dict[str, Any]:
+    return {"bytes": path.stat().st_size, "sha256": sha256_file(path)}

@@ -1,0 +1,120 @@
+"""A run's durable state: one checkpoint file, the best model so far, and each client's own state.
+
+    checkpoint.safetensors        server state; its metadata names the round, the best round and client-state versions
+    best-<round>.safetensors      the state scored best on validation
+    clients/<client>-<round>.safetensors
+
+The checkpoint is renamed into place last and names the others; what it does not name is removed afterwards. So at any
+moment the folder holds one whole, consistent state, and a kill at any moment loses at most one round's work.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from fedbm.errors import FedBMError
+from fedbm.files import replacing
+from fedbm.methods.base import State
+
+FORMAT = 1
+
+
+@dataclass
+class Progress:
+    """Where a run stands after a whole round."""
+
+    round: int = 0
+    best: dict[str, Any] | None = None  # the evaluation of the round chosen on validation: round, val, test, confusion
+    last: dict[str, Any] | None = None  # the latest evaluation
+    client_rounds: dict[int, int] = field(default_factory=dict)  # client → round its state was last written
+    holds: dict[int, dict[str, int]] = field(default_factory=dict)  # client → version of each part it has
+    seconds: float = 0.0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+
+    @property
+    def best_round(self) -> int:
+        return self.best["round"] if self.best else 0
+
+
+def save_tensors(path: Path, state: Mapping[str, torch.Tensor], metadata: Mapping[str, Any]) -> None:
+    """A safetensors file, whole or not at all; metadata values are stored as JSON."""
+    notes = {"format": str(FORMAT), **{key: json.dumps(value) for key, value in metadata.items()}}
+    with replacing(path) as beside:
+        beside.write_bytes(save({name: value.detach().cpu().contiguous() for name, value in state.items()}, notes))
+
+
+def load_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[State, dict[str, Any]]:
+    try:
+        with safe_open(path, framework="pt", device=str(device)) as file:
+            notes = dict(file.metadata() or {})
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except (OSError, SafetensorError) as error:
+        raise FedBMError(f"cannot read {path}: {error}") from error
+    if (form := notes.pop("format", "")) != str(FORMAT):
+        raise FedBMError(f"{path} has format {form or 'unknown'}; this version of fedbm reads format {FORMAT}")
+    return state, {key: json.loads(value) for key, value in notes.items()}
+
+
+class ClientStates(Mapping[int, State]):
+    """Clients' states on disk, read when asked for: memory does not grow with clients."""
+
+    def __init__(self, folder: Path, device: torch.device | str, rounds: dict[int, int]) -> None:
+        self._folder, self._device, self.rounds = folder, device, rounds
+
+    def __getitem__(self, client: int) -> State:
+        return load_tensors(self._path(client, self.rounds[client]), self._device)[0]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted(self.rounds))
+
+    def __len__(self) -> int:
+        return len(self.rounds)
+
+    def put(self, client: int, round_: int, state: State) -> None:
+        save_tensors(self._path(client, round_), state, {})
+        self.rounds[client] = round_
+
+    def among(self, clients: list[int]) -> ClientStates:
+        """The states of these clients only, of those that have one."""
+        chosen = {client: self.rounds[client] for client in clients if client in self.rounds}
+        return ClientStates(self._folder, self._device, chosen)
+
+    def _path(self, client: int, round_: int) -> Path:
+        return self._folder / f"{client}-{round_}.safetensors"
+
+
+def save_checkpoint(folder: Path, run_id: str, server: State, progress: Progress) -> None:
+    """Write the checkpoint, then remove best models and client states it no longer names."""
+    save_tensors(folder / "checkpoint.safetensors", server, {"run": run_id, "progress": vars(progress)})
+    wanted = {f"{client}-{round_}.safetensors" for client, round_ in progress.client_rounds.items()}
+    wanted.add(best_path(folder, progress.best_round).name)
+    for path in [*folder.glob("best-*.safetensors"), *folder.glob("clients/*.safetensors")]:
+        if path.name not in wanted:
+            path.unlink(missing_ok=True)
+
+
+def load_checkpoint(folder: Path, run_id: str, device: torch.device | str) -> tuple[State, Progress] | None:
+    """The last whole round's state, or None where the run has not finished one."""
+    path = folder / "checkpoint.safetensors"
+    if not path.exists():
+        return None
+    server, notes = load_tensors(path, device)
+    if notes["run"] != run_id:
+        raise FedBMError(f"{path} belongs to the run {notes['run']}, not {run_id}")
+    values = notes["progress"]
+    for name in ("client_rounds", "holds"):  # JSON keys are text
+        values[name] = {int(client): value for client, value in values[name].items()}
+    return server, Progress(**values)
+
+
+def best_path(folder: Path, round_: int) -> Path:
+    return folder / f"best-{round_}.safetensors"

@@ -1,0 +1,98 @@
+"""A cohort is all that differs between ways to run: who is there, and how work reaches clients and comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from fedbm.engine.checkpoint import ClientStates, Progress
+from fedbm.engine.local import Samples, train_client
+from fedbm.methods.base import Facts, Method, Part, State, Task, Upload
+from fedbm.models.pixels import Normalise
+from fedbm.options import TrainOptions
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One client's upload, what is wrong with it if anything, and the bytes that went to it and came from it."""
+
+    upload: Upload
+    flaw: str | None
+    sent: int
+    received: int
+
+
+class Cohort(Protocol):
+    """census(): who is there. exchange(): a round's work, answers in client order, as they become ready."""
+
+    def census(self) -> Mapping[int, Facts]: ...
+
+    def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[Answer]: ...
+
+
+class LocalCohort:
+    """Every client in this process, one after the other, on one model: memory does not grow with clients."""
+
+    def __init__(
+        self,
+        method: Method,
+        task: Task,
+        train: TrainOptions,
+        model: nn.Module,
+        images: Tensor,
+        labels: Tensor,
+        clients: Sequence[Tensor],
+        states: ClientStates,
+        progress: Progress,
+    ) -> None:
+        self._method, self._task, self._train, self._model = method, task, train, model
+        normalise = Normalise(task.mean, task.std).to(labels.device)
+        self._data = [Samples(images, labels, indices, normalise) for indices in clients]
+        self._states, self._holds = states, progress.holds
+        self._facts = {
+            client: Facts(client, len(own), tuple(labels[own].bincount(minlength=len(task.classes)).tolist()))
+            for client, own in enumerate(clients)
+        }
+
+    def census(self) -> Mapping[int, Facts]:
+        return self._facts
+
+    def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[Answer]:
+        received = {name: value for part in parts.values() for name, value in part.state.items()}
+        for client in clients:
+            facts = self._facts[client]
+            held = self._holds.setdefault(client, {})
+            lacking = [part for name, part in parts.items() if held.get(name) != part.version]
+            held.update({name: part.version for name, part in parts.items()})
+            own = self._states[client] if client in self._states else self._method.client_init(facts)
+            upload, own = train_client(
+                self._method,
+                self._model,
+                self._task,
+                self._train,
+                round_,
+                facts,
+                self._data[client],
+                received,
+                own,
+            )
+            flaw = flaw_of(upload.state) or flaw_of(own)
+            if own and flaw is None:  # a client whose update is refused goes on from its former state
+                self._states.put(client, round_, own)
+            yield Answer(upload, flaw, sum(size_of(part.state) for part in lacking), size_of(upload.state))
+
+
+def flaw_of(state: State) -> str | None:
+    """What makes a state unfit to be averaged, in words, or None."""
+    for name, value in state.items():
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            return f"{name} is not finite"
+    return None
+
+
+def size_of(state: State) -> int:
+    """Bytes of the tensors, as they would be sent."""
+    return sum(value.numel() * value.element_size() for value in state.values())

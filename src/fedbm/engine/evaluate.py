@@ -1,0 +1,71 @@
+"""Scores of a method's global states on a common set of samples, and of clients' own models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedbm.engine.local import Samples
+from fedbm.methods.base import Facts, Method, State, load_state
+from fedbm.metrics import Array, confusion_matrix, mean_scores, score
+
+Scores = dict[str, float | None]
+
+
+def probabilities(method: Method, model: nn.Module, data: Samples) -> Array:
+    """softmax of the method's logits for every sample, in order, [n,K]; the model as it stands, in eval mode."""
+    model.eval()
+    with torch.inference_mode():
+        parts = [method.logits(model, images).double().softmax(dim=1) for images, _ in data.batches()]
+    return np.asarray(torch.cat(parts).cpu().numpy())
+
+
+def global_score(
+    method: Method, model: nn.Module, server: State, clients: Mapping[int, State], sets: Mapping[str, Samples]
+) -> dict[str, tuple[Scores, Array]]:
+    """For each named set, the mean scores over the method's global states and their summed confusion matrix."""
+    found: dict[str, list[tuple[Scores, Array]]] = {name: [] for name in sets}
+    for state in method.global_states(server, clients):
+        load_state(model, state)
+        for name, data in sets.items():
+            truth = data.labels[data.indices].cpu().numpy()
+            found[name].append(score(truth, probabilities(method, model, data)))
+    return {
+        name: (mean_scores([s for s, _ in pairs]), np.sum([m for _, m in pairs], axis=0))
+        for name, pairs in found.items()
+    }
+
+
+def personal_score(
+    method: Method,
+    model: nn.Module,
+    server: State,
+    clients: Mapping[int, State],
+    facts: Mapping[int, Facts],
+    data: Samples,
+) -> dict[str, Any] | None:
+    """Accuracy of each given client's own model on the common samples, weighted to that client's label mix.
+
+    Σ_k p_k · (share of class k it gets right), p_k the client's label shares over the classes the samples have.
+    """
+    truth = data.labels[data.indices].cpu().numpy()
+    scores: dict[str, float] = {}
+    for client in clients:
+        state = method.personal_state(server, clients[client])
+        if state is None:
+            return None
+        load_state(model, state)
+        guessed = probabilities(method, model, data).argmax(axis=1)
+        counts = np.asarray(facts[client].label_counts, dtype=float)
+        matrix = confusion_matrix(truth, guessed, len(counts))
+        known = (matrix.sum(axis=1) > 0) & (counts > 0)
+        if known.any():
+            recall = np.diag(matrix)[known] / matrix.sum(axis=1)[known]
+            scores[str(client)] = float(np.average(recall, weights=counts[known]))
+    if not scores:
+        return None
+    return {"accuracy": float(np.mean(list(scores.values()))), "clients": scores}

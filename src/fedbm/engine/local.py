@@ -1,0 +1,143 @@
+"""Reference local training: one client, one process, plain PyTorch. Every faster engine must equal it.
+
+An epoch is a permutation of the client's samples; its last batch wraps to the start of the same permutation, so every
+step has B samples. Batches, pseudo-labels, noise and crops come from the streams (seed, "client", round, client, …).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedbm.methods.base import Batch, Facts, Method, State, Task, Upload, placed, train_only
+from fedbm.models.pixels import Normalise
+from fedbm.options import TrainOptions
+from fedbm.seeds import torch_rng
+
+CHUNK = 64  # steps whose random draws are made at once: bounds their memory, part of the definition of the stream
+OPTIMIZER = "optimizer."  # prefix of kept optimiser state within a client's state
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Some of a data set's samples on a device: uint8 images [n,H,W,C] and labels of all, and which are meant."""
+
+    images: Tensor
+    labels: Tensor
+    indices: Tensor
+    normalise: Normalise
+
+    def batch(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        chosen = self.indices[positions]
+        return self.normalise.pixels(self.images[chosen]), self.labels[chosen]
+
+    def batches(self, size: int = 256) -> Iterator[tuple[Tensor, Tensor]]:
+        for positions in torch.split(torch.arange(len(self.indices), device=self.indices.device), size):
+            yield self.batch(positions)
+
+
+def epoch_plan(n: int, batch: int, rng: torch.Generator) -> Tensor:
+    """[⌈n/B⌉, B] positions: a permutation whose last batch wraps to its start.
+
+    >>> epoch_plan(3, 2, torch.Generator().manual_seed(0)).shape
+    torch.Size([2, 2])
+    """
+    steps = -(-n // batch)
+    return torch.randperm(n, generator=rng)[torch.arange(steps * batch) % n].view(steps, batch)
+
+
+def learning_rate(train: TrainOptions, round_: int, epoch: int) -> float:
+    """η · decay^(rounds or local epochs done before)."""
+    done = round_ - 1 if train.decay_each == "round" else (round_ - 1) * train.epochs + epoch
+    return float(train.lr * train.lr_decay**done)
+
+
+def train_client(
+    method: Method,
+    model: nn.Module,
+    task: Task,
+    train: TrainOptions,
+    round_: int,
+    facts: Facts,
+    data: Samples,
+    received: State,
+    client: State,
+) -> tuple[Upload, State]:
+    """Train *model* as client *facts.client* does in this round; its upload and its new state."""
+    started = time.perf_counter()
+    kept = {name.removeprefix(OPTIMIZER): v for name, v in client.items() if name.startswith(OPTIMIZER)}
+    own = {name: v for name, v in client.items() if not name.startswith(OPTIMIZER)}
+    context = method.begin(model, received, own, facts)
+    sums: dict[str, Tensor] = {}
+    total = 0
+    keep: State = {}
+    for number, phase in enumerate(method.phases(train.epochs)):
+        trained = train_only(model, phase.train)
+        optimizer = make_optimizer(train, trained)
+        load_optimizer(optimizer, trained, kept, number)
+        for epoch in range(phase.epochs):
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(train, round_, epoch)
+            stream = (task.seed, "client", round_, facts.client, number, epoch)
+            plan = epoch_plan(facts.n, train.batch, torch_rng(*stream, "order"))
+            for first in range(0, len(plan), CHUNK):
+                chunk = plan[first : first + CHUNK].to(data.indices.device)
+                rng = torch_rng(*stream, "draws", first)
+                draws = placed(method.draws(model, task, received, len(chunk), rng), trained[0][1])
+                for step in range(len(chunk)):
+                    images, labels = data.batch(chunk[step])
+                    batch = Batch(images, labels, {name: value[step] for name, value in draws.items()})
+                    for name, term in train_step(method, model, optimizer, batch, context).items():
+                        sums[name] = sums[name] + term if name in sums else term
+                    total += 1
+        if train.keep_optimizer:
+            keep |= saved_optimizer(optimizer, trained, number)
+    upload, own = method.finish(model, data, context, facts)
+    losses = {name: float(value) / total for name, value in sums.items()}
+    done = Upload(facts.client, facts.n, upload, losses, time.perf_counter() - started)
+    return done, {**own, **keep}
+
+
+def train_step(
+    method: Method, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, context: State
+) -> dict[str, Tensor]:
+    """Forward, backward, adjust, step; the loss terms, detached."""
+    terms = method.loss(model, batch, context)
+    optimizer.zero_grad()
+    torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
+    method.adjust(model, context)
+    optimizer.step()
+    return {name: term.detach() for name, term in terms.items()}
+
+
+def make_optimizer(train: TrainOptions, trained: list[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+    parameters = [parameter for _, parameter in trained]
+    if train.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=train.lr, weight_decay=train.weight_decay)
+    return torch.optim.SGD(parameters, lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay)
+
+
+def saved_optimizer(optimizer: torch.optim.Optimizer, trained: list[tuple[str, nn.Parameter]], phase: int) -> State:
+    """The optimiser's tensors by name: optimizer.<phase>.<slot>.<parameter>."""
+    return {
+        f"{OPTIMIZER}{phase}.{slot}.{name}": value.detach().clone()
+        for name, parameter in trained
+        for slot, value in optimizer.state[parameter].items()
+        if isinstance(value, Tensor)
+    }
+
+
+def load_optimizer(
+    optimizer: torch.optim.Optimizer, trained: list[tuple[str, nn.Parameter]], kept: State, phase: int
+) -> None:
+    """Put back what saved_optimizer() took; nothing kept means a fresh start."""
+    parameters = dict(trained)
+    for key, value in kept.items():
+        number, slot, name = key.split(".", 2)
+        if int(number) == phase:
+            # Adam counts its steps on the CPU, wherever the parameters are
+            optimizer.state[parameters[name]][slot] = value.cpu() if slot == "step" else value.clone()

@@ -1,0 +1,183 @@
+"""The round loop, written once over a cohort: select → broadcast → train → aggregate → evaluate → record.
+
+It yields wherever it has waited, so that a driver can show progress, stop, or advance many runs by turns. When it
+yields a record, that round is durable (with checkpoint_every = 1): stopping there loses nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from torch import nn
+
+from fedbm.engine.checkpoint import ClientStates, Progress, best_path, save_checkpoint, save_tensors
+from fedbm.engine.cohort import Cohort
+from fedbm.engine.evaluate import global_score, personal_score
+from fedbm.engine.local import Samples, learning_rate
+from fedbm.errors import FedBMError
+from fedbm.methods.base import Method, State, Task
+from fedbm.options import TrainOptions
+from fedbm.results.records import RunFolder
+from fedbm.seeds import numpy_rng
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something worth showing: a client done, a phase begun, or a whole round with its record."""
+
+    round: int
+    phase: str  # train | aggregate | evaluate | done
+    done: int = 0
+    total: int = 0
+    losses: Mapping[str, float] | None = None
+    record: dict[str, Any] | None = None
+
+
+def select(clients: int, ratio: float, seed: int, round_: int) -> list[int]:
+    """max(1, ⌊ratio·N⌋) clients, in order, from the stream (seed, "selection", round)."""
+    count = max(1, math.floor(ratio * clients + 1e-9))  # 0.29 · 100 is 28.999…
+    chosen = numpy_rng(seed, "selection", round_).choice(clients, size=count, replace=False)
+    return sorted(int(client) for client in chosen)
+
+
+@dataclass
+class Federation:
+    """One run in memory: what its rounds need, and where it stands."""
+
+    run_id: str
+    method: Method
+    task: Task
+    train: TrainOptions
+    model: nn.Module
+    cohort: Cohort
+    server: State
+    progress: Progress
+    states: ClientStates
+    sets: Mapping[str, Samples]
+    folder: RunFolder
+    checkpoint_every: int = 1
+    _checkpoint_seconds: float = 0.0  # of the round before: a record is written ahead of its own checkpoint
+
+    def rounds(self) -> Iterator[Event]:
+        """Play the rounds that are left."""
+        while self.progress.round < self.train.rounds:
+            yield from self._round(self.progress.round + 1)
+
+    def _round(self, round_: int) -> Iterator[Event]:
+        clock = Clock()
+        method, train, census = self.method, self.train, self.cohort.census()
+        selected = select(len(census), train.ratio, self.task.seed, round_)
+        folding = method.fold(self.server, len(census))
+        next(folding)
+        clients: list[dict[str, Any]] = []
+        dropped: list[dict[str, Any]] = []
+        traffic = {"sent": 0, "received": 0}
+        yield Event(round_, "train", 0, len(selected))
+        for answer in self.cohort.exchange(round_, selected, method.parts(self.server, round_)):
+            upload = answer.upload
+            traffic["sent"] += answer.sent
+            traffic["received"] += answer.received
+            if answer.flaw is None:
+                folding.send(upload)
+                clients.append(
+                    {"client": upload.client, "n": upload.n, "loss": upload.losses, "seconds": upload.seconds}
+                )
+            elif train.nonfinite == "stop":
+                raise FedBMError(f"round {round_}: the update of client {upload.client} is unusable: {answer.flaw}")
+            else:
+                dropped.append({"client": upload.client, "why": answer.flaw})
+            yield Event(round_, "train", len(clients) + len(dropped), len(selected), upload.losses)
+        clock.lap("train")
+        if not clients:
+            raise FedBMError(
+                f"round {round_}: no client sent a usable update ({dropped[0]['why']}); a lower lr may help"
+            )
+        yield Event(round_, "aggregate")
+        try:
+            folding.send(None)
+        except StopIteration as folded:
+            self.server = folded.value
+        clock.lap("aggregate")
+        self.server, server_losses = method.afterwards(self.server, self.model, self.task, round_)
+        clock.lap("generator")
+        evaluation = None
+        if round_ % train.evaluate_every == 0 or round_ == train.rounds:
+            yield Event(round_, "evaluate")
+            evaluation = self._evaluate(round_, [entry["client"] for entry in clients])
+        clock.lap("evaluate")
+        clock.laps["checkpoint"] = self._checkpoint_seconds
+        record = {
+            "round": round_,
+            "lr": learning_rate(train, round_, 0),
+            "selected": selected,
+            "loss": mean_losses(clients),
+            "clients": clients,
+            "dropped": dropped,
+            "generator": server_losses or None,
+            "val": evaluation["val"] if evaluation else None,
+            "test": evaluation["test"] if evaluation else None,
+            "personal": evaluation["personal"] if evaluation else None,
+            "bytes": traffic,
+            "seconds": {**clock.laps, "total": sum(clock.laps.values())},
+        }
+        # first the line, then the checkpoint: lines beyond the last checkpoint are cut off on resuming, none is lost
+        self.folder.append(record)
+        self.progress.round = round_
+        self.progress.bytes_sent += traffic["sent"]
+        self.progress.bytes_received += traffic["received"]
+        self.progress.seconds += sum(clock.laps.values())
+        if round_ % self.checkpoint_every == 0 or round_ == train.rounds:
+            save_checkpoint(self.folder.path, self.run_id, self.server, self.progress)
+        clock.lap("checkpoint")
+        self._checkpoint_seconds = clock.laps["checkpoint"]
+        yield Event(round_, "done", record=record)
+
+    def _evaluate(self, round_: int, trained: list[int]) -> dict[str, Any]:
+        """Score the global states; keep the evaluation if it is the best so far on validation."""
+        clients = self.states.among(trained)
+        scores = global_score(self.method, self.model, self.server, clients, self.sets)
+        evaluation: dict[str, Any] = {
+            "round": round_,
+            "val": scores["val"][0],
+            "test": scores["test"][0],
+            "confusion": scores["test"][1].tolist(),
+            "personal": personal_score(
+                self.method, self.model, self.server, clients, self.cohort.census(), self.sets["test"]
+            ),
+        }
+        self.progress.last = evaluation
+        if self.progress.best is None or selection_score(evaluation) > selection_score(self.progress.best):
+            self.progress.best = evaluation
+            several = list(islice(self.method.global_states(self.server, clients), 2))
+            best = several[0] if len(several) == 1 else self.server
+            save_tensors(best_path(self.folder.path, round_), best, {"run": self.run_id, "round": round_})
+        return evaluation
+
+
+def selection_score(evaluation: Mapping[str, Any]) -> float:
+    """Validation accuracy + macro-F1: the round with the highest is reported, the earliest on ties."""
+    return float(evaluation["val"]["accuracy"] + evaluation["val"]["f1"])
+
+
+def mean_losses(clients: list[dict[str, Any]]) -> dict[str, float]:
+    """Each loss term's mean over the clients that took part, weighted by their samples."""
+    total = sum(entry["n"] for entry in clients)
+    names = sorted({name for entry in clients for name in entry["loss"]})
+    return {name: sum(e["n"] * e["loss"].get(name, 0.0) for e in clients) / total for name in names}
+
+
+class Clock:
+    """Seconds per phase of a round."""
+
+    def __init__(self) -> None:
+        self._last = time.perf_counter()
+        self.laps: dict[str, float] = {}
+
+    def lap(self, phase: str) -> None:
+        now = time.perf_counter()
+        self.laps[phase], self._last = now - self._last, now

@@ -1,0 +1,48 @@
+"""Σ w_i x_i / Σ w_i over named tensors, one pass, summed in float64 in the order given, dtypes kept.
+
+Integer tensors (BatchNorm's `num_batches_tracked`) are counters, not quantities: the maximum is kept.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fedbm.methods.base import State
+
+
+class Average:
+    """Add states one by one; memory is that of one sum, however many are added.
+
+    >>> average = Average()
+    >>> average.add({"w": torch.tensor([1.0])}, 1.0)
+    >>> average.add({"w": torch.tensor([4.0])}, 2.0)
+    >>> average.result()["w"]
+    tensor([3.])
+    """
+
+    def __init__(self) -> None:
+        self.weight = 0.0
+        self._sums: State = {}
+        self._dtypes: dict[str, torch.dtype] = {}
+
+    def add(self, state: State, weight: float) -> None:
+        if self._sums and state.keys() != self._sums.keys():
+            raise ValueError("states to be averaged must have the same names")
+        for name, value in state.items():
+            if not value.is_floating_point():
+                known = self._sums.get(name)
+                self._sums[name] = value.clone() if known is None else torch.maximum(known, value)
+            elif name in self._sums:
+                self._sums[name].add_(value.double(), alpha=weight)
+            else:
+                self._sums[name] = value.double() * weight
+            self._dtypes[name] = value.dtype
+        self.weight += weight
+
+    def result(self) -> State:
+        if self.weight <= 0:
+            raise ValueError("nothing to average")
+        return {
+            name: (total / self.weight if total.is_floating_point() else total).to(self._dtypes[name])
+            for name, total in self._sums.items()
+        }

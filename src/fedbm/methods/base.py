@@ -1,0 +1,210 @@
+"""The contract a method fulfils. A method is written over plain state and never knows how it is run.
+
+One round, as every engine plays it:
+
+    parts(server, round)                       what a client must hold; sent when its version is new to the client
+    begin(model, received, client, facts)      a client takes the model; fixed-shape tensors it needs → context
+    phases, draws, loss, adjust                local training: what is trained, on which random numbers, for what
+    finish(model, own data, context, facts)    → upload, new client state
+    fold(server, N)                            uploads, one by one → new server state
+    afterwards(server, model, task, round)     the server's own training (a generator)
+    global_states / personal_state             which states are scored
+
+*State* is named tensors and nothing else, so that it can be saved, averaged, sent and compared. Names begin with
+`body.`, `head.` or the method's own prefix and are those of the model's `state_dict()`. *Randomness is an input*:
+what a step draws comes from (seed, round, client) before the first step and lies in `Batch.draws`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from fedbm.models.pixels import Normalise
+from fedbm.seeds import seeded_modules
+
+if TYPE_CHECKING:
+    from fedbm.language.concepts import ConceptDistribution
+
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What server and clients agree on before the first round."""
+
+    classes: tuple[str, ...]
+    shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    clients: int
+    seed: int
+    make_body: Callable[[], nn.Module]
+    concepts: ConceptDistribution | None = None
+    hflip: bool = False
+    vflip: bool = False
+
+    def body(self) -> nn.Module:
+        """The initial body: its own seed stream, so that it is equal for all methods."""
+        with seeded_modules(self.seed, "body"):
+            return self.make_body()
+
+    def normalise(self) -> Normalise:
+        return Normalise(self.mean, self.std)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a client knows of itself: its number, how many samples it has, and how many of each class."""
+
+    client: int
+    n: int
+    label_counts: tuple[int, ...]
+
+
+class Part(NamedTuple):
+    """A named piece of what clients receive; sent to a client only when it lacks this version."""
+
+    version: int
+    state: State
+
+
+class Phase(NamedTuple):
+    """One stretch of local training. The named parts of the model are trained; all others are frozen, in eval mode."""
+
+    epochs: int
+    train: tuple[str, ...]
+
+
+@dataclass
+class Batch:
+    """One local step's input: normalised images, labels, and this step's rows of what the method drew."""
+
+    images: Tensor
+    labels: Tensor
+    draws: State = field(default_factory=dict)
+
+
+class OwnData(Protocol):
+    """A client's own samples, for what a method does once after training (prototypes)."""
+
+    def batches(self) -> Iterator[tuple[Tensor, Tensor]]: ...
+
+
+@dataclass
+class Upload:
+    """What one client sends back, with its mean losses and the time it took."""
+
+    client: int
+    n: int
+    state: State
+    losses: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+Folding = Generator[None, Upload | None, State]
+
+
+@runtime_checkable
+class Method(Protocol):
+    """Anything with these is a method; `FedAvg` has them all, so that another method overrides a few.
+
+    Methods are frozen dataclasses: their fields are their options.
+    """
+
+    name: ClassVar[str]
+    shares: ClassVar[tuple[str, ...]]  # the facts that leave a client's site, by the names of Facts
+
+    @property
+    def needs_concepts(self) -> bool: ...
+
+    def model(self, task: Task) -> nn.Module:
+        """The model with its initial weights, on the CPU; FedBMError for a task this method cannot do."""
+        ...
+
+    def server_init(self, model: nn.Module) -> State: ...
+
+    def parts(self, server: State, round_: int) -> dict[str, Part]: ...
+
+    def client_init(self, facts: Facts) -> State:
+        """A client's state before it first takes part; it stays with the client and is kept between rounds."""
+        ...
+
+    def begin(self, model: nn.Module, received: State, client: State, facts: Facts) -> State: ...
+
+    def phases(self, epochs: int) -> Sequence[Phase]: ...
+
+    def draws(self, model: nn.Module, task: Task, received: State, steps: int, rng: torch.Generator) -> State:
+        """Everything random in the next *steps* local steps, as CPU tensors whose first dimension is the step."""
+        ...
+
+    def loss(self, model: nn.Module, batch: Batch, context: State) -> dict[str, Tensor]:
+        """The terms of one step's loss; their sum is minimised, each is recorded."""
+        ...
+
+    def adjust(self, model: nn.Module, context: State) -> None:
+        """Change `.grad` in place between backward and the optimiser's step."""
+
+    def finish(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]: ...
+
+    def fold(self, server: State, clients: int) -> Folding:
+        """Take uploads in client order, `upload = yield` until None, and return the new server state.
+
+        Taken one by one, none need be kept: the server's memory does not grow with clients. *clients* is N.
+        """
+        ...
+
+    def afterwards(
+        self, server: State, model: nn.Module, task: Task, round_: int
+    ) -> tuple[State, dict[str, float]]: ...
+
+    def global_states(self, server: State, clients: Mapping[int, State]) -> Iterator[State]:
+        """The model states whose mean score is this method's global score."""
+        ...
+
+    def personal_state(self, server: State, client: State) -> State | None:
+        """The model state a client would use for itself, or None where the method does not personalise."""
+        ...
+
+    def logits(self, model: nn.Module, images: Tensor) -> Tensor: ...
+
+    def gallery(self, model: nn.Module, task: Task, columns: int) -> Tensor | None:
+        """Pictures to show, [K, columns, C, s, s] in [0,1], of a model that holds the server's state."""
+        ...
+
+
+def load_state(model: nn.Module, state: State) -> None:
+    """Copy *state* into the model's tensors of the same names (in place: addresses stay, as captured graphs need)."""
+    own = model.state_dict()
+    with torch.no_grad():
+        for name, value in state.items():
+            own[name].copy_(value)
+
+
+def copy_state(model: nn.Module, parts: tuple[str, ...] | None = None) -> State:
+    """A copy of the model's state, or of the named parts of it."""
+    return {
+        name: value.detach().clone()
+        for name, value in model.state_dict().items()
+        if parts is None or name.partition(".")[0] in parts
+    }
+
+
+def train_only(model: nn.Module, parts: tuple[str, ...]) -> list[tuple[str, nn.Parameter]]:
+    """Put the named parts in train mode with gradients, all others in eval mode without; the trained parameters."""
+    for part, module in model.named_children():
+        module.train(part in parts)
+        module.requires_grad_(part in parts)
+    return [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+
+
+def placed(draws: State, like: Tensor) -> State:
+    """*draws* on the device of *like*, real numbers in its precision."""
+    return {
+        name: value.to(like.device, like.dtype if value.is_floating_point() else value.dtype, non_blocking=True)
+        for name, value in draws.items()
+    }

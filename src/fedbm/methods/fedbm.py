@@ -1,0 +1,228 @@
+"""FedBM: a frozen classifier read from language (LKCC) and a generator that stands in for everyone's data (CGDE).
+
+    client   min over body and projection of the LKCC loss on real ∪ generated images, one forward pass
+    server   θ ← Σ_i w_i θ_i; every n rounds min over the generator of L_sem + λ_div L_div + λ_dis L_dis
+    z        = μ_y + (E_y − μ_y)ᵀ ε_M/√(M−1) + 0.01 ε_D, labels y uniform: conditions drawn from the concepts
+
+L_sem is the classifier's own loss of the augmented generated images under the global model in eval mode; the others
+are in `models/generator_loss.py`, LKCC in `models/heads.py`. Ablations are options: `classifier`, `generator`,
+`condition`, `lambda_div`, `lambda_dis`, `pseudo_batch`; with classifier = trained and generator = no it is FedAvg.
+
+Reference: Zhu, Yang, Gao, Yuan, Liu. FedBM: stealing knowledge from pre-trained language models for heterogeneous
+federated learning.
+Differs from the paper's print: clients are weighted by size (as its code does; weighting = equal for its formula);
+L_sem has the variance term (its code; Eq. 6 is cross-entropy alone); L_dis matches the global model's BatchNorm
+statistics (the text says the generator's).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedbm.errors import FedBMError
+from fedbm.language.concepts import sample_concepts
+from fedbm.methods.base import Batch, Part, Phase, State, Task, load_state, placed, train_only
+from fedbm.methods.fedavg import FedAvg, linear_head
+from fedbm.models.generator import Generator
+from fedbm.models.generator_loss import BatchNormGap, batch_norms, crop, diversity_loss, draw_crops
+from fedbm.models.heads import Classifier, ConceptHead, LinearHead, feature_dim
+from fedbm.options import option
+from fedbm.seeds import seeded_modules, torch_rng
+
+
+@dataclass(frozen=True)
+class FedBM(FedAvg):
+    """Language-built frozen classifier plus concept-guided generator; every ablation of the paper by option."""
+
+    name: ClassVar[str] = "fedbm"
+
+    classifier: Literal["distribution", "mean", "random", "trained"] = option(
+        "distribution", "from concept Gaussians (LKCC), their means alone, random frozen, or trained linear"
+    )
+    temperature: float = option(12.5, "τ of the concept classifier", above=0)
+    generator: bool = option(True, "train a generator and mix its images into local batches (CGDE)")
+    condition: Literal["concepts", "noise", "noise+label"] = option(
+        "concepts", "what the generator is given: concept samples, noise alone, or noise and a one-hot label"
+    )
+    pseudo_batch: int = option(16, "generated images that join each local batch", least=1)
+    lambda_div: float = option(1.0, "weight of the diversity term", least=0)
+    lambda_dis: float = option(0.1, "weight of the BatchNorm-statistics term (0 with GroupNorm)", least=0)
+    generator_every: int = option(5, "rounds between generator trainings", least=1)
+    generator_steps: int = option(100, "Adam steps per generator training", least=1)
+    generator_batch: int = option(64, "generated images per generator step", least=2)
+    generator_lr: float = option(3e-4, "learning rate of the generator", above=0)
+    generator_width: int = option(128, "channels of the generator's first blocks", least=4)
+
+    @property
+    def needs_concepts(self) -> bool:
+        return self.generator or self.classifier in ("distribution", "mean")
+
+    def model(self, task: Task) -> nn.Module:
+        return FedBMModel(self, task)
+
+    def parts(self, server: State, round_: int) -> dict[str, Part]:
+        groups: dict[str, State] = {"model": {}, "concepts": {}, "generator": {}}
+        for name, value in server.items():
+            part = name.partition(".")[0]
+            trained = part in self._trained
+            groups["model" if trained else "generator" if part.startswith("generator") else "concepts"][name] = value
+        parts = {"model": Part(round_, groups["model"])}
+        if groups["concepts"]:
+            parts["concepts"] = Part(0, groups["concepts"])
+        if self.generator and (trained_at := int(server["generator_round"])):
+            parts["generator"] = Part(trained_at, groups["generator"])
+        return parts
+
+    def phases(self, epochs: int) -> Sequence[Phase]:
+        return (Phase(epochs, self._trained),)
+
+    @property
+    def _trained(self) -> tuple[str, ...]:
+        return {"trained": ("body", "head"), "random": ("body",)}.get(self.classifier, ("body", "project"))
+
+    def draws(self, model: nn.Module, task: Task, received: State, steps: int, rng: torch.Generator) -> State:
+        if "generator_round" not in received:  # before the first generator training
+            return {}
+        assert isinstance(model, FedBMModel)
+        return model.draw_pseudo(steps, self.pseudo_batch, rng)
+
+    def loss(self, model: nn.Module, batch: Batch, context: State) -> dict[str, Tensor]:
+        assert isinstance(model, FedBMModel)
+        if not batch.draws:
+            return model.loss(batch.images, batch.labels)
+        with torch.no_grad():
+            pseudo = model.look(model.generate(batch.draws)[0], batch.draws)
+        images = torch.cat([batch.images, pseudo])
+        return model.loss(images, torch.cat([batch.labels, batch.draws["pseudo.labels"]]))
+
+    def afterwards(self, server: State, model: nn.Module, task: Task, round_: int) -> tuple[State, dict[str, float]]:
+        if not self.generator or round_ % self.generator_every:
+            return server, {}
+        assert isinstance(model, FedBMModel)
+        load_state(model, server)
+        losses = self.train_generator(model, torch_rng(task.seed, "generator", round_))
+        trained = {name: value.clone() for name, value in model.state_dict().items() if name.startswith("generator.")}
+        return {
+            **server,
+            **trained,
+            "generator_round": torch.full_like(server["generator_round"], round_),
+        }, losses
+
+    def train_generator(self, model: FedBMModel, rng: torch.Generator) -> dict[str, float]:
+        """generator_steps of Adam with fresh state against the model as it is; the mean of each term."""
+        parameters = [p for _, p in train_only(model, ("generator",))]
+        optimizer = torch.optim.Adam(parameters, lr=self.generator_lr, betas=(0.5, 0.999))
+        draws = model.draw_pseudo(self.generator_steps, self.generator_batch, rng)
+        draws = placed(draws, parameters[0])
+        sums: dict[str, Tensor] = {}
+        for step in range(self.generator_steps):
+            terms = self.generator_loss(model, {name: value[step] for name, value in draws.items()})
+            optimizer.zero_grad()
+            torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            for name, term in terms.items():
+                sums[name] = sums.get(name, torch.zeros_like(term)) + term.detach()
+        return {name: float(total) / self.generator_steps for name, total in sums.items()}
+
+    def generator_loss(self, model: FedBMModel, draws: State) -> dict[str, Tensor]:
+        """{semantic: L_sem, diversity: λ_div L_div, distribution: λ_dis L_dis}; a term with weight 0 is left out."""
+        images, conditions = model.generate(draws)
+        labels = draws["pseudo.labels"]
+        with BatchNormGap.of(model.body) as gap:
+            semantic = model.loss(model.look(images, draws), labels)
+        terms = {"semantic": torch.stack(list(semantic.values())).sum()}
+        if self.lambda_div:
+            terms["diversity"] = self.lambda_div * diversity_loss(images, conditions, labels, model.classes)
+        if self.lambda_dis:
+            terms["distribution"] = self.lambda_dis * gap.loss()
+        return terms
+
+    def gallery(self, model: nn.Module, task: Task, columns: int) -> Tensor | None:
+        if not self.generator or self.condition == "noise":  # noise alone names no class to show
+            return None
+        assert isinstance(model, FedBMModel)
+        if not int(model.generator_round):
+            return None
+        draws = model.draw_pseudo(1, columns * model.classes, torch_rng(task.seed, "gallery"))
+        draws["pseudo.labels"] = torch.arange(model.classes).repeat_interleave(columns)[None]
+        draws = {name: value[0] for name, value in placed(draws, model.generator.expand.weight).items()}
+        model.eval()
+        with torch.no_grad():
+            images = model.generate(draws)[0]
+        return images.view(model.classes, columns, *task.shape)
+
+
+class FedBMModel(Classifier):
+    """body → projection → concept head, with the generator and the embeddings it is conditioned on."""
+
+    generator_round: Tensor
+
+    def __init__(self, method: FedBM, task: Task) -> None:
+        body, concepts = task.body(), task.concepts
+        if method.needs_concepts and concepts is None:
+            raise FedBMError("FedBM needs concept distributions for the classes of this data set")
+        if method.generator and method.lambda_dis and not batch_norms(body):
+            raise FedBMError(
+                "lambda_dis must be 0 for a body without BatchNorm: there are no running statistics to match"
+            )
+        head: ConceptHead | LinearHead
+        if method.classifier in ("distribution", "mean"):
+            assert concepts is not None
+            variance = concepts.variance if method.classifier == "distribution" else torch.zeros_like(concepts.mean)
+            head = ConceptHead(concepts.mean, variance, method.temperature)
+            with seeded_modules(task.seed, "project"):
+                project = nn.Linear(feature_dim(body, task.shape), concepts.mean.shape[1])
+            super().__init__(body, head, project)
+        else:
+            super().__init__(body, linear_head(body, task))
+        self.classes, self.condition = len(task.classes), method.condition
+        self.size, self.hflip, self.vflip = task.shape[1], task.hflip, task.vflip
+        self.normalise = task.normalise()
+        if method.generator:
+            assert concepts is not None
+            _, self.prompts, self.dim = concepts.embeddings.shape
+            if self.condition == "concepts":
+                self.concepts = Embeddings(concepts.embeddings)
+            wide = self.dim + (self.classes if self.condition == "noise+label" else 0)
+            with seeded_modules(task.seed, "generator"):
+                self.generator = Generator(wide, task.shape[0], self.size, method.generator_width)
+            self.register_buffer("generator_round", torch.zeros((), dtype=torch.int64))
+
+    def draw_pseudo(self, steps: int, batch: int, rng: torch.Generator) -> State:
+        """Labels, noise and crops of *steps* batches of generated images."""
+        draws = {"pseudo.labels": torch.randint(0, self.classes, (steps, batch), generator=rng)}
+        if self.condition == "concepts":
+            draws["pseudo.prompts"] = torch.randn(steps, batch, self.prompts, generator=rng)
+        draws["pseudo.noise"] = torch.randn(steps, batch, self.dim, generator=rng)
+        draws["pseudo.rows"], draws["pseudo.columns"] = draw_crops(self.size, self.hflip, self.vflip, steps, rng)
+        return draws
+
+    def generate(self, draws: State) -> tuple[Tensor, Tensor]:
+        """Images in [0,1] and the conditions they were made from."""
+        labels, noise = draws["pseudo.labels"], draws["pseudo.noise"]
+        if self.condition == "concepts":
+            z = sample_concepts(self.concepts.embeddings, labels, draws["pseudo.prompts"], noise)
+        elif self.condition == "noise":
+            z = noise
+        else:
+            z = torch.cat([noise, nn.functional.one_hot(labels, self.classes).to(noise.dtype)], dim=1)
+        return self.generator(z), z
+
+    def look(self, images: Tensor, draws: State) -> Tensor:
+        """Generated images as the body sees them: cropped, flipped, normalised."""
+        return self.normalise.forward(crop(images, draws["pseudo.rows"], draws["pseudo.columns"]))
+
+
+class Embeddings(nn.Module):
+    """The prompt embeddings [K,M,D] as state: sent to clients once."""
+
+    embeddings: Tensor
+
+    def __init__(self, embeddings: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("embeddings", embeddings.clone())

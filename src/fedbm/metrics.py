@@ -1,0 +1,68 @@
+"""Scores of a classifier: accuracy, macro precision, recall and F1, and AUC.
+
+Macro means are over the classes present in the truth; a class never predicted has precision 0. AUC is one-vs-rest,
+the mean over classes that have both positives and negatives, or None where there is none. Equal to scikit-learn's
+with `labels` = the present classes and `zero_division` = 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+NAMES = ("accuracy", "f1", "auc", "recall", "precision")
+
+
+def confusion_matrix(truth: Array, predicted: Array, classes: int) -> Array:
+    """[K,K] counts; rows are the truth."""
+    return np.bincount(truth * classes + predicted, minlength=classes**2).reshape(classes, classes)
+
+
+def from_confusion(matrix: Array) -> dict[str, float]:
+    """accuracy, f1, recall, precision of a confusion matrix.
+
+    >>> from_confusion(np.array([[8, 2], [0, 10]]))["accuracy"]
+    0.9
+    """
+    hits, truths, guesses = np.diag(matrix), matrix.sum(axis=1), matrix.sum(axis=0)
+    present = truths > 0
+    if not present.any():
+        raise ValueError("no samples to score")
+    recall = hits[present] / truths[present]
+    precision = hits[present] / np.maximum(guesses[present], 1)
+    f1 = 2 * hits[present] / (truths[present] + guesses[present])
+    return {
+        "accuracy": float(hits.sum() / truths.sum()),
+        "f1": float(f1.mean()),
+        "recall": float(recall.mean()),
+        "precision": float(precision.mean()),
+    }
+
+
+def auc(truth: Array, probabilities: Array) -> float | None:
+    """Mean one-vs-rest area under the ROC curve over classes with positives and negatives."""
+    from sklearn.metrics import roc_auc_score
+
+    present = [k for k in range(probabilities.shape[1]) if 0 < np.count_nonzero(truth == k) < len(truth)]
+    if not present or not np.isfinite(probabilities).all():
+        return None
+    return float(np.mean([roc_auc_score(truth == k, probabilities[:, k]) for k in present]))
+
+
+def score(truth: Array, probabilities: Array) -> tuple[dict[str, float | None], Array]:
+    """All metrics, by NAMES, and the confusion matrix, from class probabilities [n,K]."""
+    matrix = confusion_matrix(truth, probabilities.argmax(axis=1), probabilities.shape[1])
+    values: dict[str, float | None] = {**from_confusion(matrix), "auc": auc(truth, probabilities)}
+    return {name: values[name] for name in NAMES}, matrix
+
+
+def mean_scores(scores: list[dict[str, float | None]]) -> dict[str, float | None]:
+    """The mean of each metric over several models; None where one has none."""
+    means: dict[str, float | None] = {}
+    for name in NAMES:
+        values = [s[name] for s in scores]
+        means[name] = None if None in values else float(np.mean([v for v in values if v is not None]))
+    return means

@@ -1,0 +1,82 @@
+"""What the generator is trained for, beside the classifier's own loss (L_sem):
+
+    L_div = (1/K) Σ_{k present twice} mean over pairs a<b of class k of  1 / (‖x_a−x_b‖₁ / ‖z_a−z_b‖₁ + 1e-5)
+    L_dis = Σ over BatchNorm layers ‖m − running mean‖₂ + ‖v − running var‖₂,   m, v of that layer's input (v biased)
+
+and the augmentation under which L_sem and the clients see generated images: a random crop after padding by 4 and
+flips, as row and column indices, so that a step holds no branch and can be captured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+PADDING = 4
+
+
+def diversity_loss(images: Tensor, conditions: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """L_div over the un-augmented images; a class seen once or never adds nothing."""
+    image_gap = torch.cdist(images.flatten(1), images.flatten(1), p=1)
+    condition_gap = torch.cdist(conditions, conditions, p=1)
+    pairs = torch.triu(labels[:, None] == labels[None, :], diagonal=1)
+    # pairs outside the mask get the harmless gaps 1 and 1: neither their value nor their gradient may be NaN
+    image_gap = torch.where(pairs, image_gap, 1.0)
+    condition_gap = torch.where(pairs, condition_gap, 1.0).clamp_min(torch.finfo(images.dtype).tiny)
+    penalty = torch.where(pairs, 1.0 / (image_gap / condition_gap + 1e-5), 0.0).sum(dim=1)
+    count = pairs.sum(dim=1).to(images.dtype)
+    per_class = torch.zeros(2, classes, dtype=images.dtype, device=images.device)
+    per_class = per_class.index_add(1, labels, torch.stack([penalty, count]))
+    return (per_class[0] / per_class[1].clamp_min(1.0)).sum() / classes
+
+
+class BatchNormGap:
+    """Collects L_dis while a model runs: `with BatchNormGap.of(body) as gap: body(x); gap.loss()`."""
+
+    def __init__(self) -> None:
+        self.gaps: list[Tensor] = []
+
+    @classmethod
+    @contextmanager
+    def of(cls, model: nn.Module) -> Iterator[BatchNormGap]:
+        gap = cls()
+        hooks = [layer.register_forward_pre_hook(gap._measure) for layer in batch_norms(model)]
+        try:
+            yield gap
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _measure(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        assert isinstance(layer, nn.BatchNorm2d)
+        assert layer.running_mean is not None
+        assert layer.running_var is not None
+        variance, mean = torch.var_mean(inputs[0], dim=(0, 2, 3), correction=0)
+        self.gaps.append((mean - layer.running_mean).norm() + (variance - layer.running_var).norm())
+
+    def loss(self) -> Tensor:
+        return torch.stack(self.gaps).sum()
+
+
+def batch_norms(model: nn.Module) -> list[nn.BatchNorm2d]:
+    """The model's BatchNorm layers that keep running statistics."""
+    return [m for m in model.modules() if isinstance(m, nn.BatchNorm2d) and m.track_running_stats]
+
+
+def draw_crops(size: int, hflip: bool, vflip: bool, steps: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Row and column indices [steps,s] into an image padded by 4: one random crop and flip per step."""
+    start = torch.randint(0, 2 * PADDING + 1, (2, steps, 1), generator=rng)
+    flipped = torch.rand(2, steps, 1, generator=rng) < 0.5
+    forth = torch.arange(size)
+    allowed = torch.tensor([vflip, hflip])[:, None, None]
+    rows, columns = start + torch.where(flipped & allowed, forth.flip(0), forth)
+    return rows, columns
+
+
+def crop(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """The crop (and flip) that *rows* and *columns* name, of images padded by 4 with zeros."""
+    padded = nn.functional.pad(images, (PADDING,) * 4)
+    return padded.index_select(2, rows).index_select(3, columns)

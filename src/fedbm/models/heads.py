@@ -1,0 +1,98 @@
+"""The concept head (LKCC): a frozen classifier made of one Gaussian N(μ_k, diag σ²_k) per class.
+
+    h        = x / ‖x‖₂
+    logit_k  = τ h·μ_k + ½ τ² h²·σ²_k                       (h² element-wise)
+    loss     = logsumexp_k(logit_k) − τ h·μ_y
+             = cross-entropy(logit, y) + ½ τ² h²·σ²_y
+
+The loss bounds from above the expected contrastive loss over embeddings drawn from these Gaussians.
+With σ² = 0 it is plain cross-entropy on τ h·μ_k: the "embedding mean" classifier.
+
+Differs from the paper's print: the factor τ of its Eq. 4 and 5 follows the appendix's derivation.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def concept_logits(h: Tensor, mean: Tensor, variance: Tensor, temperature: float) -> Tensor:
+    """τ h·μ_k + ½ τ² h²·σ²_k for unit rows h [B,D] and μ, σ² [K,D] → [B,K]."""
+    return temperature * h @ mean.T + 0.5 * temperature**2 * h.square() @ variance.T
+
+
+def concept_loss(h: Tensor, labels: Tensor, mean: Tensor, variance: Tensor, temperature: float) -> dict[str, Tensor]:
+    """The two terms of the LKCC loss, batch means; their sum is logsumexp_k(logit_k) − τ h·μ_y."""
+    logits = concept_logits(h, mean, variance, temperature)
+    spread = 0.5 * temperature**2 * (h.square() * variance[labels]).sum(dim=1)
+    return {"cross_entropy": F.cross_entropy(logits, labels), "variance": spread.mean()}
+
+
+class ConceptHead(nn.Module):
+    """The frozen classifier as a module: features [B,D] → logits [B,K]. It has no parameters to train.
+
+    >>> head = ConceptHead(torch.eye(2, 3), torch.zeros(2, 3), temperature=2.0)
+    >>> head(torch.tensor([[3.0, 0.0, 4.0]]))
+    tensor([[1.2000, 0.0000]])
+    """
+
+    mean: Tensor
+    variance: Tensor
+
+    def __init__(self, mean: Tensor, variance: Tensor, temperature: float) -> None:
+        super().__init__()
+        self.temperature = temperature
+        self.register_buffer("mean", mean.clone())
+        self.register_buffer("variance", variance.clone())
+
+    def forward(self, features: Tensor) -> Tensor:
+        return concept_logits(F.normalize(features, dim=1), self.mean, self.variance, self.temperature)
+
+    def loss(self, features: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        h = F.normalize(features, dim=1)
+        return concept_loss(h, labels, self.mean, self.variance, self.temperature)
+
+
+class LinearHead(nn.Linear):
+    """W x + b with cross-entropy: the ordinary trained classifier, with the same two calls as ConceptHead."""
+
+    def loss(self, features: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        return {"cross_entropy": F.cross_entropy(self(features), labels)}
+
+
+class Classifier(nn.Module):
+    """head(project(body(x))): the shape of every method's model. State names begin with the parts' names."""
+
+    def __init__(self, body: nn.Module, head: ConceptHead | LinearHead, project: nn.Module | None = None) -> None:
+        super().__init__()
+        self.body = body
+        if project is not None:
+            self.project = project
+        self.head = head
+
+    def features(self, images: Tensor) -> Tensor:
+        features: Tensor = self.body(images)
+        return self.project(features) if hasattr(self, "project") else features
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.features(images))
+        return logits
+
+    def loss(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        return self.head.loss(self.features(images), labels)
+
+
+def feature_dim(body: nn.Module, shape: tuple[int, int, int]) -> int:
+    """The body's `feature_dim`, or what one image of zeros comes out as where it declares none."""
+    declared = getattr(body, "feature_dim", None)
+    if isinstance(declared, int):
+        return declared
+    training = body.training
+    with torch.no_grad():
+        features = body.eval()(torch.zeros(1, *shape))
+    body.train(training)
+    if features.ndim != 2:
+        raise ValueError(f"a body maps images to features [B,F]; this one returned shape {tuple(features.shape)}")
+    return int(features.shape[1])

@@ -1,0 +1,25 @@
+"""uint8 pixels → what a body reads: (x/255 − mean) / std per channel."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class Normalise(nn.Module):
+    """Pixels in [0,1] → normalised input. Its constants move with the model but are no part of its state."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return (images - self.mean) / self.std
+
+    def pixels(self, images: Tensor) -> Tensor:
+        """uint8 [B,H,W,C] → normalised [B,C,H,W]."""
+        return self.forward(images.permute(0, 3, 1, 2).to(self.mean.dtype).contiguous() / 255)

@@ -1,0 +1,78 @@
+"""ResNet-18 as a feature extractor: images [B,C,H,W] → features [B, 8·width].
+
+Parameter names are torchvision's (conv1, bn1, layer1.0.conv1, …, without fc), so its weights load unchanged.
+Differs from it by option: a 3×3 stem without pooling for small images, width, GroupNorm under the same names.
+
+Reference: He, Zhang, Ren, Sun. Deep residual learning for image recognition. CVPR 2016.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class ResNet18(nn.Module):
+    """Four stages of two basic blocks, global average pooling; `feature_dim` = 8 · width."""
+
+    def __init__(
+        self,
+        channels: int = 3,
+        width: int = 64,
+        stem: Literal["7x7", "3x3"] = "7x7",
+        norm: Literal["batch", "group"] = "batch",
+    ) -> None:
+        super().__init__()
+        self.feature_dim = 8 * width
+        if stem == "7x7":
+            self.conv1 = nn.Conv2d(channels, width, 7, stride=2, padding=3, bias=False)
+            self.maxpool: nn.Module = nn.MaxPool2d(3, stride=2, padding=1)
+        else:
+            self.conv1 = nn.Conv2d(channels, width, 3, padding=1, bias=False)
+            self.maxpool = nn.Identity()
+        self.bn1 = _norm(norm, width)
+        self.layer1 = _stage(width, width, 1, norm)
+        self.layer2 = _stage(width, 2 * width, 2, norm)
+        self.layer3 = _stage(2 * width, 4 * width, 2, norm)
+        self.layer4 = _stage(4 * width, 8 * width, 2, norm)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.maxpool(F.relu(self.bn1(self.conv1(x)), inplace=True))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return x.mean(dim=(2, 3))
+
+
+class BasicBlock(nn.Module):
+    """x → relu(norm(conv(relu(norm(conv(x))))) + shortcut(x))."""
+
+    def __init__(self, inside: int, outside: int, stride: int, norm: Literal["batch", "group"]) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inside, outside, 3, stride, 1, bias=False)
+        self.bn1 = _norm(norm, outside)
+        self.conv2 = nn.Conv2d(outside, outside, 3, 1, 1, bias=False)
+        self.bn2 = _norm(norm, outside)
+        self.downsample = (
+            nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), _norm(norm, outside))
+            if stride != 1 or inside != outside
+            else None
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        shortcut = x if self.downsample is None else self.downsample(x)
+        x = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        return F.relu(self.bn2(self.conv2(x)).add_(shortcut), inplace=True)
+
+
+def _stage(inside: int, outside: int, stride: int, norm: Literal["batch", "group"]) -> nn.Sequential:
+    return nn.Sequential(BasicBlock(inside, outside, stride, norm), BasicBlock(outside, outside, 1, norm))
+
+
+def _norm(norm: Literal["batch", "group"], channels: int) -> nn.Module:
+    # at least two channels share a group, at most 32 groups
+    return nn.BatchNorm2d(channels) if norm == "batch" else nn.GroupNorm(math.gcd(32, channels // 2), channels)

@@ -1,0 +1,173 @@
+"""What a run is, in frozen dataclasses; every value is checked where it enters, with one sentence.
+
+A field carries its meaning and its range; the same field makes the TOML key, the command-line flag, the line of
+`fedbm config` and the check. A method's options are the fields of its own dataclass, declared the same way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from fedbm.errors import FedBMError, did_you_mean, listed
+
+
+def option(
+    default: Any,
+    meaning: str,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    most: float | None = None,
+    flag: str | None = None,
+) -> Any:
+    """A dataclass field with its meaning and range; *flag* where the flag's name differs from the key's."""
+    return dataclasses.field(
+        default=default,
+        metadata={"meaning": meaning, "above": above, "least": least, "most": most, "flag": flag},
+    )
+
+
+def check(section: type, key: str, value: Any) -> Any:
+    """*value* as the type the field declares, or FedBMError. Text is read as the command line gives it."""
+    field = next(f for f in dataclasses.fields(section) if f.name == key)
+    kind = get_type_hints(section)[key]
+    checked = _convert(kind, value, key)
+    if isinstance(checked, int | float):
+        above, least, most = (field.metadata[bound] for bound in ("above", "least", "most"))
+        if above is not None and checked <= above:
+            raise FedBMError(f"{key} must be above {above:g}, not {checked:g}")
+        if least is not None and checked < least:
+            raise FedBMError(f"{key} must be at least {least:g}, not {checked:g}")
+        if most is not None and checked > most:
+            raise FedBMError(f"{key} must be at most {most:g}, not {checked:g}")
+    return checked
+
+
+def check_all(value: Any) -> None:
+    """Check every field of an instance made in Python, as check() does for text."""
+    for field in dataclasses.fields(value):
+        check(type(value), field.name, getattr(value, field.name))
+
+
+def type_words(kind: Any) -> str:
+    """'whole number', 'number', 'yes or no', 'text' or the choices, for sentences and help."""
+    if get_origin(kind) is Literal:
+        return " | ".join(map(str, get_args(kind)))
+    if get_origin(kind) in (types.UnionType, typing.Union):
+        return type_words(next(k for k in get_args(kind) if k is not type(None)))
+    return {int: "whole number", float: "number", bool: "yes or no", str: "text"}[kind]
+
+
+def _convert(kind: Any, value: Any, key: str) -> Any:
+    if get_origin(kind) is Literal:
+        choices = {str(choice): choice for choice in get_args(kind)}
+        if str(value) not in choices:
+            raise FedBMError(f'{key} must be {listed(choices)}, not "{value}"{did_you_mean(str(value), choices)}')
+        return choices[str(value)]
+    if get_origin(kind) in (types.UnionType, typing.Union):  # "number | None": None means not given
+        return None if value is None else _convert(next(k for k in get_args(kind) if k is not type(None)), value, key)
+    if kind is bool:
+        words = {
+            "true": True,
+            "yes": True,
+            "on": True,
+            "1": True,
+            "false": False,
+            "no": False,
+            "off": False,
+            "0": False,
+        }
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, str) and value.lower() in words:
+            return words[value.lower()]
+    elif kind is str and isinstance(value, str):
+        return value
+    elif kind in (int, float) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        if math.isfinite(number) and (kind is float or number == int(number)):
+            return int(value) if kind is int and not isinstance(value, float) else kind(number)
+    shown = f'"{value}"' if isinstance(value, str) else repr(value)
+    raise FedBMError(f"{key} must be a {type_words(kind)}, not {shown}".replace("a yes or no", "yes or no"))
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Which images, how they are split, and how the training part is dealt to clients."""
+
+    name: str = option("digits", "a catalogued data set, an image folder or a packed-JPEG .npz", flag="data")
+    size: int | None = option(
+        None, "side of the square images in pixels, a multiple of 4; unset: the data set's", least=16
+    )
+    channels: Literal[1, 3] | None = option(None, "1 grey or 3 colour; unset: the data set's")
+    split_seed: int = option(0, "seed of the split where the source has none; fixed over runs", least=0)
+    bad_files: Literal["refuse", "skip"] = option("refuse", "what to do with files that are no readable image")
+    partition: Literal["dirichlet", "iid", "file"] = option("dirichlet", "how training samples are dealt to clients")
+    partition_file: str = option("", "the partition to use when partition = file (a run's partition.json)")
+    clients: int = option(10, "number of clients N", least=1)
+    beta: float = option(0.1, "Dirichlet concentration β: smaller is more skewed", above=0)
+    min_size: int = option(2, "samples each client has at least", least=1)
+    strict_size: bool = option(False, "stop, rather than move samples, when 100 draws leave a client too small")
+
+
+@dataclass(frozen=True)
+class LanguageOptions:
+    """Which language model read the class concepts, and how much of the prompt grid is used."""
+
+    encoder: str = option("minilm", "minilm, bert, roberta, biomedclip or any Hugging Face encoder's name")
+    encoder_folder: str = option("", "folder with the encoder's files: read from there, offline")
+    pooling: Literal["", "mean", "cls", "biomedclip"] = option(
+        "", "pooling of an encoder not listed; unset: as declared"
+    )
+    concept_file: str = option("", "concept distributions saved by 'fedbm concepts --save'; no encoder is then needed")
+    prompt_share: float = option(1.0, "share of the prompt grid in use, which ones by the run's seed", above=0, most=1)
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """The shared feature extractor: ResNet-18, or from Python any module that maps images to features."""
+
+    stem: Literal["7x7", "3x3"] = option("7x7", "first layer: 7x7 stride 2 with pooling, or 3x3 for small images")
+    width: int = option(64, "channels of the first stage; features = 8 × width", least=4)
+    norm: Literal["batch", "group"] = option("batch", "normalisation layers")
+    init: str = option("", "file with initial body weights (.safetensors, or torchvision's ResNet-18 .pth)")
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """The protocol every method shares: rounds, selection, local optimisation, evaluation, seed."""
+
+    rounds: int = option(50, "communication rounds", least=1)
+    epochs: int = option(1, "local epochs E per round", least=1)
+    batch: int = option(8, "real samples per local step B", least=1)
+    ratio: float = option(0.5, "share of clients selected each round", above=0, most=1)
+    optimizer: Literal["sgd", "adam"] = option("sgd", "local optimiser")
+    lr: float = option(0.01, "initial learning rate η", above=0)
+    momentum: float = option(0.9, "SGD momentum", least=0, most=1)
+    weight_decay: float = option(5e-4, "L2 weight decay", least=0)
+    lr_decay: float = option(0.99, "factor on the learning rate, each round or each local epoch", above=0, most=1)
+    decay_each: Literal["round", "epoch"] = option("round", "when lr_decay applies")
+    keep_optimizer: bool = option(False, "clients keep momentum between rounds (state) instead of starting afresh")
+    evaluate_every: int = option(1, "rounds between evaluations; the last round is always evaluated", least=1)
+    nonfinite: Literal["drop", "stop"] = option("drop", "a client's update with NaN or infinity: leave it out, or stop")
+    seed: int = option(0, "root seed of partition, selection, initial weights and every batch", least=0)
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Where and how the run is computed. Nothing here changes what it computes, nor the run's id."""
+
+    device: str = option("auto", "cpu, cuda, cuda:N, or auto: cuda where there is one")
+    out: str = option("runs", "folder that holds one folder per run")
+    cache: str = option("", "folder of prepared data sets; unset: $FEDBM_HOME or ~/.cache/fedbm")
+    threads: int = option(0, "CPU threads of this process; 0: as the machine is set up", least=0)
+    checkpoint_every: int = option(1, "rounds between checkpoints", least=1)
+    deterministic: bool = option(False, "on CUDA, use only deterministic kernels (slower)")

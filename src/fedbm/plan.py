@@ -1,0 +1,182 @@
+"""From a configuration to all a run needs, and to the run's id.
+
+The id is the method, the data and the seed in words, and a hash of what determines the result: the data, its
+partition and the concepts by checksum, initial weights by checksum, model, method and training options. Device, paths
+and the machine are not in it: a run's folder can be moved, and the same command finds it again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from fedbm.config import Config, check_config, method_values, recommend
+from fedbm.data.partition import Partition, dirichlet, from_file, iid
+from fedbm.data.store import Dataset, load
+from fedbm.errors import FedBMError
+from fedbm.files import digest_of, sha256_file
+from fedbm.language.concepts import ConceptDistribution, build
+from fedbm.language.prompts import choose
+from fedbm.language.shipped import ENCODER, shipped_for
+from fedbm.methods import METHODS
+from fedbm.methods.base import Method, Task
+from fedbm.models.body import resnet_factory
+from fedbm.options import LanguageOptions
+
+PROTOCOL = 1  # raised when the same configuration would give another result
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run, decided: nothing that follows asks the user's files or options again."""
+
+    config: Config
+    dataset: Dataset
+    partition: Partition
+    task: Task
+    id: str
+    notes: tuple[str, ...]
+
+
+def make_plan(
+    config: Config,
+    *,
+    dataset: Dataset | None = None,
+    partition: Partition | None = None,
+    make_body: Callable[[], nn.Module] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Plan:
+    """Load, deal, read the concepts, and name the run. Objects made in Python take the place of options."""
+    check_config(config)
+    if dataset is None:
+        dataset = load_dataset(config, progress)
+    config = recommend(config, dataset.recommends)
+    if partition is None:
+        partition = deal(config, dataset)
+    else:
+        config = dataclasses.replace(config, data=dataclasses.replace(config.data, clients=len(partition.clients)))
+    concepts = None
+    if config.method.needs_concepts:
+        concepts = concepts_for(config.language, dataset.classes, dataset.concepts, dataset.modality, config.train.seed)
+    task = Task(
+        classes=dataset.classes,
+        shape=dataset.shape,
+        mean=dataset.mean,
+        std=dataset.std,
+        clients=len(partition.clients),
+        seed=config.train.seed,
+        make_body=make_body or resnet_factory(config.model, dataset.shape[0]),
+        concepts=concepts,
+        hflip=dataset.hflip,
+        vflip=dataset.vflip,
+    )
+    run_id = name_run(config, dataset, partition, task, custom_body=make_body is not None)
+    return Plan(config, dataset, partition, task, run_id, dataset.notes)
+
+
+def load_dataset(config: Config, progress: Callable[[int, int], None] | None = None) -> Dataset:
+    options = config.data
+    return load(
+        options.name,
+        size=options.size,
+        channels=options.channels,
+        split_seed=options.split_seed,
+        on_bad=options.bad_files,
+        cache=Path(config.engine.cache) if config.engine.cache else None,
+        progress=progress,
+    )
+
+
+def deal(config: Config, dataset: Dataset) -> Partition:
+    """The training samples dealt to clients as the options say."""
+    options, seed = config.data, config.train.seed
+    train = dataset.indices("train")
+    if options.partition == "file":
+        return from_file(Path(options.partition_file), dataset)
+    if options.partition == "iid":
+        return iid(train, options.clients, seed, options.min_size)
+    return dirichlet(dataset.labels, train, options.clients, options.beta, seed, options.min_size, options.strict_size)
+
+
+def concepts_for(
+    options: LanguageOptions, classes: Sequence[str], texts: Sequence[str], modality: str, seed: int
+) -> ConceptDistribution:
+    """The classes' concepts: from a file, from those shipped with the package, or read by the encoder."""
+    if options.concept_file:
+        concepts = ConceptDistribution.load(Path(options.concept_file)).select(classes)
+    else:
+        shipped = None
+        if options.encoder == ENCODER and not options.encoder_folder and not options.pooling:
+            shipped = shipped_for(classes, texts, modality)
+        folder = Path(options.encoder_folder) if options.encoder_folder else None
+        concepts = shipped or build(classes, texts, modality, options.encoder, folder, options.pooling or None)
+    if options.prompt_share < 1:
+        concepts = concepts.share(choose(concepts.embeddings.shape[1], options.prompt_share, seed))
+    return concepts
+
+
+def name_run(config: Config, dataset: Dataset, partition: Partition, task: Task, custom_body: bool) -> str:
+    """<method>-<data>-s<seed>-<first 12 digits of the hash>."""
+    model: dict[str, Any] = dataclasses.asdict(config.model)
+    init = model.pop("init")
+    if custom_body:
+        model = {"body": body_digest(task)}
+    elif init:
+        model["init"] = sha256_file(Path(init))
+    determines = {
+        "protocol": PROTOCOL,
+        "data": dataset.checksum,
+        "input": [list(dataset.mean), list(dataset.std), dataset.hflip, dataset.vflip],
+        "partition": partition.digest,
+        "concepts": task.concepts.checksum if task.concepts else None,
+        "model": model,
+        "method": {**method_values(config.method), **source_of(config.method)},
+        "train": dataclasses.asdict(config.train),
+    }
+    words = [config.method.name, dataset.name, f"s{config.train.seed}", digest_of(determines)[:12]]
+    return "-".join(re.sub(r"[^\w.]+", "_", word) for word in words)
+
+
+def body_digest(task: Task) -> str:
+    """A body of the user's own, by its structure and initial weights."""
+    body = task.body()
+    digest = hashlib.sha256(str(body).encode())
+    for name, value in body.state_dict().items():
+        digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def source_of(method: Method) -> dict[str, str]:
+    """For a method of the user's own, a digest of its class's text: another text is another run."""
+    kind = type(method)
+    if METHODS.get(method.name) is kind:
+        return {}
+    try:
+        text = inspect.getsource(kind)
+    except (OSError, TypeError):
+        text = kind.__qualname__
+    return {"source": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def find_run(out: Path, name: str) -> Path:
+    """The one run folder that *name* means: a path, an id, or a part of one id."""
+    for path in (Path(name), out / name):
+        if (path / "config.toml").exists():
+            return path
+    runs = sorted(path.parent for path in out.glob("*/config.toml"))
+    found = [path for path in runs if name in path.name]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise FedBMError(
+            f'"{name}" means {len(found)} runs in {out} ({found[0].name}, {found[1].name}, …); say more of it'
+        )
+    raise FedBMError(f'there is no run "{name}" in {out}; "fedbm list --out {out}" shows them')

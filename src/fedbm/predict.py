@@ -1,0 +1,94 @@
+"""A finished run's model, ready to classify: images → class probabilities.
+
+model = load_model("runs/fedbm-digits-s0-…"); model.classes[model.predict(images).argmax(1)]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from fedbm.config import make_config, read_toml
+from fedbm.engine.checkpoint import load_tensors
+from fedbm.engine.evaluate import probabilities
+from fedbm.engine.local import Samples
+from fedbm.errors import FedBMError
+from fedbm.language.concepts import ConceptDistribution
+from fedbm.methods.base import Method, Task, load_state
+from fedbm.models.body import resnet_factory
+from fedbm.options import ModelOptions
+from fedbm.simulate import find_device
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """The classifier of the round chosen on validation, with the classes and the input it was trained for."""
+
+    classes: tuple[str, ...]
+    shape: tuple[int, int, int]
+    method: Method
+    task: Task
+    module: nn.Module
+    device: torch.device
+
+    def predict(self, images: NDArray[np.uint8]) -> NDArray[Any]:
+        """uint8 images [n,H,W,C] of the model's own size → probabilities [n,K]."""
+        channels, height, width = self.shape
+        if images.dtype != np.uint8 or images.shape[1:] != (height, width, channels):
+            raise FedBMError(
+                f"the model reads uint8 [n, {height}, {width}, {channels}], not {images.dtype} {list(images.shape)}"
+            )
+        pixels = torch.from_numpy(images).to(self.device)
+        positions = torch.arange(len(images), device=self.device)
+        samples = Samples(pixels, positions, positions, self.task.normalise().to(self.device))
+        return probabilities(self.method, self.module, samples)
+
+    def predict_files(self, paths: Sequence[Path]) -> NDArray[Any]:
+        """Image files, read as the training images were."""
+        from fedbm.data.decode import Undecodable, decode
+
+        channels, size, _ = self.shape
+        images = []
+        for path in paths:
+            try:
+                images.append(decode(path, size, channels))
+            except Undecodable as error:
+                raise FedBMError(f"{path} is no readable image: {error}") from error
+        return self.predict(np.stack(images))
+
+
+def load_model(run: str | Path, device: str = "auto", make_body: Any = None, method: Method | None = None) -> Model:
+    """Read a run's model.safetensors; a body or method of the user's own must be given again."""
+    folder, place = Path(run), find_device(device)
+    if not (folder / "model.safetensors").exists():
+        raise FedBMError(f"{folder} holds no model yet: a run writes model.safetensors when it is finished")
+    state, notes = load_tensors(folder / "model.safetensors", place)
+    values = read_toml(folder / "config.toml")
+    config = make_config({k: v for k, v in values.items() if k != "method" or method is None})
+    saved = folder / "concepts.safetensors"
+    task = Task(
+        classes=tuple(notes["classes"]),
+        shape=tuple(notes["shape"]),
+        mean=tuple(notes["mean"]),
+        std=tuple(notes["std"]),
+        clients=config.data.clients,
+        seed=config.train.seed,
+        make_body=make_body or resnet_factory(_without_init(config.model), notes["shape"][0]),
+        concepts=ConceptDistribution.load(saved) if saved.exists() else None,
+    )
+    chosen = method or config.method
+    module = chosen.model(task).to(place)
+    load_state(module, state)
+    return Model(task.classes, task.shape, chosen, task, module.eval(), place)
+
+
+def _without_init(options: ModelOptions) -> ModelOptions:
+    """Initial weights are in the trained ones; their file may be elsewhere by now."""
+    return ModelOptions(options.stem, options.width, options.norm)

@@ -1,0 +1,154 @@
+"""runs → groups that may be compared (one data set, dealt in one way) → one row per label, all its seeds."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedbm.errors import FedBMError
+from fedbm.results.runs import RunView
+from fedbm.results.statistics import Spread, spread_or_none
+
+NAMES = {
+    "central": "Central",
+    "fedavg": "FedAvg",
+    "fedprox": "FedProx",
+    "feddyn": "FedDyn",
+    "scaffold": "SCAFFOLD",
+    "fedrep": "FedRep",
+    "fedrod": "FedROD",
+    "fednh": "FedNH",
+    "fedproto": "FedProto",
+    "fedetf": "FedETF",
+    "fedbm": "FedBM",
+}  # as their papers write them, in the order of the rows
+
+# What may differ between runs of one row: the seed, and what the group already says.
+NOT_A_SETTING = {"train.seed", "data.name", "data.beta"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One label's finished runs, by seed."""
+
+    name: str
+    method: str
+    runs: tuple[RunView, ...]
+
+    def score(self, moment: str, metric: str) -> Spread | None:
+        """*metric* over seeds at *moment*: "best" (the round chosen on validation) or "last"."""
+        return spread_or_none(list(self.by_seed(moment, metric).values()))
+
+    def by_seed(self, moment: str, metric: str) -> dict[int, Any]:
+        return {run.seed: run.summary[moment][metric] for run in self.runs if run.summary is not None}
+
+
+@dataclass(frozen=True)
+class Group:
+    title: str
+    rows: tuple[Row, ...]
+    unfinished: tuple[RunView, ...]  # their label is the row they would belong to
+
+    @property
+    def runs(self) -> tuple[RunView, ...]:
+        return tuple(run for row in self.rows for run in row.runs) + self.unfinished
+
+
+def compare(runs: Sequence[RunView]) -> list[Group]:
+    """Groups in the order of their titles; rows in the order of NAMES. Refuses a run that is there twice."""
+    grouped: dict[str, list[RunView]] = {}
+    for run in _like_the_finished(runs):
+        grouped.setdefault(_title(run), []).append(run)
+    return [_group(title, _told_apart(members)) for title, members in sorted(grouped.items())]
+
+
+def settings(run: RunView, *sections: str) -> dict[str, Any]:
+    """{"train.lr": 0.01, …} of the sections named, without the seed."""
+    flat = {
+        f"{section}.{key}": value
+        for section in sections
+        for key, value in run.config.get(section, {}).items()
+    }
+    return {key: value for key, value in flat.items() if key not in NOT_A_SETTING}
+
+
+def varying(all_settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The keys whose value is not the same in all of them; a missing key counts as a value."""
+    keys = dict.fromkeys(key for one in all_settings for key in one)
+    return [key for key in keys if len({repr(one.get(key)) for one in all_settings}) > 1]
+
+
+def display(label: str, method: str) -> str:
+    """'fedbm · generator=false' → 'FedBM · generator=false'."""
+    return NAMES.get(method, method) + label[len(method) :] if label.startswith(method) else label
+
+
+def _like_the_finished(runs: Sequence[RunView]) -> list[RunView]:
+    """An unfinished run has no summary: a finished one with equal settings lends it data name and label."""
+    named = {_asked_for(run): run.data for run in runs if run.finished}
+    labels = {repr(settings(run, "method")): run.label for run in runs if run.finished}
+    return [
+        run
+        if run.finished
+        else replace(
+            run,
+            data=named.get(_asked_for(run), run.data),
+            label=labels.get(repr(settings(run, "method")), run.label),
+        )
+        for run in runs
+    ]
+
+
+def _asked_for(run: RunView) -> str:
+    return str(run.config.get("data", {}).get("name"))
+
+
+def _title(run: RunView) -> str:
+    dealt = {
+        "dirichlet": f"Dirichlet β = {run.beta:g}" if run.beta is not None else "Dirichlet",
+        "iid": "dealt evenly",
+        "file": "dealt from a file",
+    }.get(run.partition, run.partition)
+    return f"{run.data}, {dealt}, {run.clients} client{'s' * (run.clients != 1)}"
+
+
+def _told_apart(runs: Sequence[RunView]) -> list[RunView]:
+    """Runs of one label that differ in more than the seed do not repeat it: what differs joins the label."""
+    sections = ("data", "language", "model", "method", "train")
+    apart = []
+    for label in dict.fromkeys(run.label for run in runs):
+        same = [run for run in runs if run.label == label]
+        keys = varying([settings(run, *sections) for run in same])
+        for run in same:
+            own = settings(run, *sections)
+            extra = ", ".join(f"{key}={_short(own.get(key))}" for key in keys)
+            apart.append(replace(run, label=f"{label} · {extra}" if extra else label))
+    return apart
+
+
+def _group(title: str, runs: Sequence[RunView]) -> Group:
+    (label, seed), count = Counter((run.label, run.seed) for run in runs).most_common(1)[0]
+    if count > 1:
+        first, second = [run.path for run in runs if (run.label, run.seed) == (label, seed)][:2]
+        raise FedBMError(
+            f"{first} and {second} are the same run ({label}, seed {seed}, {title}); give one of them"
+        )
+    order = {method: place for place, method in enumerate(NAMES)}
+    ordered = sorted(
+        runs, key=lambda run: (order.get(run.method, len(order)), run.method, run.label, run.seed)
+    )
+    finished = [run for run in ordered if run.finished]
+    rows = tuple(
+        Row(display(label, method), method, tuple(run for run in finished if run.label == label))
+        for label, method in dict.fromkeys((run.label, run.method) for run in finished)
+    )
+    return Group(title, rows, tuple(run for run in ordered if not run.finished))
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "unset"
+    return value if isinstance(value, str) else json.dumps(value)

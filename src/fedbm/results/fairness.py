@@ -1,0 +1,114 @@
+"""What a reader asks before believing a comparison, answered from the files: it holds, or take care."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from fedbm.results.compare import Group, display, settings, varying
+from fedbm.results.runs import RunView
+
+
+@dataclass(frozen=True)
+class Finding:
+    holds: bool
+    sentence: str
+
+
+def findings(group: Group) -> list[Finding]:
+    checks: list[Callable[[Group], Finding | None]] = [
+        _finished,
+        _seeds,
+        _partitions,
+        _protocol,
+        _environment,
+        _updates,
+    ]
+    return [found for check in checks if (found := check(group)) is not None]
+
+
+def _finished(group: Group) -> Finding:
+    if not group.unfinished:
+        return Finding(True, "Every run finished.")
+    parts = (
+        f"{display(run.label, run.method)}, seed {run.seed}: {len(run.rounds)} of {run.planned} rounds"
+        for run in group.unfinished
+    )
+    return Finding(False, f"Unfinished, and in no number on this page: {'; '.join(parts)}.")
+
+
+def _seeds(group: Group) -> Finding | None:
+    """A seed decides partition and initial weights: means over different seeds are not like for like."""
+    if not group.rows:
+        return None
+    seeds = {row.name: sorted(run.seed for run in row.runs) for row in group.rows}
+    if len({tuple(one) for one in seeds.values()}) > 1:
+        parts = (f"{name}: {', '.join(map(str, one))}" for name, one in seeds.items())
+        return Finding(False, f"The methods ran with different seeds ({'; '.join(parts)}).")
+    some = next(iter(seeds.values()))
+    if len(some) == 1:
+        return Finding(False, f"One seed ({some[0]}) shows no spread: the order may turn with another.")
+    return Finding(True, f"Every method ran with the seeds {', '.join(map(str, some))}.")
+
+
+def _partitions(group: Group) -> Finding | None:
+    by_seed: dict[int, list[Any]] = {}
+    for run in group.runs:
+        if run.dealt is not None:
+            by_seed.setdefault(run.seed, []).append(run.dealt["clients"])
+    unlike = [seed for seed, dealt in sorted(by_seed.items()) if any(one != dealt[0] for one in dealt)]
+    if unlike:
+        return Finding(False, f"Clients hold different samples in runs of the same seed ({_joined(unlike)}).")
+    if len(group.rows) < 2 or not by_seed:
+        return None
+    return Finding(True, "At each seed, every method’s clients hold the same samples.")
+
+
+def _protocol(group: Group) -> Finding | None:
+    """Language and method options are what is compared; data, model and training should be alike."""
+    if len(group.runs) < 2:
+        return None
+    each = [settings(run, "data", "model", "train") for run in group.runs]
+    keys = varying(each)
+    if not keys:
+        return Finding(True, "Data, model and training settings are the same in all runs.")
+    parts = (f"{key} ({_joined(dict.fromkeys(str(one.get(key, 'unset')) for one in each))})" for key in keys)
+    return Finding(False, f"The runs differ in more than the method: {'; '.join(parts)}.")
+
+
+def _environment(group: Group) -> Finding | None:
+    known = [run for run in group.runs if run.environment is not None]
+    if len(known) < 2:
+        return None
+    each = [{key: _of(run, key) for key in ("fedbm", "torch", "device")} for run in known]
+    keys = varying(each)
+    if not keys:
+        version, torch, device = each[0].values()
+        return Finding(True, f"All runs used FedBM {version}, torch {torch}, device {device}.")
+    parts = (f"{key} ({_joined(dict.fromkeys(str(one[key]) for one in each))})" for key in keys)
+    return Finding(False, f"The runs were computed with different {'; '.join(parts)}.")
+
+
+def _updates(group: Group) -> Finding | None:
+    if not any(run.rounds for run in group.runs):
+        return None
+    dropped = Counter(
+        display(run.label, run.method)
+        for run in group.runs
+        for record in run.rounds
+        for _ in record.get("dropped") or ()
+    )
+    if not dropped:
+        return Finding(True, "No client’s update was left out of an average.")
+    parts = (f"{name} {count}" for name, count in dropped.items())
+    return Finding(False, f"Updates of clients left out of the average, over all rounds: {'; '.join(parts)}.")
+
+
+def _of(run: RunView, key: str) -> str:
+    return str((run.environment or {}).get(key, "unknown"))
+
+
+def _joined(values: Iterable[Any]) -> str:
+    return ", ".join(map(str, values))

@@ -1,0 +1,158 @@
+"""run folders → one page: self-contained, offline, the same bytes for the same runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedbm.files import write_text
+from fedbm.results.compare import NAMES, Group, Row, compare, display
+from fedbm.results.cost import cost, cost_lines
+from fedbm.results.fairness import findings
+from fedbm.results.figures import NARROW, WIDE, Dots, dots
+from fedbm.results.generated import galleries
+from fedbm.results.runs import RunView, read_runs
+from fedbm.results.sections import Picture, class_texts, mistakes, partition, training
+from fedbm.results.statistics import spread
+from fedbm.results.svg import SERIES
+from fedbm.results.tables import METRICS, MOMENTS, lines, markdown_table
+from fedbm.results.wording import headline, mean_and_std, percent, seed_by_seed
+from fedbm.version import __version__
+
+__all__ = ["markdown_table", "write_report"]
+
+
+def write_report(run_dirs: Sequence[Path], out: Path, title: str | None = None) -> Path:
+    """Write the page that compares these runs to *out* (in a folder: report.html) and return where it is."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    groups = compare(read_runs(run_dirs))
+    colours = _colours(groups)
+    page = Environment(
+        loader=PackageLoader("fedbm.results"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    ).get_template("report.html.j2")
+    text = page.render(
+        title=title or _title(groups),
+        groups=[_view(group, f"g{number}", colours) for number, group in enumerate(groups, 1)],
+        runs=[_provenance(run) for group in groups for run in group.runs],
+        metrics=METRICS,
+        version=__version__,
+    )
+    path = out / "report.html" if out.is_dir() else out
+    write_text(path, text)
+    return path
+
+
+def _title(groups: Sequence[Group]) -> str:
+    return groups[0].title if len(groups) == 1 else f"{len(groups)} comparisons"
+
+
+def _colours(groups: Sequence[Group]) -> dict[str, int]:
+    """One colour per name on the whole page; FedBM takes the first."""
+    names = [row.name for group in groups for row in group.rows]
+    names += [display(run.label, run.method) for group in groups for run in group.unfinished]
+    ordered = sorted(dict.fromkeys(names), key=lambda name: name != NAMES["fedbm"])
+    return {name: number for number, name in enumerate(ordered)}
+
+
+def _view(group: Group, ident: str, colours: Mapping[str, int]) -> dict[str, Any]:
+    texts, concepts = class_texts(group)
+    pictures, no_pictures = galleries(group)
+    return {
+        "id": ident,
+        "title": group.title,
+        "headline": headline(group),
+        "seed_by_seed": seed_by_seed(group),
+        "facts": _facts(group),
+        "findings": findings(group),
+        "blocks": {words: lines(group, moment) for moment, words in MOMENTS.items()} if group.rows else {},
+        "colours": {row.name: colours[row.name] % len(SERIES) for row in group.rows},
+        "central": any(row.method == "central" for row in group.rows),
+        "personal": [sentence for row in group.rows if (sentence := _personal(row))],
+        "unfinished": [(display(run.label, run.method), run) for run in group.unfinished],
+        "seeds": [_seed_line(row, run) for row in group.rows for run in row.runs],
+        "dots": _dots(group, colours),
+        "training": training(group, colours),
+        "partition": partition(group),
+        "mistakes": mistakes(group),
+        "texts": texts,
+        "concepts": concepts,
+        "galleries": pictures,
+        "no_galleries": no_pictures,
+        "cost": cost(group, colours),
+        "cost_lines": cost_lines(group),
+    }
+
+
+def _facts(group: Group) -> list[str]:
+    """What was compared, in a few words each."""
+    planned = sorted({run.planned for run in group.runs})
+    rounds = f"{planned[0]}" if len(planned) == 1 else f"{planned[0]}–{planned[-1]}"
+    seeds = {run.seed for row in group.rows for run in row.runs}
+    classes = next((len(run.dealt["classes"]) for run in group.runs if run.dealt is not None), None)
+    images = next((sum(map(sum, run.dealt["counts"])) for run in group.runs if run.dealt is not None), None)
+    return [
+        f"{_counted(len(group.rows), 'method')}, {_counted(len(seeds), 'seed')}",
+        f"{_counted(classes, 'class', 'classes')}, {images:,} training images" if classes and images else "",
+        f"{rounds} rounds" if rounds != "1" else "1 round",
+    ]
+
+
+def _counted(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def _personal(row: Row) -> str:
+    """Personal scores are another question than the global ones of the table, so they stand apart."""
+    chosen = [
+        record["personal"]["accuracy"]
+        for run in row.runs
+        for record in run.rounds
+        if run.summary and record["round"] == run.summary["best"]["round"] and record.get("personal")
+    ]
+    if not chosen:
+        return ""
+    return f"{row.name}: {mean_and_std(spread(chosen))} accuracy of each client’s own model on its own data"
+
+
+def _seed_line(row: Row, run: RunView) -> dict[str, Any]:
+    best = (run.summary or {})["best"]
+    scores = [best[metric] for metric in METRICS]
+    return {
+        "name": row.name,
+        "seed": run.seed,
+        "round": best["round"],
+        "scores": [percent(score) if score is not None else "–" for score in scores],
+    }
+
+
+def _dots(group: Group, colours: Mapping[str, int]) -> Picture | None:
+    if not group.rows:
+        return None
+    drawn = [
+        Dots(row.name, colours[row.name], tuple(100 * value for value in row.by_seed("best", "f1").values()))
+        for row in group.rows
+    ]
+    title = f"Macro-F1 of every seed at the round chosen on validation; {group.title}"
+    wide, narrow = (dots(drawn, title, "macro-F1 of every seed, %", width) for width in (WIDE, NARROW))
+    return Picture(wide, narrow=narrow)
+
+
+def _provenance(run: RunView) -> dict[str, Any]:
+    environment = dict(run.environment or {})
+    environment.pop("format", None)
+    return {
+        "id": run.id,
+        "name": display(run.label, run.method),
+        "seed": run.seed,
+        "data": run.data,
+        "state": "finished" if run.finished else f"unfinished, {len(run.rounds)} of {run.planned} rounds",
+        "command": environment.pop("command", None),
+        "environment": environment,
+        "config": run.config_text,
+    }

@@ -1,0 +1,138 @@
+"""read_run(folder) → RunView: what a run folder holds, checked and read-only, finished or not."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedbm.errors import FedBMError
+from fedbm.files import read_json
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class RunView:
+    """One run. The files it may lack are None; only a finished run has a summary."""
+
+    path: Path
+    id: str
+    method: str
+    label: str  # the method and its options that are not the default
+    data: str
+    partition: str
+    beta: float | None
+    clients: int
+    seed: int
+    planned: int  # rounds asked for
+    config: Mapping[str, Any]
+    config_text: str
+    rounds: tuple[Mapping[str, Any], ...]
+    summary: Mapping[str, Any] | None
+    environment: Mapping[str, Any] | None
+    dealt: Mapping[str, Any] | None  # partition.json
+    details: Mapping[str, Any] | None
+    generated: Path | None
+
+    @property
+    def finished(self) -> bool:
+        return self.summary is not None
+
+
+def read_runs(folders: Sequence[Path]) -> list[RunView]:
+    """Every run once, however often and by whichever name its folder was given."""
+    if not folders:
+        raise FedBMError("no run was given; name at least one run folder, such as runs/*")
+    return [read_run(folder) for folder in {folder.resolve(): folder for folder in folders}.values()]
+
+
+def read_run(path: Path) -> RunView:
+    text = _config_text(path)
+    try:
+        config = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise FedBMError(f"cannot read {path / 'config.toml'}: {error}") from error
+    summary = _optional(path / "summary.json")
+    facts = summary if summary is not None else _facts_from(config, path)
+    generated = path / "generated.png"
+    return RunView(
+        path=path,
+        id=str(facts.get("id", path.name)),
+        method=facts["method"],
+        label=facts["label"],
+        data=facts["data"],
+        partition=facts["partition"],
+        beta=facts["beta"],
+        clients=facts["clients"],
+        seed=facts["seed"],
+        planned=facts["rounds"],
+        config=config,
+        config_text=text,
+        rounds=_read_rounds(path / "rounds.jsonl"),
+        summary=summary,
+        environment=_optional(path / "environment.json"),
+        dealt=_optional(path / "partition.json"),
+        details=_optional(path / "details.json"),
+        generated=generated if generated.is_file() else None,
+    )
+
+
+def _config_text(path: Path) -> str:
+    try:
+        return (path / "config.toml").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        if not path.is_dir():
+            raise FedBMError(f"{path} is no run: there is no such folder") from error
+        inside = any(path.glob("*/config.toml"))
+        hint = f"; it holds runs, so give {path}/*" if inside else "; a run folder is what 'fedbm run' writes"
+        raise FedBMError(f"{path} is no run: it holds no readable config.toml{hint}") from error
+
+
+def _facts_from(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """What summary.json would say at the top, from what was asked for."""
+    try:
+        data, train, method = config["data"], config["train"], config["method"]
+        return {
+            "method": method["name"],
+            "label": method["name"],
+            "data": Path(data["name"]).stem,
+            "partition": data["partition"],
+            "beta": data["beta"] if data["partition"] == "dirichlet" else None,
+            "clients": data["clients"],
+            "seed": train["seed"],
+            "rounds": train["rounds"],
+        }
+    except KeyError as error:
+        raise FedBMError(f"{path / 'config.toml'} lacks {error}: it is not the file a run writes") from error
+
+
+def _optional(path: Path) -> Mapping[str, Any] | None:
+    if not path.is_file():
+        return None
+    value = read_json(path)
+    if not isinstance(value, dict) or value.get("format") != FORMAT:
+        found = value.get("format") if isinstance(value, dict) else None
+        raise FedBMError(
+            f"{path} has format {found}, this FedBM reads format {FORMAT}; use the one that wrote it"
+        )
+    return value
+
+
+def _read_rounds(path: Path) -> tuple[Mapping[str, Any], ...]:
+    """All whole lines. A run that is being written, or was cut short, may end in half a line."""
+    if not path.is_file():
+        return ()
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    records = []
+    for number, line in enumerate(lines, 1):
+        try:
+            records.append(json.loads(line))
+        except ValueError as error:
+            if number == len(lines):
+                break
+            raise FedBMError(f"line {number} of {path} is damaged: {error}") from error
+    return tuple(records)

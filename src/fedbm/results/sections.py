@@ -1,0 +1,198 @@
+"""A group of runs → the sections of its page: figures with captions, or the reason why there are none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedbm.results.compare import Group, Row, display
+from fedbm.results.figures import (
+    NARROW,
+    WIDE,
+    Curve,
+    Points,
+    confusion,
+    curves,
+    partition_bubbles,
+    similarity,
+)
+from fedbm.results.runs import RunView
+from fedbm.results.tables import MOMENTS
+
+PARTITIONS_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A drawing and, where it would be too small on a phone, a second one of the same for that."""
+
+    svg: str
+    caption: str = ""
+    narrow: str = ""
+
+
+@dataclass(frozen=True)
+class Panel:
+    name: str
+    pictures: tuple[Picture, ...]
+
+
+@dataclass(frozen=True)
+class Section:
+    """Several panels become a switch. No panel: *absent* says why."""
+
+    heading: str
+    note: str
+    panels: tuple[Panel, ...]
+    absent: str = ""
+
+
+def training(group: Group, colours: Mapping[str, int]) -> Section:
+    measures: dict[str, tuple[str, float, Callable[[Mapping[str, Any]], float | None], str]] = {
+        "Macro-F1": ("macro-F1 on the test images, %", 100.0, _tested("f1"), "f1"),
+        "Accuracy": ("accuracy on the test images, %", 100.0, _tested("accuracy"), "accuracy"),
+        "Training loss": ("training loss, mean over the selected clients", 1.0, _loss, ""),
+    }
+    panels = []
+    for name, (axis, scale, measure, metric) in measures.items():
+        drawn = _curves(group, colours, measure, metric)
+        if drawn:
+            title = f"{name} by round for {_joined(curve.label for curve in drawn)}; {group.title}"
+            wide, narrow = (curves(drawn, title, axis, scale, width) for width in (WIDE, NARROW))
+            panels.append(Panel(name, (Picture(wide, narrow=narrow),)))
+    note = (
+        "Line: mean over seeds; band: lowest to highest seed. A dot is one seed’s round chosen on "
+        "validation: the table’s upper half is the mean of these dots. "
+        "Methods minimise different losses: compare a loss only with itself."
+    )
+    return Section("Training", note, tuple(panels), "" if panels else "No run here has recorded a round.")
+
+
+def partition(group: Group) -> Section:
+    dealt = {
+        run.seed: run.dealt for run in sorted(group.runs, key=lambda run: run.seed) if run.dealt is not None
+    }
+    shown = dict(list(dealt.items())[: PARTITIONS_SHOWN if len(dealt) <= PARTITIONS_SHOWN else 1])
+    panels = tuple(
+        Panel(f"Seed {seed}", (_partition(group, seed, one, alone=len(shown) == 1),))
+        for seed, one in shown.items()
+    )
+    note = "Which client holds which classes: a bubble’s area is its number of training images."
+    if len(shown) < len(dealt):
+        note += f" The first of {len(dealt)} seeds is shown."
+    return Section(
+        "Clients and classes", note, panels, "" if panels else _without(group.runs, "partition.json")
+    )
+
+
+def mistakes(group: Group) -> Section:
+    panels = []
+    for moment, name in MOMENTS.items():
+        pictures = tuple(
+            picture for row in group.rows if (picture := _confusion(group, row, moment)) is not None
+        )
+        if pictures:
+            panels.append(Panel(name, pictures))
+    note = (
+        "Truth down, prediction across, in percent of the true class; n test images. Seeds are added up. "
+        "The shade is the root of the share, so that rare confusions show."
+    )
+    lacking = [row.name for row in group.rows if all(run.details is None for run in row.runs)]
+    if panels and lacking:
+        note += f" Not shown, for want of details.json: {_joined(lacking)}."
+    finished = [run for row in group.rows for run in row.runs]
+    why = _without(finished, "details.json") if finished else "No run has finished."
+    return Section("Confusions", note, tuple(panels), "" if panels else why)
+
+
+def class_texts(group: Group) -> tuple[Section, list[tuple[str, str]]]:
+    """How alike the classes' texts are to each language model in use, and the texts themselves."""
+    readers = {
+        json.dumps([run.details["encoder"], run.details["similarity"]]): run.details
+        for run in group.runs
+        if run.details is not None and run.details.get("similarity") is not None
+    }
+    pictures = tuple(
+        Picture(
+            similarity(
+                one["similarity"], one["classes"], f"Class texts as {one['encoder']} sees them; {group.title}"
+            ),
+            f"Encoder: {one['encoder']}",
+        )
+        for one in readers.values()
+    )
+    texts = next((one for one in readers.values() if one.get("concepts")), None)
+    known = any(run.details is not None for run in group.runs)
+    why = "None of these methods reads the classes’ texts." if known else _without(group.runs, "details.json")
+    section = Section(
+        "Class texts",
+        "Cosine of two classes’ mean text embeddings. Deeply shaded pairs are hard to tell apart by text.",
+        (Panel("Similarity", pictures),) if pictures else (),
+        "" if pictures else why,
+    )
+    return section, list(zip(texts["classes"], texts["concepts"], strict=True)) if texts else []
+
+
+def _tested(metric: str) -> Callable[[Mapping[str, Any]], float | None]:
+    return lambda record: (record.get("test") or {}).get(metric)
+
+
+def _loss(record: Mapping[str, Any]) -> float | None:
+    terms = list((record.get("loss") or {}).values())
+    return None if not terms or None in terms else sum(terms)
+
+
+def _curves(
+    group: Group,
+    colours: Mapping[str, int],
+    measure: Callable[[Mapping[str, Any]], float | None],
+    metric: str,
+) -> list[Curve]:
+    drawn = []
+    for row in group.rows:
+        lines = tuple(line for run in row.runs if (line := _line(run, measure)))
+        marks = tuple(
+            (run.summary["best"]["round"], run.summary["best"][metric])
+            for run in row.runs
+            if metric and run.summary is not None
+        )
+        drawn.append(Curve(row.name, colours[row.name], lines, marks))
+    for run in group.unfinished:
+        name, line = display(run.label, run.method), _line(run, measure)
+        drawn.append(Curve(f"{name}, seed {run.seed}, unfinished", colours[name], (line,), finished=False))
+    return [curve for curve in drawn if any(curve.lines)]
+
+
+def _line(run: RunView, measure: Callable[[Mapping[str, Any]], float | None]) -> Points:
+    values = ((record["round"], measure(record)) for record in run.rounds)
+    return tuple((number, value) for number, value in values if value is not None)
+
+
+def _partition(group: Group, seed: int, dealt: Mapping[str, Any], alone: bool) -> Picture:
+    title = f"Samples per client and class, seed {seed}; {group.title}"
+    moved = len(dealt.get("moved") or ())
+    guard = f"{moved} sample{'s' * (moved != 1)} moved so that no client is too small" if moved else ""
+    caption = ": ".join(filter(None, [f"Seed {seed}" if alone else "", guard]))
+    return Picture(partition_bubbles(dealt["counts"], dealt["classes"], title), caption)
+
+
+def _confusion(group: Group, row: Row, moment: str) -> Picture | None:
+    counted = [run.details for run in row.runs if run.details is not None]
+    if not counted:
+        return None
+    matrices = [one["confusion"][moment] for one in counted]
+    total = [[sum(cells) for cells in zip(*rows, strict=True)] for rows in zip(*matrices, strict=True)]
+    title = f"Confusion matrix of {row.name}, {MOMENTS[moment].lower()}; {group.title}"
+    return Picture(confusion(total, counted[0]["classes"], title), row.name)
+
+
+def _without(runs: Sequence[RunView], name: str) -> str:
+    if len(runs) == 1:
+        return f"The run {runs[0].id} holds no {name}."
+    return f"None of these {len(runs)} runs holds a {name}."
+
+
+def _joined(names: Iterable[str]) -> str:
+    return ", ".join(names)

@@ -1,0 +1,255 @@
+"""Run a plan to its end, or go on with it where it was left; then write what one looks at.
+
+simulate(data, partition, method="fedbm", rounds=20, …) → RunView
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedbm.config import find_method, make_config, method_label, method_values, nest, to_toml
+from fedbm.data.partition import Partition
+from fedbm.data.store import Dataset
+from fedbm.engine.checkpoint import (
+    ClientStates,
+    Progress,
+    best_path,
+    load_checkpoint,
+    load_tensors,
+    save_tensors,
+)
+from fedbm.engine.cohort import LocalCohort
+from fedbm.engine.environment import environment
+from fedbm.engine.local import Samples
+from fedbm.engine.rounds import Event, Federation
+from fedbm.errors import FedBMError
+from fedbm.files import write_json, write_text
+from fedbm.methods.base import Method, load_state
+from fedbm.options import EngineOptions
+from fedbm.plan import Plan, make_plan
+from fedbm.results.matrices import partition_bubbles
+from fedbm.results.records import FORMAT, RunFolder, finite
+from fedbm.results.runs import RunView, read_run
+from fedbm.results.svg import save_svg
+
+GALLERY_COLUMNS = 8
+
+
+def simulate(
+    data: str | Path | Dataset = "digits",
+    partition: Partition | None = None,
+    method: str | Method = "fedbm",
+    *,
+    body: Callable[[], nn.Module] | None = None,
+    on_event: Callable[[Event], None] | None = None,
+    **settings: Any,
+) -> RunView:
+    """Train one model over simulated clients and return the run; the same call again resumes or just reads it.
+
+    *data*: a catalogued name, a folder, a packed npz, or what `load()` returned. *partition*: what a partitioner
+    returned; otherwise the settings clients, beta, … say how to deal. *method*: a name, or any object that fulfils
+    `fedbm.Method`. *body*: a function that makes the feature extractor, any module images → features.
+    *settings*: any key of `fedbm config`, such as rounds=20, lr=0.01, device="cuda", out="runs".
+    """
+    if isinstance(method, str):
+        settings["method"] = find_method(method).name
+    if not isinstance(data, Dataset):
+        settings["data"] = str(data)
+    config = make_config(nest(settings))
+    if not isinstance(method, str):
+        given = config.given | {f"method.{option}" for option in method_values(method)}
+        config = dataclasses.replace(config, method=method, given=given)
+    if isinstance(data, Dataset):
+        config = dataclasses.replace(config, data=dataclasses.replace(config.data, name=data.name))
+    plan = make_plan(
+        config,
+        dataset=data if isinstance(data, Dataset) else None,
+        partition=partition,
+        make_body=body,
+    )
+    for event in run(plan):
+        if on_event is not None:
+            on_event(event)
+    return read_run(run_path(plan))
+
+
+def run_path(plan: Plan) -> Path:
+    return Path(plan.config.engine.out) / plan.id
+
+
+def run(plan: Plan) -> Iterator[Event]:
+    """Play what is left of the plan's rounds, then write summary, model and pictures. A finished run is left alone."""
+    folder = RunFolder(run_path(plan))
+    if folder.done:
+        return
+    device = find_device(plan.config.engine.device)
+    with folder.held(), arithmetic(plan.config.engine):
+        federation = assemble(plan, folder, device)
+        yield from federation.rounds()
+        finish(plan, federation)
+
+
+def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> Federation:
+    """The federation at its start, or as its last checkpoint left it."""
+    config, dataset, task = plan.config, plan.dataset, plan.task
+    model = config.method.model(task)
+    initial = config.method.server_init(model)
+    model.to(device)
+    found = load_checkpoint(folder.path, plan.id, device)
+    if found is None:
+        describe(plan, folder, device)
+        found = {name: value.to(device) for name, value in initial.items()}, Progress()
+    server, progress = found
+    folder.cut_after(progress.round)
+    images, labels = (torch.from_numpy(array).to(device) for array in (dataset.images, dataset.labels))
+    states = ClientStates(folder.path / "clients", device, progress.client_rounds)
+    own = [torch.from_numpy(indices).to(device) for indices in plan.partition.clients]
+    cohort = LocalCohort(config.method, task, config.train, model, images, labels, own, states, progress)
+    normalise = task.normalise().to(device)
+    sets = {
+        name: Samples(images, labels, torch.from_numpy(dataset.indices(name)).to(device), normalise)
+        for name in ("val", "test")
+    }
+    return Federation(
+        run_id=plan.id,
+        method=config.method,
+        task=task,
+        train=config.train,
+        model=model,
+        cohort=cohort,
+        server=server,
+        progress=progress,
+        states=states,
+        sets=sets,
+        folder=folder,
+        checkpoint_every=config.engine.checkpoint_every,
+    )
+
+
+def describe(plan: Plan, folder: RunFolder, device: torch.device) -> None:
+    """What is known before the first round."""
+    dataset, partition = plan.dataset, plan.partition
+    write_text(folder.path / "config.toml", to_toml(plan.config))
+    write_json(folder.path / "environment.json", environment(device))
+    write_json(folder.path / "partition.json", partition.to_json(dataset.labels, dataset.classes))
+    counts = partition.counts(dataset.labels, len(dataset.classes))
+    save_svg(folder.path / "partition.svg", partition_bubbles(counts, dataset.classes, f"{dataset.name}: who holds what"))
+    if plan.task.concepts is not None:
+        plan.task.concepts.save(folder.path / "concepts.safetensors")
+
+
+def finish(plan: Plan, federation: Federation) -> None:
+    """Details, model and pictures, and last the summary: where it stands, the run is done."""
+    folder, progress, method, config = (
+        federation.folder.path,
+        federation.progress,
+        federation.method,
+        plan.config,
+    )
+    assert progress.best is not None
+    assert progress.last is not None
+    concepts = plan.task.concepts
+    write_json(
+        folder / "details.json",
+        {
+            "format": FORMAT,
+            "classes": plan.task.classes,
+            "concepts": plan.dataset.concepts if concepts else None,
+            "encoder": concepts.provenance.get("encoder") if concepts else None,
+            "similarity": concepts.similarity().tolist() if concepts else None,
+            "confusion": {"best": progress.best["confusion"], "last": progress.last["confusion"]},
+        },
+    )
+    load_state(federation.model, {k: v for k, v in federation.server.items() if k in federation.model.state_dict()})
+    gallery = method.gallery(federation.model, plan.task, GALLERY_COLUMNS)
+    if gallery is not None:
+        save_gallery(folder / "generated.png", gallery)
+    best, _ = load_tensors(best_path(folder, progress.best_round))
+    save_tensors(
+        folder / "model.safetensors",
+        best,
+        {
+            "run": plan.id,
+            "round": progress.best_round,
+            "classes": plan.task.classes,
+            "shape": plan.task.shape,
+            "mean": plan.task.mean,
+            "std": plan.task.std,
+        },
+    )
+    summary = {
+        "format": FORMAT,
+        "id": plan.id,
+        "label": method_label(method),
+        "method": method.name,
+        "data": plan.dataset.name,
+        "seed": config.train.seed,
+        "rounds": config.train.rounds,
+        "clients": len(plan.partition.clients),
+        "partition": plan.partition.kind,
+        "beta": plan.partition.settings.get("beta"),
+        "best": {"round": progress.best["round"], **progress.best["test"]},
+        "last": {"round": progress.last["round"], **progress.last["test"]},
+        "personal": {
+            moment: found["personal"]["accuracy"] if found["personal"] else None
+            for moment, found in (("best", progress.best), ("last", progress.last))
+        },
+        "bytes": {"sent": progress.bytes_sent, "received": progress.bytes_received},
+        "seconds": progress.seconds,
+    }
+    write_json(folder / "summary.json", finite(summary))
+    best_path(folder, progress.best_round).unlink(missing_ok=True)  # it is model.safetensors now
+
+
+def save_gallery(path: Path, images: torch.Tensor) -> None:
+    """[K,m,C,s,s] in [0,1] → one picture of K rows × m columns."""
+    from PIL import Image
+
+    from fedbm.files import replacing
+
+    rows, columns, channels, size, _ = images.shape
+    grid = images.permute(0, 3, 1, 4, 2).reshape(rows * size, columns * size, channels)
+    pixels = (grid.clamp(0, 1) * 255).round().byte().cpu().numpy()
+    with replacing(path) as beside:
+        Image.fromarray(np.squeeze(pixels)).save(beside, format="PNG")
+
+
+def find_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise FedBMError(f'device must be cpu, cuda, cuda:N or auto, not "{name}"') from error
+    if device.type not in ("cpu", "cuda"):
+        raise FedBMError(f'device must be cpu, cuda, cuda:N or auto, not "{name}"')
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise FedBMError("device = cuda, but PyTorch sees no CUDA device here; use --device cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise FedBMError(f"there is no {name}: this machine has {torch.cuda.device_count()} CUDA devices")
+    return device
+
+
+@contextmanager
+def arithmetic(options: EngineOptions) -> Iterator[None]:
+    """Threads and determinism as asked for, and as they were afterwards."""
+    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    if options.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS asks for
+    torch.use_deterministic_algorithms(options.deterministic or deterministic)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(deterministic)

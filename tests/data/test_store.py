@@ -1,0 +1,302 @@
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fedbm.data import store
+from fedbm.data.catalog import CATALOG
+from fedbm.data.store import load
+from fedbm.errors import FedBMError
+
+SHARED = Path(__file__).resolve().parents[2] / ".." / "shared" / "data"
+HAM10000 = SHARED / "ham10000_128.npz"
+
+
+def make_folder(root: Path, classes: tuple[str, ...] = ("polyp_large", "z-line"), each: int = 10) -> Path:
+    for label, name in enumerate(classes):
+        (root / name).mkdir(parents=True)
+        for i in range(each):
+            Image.new("RGB", (20, 20), (label * 20, i, 0)).save(root / name / f"{i}.png")
+    return root
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return make_folder(tmp_path / "clinic")
+
+
+@pytest.fixture
+def cache(tmp_path) -> Path:
+    return tmp_path / "cache"
+
+
+def only_store(cache: Path) -> Path:
+    (found,) = cache.iterdir()
+    return found
+
+
+def test_a_folder_becomes_a_data_set(folder, cache) -> None:
+    data = load(folder, size=16, cache=cache)
+    assert data.name == "clinic"
+    assert data.classes == ("polyp_large", "z-line")
+    assert data.concepts == ("polyp large", "z line")
+    assert data.modality == "medical"
+    assert data.shape == (3, 16, 16)
+    assert data.counts().tolist() == [[7, 7], [1, 1], [2, 2]]
+    assert [len(data.indices(side)) for side in ("train", "val", "test")] == [14, 2, 4]
+    assert (data.images[data.labels == 1][:, 0, 0, 0] == 20).all()
+    assert data.recommends == {}
+    assert [note.split(":")[0] for note in data.notes] == [
+        "no catalogued data set has the classes of clinic",
+        "clinic brings no split",
+    ]
+    with pytest.raises(FedBMError, match='"training" is no part of a data set'):
+        data.indices("training")
+
+
+def test_images_are_mapped_not_copied_and_torch_takes_them_without_a_warning(folder, cache) -> None:
+    data = load(folder, size=16, cache=cache)
+    assert isinstance(data.images, np.memmap)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.from_numpy(data.images)[0] = 7  # stays with this process: the file is never written
+    assert (data.images[0] == 7).all()
+    assert load(folder, size=16, cache=cache, verify=True).notes == data.notes
+
+
+def test_the_second_time_nothing_is_decoded(folder, cache, monkeypatch) -> None:
+    first = load(folder, size=16, cache=cache)
+    monkeypatch.setattr(store, "read", None)
+    again = load(folder, size=16, cache=cache)
+    assert again.checksum == first.checksum
+    assert again.notes == first.notes
+    assert (again.images == first.images).all()
+
+
+def test_the_key_names_all_the_arrays_depend_on(folder, cache) -> None:
+    def checksum(**settings) -> str:
+        return load(folder, cache=cache, **{"size": 16} | settings).checksum
+
+    base = checksum()
+    assert len({base, checksum(size=20), checksum(channels=1), checksum(split_seed=1)}) == 4
+    assert checksum(on_bad="skip") == base  # the same data, from a store of its own
+    Image.new("RGB", (20, 20)).save(folder / "z-line" / "10.png")
+    assert checksum() != base
+    assert len(list(cache.iterdir())) == 6
+    assert not [path for path in cache.iterdir() if path.name.startswith(".")]
+
+
+def test_the_checksum_is_of_the_data_not_of_where_it_lies(folder, tmp_path) -> None:
+    elsewhere = make_folder(tmp_path / "other")
+    first = load(folder, size=16, cache=tmp_path / "a")
+    assert load(elsewhere, size=16, cache=tmp_path / "b").checksum == first.checksum
+
+
+def test_the_manifest_says_what_the_arrays_are(folder, cache) -> None:
+    data = load(folder, size=16, cache=cache)
+    manifest = json.loads((only_store(cache) / "manifest.json").read_text())
+    assert (manifest["format"], manifest["shape"]) == (1, [20, 16, 16, 3])
+    assert manifest["classes"] == list(data.classes)
+    assert manifest["checksum"] == data.checksum
+    assert manifest["made_with"]["from"] == str(folder)
+    assert set(manifest["files"]) == {"images", "labels", "split"}
+
+
+def test_the_default_cache_is_where_the_environment_says(folder, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("FEDBM_HOME", str(tmp_path / "home"))
+    load(folder, size=16)
+    assert only_store(tmp_path / "home").name.startswith("clinic-16-")
+    monkeypatch.delenv("FEDBM_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert store.default_cache() == tmp_path / ".cache" / "fedbm"
+
+
+# --- damage ------------------------------------------------------------------------------------------------
+
+
+def cut_images(place: Path) -> None:
+    with (place / "images.npy").open("r+b") as stream:
+        stream.truncate(1000)
+
+
+def lose_manifest(place: Path) -> None:
+    (place / "manifest.json").unlink()
+
+
+def garble_manifest(place: Path) -> None:
+    (place / "manifest.json").write_text('{"format": 1}')
+
+
+def age_manifest(place: Path) -> None:
+    manifest = json.loads((place / "manifest.json").read_text())
+    (place / "manifest.json").write_text(json.dumps(manifest | {"format": 0}))
+
+
+def lose_labels(place: Path) -> None:
+    (place / "labels.npy").unlink()
+
+
+@pytest.mark.parametrize("damage", [cut_images, lose_manifest, garble_manifest, age_manifest, lose_labels])
+def test_a_damaged_store_is_made_anew_with_a_note(folder, cache, damage) -> None:
+    first = load(folder, size=16, cache=cache)
+    images = np.array(first.images)  # a mapped file that is cut short must not be touched again
+    damage(only_store(cache))
+    mended = load(folder, size=16, cache=cache)
+    assert mended.checksum == first.checksum
+    assert (mended.images == images).all()
+    assert "was damaged" in mended.notes[-1]
+    assert load(folder, size=16, cache=cache, verify=True).notes == first.notes
+    only_store(cache)
+
+
+def test_a_flipped_bit_is_found_when_asked(folder, cache) -> None:
+    load(folder, size=16, cache=cache)
+    path = only_store(cache) / "images.npy"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    assert "another checksum" in load(folder, size=16, cache=cache, verify=True).notes[-1]
+    assert "damaged" not in load(folder, size=16, cache=cache, verify=True).notes[-1]
+
+
+def test_preparing_at_the_same_time_ends_well_for_all(folder, cache) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        data = list(pool.map(lambda _: load(folder, size=16, cache=cache), range(4)))
+    assert len({one.checksum for one in data}) == 1
+    only_store(cache)
+
+
+def test_a_failure_leaves_nothing_behind(folder, cache, monkeypatch) -> None:
+    def full(*_args, **_options) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "save", full)
+    with pytest.raises(FedBMError, match=r"cannot write .*No space left on device"):
+        load(folder, size=16, cache=cache)
+    assert list(cache.iterdir()) == []
+
+
+# --- what the catalogue knows ------------------------------------------------------------------------------
+
+
+def test_known_classes_bring_what_the_catalogue_knows(tmp_path, cache) -> None:
+    entry = CATALOG["oct-c8"]
+    data = load(make_folder(tmp_path / "retina", tuple(entry.classes), each=3), size=16, cache=cache)
+    assert data.name == "oct-c8"
+    assert data.concepts[4] == "diabetic retinopathy"
+    assert (data.modality, data.mean, data.std) == ("OCT", entry.mean, entry.std)
+    assert data.recommends["temperature"] == 17.5
+    assert not any("catalogued" in note for note in data.notes)
+
+
+def test_colour_statistics_are_averaged_for_grey(tmp_path, cache) -> None:
+    data = load(
+        make_folder(tmp_path / "retina", tuple(CATALOG["oct-c8"].classes), 3),
+        size=16,
+        channels=1,
+        cache=cache,
+    )
+    assert data.shape == (1, 16, 16)
+    assert data.mean == pytest.approx([(0.485 + 0.456 + 0.406) / 3])
+    assert data.std == pytest.approx([(0.229 + 0.224 + 0.225) / 3])
+
+
+def test_own_concepts_replace_class_names(folder, cache) -> None:
+    data = load(folder, size=16, cache=cache, concepts={"z-line": "normal z-line"})
+    assert data.concepts == ("polyp large", "normal z-line")
+    assert "class names serve as concepts" in data.notes[0]
+    both = {"z-line": "normal z-line", "polyp_large": "large polyp"}
+    assert not any("concepts" in note for note in load(folder, size=16, cache=cache, concepts=both).notes)
+
+
+def test_digits_are_built_in(cache) -> None:
+    data = load("digits", cache=cache)
+    assert data.shape == (1, 32, 32)
+    assert data.counts().sum(axis=1).tolist() == [1258, 180, 359]
+    assert (data.mean, data.std, data.hflip, data.vflip) == ((0.5,), (0.5,), False, False)
+    assert data.concepts[3] == CATALOG["digits"].classes["3"]
+    colour = load("digits", channels=3, size=16, cache=cache)
+    assert colour.shape == (3, 16, 16)
+    assert colour.mean == (0.5, 0.5, 0.5)
+
+
+# --- mistakes ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"size": 12}, "image size 12 cannot be used: give a multiple of 4 from 16 up"),
+        ({"size": 30}, "image size 30"),
+        ({"size": 0}, "image size 0"),
+        ({"channels": 2}, "2 channels cannot be used"),
+        ({"on_bad": "ignore"}, 'on_bad is "ignore"'),
+        ({"concepts": {"z-lime": "x"}}, r'"z-lime", which clinic does not have \(did you mean "z-line"\?\)'),
+        ({"concepts": {"z-line": " "}}, 'the concept text of class "z-line" is empty'),
+    ],
+)
+def test_wrong_settings_are_refused_in_one_sentence(folder, cache, settings, sentence) -> None:
+    with pytest.raises(FedBMError, match=sentence):
+        load(folder, cache=cache, **settings)
+    assert not cache.exists()
+
+
+def test_a_name_whose_images_must_be_fetched_says_what_to_get() -> None:
+    with pytest.raises(FedBMError, match=r"pbc are not part of this package: get the PBC images .* --data PATH"):
+        load("pbc")
+
+
+def test_a_mistyped_name_or_path_is_met_with_the_nearest(folder) -> None:
+    with pytest.raises(FedBMError, match=r'no data set is called "digit" \(did you mean "digits"\?\)'):
+        load("digit")
+    with pytest.raises(FedBMError, match=r'clinik does not exist .*\(did you mean "clinic"\?\)'):
+        load(str(folder.with_name("clinik")))
+    with pytest.raises(FedBMError, match=r"images\.npz does not exist"):
+        load("images.npz")
+
+
+def test_a_folder_beside_may_bear_a_catalogue_name(tmp_path, cache, monkeypatch) -> None:
+    make_folder(tmp_path / "kvasir")
+    monkeypatch.chdir(tmp_path)
+    assert load("kvasir", size=16, cache=cache).classes == ("polyp_large", "z-line")
+    assert "no catalogued data set" in load("kvasir", size=16, cache=cache).notes[0]
+
+
+def test_skipped_files_are_noted_and_may_not_use_up_a_class(folder, cache) -> None:
+    for i in range(10):
+        (folder / "z-line" / f"{i}.png").write_bytes(b"" if i >= 5 else (folder / "z-line/0.png").read_bytes())
+    data = load(folder, size=16, cache=cache, on_bad="skip")
+    assert data.notes[-1] == "5 unreadable images left out, the first is z-line/5.png"
+    assert load(folder, size=16, cache=cache, on_bad="skip").notes == data.notes
+    for i in range(4):
+        (folder / "z-line" / f"{i}.png").write_bytes(b"")
+    with pytest.raises(FedBMError, match='class "z-line" of clinic has 1 images'):
+        load(folder, size=16, cache=cache, on_bad="skip")
+
+
+def test_a_cache_that_cannot_be_written_is_said_so(folder, tmp_path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(FedBMError, match="cannot write"):
+        load(folder, size=16, cache=tmp_path / "file" / "cache")
+
+
+@pytest.mark.skipif(not HAM10000.exists(), reason="needs ../shared/data/ham10000_128.npz")
+def test_ham10000_is_prepared_as_published(cache) -> None:
+    data = load(HAM10000, size=32, cache=cache)
+    assert data.name == "ham10000"
+    assert data.counts().tolist() == [
+        [228, 359, 769, 80, 779, 4693, 99],
+        [33, 52, 110, 12, 111, 671, 14],
+        [66, 103, 220, 23, 223, 1341, 29],
+    ]
+    assert data.shape == (3, 32, 32)
+    assert data.notes == ()
+    assert os.path.getsize(only_store(cache) / "images.npy") == 10_015 * 32 * 32 * 3 + 128

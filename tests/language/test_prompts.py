@@ -1,0 +1,91 @@
+"""The prompt grid and seeded shares of it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedbm.errors import FedBMError
+from fedbm.language.prompts import choose, prompts
+
+
+def test_the_grid_is_six_frames_by_four_media() -> None:
+    assert prompts("melanoma", "dermatoscopy") == (
+        "image of melanoma",
+        "photo of melanoma",
+        "dermatoscopy image of melanoma",
+        "dermatoscopy photo of melanoma",
+        "this is image of melanoma",
+        "this is photo of melanoma",
+        "this is dermatoscopy image of melanoma",
+        "this is dermatoscopy photo of melanoma",
+        "melanoma presented in image",
+        "melanoma presented in photo",
+        "melanoma presented in dermatoscopy image",
+        "melanoma presented in dermatoscopy photo",
+        "the image shows melanoma",
+        "the photo shows melanoma",
+        "the dermatoscopy image shows melanoma",
+        "the dermatoscopy photo shows melanoma",
+        "the image shows the presence of melanoma",
+        "the photo shows the presence of melanoma",
+        "the dermatoscopy image shows the presence of melanoma",
+        "the dermatoscopy photo shows the presence of melanoma",
+        "the presence of melanoma in image",
+        "the presence of melanoma in photo",
+        "the presence of melanoma in dermatoscopy image",
+        "the presence of melanoma in dermatoscopy photo",
+    )
+
+
+def test_oct_has_thirty_prompts_and_a_scan_in_every_frame() -> None:
+    grid = prompts("macular hole", "OCT")
+    assert len(grid) == len(set(grid)) == 30
+    assert sum("OCT scan" in prompt for prompt in grid) == 6
+
+
+def test_braces_in_a_concept_are_plain_text() -> None:
+    assert prompts("{media} {0}", "x-ray")[0] == "image of {media} {0}"
+
+
+@pytest.mark.parametrize(
+    ("concept", "modality", "word"), [(" ", "OCT", "concept"), ("drusen", "", "modality")]
+)
+def test_empty_words_are_refused(concept: str, modality: str, word: str) -> None:
+    with pytest.raises(FedBMError, match=word):
+        prompts(concept, modality)
+
+
+@pytest.mark.parametrize(
+    ("count", "share", "kept"),
+    [
+        (24, 0.25, 6),
+        (24, 0.5, 12),
+        (24, 0.75, 18),
+        (24, 1.0, 24),
+        (30, 0.25, 8),
+        (30, 0.75, 23),
+        (24, 0.01, 2),
+    ],
+)
+def test_shares_have_their_size(count: int, share: float, kept: int) -> None:
+    assert len(choose(count, share, seed=0)) == kept
+
+
+@given(count=st.integers(2, 40), seed=st.integers(0, 2**31), shares=st.tuples(*[st.floats(0.01, 1.0)] * 2))
+def test_shares_are_sorted_repeatable_and_nested(count: int, seed: int, shares: tuple[float, float]) -> None:
+    small, large = (choose(count, share, seed) for share in sorted(shares))
+    assert list(small) == sorted(set(small))
+    assert set(small) <= set(large) <= set(range(count))
+    assert choose(count, min(shares), seed) == small
+
+
+def test_another_seed_chooses_other_prompts() -> None:
+    assert len({choose(24, 0.5, seed) for seed in range(5)}) == 5
+
+
+@pytest.mark.parametrize(("count", "share"), [(24, 0.0), (24, 25.0), (24, float("nan")), (1, 0.5)])
+def test_impossible_shares_are_refused(count: int, share: float) -> None:
+    with pytest.raises(FedBMError, match="share"):
+        choose(count, share, seed=0)
