@@ -170,9 +170,10 @@ def check_config(config: Config) -> None:
 
 
 def method_values(method: Any) -> dict[str, Any]:
-    """A method's name and options; for an object of the user's own, whatever fields it has."""
+    """A method's name and options; of a method of the user's own, what is not plain data is named by its repr."""
     options = dataclasses.asdict(method) if dataclasses.is_dataclass(method) else {}  # type: ignore[arg-type]
-    return {"name": method.name, **options}
+    plain: dict[str, Any] = json.loads(json.dumps(options, default=repr))
+    return {"name": method.name, **plain}
 
 
 def method_label(method: Any) -> str:

@@ -49,9 +49,10 @@ def check(section: type, key: str, value: Any) -> Any:
 
 
 def check_all(value: Any) -> None:
-    """Check every field of an instance made in Python, as check() does for text."""
+    """Check every declared option of an instance made in Python, as check() does for text."""
     for field in dataclasses.fields(value):
-        check(type(value), field.name, getattr(value, field.name))
+        if "meaning" in field.metadata:  # a method of the user's own may have fields of any kind
+            check(type(value), field.name, getattr(value, field.name))
 
 
 def type_words(kind: Any) -> str:

@@ -1,0 +1,212 @@
+"""The round loop: selection, identities between methods, refused updates, bytes, scores, bounded memory."""
+
+import dataclasses
+import gc
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import fedbm
+from fedbm.engine.cohort import size_of
+from fedbm.engine.evaluate import personal_score
+from fedbm.engine.local import Samples
+from fedbm.engine.rounds import mean_losses, select
+from fedbm.methods import FedAvg, FedBM
+from fedbm.methods.base import Facts, copy_state
+
+TINY = {"size": 16, "width": 4, "batch": 32, "clients": 4, "beta": 0.5, "rounds": 3}
+GENERATOR = {"generator_width": 8, "generator_steps": 4, "generator_every": 1, "generator_batch": 16}
+
+
+def simulate(out, method="fedavg", **more):
+    return fedbm.simulate("digits", method=method, out=str(out), **{**TINY, **more})
+
+
+def weights(run):
+    return load_file(run.path / "model.safetensors")
+
+
+def equal(one, two):
+    assert one.keys() == two.keys()
+    return all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_selection():
+    assert select(10, 0.5, seed=0, round_=1) == select(10, 0.5, seed=0, round_=1)
+    assert len(select(100, 0.29, 0, 1)) == 29, "0.29 · 100 is 28.999… in floating point"
+    assert len(select(3, 0.1, 0, 1)) == 1
+    assert select(5, 1.0, 0, 7) == [0, 1, 2, 3, 4]
+    rounds = [tuple(select(10, 0.3, 0, r)) for r in range(1, 200)]
+    assert rounds[0] == tuple(sorted(rounds[0]))
+    assert 40 < sum(3 in chosen for chosen in rounds) < 80, "each client about three rounds in ten"
+
+
+def test_same_configuration_same_result_to_the_last_bit(tmp_path):
+    one, two = simulate(tmp_path / "a", "fedbm", **GENERATOR), simulate(tmp_path / "b", "fedbm", **GENERATOR)
+    assert one.id == two.id
+    assert equal(weights(one), weights(two))
+    strip = [[{k: v for k, v in r.items() if k not in ("seconds", "clients")} for r in run.rounds] for run in (one, two)]
+    assert strip[0] == strip[1]
+    assert not equal(weights(one), weights(simulate(tmp_path / "a", "fedbm", seed=1, **GENERATOR)))
+
+
+def test_stripped_fedbm_is_fedavg_through_a_whole_run(tmp_path):
+    plain = simulate(tmp_path)
+    stripped = simulate(tmp_path, "fedbm", classifier="trained", generator=False)
+    assert plain.id != stripped.id
+    assert equal(weights(plain), weights(stripped))
+    assert plain.summary["best"] == stripped.summary["best"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Spoilt(FedAvg):
+    """A client's update turns to NaN."""
+
+    name: ClassVar[str] = "spoilt"
+    bad: tuple[int, ...] = (1,)
+
+    def finish(self, model, data, context, facts):
+        upload, own = super().finish(model, data, context, facts)
+        if facts.client in self.bad:
+            upload["body.conv1.weight"][0] = float("nan")
+        return upload, own
+
+
+def test_an_update_that_is_not_finite_is_named_and_left_out(tmp_path):
+    run = simulate(tmp_path, Spoilt(), ratio=1.0)
+    assert [r["dropped"] for r in run.rounds] == [[{"client": 1, "why": "body.conv1.weight is not finite"}]] * 3
+    assert all([c["client"] for c in r["clients"]] == [0, 2, 3] for r in run.rounds)
+    assert all(bool(value.isfinite().all()) for value in weights(run).values())
+
+
+def test_or_stops_by_option(tmp_path):
+    with pytest.raises(fedbm.FedBMError, match="round 1: the update of client 1 is unusable: body.conv1.weight"):
+        simulate(tmp_path, Spoilt(), ratio=1.0, nonfinite="stop")
+
+
+def test_no_usable_update_stops_with_a_sentence_and_keeps_what_was_done(tmp_path):
+    with pytest.raises(fedbm.FedBMError, match="no client sent a usable update"):
+        simulate(tmp_path, Spoilt(bad=(0, 1, 2, 3)))
+    [folder] = tmp_path.iterdir()
+    assert not (folder / "summary.json").exists()
+
+
+def test_bytes_are_counted_by_version(tmp_path):
+    run = simulate(tmp_path, "fedbm", ratio=1.0, rounds=4, **{**GENERATOR, "generator_every": 2})
+    method = FedBM(**GENERATOR)
+    plan = fedbm.plan.make_plan(
+        fedbm.config.make_config(fedbm.config.nest({"data": "digits", "method": "fedbm", **TINY, **GENERATOR}))
+    )
+    server = method.server_init(method.model(plan.task))
+    sizes = {
+        name: size_of({k: v for k, v in server.items() if k.partition(".")[0] in parts})
+        for name, parts in {
+            "model": ("body", "project"),
+            "concepts": ("head", "concepts"),
+            "generator": ("generator", "generator_round"),
+        }.items()
+    }
+    model, concepts, generator = sizes["model"], sizes["concepts"], sizes["generator"]
+    assert [r["bytes"]["sent"] for r in run.rounds] == [
+        4 * (model + concepts),
+        4 * model,
+        4 * (model + generator),
+        4 * model,
+    ], "concepts once, the generator in the round after it was trained"
+    assert [r["bytes"]["received"] for r in run.rounds] == [4 * model] * 4
+    assert run.summary["bytes"]["sent"] == sum(r["bytes"]["sent"] for r in run.rounds)
+
+
+def test_evaluation_every_n_rounds_and_always_the_last(tmp_path):
+    run = simulate(tmp_path, rounds=5, evaluate_every=2)
+    assert [r["round"] for r in run.rounds if r["test"]] == [2, 4, 5]
+    assert run.summary["last"]["round"] == 5
+    best = max((r for r in run.rounds if r["val"]), key=lambda r: r["val"]["accuracy"] + r["val"]["f1"])
+    assert run.summary["best"] == {"round": best["round"], **best["test"]}
+
+
+def test_clients_of_one_sample_and_of_one_class(tmp_path):
+    run = simulate(tmp_path, clients=20, beta=0.001, min_size=1, ratio=1.0, rounds=1)
+    sizes = [c["n"] for c in run.rounds[0]["clients"]]
+    assert min(sizes) == 1
+    assert sum(sizes) == sum(map(sum, run.dealt["counts"]))
+    assert sum(np.count_nonzero(row) == 1 for row in run.dealt["counts"]) >= 10
+
+
+def test_memory_grows_neither_with_rounds_nor_with_clients(tmp_path):
+    """The number of tensors alive after a round is the same at round 2 and at round 4, with 3 clients or 30."""
+
+    def alive(clients):
+        counts = []
+
+        def look(event):
+            if event.record is not None:
+                gc.collect()
+                counts.append(sum(1 for o in gc.get_objects() if type(o) in (torch.Tensor, torch.nn.Parameter)))
+
+        options = {**TINY, "rounds": 4, "clients": clients, "min_size": 1}
+        fedbm.simulate("digits", method=FedBNLike(), out=str(tmp_path), on_event=look, **options)
+        return counts
+
+    few, many = alive(3), alive(30)
+    assert few[1] == few[3]
+    assert many[1] == many[3]
+    # a client's share of the data is one index tensor; its state is on disk
+    assert many[3] - few[3] <= 2 * 27
+
+
+@dataclasses.dataclass(frozen=True)
+class FedBNLike(FedAvg):
+    """Keeps BatchNorm with the client."""
+
+    name: ClassVar[str] = "fedbnlike"
+
+    def begin(self, model, received, client, facts):
+        return super().begin(model, {**received, **client}, {}, facts)
+
+    def finish(self, model, data, context, facts):
+        upload, _ = super().finish(model, data, context, facts)
+        own = {name: upload.pop(name) for name in list(upload) if "bn" in name}
+        return upload, own
+
+    def global_states(self, server, clients):
+        for client in clients:
+            yield {**server, **clients[client]}
+
+    def personal_state(self, server, client):
+        return {**server, **client}
+
+
+def test_personal_and_global_scores_are_kept_apart(tmp_path):
+    run = simulate(tmp_path, FedBNLike(), ratio=1.0, rounds=2)
+    personal = run.rounds[-1]["personal"]
+    assert set(personal["clients"]) == {"0", "1", "2", "3"}
+    assert personal["accuracy"] == pytest.approx(np.mean(list(personal["clients"].values())))
+    assert run.summary["personal"]["last"] == personal["accuracy"]
+    assert personal["accuracy"] != run.rounds[-1]["test"]["accuracy"]
+    assert simulate(tmp_path).rounds[-1]["personal"] is None
+
+
+def test_personal_score_by_hand():
+    """Recall of class 0 is 1, of class 1 one half; a client with labels 3 : 1 scores ¾·1 + ¼·½."""
+
+    class Fixed(FedAvg):
+        def personal_state(self, server, client):
+            return server
+
+        def logits(self, model, images):
+            return torch.tensor([[2.0, 0.0], [2.0, 0.0], [0.0, 2.0]])
+
+    model = torch.nn.Linear(1, 1)
+    images = torch.zeros(3, 4, 4, 1, dtype=torch.uint8)
+    data = Samples(images, torch.tensor([0, 1, 1]), torch.arange(3), fedbm.models.pixels.Normalise((0.0,), (1.0,)))
+    found = personal_score(Fixed(), model, copy_state(model), {7: {}}, {7: Facts(7, 4, (3, 1))}, data)
+    assert found == {"accuracy": 0.875, "clients": {"7": 0.875}}
+
+
+def test_mean_losses_are_weighted_by_samples():
+    clients = [{"n": 1, "loss": {"a": 4.0}}, {"n": 3, "loss": {"a": 8.0, "b": 4.0}}]
+    assert mean_losses(clients) == {"a": 7.0, "b": 3.0}
