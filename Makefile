@@ -1,0 +1,45 @@
+# `make demo` and `make test` do all set-up themselves; they need Python 3.11 or newer and nothing else.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help demo test lint format concepts clean
+
+help:  ## show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
+
+demo: $(VENV)/.core  ## compare FedAvg and FedBM on digits; ends with a table and runs/report.html
+	$(BIN)/fedbm demo
+
+test: $(VENV)/.dev  ## run every test, with coverage
+	$(BIN)/python -m pytest -n auto --cov --cov-report=term --cov-fail-under=90
+
+lint: $(VENV)/.dev  ## ruff and mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev  ## let ruff tidy the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+concepts: $(VENV)/.dev  ## rebuild the shipped embeddings: make concepts MODEL=folder-of-all-MiniLM-L6-v2
+	$(BIN)/fedbm concepts --ship "$(MODEL)"
+
+clean:  ## remove the virtual environment and caches (runs are kept)
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+
+$(VENV)/.core: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install -c constraints.txt -e '.[dev]'
+	touch $@ $(VENV)/.core
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "fedbm needs Python 3.11 or newer; say make PYTHON=python3.12 …"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
