@@ -5,8 +5,11 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from fedbm.engine.local import Samples, train_client
+from fedbm.engine.rounds import select
 from fedbm.language.concepts import ConceptDistribution
-from fedbm.methods.base import Task
+from fedbm.methods.base import Facts, Task
+from fedbm.models.pixels import Normalise
 
 
 class TinyBody(nn.Module):
@@ -42,3 +45,62 @@ def task(classes: int = 3, clients: int = 4, seed: int = 0, make_body=TinyBody, 
         concepts=concepts(classes),
         **more,
     )
+
+
+class Pixels(nn.Flatten):
+    """A body without parameters: what follows is a linear model, whose steps can be worked by hand."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.feature_dim = features
+
+
+def samples(vectors, labels, dtype=torch.float64, scale: float = 1.0) -> Samples:
+    """Vectors of small whole numbers as images [n,1,D,1], read divided by *scale*."""
+    images = torch.tensor(vectors, dtype=torch.uint8).unsqueeze(1).unsqueeze(-1)
+    normalise = Normalise((0.0,), (1.0,)).to(dtype)
+    normalise.std.fill_(scale / 255)  # to all digits of float64
+    return Samples(images, torch.tensor(labels), torch.arange(len(labels)), normalise)
+
+
+def linear_task(features: int, classes: int, clients: int, seed: int = 0) -> Task:
+    return Task(
+        classes=tuple(map(str, range(classes))),
+        shape=(1, 1, features),
+        mean=(0.0,),
+        std=(1 / 255,),
+        clients=clients,
+        seed=seed,
+        make_body=lambda: Pixels(features),
+        concepts=concepts(classes),
+    )
+
+
+def play(method, task, train, data, rounds=1, ratio=1.0, model=None, observe=None):
+    """Rounds of *method* over *data*, one Samples per client, without files: (server, client states, uploads)."""
+    model = (model or method.model(task)).to(data[0].normalise.mean.dtype)
+    server, states, uploads = method.server_init(model), {}, []
+    classes = len(task.classes)
+    for round_ in range(1, rounds + 1):
+        folding = method.fold(server, len(data))
+        next(folding)
+        received = {name: value for part in method.parts(server, round_).values() for name, value in part.state.items()}
+        uploads = []
+        for client in select(len(data), ratio, task.seed, round_):
+            own = data[client].labels[data[client].indices]
+            facts = Facts(client, len(own), tuple(own.bincount(minlength=classes).tolist()))
+            state = states.get(client)
+            if state is None:
+                state = {n: v.to(data[0].normalise.mean.dtype) for n, v in method.client_init(task, facts).items()}
+            upload, states[client] = train_client(
+                method, model, task, train, round_, facts, data[client], received, state
+            )
+            folding.send(upload)
+            uploads.append(upload)
+        try:
+            folding.send(None)
+        except StopIteration as folded:
+            server = folded.value
+        if observe is not None:
+            observe(server, states)
+    return server, states, uploads

@@ -83,8 +83,8 @@ def keys() -> list[Key]:
     by_name: dict[str, Key] = {}
     for name, method in METHODS.items():
         for key in _keys_of("method", method):
-            seen = by_name.get(key.name, key).methods
-            by_name[key.name] = dataclasses.replace(key, methods=(*seen, name))
+            first = by_name.get(key.name, key)
+            by_name[key.name] = dataclasses.replace(first, methods=(*first.methods, name))
     return [*found, *by_name.values()]
 
 
@@ -133,14 +133,17 @@ def read_toml(path: Path) -> dict[str, dict[str, Any]]:
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise FedBMError(f"there is no configuration file {path}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise FedBMError(f"cannot read {path}: {error}") from error
-    except tomllib.TOMLDecodeError as error:
+        beside = [p.name for p in path.parent.glob("*.toml")]
+        raise FedBMError(f"there is no configuration file {path}{did_you_mean(path.name, beside)}") from error
+    except OSError as error:
+        raise FedBMError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:  # no UTF-8, no TOML, a number too long, or nested too deep
         raise FedBMError(f"{path} is not valid TOML: {error}") from error
     for section, pairs in values.items():
         if not isinstance(pairs, dict):
-            raise FedBMError(f'{path}: "{section}" must stand in a section, as [train] then {section} = …')
+            home = next((key.section for key in keys() if section == key.name), "train")
+            how = f"[{section}]" if section in (*SECTIONS, "method") else f"[{home}] and below it {section} = …"
+            raise FedBMError(f'{path}: "{section}" must stand in a section: write {how}')
     return values
 
 

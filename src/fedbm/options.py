@@ -7,9 +7,12 @@ A field carries its meaning and its range; the same field makes the TOML key, th
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import types
 import typing
+import unicodedata
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -67,9 +70,11 @@ def type_words(kind: Any) -> str:
 def _convert(kind: Any, value: Any, key: str) -> Any:
     if get_origin(kind) is Literal:
         choices = {str(choice): choice for choice in get_args(kind)}
-        if str(value) not in choices:
-            raise FedBMError(f'{key} must be {listed(choices)}, not "{value}"{did_you_mean(str(value), choices)}')
-        return choices[str(value)]
+        word = value if isinstance(value, str) else _shown(value)
+        if word not in choices:
+            quoted = [choice or '""' for choice in choices]
+            raise FedBMError(f"{key} must be {listed(quoted)}, not {_shown(value)}{did_you_mean(word, choices)}")
+        return choices[word]
     if get_origin(kind) in (types.UnionType, typing.Union):  # "number | None": None means not given
         return None if value is None else _convert(next(k for k in get_args(kind) if k is not type(None)), value, key)
     if kind is bool:
@@ -88,16 +93,27 @@ def _convert(kind: Any, value: Any, key: str) -> Any:
         if isinstance(value, str) and value.lower() in words:
             return words[value.lower()]
     elif kind is str and isinstance(value, str):
+        if any(unicodedata.category(c) in ("Cc", "Cs") for c in value):  # control characters, bytes that are no UTF-8
+            raise FedBMError(f"{key} holds a character that cannot be printed: {_shown(value)}")
         return value
     elif kind in (int, float) and not isinstance(value, bool):
-        try:
+        with suppress(TypeError, ValueError, OverflowError):  # no number, infinite, or beyond every float
             number = float(value)
-        except (TypeError, ValueError):
-            number = math.nan
-        if math.isfinite(number) and (kind is float or number == int(number)):
-            return int(value) if kind is int and not isinstance(value, float) else kind(number)
-    shown = f'"{value}"' if isinstance(value, str) else repr(value)
-    raise FedBMError(f"{key} must be a {type_words(kind)}, not {shown}".replace("a yes or no", "yes or no"))
+            if kind is float and math.isfinite(number):
+                return number
+            if kind is int and number == int(number):
+                return int(number) if abs(number) < 2**53 else int(value)  # beyond, a float has not all digits
+    article = "" if kind is bool else "a "
+    raise FedBMError(f"{key} must be {article}{type_words(kind)}, not {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    """A value within a sentence: text in quotes, on one line, and not too much of it."""
+    try:
+        text = json.dumps(value, ensure_ascii=not value.isprintable()) if isinstance(value, str) else str(value)
+    except ValueError:  # Python prints no whole number of more than 4,300 digits
+        return "a number that long"
+    return text if len(text) <= 60 else f"{text[:57]}…"
 
 
 @dataclass(frozen=True)

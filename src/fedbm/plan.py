@@ -63,6 +63,8 @@ def make_plan(
         partition = deal(config, dataset)
     else:
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, clients=len(partition.clients)))
+    if config.method.central:
+        config = dataclasses.replace(config, train=dataclasses.replace(config.train, keep_optimizer=True))
     concepts = None
     if config.method.needs_concepts:
         concepts = concepts_for(config.language, dataset.classes, dataset.concepts, dataset.modality, config.train.seed)

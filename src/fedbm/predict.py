@@ -17,14 +17,15 @@ from torch import nn
 
 from fedbm.config import make_config, read_toml
 from fedbm.engine.checkpoint import load_tensors
+from fedbm.engine.device import find_device
 from fedbm.engine.evaluate import probabilities
 from fedbm.engine.local import Samples
 from fedbm.errors import FedBMError
 from fedbm.language.concepts import ConceptDistribution
+from fedbm.methods import METHODS
 from fedbm.methods.base import Method, Task, load_state
 from fedbm.models.body import resnet_factory
 from fedbm.options import ModelOptions
-from fedbm.simulate import find_device
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +72,9 @@ def load_model(run: str | Path, device: str = "auto", make_body: Any = None, met
         raise FedBMError(f"{folder} holds no model yet: a run writes model.safetensors when it is finished")
     state, notes = load_tensors(folder / "model.safetensors", place)
     values = read_toml(folder / "config.toml")
+    name = values.get("method", {}).get("name")
+    if method is None and name not in METHODS:
+        raise FedBMError(f"{folder} was trained by {name}, a method of your own: give it again, load_model(method=…)")
     config = make_config({k: v for k, v in values.items() if k != "method" or method is None})
     saved = folder / "concepts.safetensors"
     task = Task(
@@ -85,7 +89,13 @@ def load_model(run: str | Path, device: str = "auto", make_body: Any = None, met
     )
     chosen = method or config.method
     module = chosen.model(task).to(place)
-    load_state(module, state)
+    try:
+        load_state(module, state)
+    except (KeyError, RuntimeError) as error:
+        raise FedBMError(
+            f"the weights of {folder} do not fit the model its config.toml describes; a body of your own must be "
+            "given again, load_model(make_body=…)"
+        ) from error
     return Model(task.classes, task.shape, chosen, task, module.eval(), place)
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import queue
+import signal
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -30,7 +32,7 @@ def run_all(configs: Sequence[Config], processes: int) -> Iterator[tuple[int, Ev
                 number, config = waiting.pop(0)
                 single = dataclasses.replace(config, engine=dataclasses.replace(config.engine, threads=1))
                 working[number] = context.Process(target=_work, args=(number, single, events), daemon=True)
-                working[number].start()
+                _start(working[number])
             try:
                 number, news = events.get(timeout=1.0)
             except queue.Empty:
@@ -52,15 +54,29 @@ def run_all(configs: Sequence[Config], processes: int) -> Iterator[tuple[int, Ev
             process.join()
 
 
+def _start(process: Any) -> None:
+    """Start with Ctrl-C ignored, which a child inherits: the parent hears it, ends its children and says so once."""
+    if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
+        process.start()
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process.start()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _work(number: int, config: Config, events: Any) -> None:
     from fedbm.plan import make_plan
     from fedbm.simulate import run
 
+    parent = multiprocessing.parent_process()
     try:
         for event in run(make_plan(config)):
+            if parent is not None and not parent.is_alive():  # killed: nobody waits for this run, and it can be resumed
+                events.cancel_join_thread()
+                return
             events.put((number, event))
         events.put((number, None))
     except FedBMError as error:
         events.put((number, str(error)))
-    except KeyboardInterrupt:  # the parent is interrupted too and says so
-        pass

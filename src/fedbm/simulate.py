@@ -6,9 +6,7 @@ simulate(data, partition, method="fedbm", rounds=20, …) → RunView
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +21,19 @@ from fedbm.engine.checkpoint import (
     ClientStates,
     Progress,
     best_path,
+    load_best,
     load_checkpoint,
-    load_tensors,
+    remove_unnamed,
     save_tensors,
 )
 from fedbm.engine.cohort import LocalCohort
+from fedbm.engine.device import arithmetic, find_device
 from fedbm.engine.environment import environment
 from fedbm.engine.local import Samples
 from fedbm.engine.rounds import Event, Federation
 from fedbm.errors import FedBMError
 from fedbm.files import write_json, write_text
 from fedbm.methods.base import Method, load_state
-from fedbm.options import EngineOptions
 from fedbm.plan import Plan, make_plan
 from fedbm.results.matrices import partition_bubbles
 from fedbm.results.records import FORMAT, RunFolder, finite
@@ -62,6 +61,8 @@ def simulate(
     """
     if isinstance(method, str):
         settings["method"] = find_method(method).name
+    else:
+        check_object(method, settings)
     if not isinstance(data, Dataset):
         settings["data"] = str(data)
     config = make_config(nest(settings))
@@ -82,6 +83,14 @@ def simulate(
     return read_run(run_path(plan))
 
 
+def check_object(method: Any, settings: Mapping[str, Any]) -> None:
+    """A method given as an object must be one, and carries its options itself."""
+    if isinstance(method, type) or not isinstance(method, Method):
+        raise FedBMError(f"method must be a name or an object like fedbm.FedAvg(), not {method!r}")
+    if misplaced := list(nest(settings).get("method", {})):
+        raise FedBMError(f"{misplaced[0]} is an option of a method: set it where the {method.name} object is made")
+
+
 def run_path(plan: Plan) -> Path:
     return Path(plan.config.engine.out) / plan.id
 
@@ -93,6 +102,8 @@ def run(plan: Plan) -> Iterator[Event]:
         return
     device = find_device(plan.config.engine.device)
     with folder.held(), arithmetic(plan.config.engine):
+        if folder.done:  # another process finished it since we looked
+            return
         federation = assemble(plan, folder, device)
         yield from federation.rounds()
         finish(plan, federation)
@@ -110,9 +121,12 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> Federation:
         found = {name: value.to(device) for name, value in initial.items()}, Progress()
     server, progress = found
     folder.cut_after(progress.round)
+    remove_unnamed(folder.path, progress)
     images, labels = (torch.from_numpy(array).to(device) for array in (dataset.images, dataset.labels))
     states = ClientStates(folder.path / "clients", device, progress.client_rounds)
     own = [torch.from_numpy(indices).to(device) for indices in plan.partition.clients]
+    if config.method.central:
+        own = [torch.cat(own).sort().values]
     cohort = LocalCohort(config.method, task, config.train, model, images, labels, own, states, progress)
     normalise = task.normalise().to(device)
     sets = {
@@ -142,7 +156,8 @@ def describe(plan: Plan, folder: RunFolder, device: torch.device) -> None:
     write_json(folder.path / "environment.json", environment(device))
     write_json(folder.path / "partition.json", partition.to_json(dataset.labels, dataset.classes))
     counts = partition.counts(dataset.labels, len(dataset.classes))
-    save_svg(folder.path / "partition.svg", partition_bubbles(counts, dataset.classes, f"{dataset.name}: who holds what"))
+    drawn = partition_bubbles(counts, dataset.classes, f"{dataset.name}: who holds what")
+    save_svg(folder.path / "partition.svg", drawn)
     if plan.task.concepts is not None:
         plan.task.concepts.save(folder.path / "concepts.safetensors")
 
@@ -169,14 +184,13 @@ def finish(plan: Plan, federation: Federation) -> None:
             "confusion": {"best": progress.best["confusion"], "last": progress.last["confusion"]},
         },
     )
-    load_state(federation.model, {k: v for k, v in federation.server.items() if k in federation.model.state_dict()})
+    load_state(federation.model, next(method.global_states(federation.server, federation.states)))
     gallery = method.gallery(federation.model, plan.task, GALLERY_COLUMNS)
     if gallery is not None:
         save_gallery(folder / "generated.png", gallery)
-    best, _ = load_tensors(best_path(folder, progress.best_round))
     save_tensors(
         folder / "model.safetensors",
-        best,
+        load_best(folder, progress.best_round),
         {
             "run": plan.id,
             "round": progress.best_round,
@@ -206,8 +220,8 @@ def finish(plan: Plan, federation: Federation) -> None:
         "bytes": {"sent": progress.bytes_sent, "received": progress.bytes_received},
         "seconds": progress.seconds,
     }
-    write_json(folder / "summary.json", finite(summary))
     best_path(folder, progress.best_round).unlink(missing_ok=True)  # it is model.safetensors now
+    write_json(folder / "summary.json", finite(summary))
 
 
 def save_gallery(path: Path, images: torch.Tensor) -> None:
@@ -221,35 +235,3 @@ def save_gallery(path: Path, images: torch.Tensor) -> None:
     pixels = (grid.clamp(0, 1) * 255).round().byte().cpu().numpy()
     with replacing(path) as beside:
         Image.fromarray(np.squeeze(pixels)).save(beside, format="PNG")
-
-
-def find_device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise FedBMError(f'device must be cpu, cuda, cuda:N or auto, not "{name}"') from error
-    if device.type not in ("cpu", "cuda"):
-        raise FedBMError(f'device must be cpu, cuda, cuda:N or auto, not "{name}"')
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise FedBMError("device = cuda, but PyTorch sees no CUDA device here; use --device cpu")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise FedBMError(f"there is no {name}: this machine has {torch.cuda.device_count()} CUDA devices")
-    return device
-
-
-@contextmanager
-def arithmetic(options: EngineOptions) -> Iterator[None]:
-    """Threads and determinism as asked for, and as they were afterwards."""
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    if options.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS asks for
-    torch.use_deterministic_algorithms(options.deterministic or deterministic)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-        torch.use_deterministic_algorithms(deterministic)

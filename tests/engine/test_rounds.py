@@ -48,7 +48,9 @@ def test_same_configuration_same_result_to_the_last_bit(tmp_path):
     one, two = simulate(tmp_path / "a", "fedbm", **GENERATOR), simulate(tmp_path / "b", "fedbm", **GENERATOR)
     assert one.id == two.id
     assert equal(weights(one), weights(two))
-    strip = [[{k: v for k, v in r.items() if k not in ("seconds", "clients")} for r in run.rounds] for run in (one, two)]
+    strip = [
+        [{k: v for k, v in r.items() if k not in ("seconds", "clients")} for r in run.rounds] for run in (one, two)
+    ]
     assert strip[0] == strip[1]
     assert not equal(weights(one), weights(simulate(tmp_path / "a", "fedbm", seed=1, **GENERATOR)))
 
@@ -163,6 +165,10 @@ class FedBNLike(FedAvg):
     """Keeps BatchNorm with the client."""
 
     name: ClassVar[str] = "fedbnlike"
+    personalises: ClassVar[bool] = True
+
+    def client_init(self, task, facts):
+        return {name: value for name, value in copy_state(self.model(task)).items() if "bn" in name}
 
     def begin(self, model, received, client, facts):
         return super().begin(model, {**received, **client}, {}, facts)
@@ -175,9 +181,6 @@ class FedBNLike(FedAvg):
     def global_states(self, server, clients):
         for client in clients:
             yield {**server, **clients[client]}
-
-    def personal_state(self, server, client):
-        return {**server, **client}
 
 
 def test_personal_and_global_scores_are_kept_apart(tmp_path):
@@ -194,6 +197,8 @@ def test_personal_score_by_hand():
     """Recall of class 0 is 1, of class 1 one half; a client with labels 3 : 1 scores ¾·1 + ¼·½."""
 
     class Fixed(FedAvg):
+        personalises = True
+
         def personal_state(self, server, client):
             return server
 

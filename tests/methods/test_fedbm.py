@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from small import TinyBody, task
 
 from fedbm.errors import FedBMError
 from fedbm.methods import FedAvg, FedBM
 from fedbm.methods.base import Batch, Facts, copy_state, load_state, placed, train_only
 from fedbm.models.heads import concept_loss
 from fedbm.seeds import torch_rng
+from small import TinyBody, task
 
 FAST = {"generator_steps": 3, "generator_batch": 6, "generator_width": 4, "pseudo_batch": 4}
 FACTS = Facts(0, 8, (4, 4, 0))

@@ -13,7 +13,7 @@ from PIL import Image
 
 METRICS = ("accuracy", "f1", "auc", "recall", "precision")
 LEVEL = {"central": 0.95, "fedavg": 0.74, "fedprox": 0.76, "scaffold": 0.72, "fedbm": 0.91}
-DIGITS = tuple("0123456789")
+CLASSES = ("0", "1", "2")
 
 
 def fake_run(
@@ -22,9 +22,9 @@ def fake_run(
     seed: int = 0,
     *,
     data: str = "digits",
-    classes: Sequence[str] = DIGITS,
+    classes: Sequence[str] = CLASSES,
     clients: int = 10,
-    rounds: int = 12,
+    rounds: int = 6,
     beta: float | None = 0.05,
     done: int | None = None,
     options: dict[str, Any] | None = None,
@@ -62,12 +62,9 @@ def fake_run(
     sizes = counts.sum(axis=1)
     starts = np.concatenate([[0], np.cumsum(sizes)])
     records = [
-        _record(rng, number, method, sizes, rounds, with_dropped=number <= dropped)
-        for number in range(1, done + 1)
+        _record(rng, number, method, sizes, rounds, with_dropped=number <= dropped) for number in range(1, done + 1)
     ]
-    (folder / "rounds.jsonl").write_text(
-        "".join(json.dumps(record) + "\n" for record in records), encoding="utf-8"
-    )
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     _json(
         folder / "environment.json",
         {
@@ -113,9 +110,7 @@ def fake_run(
                 "best": {"round": chosen["round"], **chosen["test"], **(best or {})},
                 "last": {"round": rounds, **records[-1]["test"]},
                 "seconds": 1.5 + sum(record["seconds"]["total"] for record in records),
-                "bytes": {
-                    way: sum(record["bytes"][way] for record in records) for way in ("sent", "received")
-                },
+                "bytes": {way: sum(record["bytes"][way] for record in records) for way in ("sent", "received")},
             },
         )
         _json(folder / "details.json", _details(rng, method, classes, LEVEL.get(method, 0.7)))
@@ -124,6 +119,23 @@ def fake_run(
     for name in leave_out:
         (folder / name).unlink()
     return folder
+
+
+def two_methods(root: Path, seeds: int = 3, **more: Any) -> list[Path]:
+    return [fake_run(root, method, seed, **more) for method in ("fedavg", "fedbm") for seed in range(seeds)]
+
+
+def scored(root: Path, method: str, scores: list[float], **more: Any) -> list[Path]:
+    return [fake_run(root, method, seed, rounds=3, best={"f1": f1}, **more) for seed, f1 in enumerate(scores)]
+
+
+def edit(path: Path, **changes: Any) -> None:
+    value = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(value | changes), encoding="utf-8")
+
+
+def plain(text: str) -> str:
+    return text.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def _record(

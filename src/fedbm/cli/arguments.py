@@ -27,10 +27,12 @@ class Parser(argparse.ArgumentParser):
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         found, unknown = self.parse_known_args(arguments)
         if unknown:
-            command: Parser = found.parser
+            command: Parser = getattr(found, "parser", self)
             flags = [flag for action in command._actions for flag in action.option_strings]
             word = unknown[0].partition("=")[0]
             raise FedBMError(f"{command.prog} does not know {word}{did_you_mean(word, flags)}")
+        if found.command is None:
+            self.error("no command was given")
         return found
 
 

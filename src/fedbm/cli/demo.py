@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,12 +14,13 @@ from fedbm.cli.arguments import given_keys
 from fedbm.cli.live import Bar, Lines, Show, live_bars
 from fedbm.cli.tables import partition_table, partition_words, result_table
 from fedbm.config import Config, make_config, nest
+from fedbm.engine.device import find_device
 from fedbm.errors import FedBMError
 from fedbm.plan import make_plan
 from fedbm.results.report import write_report
 from fedbm.results.runs import read_run
 from fedbm.side_by_side import run_all
-from fedbm.simulate import find_device, run, run_path
+from fedbm.simulate import run, run_path
 
 METHODS = ("fedavg", "fedbm")
 SETTINGS = {"data": "digits", "clients": 10, "beta": 0.05, "rounds": 20}
@@ -35,7 +37,7 @@ def demo(found: argparse.Namespace, console: Console) -> None:
     counts = first.partition.counts(first.dataset.labels, len(first.dataset.classes))
     console.print(partition_table(counts, first.dataset.classes))
     for sentence in partition_words(first.partition, counts):
-        console.print(sentence + "\n", highlight=False)
+        console.print(sentence + "\n")
     folders = [run_path(plan) for plan in plans]
     left = [config for config, folder in zip(configs, folders, strict=True) if not (folder / "summary.json").exists()]
     titles = [f"{config.method.name}, seed {config.train.seed}" for config in left]
@@ -45,15 +47,14 @@ def demo(found: argparse.Namespace, console: Console) -> None:
     page = write_report(folders, Path(configs[0].engine.out), "FedAvg and FedBM on skewed digits")
     console.print(
         f"\nreport: {page.resolve()} (open it in a browser; it needs no network)",
-        highlight=False,
         soft_wrap=True,
     )
-    console.print("next: fedbm run --help, or bring a folder of your own: fedbm data FOLDER", highlight=False)
+    console.print("next: fedbm run --help, or bring a folder of your own: fedbm data FOLDER")
 
 
 def make_configs(found: argparse.Namespace) -> list[Config]:
-    if not found.seeds.isdigit() or int(found.seeds) < 1:
-        raise FedBMError(f'seeds must be a whole number from 1 up, not "{found.seeds}"')
+    if not re.fullmatch("[1-9][0-9]?", found.seeds):
+        raise FedBMError(f'seeds must be a whole number from 1 to 99, not "{found.seeds}"')
     given = given_keys(found)
     return [
         make_config(nest({**SETTINGS, "method": method, "seed": seed, **given}))
@@ -69,9 +70,9 @@ def play(configs: list[Config], titles: list[str], console: Console) -> None:
     with ExitStack() as stack:
         if console.is_terminal:
             bars = stack.enter_context(live_bars(console))
-            shows: list[Show] = [Bar(bars, t, c.train.rounds, 0) for t, c in zip(titles, configs, strict=True)]
+            shows: list[Show] = [Bar(bars, t, c.train.rounds) for t, c in zip(titles, configs, strict=True)]
         else:
-            shows = [Lines(console, t, c.train.rounds, 0) for t, c in zip(titles, configs, strict=True)]
+            shows = [Lines(console, t, c.train.rounds) for t, c in zip(titles, configs, strict=True)]
         if find_device(configs[0].engine.device).type == "cpu":
             for number, event in run_all(configs, processes=os.cpu_count() or 1):
                 shows[number](event)

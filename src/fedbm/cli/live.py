@@ -19,13 +19,13 @@ class Show(Protocol):
 
 
 @contextmanager
-def showing(console: Console, title: str, rounds: int, done: int) -> Iterator[Show]:
-    """A function to call with each event; *done* rounds are already behind."""
+def showing(console: Console, title: str, rounds: int) -> Iterator[Show]:
+    """A function to call with each event."""
     if console.is_terminal:
         with live_bars(console) as bars:
-            yield Bar(bars, title, rounds, done)
+            yield Bar(bars, title, rounds)
     else:
-        yield Lines(console, title, rounds, done)
+        yield Lines(console, title, rounds)
 
 
 def live_bars(console: Console) -> Progress:
@@ -44,9 +44,9 @@ def live_bars(console: Console) -> Progress:
 class Bar:
     """One run's line among live bars: round, phase, losses, accuracy, time left."""
 
-    def __init__(self, bars: Progress, title: str, rounds: int, done: int) -> None:
+    def __init__(self, bars: Progress, title: str, rounds: int) -> None:
         self._bars = bars
-        self._task: TaskID = bars.add_task(title, total=rounds, completed=done, news="starting")
+        self._task: TaskID = bars.add_task(title, total=rounds, news="starting")
         self._scores = ""
 
     def __call__(self, event: Event) -> None:
@@ -55,19 +55,21 @@ class Bar:
             self._bars.update(self._task, completed=event.round, news=f"{loss_of(event.record)} {self._scores}")
             return
         news = f"{PHASES[event.phase]} {f'{event.done}/{event.total} ' if event.total else ''}{self._scores}"
-        self._bars.update(self._task, news=news)
+        self._bars.update(self._task, completed=event.round - 1, news=news)
 
 
 class Lines:
     """One line a round, for logs."""
 
-    def __init__(self, console: Console, title: str, rounds: int, done: int) -> None:
+    def __init__(self, console: Console, title: str, rounds: int) -> None:
         self._console, self._title, self._rounds = console, title, rounds
         self._seconds: list[float] = []
-        if done:
-            console.print(f"{title}: going on after round {done}", highlight=False)
+        self._begun = False
 
     def __call__(self, event: Event) -> None:
+        if not self._begun and event.round > 1:
+            self._console.print(f"{self._title}: going on after round {event.round - 1}")
+        self._begun = True
         if event.record is None:
             return
         self._seconds = [*self._seconds, event.record["seconds"]["total"]][-10:]
@@ -79,7 +81,7 @@ class Lines:
         ]
         parts += [f"{self._seconds[-1]:.1f} s", f"left {int(left) // 60}:{int(left) % 60:02d}"]
         parts += [f"left out client {d['client']}: {d['why']}" for d in event.record["dropped"]]
-        self._console.print("  ".join(part for part in parts if part), highlight=False, soft_wrap=True)
+        self._console.print("  ".join(part for part in parts if part), soft_wrap=True)
 
 
 def loss_of(record: dict[str, Any]) -> str:

@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from fedbm.cli.arguments import given_keys, make_parser
+from fedbm.cli.output import Output
 from fedbm.config import Config, make_config, nest, read_toml, to_toml
 from fedbm.errors import FedBMError, did_you_mean
 
@@ -19,38 +20,40 @@ from fedbm.errors import FedBMError, did_you_mean
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; never a traceback for what a user can mend."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    console = make_console()
     try:
-        parser = make_parser()
-        if not words:
-            parser.print_help()
-            return 0
-        if words[0] not in COMMANDS and not words[0].startswith("-"):
-            raise FedBMError(f'there is no command "{words[0]}"{did_you_mean(words[0], COMMANDS)}; try fedbm --help')
-        found = parser.parse(words)
-        return COMMANDS[found.command](found, console) or 0
+        try:
+            obey(words, Output())
+        finally:
+            sys.stdout.flush()  # at exit it would be too late to be quiet about a broken pipe
     except FedBMError as error:
-        print(f"fedbm: {error}", file=sys.stderr)
+        print("fedbm:", " ".join(str(error).splitlines()), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("fedbm: interrupted; the same command goes on from the last whole round", file=sys.stderr)
+        resumes = words[:1] in (["run"], ["demo"])
+        more = "; the same command goes on from the last whole round" if resumes else ""
+        print(f"fedbm: interrupted{more}", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output has left, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    return 0
 
 
-def make_console() -> Console:
-    """Standard output; where it is no terminal, lines are as long as they need to be."""
-    console = Console()
-    return console if console.is_terminal else Console(width=200)
+def obey(words: Sequence[str], console: Console) -> None:
+    parser = make_parser()
+    if not words:
+        parser.print_help()
+        return
+    if words[0] not in COMMANDS and not words[0].startswith("-"):
+        raise FedBMError(f'there is no command "{words[0]}"{did_you_mean(words[0], COMMANDS)}; try fedbm --help')
+    found = parser.parse(words)
+    COMMANDS[found.command](found, console)
 
 
-def run(found: argparse.Namespace, console: Console) -> int | None:
+def run(found: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.live import showing
     from fedbm.cli.tables import partition_table, partition_words, result_table
     from fedbm.plan import make_plan
-    from fedbm.results.records import read_lines
+    from fedbm.results.records import RunFolder
     from fedbm.results.runs import read_run
     from fedbm.simulate import run as play
     from fedbm.simulate import run_path
@@ -58,28 +61,27 @@ def run(found: argparse.Namespace, console: Console) -> int | None:
     plan = make_plan(read_config(found))
     path = run_path(plan)
     for note in plan.notes:
-        console.print(f"note: {escape(note)}", highlight=False)
+        console.print(f"note: {note}")
     counts = plan.partition.counts(plan.dataset.labels, len(plan.dataset.classes))
     if len(counts) <= 50:
         console.print(partition_table(counts, plan.dataset.classes))
     for sentence in partition_words(plan.partition, counts):
-        console.print(sentence, highlight=False)
-    console.print(f"run: {path}", highlight=False, soft_wrap=True)
-    finished = (path / "summary.json").exists()
-    if not finished:
-        done = sum(1 for _ in read_lines(path / "rounds.jsonl"))
-        with showing(console, plan.config.method.name, plan.config.train.rounds, done) as show:
+        console.print(sentence)
+    console.print(f"run: {path}", soft_wrap=True)
+    if RunFolder(path).done:
+        console.print("this run is finished; nothing to compute")
+    else:
+        with showing(console, plan.config.method.name, plan.config.train.rounds) as show:
             for event in play(plan):
                 show(event)
-    else:
-        console.print("this run is finished; nothing to compute")
     console.print(result_table([read_run(path)]))
-    return None
 
 
 def read_config(found: argparse.Namespace) -> Config:
     """The file's values, overridden by the flags'."""
-    file = getattr(found, "file", None)
+    file = found.file
+    if file and not file.endswith(".toml") and not Path(file).exists():
+        raise FedBMError(f"there is no configuration file {file}; if it names data, say --data {file}")
     values = read_toml(Path(file)) if file else {}
     flags = given_keys(found)
     if "method" not in flags and "name" in values.get("method", {}):
@@ -95,28 +97,27 @@ def out_of(found: argparse.Namespace) -> Path:
     return Path(make_config(nest(given_keys(found))).engine.out)
 
 
-def listing(found: argparse.Namespace, console: Console) -> int | None:
+def listing(found: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.tables import runs_table
 
     out = out_of(found)
     shown = runs_table(out)
     if shown.row_count == 0:
-        console.print(f"there are no runs in {out} yet; 'fedbm demo' or 'fedbm run' makes some", highlight=False)
+        console.print(f"there are no runs in {out} yet; 'fedbm demo' or 'fedbm run' makes some")
     else:
         console.print(shown)
-    return None
 
 
-def show(found: argparse.Namespace, console: Console) -> int | None:
+def show(found: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.tables import partition_table, result_table
     from fedbm.plan import find_run
     from fedbm.results.runs import read_run
 
     seen = read_run(find_run(out_of(found), found.run))
-    console.print(f"[bold]{escape(seen.id)}[/]", highlight=False, soft_wrap=True)
+    console.print(Text(seen.id, style="bold"), soft_wrap=True)
     if seen.environment:
-        console.print(f"command: {escape(str(seen.environment['command']))}", highlight=False, soft_wrap=True)
-    console.print(escape(seen.config_text), highlight=False)
+        console.print(f"command: {seen.environment['command']}", soft_wrap=True)
+    console.print(seen.config_text)
     if seen.dealt:
         import numpy as np
 
@@ -127,11 +128,10 @@ def show(found: argparse.Namespace, console: Console) -> int | None:
         console.print(f"unfinished: {len(seen.rounds)} of {seen.planned} rounds; the same command goes on with it")
     for path in sorted(seen.path.glob("*")):
         if path.is_file() and path.name != "lock":
-            console.print(f"{path}  {path.stat().st_size:,} bytes", highlight=False, soft_wrap=True)
-    return None
+            console.print(f"{path}  {path.stat().st_size:,} bytes", soft_wrap=True)
 
 
-def report(found: argparse.Namespace, console: Console) -> int | None:
+def report(found: argparse.Namespace, console: Console) -> None:
     from fedbm.plan import find_run
     from fedbm.results.report import markdown_table, write_report
 
@@ -142,11 +142,10 @@ def report(found: argparse.Namespace, console: Console) -> int | None:
     if found.markdown:
         print(markdown_table(chosen))
     else:
-        console.print(f"report: {write_report(chosen, Path(found.to))}", highlight=False, soft_wrap=True)
-    return None
+        console.print(f"report: {write_report(chosen, Path(found.to))}", soft_wrap=True)
 
 
-def predict(found: argparse.Namespace, console: Console) -> int | None:
+def predict(found: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.tables import table
     from fedbm.plan import find_run
     from fedbm.predict import load_model
@@ -159,10 +158,9 @@ def predict(found: argparse.Namespace, console: Console) -> int | None:
         best = int(probabilities.argmax())
         rows.append((path, model.classes[best], f"{100 * float(probabilities[best]):.1f} %"))
     console.print(table("", ("file", "class", "probability"), rows, text_columns=2))
-    return None
 
 
-def concepts(found: argparse.Namespace, console: Console) -> int | None:
+def concepts(found: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.tables import similarity_table
     from fedbm.plan import concepts_for
 
@@ -170,19 +168,18 @@ def concepts(found: argparse.Namespace, console: Console) -> int | None:
         from fedbm.language.shipped import ship
 
         for path in ship(Path(found.ship)):
-            console.print(f"wrote {path}", highlight=False, soft_wrap=True)
-        return None
+            console.print(f"wrote {path}", soft_wrap=True)
+        return
     config = make_config(nest(given_keys(found)))
     made = concepts_for(config.language, *classes_of(config), config.train.seed)
     console.print(similarity_table(made))
     for sentence in made.diagnose():
-        console.print(sentence, highlight=False)
+        console.print(sentence)
     source = made.provenance
-    console.print(f"read by {source.get('encoder')} with {made.embeddings.shape[1]} prompts a class", highlight=False)
+    console.print(f"read by {source.get('encoder')} with {made.embeddings.shape[1]} prompts a class")
     if found.save:
         made.save(Path(found.save))
-        console.print(f"saved: {found.save}", highlight=False, soft_wrap=True)
-    return None
+        console.print(f"saved: {found.save}", soft_wrap=True)
 
 
 def classes_of(config: Config) -> tuple[Sequence[str], Sequence[str], str]:
@@ -196,57 +193,55 @@ def classes_of(config: Config) -> tuple[Sequence[str], Sequence[str], str]:
     return dataset.classes, dataset.concepts, dataset.modality
 
 
-def data(found: argparse.Namespace, console: Console) -> int | None:
+def data(found: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.tables import catalog_table, dataset_table, partition_table, partition_words
-    from fedbm.config import recommend
+    from fedbm.config import check_config, recommend
     from fedbm.files import write_json
     from fedbm.plan import deal, load_dataset
 
     if not found.what:
         console.print(catalog_table())
         console.print("Anything else: a folder of class/*.jpg (or train|val|test/class/*.jpg), or a packed-JPEG .npz.")
-        return None
+        return
     config = make_config(nest({**given_keys(found), "data": found.what}))
+    check_config(config)
     dataset = load_dataset(config)
     config = recommend(config, dataset.recommends)
     console.print(dataset_table(dataset))
     for note in dataset.notes:
-        console.print(f"note: {escape(note)}", highlight=False)
+        console.print(f"note: {note}")
     partition = deal(config, dataset)
     counts = partition.counts(dataset.labels, len(dataset.classes))
     console.print(partition_table(counts, dataset.classes))
     for sentence in partition_words(partition, counts):
-        console.print(sentence, highlight=False)
+        console.print(sentence)
     if found.save:
         write_json(Path(found.save), partition.to_json(dataset.labels, dataset.classes))
-        console.print(f"saved: {found.save}", highlight=False, soft_wrap=True)
+        console.print(f"saved: {found.save}", soft_wrap=True)
     if found.picture:
         from fedbm.results.matrices import partition_bubbles
         from fedbm.results.svg import save_svg
 
         save_svg(Path(found.picture), partition_bubbles(counts, dataset.classes, f"{dataset.name}: who holds what"))
-        console.print(f"drawn: {found.picture}", highlight=False, soft_wrap=True)
-    return None
+        console.print(f"drawn: {found.picture}", soft_wrap=True)
 
 
-def config(found: argparse.Namespace, console: Console) -> int | None:
+def config(found: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.tables import config_table
 
     if found.toml:
         print(to_toml(make_config(nest(given_keys(found)))))
     else:
         console.print(config_table())
-    return None
 
 
-def demo(found: argparse.Namespace, console: Console) -> int | None:
+def demo(found: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.demo import demo as play
 
     play(found, console)
-    return None
 
 
-COMMANDS: dict[str, Callable[[argparse.Namespace, Console], int | None]] = {
+COMMANDS: dict[str, Callable[[argparse.Namespace, Console], None]] = {
     "demo": demo,
     "run": run,
     "list": listing,

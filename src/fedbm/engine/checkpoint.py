@@ -61,7 +61,10 @@ def load_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[State,
         raise FedBMError(f"cannot read {path}: {error}") from error
     if (form := notes.pop("format", "")) != str(FORMAT):
         raise FedBMError(f"{path} has format {form or 'unknown'}; this version of fedbm reads format {FORMAT}")
-    return state, {key: json.loads(value) for key, value in notes.items()}
+    try:
+        return state, {key: json.loads(value) for key, value in notes.items()}
+    except ValueError as error:
+        raise FedBMError(f"cannot read {path}: its metadata is damaged ({error})") from error
 
 
 class ClientStates(Mapping[int, State]):
@@ -83,18 +86,18 @@ class ClientStates(Mapping[int, State]):
         save_tensors(self._path(client, round_), state, {})
         self.rounds[client] = round_
 
-    def among(self, clients: list[int]) -> ClientStates:
-        """The states of these clients only, of those that have one."""
-        chosen = {client: self.rounds[client] for client in clients if client in self.rounds}
-        return ClientStates(self._folder, self._device, chosen)
-
     def _path(self, client: int, round_: int) -> Path:
         return self._folder / f"{client}-{round_}.safetensors"
 
 
 def save_checkpoint(folder: Path, run_id: str, server: State, progress: Progress) -> None:
-    """Write the checkpoint, then remove best models and client states it no longer names."""
+    """Write the checkpoint, then remove what it no longer names."""
     save_tensors(folder / "checkpoint.safetensors", server, {"run": run_id, "progress": vars(progress)})
+    remove_unnamed(folder, progress)
+
+
+def remove_unnamed(folder: Path, progress: Progress) -> None:
+    """Remove best models and client states that are not this progress's: of rounds before, or of a round cut short."""
     wanted = {f"{client}-{round_}.safetensors" for client, round_ in progress.client_rounds.items()}
     wanted.add(best_path(folder, progress.best_round).name)
     for path in [*folder.glob("best-*.safetensors"), *folder.glob("clients/*.safetensors")]:
@@ -107,13 +110,22 @@ def load_checkpoint(folder: Path, run_id: str, device: torch.device | str) -> tu
     path = folder / "checkpoint.safetensors"
     if not path.exists():
         return None
-    server, notes = load_tensors(path, device)
-    if notes["run"] != run_id:
-        raise FedBMError(f"{path} belongs to the run {notes['run']}, not {run_id}")
+    try:
+        server, notes = load_tensors(path, device)
+    except FedBMError as error:
+        raise FedBMError(f"{error}; put the file back, or remove it to start this run over") from error
+    if notes.get("run") != run_id or "progress" not in notes:
+        raise FedBMError(f"{path} is not the checkpoint of {run_id}; remove it to start this run over")
     values = notes["progress"]
     for name in ("client_rounds", "holds"):  # JSON keys are text
         values[name] = {int(client): value for client, value in values[name].items()}
     return server, Progress(**values)
+
+
+def load_best(folder: Path, round_: int) -> State:
+    """The state of the best round: from its own file or, once the run was finished, from model.safetensors."""
+    path = best_path(folder, round_)
+    return load_tensors(path if path.exists() else folder / "model.safetensors")[0]
 
 
 def best_path(folder: Path, round_: int) -> Path:

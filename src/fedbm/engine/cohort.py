@@ -67,7 +67,7 @@ class LocalCohort:
             held = self._holds.setdefault(client, {})
             lacking = [part for name, part in parts.items() if held.get(name) != part.version]
             held.update({name: part.version for name, part in parts.items()})
-            own = self._states[client] if client in self._states else self._method.client_init(facts)
+            own = self._states[client] if client in self._states else self._method.client_init(self._task, facts)
             upload, own = train_client(
                 self._method,
                 self._model,
@@ -82,7 +82,8 @@ class LocalCohort:
             flaw = flaw_of(upload.state) or flaw_of(own)
             if own and flaw is None:  # a client whose update is refused goes on from its former state
                 self._states.put(client, round_, own)
-            yield Answer(upload, flaw, sum(size_of(part.state) for part in lacking), size_of(upload.state))
+            sent, back = sum(size_of(part.state) for part in lacking), size_of(upload.state)
+            yield Answer(upload, flaw, *((0, 0) if self._method.central else (sent, back)))
 
 
 def flaw_of(state: State) -> str | None:

@@ -30,9 +30,14 @@ def environment(device: torch.device) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "cuda": torch.version.cuda if device.type == "cuda" else None,
-        "command": shlex.join([os.path.basename(sys.argv[0]), *sys.argv[1:]]),
+        "command": shlex.join([_program(), *sys.argv[1:]]),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def _program() -> str:
+    name = os.path.basename(sys.argv[0])
+    return "fedbm" if name == "__main__.py" else name  # python -m fedbm
 
 
 def _version(package: str) -> str | None:

@@ -27,13 +27,23 @@ def probabilities(method: Method, model: nn.Module, data: Samples) -> Array:
 def global_score(
     method: Method, model: nn.Module, server: State, clients: Mapping[int, State], sets: Mapping[str, Samples]
 ) -> dict[str, tuple[Scores, Array]]:
-    """For each named set, the mean scores over the method's global states and their summed confusion matrix."""
+    """For each named set, the scores of the method's global states and their confusion matrix.
+
+    Several states either vote (mean probabilities) or are scored one by one (mean scores, summed matrices).
+    """
+    truths = {name: data.labels[data.indices].cpu().numpy() for name, data in sets.items()}
     found: dict[str, list[tuple[Scores, Array]]] = {name: [] for name in sets}
+    votes: dict[str, Array] = {name: np.zeros(1) for name in sets}
     for state in method.global_states(server, clients):
         load_state(model, state)
         for name, data in sets.items():
-            truth = data.labels[data.indices].cpu().numpy()
-            found[name].append(score(truth, probabilities(method, model, data)))
+            guessed = probabilities(method, model, data)
+            if method.ensemble:
+                votes[name] = votes[name] + guessed
+            else:
+                found[name].append(score(truths[name], guessed))
+    if method.ensemble:
+        return {name: score(truths[name], total / total.sum(axis=1, keepdims=True)) for name, total in votes.items()}
     return {
         name: (mean_scores([s for s, _ in pairs]), np.sum([m for _, m in pairs], axis=0))
         for name, pairs in found.items()
@@ -52,13 +62,12 @@ def personal_score(
 
     Σ_k p_k · (share of class k it gets right), p_k the client's label shares over the classes the samples have.
     """
+    if not method.personalises:
+        return None
     truth = data.labels[data.indices].cpu().numpy()
     scores: dict[str, float] = {}
     for client in clients:
-        state = method.personal_state(server, clients[client])
-        if state is None:
-            return None
-        load_state(model, state)
+        load_state(model, method.personal_state(server, clients[client]))
         guessed = probabilities(method, model, data).argmax(axis=1)
         counts = np.asarray(facts[client].label_counts, dtype=float)
         matrix = confusion_matrix(truth, guessed, len(counts))

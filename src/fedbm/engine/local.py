@@ -50,6 +50,26 @@ def epoch_plan(n: int, batch: int, rng: torch.Generator) -> Tensor:
     return torch.randperm(n, generator=rng)[torch.arange(steps * batch) % n].view(steps, batch)
 
 
+def local_passes(round_: int, epochs: int) -> Iterator[tuple[int, int, slice]]:
+    """A client's passes over its data in this round: (round, epoch, all steps)."""
+    for epoch in range(epochs):
+        yield round_, epoch, slice(None)
+
+
+def central_passes(train: TrainOptions, round_: int, n: int) -> Iterator[tuple[int, int, slice]]:
+    """⌊E·ratio·n/B⌋ steps of one pass after another that do not end with the round.
+
+    Pass p is named as a client's at (round p//E + 1, epoch p % E): at ratio 1 the two are the same.
+    """
+    whole = -(-n // train.batch)
+    count = max(1, int(train.epochs * train.ratio * n / train.batch + 1e-9))
+    first, last = (round_ - 1) * count, round_ * count
+    for number in range(first // whole, -(-last // whole)):
+        start = number * whole
+        steps = slice(max(first - start, 0), min(last - start, whole))
+        yield number // train.epochs + 1, number % train.epochs, steps
+
+
 def learning_rate(train: TrainOptions, round_: int, epoch: int) -> float:
     """η · decay^(rounds or local epochs done before)."""
     done = round_ - 1 if train.decay_each == "round" else (round_ - 1) * train.epochs + epoch
@@ -79,11 +99,12 @@ def train_client(
         trained = train_only(model, phase.train)
         optimizer = make_optimizer(train, trained)
         load_optimizer(optimizer, trained, kept, number)
-        for epoch in range(phase.epochs):
+        passes = central_passes(train, round_, facts.n) if method.central else local_passes(round_, phase.epochs)
+        for origin, epoch, steps in passes:
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate(train, round_, epoch)
-            stream = (task.seed, "client", round_, facts.client, number, epoch)
-            plan = epoch_plan(facts.n, train.batch, torch_rng(*stream, "order"))
+                group["lr"] = learning_rate(train, origin if train.decay_each == "epoch" else round_, epoch)
+            stream = (task.seed, "client", origin, facts.client, number, epoch)
+            plan = epoch_plan(facts.n, train.batch, torch_rng(*stream, "order"))[steps]
             for first in range(0, len(plan), CHUNK):
                 chunk = plan[first : first + CHUNK].to(data.indices.device)
                 rng = torch_rng(*stream, "draws", first)

@@ -108,7 +108,7 @@ class Federation:
         evaluation = None
         if round_ % train.evaluate_every == 0 or round_ == train.rounds:
             yield Event(round_, "evaluate")
-            evaluation = self._evaluate(round_, [entry["client"] for entry in clients])
+            evaluation = self._evaluate(round_)
         clock.lap("evaluate")
         clock.laps["checkpoint"] = self._checkpoint_seconds
         record = {
@@ -137,9 +137,9 @@ class Federation:
         self._checkpoint_seconds = clock.laps["checkpoint"]
         yield Event(round_, "done", record=record)
 
-    def _evaluate(self, round_: int, trained: list[int]) -> dict[str, Any]:
+    def _evaluate(self, round_: int) -> dict[str, Any]:
         """Score the global states; keep the evaluation if it is the best so far on validation."""
-        clients = self.states.among(trained)
+        clients = self.states
         scores = global_score(self.method, self.model, self.server, clients, self.sets)
         evaluation: dict[str, Any] = {
             "round": round_,

@@ -1,9 +1,47 @@
 """Every method by name. A new one is one file and one line here, or any object handed to `simulate(method=…)`."""
 
 from fedbm.methods.base import Method
+from fedbm.methods.central import Central
 from fedbm.methods.fedavg import FedAvg
 from fedbm.methods.fedbm import FedBM
+from fedbm.methods.feddyn import FedDyn
+from fedbm.methods.fedetf import FedETF
+from fedbm.methods.fednh import FedNH
+from fedbm.methods.fedproto import FedProto
+from fedbm.methods.fedprox import FedProx
+from fedbm.methods.fedrep import FedRep
+from fedbm.methods.fedrod import FedROD
+from fedbm.methods.scaffold import Scaffold
 
-METHODS: dict[str, type[FedAvg]] = {method.name: method for method in (FedAvg, FedBM)}
+METHODS: dict[str, type[FedAvg]] = {
+    method.name: method
+    for method in (
+        FedAvg,
+        FedProx,
+        FedDyn,
+        Scaffold,
+        FedRep,
+        FedROD,
+        FedNH,
+        FedProto,
+        FedETF,
+        FedBM,
+        Central,
+    )
+}
 
-__all__ = ["METHODS", "FedAvg", "FedBM", "Method"]
+__all__ = [
+    "METHODS",
+    "Central",
+    "FedAvg",
+    "FedBM",
+    "FedDyn",
+    "FedETF",
+    "FedNH",
+    "FedProto",
+    "FedProx",
+    "FedROD",
+    "FedRep",
+    "Method",
+    "Scaffold",
+]

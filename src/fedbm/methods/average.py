@@ -40,9 +40,10 @@ class Average:
         self.weight += weight
 
     def result(self) -> State:
+        return {name: value.to(self._dtypes[name]) for name, value in self.exact().items()}
+
+    def exact(self) -> State:
+        """The mean as it was summed, in float64."""
         if self.weight <= 0:
             raise ValueError("nothing to average")
-        return {
-            name: (total / self.weight if total.is_floating_point() else total).to(self._dtypes[name])
-            for name, total in self._sums.items()
-        }
+        return {name: total / self.weight if total.is_floating_point() else total for name, total in self._sums.items()}

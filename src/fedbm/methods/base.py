@@ -10,9 +10,10 @@ One round, as every engine plays it:
     afterwards(server, model, task, round)     the server's own training (a generator)
     global_states / personal_state             which states are scored
 
-*State* is named tensors and nothing else, so that it can be saved, averaged, sent and compared. Names begin with
-`body.`, `head.` or the method's own prefix and are those of the model's `state_dict()`. *Randomness is an input*:
-what a step draws comes from (seed, round, client) before the first step and lies in `Batch.draws`.
+*State* is named tensors and nothing else, so that it can be saved, averaged, sent and compared. Its names are those of
+the model's `state_dict()` (`body.…`, `head.…`); what is no part of the model begins with the method's own name and a
+dot (`scaffold.c.body.conv1.weight`). *Randomness is an input*: what a step draws comes from (seed, round, client)
+before the first step and lies in `Batch.draws`.
 """
 
 from __future__ import annotations
@@ -118,9 +119,16 @@ class Method(Protocol):
 
     name: ClassVar[str]
     shares: ClassVar[tuple[str, ...]]  # the facts that leave a client's site, by the names of Facts
+    central: ClassVar[bool]  # all data in one place: one client, no federation
+    personalises: ClassVar[bool]  # clients have models of their own, scored apart
 
     @property
     def needs_concepts(self) -> bool: ...
+
+    @property
+    def ensemble(self) -> bool:
+        """Whether several global states vote (mean probabilities) or are scored one by one (mean scores)."""
+        ...
 
     def model(self, task: Task) -> nn.Module:
         """The model with its initial weights, on the CPU; FedBMError for a task this method cannot do."""
@@ -130,7 +138,7 @@ class Method(Protocol):
 
     def parts(self, server: State, round_: int) -> dict[str, Part]: ...
 
-    def client_init(self, facts: Facts) -> State:
+    def client_init(self, task: Task, facts: Facts) -> State:
         """A client's state before it first takes part; it stays with the client and is kept between rounds."""
         ...
 
@@ -163,11 +171,11 @@ class Method(Protocol):
     ) -> tuple[State, dict[str, float]]: ...
 
     def global_states(self, server: State, clients: Mapping[int, State]) -> Iterator[State]:
-        """The model states whose mean score is this method's global score."""
+        """The model states that make this method's global score; *clients* has those that took part so far."""
         ...
 
-    def personal_state(self, server: State, client: State) -> State | None:
-        """The model state a client would use for itself, or None where the method does not personalise."""
+    def personal_state(self, server: State, client: State) -> State:
+        """The model state a client would use for itself; asked for only where the method personalises."""
         ...
 
     def logits(self, model: nn.Module, images: Tensor) -> Tensor: ...
@@ -200,6 +208,13 @@ def train_only(model: nn.Module, parts: tuple[str, ...]) -> list[tuple[str, nn.P
         module.train(part in parts)
         module.requires_grad_(part in parts)
     return [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+
+
+def trained_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Name, value and gradient of every parameter in training, for adjust()."""
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.grad is not None:
+            yield name, parameter.detach(), parameter.grad
 
 
 def placed(draws: State, like: Tensor) -> State:

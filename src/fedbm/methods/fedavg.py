@@ -29,6 +29,7 @@ from fedbm.methods.base import (
     Phase,
     State,
     Task,
+    Upload,
     copy_state,
     load_state,
 )
@@ -43,11 +44,17 @@ class FedAvg:
 
     name: ClassVar[str] = "fedavg"
     shares: ClassVar[tuple[str, ...]] = ("n",)
+    central: ClassVar[bool] = False
+    personalises: ClassVar[bool] = False
 
     weighting: Literal["size", "equal"] = option("size", "weight clients by their number of samples, or equally")
 
     @property
     def needs_concepts(self) -> bool:
+        return False
+
+    @property
+    def ensemble(self) -> bool:
         return False
 
     def model(self, task: Task) -> nn.Module:
@@ -58,13 +65,17 @@ class FedAvg:
         return copy_state(model)
 
     def parts(self, server: State, round_: int) -> dict[str, Part]:
-        return {"model": Part(round_, server)}
+        return {"model": Part(round_, self.model_state(server))}
 
-    def client_init(self, facts: Facts) -> State:
+    def model_state(self, state: State) -> State:
+        """Without what is the method's own: names that begin with the method's name."""
+        return {name: value for name, value in state.items() if not name.startswith(f"{self.name}.")}
+
+    def client_init(self, task: Task, facts: Facts) -> State:
         return {}
 
     def begin(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
-        load_state(model, received)
+        load_state(model, self.model_state(received))
         return {}
 
     def phases(self, epochs: int) -> Sequence[Phase]:
@@ -86,17 +97,20 @@ class FedAvg:
     def fold(self, server: State, clients: int) -> Folding:
         average = Average()
         while upload := (yield):
-            average.add(upload.state, upload.n if self.weighting == "size" else 1.0)
+            average.add(upload.state, self.weight_of(upload))
         return {**server, **average.result()}
+
+    def weight_of(self, upload: Upload) -> float:
+        return float(upload.n) if self.weighting == "size" else 1.0
 
     def afterwards(self, server: State, model: nn.Module, task: Task, round_: int) -> tuple[State, dict[str, float]]:
         return server, {}
 
     def global_states(self, server: State, clients: Mapping[int, State]) -> Iterator[State]:
-        yield server
+        yield self.model_state(server)
 
-    def personal_state(self, server: State, client: State) -> State | None:
-        return None
+    def personal_state(self, server: State, client: State) -> State:
+        return self.model_state({**server, **client})
 
     def logits(self, model: nn.Module, images: Tensor) -> Tensor:
         logits: Tensor = model(images)

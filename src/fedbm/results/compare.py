@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -67,11 +66,7 @@ def compare(runs: Sequence[RunView]) -> list[Group]:
 
 def settings(run: RunView, *sections: str) -> dict[str, Any]:
     """{"train.lr": 0.01, …} of the sections named, without the seed."""
-    flat = {
-        f"{section}.{key}": value
-        for section in sections
-        for key, value in run.config.get(section, {}).items()
-    }
+    flat = {f"{section}.{key}": value for section in sections for key, value in run.config.get(section, {}).items()}
     return {key: value for key, value in flat.items() if key not in NOT_A_SETTING}
 
 
@@ -108,7 +103,9 @@ def _asked_for(run: RunView) -> str:
 
 def _title(run: RunView) -> str:
     dealt = {
-        "dirichlet": f"Dirichlet β = {run.beta:g}" if run.beta is not None else "Dirichlet",
+        "dirichlet": f"Dirichlet β\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{run.beta:g}"
+        if run.beta is not None
+        else "Dirichlet",
         "iid": "dealt evenly",
         "file": "dealt from a file",
     }.get(run.partition, run.partition)
@@ -133,12 +130,11 @@ def _group(title: str, runs: Sequence[RunView]) -> Group:
     (label, seed), count = Counter((run.label, run.seed) for run in runs).most_common(1)[0]
     if count > 1:
         first, second = [run.path for run in runs if (run.label, run.seed) == (label, seed)][:2]
-        raise FedBMError(
-            f"{first} and {second} are the same run ({label}, seed {seed}, {title}); give one of them"
-        )
+        raise FedBMError(f"{first} and {second} are the same run ({label}, seed {seed}, {title}); give one of them")
+    # A method comes before its variants: fewer options in the label first.
     order = {method: place for place, method in enumerate(NAMES)}
     ordered = sorted(
-        runs, key=lambda run: (order.get(run.method, len(order)), run.method, run.label, run.seed)
+        runs, key=lambda run: (order.get(run.method, len(order)), run.method, run.label.count("="), run.label, run.seed)
     )
     finished = [run for run in ordered if run.finished]
     rows = tuple(
@@ -149,6 +145,6 @@ def _group(title: str, runs: Sequence[RunView]) -> Group:
 
 
 def _short(value: Any) -> str:
-    if value is None:
-        return "unset"
-    return value if isinstance(value, str) else json.dumps(value)
+    if value is None or isinstance(value, bool):
+        return {None: "unset", True: "yes", False: "no"}[value]
+    return str(value)

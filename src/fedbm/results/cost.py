@@ -63,7 +63,7 @@ def cost(group: Group, colours: Mapping[str, int]) -> Section:
         _drawn(labels, traffic, "Bytes per round", group.title, show_bytes),
         _drawn(labels, seconds | {"the rest": rest}, "Time of a run, by phase", group.title, show_seconds),
     )
-    return Section("Bytes and time", note, (Panel("Cost", pictures),))
+    return Section("Bytes and time", note, (Panel("Cost", pictures),), wide=True)
 
 
 def show_bytes(count: float) -> str:

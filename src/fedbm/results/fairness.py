@@ -43,20 +43,23 @@ def _seeds(group: Group) -> Finding | None:
     """A seed decides partition and initial weights: means over different seeds are not like for like."""
     if not group.rows:
         return None
-    seeds = {row.name: sorted(run.seed for run in row.runs) for row in group.rows}
-    if len({tuple(one) for one in seeds.values()}) > 1:
-        parts = (f"{name}: {', '.join(map(str, one))}" for name, one in seeds.items())
-        return Finding(False, f"The methods ran with different seeds ({'; '.join(parts)}).")
-    some = next(iter(seeds.values()))
-    if len(some) == 1:
-        return Finding(False, f"One seed ({some[0]}) shows no spread: the order may turn with another.")
-    return Finding(True, f"Every method ran with the seeds {', '.join(map(str, some))}.")
+    names: dict[tuple[int, ...], list[str]] = {}
+    for row in group.rows:
+        names.setdefault(tuple(run.seed for run in row.runs), []).append(row.name)
+    if len(names) > 1:
+        parts = (f"{_joined(seeds)} ({_joined(who)})" for seeds, who in names.items())
+        return Finding(False, f"The methods ran with different seeds: {'; '.join(parts)}.")
+    (seeds,) = names
+    if len(seeds) == 1:
+        return Finding(False, f"One seed ({seeds[0]}) shows no spread: another may turn out differently.")
+    return Finding(True, f"Every method ran with the seeds {_joined(seeds)}.")
 
 
 def _partitions(group: Group) -> Finding | None:
+    """Central has no clients: how it holds its samples does not matter."""
     by_seed: dict[int, list[Any]] = {}
     for run in group.runs:
-        if run.dealt is not None:
+        if run.dealt is not None and run.method != "central":
             by_seed.setdefault(run.seed, []).append(run.dealt["clients"])
     unlike = [seed for seed, dealt in sorted(by_seed.items()) if any(one != dealt[0] for one in dealt)]
     if unlike:
@@ -102,7 +105,7 @@ def _updates(group: Group) -> Finding | None:
     )
     if not dropped:
         return Finding(True, "No client’s update was left out of an average.")
-    parts = (f"{name} {count}" for name, count in dropped.items())
+    parts = (f"{count} of {name}" for name, count in dropped.items())
     return Finding(False, f"Updates of clients left out of the average, over all rounds: {'; '.join(parts)}.")
 
 

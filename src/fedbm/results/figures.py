@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedbm.results.drawing import SIZE, apart, pixel_axes, shorten, text_width, widest, write
 from fedbm.results.matrices import confusion, partition_bubbles, similarity
-from fedbm.results.statistics import spread
+from fedbm.results.statistics import Spread, spread
 from fedbm.results.svg import INK, MUTED, PAPER, SERIES, render, save_svg, series
 
 if TYPE_CHECKING:
@@ -61,9 +61,10 @@ def curves(drawn: Sequence[Curve], title: str, axis: str, scale: float = 1.0, wi
 
     A line that is not finished is thin, dashed and has no band: it must not pass for a result.
     """
+    drawn = [curve for curve in drawn if _over_seeds(curve)]
     names = _names([curve.label for curve in drawn], width)
     left, top, right, bottom = 40.0, 34.0, 26 + widest(names), 40.0
-    height = max(330.0, top + bottom + 17 * len(drawn))
+    height = max(330.0, top + bottom + 34 * len(drawn))
 
     def draw(figure: Figure) -> None:
         axes = _axes(figure, left, top, width - left - right, height - top - bottom)
@@ -80,7 +81,10 @@ def curves(drawn: Sequence[Curve], title: str, axis: str, scale: float = 1.0, wi
         for curve, name, (x, _), y, placed in zip(
             drawn, names, places, ys, apart(ys, 17, top, height - bottom), strict=True
         ):
-            sheet.plot([x + 3, edge + 8, edge + 16], [y, placed, placed], color=series(curve.colour), lw=0.8)
+            stops_here = x > edge - 12  # no leader across the picture from a line that ended early
+            leader = [(x + 3, y), (edge + 8, placed)] if stops_here else [(edge + 6, placed)]
+            across, down = zip(*leader, (edge + 16, placed), strict=True)
+            sheet.plot(across, down, color=series(curve.colour), lw=0.9)
             write(sheet, edge + 20, placed, name)
         write(sheet, 0, 12, axis, colour=MUTED)
         write(sheet, edge, height - 9, "round", "right", colour=MUTED)
@@ -90,15 +94,11 @@ def curves(drawn: Sequence[Curve], title: str, axis: str, scale: float = 1.0, wi
 
 def _curve(axes: Axes, curve: Curve, scale: float) -> tuple[float, float]:
     """Draw one curve; where it ends."""
-    by_round: dict[int, list[float]] = {}
-    for line in curve.lines:
-        for number, value in line:
-            by_round.setdefault(number, []).append(value * scale)
-    common = {number: spread(vs) for number, vs in sorted(by_round.items()) if len(vs) == len(curve.lines)}
+    common = _over_seeds(curve, scale)
     rounds, stats, colour = list(common), list(common.values()), series(curve.colour)
     if len(curve.lines) > 1:
         low, high = [s.low for s in stats], [s.high for s in stats]
-        axes.fill_between(rounds, low, high, color=colour, alpha=0.14, linewidth=0)
+        axes.fill_between(rounds, low, high, color=colour, alpha=0.12, linewidth=0)
     style: dict[str, Any] = {"lw": 2.0} if curve.finished else {"lw": 1.2, "dashes": (4, 3)}
     if curve.finished and curve.colour >= len(SERIES):  # the palette has begun again
         style["dashes"] = (7, 2)
@@ -106,6 +106,15 @@ def _curve(axes: Axes, curve: Curve, scale: float) -> tuple[float, float]:
     for number, value in curve.marks:
         axes.plot(number, value * scale, "o", ms=7, color=colour, mec=PAPER, mew=1.4, clip_on=False, zorder=4)
     return rounds[-1], stats[-1].mean
+
+
+def _over_seeds(curve: Curve, scale: float = 1.0) -> dict[int, Spread]:
+    """By round, where every seed has a value: a mean over changing seeds would jump for no reason."""
+    by_round: dict[int, list[float]] = {}
+    for line in curve.lines:
+        for number, value in line:
+            by_round.setdefault(number, []).append(value * scale)
+    return {number: spread(all_) for number, all_ in sorted(by_round.items()) if len(all_) == len(curve.lines)}
 
 
 def dots(rows: Sequence[Dots], title: str, axis: str, width: float = WIDE) -> str:
@@ -173,9 +182,7 @@ def _names(labels: Sequence[str], width: float) -> list[str]:
 def _axes(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
     """Axes at these pixels: a baseline and small quiet numbers."""
     whole = figure.get_size_inches() * figure.dpi
-    axes = figure.add_axes(
-        (left / whole[0], 1 - (top + height) / whole[1], width / whole[0], height / whole[1])
-    )
+    axes = figure.add_axes((left / whole[0], 1 - (top + height) / whole[1], width / whole[0], height / whole[1]))
     axes.spines[["left", "right", "top"]].set_visible(False)
     axes.spines["bottom"].set(color=MUTED, linewidth=0.8)
     axes.set_axisbelow(True)
@@ -203,6 +210,4 @@ def _in_lines(widths: Sequence[float], left: float, right: float) -> list[tuple[
 def _box(sheet: Axes, x: float, y: float, width: float, height: float, colour: str, shade: float) -> None:
     from matplotlib.patches import Rectangle
 
-    sheet.add_patch(
-        Rectangle((x, y), max(0.0, width - 0.8), height, facecolor=colour, alpha=shade, linewidth=0)
-    )
+    sheet.add_patch(Rectangle((x, y), max(0.0, width - 0.8), height, facecolor=colour, alpha=shade, linewidth=0))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 COLUMNS = 8
-SMALL = 64  # pixels: tiles below this are enlarged with hard edges, so that nobody takes the blur for detail
+LARGE = 64  # pixels; smaller tiles are enlarged with hard edges, so that nobody takes the blur for detail
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Gallery:
     name: str
     seed: int
     rows: tuple[tuple[str, str], ...]  # (class, data URI)
-    pixelated: bool
+    large: bool
 
     @property
     def label_width(self) -> int:
@@ -65,7 +65,7 @@ def _gallery(run: RunView, name: str) -> Gallery:
         (label, _data_uri(sheet.crop((0, place * tile, sheet.width, (place + 1) * tile))))
         for place, label in enumerate(classes)
     )
-    return Gallery(name, run.seed, rows, tile < SMALL)
+    return Gallery(name, run.seed, rows, tile >= LARGE)
 
 
 def _data_uri(picture: Image) -> str:

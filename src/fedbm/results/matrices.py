@@ -19,7 +19,7 @@ Numbers = npt.NDArray[np.float64]
 
 # Blue that lets the page through: at every shade up to DEEPEST, ink keeps 4.5:1 on it in light and dark.
 HEAT = (0.13, 0.45, 0.70)
-DEEPEST = 0.66
+DEEPEST = 0.8
 WRITTEN_UP_TO = 12  # classes; beyond that cells are too small for their number
 
 
@@ -97,9 +97,7 @@ def _shaded(
         limits = sheet.axis()
         sheet.imshow(picture, extent=(left, end, bottom, top), interpolation="none", aspect="auto")
         sheet.axis(limits)
-        sheet.plot(
-            [left, end, end, left, left], [top, top, bottom, bottom, top], color=MUTED, alpha=0.45, lw=0.7
-        )
+        sheet.plot([left, end, end, left, left], [top, top, bottom, bottom, top], color=MUTED, alpha=0.45, lw=0.7)
         for row in range(count):
             y = top + cell * (row + 0.5)
             write(sheet, left - 8, y, names[row], "right", size)
@@ -141,6 +139,4 @@ def _column_heads(sheet: Axes, classes: Sequence[str], left: float, top: float, 
         if turn == 0:
             write(sheet, x, top - 10, shorten(name), "center", size)
         else:
-            write(
-                sheet, x + (size * 0.35 if turn == 90 else 2), top - 7, shorten(name), "left", size, turn=turn
-            )
+            write(sheet, x + (size * 0.35 if turn == 90 else 2), top - 7, shorten(name), "left", size, turn=turn)

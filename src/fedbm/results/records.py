@@ -15,7 +15,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +46,22 @@ class RunFolder:
         try:
             try:
                 _lock(handle.fileno())
-            except OSError as error:
+            except (BlockingIOError, PermissionError) as error:
                 raise FedBMError(
                     f"another process is working on {self.path}; wait for it or choose another --out"
                 ) from error
+            except OSError as error:
+                raise cannot_write(self.path, error) from error
+            self._sweep()
             yield
         finally:
             handle.close()
+
+    def _sweep(self) -> None:
+        """Remove what a process that was killed had half written beside its place."""
+        for leftover in self.path.rglob(".*.part"):
+            with suppress(OSError):
+                leftover.unlink()
 
     def append(self, record: dict[str, Any]) -> None:
         line = json.dumps(finite(record), allow_nan=False, ensure_ascii=False)
@@ -68,20 +77,37 @@ class RunFolder:
     def cut_after(self, round_: int) -> None:
         """Forget lines of rounds after *round_*, and a line only half written."""
         path = self.path / "rounds.jsonl"
-        kept = [line for line in read_lines(path) if line["round"] <= round_]
+        kept = [line for line in read_rounds(path) if line["round"] <= round_]
+        if [line["round"] for line in kept] != list(range(1, round_ + 1)):
+            raise FedBMError(
+                f"{path} should hold rounds 1 to {round_}, which the checkpoint has behind it, but holds {len(kept)} "
+                f"of them; put the file back, or remove {self.path} to start this run over"
+            )
         with replacing(path) as beside, beside.open("w", encoding="utf-8") as stream:
             for line in kept:
                 stream.write(json.dumps(line, allow_nan=False, ensure_ascii=False) + "\n")
 
 
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The whole lines of a rounds.jsonl; a last line only half written is left out."""
-    if not path.exists():
-        return
-    with path.open(encoding="utf-8") as stream:
-        for line in stream:
-            if line.endswith("\n"):
-                yield json.loads(line)
+def read_rounds(path: Path) -> tuple[dict[str, Any], ...]:
+    """Every whole line of a rounds.jsonl; a last line only half written, as a run cut short leaves it, is left out."""
+    try:
+        whole = path.read_bytes().rpartition(b"\n")[0]
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise FedBMError(f"cannot read {path}: {error.strerror}") from error
+    records = []
+    for number, line in enumerate(whole.split(b"\n") if whole else [], 1):
+        try:
+            record = json.loads(line)
+            if type(record["round"]) is not int:
+                raise TypeError("its round is no whole number")
+        except (ValueError, KeyError, TypeError) as error:
+            raise FedBMError(
+                f"line {number} of {path} is damaged: {error}; remove {path.parent} to start this run over"
+            ) from error
+        records.append(record)
+    return tuple(records)
 
 
 def finite(value: Any) -> Any:

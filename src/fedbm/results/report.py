@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.files import write_text
-from fedbm.results.compare import NAMES, Group, Row, compare, display
+from fedbm.results.compare import Group, Row, compare, display
 from fedbm.results.cost import cost, cost_lines
 from fedbm.results.fairness import findings
 from fedbm.results.figures import NARROW, WIDE, Dots, dots
@@ -53,10 +53,10 @@ def _title(groups: Sequence[Group]) -> str:
 
 
 def _colours(groups: Sequence[Group]) -> dict[str, int]:
-    """One colour per name on the whole page; FedBM takes the first."""
-    names = [row.name for group in groups for row in group.rows]
-    names += [display(run.label, run.method) for group in groups for run in group.unfinished]
-    ordered = sorted(dict.fromkeys(names), key=lambda name: name != NAMES["fedbm"])
+    """One colour per name on the whole page; FedBM and its variants take the first."""
+    methods = {row.name: row.method for group in groups for row in group.rows}
+    methods |= {display(run.label, run.method): run.method for group in groups for run in group.unfinished}
+    ordered = sorted(methods, key=lambda name: methods[name] != "fedbm")
     return {name: number for number, name in enumerate(ordered)}
 
 
@@ -97,6 +97,7 @@ def _facts(group: Group) -> list[str]:
     classes = next((len(run.dealt["classes"]) for run in group.runs if run.dealt is not None), None)
     images = next((sum(map(sum, run.dealt["counts"])) for run in group.runs if run.dealt is not None), None)
     return [
+        group.title,
         f"{_counted(len(group.rows), 'method')}, {_counted(len(seeds), 'seed')}",
         f"{_counted(classes, 'class', 'classes')}, {images:,} training images" if classes and images else "",
         f"{rounds} rounds" if rounds != "1" else "1 round",
@@ -132,7 +133,8 @@ def _seed_line(row: Row, run: RunView) -> dict[str, Any]:
 
 
 def _dots(group: Group, colours: Mapping[str, int]) -> Picture | None:
-    if not group.rows:
+    """Nothing for a single dot."""
+    if sum(len(row.runs) for row in group.rows) < 2:
         return None
     drawn = [
         Dots(row.name, colours[row.name], tuple(100 * value for value in row.by_seed("best", "f1").values()))

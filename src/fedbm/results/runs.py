@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +10,7 @@ from typing import Any
 
 from fedbm.errors import FedBMError
 from fedbm.files import read_json
-
-FORMAT = 1
+from fedbm.results.records import FORMAT, read_rounds
 
 
 @dataclass(frozen=True)
@@ -57,22 +55,19 @@ def read_run(path: Path) -> RunView:
     except tomllib.TOMLDecodeError as error:
         raise FedBMError(f"cannot read {path / 'config.toml'}: {error}") from error
     summary = _optional(path / "summary.json")
-    facts = summary if summary is not None else _facts_from(config, path)
+    source = path / ("config.toml" if summary is None else "summary.json")
+    try:
+        facts = _asked_for(config) if summary is None else _identity(summary)
+    except KeyError as error:
+        raise FedBMError(f"{source} lacks {error}: it is not the file a run writes") from error
     generated = path / "generated.png"
     return RunView(
+        **facts,
         path=path,
-        id=str(facts.get("id", path.name)),
-        method=facts["method"],
-        label=facts["label"],
-        data=facts["data"],
-        partition=facts["partition"],
-        beta=facts["beta"],
-        clients=facts["clients"],
-        seed=facts["seed"],
-        planned=facts["rounds"],
+        id=path.name if summary is None else str(summary.get("id", path.name)),
         config=config,
         config_text=text,
-        rounds=_read_rounds(path / "rounds.jsonl"),
+        rounds=read_rounds(path / "rounds.jsonl"),
         summary=summary,
         environment=_optional(path / "environment.json"),
         dealt=_optional(path / "partition.json"),
@@ -92,22 +87,24 @@ def _config_text(path: Path) -> str:
         raise FedBMError(f"{path} is no run: it holds no readable config.toml{hint}") from error
 
 
-def _facts_from(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """What summary.json would say at the top, from what was asked for."""
-    try:
-        data, train, method = config["data"], config["train"], config["method"]
-        return {
-            "method": method["name"],
-            "label": method["name"],
-            "data": Path(data["name"]).stem,
-            "partition": data["partition"],
-            "beta": data["beta"] if data["partition"] == "dirichlet" else None,
-            "clients": data["clients"],
-            "seed": train["seed"],
-            "rounds": train["rounds"],
-        }
-    except KeyError as error:
-        raise FedBMError(f"{path / 'config.toml'} lacks {error}: it is not the file a run writes") from error
+def _identity(summary: Mapping[str, Any]) -> dict[str, Any]:
+    same = ("method", "label", "data", "partition", "beta", "clients", "seed")
+    return {key: summary[key] for key in same} | {"planned": summary["rounds"]}
+
+
+def _asked_for(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What the summary of an unfinished run would say it is, from its configuration."""
+    data, train, method = config["data"], config["train"], config["method"]
+    return {
+        "method": method["name"],
+        "label": method["name"],
+        "data": Path(data["name"]).stem,
+        "partition": data["partition"],
+        "beta": data["beta"] if data["partition"] == "dirichlet" else None,
+        "clients": data["clients"],
+        "seed": train["seed"],
+        "planned": train["rounds"],
+    }
 
 
 def _optional(path: Path) -> Mapping[str, Any] | None:
@@ -116,23 +113,5 @@ def _optional(path: Path) -> Mapping[str, Any] | None:
     value = read_json(path)
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         found = value.get("format") if isinstance(value, dict) else None
-        raise FedBMError(
-            f"{path} has format {found}, this FedBM reads format {FORMAT}; use the one that wrote it"
-        )
+        raise FedBMError(f"{path} has format {found}, this FedBM reads format {FORMAT}; use the one that wrote it")
     return value
-
-
-def _read_rounds(path: Path) -> tuple[Mapping[str, Any], ...]:
-    """All whole lines. A run that is being written, or was cut short, may end in half a line."""
-    if not path.is_file():
-        return ()
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    records = []
-    for number, line in enumerate(lines, 1):
-        try:
-            records.append(json.loads(line))
-        except ValueError as error:
-            if number == len(lines):
-                break
-            raise FedBMError(f"line {number} of {path} is damaged: {error}") from error
-    return tuple(records)

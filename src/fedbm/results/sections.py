@@ -18,6 +18,7 @@ from fedbm.results.figures import (
     partition_bubbles,
     similarity,
 )
+from fedbm.results.matrices import WRITTEN_UP_TO
 from fedbm.results.runs import RunView
 from fedbm.results.tables import MOMENTS
 
@@ -47,6 +48,7 @@ class Section:
     note: str
     panels: tuple[Panel, ...]
     absent: str = ""
+    wide: bool = False  # a picture takes the whole width
 
 
 def training(group: Group, colours: Mapping[str, int]) -> Section:
@@ -67,44 +69,38 @@ def training(group: Group, colours: Mapping[str, int]) -> Section:
         "validation: the table’s upper half is the mean of these dots. "
         "Methods minimise different losses: compare a loss only with itself."
     )
-    return Section("Training", note, tuple(panels), "" if panels else "No run here has recorded a round.")
+    note += _left_out([run for run in group.runs if not run.rounds], "rounds.jsonl")
+    why = "" if panels else "No run here has recorded a round."
+    return Section("Training", note, tuple(panels), why, wide=True)
 
 
 def partition(group: Group) -> Section:
-    dealt = {
-        run.seed: run.dealt for run in sorted(group.runs, key=lambda run: run.seed) if run.dealt is not None
-    }
+    dealt = {run.seed: run.dealt for run in sorted(group.runs, key=lambda run: run.seed) if run.dealt is not None}
     shown = dict(list(dealt.items())[: PARTITIONS_SHOWN if len(dealt) <= PARTITIONS_SHOWN else 1])
     panels = tuple(
-        Panel(f"Seed {seed}", (_partition(group, seed, one, alone=len(shown) == 1),))
-        for seed, one in shown.items()
+        Panel(f"Seed {seed}", (_partition(group, seed, one, alone=len(shown) == 1),)) for seed, one in shown.items()
     )
     note = "Which client holds which classes: a bubble’s area is its number of training images."
     if len(shown) < len(dealt):
         note += f" The first of {len(dealt)} seeds is shown."
-    return Section(
-        "Clients and classes", note, panels, "" if panels else _without(group.runs, "partition.json")
-    )
+    why = "" if panels else _without(group.runs, "partition.json")
+    return Section("Clients and classes", note, panels, why, wide=True)
 
 
 def mistakes(group: Group) -> Section:
     panels = []
     for moment, name in MOMENTS.items():
-        pictures = tuple(
-            picture for row in group.rows if (picture := _confusion(group, row, moment)) is not None
-        )
+        pictures = tuple(picture for row in group.rows if (picture := _confusion(group, row, moment)) is not None)
         if pictures:
             panels.append(Panel(name, pictures))
     note = (
         "Truth down, prediction across, in percent of the true class; n test images. Seeds are added up. "
         "The shade is the root of the share, so that rare confusions show."
     )
-    lacking = [row.name for row in group.rows if all(run.details is None for run in row.runs)]
-    if panels and lacking:
-        note += f" Not shown, for want of details.json: {_joined(lacking)}."
     finished = [run for row in group.rows for run in row.runs]
+    note += _left_out([run for run in finished if run.details is None], "details.json")
     why = _without(finished, "details.json") if finished else "No run has finished."
-    return Section("Confusions", note, tuple(panels), "" if panels else why)
+    return Section("Confusions", note, tuple(panels), "" if panels else why, _many_classes(finished))
 
 
 def class_texts(group: Group) -> tuple[Section, list[tuple[str, str]]]:
@@ -116,9 +112,7 @@ def class_texts(group: Group) -> tuple[Section, list[tuple[str, str]]]:
     }
     pictures = tuple(
         Picture(
-            similarity(
-                one["similarity"], one["classes"], f"Class texts as {one['encoder']} sees them; {group.title}"
-            ),
+            similarity(one["similarity"], one["classes"], f"Class texts as {one['encoder']} sees them; {group.title}"),
             f"Encoder: {one['encoder']}",
         )
         for one in readers.values()
@@ -131,6 +125,7 @@ def class_texts(group: Group) -> tuple[Section, list[tuple[str, str]]]:
         "Cosine of two classes’ mean text embeddings. Deeply shaded pairs are hard to tell apart by text.",
         (Panel("Similarity", pictures),) if pictures else (),
         "" if pictures else why,
+        _many_classes(group.runs),
     )
     return section, list(zip(texts["classes"], texts["concepts"], strict=True)) if texts else []
 
@@ -186,6 +181,14 @@ def _confusion(group: Group, row: Row, moment: str) -> Picture | None:
     total = [[sum(cells) for cells in zip(*rows, strict=True)] for rows in zip(*matrices, strict=True)]
     title = f"Confusion matrix of {row.name}, {MOMENTS[moment].lower()}; {group.title}"
     return Picture(confusion(total, counted[0]["classes"], title), row.name)
+
+
+def _many_classes(runs: Sequence[RunView]) -> bool:
+    return any(len(run.details["classes"]) > WRITTEN_UP_TO for run in runs if run.details is not None)
+
+
+def _left_out(runs: Sequence[RunView], name: str) -> str:
+    return f" Left out, for want of {name}: {_joined(run.id for run in runs)}." if runs else ""
 
 
 def _without(runs: Sequence[RunView], name: str) -> str:

@@ -26,6 +26,8 @@ INK, MUTED, PAPER = "#010203", "#010204", "#010205"
 # Okabe–Ito without yellow, the three palest deepened: each line keeps 3:1 against a white page.
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#b8659a", "#b98300", "#3c96c8", "#5c5c5c")
 
+LEGIBLE = 0.7  # of its size: a figure shrinks to this on a small screen, then it scrolls
+
 _XLINK = "{http://www.w3.org/1999/xlink}href"
 _ID_USE = re.compile(r"#([\w.-]+)")
 
@@ -64,7 +66,7 @@ def save_svg(path: Path, svg: str) -> None:
         if style := element.get("style"):
             light = re.sub(r"var\(--[\w-]+, (#\w+)\)", r"\1", style)
             element.set("style", light.replace("currentColor", "#000000"))
-    root.attrib.pop("class")
+    del root.attrib["class"], root.attrib["style"]
     root.attrib |= {"xmlns": "http://www.w3.org/2000/svg", "font-family": "sans-serif"}
     root.insert(0, ET.Element("rect", {"width": "100%", "height": "100%", "fill": "#ffffff"}))
     write_text(path, ET.tostring(root, encoding="unicode") + "\n")
@@ -75,12 +77,7 @@ def _for_the_page(raw: str, width: float, height: float, title: str) -> str:
     prefix = "f" + hashlib.sha256((title + raw).encode()).hexdigest()[:8] + "-"
     theme = {INK: "currentColor", MUTED: "var(--muted, #5c5c5c)", PAPER: "var(--paper, #ffffff)"}
     theme |= {series(number): f"var(--s{number}, {colour})" for number, colour in enumerate(SERIES)}
-    used = {
-        name
-        for element in root.iter()
-        for value in element.attrib.values()
-        for name in _ID_USE.findall(value)
-    }
+    used = {name for element in root.iter() for value in element.attrib.values() for name in _ID_USE.findall(value)}
     for parent in list(root.iter()):
         for child in list(parent):
             if child.tag.endswith(("}style", "}metadata")):  # a style here would reach the whole page
@@ -97,6 +94,7 @@ def _for_the_page(raw: str, width: float, height: float, title: str) -> str:
         "role": "img",
         "aria-label": title,
         "stroke-linejoin": "round",
+        "style": f"min-width: {LEGIBLE * width:.0f}px",
     }
     return ET.tostring(root, encoding="unicode")
 

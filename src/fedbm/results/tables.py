@@ -46,8 +46,7 @@ def lines(group: Group, moment: str) -> list[Line]:
             row,
             _rounds(row, moment),
             tuple(
-                _cell(score, top if row.method != "central" else None)
-                for score, top in zip(line, tops, strict=True)
+                _cell(score, top if row.method != "central" else None) for score, top in zip(line, tops, strict=True)
             ),
         )
         for row, line in zip(group.rows, scores, strict=True)

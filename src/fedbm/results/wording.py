@@ -40,7 +40,7 @@ def headline(group: Group) -> str:
         return f"{reached} ({_seeds(ours.n)}); no other method stands beside it."
     theirs = _f1(rival)
     best_of = f", the best of the other {others}" if others > 1 else ""
-    seeds = _seeds(ours.n) if ours.n == theirs.n else f"{_seeds(ours.n)} against {_seeds(theirs.n)}"
+    seeds = _seeds(ours.n) if ours.n == theirs.n else f"{ours.n} against {theirs.n} seeds"
     return f"{reached} against {rival.name}’s {mean_and_std(theirs)}{best_of} ({seeds})."
 
 
@@ -68,10 +68,14 @@ def leading_row(group: Group) -> Row:
 
 
 def _rival(group: Group, lead: Row) -> tuple[Row | None, int]:
-    """The best other row, and of how many. Central has all data in one place: a ceiling, not a rival."""
+    """The best other method, and of how many; without one, the best other row.
+
+    Variants of the lead's own method come second, and Central last: with all data in one place it is a ceiling.
+    """
     others = [row for row in group.rows if row is not lead]
-    federated = [row for row in others if row.method != "central"] or others
-    return (max(federated, key=_mean_f1), len(federated)) if federated else (None, 0)
+    methods = [row for row in others if row.method not in (lead.method, "central")]
+    rivals = methods or [row for row in others if row.method != "central"] or others
+    return (max(rivals, key=_mean_f1), len(rivals)) if rivals else (None, 0)
 
 
 def _f1(row: Row) -> Spread:

@@ -1,0 +1,42 @@
+"""Where a run is computed, and with how many threads."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from fedbm.errors import FedBMError
+from fedbm.options import EngineOptions
+
+
+def find_device(name: str) -> torch.device:
+    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,2})?", name):
+        raise FedBMError(f'device must be cpu, cuda, cuda:N or auto, not "{name}"')
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise FedBMError(f"device is {name}, but PyTorch sees no CUDA device here; use cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise FedBMError(f"there is no {name}: this machine has {torch.cuda.device_count()} CUDA devices")
+    return device
+
+
+@contextmanager
+def arithmetic(options: EngineOptions) -> Iterator[None]:
+    """Threads and determinism as asked for, and as they were afterwards."""
+    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    if options.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS asks for
+    torch.use_deterministic_algorithms(options.deterministic or deterministic)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(deterministic)

@@ -1,0 +1,23 @@
+"""Central training: what one hospital with everybody's data would reach. A ceiling, not a competitor.
+
+    ⌊E·ratio·n/B⌋ steps a round, as many as the federation makes, on passes that do not end with the round;
+    momentum and Adam's moments are kept between rounds
+
+Equal to FedAvg with one client that holds all data, at ratio 1 and with kept optimiser state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedbm.methods.fedavg import FedAvg
+
+
+@dataclass(frozen=True)
+class Central(FedAvg):
+    """All training data in one place. Nothing is sent."""
+
+    name: ClassVar[str] = "central"
+    shares: ClassVar[tuple[str, ...]] = ()
+    central: ClassVar[bool] = True

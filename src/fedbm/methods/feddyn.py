@@ -1,0 +1,74 @@
+"""FedDyn: each client's objective is bent so that its own optimum agrees with the federation's.
+
+    client  min f_i(θ) − ⟨g_i, θ⟩ + (α/2) ‖θ − θᵗ‖²,   then   g_i ← g_i − α (θ_i − θᵗ)
+    server  h ← h − (α/N) Σ_P (θ_i − θᵗ),   θ ← mean_P θ_i − h/α          (plain mean, N = all clients)
+
+After every round, at any participation, h = (1/N) Σ_all g_i. BatchNorm statistics are averaged as in FedAvg.
+It minimises (1/N) Σ f_i, every client alike, where FedAvg minimises Σ (n_i/n) f_i.
+
+Reference: Acar, Zhao, Matas, Mattina, Whatmough, Saligrama. Federated learning based on dynamic regularization.
+ICLR 2021.
+Differs from common code: the norm is squared and has a gradient; h sums over selected clients with 1/N, unweighted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from fedbm.methods.average import Average
+from fedbm.methods.base import Facts, Folding, OwnData, State, trained_parameters
+from fedbm.methods.fedavg import FedAvg
+from fedbm.options import option
+
+H, G = "feddyn.h.", "feddyn.g."
+
+
+@dataclass(frozen=True)
+class FedDyn(FedAvg):
+    """Dynamic regularisation; a gradient per client is kept at the client."""
+
+    name: ClassVar[str] = "feddyn"
+
+    alpha: float = option(0.01, "strength α of the dynamic regulariser", above=0)
+
+    def server_init(self, model: nn.Module) -> State:
+        zeros = {H + name: torch.zeros_like(p) for name, p in model.named_parameters()}
+        return {**super().server_init(model), **zeros}
+
+    def begin(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
+        super().begin(model, received, client, facts)
+        context = dict(received)
+        for name, parameter in model.named_parameters():
+            context[G + name] = client.get(G + name, torch.zeros_like(parameter))
+        return context
+
+    def adjust(self, model: nn.Module, context: State) -> None:
+        for name, parameter, gradient in trained_parameters(model):
+            gradient.add_(parameter - context[name], alpha=self.alpha).sub_(context[G + name])
+
+    def finish(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
+        upload, _ = super().finish(model, data, context, facts)
+        own = {
+            G + name: context[G + name] - self.alpha * (upload[name] - context[name])
+            for name, _ in model.named_parameters()
+        }
+        return upload, own
+
+    def fold(self, server: State, clients: int) -> Folding:
+        names = {name.removeprefix(H) for name in server if name.startswith(H)}
+        weights, statistics, count = Average(), Average(), 0
+        while upload := (yield):
+            weights.add({name: upload.state[name] for name in names}, 1.0)
+            rest = {name: value for name, value in upload.state.items() if name not in names}
+            statistics.add(rest, self.weight_of(upload))
+            count += 1
+        new = {**server, **statistics.result()}
+        for name, mean in weights.exact().items():
+            h = server[H + name].double() - self.alpha * count / clients * (mean - server[name].double())
+            new[H + name] = h.to(server[name].dtype)
+            new[name] = (mean - h / self.alpha).to(server[name].dtype)
+        return new

@@ -1,0 +1,91 @@
+"""FedETF: a frozen classifier whose classes stand at equal angles, the frame that neural collapse ends in.
+
+    V       = √(K/(K−1)) · U (I − 11ᵀ/K),  U orthonormal K × K, drawn once      (v_j·v_k = −1/(K−1) for j ≠ k)
+    g       = norm(P f(x)),  P linear F → K, trained and averaged with the body
+    client  CE(β gᵀV + log n_{i,·}, y),  β learnable from 1
+    predict argmax gᵀV
+
+Reference: Li, Shang, Liu, Chen, Wu. No fear of classifier biases: neural collapse inspired federated learning with
+synthetic and fixed classifier. ICCV 2023.
+Differs from common code: absent classes are masked by default instead of counted once (option `absent`). Its personal
+fine-tuning stage is left out: it is compared as a global method.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedbm.methods.base import Batch, Facts, OwnData, Part, Phase, State, Task
+from fedbm.methods.fedavg import FedAvg
+from fedbm.methods.priors import ABSENT, Absent, log_prior
+from fedbm.models.heads import Classifier, LinearHead, feature_dim
+from fedbm.options import option
+from fedbm.seeds import seeded_modules, torch_rng
+
+FRAME = "head.frame"
+
+
+@dataclass(frozen=True)
+class FedETF(FedAvg):
+    """Fixed simplex equiangular tight frame, balanced by the client's label prior."""
+
+    name: ClassVar[str] = "fedetf"
+
+    absent: Absent = option("mask", ABSENT)
+
+    def model(self, task: Task) -> nn.Module:
+        body, classes = task.body(), len(task.classes)
+        with seeded_modules(task.seed, "project"):
+            project = nn.Linear(feature_dim(body, task.shape), classes)
+        return Classifier(body, FrameHead(simplex_frame(classes, torch_rng(task.seed, "frame"))), project)
+
+    def parts(self, server: State, round_: int) -> dict[str, Part]:
+        trained = {name: value for name, value in server.items() if name != FRAME}
+        return {"model": Part(round_, trained), "frame": Part(0, {FRAME: server[FRAME]})}
+
+    def begin(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
+        super().begin(model, received, client, facts)
+        return {"prior": log_prior(facts.label_counts, self.absent, received[FRAME])}
+
+    def phases(self, epochs: int) -> Sequence[Phase]:
+        return (Phase(epochs, ("body", "project", "head")),)
+
+    def loss(self, model: nn.Module, batch: Batch, context: State) -> dict[str, Tensor]:
+        assert isinstance(model, Classifier)
+        assert isinstance(model.head, FrameHead)
+        logits = model.head.scale * model(batch.images)
+        return {"cross_entropy": F.cross_entropy(logits + context["prior"], batch.labels)}
+
+    def finish(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
+        upload, own = super().finish(model, data, context, facts)
+        del upload[FRAME]
+        return upload, own
+
+
+def simplex_frame(classes: int, rng: torch.Generator) -> Tensor:
+    """V [K,K]: unit columns at equal angles, cosine −1/(K−1)."""
+    u = torch.linalg.qr(torch.randn(classes, classes, generator=rng, dtype=torch.float64)).Q
+    centred = torch.eye(classes, dtype=torch.float64) - 1 / classes
+    frame: Tensor = math.sqrt(classes / (classes - 1)) * u @ centred
+    return frame.float()
+
+
+class FrameHead(LinearHead):
+    """gᵀV for g = norm(features); β is learnt beside it and used in the loss alone."""
+
+    frame: Tensor
+
+    def __init__(self, frame: Tensor) -> None:
+        nn.Module.__init__(self)
+        self.register_buffer("frame", frame)
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return F.normalize(features, dim=1) @ self.frame

@@ -1,0 +1,85 @@
+"""FedNH: a classifier of unit prototypes that starts evenly spread and slowly takes on the classes' meaning.
+
+    z_k     = s · cos(f(x), W_k);  W fixed in local training, orthonormal rows at the start, s learnable from 20
+    client  sends body, s and, in eval mode after training, r_{i,k} = n_{i,k} · norm(mean_k f/‖f‖)
+    server  body, statistics and s: plain mean;
+            W_k ← norm(ρ W_k + (1−ρ) · norm(Σ_i r_{i,k} / Σ_i n_{i,k}));  a class nobody had this round stays
+
+Reference: Dai, Chen, Li, Heinecke, Sun, Xu. Tackling data heterogeneity in federated learning with class prototypes.
+AAAI 2023.
+Needs at least as many features as classes. Label counts leave the client.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedbm.errors import FedBMError
+from fedbm.methods.average import Average
+from fedbm.methods.base import Facts, Folding, OwnData, State, Task
+from fedbm.methods.fedavg import FedAvg
+from fedbm.methods.prototypes import class_means
+from fedbm.models.heads import Classifier, LinearHead, feature_dim
+from fedbm.options import option
+from fedbm.seeds import torch_rng
+
+SUMS, COUNTS = "fednh.sums", "fednh.counts"
+
+
+@dataclass(frozen=True)
+class FedNH(FedAvg):
+    """Non-parametric head with class semantics infused by the server."""
+
+    name: ClassVar[str] = "fednh"
+    shares: ClassVar[tuple[str, ...]] = ("n", "label_counts")
+
+    weighting: Literal["equal"] = option("equal", "clients count equally, as the method is defined")
+    rho: float = option(0.9, "share ρ of the old prototype that stays each round", least=0, most=1)
+
+    def model(self, task: Task) -> nn.Module:
+        body = task.body()
+        features, classes = feature_dim(body, task.shape), len(task.classes)
+        if classes > features:
+            raise FedBMError(f"FedNH needs as many features as classes; the body has {features}, not {classes}")
+        drawn = torch.randn(features, classes, generator=torch_rng(task.seed, "prototypes"), dtype=torch.float64)
+        return Classifier(body, CosineHead(torch.linalg.qr(drawn).Q.T.float()))
+
+    def finish(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
+        assert isinstance(model, Classifier)
+        upload, own = super().finish(model, data, context, facts)
+        del upload["head.weight"]  # fixed at the client
+
+        def unit(images: Tensor) -> Tensor:
+            return F.normalize(model.features(images), dim=1)
+
+        means, counts = class_means(model, unit, data, len(facts.label_counts))
+        return {**upload, SUMS: counts[:, None] * F.normalize(means, dim=1), COUNTS: counts}, own
+
+    def fold(self, server: State, clients: int) -> Folding:
+        average, sums, counts = Average(), torch.zeros(()), torch.zeros(())
+        while upload := (yield):
+            state = dict(upload.state)
+            sums, counts = sums + state.pop(SUMS).double(), counts + state.pop(COUNTS).double()
+            average.add(state, 1.0)
+        old = server["head.weight"].double()
+        seen = F.normalize(sums / counts.clamp_min(1)[:, None], dim=1)
+        mixed = F.normalize(self.rho * old + (1 - self.rho) * seen, dim=1)
+        new = torch.where(counts[:, None] > 0, mixed, old).to(server["head.weight"].dtype)
+        return {**server, **average.result(), "head.weight": new}
+
+
+class CosineHead(LinearHead):
+    """s · cos(f, W_k): fixed rows, one learnable scale."""
+
+    def __init__(self, weight: Tensor) -> None:
+        nn.Module.__init__(self)
+        self.register_buffer("weight", weight)
+        self.scale = nn.Parameter(torch.tensor(20.0))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.scale * F.normalize(features, dim=1) @ self.weight.T

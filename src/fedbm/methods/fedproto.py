@@ -1,0 +1,120 @@
+"""FedProto: only class prototypes travel; every client keeps a model of its own.
+
+    client  min CE + λ · MSE(f(x), C_y), mean over batch and dimensions, classes without a prototype left out;
+            sends, in eval mode after training, the mean feature of each of its classes
+    server  C_k ← count-weighted mean over clients that have class k; a class nobody had this round keeps its own
+    predict the nearest prototype, Euclidean
+
+Reference: Tan, Long, Liu, Zhou, Lu, Jiang, Zhang. FedProto: federated prototype learning across heterogeneous clients.
+AAAI 2022.
+There is no common model. The global score is the mean, over clients that took part so far, of their models' scores on
+the common test set, which only a simulation can see; label counts leave the client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedbm.methods.base import Batch, Facts, Folding, OwnData, Part, State, Task, copy_state, load_state
+from fedbm.methods.fedavg import FedAvg, linear_head
+from fedbm.methods.prototypes import class_means
+from fedbm.models.heads import Classifier, LinearHead
+from fedbm.options import option
+
+MEANS, COUNTS = "fedproto.means", "fedproto.counts"
+
+
+@dataclass(frozen=True)
+class FedProto(FedAvg):
+    """Prototypes instead of weights."""
+
+    name: ClassVar[str] = "fedproto"
+    shares: ClassVar[tuple[str, ...]] = ("label_counts",)
+    personalises: ClassVar[bool] = True
+
+    weighting: Literal["size"] = option("size", "prototypes count by their samples, as the method is defined")
+    lambda_proto: float = option(1.0, "weight λ of the distance to the global prototype", least=0)
+
+    def model(self, task: Task) -> nn.Module:
+        body = task.body()
+        return ProtoModel(body, linear_head(body, task))
+
+    def server_init(self, model: nn.Module) -> State:
+        return copy_state(model, ("prototypes",))
+
+    def parts(self, server: State, round_: int) -> dict[str, Part]:
+        return {"prototypes": Part(round_, server)}
+
+    def client_init(self, task: Task, facts: Facts) -> State:
+        return copy_state(self.model(task), ("body", "head"))
+
+    def begin(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
+        load_state(model, {**received, **client})
+        return {}
+
+    def loss(self, model: nn.Module, batch: Batch, context: State) -> dict[str, Tensor]:
+        assert isinstance(model, ProtoModel)
+        features = model.features(batch.images)
+        gap = (features - model.prototypes.value[batch.labels]).square().mean(dim=1)
+        known = model.prototypes.known[batch.labels].to(gap.dtype)
+        return {
+            "cross_entropy": F.cross_entropy(model.head(features), batch.labels),
+            "prototype": self.lambda_proto * (known * gap).mean(),
+        }
+
+    def finish(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
+        assert isinstance(model, ProtoModel)
+        means, counts = class_means(model, model.features, data, len(facts.label_counts))
+        return {MEANS: means, COUNTS: counts}, copy_state(model, ("body", "head"))
+
+    def fold(self, server: State, clients: int) -> Folding:
+        value, known = server["prototypes.value"], server["prototypes.known"]
+        sums, counts = torch.zeros_like(value, dtype=torch.float64), torch.zeros((), device=value.device)
+        while upload := (yield):
+            held = upload.state[COUNTS].double()
+            sums, counts = sums + held[:, None] * upload.state[MEANS].double(), counts + held
+        mean = (sums / counts.clamp_min(1)[:, None]).to(value.dtype)
+        return {
+            "prototypes.value": torch.where(counts[:, None] > 0, mean, value),
+            "prototypes.known": known | (counts > 0),
+        }
+
+    def global_states(self, server: State, clients: Mapping[int, State]) -> Iterator[State]:
+        for client in clients:
+            yield self.personal_state(server, clients[client])
+
+    def personal_state(self, server: State, client: State) -> State:
+        own = {name: value for name, value in client.items() if name.partition(".")[0] in ("body", "head")}
+        return {**server, **own}
+
+    def logits(self, model: nn.Module, images: Tensor) -> Tensor:
+        """−‖f(x) − C_k‖²; a class without a prototype cannot be predicted."""
+        assert isinstance(model, ProtoModel)
+        distance = torch.cdist(model.features(images), model.prototypes.value)
+        return torch.where(model.prototypes.known, -distance.square(), -torch.inf)
+
+
+class ProtoModel(Classifier):
+    """body and head of one client, with the prototypes it received."""
+
+    def __init__(self, body: nn.Module, head: LinearHead) -> None:
+        super().__init__(body, head)
+        self.prototypes = Prototypes(head.out_features, head.in_features)
+
+
+class Prototypes(nn.Module):
+    """C [K,F], and which classes have one."""
+
+    value: Tensor
+    known: Tensor
+
+    def __init__(self, classes: int, features: int) -> None:
+        super().__init__()
+        self.register_buffer("value", torch.zeros(classes, features))
+        self.register_buffer("known", torch.zeros(classes, dtype=torch.bool))

@@ -1,0 +1,37 @@
+"""FedProx: FedAvg whose clients are pulled back to the global model.
+
+    client  min f_i(θ) + (μ/2) ‖θ − θᵗ‖²,   so   gradient += μ (θ − θᵗ)
+
+Reference: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated optimization in heterogeneous networks. MLSys 2020.
+Differs from common code: the norm is squared (an unsquared one has a gradient of constant length). With μ = 0 it is
+FedAvg to the last bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import nn
+
+from fedbm.methods.base import Facts, State, trained_parameters
+from fedbm.methods.fedavg import FedAvg
+from fedbm.options import option
+
+
+@dataclass(frozen=True)
+class FedProx(FedAvg):
+    """A quadratic leash on local training."""
+
+    name: ClassVar[str] = "fedprox"
+
+    mu: float = option(0.001, "strength μ of the pull towards the global model", least=0)
+
+    def begin(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
+        super().begin(model, received, client, facts)
+        return received
+
+    def adjust(self, model: nn.Module, context: State) -> None:
+        if self.mu:
+            for name, parameter, gradient in trained_parameters(model):
+                gradient.add_(parameter - context[name], alpha=self.mu)

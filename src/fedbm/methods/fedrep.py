@@ -1,0 +1,68 @@
+"""FedRep: one body for all, a head for each.
+
+    client  E epochs of the head on the frozen body (in eval mode), then E epochs of the body under the frozen head
+    server  body ← Σ_i w_i body_i, BatchNorm included; heads never leave their clients
+
+Reference: Collins, Hassani, Mokhtari, Shakkottai. Exploiting shared representations for personalized federated
+learning. ICML 2021.
+Twice the local work of the others. Its paper has no common classifier; the global score here reads clients' heads, as
+only a simulation can: their mean on the shared body, or by option their vote. The personal score is the method's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import nn
+
+from fedbm.methods.average import Average
+from fedbm.methods.base import Facts, OwnData, Phase, State, Task, copy_state, load_state
+from fedbm.methods.fedavg import FedAvg
+from fedbm.options import option
+
+
+@dataclass(frozen=True)
+class FedRep(FedAvg):
+    """Shared representation, personal heads."""
+
+    name: ClassVar[str] = "fedrep"
+    personalises: ClassVar[bool] = True
+
+    common_head: Literal["mean", "vote"] = option(
+        "mean", "global score: the mean of the clients' heads, or a vote of them all"
+    )
+
+    @property
+    def ensemble(self) -> bool:
+        return self.common_head == "vote"
+
+    def server_init(self, model: nn.Module) -> State:
+        return copy_state(model, ("body",))
+
+    def client_init(self, task: Task, facts: Facts) -> State:
+        return copy_state(self.model(task), ("head",))
+
+    def begin(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
+        load_state(model, {**received, **client})
+        return {}
+
+    def phases(self, epochs: int) -> Sequence[Phase]:
+        return (Phase(epochs, ("head",)), Phase(epochs, ("body",)))
+
+    def finish(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
+        return copy_state(model, ("body",)), copy_state(model, ("head",))
+
+    def global_states(self, server: State, clients: Mapping[int, State]) -> Iterator[State]:
+        if self.ensemble:
+            for client in clients:
+                yield self.personal_state(server, clients[client])
+            return
+        heads = Average()
+        for client in clients:
+            heads.add({n: v for n, v in clients[client].items() if n.startswith("head.")}, 1.0)
+        yield {**server, **heads.result()}
+
+    def personal_state(self, server: State, client: State) -> State:
+        return {**server, **{name: value for name, value in client.items() if name.startswith("head.")}}

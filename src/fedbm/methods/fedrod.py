@@ -1,0 +1,89 @@
+"""FedROD: a generic head trained as if classes were balanced, and a personal one on top of it.
+
+    generic   CE(z_g + γ log n_{i,·}, y)                  trains the body and the shared head
+    personal  CE(sg(z_g) + h_p(sg(f(x))), y)              trains h_p alone
+    predict   global argmax z_g;   personal argmax z_g + h_p(f)
+
+Reference: Chen, Chao. On bridging generic and personalized federated learning for image classification. ICLR 2022.
+Differs from common code: absent classes are masked by default instead of counted once (option `absent`); h_p's
+gradient reaches neither body nor shared head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedbm.methods.base import Batch, Facts, OwnData, Phase, State, Task, copy_state, load_state
+from fedbm.methods.fedavg import FedAvg, linear_head
+from fedbm.methods.priors import ABSENT, Absent, log_prior
+from fedbm.models.heads import Classifier, LinearHead
+from fedbm.options import option
+from fedbm.seeds import seeded_modules
+
+
+@dataclass(frozen=True)
+class FedROD(FedAvg):
+    """Robust decoupling of a generic and a personal classifier."""
+
+    name: ClassVar[str] = "fedrod"
+    personalises: ClassVar[bool] = True
+
+    gamma: float = option(1.0, "strength γ of the label prior", least=0)
+    absent: Absent = option("mask", ABSENT)
+
+    def model(self, task: Task) -> nn.Module:
+        body = task.body()
+        return RodModel(body, linear_head(body, task), task)
+
+    def server_init(self, model: nn.Module) -> State:
+        return copy_state(model, ("body", "head"))
+
+    def client_init(self, task: Task, facts: Facts) -> State:
+        return copy_state(self.model(task), ("personal",))
+
+    def begin(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
+        load_state(model, {**received, **client})
+        return {"prior": log_prior(facts.label_counts, self.absent, received["head.weight"], self.gamma)}
+
+    def phases(self, epochs: int) -> Sequence[Phase]:
+        return (Phase(epochs, ("body", "head", "personal")),)
+
+    def loss(self, model: nn.Module, batch: Batch, context: State) -> dict[str, Tensor]:
+        assert isinstance(model, RodModel)
+        features = model.features(batch.images)
+        generic = model.head(features)
+        personal = generic.detach() + model.personal(features.detach())
+        return {
+            "generic": F.cross_entropy(generic + context["prior"], batch.labels),
+            "personal": F.cross_entropy(personal, batch.labels),
+        }
+
+    def finish(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
+        return copy_state(model, ("body", "head")), copy_state(model, ("personal",))
+
+    def global_states(self, server: State, clients: Mapping[int, State]) -> Iterator[State]:
+        nobody = {n.replace("head.", "personal."): torch.zeros_like(server[n]) for n in ("head.weight", "head.bias")}
+        yield {**server, **nobody}
+
+    def personal_state(self, server: State, client: State) -> State:
+        return {**server, **{name: value for name, value in client.items() if name.startswith("personal.")}}
+
+
+class RodModel(Classifier):
+    """head(f) + personal(f); with a personal head of zeros it is the generic model."""
+
+    def __init__(self, body: nn.Module, head: LinearHead, task: Task) -> None:
+        super().__init__(body, head)
+        with seeded_modules(task.seed, "personal"):
+            self.personal = LinearHead(head.in_features, head.out_features)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.features(images)
+        logits: Tensor = self.head(features) + self.personal(features)
+        return logits

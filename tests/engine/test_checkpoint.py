@@ -1,0 +1,146 @@
+"""A checkpoint names everything that belongs to its round; the rest goes, and damage is said in a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedbm.engine.checkpoint import (
+    ClientStates,
+    Progress,
+    best_path,
+    load_best,
+    load_checkpoint,
+    load_tensors,
+    save_checkpoint,
+    save_tensors,
+)
+from fedbm.errors import FedBMError
+
+
+def names(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*.safetensors")}
+
+
+def state(value: float) -> dict[str, torch.Tensor]:
+    return {"body.weight": torch.full((2, 3), value), "body.count": torch.tensor(int(value))}
+
+
+def test_tensors_and_notes_return_as_they_were(tmp_path: Path) -> None:
+    saved = {
+        "half": torch.tensor([0.1, -0.0], dtype=torch.float16),
+        "scalar": torch.tensor(7, dtype=torch.int64),
+        "turned": torch.arange(6.0).view(2, 3).T,  # not contiguous
+        "empty": torch.zeros(0, 4),
+    }
+    save_tensors(tmp_path / "a.safetensors", saved, {"classes": ("zyste", "größe"), "round": 3, "nothing": None})
+    found, notes = load_tensors(tmp_path / "a.safetensors")
+    assert found.keys() == saved.keys()
+    assert all(torch.equal(found[name], saved[name]) and found[name].dtype == saved[name].dtype for name in saved)
+    assert notes == {"classes": ["zyste", "größe"], "round": 3, "nothing": None}
+
+
+def test_another_format_is_refused(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file(state(1), tmp_path / "a.safetensors")
+    with pytest.raises(FedBMError, match="has format unknown; this version of fedbm reads format 1"):
+        load_tensors(tmp_path / "a.safetensors")
+    save_file(state(1), tmp_path / "a.safetensors", {"format": "2"})
+    with pytest.raises(FedBMError, match="has format 2; this version"):
+        load_tensors(tmp_path / "a.safetensors")
+    save_file(state(1), tmp_path / "a.safetensors", {"format": "1", "round": "{"})
+    with pytest.raises(FedBMError, match="its metadata is damaged"):
+        load_tensors(tmp_path / "a.safetensors")
+
+
+def test_progress_returns_with_its_numbers_as_keys(tmp_path: Path) -> None:
+    progress = Progress(2, {"round": 1}, {"round": 2}, {3: 1, 10: 2}, {3: {"model": 1}}, 1.5, 100, 50)
+    save_checkpoint(tmp_path, "me", state(2), progress)
+    found = load_checkpoint(tmp_path, "me", "cpu")
+    assert found is not None
+    assert found[1] == progress
+    assert torch.equal(found[0]["body.weight"], state(2)["body.weight"])
+
+
+def test_no_checkpoint_is_no_mistake_but_anothers_is(tmp_path: Path) -> None:
+    assert load_checkpoint(tmp_path, "me", "cpu") is None
+    save_checkpoint(tmp_path, "other", state(1), Progress(1))
+    with pytest.raises(FedBMError, match="is not the checkpoint of me; remove it to start this run over"):
+        load_checkpoint(tmp_path, "me", "cpu")
+    save_tensors(tmp_path / "checkpoint.safetensors", state(1), {"run": "me"})  # a model, put in its place
+    with pytest.raises(FedBMError, match="is not the checkpoint of me"):
+        load_checkpoint(tmp_path, "me", "cpu")
+
+
+def test_a_checkpoint_keeps_what_it_names_and_removes_the_rest(tmp_path: Path) -> None:
+    progress = Progress(1, best={"round": 1})
+    states = ClientStates(tmp_path / "clients", "cpu", progress.client_rounds)
+    states.put(0, 1, state(1))
+    states.put(4, 1, state(2))
+    save_tensors(best_path(tmp_path, 1), state(1), {})
+    save_checkpoint(tmp_path, "me", state(1), progress)
+    before = {"checkpoint.safetensors", "best-1.safetensors", "clients/0-1.safetensors", "clients/4-1.safetensors"}
+    assert names(tmp_path) == before
+
+    states.put(4, 2, state(3))  # the next round, first without its checkpoint: a kill now loses nothing
+    save_tensors(best_path(tmp_path, 2), state(3), {})
+    assert names(tmp_path) >= before
+    found = load_checkpoint(tmp_path, "me", "cpu")
+    assert found is not None
+    again = ClientStates(tmp_path / "clients", "cpu", found[1].client_rounds)
+    assert torch.equal(again[4]["body.weight"], state(2)["body.weight"])
+
+    progress.round, progress.best = 2, {"round": 2}
+    save_checkpoint(tmp_path, "me", state(3), progress)
+    assert names(tmp_path) == {
+        "checkpoint.safetensors",
+        "best-2.safetensors",
+        "clients/0-1.safetensors",
+        "clients/4-2.safetensors",
+    }
+    assert torch.equal(states[4]["body.weight"], state(3)["body.weight"])
+
+
+def test_client_states_are_a_mapping_in_client_order(tmp_path: Path) -> None:
+    states = ClientStates(tmp_path, "cpu", {})
+    assert len(states) == 0
+    for client in (10, 2):
+        states.put(client, 1, state(client))
+    assert list(states) == [2, 10]
+    assert 2 in states
+    assert 3 not in states
+    assert int(states[10]["body.count"]) == 10
+    (tmp_path / "2-1.safetensors").unlink()
+    with pytest.raises(FedBMError, match=r"cannot read .*2-1\.safetensors"):
+        states[2]
+
+
+def test_the_best_state_is_found_before_and_after_a_run_is_finished(tmp_path: Path) -> None:
+    save_tensors(best_path(tmp_path, 3), state(3), {})
+    assert float(load_best(tmp_path, 3)["body.count"]) == 3
+    best_path(tmp_path, 3).rename(tmp_path / "model.safetensors")
+    assert float(load_best(tmp_path, 3)["body.count"]) == 3
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    folder = tmp_path_factory.mktemp("whole")
+    save_checkpoint(folder, "me", state(1), Progress(1))
+    return (folder / "checkpoint.safetensors").read_bytes()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cut=st.integers(0, 2000), junk=st.binary(max_size=40))
+def test_half_a_checkpoint_or_junk_is_refused(tmp_path: Path, whole: bytes, cut: int, junk: bytes) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    for data in (whole[: cut % len(whole)], whole[: cut % len(whole)] + junk, junk):
+        if data == whole:
+            continue
+        path.write_bytes(data)
+        with pytest.raises(FedBMError, match=r"checkpoint\.safetensors.*remove it to start this run over"):
+            load_checkpoint(tmp_path, "me", "cpu")

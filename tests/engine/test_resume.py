@@ -1,0 +1,328 @@
+"""Resumed ≡ uninterrupted: however a run ends early, the same command ends it as if nothing had happened."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from torch import nn
+from whole_runs import after_round, assert_same_run, contents, folder_of, plan_of, play, simulation, timeless
+
+from fedbm import FedBMError
+from fedbm.cli import main
+from fedbm.engine.checkpoint import load_checkpoint
+from fedbm.methods import FedAvg
+from fedbm.methods.base import Facts, OwnData, State, load_state
+from fedbm.plan import Plan
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="a process that can fork")
+
+
+@dataclass(frozen=True)
+class OwnNorm(FedAvg):
+    """FedBN: every client keeps its BatchNorm layers to itself; the rest is averaged."""
+
+    name: ClassVar[str] = "ownnorm"
+
+    def begin(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
+        load_state(model, {**received, **client})
+        return {}
+
+    def finish(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
+        norms = {name for name, module in model.named_modules() if isinstance(module, nn.BatchNorm2d)}
+        upload, own = super().finish(model, data, context, facts)
+        own = {name: value for name, value in upload.items() if name.rpartition(".")[0] in norms}
+        return {name: value for name, value in upload.items() if name not in own}, own
+
+    def global_states(self, server: State, clients: Mapping[int, State]) -> Iterator[State]:
+        yield from ({**server, **clients[client]} for client in clients)
+
+    def personal_state(self, server: State, client: State) -> State:
+        return {**server, **client}
+
+
+@pytest.fixture(scope="module")
+def unbroken(tiny_fedbm: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """FedBM with kept momentum, never interrupted: what the interrupted ones are held against."""
+    plan = plan_of(tiny_fedbm, tmp_path_factory.mktemp("unbroken"), keep_optimizer=True)
+    play(plan)
+    return folder_of(plan)
+
+
+@pytest.fixture
+def plan(tiny_fedbm: dict[str, Any], tmp_path: Path) -> Plan:
+    return plan_of(tiny_fedbm, tmp_path, keep_optimizer=True)
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "fedavg": {"method": "fedavg"},
+    "fedbm": {"method": "fedbm"},
+    "client state": {"own": OwnNorm()},
+    "kept momentum": {"method": "fedavg", "keep_optimizer": True},
+    "kept Adam": {"method": "fedavg", "keep_optimizer": True, "optimizer": "adam", "lr": 0.001},
+    "rare checkpoints": {"method": "fedbm", "checkpoint_every": 2, "evaluate_every": 2, "keep_optimizer": True},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_stopped_between_and_within_rounds(
+    case: str, tiny: dict[str, Any], tiny_fedbm: dict[str, Any], tmp_path: Path
+) -> None:
+    more = CASES[case]
+    settings = tiny_fedbm if more.get("method") == "fedbm" else tiny
+    whole, broken = (plan_of(settings, tmp_path / out, **more) for out in ("whole", "broken"))
+    assert whole.id == broken.id
+    play(whole)
+    play(broken, until=lambda event: event.phase == "train")  # before anything was learnt
+    play(broken, until=after_round(1))
+    play(broken, until=lambda event: event.round == 2 and event.phase == "train" and event.done == 1)
+    play(broken, until=lambda event: event.round == 4 and event.phase == "aggregate")
+    rest = play(broken)
+    assert rest[0].round == (3 if case == "rare checkpoints" else 4)
+    assert_same_run(folder_of(whole), folder_of(broken))
+    assert any(folder_of(broken).glob("clients/*.safetensors")) == ("own" in more or "keep_optimizer" in more)
+
+
+def test_a_finished_run_is_left_alone(plan: Plan) -> None:
+    play(plan)
+    before = contents(folder_of(plan))
+    assert play(plan) == []
+    assert contents(folder_of(plan)) == before
+
+
+@needs_fork
+@pytest.mark.parametrize("finishing", [False, True])
+def test_killed_at_any_write(plan: Plan, unbroken: Path, finishing: bool) -> None:
+    """The n-th attempt dies just before its n-th flush, rename or removal; attempts add up to the whole run."""
+    if finishing:
+        stop_after(4, plan)
+    attempts = 0
+    while die_at(attempts + 1, plan):
+        attempts += 1
+        assert attempts < 60, "no attempt gets to the end"
+    assert attempts >= 15
+    assert_same_run(folder_of(plan), unbroken)
+
+
+def die_at(moment: int, plan: Plan) -> bool:
+    """Play in a forked process that kills itself at its *moment*-th touch of the disk; whether it came so far."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            touched = 0
+
+            def deadly(act: Callable[..., Any]) -> Callable[..., Any]:
+                def touch(*arguments: Any, **more: Any) -> Any:
+                    nonlocal touched
+                    touched += 1
+                    if touched == moment:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    return act(*arguments, **more)
+
+                return touch
+
+            os.fsync = deadly(os.fsync)
+            for act in ("replace", "unlink"):
+                setattr(Path, act, deadly(getattr(Path, act)))
+            play(plan)
+            status = 0
+        finally:
+            os._exit(status)  # the parent's tests are not this process's to end
+    _, ended = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(ended) or os.WEXITSTATUS(ended) == 0
+    return os.WIFSIGNALED(ended)
+
+
+def command(settings: Mapping[str, Any], out: Path) -> list[str]:
+    words = [word for key, value in settings.items() for word in (f"--{key.replace('_', '-')}", str(value))]
+    return ["run", *words, "--keep-optimizer", "--out", str(out)]
+
+
+def started(words: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "fedbm", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def wait_for(text: str, process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    assert any(text in line for line in process.stdout), process.communicate()
+
+
+def test_killed_in_earnest(tiny_fedbm: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Other processes, killed at moments nobody chose; this one ends the run by the same command."""
+    settings = {**tiny_fedbm, "rounds": 9}
+    words = command(settings, tmp_path / "broken")
+    moments = random.Random(3)
+    for seen in ("round 2/", "round 6/"):
+        process = started(words)
+        wait_for(seen, process)
+        time.sleep(moments.uniform(0, 0.1))
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL, "the run was over before it could be killed"
+    assert main(words) == 0
+    found = re.search(r"going on after round (\d)", capsys.readouterr().out)
+    assert found
+    assert int(found[1]) >= 6
+    whole = plan_of(settings, tmp_path / "whole", keep_optimizer=True)
+    play(whole)
+    assert_same_run(folder_of(whole), tmp_path / "broken" / whole.id)
+    environment = json.loads((tmp_path / "broken" / whole.id / "environment.json").read_text())
+    assert environment["command"].startswith("fedbm run --data ")
+
+
+def test_interrupted_and_refused(
+    tiny_fedbm: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While one process works on a run another is refused; Ctrl-C ends the first, and what it leaves can be resumed."""
+    settings = {**tiny_fedbm, "rounds": 1000}
+    words = command(settings, tmp_path)
+    process = started(words)
+    wait_for("round 2/", process)
+    assert main(words) == 2
+    refusal = capsys.readouterr().err
+    assert refusal.startswith("fedbm: another process is working on ")
+    assert refusal.count("\n") == 1
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 130
+    assert err == "fedbm: interrupted; the same command goes on from the last whole round\n"
+    plan = plan_of(settings, tmp_path, keep_optimizer=True)
+    folder = folder_of(plan)
+    found = load_checkpoint(folder, plan.id, "cpu")
+    assert found is not None
+    assert not list(folder.rglob(".*.part"))
+    assert play(plan, until=lambda event: True)[0].round == found[1].round + 1
+
+
+def stop_after(number: int, plan: Plan) -> Path:
+    play(plan, until=after_round(number))
+    return folder_of(plan)
+
+
+def test_half_a_line_and_leftovers(plan: Plan, unbroken: Path) -> None:
+    folder = stop_after(2, plan)
+    with (folder / "rounds.jsonl").open("ab") as stream:
+        stream.write(b'{"round": 3, "why": "\xc3')
+    for place in (folder, folder / "clients"):
+        (place / ".0-3.safetensors.4242.part").write_bytes(b"half")
+    play(plan)
+    assert_same_run(folder, unbroken)
+
+
+def test_a_damaged_checkpoint_is_refused_and_nothing_is_lost(
+    plan: Plan,
+    unbroken: Path,
+    tiny_fedbm: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = stop_after(2, plan)
+    checkpoint = folder / "checkpoint.safetensors"
+    whole = checkpoint.read_bytes()
+    checkpoint.write_bytes(whole[: len(whole) // 2])
+    before = contents(folder)
+    assert main(command(tiny_fedbm, folder.parent)) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"fedbm: cannot read {checkpoint}: ")
+    assert err.endswith("; put the file back, or remove it to start this run over\n")
+    assert err.count("\n") == 1
+    assert contents(folder) == before
+    checkpoint.write_bytes(whole)
+    play(plan)
+    assert_same_run(folder, unbroken)
+
+
+def test_without_its_checkpoint_a_run_starts_over(plan: Plan, unbroken: Path) -> None:
+    folder = stop_after(2, plan)
+    (folder / "checkpoint.safetensors").unlink()
+    assert play(plan)[0].round == 1
+    assert_same_run(folder, unbroken)
+
+
+def test_a_lost_line_is_noticed(plan: Plan) -> None:
+    folder = stop_after(3, plan)
+    lines = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)
+    (folder / "rounds.jsonl").write_text("".join(lines[:1] + lines[2:]))
+    with pytest.raises(FedBMError, match=r"should hold rounds 1 to 3, .* but holds 2 of them; put the file back, or"):
+        play(plan)
+
+
+@pytest.mark.parametrize("lost", ["summary.json", "model.safetensors"])
+def test_only_finishing_is_left_to_do(plan: Plan, unbroken: Path, lost: str) -> None:
+    """Killed while the results were written, before or after the best state became the model; or a summary removed."""
+    folder = stop_after(4, plan)
+    if lost == "summary.json":
+        play(plan)
+        (folder / lost).unlink()
+    assert play(plan) == []
+    assert_same_run(folder, unbroken)
+
+
+@pytest.mark.parametrize("where", ["checkpoint", "line"])
+def test_a_full_disk(plan: Plan, unbroken: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = stop_after(2, plan)
+    checkpoint = (folder / "checkpoint.safetensors").read_bytes()
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    write, opening = Path.write_bytes, Path.open
+
+    def write_bytes(path: Path, data: bytes) -> int:
+        if "checkpoint" in path.name:
+            write(path, data[:100])
+            raise full
+        return write(path, data)
+
+    def open_(path: Path, mode: str = "r", **more: Any) -> Any:
+        if mode == "a":
+            raise full
+        return opening(path, mode, **more)
+
+    with monkeypatch.context() as patch:
+        if where == "checkpoint":
+            patch.setattr(Path, "write_bytes", write_bytes)
+        else:
+            patch.setattr(Path, "open", open_)
+        with pytest.raises(FedBMError) as caught:
+            play(plan)
+    name = "checkpoint.safetensors" if where == "checkpoint" else "rounds.jsonl"
+    assert str(caught.value) == (
+        f"cannot write {folder / name}: No space left on device; free some space or choose another folder"
+    )
+    assert (folder / "checkpoint.safetensors").read_bytes() == checkpoint
+    assert not list(folder.rglob(".*.part"))
+    play(plan)
+    assert_same_run(folder, unbroken)
+
+
+def test_a_folder_that_cannot_be_written(
+    tiny: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "out").write_text("a file, no folder")
+    assert main(command(tiny, tmp_path / "out")) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"fedbm: cannot write {tmp_path / 'out'}")
+    assert err.endswith("; free some space or choose another folder\n")
+
+
+def test_seconds_add_up_over_interruptions(plan: Plan) -> None:
+    folder = stop_after(2, plan)
+    play(plan)
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["seconds"] == pytest.approx(sum(line["seconds"]["total"] for line in lines))
+    assert summary["bytes"]["sent"] == sum(line["bytes"]["sent"] for line in lines)
+    assert timeless(summary) != summary
+    assert simulation.run_path(plan) == folder

@@ -1,0 +1,93 @@
+"""Play runs in the tests' own process, stop them where wanted, and compare what they leave on disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedbm.config import make_config, nest
+from fedbm.engine.checkpoint import load_tensors
+from fedbm.engine.rounds import Event
+from fedbm.methods.base import Method
+from fedbm.plan import Plan, make_plan
+
+simulation = importlib.import_module("fedbm.simulate")  # fedbm.simulate is the function of that name
+
+
+def plan_of(settings: Mapping[str, Any], out: Path, own: Method | None = None, **more: Any) -> Plan:
+    config = make_config(nest({**settings, **more, "out": str(out)}))
+    return make_plan(config if own is None else dataclasses.replace(config, method=own))
+
+
+def folder_of(plan: Plan) -> Path:
+    return simulation.run_path(plan)
+
+
+def play(plan: Plan, until: Callable[[Event], bool] = lambda event: False) -> list[Event]:
+    """Run to the end, or stop for good at the first event *until* accepts, as a driver may."""
+    seen = []
+    rounds = simulation.run(plan)
+    for event in rounds:
+        seen.append(event)
+        if until(event):
+            rounds.close()
+    return seen
+
+
+def after_round(number: int) -> Callable[[Event], bool]:
+    return lambda event: event.record is not None and event.round == number
+
+
+def timeless(value: Any) -> Any:
+    """*value* without what no two runs share: the seconds it took."""
+    if isinstance(value, dict):
+        return {key: timeless(item) for key, item in value.items() if key != "seconds"}
+    return [timeless(item) for item in value] if isinstance(value, list) else value
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file's bytes; the lock, always empty, left out."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != "lock"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def assert_same_run(left: Path, right: Path) -> None:
+    """Every file of both, tensors bit for bit; but for seconds, the environment and where it was written."""
+    assert sorted(contents(left)) == sorted(contents(right))
+    for name in contents(left):
+        a, b = left / name, right / name
+        if name.endswith(".safetensors") and name != "concepts.safetensors":
+            assert_same_tensors(a, b)
+        elif name.endswith(".jsonl"):
+            assert records_of(a) == records_of(b)
+        elif name == "config.toml":
+            assert without_out(a) == without_out(b)
+        elif name == "environment.json":
+            continue
+        elif name.endswith(".json"):
+            assert timeless(json.loads(a.read_text())) == timeless(json.loads(b.read_text())), name
+        else:
+            assert a.read_bytes() == b.read_bytes(), name
+
+
+def assert_same_tensors(left: Path, right: Path) -> None:
+    (a, notes_a), (b, notes_b) = load_tensors(left), load_tensors(right)
+    assert a.keys() == b.keys()
+    for name, value in a.items():
+        assert value.dtype == b[name].dtype, f"{left.name}: {name}"
+        assert torch.equal(value, b[name]), f"{left.name}: {name} differs"
+    assert timeless(notes_a) == timeless(notes_b)
+
+
+def records_of(path: Path) -> list[Any]:
+    return [timeless(json.loads(line)) for line in path.read_text().splitlines()]
+
+
+def without_out(path: Path) -> list[str]:
+    return [line for line in path.read_text().splitlines() if not line.startswith(("out =", "checkpoint_every ="))]

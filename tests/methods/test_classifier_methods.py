@@ -1,0 +1,300 @@
+"""FedRep, FedROD, FedNH, FedProto, FedETF and central training: their formulas by hand and their identities."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from test_gradient_methods import image_data
+
+from fedbm.engine.local import central_passes
+from fedbm.errors import FedBMError
+from fedbm.methods import Central, FedAvg, FedETF, FedNH, FedProto, FedRep, FedROD
+from fedbm.methods.base import Batch, Facts, Upload, copy_state, load_state, train_only
+from fedbm.methods.fedetf import simplex_frame
+from fedbm.methods.priors import log_prior
+from fedbm.options import TrainOptions
+from small import linear_task, play, samples, task
+
+TRAIN = TrainOptions(batch=4)
+
+
+def fold(method, server, uploads, clients=10):
+    folding = method.fold(server, clients)
+    next(folding)
+    for upload in uploads:
+        folding.send(upload)
+    with pytest.raises(StopIteration) as end:
+        folding.send(None)
+    return end.value.value
+
+
+# --- label priors ---------------------------------------------------------------------------------------------------
+
+
+def test_log_prior_by_hand():
+    like = torch.zeros((), dtype=torch.float64)
+    assert log_prior((4, 0, 1), "mask", like).tolist() == [math.log(4), -math.inf, 0.0]
+    assert log_prior((4, 0, 1), "one", like).tolist() == [math.log(4), 0.0, 0.0]
+    assert log_prior((4, 0, 1), "one", like, strength=2.0).tolist() == [2 * math.log(4), 0.0, 0.0]
+    assert log_prior((4, 0, 1), "mask", like, strength=0.0).tolist() == [0.0, 0.0, 0.0], "γ = 0 masks nothing"
+
+
+# --- FedRep ---------------------------------------------------------------------------------------------------------
+
+
+def test_fedrep_trains_the_head_on_a_still_body_then_the_body_under_a_still_head():
+    method, data = FedRep(), image_data(1)
+    server, states, uploads = play(method, task(), TrainOptions(batch=5, momentum=0.0, weight_decay=0.0), data)
+    model = method.model(task())
+    images, labels = data[0].batch(torch.arange(3).repeat(2)[:5])
+    assert data[0].indices.numel() == 3
+    # by hand, with torch alone: one epoch is one step of 5 samples (3 wrapped)
+    from fedbm.engine.local import epoch_plan
+    from fedbm.seeds import torch_rng
+
+    for phase, parts in ((0, ("head",)), (1, ("body",))):
+        trained = [p for _, p in train_only(model, parts)]
+        plan = epoch_plan(3, 5, torch_rng(0, "client", 1, 0, phase, 0, "order"))
+        images, labels = data[0].batch(plan[0])
+        loss = F.cross_entropy(model(images), labels)
+        for p, g in zip(trained, torch.autograd.grad(loss, trained), strict=True):
+            p.data -= 0.01 * g
+        if phase == 0:
+            assert torch.equal(model.body.bn.running_mean, torch.zeros(6)), "the frozen body's statistics stay"
+    assert torch.allclose(server["body.conv.weight"], model.body.conv.weight, atol=1e-7)
+    assert torch.allclose(states[0]["head.weight"], model.head.weight, atol=1e-7)
+    assert not torch.equal(server["body.bn.running_mean"], torch.zeros(6))
+    assert all(name.startswith("body.") for name in uploads[0].state), "the head is in no upload"
+    assert all(name.startswith("body.") for name in server)
+
+
+def test_fedrep_scores_the_mean_head_or_lets_heads_vote():
+    server, clients = (
+        {"body.w": torch.zeros(1)},
+        {
+            1: {"head.weight": torch.tensor([1.0])},
+            5: {"head.weight": torch.tensor([3.0]), "optimizer.0.momentum_buffer.head.weight": torch.tensor([9.0])},
+        },
+    )
+    [mean] = FedRep().global_states(server, clients)
+    assert mean == {"body.w": torch.zeros(1), "head.weight": torch.tensor([2.0])}
+    vote = FedRep(common_head="vote")
+    assert vote.ensemble
+    assert [s["head.weight"].item() for s in vote.global_states(server, clients)] == [1.0, 3.0]
+
+
+# --- FedROD ---------------------------------------------------------------------------------------------------------
+
+
+def rod():
+    method = FedROD()
+    model = method.model(task())
+    context = method.begin(model, method.server_init(model), method.client_init(task(), None), Facts(0, 4, (3, 1, 0)))
+    images, _ = image_data(1)[0].batch(torch.arange(3))
+    return method, model, context, Batch(images, torch.tensor([0, 1, 0]))
+
+
+def test_fedrod_losses_by_hand():
+    method, model, context, batch = rod()
+    train_only(model, ("body", "head", "personal"))
+    model.eval()
+    terms = method.loss(model, batch, context)
+    features = model.body(batch.images)
+    generic = model.head(features)
+    balanced = generic + torch.tensor([math.log(3), 0.0, -math.inf])
+    assert terms["generic"].item() == pytest.approx(F.cross_entropy(balanced, batch.labels).item(), abs=1e-6)
+    personal = F.cross_entropy(generic + model.personal(features), batch.labels)
+    assert terms["personal"].item() == pytest.approx(personal.item(), abs=1e-6)
+
+
+def test_fedrods_personal_loss_reaches_the_personal_head_alone():
+    method, model, context, batch = rod()
+    train_only(model, ("body", "head", "personal"))
+    method.loss(model, batch, context)["personal"].backward()
+    assert {n for n, p in model.named_parameters() if p.grad is not None} == {"personal.weight", "personal.bias"}
+    model.zero_grad()
+    method.loss(model, batch, context)["generic"].backward()
+    assert {n.partition(".")[0] for n, p in model.named_parameters() if p.grad is not None} == {"body", "head"}
+
+
+def test_fedrods_personal_head_changes_no_global_score():
+    method = FedROD()
+    model = method.model(task())
+    server = method.server_init(model)
+    images, _ = image_data(1)[0].batch(torch.arange(3))
+    [state] = method.global_states(server, {0: {"personal.weight": torch.full((3, 6), 50.0)}})
+    load_state(model, state)
+    model.eval()
+    assert torch.equal(method.logits(model, images), model.head(model.body(images)))
+    load_state(model, method.personal_state(server, {"personal.bias": torch.tensor([0.0, 0.0, 99.0])}))
+    assert method.logits(model, images).argmax(1).tolist() == [2, 2, 2]
+
+
+def test_a_client_with_one_class_has_no_generic_loss_when_absent_classes_are_masked():
+    for absent, zero in (("mask", True), ("one", False)):
+        method = FedROD(absent=absent)
+        model = method.model(task())
+        context = method.begin(model, method.server_init(model), {}, Facts(0, 4, (0, 4, 0)))
+        images, _ = image_data(1)[0].batch(torch.arange(3))
+        loss = method.loss(model, Batch(images, torch.tensor([1, 1, 1])), context)["generic"].item()
+        assert (loss == 0) == zero
+
+
+# --- FedNH ----------------------------------------------------------------------------------------------------------
+
+
+def test_fednh_starts_with_orthonormal_rows_and_scale_20():
+    head = FedNH().model(task()).head
+    assert torch.allclose(head.weight @ head.weight.T, torch.eye(3), atol=1e-6)
+    assert head.scale.item() == 20
+    assert [name for name, _ in head.named_parameters()] == ["scale"]
+    features = torch.tensor([[3.0, 0, 0, 0, 0, 0]])
+    assert torch.allclose(head(features), 20 * head.weight[:, 0][None], atol=1e-5)
+    with pytest.raises(FedBMError, match="needs as many features as classes; the body has 2, not 3"):
+        FedNH().model(linear_task(2, 3, 2))
+
+
+def test_fednh_update_by_hand():
+    """ρ = 0.5. Class 0: r = 2·(0,1) + 2·(0,1), n = 4 → norm(½(1,0) + ½(0,1)) = (1,1)/√2. Class 1: nobody, stays."""
+    server = {"head.weight": torch.eye(2), "head.scale": torch.tensor(20.0), "body.w": torch.tensor([0.0])}
+    uploads = [
+        Upload(
+            i,
+            n,
+            {
+                "body.w": torch.tensor([value]),
+                "head.scale": torch.tensor(scale),
+                "fednh.sums": torch.tensor([[0.0, 2.0], [0.0, 0.0]]),
+                "fednh.counts": torch.tensor([2.0, 0.0]),
+            },
+        )
+        for i, n, value, scale in ((0, 1, 1.0, 10.0), (1, 9, 3.0, 20.0))
+    ]
+    new = fold(FedNH(rho=0.5), server, uploads)
+    assert torch.allclose(new["head.weight"], torch.tensor([[0.5**0.5, 0.5**0.5], [0.0, 1.0]]))
+    assert new["body.w"].item() == 2.0, "plain mean, whatever the sizes"
+    assert new["head.scale"].item() == 15.0
+
+
+def test_fednh_uploads_counts_times_unit_means_and_no_classifier():
+    method, data = FedNH(), image_data(2)
+    server, _, uploads = play(method, task(), TRAIN, data, rounds=2)
+    assert torch.allclose(server["head.weight"].norm(dim=1), torch.ones(3), atol=1e-6), "rows stay unit length"
+    for upload, own in zip(uploads, data, strict=True):
+        counts = own.labels.bincount(minlength=3)
+        assert "head.weight" not in upload.state
+        assert torch.equal(upload.state["fednh.counts"], counts.float())
+        assert torch.allclose(upload.state["fednh.sums"].norm(dim=1), counts.float(), atol=1e-4)
+
+
+# --- FedProto -------------------------------------------------------------------------------------------------------
+
+
+def test_fedproto_loss_by_hand():
+    method = FedProto(lambda_proto=2.0)
+    model = method.model(linear_task(2, 2, 2))
+    load_state(model, {"prototypes.value": torch.tensor([[1.0, 1.0], [0.0, 0.0]])})
+    model.prototypes.known[0] = True
+    batch = Batch(torch.tensor([[3.0, 1.0], [5.0, 5.0]]).view(2, 1, 1, 2), torch.tensor([0, 1]))
+    terms = method.loss(model, batch, {})
+    # sample 0: ((3−1)² + 0²)/2 = 2; sample 1: its class has no prototype; mean over the batch 1; times λ
+    assert terms["prototype"].item() == pytest.approx(2.0)
+    logits = model.head(batch.images.flatten(1))
+    assert terms["cross_entropy"].item() == pytest.approx(F.cross_entropy(logits, batch.labels).item())
+
+
+def test_fedproto_prototypes_by_hand():
+    """Class 0: (1·2 + 3·6)/4 = 5; class 1: only client 1; class 2: nobody this round, keeps its own."""
+    method = FedProto()
+    server = {"prototypes.value": torch.tensor([[9.0], [9.0], [7.0]]), "prototypes.known": torch.tensor([0, 0, 1]) > 0}
+    uploads = [
+        Upload(0, 1, {"fedproto.means": torch.tensor([[2.0], [0], [0]]), "fedproto.counts": torch.tensor([1.0, 0, 0])}),
+        Upload(1, 5, {"fedproto.means": torch.tensor([[6.0], [4], [0]]), "fedproto.counts": torch.tensor([3.0, 2, 0])}),
+    ]
+    new = fold(method, server, uploads)
+    assert new["prototypes.value"].flatten().tolist() == [5.0, 4.0, 7.0]
+    assert new["prototypes.known"].tolist() == [True, True, True]
+
+
+def test_fedproto_predicts_the_nearest_known_prototype():
+    method = FedProto()
+    model = method.model(linear_task(2, 3, 2))
+    model.prototypes.value.copy_(torch.tensor([[0.0, 0.0], [4.0, 0.0], [1.0, 1.0]]))
+    model.prototypes.known.copy_(torch.tensor([True, True, False]))
+    images = torch.tensor([[1.0, 1.0], [3.0, 0.0]]).view(2, 1, 1, 2)
+    logits = method.logits(model, images)
+    assert torch.allclose(logits[:, :2], torch.tensor([[-2.0, -10.0], [-9.0, -1.0]]), atol=1e-5)
+    assert logits[:, 2].tolist() == [-math.inf] * 2
+
+
+def test_fedproto_sends_no_weights_and_clients_differ():
+    method = FedProto()
+    server, states, uploads = play(method, task(), TRAIN, image_data(2), rounds=2)
+    assert set(server) == {"prototypes.value", "prototypes.known"}
+    assert set(uploads[0].state) == {"fedproto.means", "fedproto.counts"}
+    assert sum(v.numel() for v in uploads[0].state.values()) == 3 * 6 + 3
+    assert not torch.equal(states[0]["body.conv.weight"], states[1]["body.conv.weight"])
+    assert len(list(method.global_states(server, states))) == 2
+
+
+# --- FedETF ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("classes", [2, 3, 8, 62])
+def test_frame_has_the_simplex_angles(classes):
+    frame = simplex_frame(classes, torch.Generator().manual_seed(0)).double()
+    expected = torch.full((classes, classes), -1 / (classes - 1), dtype=torch.float64).fill_diagonal_(1.0)
+    assert torch.allclose(frame.T @ frame, expected, atol=1e-6)
+
+
+def test_fedetf_loss_by_hand_and_frozen_frame():
+    method = FedETF()
+    model = method.model(task())
+    server = method.server_init(model)
+    context = method.begin(model, server, {}, Facts(0, 6, (4, 2, 0)))
+    model.head.scale.data.fill_(3.0)
+    images, _ = image_data(1)[0].batch(torch.arange(3))
+    labels = torch.tensor([0, 1, 0])
+    model.eval()
+    g = F.normalize(model.project(model.body(images)), dim=1)
+    logits = 3.0 * g @ model.head.frame + torch.tensor([math.log(4), math.log(2), -math.inf])
+    found = method.loss(model, Batch(images, labels), context)["cross_entropy"]
+    assert found.item() == pytest.approx(F.cross_entropy(logits, labels).item(), abs=1e-6)
+    assert torch.allclose(method.logits(model, images), g @ model.head.frame)
+    parts = method.parts(server, 4)
+    assert parts["frame"].version == 0
+    assert "head.frame" not in parts["model"].state
+    new, _, uploads = play(method, task(), TRAIN, image_data(2))
+    assert torch.equal(new["head.frame"], server["head.frame"])
+    assert "head.frame" not in uploads[0].state
+
+
+# --- central --------------------------------------------------------------------------------------------------------
+
+
+def test_central_is_one_client_at_ratio_one_with_kept_optimiser():
+    data = samples([[i % 7, i % 5] for i in range(12)], [i % 3 for i in range(12)])
+    train = TrainOptions(batch=4, epochs=2, keep_optimizer=True, ratio=1.0)
+    one, _, _ = play(FedAvg(), linear_task(2, 3, 1), train, [data], rounds=3)
+    all_in_one, _, _ = play(Central(), linear_task(2, 3, 1), train, [data], rounds=3)
+    assert all(torch.equal(one[name], all_in_one[name]) for name in one)
+
+
+def test_central_passes_go_on_over_rounds():
+    """n = 10, B = 4: three steps a pass; ⌊2 · 0.5 · 10 / 4⌋ = 2 steps a round."""
+    train = TrainOptions(batch=4, epochs=2, ratio=0.5)
+    rounds = [[(o, e, s.start, s.stop) for o, e, s in central_passes(train, r, 10)] for r in (1, 2, 3, 4)]
+    assert rounds == [
+        [(1, 0, 0, 2)],
+        [(1, 0, 2, 3), (1, 1, 0, 1)],
+        [(1, 1, 1, 3)],
+        [(2, 0, 0, 2)],
+    ]
+
+
+def test_initial_states_agree_where_methods_share_a_part():
+    heads = [copy_state(m.model(task()), ("head",))["head.weight"] for m in (FedAvg(), FedRep(), FedROD(), FedProto())]
+    assert all(torch.equal(heads[0], head) for head in heads)
+    bodies = [copy_state(m.model(task()), ("body",))["body.conv.weight"] for m in (FedAvg(), FedNH(), FedETF())]
+    assert all(torch.equal(bodies[0], body) for body in bodies)

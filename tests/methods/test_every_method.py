@@ -1,0 +1,123 @@
+"""What must hold for all eleven: the contract, gradients, both optimisers, both norms, partial participation, resuming."""
+
+import dataclasses
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from test_gradient_methods import image_data
+
+import fedbm
+from fedbm.config import make_config, nest
+from fedbm.methods import METHODS, Method
+from fedbm.methods.base import Batch, Facts, placed, train_only
+from fedbm.plan import make_plan
+from fedbm.results.runs import read_run
+from fedbm.simulate import run, run_path
+from small import TinyBody, task
+
+TINY = {"data": "digits", "size": 16, "width": 4, "batch": 32, "clients": 4, "beta": 0.5, "rounds": 2}
+FEDBM = {"generator_width": 8, "generator_steps": 3, "generator_every": 1, "generator_batch": 8, "pseudo_batch": 8}
+
+
+def settings(name, **more):
+    return {**TINY, "method": name, **(FEDBM if name == "fedbm" else {}), **more}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_fulfils_the_contract_and_documents_itself(name):
+    method = METHODS[name]()
+    assert isinstance(method, Method)
+    assert METHODS[method.name] is type(method)
+    assert set(method.shares) <= {field.name for field in dataclasses.fields(Facts)}
+    module = __import__(type(method).__module__, fromlist=["__doc__"])
+    assert "Reference:" in module.__doc__ or name == "central"
+    for field in dataclasses.fields(method):
+        assert field.metadata["meaning"]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_gradient_of_the_local_loss(name):
+    """Against central differences in float64, along a random direction in each parameter the phase trains."""
+    method = METHODS[name]()
+    model = method.model(task()).double()
+    server = {k: v.double() if v.is_floating_point() else v for k, v in method.server_init(model).items()}
+    facts = Facts(0, 6, (3, 2, 1))
+    client = {k: v.double() for k, v in method.client_init(task(), facts).items()}
+    received = {k: v for part in method.parts(server, 1).values() for k, v in part.state.items()}
+    context = method.begin(model, received, client, facts)
+    if name == "fedproto":  # after a first round, so that the prototype term counts
+        model.prototypes.known.fill_(True)
+    images, labels = image_data(1)[0].batch(torch.arange(3))
+    draws = method.draws(model, task(), received, 1, torch.Generator().manual_seed(0))
+    batch = Batch(images.double(), labels, {k: v[0] for k, v in placed(draws, model.body.conv.weight).items()})
+    for phase in method.phases(1):
+        trained = train_only(model, phase.train)
+        model.eval()  # running statistics must not move between evaluations
+
+        def value():
+            return sum(method.loss(model, batch, context).values())
+
+        gradients = torch.autograd.grad(value(), [p for _, p in trained])
+        rng = torch.Generator().manual_seed(1)
+        for (_, parameter), gradient in zip(trained, gradients, strict=True):
+            direction = torch.randn(parameter.shape, generator=rng, dtype=torch.float64)
+            with torch.no_grad():
+                values = []
+                for sign in (1, -1):
+                    parameter += sign * 1e-6 * direction
+                    values.append(value().item())
+                    parameter -= sign * 1e-6 * direction
+            slope = (gradient * direction).sum().item()
+            if name == "fedrod":  # sg(): the personal term's value depends on what its gradient must not reach
+                continue
+            assert (values[0] - values[1]) / 2e-6 == pytest.approx(slope, rel=1e-4, abs=1e-7)
+
+
+@pytest.mark.parametrize(("optimizer", "norm"), [("sgd", "batch"), ("adam", "group")])
+@pytest.mark.parametrize("name", METHODS)
+def test_runs_with_either_optimiser_and_norm_at_half_participation(name, optimizer, norm, tmp_path):
+    more = {"lambda_dis": 0} if name == "fedbm" and norm == "group" else {}
+    chosen = settings(name, optimizer=optimizer, norm=norm, lr=0.01 if optimizer == "sgd" else 0.001, out=str(tmp_path))
+    plan = make_plan(make_config(nest({**chosen, **more})))
+    for _ in run(plan):
+        pass
+    done = read_run(run_path(plan))
+    assert [len(r["selected"]) for r in done.rounds] == [1 if name == "central" else 2] * 2
+    assert all(r["dropped"] == [] for r in done.rounds)
+    assert 0 <= done.summary["best"]["f1"] <= 1
+    personal = done.summary["personal"]["last"]
+    assert (personal is not None) == (name in ("fedrep", "fedrod", "fedproto"))
+    assert (done.summary["bytes"]["sent"] == 0) == (name == "central")
+
+
+@pytest.mark.parametrize("name", ["feddyn", "scaffold", "fedrep", "fedrod", "fedproto", "central"])
+def test_client_state_survives_an_interruption_bit_for_bit(name, tmp_path):
+    results = []
+    for folder, stops in (("whole", False), ("stopped", True)):
+        config = make_config(nest(settings(name, rounds=3, keep_optimizer=True, out=str(tmp_path / folder))))
+        plan = make_plan(config)
+        if stops:
+            playing = run(plan)
+            for event in playing:
+                if event.record is not None and event.round == 2:
+                    break
+            playing.close()
+        for _ in run(make_plan(config)):
+            pass
+        path = run_path(plan)
+        states = {p.name: load_file(p) for p in sorted(path.glob("clients/*.safetensors"))}
+        results.append(({"model": load_file(path / "model.safetensors"), **states}, read_run(path).summary["best"]))
+    (whole, best), (stopped, best_again) = results
+    assert best == best_again
+    assert whole.keys() == stopped.keys()
+    assert len(whole) > 1
+    for file, tensors in whole.items():
+        assert all(torch.equal(value, stopped[file][name]) for name, value in tensors.items())
+
+
+def test_a_body_of_ones_own_serves_every_method(tmp_path):
+    for name in METHODS:
+        options = {k: v for k, v in settings(name, rounds=1, out=str(tmp_path)).items() if k not in ("data", "method")}
+        done = fedbm.simulate("digits", method=name, body=lambda: TinyBody(features=12), **options)
+        assert done.finished

@@ -1,0 +1,177 @@
+"""Runs read, put together and put into words: what is averaged with what, and what is said about it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from fake_runs import METRICS, edit, fake_run, plain, scored, two_methods
+
+from fedbm.errors import FedBMError
+from fedbm.results.compare import Group, compare
+from fedbm.results.fairness import findings
+from fedbm.results.runs import read_run, read_runs
+from fedbm.results.tables import lines, markdown_table
+from fedbm.results.wording import headline, percent, points, seed_by_seed
+
+
+def only_group(runs: list[Path]) -> Group:
+    (group,) = compare(read_runs(runs))
+    return group
+
+
+def test_central_is_not_best_even_on_a_tie(tmp_path: Path) -> None:
+    group = only_group([run for method in ("central", "fedavg", "fedbm") for run in scored(tmp_path, method, [0.7])])
+    assert [line.cells[1].best for line in lines(group, "best")] == [False, True, True]
+
+
+def test_markdown_table_worked_by_hand(tmp_path: Path) -> None:
+    flat = dict.fromkeys(METRICS, 0.5)
+    runs = [fake_run(tmp_path, "fedavg", s, rounds=2, best=flat | {"f1": f1}) for s, f1 in enumerate((0.6, 0.8))]
+    runs.append(fake_run(tmp_path, "fedbm", 0, rounds=2, best=flat | {"auc": None, "f1": 0.9}))
+    runs.append(fake_run(tmp_path, "fedbm", 1, rounds=2, done=1))
+    for run in runs[:3]:
+        edit(run / "summary.json", last={"round": 2, **flat})
+    assert markdown_table(runs).splitlines() == [
+        "**digits, Dirichlet β\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}0.05, 10 clients**",
+        "",
+        "| Method | Seeds | Accuracy | Macro-F1 | AUC | Recall | Precision "
+        "| Accuracy, last round | Macro-F1, last round |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| FedAvg | 2 | **50.0 ± 0.0** | 70.0 ± 14.1 | 50.0 ± 0.0 | **50.0 ± 0.0** | **50.0 ± 0.0** "
+        "| **50.0 ± 0.0** | **50.0 ± 0.0** |",
+        "| FedBM | 1 | **50.0** | **90.0** | – | **50.0** | **50.0** | **50.0** | **50.0** |",
+        "",
+        "Unfinished: FedBM, seed 1, 1 of 2 rounds.",
+    ]
+
+
+def test_the_headline_worked_by_hand(tmp_path: Path) -> None:
+    """Differences by seed: 0.20, 0.16, 0.12."""
+    group = only_group(scored(tmp_path, "fedavg", [0.70, 0.75, 0.80]) + scored(tmp_path, "fedbm", [0.90, 0.91, 0.92]))
+    assert plain(headline(group)) == ("FedBM reaches 91.0 ± 1.0 % macro-F1 against FedAvg’s 75.0 ± 5.0 % (3 seeds).")
+    assert seed_by_seed(group) == ("Seed by seed the difference is +16.0 points on average, from +12.0 to +20.0.")
+
+
+def test_the_same_words_when_fedbm_is_worse(tmp_path: Path) -> None:
+    group = only_group(scored(tmp_path, "fedavg", [0.80, 0.82]) + scored(tmp_path, "fedbm", [0.70, 0.70]))
+    assert plain(headline(group)).startswith("FedBM reaches 70.0 ± 0.0 % macro-F1 against FedAvg’s 81.0 ± 1.4 %")
+    assert "−11.0 points" in seed_by_seed(group)
+
+
+def test_the_rival_is_the_best_other_method_not_a_variant_nor_central(tmp_path: Path) -> None:
+    runs = scored(tmp_path, "fedavg", [0.5]) + scored(tmp_path, "fedprox", [0.6]) + scored(tmp_path, "central", [0.99])
+    runs += scored(tmp_path, "fedbm", [0.9]) + scored(tmp_path, "fedbm", [0.95], options={"generator": False})
+    assert plain(headline(only_group(runs))) == (
+        "FedBM reaches 90.0 % macro-F1 against FedProx’s 60.0 %, the best of the other 2 "
+        "(one seed, which shows no spread)."
+    )
+
+
+def test_headlines_with_little_to_say(tmp_path: Path) -> None:
+    alone = scored(tmp_path / "1", "fedavg", [0.5, 0.7])
+    assert plain(headline(only_group(alone))) == (
+        "FedAvg reaches 60.0 ± 14.1 % macro-F1 (2 seeds); no other method stands beside it."
+    )
+    uneven = alone + scored(tmp_path / "1", "fedbm", [0.8])
+    assert plain(headline(only_group(uneven))).endswith("(1 against 2 seeds).")
+    assert seed_by_seed(only_group(uneven)) == ""
+    assert headline(only_group([fake_run(tmp_path / "2", done=1)])) == "No run has finished, so there is no result yet."
+
+
+def test_numbers_in_words() -> None:
+    assert (percent(0.91249), percent(-0.0002)) == ("91.2", "0.0")
+    assert (points(0.1), points(-0.031), points(-0.0001)) == ("+10.0", "−3.1", "+0.0")
+
+
+def test_runs_are_grouped_by_data_and_partition(tmp_path: Path) -> None:
+    runs = [
+        fake_run(tmp_path, rounds=2),
+        fake_run(tmp_path, rounds=2, beta=0.1),
+        fake_run(tmp_path, rounds=2, beta=None),
+        fake_run(tmp_path, rounds=2, clients=4),
+        fake_run(tmp_path, rounds=2, data="pbc"),
+    ]
+    assert [plain(group.title) for group in compare(read_runs(runs))] == [
+        "digits, Dirichlet β = 0.05, 10 clients",
+        "digits, Dirichlet β = 0.05, 4 clients",
+        "digits, Dirichlet β = 0.1, 10 clients",
+        "digits, dealt evenly, 10 clients",
+        "pbc, Dirichlet β = 0.05, 10 clients",
+    ]
+
+
+def test_runs_that_differ_in_more_than_the_seed_are_not_averaged(tmp_path: Path) -> None:
+    runs = [fake_run(tmp_path / lr, rounds=2, train={"lr": float(lr)}) for lr in ("0.01", "0.1")]
+    group = only_group(runs)
+    assert [row.name for row in group.rows] == ["FedBM · train.lr=0.01", "FedBM · train.lr=0.1"]
+    assert any("differ in more than the method: train.lr (0.01, 0.1)" in found.sentence for found in findings(group))
+
+
+def test_rows_follow_the_methods_and_a_method_comes_before_its_variants(tmp_path: Path) -> None:
+    options = [{"generator_width": 32, "generator": False}, {"generator_width": 32}, {"generator": False, "a": 1}]
+    runs = [fake_run(tmp_path, "fedbm", rounds=2, options=one) for one in options]
+    runs += [fake_run(tmp_path, method, rounds=2) for method in ("mine", "fedavg")]
+    names = [row.name for row in only_group(runs).rows]
+    assert names[0] == "FedAvg"
+    assert names[1] == "FedBM · generator_width=32"
+    assert names[-1] == "mine"
+
+
+def test_a_run_and_its_copy_are_refused(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "a", rounds=2)
+    shutil.copytree(run, tmp_path / "b")
+    with pytest.raises(FedBMError, match="are the same run"):
+        compare(read_runs([run, tmp_path / "b"]))
+
+
+def test_fairness_holds_where_it_holds(tmp_path: Path) -> None:
+    found = findings(only_group(two_methods(tmp_path, seeds=2, rounds=2)))
+    assert [finding.holds for finding in found] == [True] * 6
+
+
+def test_fairness_warns(tmp_path: Path) -> None:
+    runs = two_methods(tmp_path, seeds=2, rounds=2)
+    dealt = json.loads((runs[0] / "partition.json").read_text())["clients"]
+    edit(runs[0] / "partition.json", clients=dealt[::-1])
+    edit(runs[1] / "environment.json", torch="9.9")
+    runs[3] = fake_run(tmp_path / "more", "fedbm", 2, rounds=2, dropped=2)
+    warnings = " ".join(finding.sentence for finding in findings(only_group(runs)) if not finding.holds)
+    assert "different seeds: 0, 1 (FedAvg); 0, 2 (FedBM)" in warnings
+    assert "different samples in runs of the same seed (0)" in warnings
+    assert "torch (2.6.0, 9.9)" in warnings
+    assert "2 of FedBM" in warnings
+
+
+def test_an_unfinished_run_joins_the_group_of_its_data_whatever_its_path(tmp_path: Path) -> None:
+    done = fake_run(tmp_path, data="/somewhere/pbc_128.npz", rounds=3, options={"generator": False})
+    edit(done / "summary.json", data="pbc")
+    half = fake_run(tmp_path, data="/somewhere/pbc_128.npz", seed=1, rounds=3, done=1, options={"generator": False})
+    group = only_group([done, half])
+    assert group.title.startswith("pbc,")
+    assert group.unfinished[0].label == group.rows[0].runs[0].label
+
+
+def test_half_a_last_line_is_a_run_being_written(tmp_path: Path) -> None:
+    run = fake_run(tmp_path, rounds=5, done=3)
+    with (run / "rounds.jsonl").open("a") as stream:
+        stream.write('{"round": 4, "lr"')
+    assert len(read_run(run).rounds) == 3
+
+
+def test_no_run() -> None:
+    with pytest.raises(FedBMError, match="no run was given"):
+        read_runs([])
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    fake_run(tmp_path / "runs", rounds=2)
+    with pytest.raises(FedBMError, match="no such folder"):
+        read_run(tmp_path / "nowhere")
+    with pytest.raises(FedBMError, match=r"it holds runs, so give .*runs/\*"):
+        read_run(tmp_path / "runs")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FedBMError, match=r"no readable config\.toml"):
+        read_run(tmp_path / "empty")

@@ -1,0 +1,137 @@
+"""A run's folder: held by one process, lines whole or left out, and numbers that JSON can hold."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedbm.errors import FedBMError
+from fedbm.results.records import RunFolder, finite, read_rounds
+from fedbm.results.runs import read_rounds as as_the_report_reads
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    made = RunFolder(tmp_path / "run")
+    with made.held():
+        for number in (1, 2, 3):
+            made.append({"round": number, "loss": {"a": number / 3, "b": math.nan}, "why": "größer\nals 1"})
+    return made
+
+
+def rounds(folder: RunFolder) -> list[int]:
+    return [record["round"] for record in read_rounds(folder.path / "rounds.jsonl")]
+
+
+def test_what_was_appended_is_read_back(folder: RunFolder) -> None:
+    assert rounds(folder) == [1, 2, 3]
+    first = read_rounds(folder.path / "rounds.jsonl")[0]
+    assert first == {"round": 1, "loss": {"a": 1 / 3, "b": None}, "why": "größer\nals 1"}
+    assert as_the_report_reads is read_rounds
+
+
+def test_not_yet_a_line(tmp_path: Path) -> None:
+    assert read_rounds(tmp_path / "rounds.jsonl") == ()
+    (tmp_path / "rounds.jsonl").write_text("")
+    assert read_rounds(tmp_path / "rounds.jsonl") == ()
+    with pytest.raises(FedBMError, match="cannot read"):
+        read_rounds(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "line", ["{", "[]", "3", "null", '{"loss": 1}', '{"round": "1"}', '{"round": true}', "\udcff", ""]
+)
+def test_a_damaged_line_is_named(folder: RunFolder, line: str) -> None:
+    path = folder.path / "rounds.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + line.encode(errors="surrogateescape") + b"\n" + lines[2])
+    with pytest.raises(FedBMError, match=r"^line 2 of .*rounds\.jsonl is damaged: .*; remove .*run to start this run"):
+        read_rounds(path)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cut=st.integers(0, 400), junk=st.binary(max_size=12).filter(lambda junk: b"\n" not in junk))
+def test_cut_anywhere_the_whole_lines_remain(folder: RunFolder, cut: int, junk: bytes) -> None:
+    path = folder.path / "rounds.jsonl"
+    whole = path.read_bytes()
+    try:
+        path.write_bytes(whole[:cut] + junk)
+        assert rounds(folder) == [1, 2, 3][: whole[:cut].count(b"\n")]
+        folder.cut_after(0)
+        assert rounds(folder) == []
+    finally:
+        path.write_bytes(whole)
+
+
+def test_lines_after_the_checkpoint_are_cut(folder: RunFolder) -> None:
+    before = (folder.path / "rounds.jsonl").read_bytes()
+    folder.cut_after(3)
+    assert (folder.path / "rounds.jsonl").read_bytes() == before
+    folder.cut_after(1)
+    assert (folder.path / "rounds.jsonl").read_bytes() == before.splitlines(keepends=True)[0]
+    folder.append({"round": 2})
+    assert rounds(folder) == [1, 2]
+
+
+def test_lines_the_checkpoint_counts_on_must_be_there(folder: RunFolder) -> None:
+    before = (folder.path / "rounds.jsonl").read_bytes()
+    with pytest.raises(FedBMError, match="should hold rounds 1 to 5, .* but holds 3 of them"):
+        folder.cut_after(5)
+    assert (folder.path / "rounds.jsonl").read_bytes() == before
+
+
+def test_a_run_is_held_by_one_and_released_however_it_ends(folder: RunFolder) -> None:
+    other = RunFolder(folder.path)
+    with folder.held():
+        with pytest.raises(FedBMError, match="another process is working on .*; wait for it or choose another --out"):
+            other.held().__enter__()
+        assert rounds(other) == [1, 2, 3]  # looking is free
+    with pytest.raises(ZeroDivisionError), folder.held():
+        raise ZeroDivisionError
+    with other.held():
+        pass
+
+
+def test_holding_sweeps_what_a_kill_left_half_written(folder: RunFolder) -> None:
+    (folder.path / "clients").mkdir()
+    leftovers = [folder.path / ".summary.json.7.part", folder.path / "clients" / ".0-1.safetensors.7.part"]
+    for path in leftovers:
+        path.write_text("half")
+    (folder.path / "notes.part").write_text("the user's own")
+    with folder.held():
+        assert not any(path.exists() for path in leftovers)
+    assert (folder.path / "notes.part").exists()
+
+
+def test_done_means_a_summary(folder: RunFolder) -> None:
+    assert not folder.done
+    (folder.path / "summary.json").write_text("{}")
+    assert folder.done
+
+
+numbers = st.floats() | st.integers() | st.none() | st.booleans() | st.text(max_size=5)
+values = st.recursive(
+    numbers, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+)
+
+
+@given(values)
+def test_finite_leaves_all_but_infinities_as_it_is(value: Any) -> None:
+    made = finite(value)
+    assert json.loads(json.dumps(made, allow_nan=False)) == made
+    if value == made:  # NaN equals nothing, itself included
+        assert repr(value) == repr(made)
+
+
+def test_finite_by_hand() -> None:
+    assert finite({"a": [1, math.inf, (2.5, math.nan)], "b": -math.inf, "c": "nan"}) == {
+        "a": [1, None, [2.5, None]],
+        "b": None,
+        "c": "nan",
+    }
