@@ -78,7 +78,8 @@ def linear_task(features: int, classes: int, clients: int, seed: int = 0) -> Tas
 
 def play(method, task, train, data, rounds=1, ratio=1.0, model=None, observe=None):
     """Rounds of *method* over *data*, one Samples per client, without files: (server, client states, uploads)."""
-    model = (model or method.model(task)).to(data[0].normalise.mean.dtype)
+    like = data[0].normalise.mean
+    model = (model or method.model(task)).to(like.device, like.dtype)
     server, states, uploads = method.server_init(model), {}, []
     classes = len(task.classes)
     for round_ in range(1, rounds + 1):
@@ -91,7 +92,7 @@ def play(method, task, train, data, rounds=1, ratio=1.0, model=None, observe=Non
             facts = Facts(client, len(own), tuple(own.bincount(minlength=classes).tolist()))
             state = states.get(client)
             if state is None:
-                state = {n: v.to(data[0].normalise.mean.dtype) for n, v in method.client_init(task, facts).items()}
+                state = {n: v.to(like.device, like.dtype) for n, v in method.client_init(task, facts).items()}
             upload, states[client] = train_client(
                 method, model, task, train, round_, facts, data[client], received, state
             )
@@ -101,6 +102,7 @@ def play(method, task, train, data, rounds=1, ratio=1.0, model=None, observe=Non
             folding.send(None)
         except StopIteration as folded:
             server = folded.value
+        server, _ = method.afterwards(server, model, task, round_)
         if observe is not None:
             observe(server, states)
     return server, states, uploads

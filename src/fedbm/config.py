@@ -179,13 +179,13 @@ def method_values(method: Any) -> dict[str, Any]:
     return {"name": method.name, **plain}
 
 
-def method_label(method: Any) -> str:
-    """The method's name and the options that differ from their defaults: 'fedbm · generator=no'."""
+def method_label(method: Any, recommends: Mapping[str, Any]) -> str:
+    """The method's name and the options that are neither default nor the data set's: 'fedbm · generator=no'."""
     changed = []
     if dataclasses.is_dataclass(method):
         for f in dataclasses.fields(method):
             value = getattr(method, f.name)
-            if value != f.default:
+            if value != recommends.get(f.name, f.default):
                 changed.append(f"{f.name}={_shown(value)}")
     return " · ".join([method.name, ", ".join(changed)]) if changed else str(method.name)
 

@@ -203,7 +203,7 @@ def finish(plan: Plan, federation: Federation) -> None:
     summary = {
         "format": FORMAT,
         "id": plan.id,
-        "label": method_label(method),
+        "label": method_label(method, plan.dataset.recommends),
         "method": method.name,
         "data": plan.dataset.name,
         "seed": config.train.seed,

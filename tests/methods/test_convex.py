@@ -1,8 +1,8 @@
 """What the methods minimise: ridge logistic regression over four strongly skewed clients of equal size.
 
 Full batches, ten local steps, constant learning rate, no momentum or decay, float64. The optimum of (1/N) Σ f_i comes
-from Newton's method. SCAFFOLD and FedDyn must reach it at full and half participation; FedAvg stops elsewhere, since ten
-local steps take each client towards its own optimum, and reaches it with one step and everybody there.
+from Newton's method. SCAFFOLD and FedDyn must reach it at full and half participation; FedAvg stops elsewhere, since
+ten local steps take each client towards its own optimum, and reaches it with one step and everybody there.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""What must hold for all eleven: the contract, gradients, both optimisers, both norms, partial participation, resuming."""
+"""What must hold for all eleven: the contract, gradients, either optimiser and norm, half participation, resuming."""
 
 import dataclasses
 
@@ -55,22 +55,23 @@ def test_gradient_of_the_local_loss(name):
         trained = train_only(model, phase.train)
         model.eval()  # running statistics must not move between evaluations
 
-        def value():
-            return sum(method.loss(model, batch, context).values())
+        def value(part):
+            terms = method.loss(model, batch, context)
+            # FedROD's two terms train different parts, and the personal one stops the gradient of what it reads
+            return terms["personal" if part == "personal" else "generic"] if name == "fedrod" else sum(terms.values())
 
-        gradients = torch.autograd.grad(value(), [p for _, p in trained])
         rng = torch.Generator().manual_seed(1)
-        for (_, parameter), gradient in zip(trained, gradients, strict=True):
+        for full_name, parameter in trained:
+            part = full_name.partition(".")[0]
+            [gradient] = torch.autograd.grad(value(part), [parameter])
             direction = torch.randn(parameter.shape, generator=rng, dtype=torch.float64)
             with torch.no_grad():
                 values = []
                 for sign in (1, -1):
                     parameter += sign * 1e-6 * direction
-                    values.append(value().item())
+                    values.append(value(part).item())
                     parameter -= sign * 1e-6 * direction
             slope = (gradient * direction).sum().item()
-            if name == "fedrod":  # sg(): the personal term's value depends on what its gradient must not reach
-                continue
             assert (values[0] - values[1]) / 2e-6 == pytest.approx(slope, rel=1e-4, abs=1e-7)
 
 

@@ -84,7 +84,7 @@ def test_scaffold_by_hand():
     for _ in range(ROUNDS):
         start, results, change = theta, [], [0.0, 0.0]
         for i, (x, y, _) in enumerate(CLIENTS):
-            result, raw = local(start, x, y, lambda u, v, k=i: (c[0] - own[k][0], c[1] - own[k][1]))
+            result, raw = local(start, x, y, lambda u, v, k=i, c=c: (c[0] - own[k][0], c[1] - own[k][1]))
             results.append((result, raw))
         for i, (_, raw) in enumerate(results):
             change = [change[j] + (raw[j] - own[i][j]) / 2 for j in (0, 1)]

@@ -18,6 +18,13 @@ The same command again resumes an interrupted run, or shows a finished one.
 """
 
 
+COMPARE_EXAMPLES = """examples:
+  fedbm compare --data digits --methods fedavg,scaffold,fedbm --betas 0.05,0.1 --seeds 3
+  fedbm compare experiment.toml --methods all
+Runs that are finished are not computed again; the same command goes on after an interruption.
+"""
+
+
 class Parser(argparse.ArgumentParser):
     """Mistakes become one sentence, with the nearest known word."""
 
@@ -67,6 +74,16 @@ def make_parser() -> Parser:
     run = command("run", "train one model, or go on with a run that was interrupted", epilog=RUN_EXAMPLES)
     run.add_argument("file", nargs="?", help="a configuration file; 'fedbm config' prints all its keys")
     add_keys(run)
+
+    compare = command(
+        "compare", "run methods × β × seeds under one protocol, then draw a table and a report", epilog=COMPARE_EXAMPLES
+    )
+    compare.add_argument("file", nargs="?", help="a configuration file that all runs share")
+    compare.add_argument("--methods", default="fedavg,fedbm", help="names with commas, or all (default fedavg,fedbm)")
+    compare.add_argument("--betas", help="values of β with commas (default: one, --beta)")
+    compare.add_argument("--seeds", default="3", help="how many seeds, 0 and up (default 3)")
+    compare.add_argument("--to", default="report.html", help="the page to write (default report.html)")
+    add_keys(compare, [key.flag for key in keys() if key.flag not in ("method", "seed")])
 
     listing = command("list", "list the runs in a folder")
     add_keys(listing, ["out"])

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("fedbm:", " ".join(str(error).splitlines()), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        resumes = words[:1] in (["run"], ["demo"])
+        resumes = words[:1] in (["run"], ["compare"], ["demo"])
         more = "; the same command goes on from the last whole round" if resumes else ""
         print(f"fedbm: interrupted{more}", file=sys.stderr)
         return 130
@@ -235,6 +235,12 @@ def config(found: argparse.Namespace, console: Console) -> None:
         console.print(config_table())
 
 
+def compare(found: argparse.Namespace, console: Console) -> None:
+    from fedbm.cli.compare import compare as play
+
+    play(found, console)
+
+
 def demo(found: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.demo import demo as play
 
@@ -244,6 +250,7 @@ def demo(found: argparse.Namespace, console: Console) -> None:
 COMMANDS: dict[str, Callable[[argparse.Namespace, Console], None]] = {
     "demo": demo,
     "run": run,
+    "compare": compare,
     "list": listing,
     "show": show,
     "report": report,

@@ -16,8 +16,9 @@ from fedbm.data.partition import Partition, heterogeneity
 from fedbm.data.store import Dataset
 from fedbm.errors import FedBMError
 from fedbm.language.concepts import ConceptDistribution
-from fedbm.results.compare import display
-from fedbm.results.runs import RunView, read_run
+from fedbm.results.compare import compare, display
+from fedbm.results.runs import RunView, read_run, read_runs
+from fedbm.results.tables import METRICS, lines
 
 MOST_COLUMNS = 12
 
@@ -121,6 +122,18 @@ def result_table(runs: Sequence[RunView]) -> Table:
             rows.append((name, run.seed if moment == "best" else "", f"{found['round']}, {words}", *scores))
     heads = ("method", "seed", "round", "accuracy", "macro-F1", "AUC", "recall", "precision")
     return table("Test scores", heads, rows, text_columns=3)
+
+
+def comparison_tables(folders: Sequence[Path]) -> list[Table]:
+    """One table per data set and partition: mean ± std over seeds, on the test set, at the validation-chosen round."""
+    made = []
+    for group in compare(read_runs(folders)):
+        rows = [
+            (line.row.name, len(line.row.runs), *(f"{c.mean} ± {c.std}" if c.std else c.mean for c in line.cells))
+            for line in lines(group, "best")
+        ]
+        made.append(table(f"{group.title}, test scores in %", ("method", "seeds", *METRICS.values()), rows))
+    return made
 
 
 def similarity_table(concepts: ConceptDistribution) -> Table:

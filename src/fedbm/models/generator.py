@@ -33,7 +33,7 @@ class Generator(nn.Module):
             if index:
                 layers.append(nn.Upsample(scale_factor=2, mode="nearest"))
             layers += [
-                nn.Conv2d(inside, outside, 3, padding=1),
+                nn.Conv2d(inside, outside, 3, padding=1, bias=False),  # BatchNorm takes a bias out again
                 nn.BatchNorm2d(outside),
                 nn.LeakyReLU(0.2, inplace=True),
             ]

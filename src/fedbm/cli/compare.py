@@ -1,0 +1,94 @@
+"""fedbm compare: methods × β × seeds under one protocol, side by side; finished runs are not computed again."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from fedbm.cli.arguments import given_keys
+from fedbm.cli.live import Bar, Lines, Show, live_bars
+from fedbm.cli.tables import comparison_tables
+from fedbm.config import Config, find_method, keys, make_config, nest, read_toml
+from fedbm.engine.device import find_device
+from fedbm.errors import FedBMError, listed
+from fedbm.methods import METHODS
+from fedbm.plan import make_plan
+from fedbm.results.report import write_report
+from fedbm.side_by_side import run_all
+from fedbm.simulate import run, run_path
+
+
+def compare(found: argparse.Namespace, console: Console) -> None:
+    names = list(METHODS) if found.methods == "all" else found.methods.split(",")
+    methods = [find_method(name.strip()).name for name in names]
+    given = given_keys(found)
+    check_owned(given, methods)
+    betas: list[Any] = found.betas.split(",") if found.betas else [given.pop("beta", None)]
+    base = read_toml(Path(found.file)) if found.file else {}
+    if "method" in base:
+        raise FedBMError(f"{found.file} has a [method] section; 'fedbm compare' takes methods and options as flags")
+    configs = [
+        config_of(base, given, method, beta, seed)
+        for beta in betas
+        for seed in range(count_of(found.seeds))
+        for method in methods
+    ]
+    folders = play_all(configs, console)
+    for table in comparison_tables(folders):
+        console.print(table)
+    console.print(f"report: {write_report(folders, Path(found.to)).resolve()}", soft_wrap=True)
+
+
+def config_of(base: dict[str, dict[str, Any]], given: dict[str, Any], method: str, beta: Any, seed: int) -> Config:
+    """The file's settings, then the flags', then this cell's; a method takes only the options it has."""
+    owners = {key.flag: key.methods for key in keys() if key.section == "method" and key.name != "name"}
+    flags = {flag: value for flag, value in given.items() if method in owners.get(flag, (method,))}
+    flags |= {"method": method, "seed": seed, **({} if beta is None else {"beta": beta})}
+    values = {section: dict(pairs) for section, pairs in base.items()}
+    for section, pairs in nest(flags).items():
+        values[section] = {**values.get(section, {}), **pairs}
+    return make_config(values)
+
+
+def count_of(seeds: str) -> int:
+    if not re.fullmatch("[1-9][0-9]?", seeds):
+        raise FedBMError(f'seeds must be a whole number from 1 to 99, not "{seeds}"')
+    return int(seeds)
+
+
+def check_owned(given: dict[str, Any], methods: Sequence[str]) -> None:
+    """An option that none of the compared methods has is a mistake."""
+    for key in keys():
+        if key.flag in given and key.methods and key.name != "name" and not set(key.methods) & set(methods):
+            raise FedBMError(f"{key.switch} is an option of {listed(key.methods)}, none of which is compared")
+
+
+def play_all(configs: Sequence[Config], console: Console) -> list[Path]:
+    """Every run's folder, each played to its end: in processes on the CPU, one after the other on a GPU."""
+    runs = {run_path(make_plan(config)): config for config in configs}  # named twice, a run is still one
+    left = [config for folder, config in runs.items() if not (folder / "summary.json").exists()]
+    if len(left) < len(runs):
+        console.print(f"{len(runs) - len(left)} of {len(runs)} runs are finished already")
+    with ExitStack() as stack:
+        bars = stack.enter_context(live_bars(console)) if console.is_terminal else None
+        shows = [show_of(config, console, bars) for config in left]
+        if left and find_device(left[0].engine.device).type == "cpu":
+            for number, event in run_all(left, processes=os.cpu_count() or 1):
+                shows[number](event)
+        else:
+            for show, config in zip(shows, left, strict=True):
+                for event in run(make_plan(config)):
+                    show(event)
+    return list(runs)
+
+
+def show_of(config: Config, console: Console, bars: Any) -> Show:
+    title = f"{config.method.name}, β {config.data.beta:g}, seed {config.train.seed}"
+    return Lines(console, title, config.train.rounds) if bars is None else Bar(bars, title, config.train.rounds)

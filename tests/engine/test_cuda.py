@@ -1,0 +1,45 @@
+"""On a CUDA device every method computes what it computes on the CPU, to rounding."""
+
+import dataclasses
+
+import pytest
+import torch
+from small import play, task
+from test_gradient_methods import image_data
+
+from fedbm.methods import METHODS
+from fedbm.options import TrainOptions
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
+
+
+@pytest.fixture(autouse=True)
+def exact():
+    """TF32 would differ from the CPU in the third digit."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    yield
+    torch.backends.cudnn.allow_tf32 = before
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("name", METHODS)
+def test_cuda_is_the_cpu_to_rounding(name, optimizer):
+    options = {"generator_steps": 3, "generator_width": 4, "generator_every": 1} if name == "fedbm" else {}
+    method = METHODS[name](**options)
+    train = TrainOptions(batch=4, optimizer=optimizer, lr=0.001, keep_optimizer=True)
+    servers = []
+    for device in ("cpu", "cuda"):
+        data = [
+            dataclasses.replace(
+                own,
+                images=own.images.to(device),
+                labels=own.labels.to(device),
+                indices=own.indices.to(device),
+                normalise=own.normalise.to(device),
+            )
+            for own in image_data(2)
+        ]
+        servers.append(play(method, task(), train, data, rounds=3, model=method.model(task()).to(device))[0])
+    for part, value in servers[0].items():
+        assert torch.allclose(value.double(), servers[1][part].cpu().double(), rtol=1e-3, atol=2e-4), part
