@@ -12,6 +12,8 @@ from fedbm.data.partition import Partition, dirichlet, from_file, iid
 from fedbm.data.store import Dataset, load
 from fedbm.errors import FedBMError
 from fedbm.language.concepts import ConceptDistribution, sample_concepts
+from fedbm.language.concepts import build as build_concepts
+from fedbm.language.shipped import load_shipped
 from fedbm.methods import METHODS, FedAvg, FedBM, Method
 from fedbm.models.generator import Generator
 from fedbm.models.generator_loss import BatchNormGap, diversity_loss
@@ -37,6 +39,7 @@ __all__ = [
     "Partition",
     "ResNet18",
     "__version__",
+    "build_concepts",
     "concept_logits",
     "concept_loss",
     "dirichlet",
@@ -45,6 +48,7 @@ __all__ = [
     "iid",
     "load",
     "load_model",
+    "load_shipped",
     "read_run",
     "sample_concepts",
     "simulate",

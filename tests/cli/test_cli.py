@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from fedbm.cli import compare, demo, main
+from fedbm.cli.live import showing
 from fedbm.cli.main import COMMANDS
 from fedbm.config import Config, keys, make_config, read_toml
 from fedbm.engine.rounds import Event
@@ -376,6 +378,16 @@ def test_a_failing_demo(fedbm: Command, tmp_path: Path, monkeypatch: pytest.Monk
     assert one_sentence(err) == "run 1 of 2 ended with status 1"
 
 
+def test_a_live_line_in_a_terminal() -> None:
+    screen = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=150)
+    with showing(screen, "fedbm", 3) as show:
+        show(Event(2, "train", 1, 4))  # resumed: one round is behind
+        record = {"loss": {"cross_entropy": 1.25}, "val": {"accuracy": 0.5, "f1": 0.25}}
+        show(Event(2, "done", record=record))
+    assert isinstance(screen.file, io.StringIO)
+    assert "2/3 loss 1.250 val 50.0 %, F1 25.0 % " in screen.file.getvalue()
+
+
 def test_interrupted_while_looking(fedbm: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -389,9 +401,10 @@ def test_interrupted_while_looking(fedbm: Command, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_reader_that_leaves() -> None:
-    """fedbm run --help | head: quiet, though Python flushes what is left at its very end."""
-    command = [sys.executable, "-m", "fedbm", "run", "--help"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    """fedbm list --help | head: quiet, though so little would only be flushed at the very end."""
+    command = [sys.executable, "-m", "fedbm", "list", "--help"]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=buffered)
     assert process.stdout is not None
     process.stdout.close()
     assert (process.communicate()[1], process.returncode) == (b"", 0)

@@ -268,6 +268,8 @@ def test_only_finishing_is_left_to_do(plan: Plan, unbroken: Path, lost: str) -> 
     if lost == "summary.json":
         play(plan)
         (folder / lost).unlink()
+    for stale in ("best-9.safetensors", "clients/0-9.safetensors"):  # killed before the last checkpoint's tidying
+        (folder / stale).write_text("stale")
     assert play(plan) == []
     assert_same_run(folder, unbroken)
 

@@ -23,11 +23,11 @@ from fedbm.version import __version__
 __all__ = ["markdown_table", "write_report"]
 
 
-def write_report(run_dirs: Sequence[Path], out: Path, title: str | None = None) -> Path:
+def write_report(run_dirs: Sequence[str | Path], out: str | Path, title: str | None = None) -> Path:
     """Write the page that compares these runs to *out* (in a folder: report.html) and return where it is."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    groups = compare(read_runs(run_dirs))
+    groups = compare(read_runs([Path(folder) for folder in run_dirs]))
     colours = _colours(groups)
     page = Environment(
         loader=PackageLoader("fedbm.results"),
@@ -43,7 +43,7 @@ def write_report(run_dirs: Sequence[Path], out: Path, title: str | None = None) 
         metrics=METRICS,
         version=__version__,
     )
-    path = out / "report.html" if out.is_dir() else out
+    path = Path(out) / "report.html" if Path(out).is_dir() else Path(out)
     write_text(path, text)
     return path
 
