@@ -15,7 +15,7 @@ from fedbm.language.concepts import ConceptDistribution
 
 CLASSES = ("cyst", "normal", "polyp")
 
-pytest.register_assert_rewrite("whole_runs")  # its comparisons say what differs
+pytest.register_assert_rewrite("whole_runs", "calling")  # its comparisons say what differs
 
 
 @pytest.fixture(scope="session", autouse=True)

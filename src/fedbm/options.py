@@ -185,6 +185,6 @@ class EngineOptions:
     device: str = option("auto", "cpu, cuda, cuda:N, or auto: cuda where there is one")
     out: str = option("runs", "folder that holds one folder per run")
     cache: str = option("", "folder of prepared data sets; unset: $FEDBM_HOME or ~/.cache/fedbm")
-    threads: int = option(0, "CPU threads of this process; 0: as the machine is set up", least=0)
+    threads: int = option(0, "CPU threads of this process; 0: as the machine is set up", least=0, most=1024)
     checkpoint_every: int = option(1, "rounds between checkpoints", least=1)
     deterministic: bool = option(False, "on CUDA, use only deterministic kernels (slower)")

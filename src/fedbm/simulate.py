@@ -27,7 +27,7 @@ from fedbm.engine.checkpoint import (
     save_tensors,
 )
 from fedbm.engine.cohort import LocalCohort
-from fedbm.engine.device import arithmetic, find_device
+from fedbm.engine.device import arithmetic, enough_memory, find_device
 from fedbm.engine.environment import environment
 from fedbm.engine.local import Samples
 from fedbm.engine.rounds import Event, Federation
@@ -101,7 +101,7 @@ def run(plan: Plan) -> Iterator[Event]:
     if folder.done:
         return
     device = find_device(plan.config.engine.device)
-    with folder.held(), arithmetic(plan.config.engine):
+    with folder.held(), arithmetic(plan.config.engine), enough_memory(device):
         if folder.done:  # another process finished it since we looked
             return
         federation = assemble(plan, folder, device)

@@ -5,29 +5,20 @@ from __future__ import annotations
 import errno
 import json
 import os
-import random
-import re
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from torch import nn
-from whole_runs import after_round, assert_same_run, contents, folder_of, plan_of, play, simulation, timeless
+from whole_runs import after_round, assert_same_run, command, contents, folder_of, plan_of, play, stop_after
 
 from fedbm import FedBMError
 from fedbm.cli import main
-from fedbm.engine.checkpoint import load_checkpoint
-from fedbm.methods import FedAvg
+from fedbm.methods import FedAvg, FedBM
 from fedbm.methods.base import Facts, OwnData, State, load_state
 from fedbm.plan import Plan
-
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="a process that can fork")
 
 
 @dataclass(frozen=True)
@@ -51,19 +42,6 @@ class OwnNorm(FedAvg):
 
     def personal_state(self, server: State, client: State) -> State:
         return {**server, **client}
-
-
-@pytest.fixture(scope="module")
-def unbroken(tiny_fedbm: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """FedBM with kept momentum, never interrupted: what the interrupted ones are held against."""
-    plan = plan_of(tiny_fedbm, tmp_path_factory.mktemp("unbroken"), keep_optimizer=True)
-    play(plan)
-    return folder_of(plan)
-
-
-@pytest.fixture
-def plan(tiny_fedbm: dict[str, Any], tmp_path: Path) -> Plan:
-    return plan_of(tiny_fedbm, tmp_path, keep_optimizer=True)
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -100,118 +78,6 @@ def test_a_finished_run_is_left_alone(plan: Plan) -> None:
     before = contents(folder_of(plan))
     assert play(plan) == []
     assert contents(folder_of(plan)) == before
-
-
-@needs_fork
-@pytest.mark.parametrize("finishing", [False, True])
-def test_killed_at_any_write(plan: Plan, unbroken: Path, finishing: bool) -> None:
-    """The n-th attempt dies just before its n-th flush, rename or removal; attempts add up to the whole run."""
-    if finishing:
-        stop_after(4, plan)
-    attempts = 0
-    while die_at(attempts + 1, plan):
-        attempts += 1
-        assert attempts < 60, "no attempt gets to the end"
-    assert attempts >= 15
-    assert_same_run(folder_of(plan), unbroken)
-
-
-def die_at(moment: int, plan: Plan) -> bool:
-    """Play in a forked process that kills itself at its *moment*-th touch of the disk; whether it came so far."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            touched = 0
-
-            def deadly(act: Callable[..., Any]) -> Callable[..., Any]:
-                def touch(*arguments: Any, **more: Any) -> Any:
-                    nonlocal touched
-                    touched += 1
-                    if touched == moment:
-                        os.kill(os.getpid(), signal.SIGKILL)
-                    return act(*arguments, **more)
-
-                return touch
-
-            os.fsync = deadly(os.fsync)
-            for act in ("replace", "unlink"):
-                setattr(Path, act, deadly(getattr(Path, act)))
-            play(plan)
-            status = 0
-        finally:
-            os._exit(status)  # the parent's tests are not this process's to end
-    _, ended = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(ended) or os.WEXITSTATUS(ended) == 0
-    return os.WIFSIGNALED(ended)
-
-
-def command(settings: Mapping[str, Any], out: Path) -> list[str]:
-    words = [word for key, value in settings.items() for word in (f"--{key.replace('_', '-')}", str(value))]
-    return ["run", *words, "--keep-optimizer", "--out", str(out)]
-
-
-def started(words: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "fedbm", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-def wait_for(text: str, process: subprocess.Popen[str]) -> None:
-    assert process.stdout is not None
-    assert any(text in line for line in process.stdout), process.communicate()
-
-
-def test_killed_in_earnest(tiny_fedbm: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Other processes, killed at moments nobody chose; this one ends the run by the same command."""
-    settings = {**tiny_fedbm, "rounds": 9}
-    words = command(settings, tmp_path / "broken")
-    moments = random.Random(3)
-    for seen in ("round 2/", "round 6/"):
-        process = started(words)
-        wait_for(seen, process)
-        time.sleep(moments.uniform(0, 0.1))
-        process.kill()
-        process.communicate()
-        assert process.returncode == -signal.SIGKILL, "the run was over before it could be killed"
-    assert main(words) == 0
-    found = re.search(r"going on after round (\d)", capsys.readouterr().out)
-    assert found
-    assert int(found[1]) >= 6
-    whole = plan_of(settings, tmp_path / "whole", keep_optimizer=True)
-    play(whole)
-    assert_same_run(folder_of(whole), tmp_path / "broken" / whole.id)
-    environment = json.loads((tmp_path / "broken" / whole.id / "environment.json").read_text())
-    assert environment["command"].startswith("fedbm run --data ")
-
-
-def test_interrupted_and_refused(
-    tiny_fedbm: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """While one process works on a run another is refused; Ctrl-C ends the first, and what it leaves can be resumed."""
-    settings = {**tiny_fedbm, "rounds": 1000}
-    words = command(settings, tmp_path)
-    process = started(words)
-    wait_for("round 2/", process)
-    assert main(words) == 2
-    refusal = capsys.readouterr().err
-    assert refusal.startswith("fedbm: another process is working on ")
-    assert refusal.count("\n") == 1
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate()
-    assert process.returncode == 130
-    assert err == "fedbm: interrupted; the same command goes on from the last whole round\n"
-    plan = plan_of(settings, tmp_path, keep_optimizer=True)
-    folder = folder_of(plan)
-    found = load_checkpoint(folder, plan.id, "cpu")
-    assert found is not None
-    assert not list(folder.rglob(".*.part"))
-    assert play(plan, until=lambda event: True)[0].round == found[1].round + 1
-
-
-def stop_after(number: int, plan: Plan) -> Path:
-    play(plan, until=after_round(number))
-    return folder_of(plan)
 
 
 def test_half_a_line_and_leftovers(plan: Plan, unbroken: Path) -> None:
@@ -309,6 +175,23 @@ def test_a_full_disk(plan: Plan, unbroken: Path, where: str, monkeypatch: pytest
     assert_same_run(folder, unbroken)
 
 
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")]
+)
+def test_too_little_memory(plan: Plan, unbroken: Path, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = stop_after(2, plan)
+
+    def loss(*_: Any) -> Any:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FedBM, "loss", loss)
+        with pytest.raises(FedBMError, match="^the memory of cpu is too small; try a smaller batch, width or size$"):
+            play(plan)
+    play(plan)
+    assert_same_run(folder, unbroken)
+
+
 def test_a_folder_that_cannot_be_written(
     tiny: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -326,5 +209,3 @@ def test_seconds_add_up_over_interruptions(plan: Plan) -> None:
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["seconds"] == pytest.approx(sum(line["seconds"]["total"] for line in lines))
     assert summary["bytes"]["sent"] == sum(line["bytes"]["sent"] for line in lines)
-    assert timeless(summary) != summary
-    assert simulation.run_path(plan) == folder

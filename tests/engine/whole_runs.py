@@ -44,6 +44,17 @@ def after_round(number: int) -> Callable[[Event], bool]:
     return lambda event: event.record is not None and event.round == number
 
 
+def stop_after(number: int, plan: Plan) -> Path:
+    play(plan, until=after_round(number))
+    return folder_of(plan)
+
+
+def command(settings: Mapping[str, Any], out: Path) -> list[str]:
+    """The words after `fedbm` that ask for this run."""
+    words = [word for key, value in settings.items() for word in (f"--{key.replace('_', '-')}", str(value))]
+    return ["run", *words, "--keep-optimizer", "--out", str(out)]
+
+
 def timeless(value: Any) -> Any:
     """*value* without what no two runs share: the seconds it took."""
     if isinstance(value, dict):

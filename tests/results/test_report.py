@@ -201,7 +201,7 @@ def test_methods_without_texts_or_generator_say_so(tmp_path: Path) -> None:
 
 def test_personal_scores_stand_apart(tmp_path: Path) -> None:
     said = page_of([fake_run(tmp_path / "runs", "fedrep", seed) for seed in (0, 1)], tmp_path).said()
-    assert "FedRep: 88.0 ± 0.0 % accuracy of each client’s own model" in plain(said)
+    assert "FedRep: 88.0 ± 0.0 % accuracy of clients’ own models on test images in their own label mix" in plain(said)
 
 
 def test_more_than_three_partitions_show_the_first_and_say_so(tmp_path: Path) -> None:

@@ -40,3 +40,14 @@ def arithmetic(options: EngineOptions) -> Iterator[None]:
     finally:
         torch.set_num_threads(threads)
         torch.use_deterministic_algorithms(deterministic)
+
+
+@contextmanager
+def enough_memory(device: torch.device) -> Iterator[None]:
+    """Running out of memory is what a user can mend: one sentence."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:  # PyTorch's own is a RuntimeError, on the CPU a plain one
+        if isinstance(error, MemoryError) or re.search("out of memory|allocate memory|enough memory", str(error)):
+            raise FedBMError(f"the memory of {device} is too small; try a smaller batch, width or size") from error
+        raise

@@ -11,6 +11,9 @@ from fedbm.results.compare import Group, display, settings, varying
 from fedbm.results.runs import RunView
 
 
+KEPT = "train.keep_optimizer"
+
+
 @dataclass(frozen=True)
 class Finding:
     holds: bool
@@ -75,6 +78,9 @@ def _protocol(group: Group) -> Finding | None:
         return None
     each = [settings(run, "data", "model", "train") for run in group.runs]
     keys = varying(each)
+    kept = [one.get(KEPT) for run, one in zip(group.runs, each, strict=True) if run.method != "central"]
+    if KEPT in keys and len(set(kept)) < 2:  # central alone differs: it keeps its optimiser's state by definition
+        keys.remove(KEPT)
     if not keys:
         return Finding(True, "Data, model and training settings are the same in all runs.")
     parts = (f"{key} ({_joined(dict.fromkeys(str(one.get(key, 'unset')) for one in each))})" for key in keys)

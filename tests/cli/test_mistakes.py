@@ -1,0 +1,166 @@
+"""Whatever is typed, and however a command ends: one sentence or none, and never a traceback."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from calling import Command, flags, one_sentence
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedbm.cli import compare, demo
+from fedbm.cli.main import COMMANDS
+from fedbm.config import keys
+from fedbm.errors import FedBMError
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("rnu", 'there is no command "rnu" (did you mean "run"?); try fedbm --help'),
+        ("--ruonds", "fedbm does not know --ruonds"),
+        ("--ruonds 3", "argument COMMAND: invalid choice: '3' (choose from "),
+        ("run --ruonds 3", 'fedbm run does not know --ruonds (did you mean "--rounds"?)'),
+        ("run --ruonds=3", 'fedbm run does not know --ruonds (did you mean "--rounds"?)'),
+        ("run --rounds", "argument --rounds: expected one argument; 'fedbm run --help' explains"),
+        ("run --rounds many", 'rounds must be a whole number, not "many"'),
+        ("run --rounds -3", "rounds must be at least 1, not -3"),
+        ("run --beta 0", "beta must be above 0, not 0"),
+        ("run --optimizer sdg", 'optimizer must be sgd or adam, not "sdg" (did you mean "sgd"?)'),
+        ("run --generator maybe", 'generator must be yes or no, not "maybe"'),
+        ("run --method fedmb", 'there is no method "fedmb" (did you mean "fedbm"?); choose fedavg'),
+        ("run --method fedavg --temperature 3", "temperature is an option of fedbm"),
+        ("run --data digts", 'no data set is called "digts" (did you mean "digits"?)'),
+        ("run --data pbc", "the images of pbc are not part of this package: get "),
+        ("run --data ./nowhere", "nowhere does not exist or cannot be reached"),
+        ("run --data bad.toml", "bad.toml is not understood: give a folder that holds"),
+        ("run --device gpu", 'device must be cpu, cuda, cuda:N or auto, not "gpu"'),
+        ("run --device cuda:99", "cuda:99"),
+        ("run --clients 2000", "1258 training samples are too few for 2000 clients"),
+        ("run --partition file", "partition = file needs partition_file"),
+        ("run --init nowhere.pth", "init: there is no file nowhere.pth"),
+        ("run digits", "there is no configuration file digits; if it names data, say --data digits"),
+        ("run bda.toml", 'there is no configuration file bda.toml (did you mean "bad.toml"?)'),
+        ("run bad.toml", '[train] in bad.toml has no key "ruonds" (did you mean "rounds"?)'),
+        ("run section.toml", 'section.toml has no section "trian" (did you mean "train"?)'),
+        ("run broken.toml", "broken.toml is not valid TOML: "),
+        ("run bad.toml worse.toml", "fedbm run does not know worse.toml"),
+        ("show", "the following arguments are required: run; 'fedbm show --help' explains"),
+        ("show nothing", 'there is no run "nothing" in runs; "fedbm list --out runs" shows them'),
+        ("report", "there are no runs in runs to report on"),
+        ("report nothing", 'there is no run "nothing" in runs'),
+        ("predict nothing x.png", 'there is no run "nothing" in runs'),
+        ("concepts --data digits --encoder-folder nowhere", "nowhere"),
+        ("concepts --data digts", 'no data set is called "digts" (did you mean "digits"?)'),
+        ("data digts", 'no data set is called "digts" (did you mean "digits"?)'),
+        ("data digits --partition file", "partition = file needs partition_file"),
+        ("config --tmol", 'fedbm config does not know --tmol (did you mean "--toml"?)'),
+        ("config --toml --method fedmb", 'there is no method "fedmb" (did you mean "fedbm"?)'),
+        ("compare --methods fedavg,fedmb", 'there is no method "fedmb" (did you mean "fedbm"?)'),
+        ("compare --methods fedavg --temperature 3", "--temperature is an option of fedbm"),
+        ("compare --betas 0.1,x", 'beta must be a number, not "x"'),
+        ("compare --seeds 0", 'seeds must be a whole number from 1 to 99, not "0"'),
+        ("compare bad.toml", 'has no key "ruonds" (did you mean "rounds"?)'),
+        ("compare absent.toml", "there is no configuration file absent.toml"),
+        ("demo --seeds two", 'seeds must be a whole number from 1 to 99, not "two"'),
+        ("demo --seeds ²", 'seeds must be a whole number from 1 to 99, not "²"'),
+        ("demo --rounds 0", "rounds must be at least 1, not 0"),
+    ],
+)
+def test_mistakes(fedbm: Command, words: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sentence, status 2, and nothing written."""
+    monkeypatch.chdir(tmp_path)
+    Path("bad.toml").write_text("[train]\nruonds = 3\n")
+    Path("section.toml").write_text("[trian]\nrounds = 3\n")
+    Path("broken.toml").write_text("[train\n")
+    status, _, err = fedbm(*words.split())
+    assert sentence in one_sentence(err)
+    assert status == 2
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["bad.toml", "broken.toml", "section.toml"]
+
+
+def test_names_that_look_like_markup(fedbm: Command, tiny: dict[str, Any], tmp_path: Path) -> None:
+    out = tmp_path / "[/red] :heart: 100 %"
+    status, text, err = fedbm("run", *flags({**tiny, "rounds": 1}), "--out", out)
+    assert (status, err) == (0, "")
+    (folder,) = out.iterdir()
+    assert f"run: {folder}" in text.splitlines()
+    assert fedbm("show", folder)[0] == 0
+    assert fedbm("list", "--out", tmp_path / "[/none]") == (
+        0,
+        f"there are no runs in {tmp_path}/[/none] yet; 'fedbm demo' or 'fedbm run' makes some\n",
+        "",
+    )
+
+
+def test_interrupted_while_looking(fedbm: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(COMMANDS, "list", interrupt)
+    monkeypatch.setitem(COMMANDS, "compare", interrupt)
+    assert fedbm("list") == (130, "", "fedbm: interrupted\n")
+    status, _, err = fedbm("compare")
+    assert status == 130
+    assert one_sentence(err) == "interrupted; the same command goes on from the last whole round"
+
+
+def test_a_reader_that_leaves() -> None:
+    """fedbm list --help | head: quiet, though so little would only be flushed at the very end."""
+    command = [sys.executable, "-m", "fedbm", "list", "--help"]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=buffered)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert (process.communicate()[1], process.returncode) == (b"", 0)
+
+
+def test_a_reader_that_leaves_a_table(fedbm: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        assert fedbm("config")[0] == 0
+
+
+def test_a_terminal_that_knows_no_greek(fedbm: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii"))
+    assert fedbm("config")[0] == 0
+    assert b"Dirichlet concentration ?" in shown.getvalue()
+
+
+words = st.lists(
+    st.sampled_from([*COMMANDS, *(key.switch for key in keys()), "--save", "--to", "--help", "--", "-x", "digits"])
+    | st.sampled_from(["0", "1", "-1", "0.5", "yes", "cpu", "fedavg", "fedbm", "dirichlet", "="])
+    | st.text(max_size=6),
+    max_size=6,
+)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(words=words | st.tuples(st.sampled_from(sorted(COMMANDS)), words).map(lambda pair: [pair[0], *pair[1]]))
+def test_any_words(words: list[str], fedbm: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is typed: done, or one sentence. What would compute or write is stopped where it would begin."""
+
+    def stop(*_: Any, **__: Any) -> Any:
+        raise FedBMError("stopped")
+
+    monkeypatch.chdir(tmp_path)
+    for place in ("plan.make_plan", "plan.load_dataset", "plan.concepts_for", "language.shipped.ship"):
+        monkeypatch.setattr(f"fedbm.{place}", stop)
+    for module in (demo, compare):
+        monkeypatch.setattr(module, "make_plan", stop)
+    status, _, err = fedbm(*words)
+    assert status in (0, 2)
+    if status == 2:
+        one_sentence(err)
+    else:
+        assert err == ""
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,111 @@
+"""What a run's id depends on, methods and weights of the user's own, and finding a run again."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+import fedbm
+from fedbm.config import check_config, make_config, nest
+from fedbm.errors import FedBMError
+from fedbm.methods import FedAvg
+from fedbm.plan import find_run, make_plan
+
+
+def run_id(flat: dict[str, Any], **more: Any) -> str:
+    return make_plan(make_config(nest({**flat, **more}))).id
+
+
+def test_what_a_run_is_called(tiny: dict[str, Any], tiny_fedbm: dict[str, Any], tmp_path: Path) -> None:
+    first = run_id(tiny_fedbm)
+    assert first.startswith("fedbm-scans-s0-")
+    same_run: list[dict[str, Any]] = [
+        {"device": "auto"},
+        {"out": "elsewhere"},
+        {"cache": str(tmp_path / "cache")},
+        {"threads": 2},
+        {"checkpoint_every": 7},
+    ]
+    for more in same_run:
+        assert run_id(tiny_fedbm, **more) == first, more
+    other_runs: list[dict[str, Any]] = [
+        {"seed": 1},
+        {"beta": 0.5},
+        {"clients": 3},
+        {"partition": "iid"},
+        {"temperature": 3},
+        {"generator": False},
+        {"weighting": "equal"},
+        {"lr": 0.02},
+        {"rounds": 5},
+        {"width": 8},
+        {"size": 20},
+        {"split_seed": 1},
+        {"data": "digits", "concept_file": ""},
+    ]
+    ids = [run_id(tiny_fedbm, **more) for more in other_runs] + [run_id(tiny), first]
+    assert len(set(ids)) == len(ids)
+
+
+def test_moved_data_are_the_same_data(tiny: dict[str, Any], scans: Path, tmp_path: Path) -> None:
+    moved = shutil.copytree(scans, tmp_path / "elsewhere" / scans.name)
+    assert run_id(tiny, data=str(moved)) == run_id(tiny)
+    next((moved / "cyst").iterdir()).unlink()
+    assert run_id(tiny, data=str(moved)) != run_id(tiny)
+
+
+def test_initial_weights_are_named_by_content(tiny: dict[str, Any], tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    body = fedbm.ResNet18(1, 4)
+    for name in ("a", "b"):
+        save_file(body.state_dict(), tmp_path / f"{name}.safetensors")
+    ids = {run_id(tiny, init=str(tmp_path / f"{name}.safetensors")) for name in ("a", "b")}
+    assert len(ids) == 1
+    assert ids != {run_id(tiny)}
+    with pytest.raises(FedBMError, match="init: there is no file"):
+        run_id(tiny, init=str(tmp_path / "c.safetensors"))
+
+
+def test_a_method_object_carries_its_options(tiny: dict[str, Any]) -> None:
+    free = {key: value for key, value in tiny.items() if key not in ("data", "method")}
+    with pytest.raises(FedBMError, match="weighting is an option of a method: set it where the fedavg object is made"):
+        fedbm.simulate(tiny["data"], method=FedAvg(), weighting="equal", **free)
+    with pytest.raises(FedBMError, match="method must be a name or an object like"):
+        fedbm.simulate(tiny["data"], method=FedAvg, **free)  # type: ignore[arg-type]
+    with pytest.raises(FedBMError, match='there is no method "fedavgg"'):
+        fedbm.simulate(tiny["data"], method="fedavgg", **free)
+
+
+@dataclass(frozen=True)
+class Curious(FedAvg):
+    """A method of the user's own, whose fields need not be options."""
+
+    name: ClassVar[str] = "curious"
+
+    layers: tuple[int, ...] = (1, 2)
+
+
+def test_a_method_of_ones_own_may_have_fields_of_any_kind(tiny: dict[str, Any]) -> None:
+    free = {key: value for key, value in tiny.items() if key != "method"}
+    config = dataclasses.replace(make_config(nest(free)), method=Curious())
+    check_config(config)
+    assert make_plan(config).id.startswith("curious-scans-s0-")
+    assert make_plan(dataclasses.replace(config, method=Curious(layers=(3,)))).id != make_plan(config).id
+
+
+def test_finding_a_run(tmp_path: Path) -> None:
+    for name in ("fedavg-digits-s0-aaaa", "fedbm-digits-s0-bbbb"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.toml").touch()
+    one = tmp_path / "fedbm-digits-s0-bbbb"
+    assert find_run(tmp_path, "bbbb") == find_run(tmp_path, one.name) == find_run(tmp_path, str(one)) == one
+    with pytest.raises(FedBMError, match='"digits" means 2 runs in .*; say more of it'):
+        find_run(tmp_path, "digits")
+    with pytest.raises(FedBMError, match='there is no run "cccc" in .*; "fedbm list --out .*" shows them'):
+        find_run(tmp_path, "cccc")
