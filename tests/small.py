@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from fedbm.engine.local import Samples, train_client
+from fedbm.engine.local import Samples, plain_steps, train_client
 from fedbm.engine.rounds import select
 from fedbm.language.concepts import ConceptDistribution
 from fedbm.methods.base import Facts, Task
@@ -102,7 +102,7 @@ def play(method, task, train, data, rounds=1, ratio=1.0, model=None, observe=Non
             folding.send(None)
         except StopIteration as folded:
             server = folded.value
-        server, _ = method.afterwards(server, model, task, round_)
+        server, _ = method.afterwards(server, model, task, round_, plain_steps)
         if observe is not None:
             observe(server, states)
     return server, states, uploads

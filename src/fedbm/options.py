@@ -174,6 +174,9 @@ class TrainOptions:
     decay_each: Literal["round", "epoch"] = option("round", "when lr_decay applies")
     keep_optimizer: bool = option(False, "clients keep momentum between rounds (state) instead of starting afresh")
     evaluate_every: int = option(1, "rounds between evaluations; the last round is always evaluated", least=1)
+    precision: Literal["tf32", "fp32", "bf16"] = option(
+        "tf32", "arithmetic of convolutions and products: tf32 (on a CPU plain fp32), fp32, or bf16 by autocast"
+    )
     nonfinite: Literal["drop", "stop"] = option("drop", "a client's update with NaN or infinity: leave it out, or stop")
     seed: int = option(0, "root seed of partition, selection, initial weights and every batch", least=0)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import inspect
+import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import Any
 
 from torch import nn
 
-from fedbm.config import Config, check_config, method_values, recommend
+from fedbm.config import Config, check_config, recommend
 from fedbm.data.partition import Partition, dirichlet, from_file, iid
 from fedbm.data.store import Dataset, load
 from fedbm.errors import FedBMError
@@ -127,8 +128,8 @@ def concepts_for(
 
 def name_run(config: Config, dataset: Dataset, partition: Partition, task: Task, custom_body: bool) -> str:
     """<method>-<data>-s<seed>-<first 12 digits of the hash>."""
-    model: dict[str, Any] = dataclasses.asdict(config.model)
-    init = model.pop("init")
+    model = changed(config.model)
+    init = model.pop("init", "")
     if custom_body:
         model = {"body": body_digest(task)}
     elif init:
@@ -140,11 +141,20 @@ def name_run(config: Config, dataset: Dataset, partition: Partition, task: Task,
         "partition": partition.digest,
         "concepts": task.concepts.checksum if task.concepts else None,
         "model": model,
-        "method": {**method_values(config.method), **source_of(config.method)},
-        "train": dataclasses.asdict(config.train),
+        "method": {**changed(config.method), "name": config.method.name, **source_of(config.method)},
+        "train": changed(config.train),
     }
     words = [config.method.name, dataset.name, f"s{config.train.seed}", digest_of(determines)[:12]]
     return "-".join(re.sub(r"[^\w.]+", "_", word) for word in words)
+
+
+def changed(options: Any) -> dict[str, Any]:
+    """What differs from the defaults: an option added later, left at its default, changes no id."""
+    if not dataclasses.is_dataclass(options):
+        return {}
+    defaults = {field.name: field.default for field in dataclasses.fields(options)}
+    plain = json.loads(json.dumps(dataclasses.asdict(options), default=repr))  # type: ignore[arg-type]
+    return {name: value for name, value in plain.items() if getattr(options, name) != defaults[name]}
 
 
 def body_digest(task: Task) -> str:

@@ -29,7 +29,7 @@ from fedbm.engine.checkpoint import (
 from fedbm.engine.cohort import LocalCohort
 from fedbm.engine.device import arithmetic, enough_memory, find_device
 from fedbm.engine.environment import environment
-from fedbm.engine.local import Samples
+from fedbm.engine.local import Samples, plain_steps
 from fedbm.engine.rounds import Event, Federation
 from fedbm.errors import FedBMError
 from fedbm.files import write_json, write_text
@@ -145,6 +145,7 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> Federation:
         states=states,
         sets=sets,
         folder=folder,
+        steps=plain_steps,
         checkpoint_every=config.engine.checkpoint_every,
     )
 

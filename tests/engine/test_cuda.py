@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 import torch
-from small import play, task
 from test_gradient_methods import image_data
 
 from fedbm.methods import METHODS
 from fedbm.options import TrainOptions
+from small import play, task
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
 

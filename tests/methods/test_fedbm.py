@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from fedbm.engine.local import plain_steps
 from fedbm.errors import FedBMError
 from fedbm.methods import FedAvg, FedBM
 from fedbm.methods.base import Batch, Facts, copy_state, load_state, placed, train_only
@@ -24,7 +25,7 @@ def batch(method, model, received=None, n=5):
 def after_training(method):
     """A model, and the server state after one generator training."""
     model = method.model(task())
-    server, losses = method.afterwards(method.server_init(model), model, task(), method.generator_every)
+    server, losses = method.afterwards(method.server_init(model), model, task(), method.generator_every, plain_steps)
     return model, server, losses
 
 
@@ -90,7 +91,7 @@ def test_no_pseudo_images_before_the_first_generator():
     model = method.model(task())
     received = received_by_client(method, method.server_init(model))
     assert method.draws(model, task(), received, 2, torch_rng(0, "x")) == {}
-    assert method.afterwards(method.server_init(model), model, task(), 4)[1] == {}
+    assert method.afterwards(method.server_init(model), model, task(), 4, plain_steps)[1] == {}
 
 
 def test_generator_training_touches_the_generator_alone():
@@ -113,7 +114,7 @@ def test_generator_training_lowers_its_loss():
     draws = {name: value[0] for name, value in model.draw_pseudo(1, 32, torch_rng(9)).items()}
     train_only(model, ("generator",))
     first = float(sum(method.generator_loss(model, draws).values()).detach())
-    method.train_generator(model, torch_rng(0))
+    method.train_generator(model, torch_rng(0), plain_steps)
     assert float(sum(method.generator_loss(model, draws).values()).detach()) < 0.9 * first
 
 

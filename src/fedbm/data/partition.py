@@ -90,14 +90,14 @@ def dirichlet(
             for client, part in zip(held, np.split(members, cuts), strict=True):
                 client.extend(part.tolist())
         if min(map(len, held)) >= min_size:
-            return Partition(_sorted(held), "dirichlet", settings)
+            return Partition(in_order(held), "dirichlet", settings)
     if strict:
         raise FedBMError(
             f"in {DRAWS} draws of beta {beta} some of the {clients} clients always had fewer than {min_size} "
             "samples: raise beta, have fewer clients, or let samples be moved (strict off)"
         )
     moved = _fill(held, min_size, numpy_rng(seed, "partition", "moves"))
-    return Partition(_sorted(held), "dirichlet", settings, tuple(moved))
+    return Partition(in_order(held), "dirichlet", settings, tuple(moved))
 
 
 def iid(train: Indices, clients: int, seed: int, min_size: int = 2) -> Partition:
@@ -105,7 +105,7 @@ def iid(train: Indices, clients: int, seed: int, min_size: int = 2) -> Partition
     _check_sizes(len(train), clients, min_size)
     parts = np.array_split(numpy_rng(seed, "partition").permutation(train), clients)
     settings = {"clients": clients, "seed": seed, "min_size": min_size}
-    return Partition(_sorted([part.tolist() for part in parts]), "iid", settings)
+    return Partition(in_order([part.tolist() for part in parts]), "iid", settings)
 
 
 def from_json(value: Any, where: str = "the partition") -> Partition:
@@ -125,7 +125,7 @@ def from_json(value: Any, where: str = "the partition") -> Partition:
         moved = tuple(Move(**move) for move in value.get("moved", []))
     except TypeError as error:
         raise FedBMError(f'"moved" of {where} must list objects with source, target and sample') from error
-    return Partition(_sorted(clients), kind, settings, moved)
+    return Partition(in_order(clients), kind, settings, moved)
 
 
 def from_file(path: Path, dataset: Dataset) -> Partition:
@@ -201,7 +201,7 @@ def _check_sizes(samples: int, clients: int, min_size: int) -> None:
         )
 
 
-def _sorted(held: Sequence[Sequence[int]]) -> tuple[Indices, ...]:
+def in_order(held: Sequence[Sequence[int]]) -> tuple[Indices, ...]:
     return tuple(np.sort(np.array(client, dtype=np.int64)) for client in held)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +38,8 @@ class Dataset:
     recommends: Mapping[str, int | float | str]
     checksum: str
     notes: tuple[str, ...]
+    ids: NDArray[np.str_] = field(default_factory=lambda: np.array([], dtype=np.str_))  # what each sample is called
+    columns: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)  # per sample: site, writer, lesion, …
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -7,7 +7,7 @@ step has B samples. Batches, pseudo-labels, noise and crops come from the stream
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -133,6 +133,28 @@ def train_step(
     method.adjust(model, context)
     optimizer.step()
     return {name: term.detach() for name, term in terms.items()}
+
+
+def plain_steps(
+    name: str,
+    loss: Callable[[State], dict[str, Tensor]],
+    trained: list[tuple[str, nn.Parameter]],
+    optimizer: Callable[[list[nn.Parameter], bool], torch.optim.Optimizer],
+    draws: State,
+) -> dict[str, float]:
+    """The reference of `Steps`: one row after the other."""
+    stepper = optimizer([parameter for _, parameter in trained], False)
+    rows = placed(draws, trained[0][1])
+    count = len(next(iter(rows.values())))
+    sums: dict[str, Tensor] = {}
+    for row in range(count):
+        terms = loss({key: value[row] for key, value in rows.items()})
+        stepper.zero_grad()
+        torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
+        stepper.step()
+        for key, term in terms.items():
+            sums[key] = sums[key] + term.detach() if key in sums else term.detach()
+    return {key: float(total) / count for key, total in sums.items()}
 
 
 def make_optimizer(train: TrainOptions, trained: list[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:

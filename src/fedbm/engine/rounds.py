@@ -20,7 +20,7 @@ from fedbm.engine.cohort import Cohort
 from fedbm.engine.evaluate import global_score, personal_score
 from fedbm.engine.local import Samples, learning_rate
 from fedbm.errors import FedBMError
-from fedbm.methods.base import Method, State, Task
+from fedbm.methods.base import Method, State, Steps, Task
 from fedbm.options import TrainOptions
 from fedbm.results.records import RunFolder
 from fedbm.seeds import numpy_rng
@@ -60,6 +60,7 @@ class Federation:
     states: ClientStates
     sets: Mapping[str, Samples]
     folder: RunFolder
+    steps: Steps
     checkpoint_every: int = 1
     _checkpoint_seconds: float = 0.0  # of the round before: a record is written ahead of its own checkpoint
 
@@ -103,7 +104,7 @@ class Federation:
         except StopIteration as folded:
             self.server = folded.value
         clock.lap("aggregate")
-        self.server, server_losses = method.afterwards(self.server, self.model, self.task, round_)
+        self.server, server_losses = method.afterwards(self.server, self.model, self.task, round_, self.steps)
         clock.lap("generator")
         evaluation = None
         if round_ % train.evaluate_every == 0 or round_ == train.rounds:

@@ -110,6 +110,23 @@ class Upload:
 Folding = Generator[None, Upload | None, State]
 
 
+class Steps(Protocol):
+    """As many optimiser steps as *draws* has rows, in a plain loop or captured: the engine's choice.
+
+    *loss* gets one row of the draws and returns terms whose sum is minimised; *optimizer* makes a fresh one, told
+    whether it must be capturable. The mean of each term over the steps is returned. *name* tells loops apart.
+    """
+
+    def __call__(
+        self,
+        name: str,
+        loss: Callable[[State], dict[str, Tensor]],
+        trained: list[tuple[str, nn.Parameter]],
+        optimizer: Callable[[list[nn.Parameter], bool], torch.optim.Optimizer],
+        draws: State,
+    ) -> dict[str, float]: ...
+
+
 @runtime_checkable
 class Method(Protocol):
     """Anything with these is a method; `FedAvg` has them all, so that another method overrides a few.
@@ -167,8 +184,10 @@ class Method(Protocol):
         ...
 
     def afterwards(
-        self, server: State, model: nn.Module, task: Task, round_: int
-    ) -> tuple[State, dict[str, float]]: ...
+        self, server: State, model: nn.Module, task: Task, round_: int, steps: Steps
+    ) -> tuple[State, dict[str, float]]:
+        """The server's own training after a round, by *steps*: the new server state and its mean losses."""
+        ...
 
     def global_states(self, server: State, clients: Mapping[int, State]) -> Iterator[State]:
         """The model states that make this method's global score; *clients* has those that took part so far."""

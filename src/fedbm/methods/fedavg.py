@@ -28,6 +28,7 @@ from fedbm.methods.base import (
     Part,
     Phase,
     State,
+    Steps,
     Task,
     Upload,
     copy_state,
@@ -103,7 +104,9 @@ class FedAvg:
     def weight_of(self, upload: Upload) -> float:
         return float(upload.n) if self.weighting == "size" else 1.0
 
-    def afterwards(self, server: State, model: nn.Module, task: Task, round_: int) -> tuple[State, dict[str, float]]:
+    def afterwards(
+        self, server: State, model: nn.Module, task: Task, round_: int, steps: Steps
+    ) -> tuple[State, dict[str, float]]:
         return server, {}
 
     def global_states(self, server: State, clients: Mapping[int, State]) -> Iterator[State]:

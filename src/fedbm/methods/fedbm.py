@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from fedbm.errors import FedBMError
 from fedbm.language.concepts import sample_concepts
-from fedbm.methods.base import Batch, Part, Phase, State, Task, load_state, placed, train_only
+from fedbm.methods.base import Batch, Part, Phase, State, Steps, Task, load_state, placed, train_only
 from fedbm.methods.fedavg import FedAvg, linear_head
 from fedbm.models.generator import Generator
 from fedbm.models.generator_loss import BatchNormGap, batch_norms, crop, diversity_loss, draw_crops
@@ -100,34 +100,26 @@ class FedBM(FedAvg):
         images = torch.cat([batch.images, pseudo])
         return model.loss(images, torch.cat([batch.labels, batch.draws["pseudo.labels"]]))
 
-    def afterwards(self, server: State, model: nn.Module, task: Task, round_: int) -> tuple[State, dict[str, float]]:
+    def afterwards(
+        self, server: State, model: nn.Module, task: Task, round_: int, steps: Steps
+    ) -> tuple[State, dict[str, float]]:
         if not self.generator or round_ % self.generator_every:
             return server, {}
         assert isinstance(model, FedBMModel)
         load_state(model, server)
-        losses = self.train_generator(model, torch_rng(task.seed, "generator", round_))
+        losses = self.train_generator(model, torch_rng(task.seed, "generator", round_), steps)
         trained = {name: value.clone() for name, value in model.state_dict().items() if name.startswith("generator.")}
-        return {
-            **server,
-            **trained,
-            "generator_round": torch.full_like(server["generator_round"], round_),
-        }, losses
+        return {**server, **trained, "generator_round": torch.full_like(server["generator_round"], round_)}, losses
 
-    def train_generator(self, model: FedBMModel, rng: torch.Generator) -> dict[str, float]:
+    def train_generator(self, model: FedBMModel, rng: torch.Generator, steps: Steps) -> dict[str, float]:
         """generator_steps of Adam with fresh state against the model as it is; the mean of each term."""
-        parameters = [p for _, p in train_only(model, ("generator",))]
-        optimizer = torch.optim.Adam(parameters, lr=self.generator_lr, betas=(0.5, 0.999))
+
+        def adam(parameters: list[nn.Parameter], capturable: bool) -> torch.optim.Optimizer:
+            return torch.optim.Adam(parameters, self.generator_lr, (0.5, 0.999), capturable=capturable)
+
+        trained = train_only(model, ("generator",))
         draws = model.draw_pseudo(self.generator_steps, self.generator_batch, rng)
-        draws = placed(draws, parameters[0])
-        sums: dict[str, Tensor] = {}
-        for step in range(self.generator_steps):
-            terms = self.generator_loss(model, {name: value[step] for name, value in draws.items()})
-            optimizer.zero_grad()
-            torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            for name, term in terms.items():
-                sums[name] = sums.get(name, torch.zeros_like(term)) + term.detach()
-        return {name: float(total) / self.generator_steps for name, total in sums.items()}
+        return steps("generator", lambda row: self.generator_loss(model, row), trained, adam, draws)
 
     def generator_loss(self, model: FedBMModel, draws: State) -> dict[str, Tensor]:
         """{semantic: L_sem, diversity: λ_div L_div, distribution: λ_dis L_dis}; a term with weight 0 is left out."""

@@ -10,7 +10,6 @@ from typing import Any
 from fedbm.results.compare import Group, display, settings, varying
 from fedbm.results.runs import RunView
 
-
 KEPT = "train.keep_optimizer"
 
 

@@ -118,7 +118,8 @@ def _personal(row: Row) -> str:
     ]
     if not chosen:
         return ""
-    return f"{row.name}: {mean_and_std(spread(chosen))} accuracy of clients’ own models on test images in their own label mix"
+    score = mean_and_std(spread(chosen))
+    return f"{row.name}: {score} accuracy of clients’ own models on test images in their own label mix"
 
 
 def _seed_line(row: Row, run: RunView) -> dict[str, Any]:
