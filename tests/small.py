@@ -106,3 +106,15 @@ def play(method, task, train, data, rounds=1, ratio=1.0, model=None, observe=Non
         if observe is not None:
             observe(server, states)
     return server, states, uploads
+
+
+def image_data(clients: int = 4, seed: int = 1, size: int = 16) -> list[Samples]:
+    """Random pictures of three classes: 3 samples at client 0, 5 at client 1, and so on."""
+    rng = torch.Generator().manual_seed(seed)
+    data = []
+    for client in range(clients):
+        n = 3 + 2 * client
+        images = torch.randint(0, 256, (n, size, size, 1), generator=rng, dtype=torch.uint8)
+        labels = torch.randint(0, 3, (n,), generator=rng)
+        data.append(Samples(images, labels, torch.arange(n), task().normalise()))
+    return data

@@ -6,7 +6,7 @@ import dataclasses
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fedbm.config import Config, check_config, keys, make_config, method_label, nest, read_toml, recommend, to_toml
 from fedbm.errors import FedBMError
 from fedbm.methods import METHODS, FedAvg, FedBM
-from fedbm.options import DataOptions, ModelOptions, TrainOptions, check
+from fedbm.options import DataOptions, ModelOptions, TrainOptions, check, type_words
 
 FLAGS = {key.flag: key for key in keys()}
 
@@ -178,9 +178,13 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 def choices(draw: st.DrawFn) -> dict[str, Any]:
     """Settings a user could give, all acceptable."""
     method = draw(st.sampled_from(sorted(METHODS)))
+    owned = get_type_hints(METHODS[method])  # one option may have fewer choices for one method than for another
     known = [key for key in keys() if key.flag != "method" and (not key.methods or method in key.methods)]
     picked = draw(st.lists(st.sampled_from(known), max_size=6, unique_by=lambda key: key.flag))
-    made = {key.flag: draw(VALUES.get(key.type, st.sampled_from(key.type.split(" | ")))) for key in picked}
+    made = {}
+    for key in picked:
+        kind = type_words(owned[key.name]) if key.methods else key.type
+        made[key.flag] = draw(VALUES.get(kind, st.sampled_from(kind.split(" | "))))
     return {**made, "method": method}
 
 

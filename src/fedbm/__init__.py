@@ -8,7 +8,9 @@ print(run.summary["best"])
 fedbm.write_report([run.path], "report.html")
 """
 
-from fedbm.data.partition import Partition, dirichlet, from_file, iid
+from fedbm.data.deal import by_classes, by_column, dirichlet, iid, quantity
+from fedbm.data.inspect import inspect
+from fedbm.data.partition import Partition, from_file
 from fedbm.data.store import Dataset, load
 from fedbm.errors import FedBMError
 from fedbm.language.concepts import ConceptDistribution, sample_concepts
@@ -40,15 +42,19 @@ __all__ = [
     "ResNet18",
     "__version__",
     "build_concepts",
+    "by_classes",
+    "by_column",
     "concept_logits",
     "concept_loss",
     "dirichlet",
     "diversity_loss",
     "from_file",
     "iid",
+    "inspect",
     "load",
     "load_model",
     "load_shipped",
+    "quantity",
     "read_run",
     "sample_concepts",
     "simulate",

@@ -46,6 +46,7 @@ class Config:
     method: Method = field(default_factory=FedBM)
     train: TrainOptions = field(default_factory=TrainOptions)
     engine: EngineOptions = field(default_factory=EngineOptions)
+    concepts: Mapping[str, str] = field(default_factory=dict)  # class → what a clinician calls it
     given: frozenset[str] = frozenset()
 
 
@@ -98,8 +99,8 @@ def _keys_of(section: str, options: type) -> Iterator[Key]:
 def make_config(values: Mapping[str, Mapping[str, Any]], where: str = "the configuration") -> Config:
     """A Config from nested values, {section: {key: value}}; text values are read as on the command line."""
     for section in values:
-        if section not in (*SECTIONS, "method"):
-            known = [*SECTIONS, "method"]
+        if section not in (*SECTIONS, "method", "concepts"):
+            known = [*SECTIONS, "method", "concepts"]
             raise FedBMError(
                 f'{where} has no section "{section}"{did_you_mean(section, known)}; there are {listed(known)}'
             )
@@ -110,6 +111,10 @@ def make_config(values: Mapping[str, Mapping[str, Any]], where: str = "the confi
     chosen = dict(values.get("method", {}))
     name = str(chosen.pop("name", FedBM.name))
     made["method"] = _make(find_method(name), chosen, f"the method {name}")
+    made["concepts"] = dict(values.get("concepts", {}))
+    for name, text in made["concepts"].items():
+        if not isinstance(text, str):
+            raise FedBMError(f'[concepts] in {where}: what "{name}" shows must be a text in quotes, not {text}')
     given = frozenset(f"{section}.{key}" for section, pairs in values.items() for key in pairs)
     return Config(**made, given=given)
 
@@ -142,7 +147,11 @@ def read_toml(path: Path) -> dict[str, dict[str, Any]]:
     for section, pairs in values.items():
         if not isinstance(pairs, dict):
             home = next((key.section for key in keys() if section == key.name), "train")
-            how = f"[{section}]" if section in (*SECTIONS, "method") else f"[{home}] and below it {section} = …"
+            how = (
+                f"[{section}]"
+                if section in (*SECTIONS, "method", "concepts")
+                else f"[{home}] and below it {section} = …"
+            )
             raise FedBMError(f'{path}: "{section}" must stand in a section: write {how}')
     return values
 
@@ -156,6 +165,8 @@ def recommend(config: Config, recommends: Mapping[str, Any]) -> Config:
             continue
         names = {f.name for f in dataclasses.fields(options)}
         use = {k: v for k, v in recommends.items() if k in names and f"{section}.{k}" not in config.given}
+        if "data.partition" in config.given:
+            use.pop("partition_column", None)  # it goes with the partition that was recommended
         parts[section] = dataclasses.replace(options, **use)  # type: ignore[type-var]
     return dataclasses.replace(config, **parts)
 
@@ -166,10 +177,12 @@ def check_config(config: Config) -> None:
         options = getattr(config, section)
         if dataclasses.is_dataclass(options):
             check_all(options)
-    if config.data.partition == "file" and not config.data.partition_file:
-        raise FedBMError("partition = file needs partition_file")
-    if config.data.partition_file and config.data.partition != "file":
-        raise FedBMError("partition_file is given, so partition must be file")
+    for kind in ("file", "column"):
+        given = getattr(config.data, f"partition_{kind}")
+        if config.data.partition == kind and not given:
+            raise FedBMError(f"partition = {kind} needs partition_{kind}")
+        if given and config.data.partition != kind:
+            raise FedBMError(f"partition_{kind} is given, so partition must be {kind}")
 
 
 def method_values(method: Any) -> dict[str, Any]:
@@ -191,7 +204,10 @@ def method_label(method: Any, recommends: Mapping[str, Any]) -> str:
 
 
 def to_toml(config: Config) -> str:
-    """The canonical form: every section, every key in order; a key that is not set stands as a comment."""
+    """The canonical form: every section, every key in order; a key that is not set stands as a comment.
+
+    [concepts] is there only if the user gave some.
+    """
     lines: list[str] = []
     for section in ("data", "language", "model", "method", "train", "engine"):
         options = getattr(config, section)
@@ -201,6 +217,13 @@ def to_toml(config: Config) -> str:
             # JSON's text, numbers and lists are TOML's; true and false too
             lines.append(f"# {key} is not set" if value is None else f"{key} = {json.dumps(value, ensure_ascii=False)}")
         lines.append("")
+    if config.concepts:
+        pairs = {json.dumps(name, ensure_ascii=False): text for name, text in config.concepts.items()}
+        lines += [
+            "[concepts]",
+            *(f"{name} = {json.dumps(text, ensure_ascii=False)}" for name, text in pairs.items()),
+            "",
+        ]
     return "\n".join(lines)
 
 

@@ -23,11 +23,22 @@ def replacing(path: Path) -> Iterator[Path]:
         with beside.open("rb") as written:
             os.fsync(written.fileno())
         beside.replace(path)
+        _sync_folder(path.parent)
     except OSError as error:
         raise cannot_write(path, error) from error
     finally:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename outlast a power failure, where the system can (Windows opens no folders)."""
+    if hasattr(os, "O_DIRECTORY"):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def cannot_write(path: Path, error: OSError) -> FedBMError:

@@ -120,17 +120,28 @@ def _shown(value: Any) -> str:
 class DataOptions:
     """Which images, how they are split, and how the training part is dealt to clients."""
 
-    name: str = option("digits", "a catalogued data set, an image folder or a packed-JPEG .npz", flag="data")
+    name: str = option(
+        "digits", "a catalogued data set, or a path: an image folder, archive, table or .npz", flag="data"
+    )
     size: int | None = option(
         None, "side of the square images in pixels, a multiple of 4; unset: the data set's", least=16
     )
     channels: Literal[1, 3] | None = option(None, "1 grey or 3 colour; unset: the data set's")
+    split: Literal["auto", "official", "stratified", "grouped"] = option(
+        "auto", "train, val and test: the source's own, by class, or by class and group; auto: the best it allows"
+    )
+    group: str = option("", "the column whose samples stay on one side, such as patient or lesion; implies grouped")
+    metadata: str = option("", "a CSV or Parquet table whose columns are joined to the samples by name")
     split_seed: int = option(0, "seed of the split where the source has none; fixed over runs", least=0)
     bad_files: Literal["refuse", "skip"] = option("refuse", "what to do with files that are no readable image")
-    partition: Literal["dirichlet", "iid", "file"] = option("dirichlet", "how training samples are dealt to clients")
+    partition: Literal["dirichlet", "iid", "quantity", "classes", "column", "file"] = option(
+        "dirichlet", "how training samples are dealt to clients"
+    )
     partition_file: str = option("", "the partition to use when partition = file (a run's partition.json)")
-    clients: int = option(10, "number of clients N", least=1)
-    beta: float = option(0.1, "Dirichlet concentration β: smaller is more skewed", above=0)
+    partition_column: str = option("", "when partition = column: each value of this column (site, writer) is a client")
+    classes_per_client: int = option(2, "when partition = classes: how many classes each client holds", least=1)
+    clients: int = option(10, "number of clients N; a partition by column or from a file brings its own", least=1)
+    beta: float = option(0.1, "Dirichlet concentration β: smaller is more skewed (quantity: in sizes)", above=0)
     min_size: int = option(2, "samples each client has at least", least=1)
     strict_size: bool = option(False, "stop, rather than move samples, when 100 draws leave a client too small")
 
@@ -189,5 +200,9 @@ class EngineOptions:
     out: str = option("runs", "folder that holds one folder per run")
     cache: str = option("", "folder of prepared data sets; unset: $FEDBM_HOME or ~/.cache/fedbm")
     threads: int = option(0, "CPU threads of this process; 0: as the machine is set up", least=0, most=1024)
+    engine: Literal["auto", "reference", "captured"] = option(
+        "auto", "plain loop, or CUDA graphs on streams; auto: captured on CUDA for the methods of this package"
+    )
+    slots: int = option(6, "clients trained side by side by the captured engine", least=1)
     checkpoint_every: int = option(1, "rounds between checkpoints", least=1)
     deterministic: bool = option(False, "on CUDA, use only deterministic kernels (slower)")

@@ -20,7 +20,8 @@ from typing import Any
 from torch import nn
 
 from fedbm.config import Config, check_config, recommend
-from fedbm.data.partition import Partition, dirichlet, from_file, iid
+from fedbm.data.deal import by_classes, by_column, dirichlet, iid, quantity
+from fedbm.data.partition import Partition, from_file
 from fedbm.data.store import Dataset, load
 from fedbm.errors import FedBMError
 from fedbm.files import digest_of, sha256_file
@@ -60,10 +61,14 @@ def make_plan(
     if dataset is None:
         dataset = load_dataset(config, progress)
     config = recommend(config, dataset.recommends)
+    said: dict[str, Any] = {}
     if partition is None:
         partition = deal(config, dataset)
-    else:
-        config = dataclasses.replace(config, data=dataclasses.replace(config.data, clients=len(partition.clients)))
+    else:  # what the saved configuration says is how this one was made
+        said = {key: partition.settings[key] for key in ("beta", "min_size") if key in partition.settings}
+        said["partition"] = partition.kind
+    said["clients"] = len(partition.clients)
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, **said))
     if config.method.central:
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, keep_optimizer=True))
     concepts = None
@@ -91,8 +96,12 @@ def load_dataset(config: Config, progress: Callable[[int, int], None] | None = N
         options.name,
         size=options.size,
         channels=options.channels,
+        split=options.split,
+        group=options.group or None,
+        metadata=options.metadata or None,
         split_seed=options.split_seed,
-        on_bad=options.bad_files,
+        bad_files=options.bad_files,
+        concepts=config.concepts,
         cache=Path(config.engine.cache) if config.engine.cache else None,
         progress=progress,
     )
@@ -102,11 +111,23 @@ def deal(config: Config, dataset: Dataset) -> Partition:
     """The training samples dealt to clients as the options say."""
     options, seed = config.data, config.train.seed
     train = dataset.indices("train")
-    if options.partition == "file":
-        return from_file(Path(options.partition_file), dataset)
+    if options.partition in ("file", "column"):
+        if options.partition == "file":
+            partition = from_file(Path(options.partition_file), dataset)
+        else:
+            partition = by_column(dataset.columns, train, options.partition_column, options.min_size)
+        if "data.clients" in config.given and options.clients != len(partition.clients):
+            source = options.partition_file or f'the column "{options.partition_column}"'
+            raise FedBMError(f"clients is {options.clients}, but {source} makes {len(partition.clients)}: leave it out")
+        return partition
     if options.partition == "iid":
         return iid(train, options.clients, seed, options.min_size)
-    return dirichlet(dataset.labels, train, options.clients, options.beta, seed, options.min_size, options.strict_size)
+    guard = (seed, options.min_size, options.strict_size)
+    if options.partition == "quantity":
+        return quantity(dataset.labels, train, options.clients, options.beta, *guard)
+    if options.partition == "classes":
+        return by_classes(dataset.labels, train, options.clients, options.classes_per_client, *guard)
+    return dirichlet(dataset.labels, train, options.clients, options.beta, *guard)
 
 
 def concepts_for(

@@ -96,6 +96,11 @@ def load_model(run: str | Path, device: str = "auto", make_body: Any = None, met
             f"the weights of {folder} do not fit the model its config.toml describes; a body of your own must be "
             "given again, load_model(make_body=…)"
         ) from error
+    if absent := [name for name in module.state_dict() if name not in state]:
+        raise FedBMError(
+            f"{folder} has no common model: with {chosen.name}, {absent[0].partition('.')[0]} stays with each client "
+            "(clients/ in the run's folder), so model.safetensors alone cannot classify"
+        )
     return Model(task.classes, task.shape, chosen, task, module.eval(), place)
 
 

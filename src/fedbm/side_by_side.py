@@ -20,8 +20,8 @@ from fedbm.engine.rounds import Event
 from fedbm.errors import FedBMError
 
 
-def run_all(configs: Sequence[Config], processes: int) -> Iterator[tuple[int, Event]]:
-    """Events of all runs as they come, each with its run's number. The first failure ends them all."""
+def run_all(configs: Sequence[Config], processes: int) -> Iterator[tuple[int, Event | str]]:
+    """Events of all runs as they come, by the run's number; for one that failed, the sentence that says why."""
     context = multiprocessing.get_context("spawn")
     events: Any = context.Queue()
     waiting = list(enumerate(configs))
@@ -36,17 +36,13 @@ def run_all(configs: Sequence[Config], processes: int) -> Iterator[tuple[int, Ev
             try:
                 number, news = events.get(timeout=1.0)
             except queue.Empty:
-                for number, process in working.items():
-                    if process.exitcode not in (None, 0):
-                        raise FedBMError(
-                            f"run {number + 1} of {len(configs)} ended with status {process.exitcode}"
-                        ) from None
+                dead = [number for number, process in working.items() if process.exitcode not in (None, 0)]
+                for number in dead:
+                    yield number, f"its process ended with status {working.pop(number).exitcode}"
                 continue
-            if news is None:
+            if not isinstance(news, Event):
                 working.pop(number).join()
-            elif isinstance(news, str):
-                raise FedBMError(news)
-            else:
+            if news is not None:
                 yield number, news
     finally:
         for process in working.values():

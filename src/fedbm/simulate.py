@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedbm.config import find_method, make_config, method_label, method_values, nest, to_toml
+from fedbm.config import Config, find_method, keys, make_config, method_label, method_values, nest, to_toml
 from fedbm.data.partition import Partition
 from fedbm.data.store import Dataset
 from fedbm.engine.checkpoint import (
@@ -29,10 +29,12 @@ from fedbm.engine.checkpoint import (
 from fedbm.engine.cohort import LocalCohort
 from fedbm.engine.device import arithmetic, enough_memory, find_device
 from fedbm.engine.environment import environment
+from fedbm.engine.graphs import CapturedCohort, CapturedSteps
 from fedbm.engine.local import Samples, plain_steps
 from fedbm.engine.rounds import Event, Federation
 from fedbm.errors import FedBMError
 from fedbm.files import write_json, write_text
+from fedbm.methods import METHODS
 from fedbm.methods.base import Method, load_state
 from fedbm.plan import Plan, make_plan
 from fedbm.results.matrices import partition_bubbles
@@ -63,6 +65,7 @@ def simulate(
         settings["method"] = find_method(method).name
     else:
         check_object(method, settings)
+    check_unused(settings, isinstance(data, Dataset), partition is not None)
     if not isinstance(data, Dataset):
         settings["data"] = str(data)
     config = make_config(nest(settings))
@@ -91,6 +94,19 @@ def check_object(method: Any, settings: Mapping[str, Any]) -> None:
         raise FedBMError(f"{misplaced[0]} is an option of a method: set it where the {method.name} object is made")
 
 
+def check_unused(settings: Mapping[str, Any], dataset: bool, partition: bool) -> None:
+    """A setting of the data or of the partition has no effect beside an object that is already made: refuse it."""
+    dealing = {"partition", "partition_file", "partition_column", "classes_per_client", "clients", "beta"}
+    dealing |= {"min_size", "strict_size"}
+    for key in keys():
+        if key.section != "data" or key.flag not in settings:
+            continue
+        if key.name in dealing and partition:
+            raise FedBMError(f"{key.flag} has no effect beside a partition that is already made; leave it out")
+        if key.name not in dealing and dataset:
+            raise FedBMError(f"{key.flag} has no effect beside a data set that is already loaded; give it to load()")
+
+
 def run_path(plan: Plan) -> Path:
     return Path(plan.config.engine.out) / plan.id
 
@@ -101,7 +117,7 @@ def run(plan: Plan) -> Iterator[Event]:
     if folder.done:
         return
     device = find_device(plan.config.engine.device)
-    with folder.held(), arithmetic(plan.config.engine), enough_memory(device):
+    with folder.held(), arithmetic(plan.config.engine, plan.config.train.precision), enough_memory(device):
         if folder.done:  # another process finished it since we looked
             return
         federation = assemble(plan, folder, device)
@@ -127,7 +143,9 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> Federation:
     own = [torch.from_numpy(indices).to(device) for indices in plan.partition.clients]
     if config.method.central:
         own = [torch.cat(own).sort().values]
-    cohort = LocalCohort(config.method, task, config.train, model, images, labels, own, states, progress)
+    captured = is_captured(config, device)
+    parts = (config.method, task, config.train, model, images, labels, own, states, progress)
+    cohort = CapturedCohort(*parts, config.engine.slots) if captured else LocalCohort(*parts)
     normalise = task.normalise().to(device)
     sets = {
         name: Samples(images, labels, torch.from_numpy(dataset.indices(name)).to(device), normalise)
@@ -145,9 +163,17 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> Federation:
         states=states,
         sets=sets,
         folder=folder,
-        steps=plain_steps,
+        steps=CapturedSteps() if captured else plain_steps,
         checkpoint_every=config.engine.checkpoint_every,
     )
+
+
+def is_captured(config: Config, device: torch.device) -> bool:
+    """Whether local training is captured as CUDA graphs: on CUDA, for methods known to allow it or when asked for."""
+    if config.engine.engine == "captured" and device.type != "cuda":
+        raise FedBMError("engine = captured needs a CUDA device; use engine = reference or auto")
+    known = METHODS.get(config.method.name) is type(config.method)
+    return config.engine.engine == "captured" or (config.engine.engine == "auto" and known and device.type == "cuda")
 
 
 def describe(plan: Plan, folder: RunFolder, device: torch.device) -> None:

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedbm.cli import compare, demo
+from fedbm.cli.arguments import DATA_TASKS
 from fedbm.cli.main import COMMANDS
 from fedbm.config import keys
 from fedbm.errors import FedBMError
@@ -37,9 +38,9 @@ from fedbm.errors import FedBMError
         ("run --method fedmb", 'there is no method "fedmb" (did you mean "fedbm"?); choose fedavg'),
         ("run --method fedavg --temperature 3", "temperature is an option of fedbm"),
         ("run --data digts", 'no data set is called "digts" (did you mean "digits"?)'),
-        ("run --data pbc", "the images of pbc are not part of this package: get "),
+        ("run --data pbc", "the images of pbc are not here: 'fedbm data get pbc' gets them or says how"),
         ("run --data ./nowhere", "nowhere does not exist or cannot be reached"),
-        ("run --data bad.toml", "bad.toml is not understood: give a folder that holds"),
+        ("run --data bad.toml", "bad.toml is not understood: give a folder"),
         ("run --device gpu", 'device must be cpu, cuda, cuda:N or auto, not "gpu"'),
         ("run --device cuda:99", "cuda:99"),
         ("run --clients 2000", "1258 training samples are too few for 2000 clients"),
@@ -137,8 +138,10 @@ def test_a_terminal_that_knows_no_greek(fedbm: Command, monkeypatch: pytest.Monk
 
 
 words = st.lists(
-    st.sampled_from([*COMMANDS, *(key.switch for key in keys()), "--save", "--to", "--help", "--", "-x", "digits"])
-    | st.sampled_from(["0", "1", "-1", "0.5", "yes", "cpu", "fedavg", "fedbm", "dirichlet", "="])
+    st.sampled_from(
+        [*COMMANDS, *DATA_TASKS, *(key.switch for key in keys()), "--save", "--to", "--help", "--", "-x", "digits"]
+    )
+    | st.sampled_from(["digits", "0", "1", "-1", "0.5", "yes", "cpu", "fedavg", "fedbm", "dirichlet", "="])
     | st.text(max_size=6),
     max_size=6,
 )

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedbm.data.partition import Move, Partition, dirichlet, from_file, from_json, heterogeneity, iid
+from fedbm.data.deal import by_classes, by_column, dirichlet, iid, quantity
+from fedbm.data.partition import Move, Partition, from_file, from_json, heterogeneity
 from fedbm.data.store import Dataset
 from fedbm.errors import FedBMError
 
@@ -44,12 +45,19 @@ def problems(draw):
     return labels, train, clients, beta, draw(st.integers(0, 99)), min(min_size, len(train))
 
 
+def enough_classes(labels, train, clients) -> int:
+    """The fewest classes per client with which every class has an owner."""
+    return -(-len(np.unique(labels[train])) // clients)
+
+
 @settings(deadline=None, derandomize=True)
 @given(problems())
 def test_every_training_sample_is_at_exactly_one_client(problem) -> None:
     labels, train, clients, beta, seed, min_size = problem
     for partition in (
         dirichlet(labels, train, clients, beta, seed, min_size),
+        quantity(labels, train, clients, beta, seed, min_size),
+        by_classes(labels, train, clients, enough_classes(labels, train, clients), seed, min_size),
         iid(train, clients, seed, min_size),
     ):
         assert len(partition.clients) == clients
@@ -62,11 +70,19 @@ def test_every_training_sample_is_at_exactly_one_client(problem) -> None:
 @given(problems())
 def test_same_seed_same_partition_and_json_keeps_it(problem) -> None:
     labels, train, clients, beta, seed, min_size = problem
-    first = dirichlet(labels, train, clients, beta, seed, min_size)
-    assert dirichlet(labels, train, clients, beta, seed, min_size).digest == first.digest
-    again = from_json(json.loads(json.dumps(first.to_json(labels, list("abcde")))))
-    assert again.digest == first.digest
-    assert (again.kind, again.settings, again.moved) == (first.kind, first.settings, first.moved)
+    each = enough_classes(labels, train, clients)
+    for kind, deal in (
+        ("dirichlet", lambda: dirichlet(labels, train, clients, beta, seed, min_size)),
+        ("quantity", lambda: quantity(labels, train, clients, beta, seed, min_size)),
+        ("classes", lambda: by_classes(labels, train, clients, each, seed, min_size)),
+        ("column", lambda: by_column({"site": labels.astype(np.str_)}, train, "site", 1)),
+    ):
+        first = deal()
+        assert first.kind == kind
+        assert deal().digest == first.digest
+        again = from_json(json.loads(json.dumps(first.to_json(labels, list("abcde")))))
+        assert again.digest == first.digest
+        assert (again.kind, again.settings, again.moved) == (first.kind, first.settings, first.moved)
 
 
 def test_another_seed_is_another_partition() -> None:
@@ -74,6 +90,16 @@ def test_another_seed_is_another_partition() -> None:
     train = np.arange(200)
     assert dirichlet(labels, train, 5, 0.5, 0).digest != dirichlet(labels, train, 5, 0.5, 1).digest
     assert iid(train, 5, 0).digest != iid(train, 5, 1).digest
+    assert quantity(labels, train, 5, 0.5, 0).digest != quantity(labels, train, 5, 0.5, 1).digest
+    assert by_classes(labels, train, 5, 2, 0).digest != by_classes(labels, train, 5, 2, 1).digest
+
+
+def test_a_dealing_that_runs_depend_on_stays_as_it_is() -> None:
+    """Ids of runs hold the partition's digest: these were computed before quantity and classes existed."""
+    labels, train = np.arange(120) * 7 % 5, np.arange(20, 120)
+    assert dirichlet(labels, train, 4, 0.3, 3).digest[:16] == "a843a8901a0526ed"
+    assert dirichlet(0 * labels, train, 4, 1e-6, 3).digest[:16] == "17e1540e0c0b4ae3"
+    assert iid(train, 4, 3).digest[:16] == "3b3b36b802f6d23d"
 
 
 def test_beta_says_how_unlike_the_clients_are() -> None:
@@ -94,6 +120,102 @@ def test_shares_follow_the_dirichlet_law() -> None:
     shares = dirichlet(labels, np.arange(len(labels)), 4, 0.3, 0).counts(labels, classes) / each
     assert shares.mean(axis=1) == pytest.approx([0.25] * 4, abs=0.03)
     assert shares.var(axis=1) == pytest.approx([0.0852] * 4, rel=0.1)
+
+
+def test_quantity_skews_sizes_and_keeps_the_mix() -> None:
+    """Sizes follow Dir(β), Var q_i = 0.25·0.75/(4β + 1) as above; every client has each class in proportion."""
+    labels, train = np.repeat(np.arange(3), (600, 300, 100)), np.arange(1000)
+    sizes = []
+    for seed in range(300):
+        counts = quantity(labels, train, 4, 5.0, seed).counts(labels, 3)
+        sizes.append(counts.sum(axis=1) / 1000)
+        expected = counts.sum(axis=1, keepdims=True) * np.array([0.6, 0.3, 0.1])
+        assert np.abs(counts - expected).max() <= 2
+    assert np.var(sizes, axis=0) == pytest.approx([0.25 * 0.75 / 21] * 4, rel=0.3)
+    assert np.mean(sizes, axis=0) == pytest.approx([0.25] * 4, abs=0.02)
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(st.integers(1, 12), st.integers(1, 8), st.integers(1, 8), st.integers(0, 99))
+def test_every_client_holds_k_classes_and_every_class_has_owners(clients, classes, each, seed) -> None:
+    """With 12 samples of each class there is one for every owner; owners' numbers differ by one, shares by one."""
+    labels, train = np.arange(12 * classes) % classes, np.arange(12 * classes)
+    each = min(each, classes)
+    if clients * each < classes:
+        with pytest.raises(FedBMError, match=f"cannot hold all {classes} classes: have at least"):
+            by_classes(labels, train, clients, each, seed, min_size=1)
+        return
+    counts = by_classes(labels, train, clients, each, seed, min_size=1).counts(labels, classes)
+    assert ((counts > 0).sum(axis=1) == each).all()
+    owners = (counts > 0).sum(axis=0)
+    assert owners.min() >= 1
+    assert owners.max() - owners.min() <= 1
+    for label in range(classes):
+        shares = counts[counts[:, label] > 0, label]
+        assert shares.max() - shares.min() <= 1
+
+
+def test_clients_of_k_classes_are_not_all_the_same_pairs() -> None:
+    labels, train = np.arange(400) % 8, np.arange(400)
+    counts = by_classes(labels, train, 12, 2, 0).counts(labels, 8)
+    assert len({tuple(np.flatnonzero(row)) for row in counts}) > 6
+
+
+def test_a_class_with_fewer_samples_than_clients() -> None:
+    """Fine for dirichlet, quantity and iid; by classes, it goes to as many of its owners as it has samples."""
+    labels = np.array([0] * 40 + [1] * 2)
+    train = np.arange(42)
+    for partition in (
+        dirichlet(labels, train, 5, 1.0, 0),
+        quantity(labels, train, 5, 1.0, 0),
+        iid(train, 5, 0),
+        by_classes(labels, train, 5, 2, 0),
+    ):
+        counts = partition.counts(labels, 2)
+        assert counts[:, 1].sum() == 2
+        assert partition.moved == ()
+    assert sorted(counts[:, 1]) == [0, 0, 0, 1, 1]
+    single = by_classes(labels, train, 5, 1, 0)  # two or three clients own the class of two samples
+    assert {move.target for move in single.moved} <= set(range(5))
+    assert min(map(len, single.clients)) == 2
+    with pytest.raises(FedBMError, match="in 100 draws of 1 classes each some of the 5 clients"):
+        by_classes(labels, train, 5, 1, 0, strict=True)
+
+
+SITES = {"site": np.array(["Oslo", "Bern", "Oslo", "Bern", "Ålesund", "Bern"]), "scanner": np.array([""] * 6)}
+
+
+def test_each_value_of_a_column_is_a_client() -> None:
+    """Sorted by value; Ålesund has no training sample, so it is no client."""
+    partition = by_column(SITES, np.array([0, 1, 2, 3]), "site")
+    assert [client.tolist() for client in partition.clients] == [[1, 3], [0, 2]]
+    assert partition.settings["values"] == ["Bern", "Oslo"]
+    writers = {"writer": np.array(["10", "9", "10", "9"])}
+    assert by_column(writers, np.arange(4), "writer").settings["values"] == ["9", "10"]
+
+
+@pytest.mark.parametrize(
+    ("column", "sentence"),
+    [
+        ("sites", 'the data have no column "sites" \\(did you mean "site"\\?\\); it has site, scanner'),
+        ("scanner", 'the column "scanner" is empty for 5 training samples'),
+        ("site", 'site "Ålesund" has 1 training samples, fewer than min_size = 2: lower min_size'),
+    ],
+)
+def test_a_column_that_makes_no_clients_is_refused(column, sentence) -> None:
+    with pytest.raises(FedBMError, match=sentence):
+        by_column(SITES, np.arange(5), column)
+
+
+def test_data_without_columns_say_how_to_bring_one() -> None:
+    with pytest.raises(FedBMError, match='no column "site"; it has none, a table of path,label,site would bring one'):
+        by_column({}, np.arange(5), "site")
+
+
+@pytest.mark.parametrize("each", [0, 3])
+def test_classes_per_client_within_what_there_is(each) -> None:
+    with pytest.raises(FedBMError, match=f"classes_per_client is {each}, it must be from 1 to"):
+        by_classes(np.arange(10) % 2, np.arange(10), 2, each, 0)
 
 
 def test_missing_samples_come_from_the_largest_client_and_are_on_record() -> None:
@@ -127,15 +249,28 @@ def test_draws_are_repeated_before_anything_is_moved() -> None:
     ],
 )
 def test_impossible_wishes_are_refused(clients, beta, min_size, sentence) -> None:
-    with pytest.raises(FedBMError, match=sentence):
-        dirichlet(np.arange(10) % 2, np.arange(10), clients, beta, 0, min_size)
+    for deal in (dirichlet, quantity):
+        with pytest.raises(FedBMError, match=sentence):
+            deal(np.arange(10) % 2, np.arange(10), clients, beta, 0, min_size)
 
 
 def test_heterogeneity_by_hand() -> None:
-    """Sizes 4, 4, 8: Σw² = (1 + 1 + 4)/16. Global mix (½, ½): distances ½, 0, ¼ → mean ¼."""
+    """Sizes 4, 4, 8: Σw² = (1 + 1 + 4)/16. Global mix (½, ½): distances ½, 0, ¼ → mean ¼.
+
+    Jensen–Shannon to (½, ½), which has 1 bit: of (1, 0), H(¾, ¼) − ½; of (¼, ¾), H(⅜, ⅝) − (H(¼, ¾) + 1)/2.
+    """
+    quarter, eighths = 2 - 0.75 * np.log2(3), 3 - (3 * np.log2(3) + 5 * np.log2(5)) / 8
+    divergence = ((quarter - 0.5) + 0 + (eighths - (quarter + 1) / 2)) / 3
     assert heterogeneity(np.array([[4, 0], [2, 2], [2, 6]])) == pytest.approx(
-        {"total_variation": 0.25, "effective_clients": 16 / 6, "single_class": 1}
+        {"total_variation": 0.25, "jensen_shannon": divergence, "effective_clients": 16 / 6, "single_class": 1}
     )
+
+
+def test_disjoint_clients_are_as_unlike_as_can_be() -> None:
+    """Each of N clients one class of its own: TV = 1 − 1/N, and the divergence goes to 1 bit with N."""
+    found = heterogeneity(np.eye(1000, dtype=np.int64))
+    assert found["total_variation"] == pytest.approx(0.999)
+    assert 0.99 < found["jensen_shannon"] < 1
 
 
 def test_counts_and_json_by_hand() -> None:

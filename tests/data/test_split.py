@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedbm.data.split import FRACTIONS, check_usable, stratified
+from fedbm.data.split import FRACTIONS, check_usable, grouped, shared_groups, stratified
 from fedbm.errors import FedBMError
 
 
@@ -63,6 +63,77 @@ def test_every_side_has_every_class_however_small(sizes) -> None:
 def test_two_samples_cannot_be_split_in_three() -> None:
     with pytest.raises(FedBMError, match="class number 1 has 2 samples"):
         stratified(of_sizes(5, 2), seed=0)
+
+
+def in_groups(*members):
+    """(labels, groups) from a text of class letters for each group: in_groups("ab", "a") has 3 samples in 2 groups."""
+    pairs = [(ord(letter) - ord("a"), f"g{g}") for g, letters in enumerate(members) for letter in letters]
+    return np.array([label for label, _ in pairs]), np.array([group for _, group in pairs])
+
+
+def split_groups(labels, groups, seed=0):
+    classes = [chr(ord("a") + k) for k in range(labels.max() + 1)]
+    return grouped(labels, groups, classes, column="patient", seed=seed)
+
+
+def test_groups_of_one_sample_are_split_like_samples() -> None:
+    labels = of_sizes(10, 20, 100)
+    made = split_groups(labels, np.arange(130).astype(np.str_))
+    assert counts(labels, made) == [[7, 14, 70], [1, 2, 10], [2, 4, 20]]
+
+
+def test_the_smallest_groups_secure_a_class_on_every_side() -> None:
+    """Of sizes 1, 1, 1, 2, 5 the singles go to val, test and train; then 5 and 2 to train, which misses 6 and 1."""
+    labels, groups = in_groups("aaaaa", "aa", "a", "a", "a", *"bbb")
+    made = split_groups(labels, groups)
+    assert counts(labels, made) == [[8, 1], [1, 1], [1, 1]]
+
+
+def test_a_large_group_does_not_swallow_a_side() -> None:
+    """Quotas of 10 are 7, 1, 2. The singles go to val, test and train, then the 7 to train, which misses 6."""
+    labels, groups = in_groups("aaaaaaa", "a", "a", "a", "bbbbbbb", "b", "b", "b")
+    made = split_groups(labels, groups)
+    assert counts(labels, made) == [[8, 8], [1, 1], [1, 1]]
+
+
+def test_the_seed_decides_between_groups_that_are_alike() -> None:
+    labels, groups = in_groups(*["ab"] * 30)
+    first = split_groups(labels, groups)
+    assert (split_groups(labels, groups) == first).all()
+    assert (split_groups(labels, groups, seed=1) != first).any()
+    assert first.dtype == np.uint8
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.lists(st.text("abc", min_size=1, max_size=6), min_size=1, max_size=40), st.integers(0, 99))
+def test_no_group_is_on_two_sides_and_every_class_is_on_each(members, seed) -> None:
+    labels, groups = in_groups(*["abc"] * 3, *members)
+    made = split_groups(labels, groups, seed)
+    assert shared_groups(made, groups) == []
+    assert np.array(counts(labels, made)).min() >= 1
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.lists(st.integers(1, 4), min_size=40, max_size=80), st.integers(0, 99))
+def test_classes_of_many_small_groups_are_near_their_quotas(sizes, seed) -> None:
+    labels, groups = in_groups(*[("a" if g % 2 else "b") * size for g, size in enumerate(sizes)])
+    per_class = np.array(counts(labels, split_groups(labels, groups, seed)))
+    quota = np.outer(FRACTIONS, per_class.sum(axis=0))
+    assert (np.abs(per_class - quota) <= 4).all()  # a group at most
+
+
+def test_a_class_of_two_groups_cannot_be_on_three_sides() -> None:
+    labels, groups = in_groups("a", "a", "a", "bb", "bbb")
+    with pytest.raises(
+        FedBMError, match='class "b" come from 2 values of patient, too few .* say split = "stratified"'
+    ):
+        split_groups(labels, groups)
+
+
+def test_groups_on_two_sides_are_named() -> None:
+    split = np.array([0, 0, 1, 2, 2], dtype=np.uint8)
+    assert shared_groups(split, np.array(["x", "y", "x", "z", "z"])) == ["x"]
+    assert shared_groups(split, np.array(["x", "x", "y", "z", "z"])) == []
 
 
 @pytest.mark.parametrize(

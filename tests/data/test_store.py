@@ -13,6 +13,7 @@ from PIL import Image
 
 from fedbm.data import store
 from fedbm.data.catalog import CATALOG
+from fedbm.data.split import shared_groups
 from fedbm.data.store import load
 from fedbm.errors import FedBMError
 
@@ -87,7 +88,7 @@ def test_the_key_names_all_the_arrays_depend_on(folder, cache) -> None:
 
     base = checksum()
     assert len({base, checksum(size=20), checksum(channels=1), checksum(split_seed=1)}) == 4
-    assert checksum(on_bad="skip") == base  # the same data, from a store of its own
+    assert checksum(bad_files="skip") == base  # the same data, from a store of its own
     Image.new("RGB", (20, 20)).save(folder / "z-line" / "10.png")
     assert checksum() != base
     assert len(list(cache.iterdir())) == 6
@@ -103,11 +104,48 @@ def test_the_checksum_is_of_the_data_not_of_where_it_lies(folder, tmp_path) -> N
 def test_the_manifest_says_what_the_arrays_are(folder, cache) -> None:
     data = load(folder, size=16, cache=cache)
     manifest = json.loads((only_store(cache) / "manifest.json").read_text())
-    assert (manifest["format"], manifest["shape"]) == (1, [20, 16, 16, 3])
+    assert (manifest["format"], manifest["shape"]) == (2, [20, 16, 16, 3])
     assert manifest["classes"] == list(data.classes)
     assert manifest["checksum"] == data.checksum
     assert manifest["made_with"]["from"] == str(folder)
-    assert set(manifest["files"]) == {"images", "labels", "split"}
+    assert set(manifest["files"]) == {"images", "labels", "split", "ids"}
+
+
+def test_names_and_columns_are_kept_with_the_images(folder, cache) -> None:
+    names = [f"{name}/{i}.png" for name in ("polyp_large", "z-line") for i in range(10)]
+    lines = [f"{name},клиника {i % 4},{'' if i else 'x'}" for i, name in enumerate(names)]
+    (folder.parent / "about.csv").write_text("\n".join(["image,site,remark", *lines]), encoding="utf-8")
+    plain = load(folder, size=16, cache=cache)
+    assert (plain.ids.tolist(), plain.columns) == (names, {})
+    for _ in ("made", "found again"):
+        data = load(folder, size=16, cache=cache, metadata=folder.parent / "about.csv", verify=True)
+        assert data.ids.tolist() == names
+        assert data.columns["site"].tolist() == [f"клиника {i % 4}" for i in range(20)]
+        assert data.columns["remark"].tolist() == ["x"] + [""] * 19
+        assert data.checksum == plain.checksum  # columns do not change what is learnt
+    grouped = load(folder, size=16, cache=cache, metadata=folder.parent / "about.csv", group="site")
+    assert shared_groups(grouped.split, grouped.columns["site"]) == []
+    assert grouped.checksum != plain.checksum
+
+
+def test_columns_follow_the_samples_that_are_left(folder, cache) -> None:
+    (folder / "polyp_large" / "3.png").write_bytes(b"")
+    lines = [f"{name}/{i},site {i}" for name in ("polyp_large", "z-line") for i in range(10)]
+    (folder.parent / "about.csv").write_text("\n".join(["image,site", *lines]))
+    data = load(folder, size=16, cache=cache, metadata=folder.parent / "about.csv", bad_files="skip")
+    assert "polyp_large/3.png" not in data.ids
+    assert data.columns["site"].tolist() == [f"site {i}" for i in (0, 1, 2, 4, 5, 6, 7, 8, 9, *range(10))]
+
+
+def test_metadata_that_changes_is_joined_anew(folder, cache) -> None:
+    def sites(text: str) -> set[str]:
+        lines = [f"{name}/{i},{text}" for name in ("polyp_large", "z-line") for i in range(10)]
+        (folder.parent / "about.csv").write_text("\n".join(["image,site", *lines]))
+        return set(load(folder, size=16, cache=cache, metadata=folder.parent / "about.csv").columns["site"])
+
+    assert (sites("north"), sites("south")) == ({"north"}, {"south"})
+    with pytest.raises(FedBMError, match=r"cannot read the metadata .*nowhere.csv: No such file"):
+        load(folder, size=16, cache=cache, metadata=folder / "nowhere.csv")
 
 
 def test_the_default_cache_is_where_the_environment_says(folder, tmp_path, monkeypatch) -> None:
@@ -144,7 +182,19 @@ def lose_labels(place: Path) -> None:
     (place / "labels.npy").unlink()
 
 
-@pytest.mark.parametrize("damage", [cut_images, lose_manifest, garble_manifest, age_manifest, lose_labels])
+def swap_labels_and_names(place: Path) -> None:
+    manifest = json.loads((place / "manifest.json").read_text())
+    files = manifest["files"]
+    files["labels"], files["ids"] = files["ids"], files["labels"]
+    (place / "manifest.json").write_text(json.dumps(manifest))
+    (place / "labels.npy").rename(place / "x.npy")
+    (place / "ids.npy").rename(place / "labels.npy")
+    (place / "x.npy").rename(place / "ids.npy")
+
+
+@pytest.mark.parametrize(
+    "damage", [cut_images, lose_manifest, garble_manifest, age_manifest, lose_labels, swap_labels_and_names]
+)
 def test_a_damaged_store_is_made_anew_with_a_note(folder, cache, damage) -> None:
     first = load(folder, size=16, cache=cache)
     images = np.array(first.images)  # a mapped file that is cut short must not be touched again
@@ -238,7 +288,10 @@ def test_digits_are_built_in(cache) -> None:
         ({"size": 30}, "image size 30"),
         ({"size": 0}, "image size 0"),
         ({"channels": 2}, "2 channels cannot be used"),
-        ({"on_bad": "ignore"}, 'on_bad is "ignore"'),
+        ({"bad_files": "ignore"}, 'bad_files is "ignore"'),
+        ({"split": "stratify"}, 'split is "stratify"'),
+        ({"split": "official"}, "clinic brings no split of its own"),
+        ({"group": "patient"}, 'clinic has no column "patient": it has no columns'),
         ({"concepts": {"z-lime": "x"}}, r'"z-lime", which clinic does not have \(did you mean "z-line"\?\)'),
         ({"concepts": {"z-line": " "}}, 'the concept text of class "z-line" is empty'),
     ],
@@ -250,7 +303,9 @@ def test_wrong_settings_are_refused_in_one_sentence(folder, cache, settings, sen
 
 
 def test_a_name_whose_images_must_be_fetched_says_what_to_get() -> None:
-    with pytest.raises(FedBMError, match=r"pbc are not part of this package: get the PBC images .* --data PATH"):
+    with pytest.raises(
+        FedBMError, match=r"pbc are not here: .fedbm data get pbc. gets them or says how, .* --data PATH"
+    ):
         load("pbc")
 
 
@@ -273,13 +328,13 @@ def test_a_folder_beside_may_bear_a_catalogue_name(tmp_path, cache, monkeypatch)
 def test_skipped_files_are_noted_and_may_not_use_up_a_class(folder, cache) -> None:
     for i in range(10):
         (folder / "z-line" / f"{i}.png").write_bytes(b"" if i >= 5 else (folder / "z-line/0.png").read_bytes())
-    data = load(folder, size=16, cache=cache, on_bad="skip")
+    data = load(folder, size=16, cache=cache, bad_files="skip")
     assert data.notes[-1] == "5 unreadable images left out, the first is z-line/5.png"
-    assert load(folder, size=16, cache=cache, on_bad="skip").notes == data.notes
+    assert load(folder, size=16, cache=cache, bad_files="skip").notes == data.notes
     for i in range(4):
         (folder / "z-line" / f"{i}.png").write_bytes(b"")
     with pytest.raises(FedBMError, match='class "z-line" of clinic has 1 images'):
-        load(folder, size=16, cache=cache, on_bad="skip")
+        load(folder, size=16, cache=cache, bad_files="skip")
 
 
 def test_a_cache_that_cannot_be_written_is_said_so(folder, tmp_path) -> None:

@@ -4,11 +4,10 @@ import dataclasses
 
 import pytest
 import torch
-from test_gradient_methods import image_data
 
 from fedbm.methods import METHODS
 from fedbm.options import TrainOptions
-from small import play, task
+from small import image_data, play, task
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
 
@@ -38,8 +37,9 @@ def test_cuda_is_the_cpu_to_rounding(name, optimizer):
                 indices=own.indices.to(device),
                 normalise=own.normalise.to(device),
             )
-            for own in image_data(2)
+            for own in image_data(2, size=24)
         ]
-        servers.append(play(method, task(), train, data, rounds=3, model=method.model(task()).to(device))[0])
+        setting = task(size=24)
+        servers.append(play(method, setting, train, data, rounds=3, model=method.model(setting).to(device))[0])
     for part, value in servers[0].items():
         assert torch.allclose(value.double(), servers[1][part].cpu().double(), rtol=1e-3, atol=2e-4), part

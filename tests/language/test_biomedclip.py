@@ -38,9 +38,7 @@ def clip_state() -> dict[str, Tensor]:
 def save_clip(folder: Path, state: dict[str, Tensor], text: dict[str, Any], weights: str) -> Path:
     folder.mkdir()
     save_wordpiece(folder)
-    (folder / "open_clip_config.json").write_text(
-        json.dumps({"model_cfg": {"embed_dim": 20, "text_cfg": text}})
-    )
+    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": {"embed_dim": 20, "text_cfg": text}}))
     if weights.endswith(".bin"):
         torch.save(state, folder / weights)
     else:
@@ -62,9 +60,7 @@ def bert_by_hand(state: dict[str, Tensor], ids: list[int], heads: int) -> Tensor
         kind: state[f"text.transformer.embeddings.{kind}_embeddings.weight"]
         for kind in ("word", "position", "token_type")
     }
-    x = norm(
-        tables["word"][ids] + tables["position"][: len(ids)] + tables["token_type"][0], "embeddings.LayerNorm"
-    )
+    x = norm(tables["word"][ids] + tables["position"][: len(ids)] + tables["token_type"][0], "embeddings.LayerNorm")
     for layer in ("encoder.layer.0", "encoder.layer.1"):
         query, key, value = (
             dense(x, f"{layer}.attention.self.{part}").view(len(ids), heads, -1).transpose(0, 1)
@@ -126,9 +122,7 @@ def test_other_keys_in_biomedclip_are_named(clip_state: dict[str, Tensor], tmp_p
     refused("words", without("word_embeddings"), "lacks text.transformer.embeddings.word_embeddings.weight$")
     refused("bias", without("output.dense.bias"), "lacks text.transformer.encoder.* and 3 more$")
     refused("extra", clip_state | {"text.logit": torch.ones(1)}, "also holds text.logit$")
-    refused(
-        "shape", clip_state | {"text.transformer.embeddings.LayerNorm.bias": torch.ones(3)}, "other shapes"
-    )
+    refused("shape", clip_state | {"text.transformer.embeddings.LayerNorm.bias": torch.ones(3)}, "other shapes")
     refused("empty", {"visual.x": torch.ones(1)}, "lacks")
 
 

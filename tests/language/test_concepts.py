@@ -82,9 +82,7 @@ def test_without_noise_a_sample_is_the_class_mean(seed: int, batch: int, count: 
 
 
 def test_samples_follow_the_type_they_are_given() -> None:
-    drawn = sample_concepts(
-        HAND.double(), torch.tensor([0, 1]), torch.ones(2, 2).double(), torch.ones(2, 3).double()
-    )
+    drawn = sample_concepts(HAND.double(), torch.tensor([0, 1]), torch.ones(2, 2).double(), torch.ones(2, 3).double())
     assert drawn.dtype == torch.float64
     assert drawn.shape == (2, 3)
 
@@ -142,15 +140,11 @@ def test_the_checksum_sees_every_part() -> None:
         ConceptDistribution.fit(one.classes, one.texts, HAND.flip(1), {}),
     ]
     assert len({one.checksum, *(other.checksum for other in others)}) == 4
-    assert (
-        ConceptDistribution.fit(one.classes, one.texts, HAND, {"made": "elsewhere"}).checksum == one.checksum
-    )
+    assert ConceptDistribution.fit(one.classes, one.texts, HAND, {"made": "elsewhere"}).checksum == one.checksum
 
 
 def test_a_saved_file_loads_bit_for_bit_and_is_written_alike_twice(tmp_path: Path) -> None:
-    concepts = ConceptDistribution.fit(
-        ["é", "b"], ["œdème", "β"], random_unit(2, 5, 33), {"encoder": "x", "n": [1]}
-    )
+    concepts = ConceptDistribution.fit(["é", "b"], ["œdème", "β"], random_unit(2, 5, 33), {"encoder": "x", "n": [1]})
     concepts.save(tmp_path / "one.safetensors")
     concepts.save(tmp_path / "two.safetensors")
     loaded = ConceptDistribution.load(tmp_path / "one.safetensors")

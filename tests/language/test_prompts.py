@@ -49,9 +49,7 @@ def test_braces_in_a_concept_are_plain_text() -> None:
     assert prompts("{media} {0}", "x-ray")[0] == "image of {media} {0}"
 
 
-@pytest.mark.parametrize(
-    ("concept", "modality", "word"), [(" ", "OCT", "concept"), ("drusen", "", "modality")]
-)
+@pytest.mark.parametrize(("concept", "modality", "word"), [(" ", "OCT", "concept"), ("drusen", "", "modality")])
 def test_empty_words_are_refused(concept: str, modality: str, word: str) -> None:
     with pytest.raises(FedBMError, match=word):
         prompts(concept, modality)

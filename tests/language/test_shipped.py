@@ -11,7 +11,7 @@ from fedbm.data.catalog import CATALOG
 from fedbm.language.concepts import ConceptDistribution
 from fedbm.language.diagnosis import strays
 from fedbm.language.prompts import prompts
-from fedbm.language.shipped import load_shipped, ship, shipped_for, shipped_names
+from fedbm.language.shipped import load_shipped, ship, shipped_for, shipped_names, with_own_file
 
 MINILM = Path(__file__).resolve().parents[2] / ".." / "shared" / "models" / "all-MiniLM-L6-v2"
 
@@ -22,9 +22,17 @@ def shipped(name: str) -> ConceptDistribution:
     return held
 
 
-def test_exactly_the_catalogue_is_shipped() -> None:
-    assert set(shipped_names()) == set(CATALOG)
+def test_exactly_the_catalogue_is_shipped_and_nothing_twice() -> None:
+    shared = {"dermamnist", "bloodmnist", "octmnist", "organcmnist", "organsmnist"}
+    assert set(shipped_names()) == set(CATALOG) - shared
+    assert {entry.name for entry in with_own_file()} == set(shipped_names())
     assert load_shipped("nothing") is None
+
+
+def test_data_sets_of_the_same_concepts_share_their_embeddings() -> None:
+    assert torch.equal(shipped("dermamnist").embeddings, shipped("ham10000").embeddings)
+    retina, scans = shipped("octmnist"), shipped("oct-c8")
+    assert torch.equal(retina.embeddings[1], scans.embeddings[scans.classes.index("DME")])
 
 
 @pytest.mark.parametrize("name", CATALOG)
@@ -44,6 +52,8 @@ def test_shipped_concepts_can_be_told_apart(name: str) -> None:
     between = held.similarity().fill_diagonal_(-1)
     assert float(between.max()) < 0.99
     assert int(strays(held.embeddings).sum()) == 0
+    if name != "femnist":  # the letters that a language model can hardly see
+        assert "No two concepts are nearly alike" in held.diagnose()[1]
 
 
 def test_classes_are_found_in_any_order_and_in_part() -> None:

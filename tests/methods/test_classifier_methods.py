@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from test_gradient_methods import image_data
 
 from fedbm.engine.local import central_passes
 from fedbm.errors import FedBMError
@@ -14,7 +13,7 @@ from fedbm.methods.base import Batch, Facts, Upload, copy_state, load_state, tra
 from fedbm.methods.fedetf import simplex_frame
 from fedbm.methods.priors import log_prior
 from fedbm.options import TrainOptions
-from small import linear_task, play, samples, task
+from small import image_data, linear_task, play, samples, task
 
 TRAIN = TrainOptions(batch=4)
 

@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 import torch
 from safetensors.torch import load_file
-from test_gradient_methods import image_data
 
 import fedbm
 from fedbm.config import make_config, nest
@@ -14,7 +13,7 @@ from fedbm.methods.base import Batch, Facts, placed, train_only
 from fedbm.plan import make_plan
 from fedbm.results.runs import read_run
 from fedbm.simulate import run, run_path
-from small import TinyBody, task
+from small import TinyBody, image_data, task
 
 TINY = {"data": "digits", "size": 16, "width": 4, "batch": 32, "clients": 4, "beta": 0.5, "rounds": 2}
 FEDBM = {"generator_width": 8, "generator_steps": 3, "generator_every": 1, "generator_batch": 8, "pseudo_batch": 8}

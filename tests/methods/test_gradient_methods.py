@@ -11,7 +11,7 @@ import torch
 
 from fedbm.methods import FedAvg, FedDyn, FedProx, Scaffold
 from fedbm.options import TrainOptions
-from small import linear_task, play, samples, task
+from small import image_data, linear_task, play, samples, task
 
 CLIENTS = [(1.0, 0, 1), (2.0, 1, 3)]  # x, y, n: client 1 has the same sample three times
 LR, STEPS, ROUNDS = 0.5, 2, 2
@@ -95,17 +95,6 @@ def test_scaffold_by_hand():
     assert found == pytest.approx(theta, abs=1e-12)
     assert float(server["scaffold.c.head.weight"][0, 0]) == pytest.approx(c[0], abs=1e-12)
     assert float(states[0]["scaffold.c.head.bias"][0]) == pytest.approx(own[0][1], abs=1e-12)
-
-
-def image_data(clients=4, seed=1):
-    rng = torch.Generator().manual_seed(seed)
-    data = []
-    for client in range(clients):
-        n = 3 + 2 * client
-        images = torch.randint(0, 256, (n, 16, 16, 1), generator=rng, dtype=torch.uint8)
-        labels = torch.randint(0, 3, (n,), generator=rng)
-        data.append(type(samples([[0]], [0]))(images, labels, torch.arange(n), task().normalise()))
-    return data
 
 
 def test_fedprox_without_a_pull_is_fedavg_to_the_last_bit():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from fedbm.config import Key, keys
+from fedbm.data.catalog import CATALOG
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.version import __version__
 
@@ -25,6 +27,34 @@ Runs that are finished are not computed again; the same command goes on after an
 """
 
 
+DATA_EXAMPLES = """examples:
+  fedbm data list                                   the catalogue: what there is, and how to have it
+  fedbm data get bloodmnist --size 64               fetch a public file, or be told what to do by hand
+  fedbm data inspect ~/scans --size 64              counts, a sheet of samples, duplicates, warnings
+  fedbm data partition ~/scans --clients 5 --beta 0.3 --picture who-holds-what.svg
+'fedbm data PATH' is short for 'fedbm data partition PATH', 'fedbm data' for 'fedbm data list'.
+"""
+
+GET_EXAMPLES = """examples:
+  fedbm data get bloodmnist                         128 pixels, the data set's own size
+  fedbm data get dermamnist --size 64 --accept-licence
+  fedbm data get kvasir                             says what to download, from where, and where to put it
+A download that was cut goes on where it ended. What is in the default folder is found by name: --data bloodmnist.
+"""
+
+DATA_TASKS = ("list", "get", "prepare", "inspect", "partition")
+DEALING = [
+    "partition",
+    "partition_file",
+    "partition_column",
+    "classes_per_client",
+    "clients",
+    "beta",
+    "min_size",
+    "strict_size",
+]
+
+
 class Parser(argparse.ArgumentParser):
     """Mistakes become one sentence, with the nearest known word."""
 
@@ -32,7 +62,7 @@ class Parser(argparse.ArgumentParser):
         raise FedBMError(f"{message}; '{self.prog} --help' explains")
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
-        found, unknown = self.parse_known_args(arguments)
+        found, unknown = self.parse_known_args(with_task(arguments))
         if unknown:
             command: Parser = getattr(found, "parser", self)
             flags = [flag for action in command._actions for flag in action.option_strings]
@@ -55,16 +85,7 @@ def make_parser() -> Parser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
 
     def command(name: str, help_: str, **more: Any) -> Parser:
-        made: Parser = commands.add_parser(
-            name,
-            help=help_,
-            description=help_[0].upper() + help_[1:] + ".",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-            **more,
-        )
-        made.set_defaults(parser=made)
-        return made
+        return add_command(commands, name, help_, **more)
 
     demo = command("demo", "compare FedAvg and FedBM on handwritten digits and draw a report")
     demo.add_argument("--rounds", default=argparse.SUPPRESS, help="rounds of each run (default 20)")
@@ -107,16 +128,66 @@ def make_parser() -> Parser:
     add_keys(concepts, ["data", *names("language"), "seed", "cache"])
     concepts.add_argument("--ship", metavar="FOLDER", help="rebuild the package's own embeddings from MiniLM's folder")
 
-    data = command("data", "list data sets; or show one, and how it would be dealt to clients")
-    data.add_argument("what", nargs="?", help="a catalogued name, an image folder or a packed-JPEG .npz")
-    data.add_argument("--picture", help="draw the partition (client × class) to this .svg file")
-    data.add_argument("--save", help="write the partition to this .json file, for --partition file")
-    add_keys(data, [*names("data", without=["data"]), "seed", "cache"])
+    data = command("data", "list, get, prepare, inspect and partition data sets", epilog=DATA_EXAMPLES)
+    add_data_tasks(data.add_subparsers(dest="task", metavar="TASK", parser_class=Parser))
 
     config = command("config", "print every setting: section, key, type, default and meaning")
     config.add_argument("--toml", action="store_true", help="print a complete configuration file instead")
     add_keys(config, ["method"])
     return parser
+
+
+def add_command(commands: Any, name: str, help_: str, **more: Any) -> Parser:
+    made: Parser = commands.add_parser(
+        name,
+        help=help_,
+        description=help_[0].upper() + help_[1:] + ".",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        **more,
+    )
+    made.set_defaults(parser=made)
+    return made
+
+
+def add_data_tasks(tasks: Any) -> None:
+    what = "a catalogued name, or a path: an image folder, archive, table or .npz"
+    reading = names("data", without=["data", *DEALING])
+    add_command(tasks, "list", "list the catalogue: names, classes, licences, and what is here already")
+
+    get = add_command(tasks, "get", "fetch a data set, or say what to download by hand", epilog=GET_EXAMPLES)
+    get.add_argument("what", metavar="NAME", help="a catalogued name")
+    get.add_argument("--size", default=argparse.SUPPRESS, metavar="N", help="of MedMNIST's sets: 28, 64, 128 or 224")
+    get.add_argument("--to", metavar="DIR", help="where to put it (default downloads in $FEDBM_HOME or ~/.cache/fedbm)")
+    get.add_argument("--accept-licence", action="store_true", help="accept a licence that limits what you may do")
+
+    prepare = add_command(tasks, "prepare", "decode a data set now, so that runs begin at once")
+    prepare.add_argument("what", help=what)
+    add_keys(prepare, [*reading, "cache"])
+
+    inspect = add_command(tasks, "inspect", "count, measure and show a data set, and warn of what may go wrong")
+    inspect.add_argument("what", help=what)
+    inspect.add_argument("--to", metavar="DIR", help="folder for samples.png and inspect.json (default inspect-NAME)")
+    add_keys(inspect, [*reading, "cache"])
+
+    partition = add_command(tasks, "partition", "show a data set, and how it would be dealt to clients")
+    partition.add_argument("what", help=what)
+    partition.add_argument("--picture", metavar="FILE", help="draw the partition (client × class) to this .svg file")
+    partition.add_argument("--save", metavar="FILE", help="write it to this .json file, for --partition file")
+    add_keys(partition, [*reading, *DEALING, "seed", "cache"])
+
+
+def with_task(words: Sequence[str]) -> list[str]:
+    """'data PATH' is short for 'data partition PATH', and 'data' alone for 'data list'."""
+    words = list(words)
+    if words[:1] != ["data"] or words[1:2] in ([task] for task in (*DATA_TASKS, "-h", "--help")):
+        return words
+    if len(words) == 1:
+        return ["data", "list"]
+    near = did_you_mean(words[1], DATA_TASKS)
+    if near and words[1] not in CATALOG and not os.path.exists(words[1]):
+        raise FedBMError(f'"{words[1]}" is neither a data set nor a task of fedbm data{near}; try fedbm data --help')
+    return ["data", "partition", *words[1:]]
 
 
 def names(section: str, without: Iterable[str] = ()) -> list[str]:
@@ -149,9 +220,15 @@ def metavar(key: Key) -> str:
 
 
 def help_text(key: Key) -> str:
-    default = {True: "yes", False: "no", None: "", "": ""}.get(key.default, key.default)
-    shown = f"{key.meaning} (default {default})" if default != "" else key.meaning
-    return shown.replace("%", "%%")
+    default = default_words(key)
+    return (f"{key.meaning} (default {default})" if default else key.meaning).replace("%", "%%")
+
+
+def default_words(key: Key) -> str:
+    """The default as it would be typed; '' where there is none."""
+    if isinstance(key.default, bool):
+        return "yes" if key.default else "no"
+    return "" if key.default is None else str(key.default)
 
 
 def given_keys(found: argparse.Namespace) -> dict[str, Any]:

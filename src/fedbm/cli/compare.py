@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,11 @@ from typing import Any
 from rich.console import Console
 
 from fedbm.cli.arguments import given_keys
-from fedbm.cli.live import Bar, Lines, Show, live_bars
+from fedbm.cli.live import Bar, Lines, Show, decoding, live_bars
 from fedbm.cli.tables import comparison_tables
 from fedbm.config import Config, find_method, keys, make_config, nest, read_toml
 from fedbm.engine.device import find_device
+from fedbm.engine.rounds import Event
 from fedbm.errors import FedBMError, listed
 from fedbm.methods import METHODS
 from fedbm.plan import make_plan
@@ -40,10 +41,14 @@ def compare(found: argparse.Namespace, console: Console) -> None:
         for seed in range(count_of(found.seeds))
         for method in methods
     ]
-    folders = play_all(configs, console)
+    folders, failures = play_all(configs, console)
+    if not folders:
+        raise FedBMError(failures[0])
     for table in comparison_tables(folders):
         console.print(table)
     console.print(f"report: {write_report(folders, Path(found.to)).resolve()}", soft_wrap=True)
+    if failures:
+        raise FedBMError(f"{len(failures)} of {len(configs)} runs failed; the first is {failures[0]}")
 
 
 def config_of(base: dict[str, dict[str, Any]], given: dict[str, Any], method: str, beta: Any, seed: int) -> Config:
@@ -70,25 +75,44 @@ def check_owned(given: dict[str, Any], methods: Sequence[str]) -> None:
             raise FedBMError(f"{key.switch} is an option of {listed(key.methods)}, none of which is compared")
 
 
-def play_all(configs: Sequence[Config], console: Console) -> list[Path]:
-    """Every run's folder, each played to its end: in processes on the CPU, one after the other on a GPU."""
-    runs = {run_path(make_plan(config)): config for config in configs}  # named twice, a run is still one
+def play_all(configs: Sequence[Config], console: Console) -> tuple[list[Path], list[str]]:
+    """Play every run to its end: in processes on the CPU, one after the other on a GPU.
+
+    One that fails does not stop the others. The folders of all that were begun, and what failed, a sentence each.
+    """
+    with decoding(console) as progress:
+        runs = {run_path(make_plan(config, progress=progress)): config for config in configs}  # twice named, still one
     left = [config for folder, config in runs.items() if not (folder / "summary.json").exists()]
     if len(left) < len(runs):
         console.print(f"{len(runs) - len(left)} of {len(runs)} runs are finished already")
     with ExitStack() as stack:
         bars = stack.enter_context(live_bars(console)) if console.is_terminal else None
         shows = [show_of(config, console, bars) for config in left]
-        if left and find_device(left[0].engine.device).type == "cpu":
-            for number, event in run_all(left, processes=os.cpu_count() or 1):
-                shows[number](event)
-        else:
-            for show, config in zip(shows, left, strict=True):
-                for event in run(make_plan(config)):
-                    show(event)
-    return list(runs)
+        on_cpu = left and find_device(left[0].engine.device).type == "cpu"
+        events = run_all(left, processes=os.cpu_count() or 1) if on_cpu else one_by_one(left)
+        failures = []
+        for number, news in events:
+            if isinstance(news, str):
+                failures.append(f"{title_of(left[number])}: {news}")
+                console.print(f"failed: {failures[-1]}", soft_wrap=True)
+            else:
+                shows[number](news)
+    return [folder for folder in runs if (folder / "config.toml").exists()], failures
+
+
+def one_by_one(configs: Sequence[Config]) -> Iterator[tuple[int, Event | str]]:
+    for number, config in enumerate(configs):
+        try:
+            for event in run(make_plan(config)):
+                yield number, event
+        except FedBMError as error:
+            yield number, str(error)
+
+
+def title_of(config: Config) -> str:
+    return f"{config.method.name}, β {config.data.beta:g}, seed {config.train.seed}"
 
 
 def show_of(config: Config, console: Console, bars: Any) -> Show:
-    title = f"{config.method.name}, β {config.data.beta:g}, seed {config.train.seed}"
-    return Lines(console, title, config.train.rounds) if bars is None else Bar(bars, title, config.train.rounds)
+    title, rounds = title_of(config), config.train.rounds
+    return Lines(console, title, rounds) if bars is None else Bar(bars, title, rounds)

@@ -10,6 +10,7 @@ from rich.console import Console
 from fedbm.cli.arguments import given_keys
 from fedbm.cli.compare import config_of, count_of, play_all
 from fedbm.cli.tables import partition_table, partition_words, result_table
+from fedbm.errors import FedBMError
 from fedbm.plan import make_plan
 from fedbm.results.report import write_report
 from fedbm.results.runs import read_run
@@ -31,7 +32,9 @@ def demo(found: argparse.Namespace, console: Console) -> None:
     console.print(partition_table(counts, first.dataset.classes))
     for sentence in partition_words(first.partition, counts):
         console.print(sentence + "\n")
-    folders = play_all(configs, console)
+    folders, failures = play_all(configs, console)
+    if failures:
+        raise FedBMError(failures[0])
     console.print()
     console.print(result_table([read_run(folder) for folder in folders]))
     page = write_report(folders, Path(configs[0].engine.out), "FedAvg and FedBM on skewed digits")

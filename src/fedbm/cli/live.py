@@ -1,15 +1,27 @@
-"""Progress of a run: a live line in a terminal, a plain line per round elsewhere."""
+"""Progress of runs, decoding and downloads: live bars in a terminal, a plain line now and then elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from fedbm.engine.rounds import Event
+
+Count = Callable[[int, int], None]  # (done, in all)
 
 PHASES = {"train": "training", "aggregate": "averaging", "evaluate": "evaluating", "done": ""}
 
@@ -82,6 +94,50 @@ class Lines:
         parts += [f"{self._seconds[-1]:.1f} s", f"left {int(left) // 60}:{int(left) % 60:02d}"]
         parts += [f"left out client {d['client']}: {d['why']}" for d in event.record["dropped"]]
         self._console.print("  ".join(part for part in parts if part), soft_wrap=True)
+
+
+def decoding(console: Console) -> AbstractContextManager[Count]:
+    """A function to call with each image decoded; outside a terminal, a line for every 5,000."""
+    return counting(
+        console, "decoding", MofNCompleteColumn(), 5000, lambda done, total: f"{done:,} of {total:,} images"
+    )
+
+
+def fetching(console: Console) -> AbstractContextManager[Count]:
+    """A function to call with the bytes that are here; outside a terminal, a line for every 100 MB."""
+    return counting(
+        console,
+        "getting",
+        DownloadColumn(),
+        100_000_000,
+        lambda done, total: f"{done / 1e6:,.0f} of {total / 1e6:,.0f} MB" if total else f"{done / 1e6:,.0f} MB",
+    )
+
+
+@contextmanager
+def counting(
+    console: Console, title: str, column: ProgressColumn, every: int, words: Callable[[int, int], str]
+) -> Iterator[Count]:
+    """A bar that comes with the first call and goes with the last; or a line each time *every* more are done."""
+    if console.is_terminal:
+        bars = [TextColumn("[bold]{task.description}"), BarColumn(bar_width=24), column, TimeRemainingColumn()]
+        with Progress(*bars, console=console, transient=True) as live:
+
+            def show(done: int, total: int) -> None:
+                task = live.tasks[0].id if live.tasks else live.add_task(title)
+                live.update(task, completed=done, total=total or None)
+
+            yield show
+        return
+    said = 0
+
+    def say(done: int, total: int) -> None:
+        nonlocal said
+        if done // every > said:
+            said = done // every
+            console.print(f"{title}: {words(done, total)}")
+
+    yield say
 
 
 def loss_of(record: dict[str, Any]) -> str:

@@ -50,21 +50,22 @@ def obey(words: Sequence[str], console: Console) -> None:
 
 
 def run(found: argparse.Namespace, console: Console) -> None:
-    from fedbm.cli.live import showing
-    from fedbm.cli.tables import partition_table, partition_words, result_table
+    from fedbm.cli.live import decoding, showing
+    from fedbm.cli.tables import client_names, partition_table, partition_words, result_table
     from fedbm.plan import make_plan
     from fedbm.results.records import RunFolder
     from fedbm.results.runs import read_run
     from fedbm.simulate import run as play
     from fedbm.simulate import run_path
 
-    plan = make_plan(read_config(found))
+    with decoding(console) as progress:
+        plan = make_plan(read_config(found), progress=progress)
     path = run_path(plan)
     for note in plan.notes:
         console.print(f"note: {note}")
     counts = plan.partition.counts(plan.dataset.labels, len(plan.dataset.classes))
     if len(counts) <= 50:
-        console.print(partition_table(counts, plan.dataset.classes))
+        console.print(partition_table(counts, plan.dataset.classes, client_names(plan.partition)))
     for sentence in partition_words(plan.partition, counts):
         console.print(sentence)
     console.print(f"run: {path}", soft_wrap=True)
@@ -194,36 +195,9 @@ def classes_of(config: Config) -> tuple[Sequence[str], Sequence[str], str]:
 
 
 def data(found: argparse.Namespace, console: Console) -> None:
-    from fedbm.cli.tables import catalog_table, dataset_table, partition_table, partition_words
-    from fedbm.config import check_config, recommend
-    from fedbm.files import write_json
-    from fedbm.plan import deal, load_dataset
+    from fedbm.cli.data import data as play
 
-    if not found.what:
-        console.print(catalog_table())
-        console.print("Anything else: a folder of class/*.jpg (or train|val|test/class/*.jpg), or a packed-JPEG .npz.")
-        return
-    config = make_config(nest({**given_keys(found), "data": found.what}))
-    check_config(config)
-    dataset = load_dataset(config)
-    config = recommend(config, dataset.recommends)
-    console.print(dataset_table(dataset))
-    for note in dataset.notes:
-        console.print(f"note: {note}")
-    partition = deal(config, dataset)
-    counts = partition.counts(dataset.labels, len(dataset.classes))
-    console.print(partition_table(counts, dataset.classes))
-    for sentence in partition_words(partition, counts):
-        console.print(sentence)
-    if found.save:
-        write_json(Path(found.save), partition.to_json(dataset.labels, dataset.classes))
-        console.print(f"saved: {found.save}", soft_wrap=True)
-    if found.picture:
-        from fedbm.results.matrices import partition_bubbles
-        from fedbm.results.svg import save_svg
-
-        save_svg(Path(found.picture), partition_bubbles(counts, dataset.classes, f"{dataset.name}: who holds what"))
-        console.print(f"drawn: {found.picture}", soft_wrap=True)
+    play(found, console)
 
 
 def config(found: argparse.Namespace, console: Console) -> None:

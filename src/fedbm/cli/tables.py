@@ -10,10 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
+from fedbm.cli.arguments import default_words
 from fedbm.config import keys
 from fedbm.data.catalog import CATALOG
+from fedbm.data.download import BY_HAND, SUMS, downloaded
+from fedbm.data.inspect import Inspection, across
 from fedbm.data.partition import Partition, heterogeneity
-from fedbm.data.store import Dataset
+from fedbm.data.store import Dataset, downloads
 from fedbm.errors import FedBMError
 from fedbm.language.concepts import ConceptDistribution
 from fedbm.results.compare import compare, display
@@ -37,25 +40,21 @@ def config_table() -> Table:
     """Every key: section, key, flag, type, default, meaning; whose option it is."""
     rows = []
     for key in keys():
-        default = {True: "yes", False: "no", None: "not set", "": "not set"}.get(key.default, key.default)
+        default = default_words(key) or "not set"
         of = f" [{', '.join(key.methods)}]" if key.methods and key.name != "name" else ""
         rows.append((key.section, key.name, key.switch, key.type, default, key.meaning + of))
     return table("", ("section", "key", "flag", "type", "default", "meaning"), rows, text_columns=6)
 
 
 def catalog_table() -> Table:
-    rows = [
-        (
-            e.name,
-            e.title,
-            len(e.classes),
-            f"{e.size} px",
-            "built in" if e.name == "digits" else "give its path",
-            e.licence,
-        )
-        for e in CATALOG.values()
-    ]
+    rows = [(e.name, e.title, len(e.classes), f"{e.size} px", _where(e.name), e.licence) for e in CATALOG.values()]
     return table("", ("name", "what", "classes", "size", "images", "licence"), rows, text_columns=2)
+
+
+def _where(name: str) -> str:
+    if name in SUMS or name in BY_HAND:
+        return "here" if downloaded(name, downloads()) else "get" if name in SUMS else "by hand"
+    return "built in"
 
 
 def dataset_table(data: Dataset) -> Table:
@@ -66,17 +65,41 @@ def dataset_table(data: Dataset) -> Table:
     return table(f"{data.name}: {len(data.labels)} images of {data.shape}", heads, rows, text_columns=2)
 
 
-def partition_table(counts: NDArray[np.int64], classes: Sequence[str]) -> Table:
+def inspection_words(seen: Inspection) -> list[str]:
+    """What was measured, in a line each; warnings apart."""
+    data, pixels = seen.dataset, seen.pixels
+    mean, std = (" ".join(f"{value:.3f}" for value in values) for values in (pixels.mean, pixels.std))
+    sentences = [
+        f"pixels: mean {mean}, standard deviation {std} over training (0 to 1); values {pixels.low} to {pixels.high}; "
+        f"{100 * len(pixels.constant) / len(data.labels):.1f} % of images are of one colour",
+    ]
+    for pairs, how in ((seen.exact, "the same pixel for pixel"), (seen.near, "nearly the same")):
+        sentences.append(
+            f"twins: {len(pairs)} pairs of images {how}, {len(across(data.split, pairs))} of them on two sides"
+        )
+    for column, values in seen.shared.items():
+        known = np.unique(data.columns[column][data.columns[column] != ""])
+        sentences.append(f"{column}: {len(values)} of {len(known)} values are on two sides of the split")
+    return sentences
+
+
+def client_names(partition: Partition) -> Sequence[str] | None:
+    """What the clients are called where they are a column's values."""
+    return partition.settings.get("values")
+
+
+def partition_table(counts: NDArray[np.int64], classes: Sequence[str], clients: Sequence[str] | None = None) -> Table:
     """Clients × classes; with many classes, how many of them each client has."""
+    names = clients or range(len(counts))
     if len(classes) > MOST_COLUMNS:
         heads = ["client", "samples", "classes", "largest class"]
         rows = [
-            (c, row.sum(), np.count_nonzero(row), f"{classes[row.argmax()]} ({row.max()})")
-            for c, row in enumerate(counts)
+            (name, row.sum(), np.count_nonzero(row), f"{classes[row.argmax()]} ({row.max()})")
+            for name, row in zip(names, counts, strict=True)
         ]
     else:
         heads = ["client", "samples", *classes]
-        rows = [(c, row.sum(), *(n or "·" for n in row)) for c, row in enumerate(counts)]
+        rows = [(name, row.sum(), *(n or "·" for n in row)) for name, row in zip(names, counts, strict=True)]
     return table("", heads, rows)
 
 
@@ -85,8 +108,9 @@ def partition_words(partition: Partition, counts: NDArray[np.int64]) -> list[str
     found = heterogeneity(counts)
     sentences = [
         f"{len(counts)} clients ({partition.kind}), as uneven as {found['effective_clients']:.1f} of equal size; "
-        f"{found['single_class']:.0f} hold one class only; label mixes differ from the whole by "
-        f"{found['total_variation']:.2f} on average (total variation, 0 alike to 1 disjoint)."
+        f"clients with one class only: {found['single_class']:.0f}; label mixes differ from the whole by "
+        f"{found['total_variation']:.2f} on average (total variation, 0 alike to 1 disjoint), "
+        f"Jensen–Shannon {found['jensen_shannon']:.2f} bits."
     ]
     if partition.moved:
         sentences.append(

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from fedbm.data.listing import numbered
 from fedbm.data.partition import Indices, Move, Partition, in_order
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.seeds import numpy_rng
@@ -139,7 +140,8 @@ def by_column(columns: Mapping[str, NDArray[np.str_]], train: Indices, column: s
     if column not in columns:
         known = f"it has {', '.join(columns)}" if columns else "it has none, a table of path,label,site would bring one"
         raise FedBMError(f'the data have no column "{column}"{did_you_mean(column, columns)}; {known}')
-    values, client_of, sizes = np.unique(columns[column][train], return_inverse=True, return_counts=True)
+    values, client_of = numbered(columns[column][train].tolist())
+    sizes = np.bincount(client_of)
     if "" in values:
         raise FedBMError(f'the column "{column}" is empty for {sizes[0]} training samples: each needs a client')
     if sizes.min() < min_size:
@@ -148,7 +150,7 @@ def by_column(columns: Mapping[str, NDArray[np.str_]], train: Indices, column: s
             f"{min_size}: lower min_size, or join it with another {column} in the data"
         )
     held = [train[client_of == client].tolist() for client in range(len(values))]
-    settings = {"column": column, "values": values.tolist(), "min_size": min_size}
+    settings = {"column": column, "values": list(values), "min_size": min_size}
     return Partition(in_order(held), "column", settings)
 
 
@@ -207,7 +209,7 @@ def _cuts(rng: np.random.Generator, beta: float, clients: int, samples: int) -> 
     """
     logs = np.log(rng.standard_gamma(beta + 1, clients)) - rng.standard_exponential(clients) / beta
     shares = np.exp(logs - logs.max())
-    return np.rint(np.cumsum(shares / shares.sum())[:-1] * samples).astype(np.int64)
+    return np.asarray(np.rint(np.cumsum(shares / shares.sum())[:-1] * samples), dtype=np.int64)
 
 
 def _check_sizes(samples: int, clients: int, min_size: int) -> None:

@@ -1,13 +1,7 @@
-"""Which client holds which training samples.
-
-    Dirichlet:  p_k ~ Dir(β·1_N) for each class k; its shuffled samples are cut at the cumulative sums of p_k
-
-Small β: each class sits with few clients. Large β: every client sees the global mix.
-"""
+"""Which client holds which training samples: the result of dealing (fedbm.data.deal), on disk and in numbers."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,10 +13,8 @@ from numpy.typing import NDArray
 from fedbm.data.store import Dataset
 from fedbm.errors import FedBMError
 from fedbm.files import digest_of, read_json
-from fedbm.seeds import numpy_rng
 
 FORMAT = 1
-DRAWS = 100
 
 Indices = NDArray[np.int64]
 
@@ -61,51 +53,6 @@ class Partition:
             "classes": list(classes),
             "moved": [move._asdict() for move in self.moved],
         }
-
-
-def dirichlet(
-    labels: NDArray[np.int64],
-    train: Indices,
-    clients: int,
-    beta: float,
-    seed: int,
-    min_size: int = 2,
-    strict: bool = False,
-) -> Partition:
-    """Cut every class by its own Dir(β) draw, so that each client has at least *min_size* samples.
-
-    Up to 100 draws are tried. If none will do, the last one is kept and what is missing is taken from the
-    largest client, each move on record; *strict* refuses instead.
-    """
-    _check_sizes(len(train), clients, min_size)
-    if not (math.isfinite(beta) and beta >= 1e-6):
-        raise FedBMError(f"beta is {beta}, it must be a finite number from 0.000001 up")
-    settings = {"clients": clients, "beta": beta, "seed": seed, "min_size": min_size}
-    for attempt in range(DRAWS):
-        rng = numpy_rng(seed, "partition", attempt)
-        held: list[list[int]] = [[] for _ in range(clients)]
-        for label in np.unique(labels[train]):
-            members = rng.permutation(train[labels[train] == label])
-            cuts = np.rint(np.cumsum(_simplex_point(rng, beta, clients))[:-1] * len(members)).astype(np.int64)
-            for client, part in zip(held, np.split(members, cuts), strict=True):
-                client.extend(part.tolist())
-        if min(map(len, held)) >= min_size:
-            return Partition(in_order(held), "dirichlet", settings)
-    if strict:
-        raise FedBMError(
-            f"in {DRAWS} draws of beta {beta} some of the {clients} clients always had fewer than {min_size} "
-            "samples: raise beta, have fewer clients, or let samples be moved (strict off)"
-        )
-    moved = _fill(held, min_size, numpy_rng(seed, "partition", "moves"))
-    return Partition(in_order(held), "dirichlet", settings, tuple(moved))
-
-
-def iid(train: Indices, clients: int, seed: int, min_size: int = 2) -> Partition:
-    """Shuffled and dealt in equal shares (sizes differ by one at most)."""
-    _check_sizes(len(train), clients, min_size)
-    parts = np.array_split(numpy_rng(seed, "partition").permutation(train), clients)
-    settings = {"clients": clients, "seed": seed, "min_size": min_size}
-    return Partition(in_order([part.tolist() for part in parts]), "iid", settings)
 
 
 def from_json(value: Any, where: str = "the partition") -> Partition:
@@ -153,55 +100,32 @@ def from_file(path: Path, dataset: Dataset) -> Partition:
 
 
 def heterogeneity(counts: NDArray[np.int64]) -> dict[str, float]:
-    """How unlike each other the clients of an [N, K] table of counts are.
+    """How unlike each other the clients of an [N, K] table of counts are; p_i is a client's label mix, p the whole's.
 
     *total_variation*: mean over clients of ½ Σ_k |p_ik − p_k|, 0 where all have the global mix.
+    *jensen_shannon*: mean over clients of H((p_i + p)/2) − (H(p_i) + H(p))/2 in bits, 0 alike to 1 disjoint.
     *effective_clients*: 1 / Σ w_i², N where all are of one size. *single_class*: clients with one class only.
     """
     sizes = counts.sum(axis=1)
     mixes = counts / sizes[:, None]
     whole = counts.sum(axis=0) / sizes.sum()
     weights = sizes / sizes.sum()
+    divergence = _entropy((mixes + whole) / 2) - (_entropy(mixes) + _entropy(whole)) / 2
     return {
         "total_variation": float(0.5 * np.abs(mixes - whole).sum(axis=1).mean()),
+        "jensen_shannon": float(divergence.mean()),
         "effective_clients": float(1 / (weights**2).sum()),
         "single_class": int(((counts > 0).sum(axis=1) == 1).sum()),
     }
 
 
-def _simplex_point(rng: np.random.Generator, beta: float, clients: int) -> NDArray[np.float64]:
-    """One draw of Dir(β), as exp(log Γ-variates) with log G(β) = log G(β+1) + log U / β.
-
-    In logarithms no β is too small; variates drawn directly would all underflow to 0, and 0/0 is no share.
-    """
-    logs = np.log(rng.standard_gamma(beta + 1, clients)) - rng.standard_exponential(clients) / beta
-    shares = np.exp(logs - logs.max())
-    return np.asarray(shares / shares.sum())
-
-
-def _fill(held: list[list[int]], min_size: int, rng: np.random.Generator) -> list[Move]:
-    """Bring every client up to *min_size*, one random sample of the then largest client at a time."""
-    moved = []
-    for target, client in enumerate(held):
-        while len(client) < min_size:
-            source = max(range(len(held)), key=lambda number: len(held[number]))
-            sample = held[source].pop(int(rng.integers(len(held[source]))))
-            client.append(sample)
-            moved.append(Move(source, target, sample))
-    return moved
-
-
-def _check_sizes(samples: int, clients: int, min_size: int) -> None:
-    if clients < 1 or min_size < 1:
-        raise FedBMError(f"{clients} clients with at least {min_size} samples each: both must be 1 or more")
-    if clients * min_size > samples:
-        raise FedBMError(
-            f"{samples} training samples are too few for {clients} clients with at least {min_size} each: "
-            f"have at most {samples // min_size} clients"
-        )
+def _entropy(mixes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """H = −Σ p log₂ p over the last axis, with 0 log 0 = 0."""
+    return np.asarray(-(mixes * np.log2(np.where(mixes > 0, mixes, 1.0))).sum(axis=-1))
 
 
 def in_order(held: Sequence[Sequence[int]]) -> tuple[Indices, ...]:
+    """Each client's samples in ascending order."""
     return tuple(np.sort(np.array(client, dtype=np.int64)) for client in held)
 
 

@@ -1,6 +1,7 @@
 """Decoded once, opened at once ever after: a folder that holds a data set as arrays.
 
-    images.npy [n, H, W, C] uint8 · labels.npy [n] int64 · split.npy [n] uint8 · manifest.json
+    images.npy [n, H, W, C] uint8 · labels.npy [n] int64 · split.npy [n] uint8 · ids.npy [n] text
+    column-0.npy, … [n] text, one for each column that the source has · manifest.json
 
 It is written beside its place and renamed as a whole, so it is there entirely or not at all; of two processes
 that prepare it at once, the second takes what the first has made.
@@ -21,17 +22,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbm.data.decode import Raw
+from fedbm.data.decode import Decoded
+from fedbm.data.listing import text_array
 from fedbm.errors import FedBMError
 from fedbm.files import cannot_write, read_json, replacing, sha256_file, write_json
 
-FORMAT = 1
+FORMAT = 2
 
-_DTYPES = {"images": np.uint8, "labels": np.int64, "split": np.uint8}
+_KINDS = {"images": "u1", "labels": "i8", "split": "u1"}  # numpy's kind and width; all others are texts
 
 
 class Damaged(Exception):
     """A prepared folder is not what its manifest says; the message says how."""
+
+
+@dataclass(frozen=True, eq=False)
+class Made:
+    """What there is to be written."""
+
+    decoded: Decoded
+    split: NDArray[np.uint8]
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,18 +51,21 @@ class Prepared:
     images: NDArray[np.uint8]  # memory-mapped: processes share it, and what one writes into it stays its own
     labels: NDArray[np.int64]
     split: NDArray[np.uint8]
-    was_split: bool  # the source brought no split, so the seed made one
+    ids: NDArray[np.str_]
+    columns: dict[str, NDArray[np.str_]]
+    known_as: str | None  # see Listing
+    notes: tuple[str, ...]
     skipped: tuple[str, ...]
     checksum: str
 
 
 def open_or_build(
     folder: Path,
-    build: Callable[[], tuple[Raw, NDArray[np.uint8]]],
+    build: Callable[[], Made],
     settings: Mapping[str, Any],
     verify: bool = False,
 ) -> tuple[Prepared, str]:
-    """The data set in *folder*, made by *build* (samples and split) where there is none or it is damaged.
+    """The data set in *folder*, made by *build* where there is none or it is damaged.
 
     Also says what was wrong with a damaged one, '' otherwise.
     """
@@ -61,8 +75,7 @@ def open_or_build(
             return open_prepared(folder, verify), ""
         except Damaged as error:
             damage = str(error)
-    raw, split = build()
-    write_prepared(folder, raw, split, settings, verify)
+    write_prepared(folder, build(), settings, verify)
     try:
         return open_prepared(folder, verify), damage
     except Damaged as error:
@@ -75,7 +88,7 @@ def open_prepared(folder: Path, verify: bool) -> Prepared:
         manifest = read_json(folder / "manifest.json")
         if manifest["format"] != FORMAT:
             raise Damaged(f"its format is {manifest['format']}, not {FORMAT}")
-        arrays = {name: _open_array(folder, name, manifest["files"][name], verify) for name in _DTYPES}
+        arrays = {name: _open_array(folder, name, about, verify) for name, about in manifest["files"].items()}
         if list(arrays["images"].shape) != manifest["shape"]:
             raise Damaged("images.npy has another shape")
         return Prepared(
@@ -83,7 +96,10 @@ def open_prepared(folder: Path, verify: bool) -> Prepared:
             images=arrays["images"],
             labels=np.array(arrays["labels"]),
             split=np.array(arrays["split"]),
-            was_split=manifest["was_split"],
+            ids=np.array(arrays["ids"]),
+            columns={name: np.array(arrays[f"column-{i}"]) for i, name in enumerate(manifest["columns"])},
+            known_as=manifest["known_as"],
+            notes=tuple(manifest["notes"]),
             skipped=tuple(manifest["skipped"]),
             checksum=manifest["checksum"],
         )
@@ -91,9 +107,16 @@ def open_prepared(folder: Path, verify: bool) -> Prepared:
         raise Damaged(f"it cannot be read: {error}") from error
 
 
-def write_prepared(folder: Path, raw: Raw, split: NDArray[np.uint8], settings: Mapping[str, Any], verify: bool) -> None:
-    """Write *raw* and *split* as *folder*, replacing a damaged one; a sound one put there meanwhile stays."""
-    arrays: dict[str, NDArray[Any]] = {"images": raw.images, "labels": raw.labels, "split": split}
+def write_prepared(folder: Path, made: Made, settings: Mapping[str, Any], verify: bool) -> None:
+    """Write *made* as *folder*, replacing a damaged one; a sound one put there meanwhile stays."""
+    images, listing = made.decoded.images, made.decoded.listing
+    arrays: dict[str, NDArray[Any]] = {
+        "images": images,
+        "labels": listing.labels,
+        "split": made.split,
+        "ids": text_array(listing.ids),
+        **{f"column-{i}": values for i, values in enumerate(listing.columns.values())},
+    }
     beside = _beside(folder)
     try:
         for name, array in arrays.items():
@@ -102,12 +125,14 @@ def write_prepared(folder: Path, raw: Raw, split: NDArray[np.uint8], settings: M
         manifest = {
             "format": FORMAT,
             "made_with": dict(settings),
-            "classes": list(raw.classes),
-            "shape": list(raw.images.shape),
+            "classes": list(listing.classes),
+            "shape": list(images.shape),
+            "columns": list(listing.columns),
+            "known_as": listing.known_as,
             "files": {name: _describe(beside / f"{name}.npy") for name in arrays},
-            "checksum": checksum(raw.classes, raw.images, raw.labels, split),
-            "was_split": raw.split is None,
-            "skipped": raw.skipped,
+            "checksum": checksum(listing.classes, images, listing.labels, made.split),
+            "notes": [*listing.notes, *made.notes],
+            "skipped": made.decoded.skipped,
         }
         write_json(beside / "manifest.json", manifest)
         _publish(beside, folder, verify)
@@ -135,7 +160,7 @@ def _open_array(folder: Path, name: str, described: dict[str, Any], verify: bool
     if verify and sha256_file(path) != described["sha256"]:
         raise Damaged(f"{path.name} has another checksum")
     array: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False)
-    if array.dtype != _DTYPES[name]:
+    if not array.dtype.str[1:].startswith(_KINDS.get(name, "U")):
         raise Damaged(f"{path.name} holds {array.dtype}")
     return array
 

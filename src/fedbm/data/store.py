@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedbm.data import sources
-from fedbm.data.catalog import Entry, entry_for_classes, find
-from fedbm.data.decode import Listing, OnBad, Progress, Raw, read
-from fedbm.data.folder import printable
-from fedbm.data.prepared import FORMAT, open_or_build
-from fedbm.data.split import SPLITS, check_usable, stratified
+from fedbm.data.catalog import CATALOG, entry_for_classes, find
+from fedbm.data.decode import BadFiles, Progress, read
+from fedbm.data.download import downloaded
+from fedbm.data.entry import Entry
+from fedbm.data.listing import Source
+from fedbm.data.metadata import join
+from fedbm.data.prepared import FORMAT, Made, open_or_build
+from fedbm.data.split import SPLITS
+from fedbm.data.splitting import Split, check_choice, decide
+from fedbm.data.tree import printable
 from fedbm.errors import FedBMError, did_you_mean
-from fedbm.files import digest_of
+from fedbm.files import digest_of, sha256_file
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,54 +70,69 @@ def load(
     *,
     size: int | None = None,
     channels: int | None = None,
+    split: Split = "auto",
+    group: str | None = None,
+    metadata: str | Path | None = None,
     split_seed: int = 0,
     cache: Path | None = None,
-    on_bad: OnBad = "refuse",
+    bad_files: BadFiles = "refuse",
     concepts: Mapping[str, str] | None = None,
     verify: bool = False,
     progress: Progress | None = None,
 ) -> Dataset:
     """The data set of a catalogue name that is built in, or of a folder or file; decoded on first use only.
 
-    Size and channels are the catalogue's where they are not given (128 and 3 for data it does not know).
-    *verify* reads every byte of the prepared copy and checks it.
+    Size and channels are the source's own or the catalogue's where they are not given (128 and 3 for data it does not
+    know). *split*: "official" (the source's own), "stratified", "grouped" (no value of the column *group* on two
+    sides) or "auto". *metadata*: a table whose columns are joined to the samples by name. *concepts*: class → what
+    a clinician calls it. *verify* reads every byte of the prepared copy and checks it.
     """
-    name, listing = _locate(name_or_path)
-    known = entry_for_classes(listing.classes)
-    entry = known or _uncatalogued(name, listing.classes)
-    size = entry.size if size is None else size
-    channels = entry.channels if channels is None else channels
-    _check_choices(size, channels, on_bad)
-    texts = _concept_texts(entry, concepts or {})
+    _check_choices(size, channels, bad_files)
+    check_choice(split, group)
+    name, source = _locate(name_or_path, split_seed, size)
+    joined = Path(metadata).expanduser() if metadata else None
 
-    def build() -> tuple[Raw, NDArray[np.uint8]]:
-        raw = read(listing, size, channels, on_bad, progress)
-        check_usable(raw.labels, raw.split, raw.classes, name)  # again: some may have been skipped
-        return raw, stratified(raw.labels, seed=split_seed) if raw.split is None else raw.split
+    def build() -> Made:
+        listing = source.scan()
+        if joined:
+            listing = replace(listing, columns={**listing.columns, **join(joined, listing.ids)})
+        entry = _entry(name, listing.known_as, listing.classes)
+        _concept_texts(entry, concepts or {})  # better now than when all is decoded
+        chosen, notes = decide(listing, split, group, split_seed, name)
+        side, depth = size or listing.size or entry.size, channels or listing.channels or entry.channels
+        decoded = read(listing, side, depth, bad_files, progress)
+        if decoded.skipped:
+            chosen, notes = decide(decoded.listing, split, group, split_seed, name)
+        return Made(decoded, chosen, notes)
 
     settings = {
         "format": FORMAT,
-        "source": listing.identity,
+        "source": source.identity,
+        "metadata": _identity(joined) if joined else None,
         "size": size,
         "channels": channels,
+        "split": split,
+        "group": group,
         "split_seed": split_seed,
-        "on_bad": on_bad,
+        "bad_files": bad_files,
     }
-    place = Path(cache or default_cache()) / f"{name}-{size}-{digest_of(settings)[:16]}"
+    place = Path(cache or default_cache()) / f"{name}-{size or 'own'}-{digest_of(settings)[:16]}"
     prepared, damage = open_or_build(place, build, settings | {"from": printable(str(name_or_path))}, verify)
+    entry = _entry(name, prepared.known_as, prepared.classes)
+    texts = _concept_texts(entry, concepts or {})
 
     notes = []
-    if known is None and not set(entry.classes) <= set(concepts or {}):
+    if CATALOG.get(entry.name) is not entry and not set(entry.classes) <= set(concepts or {}):
         notes.append(
             f"no catalogued data set has the classes of {name}: class names serve as concepts, "
             "and generated images may be flipped"
         )
-    if prepared.was_split:
-        notes.append(f"{name} brings no split: each class was cut 7:1:2 with seed {split_seed}")
+    notes += prepared.notes
     if prepared.skipped:
         notes.append(f"{len(prepared.skipped)} unreadable images left out, the first is {prepared.skipped[0]}")
     if damage:
         notes.append(f"the prepared copy {place} was damaged ({damage}) and has been made anew")
+    depth = prepared.images.shape[3]
     return Dataset(
         name=entry.name,
         classes=prepared.classes,
@@ -121,13 +141,15 @@ def load(
         images=prepared.images,
         labels=prepared.labels,
         split=prepared.split,
-        mean=_per_channel(entry.mean, channels),
-        std=_per_channel(entry.std, channels),
+        mean=_per_channel(entry.mean, depth),
+        std=_per_channel(entry.std, depth),
         hflip=entry.hflip,
         vflip=entry.vflip,
-        recommends=entry.recommends,
+        recommends=_recommends(entry, prepared.columns),
         checksum=prepared.checksum,
         notes=tuple(notes),
+        ids=prepared.ids,
+        columns=prepared.columns,
     )
 
 
@@ -135,24 +157,33 @@ def default_cache() -> Path:
     return Path(os.environ.get("FEDBM_HOME") or "~/.cache/fedbm").expanduser()
 
 
-def _locate(name_or_path: str | Path) -> tuple[str, Listing]:
-    """What to call the data, and its samples. A folder that is called digits is given as ./digits."""
+def downloads() -> Path:
+    """Where 'fedbm data get' puts files, and where a catalogued name is looked for."""
+    return default_cache() / "downloads"
+
+
+def _locate(name_or_path: str | Path, seed: int, size: int | None) -> tuple[str, Source]:
+    """What to call the data, and where it is. A folder that is called digits is given as ./digits."""
     if name_or_path == "digits":
         return "digits", sources.digits()
     path = Path(name_or_path).expanduser()
     if isinstance(name_or_path, Path) or path.name != name_or_path or path.suffix or os.path.exists(path):
-        listing = sources.detect(path)
+        source = sources.detect(path, seed)
         absolute = Path(os.path.abspath(path))
-        return printable(absolute.name if absolute.is_dir() else absolute.stem), listing
-    entry = find(name_or_path)
+        return printable(absolute.name if absolute.is_dir() else absolute.stem.removesuffix(".tar")), source
+    entry = find(str(name_or_path))
+    if place := downloaded(entry.name, downloads(), size or entry.size):
+        return entry.name, sources.detect(place, seed)
     raise FedBMError(
-        f"the images of {entry.name} are not part of this package: get {entry.origin}, and give the folder "
-        "as --data PATH"
+        f"the images of {entry.name} are not here: 'fedbm data get {entry.name}' gets them or says how, "
+        "and where they are already, give that as --data PATH"
     )
 
 
-def _uncatalogued(name: str, classes: tuple[str, ...]) -> Entry:
-    return Entry(
+def _entry(name: str, known_as: str | None, classes: tuple[str, ...]) -> Entry:
+    """What the catalogue knows of the data, or what can be said without it."""
+    known = entry_for_classes(classes) if known_as is None else CATALOG.get(known_as)
+    return known or Entry(
         name=name,
         title=name,
         classes={label: label.replace("-", " ").replace("_", " ") for label in classes},
@@ -163,13 +194,20 @@ def _uncatalogued(name: str, classes: tuple[str, ...]) -> Entry:
     )
 
 
-def _check_choices(size: int, channels: int, on_bad: str) -> None:
-    if size < 16 or size % 4:
+def _identity(metadata: Path) -> str:
+    try:
+        return sha256_file(metadata)
+    except OSError as error:
+        raise FedBMError(f"cannot read the metadata {metadata}: {error.strerror}") from error
+
+
+def _check_choices(size: int | None, channels: int | None, bad_files: str) -> None:
+    if size is not None and (size < 16 or size % 4):
         raise FedBMError(f"image size {size} cannot be used: give a multiple of 4 from 16 up")
-    if channels not in (1, 3):
+    if channels not in (None, 1, 3):
         raise FedBMError(f"{channels} channels cannot be used: give 1 (grey) or 3 (colour)")
-    if on_bad not in ("refuse", "skip"):
-        raise FedBMError(f'on_bad is "{on_bad}", it can be "refuse" or "skip"')
+    if bad_files not in ("refuse", "skip"):
+        raise FedBMError(f'bad_files is "{bad_files}", it can be "refuse" or "skip"')
 
 
 def _concept_texts(entry: Entry, given: Mapping[str, str]) -> tuple[str, ...]:
@@ -180,6 +218,13 @@ def _concept_texts(entry: Entry, given: Mapping[str, str]) -> tuple[str, ...]:
         if not text.strip():
             raise FedBMError(f'the concept text of class "{name}" is empty: say what a clinician calls it')
     return tuple(given.get(name, text) for name, text in entry.classes.items())
+
+
+def _recommends(entry: Entry, columns: Mapping[str, object]) -> Mapping[str, int | float | str]:
+    """The entry's recommendations, less a partition by a column that these samples do not have."""
+    if entry.recommends.get("partition_column") in (None, *columns):
+        return entry.recommends
+    return {key: value for key, value in entry.recommends.items() if key not in ("partition", "partition_column")}
 
 
 def _per_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 
 from fedbm.engine.checkpoint import ClientStates, Progress
@@ -26,11 +27,12 @@ class Answer:
 
 
 class Cohort(Protocol):
-    """census(): who is there. exchange(): a round's work, answers in client order, as they become ready."""
+    """census(): who is there. exchange(): a round's work, answers in client order as they become ready; None means
+    that work goes on, so that a driver can turn to something else meanwhile."""
 
     def census(self) -> Mapping[int, Facts]: ...
 
-    def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[Answer]: ...
+    def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[Answer | None]: ...
 
 
 class LocalCohort:
@@ -60,38 +62,46 @@ class LocalCohort:
     def census(self) -> Mapping[int, Facts]:
         return self._facts
 
-    def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[Answer]:
+    def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[Answer | None]:
         received = {name: value for part in parts.values() for name, value in part.state.items()}
         for client in clients:
-            facts = self._facts[client]
-            held = self._holds.setdefault(client, {})
-            lacking = [part for name, part in parts.items() if held.get(name) != part.version]
-            held.update({name: part.version for name, part in parts.items()})
-            own = self._states[client] if client in self._states else self._method.client_init(self._task, facts)
             upload, own = train_client(
                 self._method,
                 self._model,
                 self._task,
                 self._train,
                 round_,
-                facts,
+                self._facts[client],
                 self._data[client],
                 received,
-                own,
+                self._state_of(client),
             )
-            flaw = flaw_of(upload.state) or flaw_of(own)
-            if own and flaw is None:  # a client whose update is refused goes on from its former state
-                self._states.put(client, round_, own)
-            sent, back = sum(size_of(part.state) for part in lacking), size_of(upload.state)
-            yield Answer(upload, flaw, *((0, 0) if self._method.central else (sent, back)))
+            yield self._answer(round_, upload, own, parts)
+
+    def _state_of(self, client: int) -> State:
+        known = client in self._states
+        return self._states[client] if known else self._method.client_init(self._task, self._facts[client])
+
+    def _answer(self, round_: int, upload: Upload, own: State, parts: Mapping[str, Part]) -> Answer:
+        """Check an upload, keep the client's new state, and count what was sent and received."""
+        flaw = flaw_of(upload.state) or flaw_of(own)
+        if own and flaw is None:  # a client whose update is refused goes on from its former state
+            self._states.put(upload.client, round_, own)
+        held = self._holds.setdefault(upload.client, {})
+        lacking = [part for name, part in parts.items() if held.get(name) != part.version]
+        held.update({name: part.version for name, part in parts.items()})
+        if self._method.central:
+            return Answer(upload, flaw, 0, 0)
+        return Answer(upload, flaw, sum(size_of(part.state) for part in lacking), size_of(upload.state))
 
 
 def flaw_of(state: State) -> str | None:
-    """What makes a state unfit to be averaged, in words, or None."""
-    for name, value in state.items():
-        if value.is_floating_point() and not bool(value.isfinite().all()):
-            return f"{name} is not finite"
-    return None
+    """What makes a state unfit to be averaged, in words, or None. One look at the device where all is well."""
+    finite = {name: value.isfinite().all() for name, value in state.items() if value.is_floating_point()}
+    device = next((good.device for good in finite.values() if good.is_cuda), torch.device("cpu"))
+    if not finite or bool(torch.stack([good.to(device) for good in finite.values()]).all()):  # Adam counts on the CPU
+        return None
+    return f"{next(name for name, good in finite.items() if not bool(good))} is not finite"
 
 
 def size_of(state: State) -> int:

@@ -27,9 +27,11 @@ def find_device(name: str) -> torch.device:
 
 
 @contextmanager
-def arithmetic(options: EngineOptions) -> Iterator[None]:
-    """Threads and determinism as asked for, and as they were afterwards."""
+def arithmetic(options: EngineOptions, precision: str) -> Iterator[None]:
+    """Threads, determinism and TF32 as asked for, and as they were afterwards."""
     threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    tf32 = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"
     if options.threads:
         torch.set_num_threads(options.threads)
     if options.deterministic:
@@ -40,6 +42,12 @@ def arithmetic(options: EngineOptions) -> Iterator[None]:
     finally:
         torch.set_num_threads(threads)
         torch.use_deterministic_algorithms(deterministic)
+        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = tf32
+
+
+def computing(device: torch.device, precision: str) -> torch.autocast:
+    """The precision of what runs inside: bf16 by autocast, or plain. (Captured graphs cannot use autocast's cache.)"""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16", cache_enabled=False)
 
 
 @contextmanager

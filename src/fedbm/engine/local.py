@@ -9,11 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from fedbm.methods.base import Batch, Facts, Method, State, Task, Upload, placed, train_only
+from fedbm.engine.device import computing
+from fedbm.methods.base import Batch, Facts, Method, Phase, State, Task, Upload, placed, train_only
 from fedbm.models.pixels import Normalise
 from fedbm.options import TrainOptions
 from fedbm.seeds import torch_rng
@@ -50,13 +52,18 @@ def epoch_plan(n: int, batch: int, rng: torch.Generator) -> Tensor:
     return torch.randperm(n, generator=rng)[torch.arange(steps * batch) % n].view(steps, batch)
 
 
-def local_passes(round_: int, epochs: int) -> Iterator[tuple[int, int, slice]]:
-    """A client's passes over its data in this round: (round, epoch, all steps)."""
-    for epoch in range(epochs):
-        yield round_, epoch, slice(None)
+Pass = tuple[int, int, slice]  # a permutation of the data by the round and epoch that name it, and which of its steps
 
 
-def central_passes(train: TrainOptions, round_: int, n: int) -> Iterator[tuple[int, int, slice]]:
+def passes_of(method: Method, train: TrainOptions, round_: int, phase: Phase, n: int) -> Iterator[Pass]:
+    """The passes over a client's data in one phase of a round: its epochs, or what central training has left."""
+    if method.central:
+        yield from central_passes(train, round_, n)
+    else:
+        yield from ((round_, epoch, slice(None)) for epoch in range(phase.epochs))
+
+
+def central_passes(train: TrainOptions, round_: int, n: int) -> Iterator[Pass]:
     """⌊E·ratio·n/B⌋ steps of one pass after another that do not end with the round.
 
     Pass p is named as a client's at (round p//E + 1, epoch p % E): at ratio 1 the two are the same.
@@ -76,6 +83,34 @@ def learning_rate(train: TrainOptions, round_: int, epoch: int) -> float:
     return float(train.lr * train.lr_decay**done)
 
 
+class Chunk(NamedTuple):
+    """Some consecutive steps of a client's round, all of one phase and at one learning rate."""
+
+    phase: int
+    train: tuple[str, ...]
+    lr: float
+    positions: Tensor  # [steps, B] of the client's samples
+    rng: torch.Generator  # for what else is random in them
+
+
+def schedule(method: Method, task: Task, train: TrainOptions, round_: int, facts: Facts) -> Iterator[Chunk]:
+    """A client's whole round, in chunks whose random draws fit in memory; the same for every engine."""
+    for number, phase in enumerate(method.phases(train.epochs)):
+        for origin, epoch, steps in passes_of(method, train, round_, phase, facts.n):
+            lr = learning_rate(train, origin if train.decay_each == "epoch" else round_, epoch)
+            stream = (task.seed, "client", origin, facts.client, number, epoch)
+            plan = epoch_plan(facts.n, train.batch, torch_rng(*stream, "order"))[steps]
+            for first in range(0, len(plan), CHUNK):
+                rng = torch_rng(*stream, "draws", first)
+                yield Chunk(number, phase.train, lr, plan[first : first + CHUNK], rng)
+
+
+def without_optimizer(client: State) -> tuple[State, State]:
+    """A client's state as the method knows it, and what its optimiser kept."""
+    kept = {name.removeprefix(OPTIMIZER): v for name, v in client.items() if name.startswith(OPTIMIZER)}
+    return {name: v for name, v in client.items() if not name.startswith(OPTIMIZER)}, kept
+
+
 def train_client(
     method: Method,
     model: nn.Module,
@@ -89,38 +124,34 @@ def train_client(
 ) -> tuple[Upload, State]:
     """Train *model* as client *facts.client* does in this round; its upload and its new state."""
     started = time.perf_counter()
-    kept = {name.removeprefix(OPTIMIZER): v for name, v in client.items() if name.startswith(OPTIMIZER)}
-    own = {name: v for name, v in client.items() if not name.startswith(OPTIMIZER)}
+    own, kept = without_optimizer(client)
     context = method.begin(model, received, own, facts)
+    optimizers: dict[int, tuple[torch.optim.Optimizer, list[tuple[str, nn.Parameter]]]] = {}
     sums: dict[str, Tensor] = {}
     total = 0
-    keep: State = {}
-    for number, phase in enumerate(method.phases(train.epochs)):
-        trained = train_only(model, phase.train)
-        optimizer = make_optimizer(train, trained)
-        load_optimizer(optimizer, trained, kept, number)
-        passes = central_passes(train, round_, facts.n) if method.central else local_passes(round_, phase.epochs)
-        for origin, epoch, steps in passes:
+    with computing(data.labels.device, train.precision):
+        for chunk in schedule(method, task, train, round_, facts):
+            if chunk.phase not in optimizers:
+                trained = train_only(model, chunk.train)
+                optimizers[chunk.phase] = make_optimizer(train, trained), trained
+                load_optimizer(*optimizers[chunk.phase], kept, chunk.phase)
+            optimizer, trained = optimizers[chunk.phase]
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate(train, origin if train.decay_each == "epoch" else round_, epoch)
-            stream = (task.seed, "client", origin, facts.client, number, epoch)
-            plan = epoch_plan(facts.n, train.batch, torch_rng(*stream, "order"))[steps]
-            for first in range(0, len(plan), CHUNK):
-                chunk = plan[first : first + CHUNK].to(data.indices.device)
-                rng = torch_rng(*stream, "draws", first)
-                draws = placed(method.draws(model, task, received, len(chunk), rng), trained[0][1])
-                for step in range(len(chunk)):
-                    images, labels = data.batch(chunk[step])
-                    batch = Batch(images, labels, {name: value[step] for name, value in draws.items()})
-                    for name, term in train_step(method, model, optimizer, batch, context).items():
-                        sums[name] = sums[name] + term if name in sums else term
-                    total += 1
-        if train.keep_optimizer:
-            keep |= saved_optimizer(optimizer, trained, number)
-    upload, own = method.finish(model, data, context, facts)
+                group["lr"] = chunk.lr
+            positions = chunk.positions.to(data.indices.device)
+            draws = placed(method.draws(model, task, received, len(positions), chunk.rng), trained[0][1])
+            for step in range(len(positions)):
+                images, labels = data.batch(positions[step])
+                batch = Batch(images, labels, {name: value[step] for name, value in draws.items()})
+                for name, term in train_step(method, model, optimizer, batch, context).items():
+                    sums[name] = sums[name] + term if name in sums else term
+                total += 1
+        upload, own = method.finish(model, data, context, facts)
+    if train.keep_optimizer:
+        for phase, (optimizer, trained) in optimizers.items():
+            own |= saved_optimizer(optimizer, trained, phase)
     losses = {name: float(value) / total for name, value in sums.items()}
-    done = Upload(facts.client, facts.n, upload, losses, time.perf_counter() - started)
-    return done, {**own, **keep}
+    return Upload(facts.client, facts.n, upload, losses, time.perf_counter() - started), own
 
 
 def train_step(
@@ -136,13 +167,14 @@ def train_step(
 
 
 def plain_steps(
-    name: str,
+    model: nn.Module,
+    parts: tuple[str, ...],
     loss: Callable[[State], dict[str, Tensor]],
-    trained: list[tuple[str, nn.Parameter]],
     optimizer: Callable[[list[nn.Parameter], bool], torch.optim.Optimizer],
     draws: State,
 ) -> dict[str, float]:
     """The reference of `Steps`: one row after the other."""
+    trained = train_only(model, parts)
     stepper = optimizer([parameter for _, parameter in trained], False)
     rows = placed(draws, trained[0][1])
     count = len(next(iter(rows.values())))

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+import torch
 from torch import nn
 
 from fedbm.engine.checkpoint import ClientStates, Progress, best_path, save_checkpoint, save_tensors
 from fedbm.engine.cohort import Cohort
+from fedbm.engine.device import computing
 from fedbm.engine.evaluate import global_score, personal_score
 from fedbm.engine.local import Samples, learning_rate
 from fedbm.errors import FedBMError
@@ -80,6 +82,9 @@ class Federation:
         traffic = {"sent": 0, "received": 0}
         yield Event(round_, "train", 0, len(selected))
         for answer in self.cohort.exchange(round_, selected, method.parts(self.server, round_)):
+            if answer is None:
+                yield Event(round_, "train", len(clients) + len(dropped), len(selected))
+                continue
             upload = answer.upload
             traffic["sent"] += answer.sent
             traffic["received"] += answer.received
@@ -104,12 +109,14 @@ class Federation:
         except StopIteration as folded:
             self.server = folded.value
         clock.lap("aggregate")
-        self.server, server_losses = method.afterwards(self.server, self.model, self.task, round_, self.steps)
+        with self._computing():
+            self.server, server_losses = method.afterwards(self.server, self.model, self.task, round_, self.steps)
         clock.lap("generator")
         evaluation = None
         if round_ % train.evaluate_every == 0 or round_ == train.rounds:
             yield Event(round_, "evaluate")
-            evaluation = self._evaluate(round_)
+            with self._computing():
+                evaluation = self._evaluate(round_)
         clock.lap("evaluate")
         clock.laps["checkpoint"] = self._checkpoint_seconds
         record = {
@@ -137,6 +144,9 @@ class Federation:
         clock.lap("checkpoint")
         self._checkpoint_seconds = clock.laps["checkpoint"]
         yield Event(round_, "done", record=record)
+
+    def _computing(self) -> torch.autocast:
+        return computing(self.sets["test"].labels.device, self.train.precision)
 
     def _evaluate(self, round_: int) -> dict[str, Any]:
         """Score the global states; keep the evaluation if it is the best so far on validation."""

@@ -27,9 +27,7 @@ _PROJECTIONS = ("text.proj.0.weight", "text.proj.2.weight")
 # A constant that some versions of transformers save with the weights and others do not.
 _OPTIONAL = "text.transformer.embeddings.position_ids"
 
-Tower = Callable[
-    [Tensor, Tensor], Tensor
-]  # token ids [n,T], mask [n,T] → embeddings [n,D], not yet normalised
+Tower = Callable[[Tensor, Tensor], Tensor]  # token ids [n,T], mask [n,T] → embeddings [n,D], not yet normalised
 
 
 def load_tower(weights: Path) -> tuple[Tower, int]:

@@ -61,9 +61,7 @@ class ConceptDistribution:
             raise FedBMError(f"embeddings need the shape [classes, prompts, D], not {list(embeddings.shape)}")
         count, per_class, _ = embeddings.shape
         if not len(classes) == len(texts) == count:
-            raise FedBMError(
-                f"{len(classes)} classes, {len(texts)} texts and {count} rows of embeddings differ"
-            )
+            raise FedBMError(f"{len(classes)} classes, {len(texts)} texts and {count} rows of embeddings differ")
         if twice := sorted({name for name in classes if list(classes).count(name) > 1}):
             raise FedBMError(f'the class "{twice[0]}" is named twice; class names must differ')
         if count < 2:
@@ -107,9 +105,7 @@ class ConceptDistribution:
         """The same classes by these prompts alone."""
         count = self.embeddings.shape[1]
         if len(set(indices)) < len(indices) or not all(0 <= index < count for index in indices):
-            raise FedBMError(
-                f"prompts are chosen by different numbers from 0 to {count - 1}, not {list(indices)}"
-            )
+            raise FedBMError(f"prompts are chosen by different numbers from 0 to {count - 1}, not {list(indices)}")
         kept = dict(self.provenance)
         if "prompts" in kept:
             kept["prompts"] = [kept["prompts"][index] for index in indices]
@@ -160,9 +156,7 @@ class ConceptDistribution:
                 return cls.fit(words["classes"], words["texts"], embeddings, words["provenance"])
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise FedBMError(f"{path} is not a FedBM concept file, or it is damaged") from error
-        raise FedBMError(
-            f"{path} has concept format {version}, this FedBM reads {FORMAT}; build the concepts again"
-        )
+        raise FedBMError(f"{path} has concept format {version}, this FedBM reads {FORMAT}; build the concepts again")
 
 
 def build(

@@ -1,7 +1,7 @@
 """Concepts of every catalogued data set, embedded beforehand: no language model is needed to use them.
 
 `shipped/<data set>.safetensors` holds MiniLM's embeddings in half precision, which `ship` makes from the
-catalogue.
+catalogue. A data set whose concepts are all among those of an earlier one has no file of its own.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 from fedbm.data.catalog import CATALOG, find
+from fedbm.data.entry import Entry
 from fedbm.language.concepts import ConceptDistribution, build
 
 ENCODER = "minilm"
@@ -24,10 +25,11 @@ def shipped_names() -> tuple[str, ...]:
 
 def load_shipped(name: str) -> ConceptDistribution | None:
     """The concepts that came with the package for the data set *name*, or None."""
-    if name not in shipped_names():
-        return None
-    with as_file(files("fedbm.language").joinpath("shipped", name + _SUFFIX)) as path:
-        return ConceptDistribution.load(path)
+    if name in shipped_names():
+        with as_file(files("fedbm.language").joinpath("shipped", name + _SUFFIX)) as path:
+            return ConceptDistribution.load(path)
+    entry = CATALOG.get(name)
+    return shipped_for(list(entry.classes), list(entry.classes.values()), entry.modality) if entry else None
 
 
 def shipped_for(classes: Sequence[str], texts: Sequence[str], modality: str) -> ConceptDistribution | None:
@@ -45,11 +47,21 @@ def shipped_for(classes: Sequence[str], texts: Sequence[str], modality: str) -> 
     return None
 
 
+def with_own_file() -> list[Entry]:
+    """The catalogue less the data sets that share an earlier one's concepts."""
+    kept: list[Entry] = []
+    for entry in CATALOG.values():
+        earlier = (e.classes.items() for e in kept if e.modality == entry.modality)
+        if not any(entry.classes.items() <= held for held in earlier):
+            kept.append(entry)
+    return kept
+
+
 def ship(folder: Path, names: Iterable[str] | None = None, into: Path | None = None) -> list[Path]:
     """Embed the catalogue anew with the MiniLM in *folder*, into the package unless told otherwise."""
     target = Path(__file__).parent / "shipped" if into is None else into
     written = []
-    for entry in map(find, CATALOG if names is None else names):
+    for entry in with_own_file() if names is None else map(find, names):
         concepts = build(list(entry.classes), list(entry.classes.values()), entry.modality, ENCODER, folder)
         written.append(target / f"{entry.name}{_SUFFIX}")
         concepts.save(written[-1], half=True)

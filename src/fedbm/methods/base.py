@@ -111,17 +111,17 @@ Folding = Generator[None, Upload | None, State]
 
 
 class Steps(Protocol):
-    """As many optimiser steps as *draws* has rows, in a plain loop or captured: the engine's choice.
+    """Train *parts* of *model* for as many steps as *draws* has rows, in a plain loop or captured: the engine's choice.
 
     *loss* gets one row of the draws and returns terms whose sum is minimised; *optimizer* makes a fresh one, told
-    whether it must be capturable. The mean of each term over the steps is returned. *name* tells loops apart.
+    whether it must be capturable. The mean of each term over the steps is returned.
     """
 
     def __call__(
         self,
-        name: str,
+        model: nn.Module,
+        parts: tuple[str, ...],
         loss: Callable[[State], dict[str, Tensor]],
-        trained: list[tuple[str, nn.Parameter]],
         optimizer: Callable[[list[nn.Parameter], bool], torch.optim.Optimizer],
         draws: State,
     ) -> dict[str, float]: ...

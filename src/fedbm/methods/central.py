@@ -3,7 +3,8 @@
     ⌊E·ratio·n/B⌋ steps a round, as many as the federation makes, on passes that do not end with the round;
     momentum and Adam's moments are kept between rounds
 
-Equal to FedAvg with one client that holds all data, at ratio 1 and with kept optimiser state.
+Equal to FedAvg with one client that holds all data, at ratio 1, with kept optimiser state, where B divides n (a
+client's last batch wraps around, so it makes ⌈n/B⌉ steps a pass).
 """
 
 from __future__ import annotations

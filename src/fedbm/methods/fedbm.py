@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from fedbm.errors import FedBMError
 from fedbm.language.concepts import sample_concepts
-from fedbm.methods.base import Batch, Part, Phase, State, Steps, Task, load_state, placed, train_only
+from fedbm.methods.base import Batch, Part, Phase, State, Steps, Task, load_state, placed
 from fedbm.methods.fedavg import FedAvg, linear_head
 from fedbm.models.generator import Generator
 from fedbm.models.generator_loss import BatchNormGap, batch_norms, crop, diversity_loss, draw_crops
@@ -117,9 +117,8 @@ class FedBM(FedAvg):
         def adam(parameters: list[nn.Parameter], capturable: bool) -> torch.optim.Optimizer:
             return torch.optim.Adam(parameters, self.generator_lr, (0.5, 0.999), capturable=capturable)
 
-        trained = train_only(model, ("generator",))
         draws = model.draw_pseudo(self.generator_steps, self.generator_batch, rng)
-        return steps("generator", lambda row: self.generator_loss(model, row), trained, adam, draws)
+        return steps(model, ("generator",), lambda row: self.generator_loss(model, row), adam, draws)
 
     def generator_loss(self, model: FedBMModel, draws: State) -> dict[str, Tensor]:
         """{semantic: L_sem, diversity: λ_div L_div, distribution: λ_dis L_dis}; a term with weight 0 is left out."""

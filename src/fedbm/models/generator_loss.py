@@ -20,6 +20,7 @@ PADDING = 4
 
 def diversity_loss(images: Tensor, conditions: Tensor, labels: Tensor, classes: int) -> Tensor:
     """L_div over the un-augmented images; a class seen once or never adds nothing."""
+    images = images.to(conditions.dtype)  # under autocast they are bf16
     image_gap = torch.cdist(images.flatten(1), images.flatten(1), p=1)
     condition_gap = torch.cdist(conditions, conditions, p=1)
     pairs = torch.triu(labels[:, None] == labels[None, :], diagonal=1)
@@ -54,7 +55,8 @@ class BatchNormGap:
         assert isinstance(layer, nn.BatchNorm2d)
         assert layer.running_mean is not None
         assert layer.running_var is not None
-        variance, mean = torch.var_mean(inputs[0], dim=(0, 2, 3), correction=0)
+        # under autocast the input is bf16; its statistics are not
+        variance, mean = torch.var_mean(inputs[0].to(layer.running_mean.dtype), dim=(0, 2, 3), correction=0)
         self.gaps.append((mean - layer.running_mean).norm() + (variance - layer.running_var).norm())
 
     def loss(self) -> Tensor:

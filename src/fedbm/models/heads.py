@@ -48,11 +48,14 @@ class ConceptHead(nn.Module):
         self.register_buffer("variance", variance.clone())
 
     def forward(self, features: Tensor) -> Tensor:
-        return concept_logits(F.normalize(features, dim=1), self.mean, self.variance, self.temperature)
+        with torch.autocast(features.device.type, enabled=False):  # τ-fold logits want more digits than bf16 has
+            h = F.normalize(features.to(self.mean.dtype), dim=1)
+            return concept_logits(h, self.mean, self.variance, self.temperature)
 
     def loss(self, features: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        h = F.normalize(features, dim=1)
-        return concept_loss(h, labels, self.mean, self.variance, self.temperature)
+        with torch.autocast(features.device.type, enabled=False):
+            h = F.normalize(features.to(self.mean.dtype), dim=1)
+            return concept_loss(h, labels, self.mean, self.variance, self.temperature)
 
 
 class LinearHead(nn.Linear):

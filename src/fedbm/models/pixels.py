@@ -16,10 +16,13 @@ class Normalise(nn.Module):
         super().__init__()
         self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
+        self.memory_format = torch.contiguous_format
 
     def forward(self, images: Tensor) -> Tensor:
         return (images - self.mean) / self.std
 
     def pixels(self, images: Tensor) -> Tensor:
         """uint8 [B,H,W,C] → normalised [B,C,H,W]."""
-        return self.forward(images.permute(0, 3, 1, 2).to(self.mean.dtype).contiguous() / 255)
+        return self.forward(
+            images.permute(0, 3, 1, 2).to(self.mean.dtype).contiguous(memory_format=self.memory_format) / 255
+        )

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import io
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from fedbm.data.sources import detect
+from fedbm.errors import FedBMError
+from pictures import FLAT, Members, cut_jpeg, make_zip, png, read_at, scan, shades
+
+
+def make_tar(path: Path, members: Members) -> Path:
+    with tarfile.open(
+        path, {".gz": "w:gz", ".tgz": "w:gz", ".bz2": "w:bz2", ".xz": "w:xz"}.get(path.suffix, "w")
+    ) as file:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            file.addfile(info, io.BytesIO(content))
+    return path
+
+
+def make(path: Path, members: Members) -> Path:
+    return make_zip(path, members) if path.suffix == ".zip" else make_tar(path, members)
+
+
+ENDINGS = [".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz"]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_an_archive_is_read_like_the_folder_it_packs(tmp_path, ending) -> None:
+    backwards = dict(reversed(FLAT.items()))  # in no order that could help
+    decoded = read_at(make(tmp_path / f"pets{ending}", backwards))
+    assert decoded.listing.classes == ("cat", "dog")
+    assert decoded.listing.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert decoded.listing.ids == list(FLAT)
+    assert shades(decoded) == [0, 1, 2, 100, 101, 102]
+    assert [path.name for path in tmp_path.iterdir()] == [f"pets{ending}"]  # nothing is unpacked
+
+
+@pytest.mark.parametrize("ending", [".zip", ".tar.gz"])
+def test_folders_around_the_images_and_litter_do_not_matter(tmp_path, ending) -> None:
+    sides = {f"OCT/data/{side}/{name}": content for side in ("train", "val", "test") for name, content in FLAT.items()}
+    litter = {"OCT/readme.txt": b"about", "__MACOSX/OCT/._0.png": b"", "OCT/data/train/cat/.DS_Store": b"", ".x": b""}
+    listing = scan(make(tmp_path / f"pets{ending}", sides | litter))
+    assert listing.split.tolist() == [0] * 6 + [1] * 6 + [2] * 6
+    assert listing.ids[0] == "train/cat/0.png"
+
+
+def test_backslashes_are_slashes(tmp_path) -> None:
+    path = make_zip(tmp_path / "pets.zip", FLAT)
+    path.write_bytes(path.read_bytes().replace(b"cat/", b"cat\\").replace(b"dog/", b"dog\\"))
+    assert shades(read_at(path)) == [0, 1, 2, 100, 101, 102]
+
+
+@pytest.mark.parametrize("ending", [".zip", ".tar.gz"])
+def test_bad_members_are_refused_or_skipped_by_name(tmp_path, ending) -> None:
+    bad = {"cat/3.jpg": cut_jpeg(), "cat/more/4.png": png(), "dog/notes.txt": b"a letter"}
+    path = make(tmp_path / f"pets{ending}", FLAT | bad)
+    with pytest.raises(FedBMError, match=r"3 of 9 images .* the first is cat/3.jpg \(.*truncated"):
+        read_at(path)
+    decoded = read_at(path, bad_files="skip")
+    assert decoded.skipped == ("cat/3.jpg", "cat/more", "dog/notes.txt")
+    assert shades(decoded) == [0, 1, 2, 100, 101, 102]
+
+
+def test_a_member_whose_bits_flipped_is_a_bad_file(tmp_path) -> None:
+    path = make_zip(tmp_path / "pets.zip", FLAT)
+    content = bytearray(path.read_bytes())
+    content[content.index(b"cat/0.png") + 30] ^= 0xFF
+    path.write_bytes(content)
+    assert read_at(path, bad_files="skip").skipped == ("cat/0.png",)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_an_archive_cut_anywhere_is_refused(tmp_path, ending) -> None:
+    whole = make(tmp_path / f"pets{ending}", {f"{name}{i}": b"" for name in FLAT for i in range(40)}).read_bytes()
+    cut = tmp_path / f"cut{ending}"
+    last = len(whole.rstrip(b"\0")) if ending == ".tar" else len(whole)  # a tar ends with empty blocks
+    for length in [*range(1, last, last // 37), last - 1]:
+        cut.write_bytes(whole[:length])
+        with pytest.raises(FedBMError, match=r"is not understood|cannot read .*get it again"):
+            detect(cut)
+
+
+@pytest.mark.parametrize("ending", [".zip", ".tar"])
+@pytest.mark.parametrize("name", ["../cat/9.png", "cat/../../9.png", "/cat/9.png", "..\\cat\\9.png", "C:\\cat\\9.png"])
+def test_a_member_that_points_outside_is_refused(tmp_path, ending, name) -> None:
+    path = make(tmp_path / f"pets{ending}", FLAT | {name: png()})
+    with pytest.raises(FedBMError, match="that would lie outside of it") as caught:
+        detect(path)
+    assert name in str(caught.value)
+
+
+def test_links_in_archives_are_refused(tmp_path) -> None:
+    path = make_tar(tmp_path / "pets.tar", FLAT)
+    with tarfile.open(path, "a") as file:
+        link = tarfile.TarInfo("cat/link.png")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        file.addfile(link)
+    with pytest.raises(FedBMError, match='"cat/link.png" that is a link'):
+        detect(path)
+    path = make_zip(tmp_path / "pets.zip", FLAT)
+    with zipfile.ZipFile(path, "a") as file:
+        entry = zipfile.ZipInfo("cat/link.png")
+        entry.external_attr = 0o120777 << 16
+        file.writestr(entry, "/etc/passwd")
+    with pytest.raises(FedBMError, match='"cat/link.png" that is a link'):
+        detect(path)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize("ending", [".zip", ".tar"])
+def test_a_name_may_be_there_once(tmp_path, ending) -> None:
+    path = make(tmp_path / f"pets{ending}", FLAT | {"./cat/0.png": png(7)})
+    with pytest.raises(FedBMError, match='names the sample "cat/0.png" twice'):
+        detect(path)
+    path = make(tmp_path / f"cats{ending}", FLAT | {"cat/0.png/1.png": png(7)})
+    with pytest.raises(FedBMError, match='"cat/0.png" in .* is a file and a folder at once'):
+        detect(path)
+
+
+@pytest.mark.parametrize("ending", [".zip", ".tar"])
+def test_what_holds_no_classes_is_refused_as_a_folder_is(tmp_path, ending) -> None:
+    with pytest.raises(FedBMError, match="has no folders in it"):
+        detect(make(tmp_path / f"loose{ending}", {"1.png": png()}))
+    with pytest.raises(FedBMError, match=r"holds 1 class \(cat\)"):
+        detect(make(tmp_path / f"one{ending}", {f"cat/{i}.png": png() for i in range(4)}))
+
+
+@pytest.mark.parametrize("ending", [".zip", ".tar"])
+def test_identity_moves_with_the_content(tmp_path, ending) -> None:
+    first = detect(make(tmp_path / f"pets{ending}", FLAT)).identity
+    assert detect(tmp_path / f"pets{ending}").identity == first
+    assert detect(make(tmp_path / f"pets{ending}", FLAT | {"cat/0.png": png(9)})).identity != first

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fedbm.data.sources import detect
+from fedbm.errors import FedBMError
+from pictures import cut_jpeg, flat_folder, read_at, save, scan, shades, split_folder
+
+
+def test_a_folder_with_splits_is_read_in_order(tmp_path) -> None:
+    for name in ("Train", "validation", "test"):
+        save(tmp_path / name / "b" / "2.JPG", 200)
+        save(tmp_path / name / "b" / "1.jpeg", 100)
+        save(tmp_path / name / "a" / "x.PnG", 50)
+    (tmp_path / "Train" / "b" / ".DS_Store").write_bytes(b"")
+    (tmp_path / "Train" / "b" / "Thumbs.db").write_bytes(b"")
+    (tmp_path / "readme.txt").write_text("about")
+    decoded = read_at(tmp_path)
+    listing = decoded.listing
+    assert listing.classes == ("a", "b")
+    assert decoded.images.shape == (9, 16, 16, 3)
+    assert listing.labels.tolist() == [0, 1, 1] * 3
+    assert listing.split.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert listing.ids[:3] == ["Train/a/x.PnG", "Train/b/1.jpeg", "Train/b/2.JPG"]
+    assert shades(decoded)[:3] == pytest.approx([50, 100, 200], abs=1)
+    assert decoded.skipped == ()
+
+
+def test_a_folder_of_classes_is_left_to_be_split(tmp_path) -> None:
+    listing = scan(flat_folder(tmp_path))
+    assert listing.classes == ("cat", "dog")
+    assert listing.split is None
+    assert shades(read_at(tmp_path)) == [0, 1, 2, 100, 101, 102]
+
+
+def test_names_in_any_script_and_in_either_spelling_of_accents(tmp_path) -> None:
+    composed, decomposed = "n\u00e6vus-\u00e9", "n\u00e6vus-e\u0301"
+    for side, name in (("train", composed), ("val", decomposed), ("test", composed)):
+        save(tmp_path / side / name / "фото 1.png")
+        save(tmp_path / side / "正常" / "眼底.jpg")
+    listing = scan(tmp_path)
+    assert listing.classes == (composed, "正常")
+    assert listing.labels.tolist() == [0, 1] * 3
+    assert listing.ids[1] == "train/正常/眼底.jpg"
+
+
+def test_names_that_are_no_utf8_can_be_written_down(tmp_path) -> None:
+    flat_folder(tmp_path)
+    try:
+        Path(os.fsdecode(os.fsencode(tmp_path / "cat") + b"/\xff.png")).write_bytes(b"bad")
+    except OSError:
+        pytest.skip("this file system holds UTF-8 names only")
+    assert read_at(tmp_path, bad_files="skip").skipped == ("cat/\\xff.png",)
+
+
+def test_bad_files_are_refused_by_name_and_number(tmp_path) -> None:
+    flat_folder(tmp_path)
+    (tmp_path / "cat" / "3.jpg").write_bytes(cut_jpeg())
+    (tmp_path / "dog" / "notes.txt").write_text("not an image")
+    with pytest.raises(FedBMError, match=r'2 of 8 images .* the first is cat/3.jpg \(.*truncated.*bad_files = "skip"'):
+        read_at(tmp_path)
+    decoded = read_at(tmp_path, bad_files="skip")
+    assert decoded.skipped == ("cat/3.jpg", "dog/notes.txt")
+    assert decoded.listing.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert shades(decoded) == [0, 1, 2, 100, 101, 102]
+    assert len(decoded.listing.ids) == 6
+
+
+def test_links_that_lead_in_circles_end(tmp_path) -> None:
+    flat_folder(tmp_path)
+    (tmp_path / "cat" / "up").symlink_to(tmp_path, target_is_directory=True)
+    (tmp_path / "cat" / "self.png").symlink_to(tmp_path / "cat" / "self.png")
+    with pytest.raises(FedBMError, match=r"2 of 8 images .* the first is cat/self.png"):
+        read_at(tmp_path)
+    assert read_at(tmp_path, bad_files="skip").skipped == ("cat/self.png", "cat/up")
+
+
+def test_identity_moves_with_the_content(tmp_path) -> None:
+    first = detect(flat_folder(tmp_path)).identity
+    assert detect(tmp_path).identity == first
+    save(tmp_path / "cat" / "new.png")
+    assert detect(tmp_path).identity != first
+
+
+def make_empty(root: Path) -> None:
+    root.mkdir(exist_ok=True)
+
+
+def make_loose_images(root: Path) -> None:
+    save(root / "1.png")
+
+
+def make_one_class(root: Path) -> None:
+    for i in range(5):
+        save(root / "cat" / f"{i}.png")
+
+
+def make_too_deep(root: Path) -> None:
+    flat_folder(root / "data" / "images")
+
+
+def make_empty_class(root: Path) -> None:
+    flat_folder(root)
+    (root / "mouse").mkdir()
+
+
+def make_class_not_in_train(root: Path) -> None:
+    save(split_folder(root) / "test" / "mouse" / "1.png")
+
+
+def make_empty_train_class(root: Path) -> None:
+    (split_folder(root) / "train" / "mouse").mkdir()
+
+
+def make_no_val(root: Path) -> None:
+    split_folder(root, "train", "test")
+
+
+def make_no_train(root: Path) -> None:
+    split_folder(root, "val", "test")
+
+
+def make_two_vals(root: Path) -> None:
+    split_folder(root, "train", "val", "valid", "test")
+
+
+def make_misspelt_train(root: Path) -> None:
+    split_folder(root, "trian", "val", "test")
+
+
+def make_empty_test(root: Path) -> None:
+    split_folder(root, "train", "val")
+    (root / "test").mkdir()
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (make_empty, "has no folders in it: it should hold one folder of JPEG or PNG images per class"),
+        (make_loose_images, "has no folders in it"),
+        (make_one_class, r"holds 1 class \(cat\), learning needs at least 2"),
+        (make_too_deep, "holds no images where they are looked for"),
+        (make_empty_class, 'class "mouse" of .* has 0 images'),
+        (make_class_not_in_train, 'has no training image of class "mouse"'),
+        (make_empty_train_class, 'has no training image of class "mouse"'),
+        (make_no_val, "has no folder for val"),
+        (make_no_train, "has no folder for train"),
+        (make_misspelt_train, r'but has a folder "trian" \(did you mean "train"\?\)'),
+        (make_two_vals, "has val and valid for val"),
+        (make_empty_test, "has no test images"),
+    ],
+)
+def test_a_folder_that_cannot_be_used_is_refused_in_one_sentence(tmp_path, make, sentence) -> None:
+    make(tmp_path)
+    with pytest.raises(FedBMError, match=sentence) as caught:
+        detect(tmp_path)
+    assert str(tmp_path) in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,130 @@
+"""HAM10000 as downloaded, in a small copy of its layout; and the real table where it is at hand."""
+
+from __future__ import annotations
+
+import csv
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedbm.data.catalog import CATALOG
+from fedbm.data.sources import detect
+from fedbm.data.split import shared_groups
+from fedbm.data.store import load
+from fedbm.errors import FedBMError
+from pictures import SHARED, read_at, save, scan, shades
+
+HEAD = ["lesion_id", "image_id", "dx", "dx_type", "age", "sex", "localization"]
+CLASSES = tuple(CATALOG["ham10000"].classes)
+
+
+def rows(lesions: int = 4) -> list[list[str]]:
+    """Of each diagnosis some lesions; every second lesion has two pictures."""
+    made: list[list[str]] = []
+    for dx in CLASSES:
+        for i in range(lesions):
+            lesion = f"HAM_{dx}{i}"
+            made += [
+                [lesion, f"ISIC_{len(made) + more:07d}", dx, "histo", "80.0", "male", "scalp"]
+                for more in range(1 + i % 2)
+            ]
+    return made
+
+
+def make(root: Path, table: list[list[str]], name: str = "HAM10000_metadata.csv", delimiter: str = ",") -> Path:
+    for shade, row in enumerate(table):
+        save(root / f"HAM10000_images_part_{1 + shade % 2}" / f"{row[1]}.jpg", shade)
+    with (root / name).open("w", newline="") as stream:
+        csv.writer(stream, delimiter=delimiter).writerows([HEAD, *table])
+    return root
+
+
+def test_two_folders_and_a_table_become_samples_with_columns(tmp_path) -> None:
+    table = rows()
+    decoded = read_at(make(tmp_path, table))
+    listing = decoded.listing
+    assert listing.classes == CLASSES
+    assert [listing.classes[label] for label in listing.labels] == [row[2] for row in table]
+    assert listing.ids[0] == "ISIC_0000000.jpg"
+    assert listing.columns["lesion"].tolist() == [row[0] for row in table]
+    assert {name: set(values) for name, values in listing.columns.items() if name != "lesion"} == {
+        "site": {"scalp"},
+        "sex": {"male"},
+        "age": {"80.0"},
+    }
+    assert shades(decoded) == list(range(len(table)))
+
+
+@pytest.mark.parametrize(("name", "delimiter"), [("HAM10000_metadata", ","), ("HAM10000_metadata.tab", "\t")])
+def test_the_table_may_be_called_and_written_as_the_dataverse_does(tmp_path, name, delimiter) -> None:
+    assert scan(make(tmp_path, rows(), name, delimiter)).classes == CLASSES
+
+
+def test_it_may_be_packed(tmp_path) -> None:
+    make(tmp_path / "HAM", rows())
+    with zipfile.ZipFile(tmp_path / "archive.zip", "w") as file:
+        for path in (tmp_path / "HAM").rglob("*"):
+            file.write(path, path.relative_to(tmp_path))
+    assert shades(read_at(tmp_path / "archive.zip")) == shades(read_at(tmp_path / "HAM"))
+
+
+def test_lesions_are_kept_together_and_the_user_is_told_why(tmp_path) -> None:
+    data = load(make(tmp_path / "ham", rows(10)), size=16, cache=tmp_path / "cache")
+    assert data.name == "ham10000"
+    assert np.abs(data.counts() - [[10.5], [1.5], [3]]).max() <= 0.5  # 15 pictures of each class
+    assert data.counts().sum(axis=1).tolist() == [73, 11, 21]  # as near to 73.5, 10.5 and 21 as can be
+    assert shared_groups(data.split, data.columns["lesion"]) == []
+    assert "DermaMNIST's published split cannot be had" in data.notes[0]
+    assert "none of its 70 values of lesion is on two sides" in data.notes[1]
+
+
+def change(table: list[list[str]], row: int, column: str, value: str) -> list[list[str]]:
+    table[row][HEAD.index(column)] = value
+    return table
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        (change(rows(), 3, "dx", "Mel"), r'the diagnosis "Mel" \(did you mean "mel"\?\): it can be akiec, bcc'),
+        (change(rows(), 3, "image_id", "ISIC_0000000"), 'names the sample "ISIC_0000000" twice'),
+        ([row for row in rows() if row[2] != "df"], 'class "df" of .* has 0 images'),
+    ],
+)
+def test_a_wrong_table_is_refused_in_one_sentence(tmp_path, table, sentence) -> None:
+    with pytest.raises(FedBMError, match=sentence):
+        detect(make(tmp_path, table))
+
+
+def test_missing_pictures_and_columns_are_named(tmp_path) -> None:
+    make(tmp_path, rows())
+    (tmp_path / "HAM10000_images_part_2" / "ISIC_0000001.jpg").unlink()
+    with pytest.raises(
+        FedBMError, match=r"lacks 1 of the 42 pictures .* the first is ISIC_0000001.jpg: put both parts"
+    ):
+        detect(tmp_path)
+    (tmp_path / "HAM10000_metadata.csv").write_text("lesion,image_id,dx\na,b,c\n")
+    with pytest.raises(FedBMError, match=r'has no column lesion_id \(did you mean "lesion"\?\)'):
+        detect(tmp_path)
+
+
+@pytest.mark.skipif(
+    not (SHARED / "ham10000_metadata.csv").exists(), reason="needs ../shared/data/ham10000_metadata.csv"
+)
+def test_the_published_split_shares_lesions_and_the_grouped_one_does_not(tmp_path) -> None:
+    options = {"size": 16, "cache": tmp_path, "metadata": SHARED / "ham10000_metadata.csv"}
+    published = load(SHARED / "ham10000_128.npz", **options)
+    assert published.counts().sum(axis=1).tolist() == [7007, 1003, 2005]
+    lesions = published.columns["lesion"]
+    assert len(np.unique(lesions)) == 7470
+    assert len(shared_groups(published.split, lesions)) == 1006
+    assert published.notes == (
+        "1006 of the 7470 values of lesion are on more than one side of the split of ham10000_128, "
+        'so scores may be too good: split = "grouped" keeps them together',
+    )
+    truthful = load(SHARED / "ham10000_128.npz", split="grouped", **options)
+    assert shared_groups(truthful.split, lesions) == []
+    assert np.abs(truthful.counts() - published.counts()).max() <= 2
+    assert truthful.checksum != published.checksum

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+
+from fedbm.data.metadata import join
+from fedbm.errors import FedBMError
+
+
+def make(root, text: str):
+    (root / "about.csv").write_text(text)
+    return root / "about.csv"
+
+
+@pytest.mark.parametrize("ids", [["a.jpg", "b.jpg"], ["a", "b"], ["train/cat/a.jpg", "test/dog/b.png"]])
+@pytest.mark.parametrize("names", [["a.jpg", "b.jpg"], ["a", "b"]])
+def test_columns_are_joined_by_name_with_or_without_ending_and_folder(tmp_path, ids, names) -> None:
+    table = make(tmp_path, f"patient,image,site\np2,{names[1]},north\np1,{names[0]},south\np3,other,west\n")
+    joined = join(table, ids)
+    assert {name: values.tolist() for name, values in joined.items()} == {
+        "patient": ["p1", "p2"],
+        "site": ["south", "north"],
+    }
+
+
+def test_samples_of_one_name_in_two_folders_are_told_apart(tmp_path) -> None:
+    table = make(tmp_path, "image,site\ncat/1,north\ndog/1,south\n")
+    assert join(table, ["dog/1.png", "cat/1.png"])["site"].tolist() == ["south", "north"]
+
+
+def test_ham10000s_own_columns_have_the_names_used_here(tmp_path) -> None:
+    table = make(tmp_path, "lesion_id,image_id,dx,dx_type,age,sex,localization\nH1,I1,nv,histo,40,male,back\n")
+    assert {name: values.tolist() for name, values in join(table, ["I1.jpg"]).items()} == {
+        "lesion": ["H1"],
+        "site": ["back"],
+        "sex": ["male"],
+        "age": ["40"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("image,site\nx,north\n", r'no column of .*about.csv names the samples: one must hold names such as "a.jpg"'),
+        ("image,site\na,north\n", r'the column image of .* names 1 of the 2 samples, "b.jpg" is not in it'),
+        ("image,site\na,north\nb,\n", None),
+    ],
+)
+def test_samples_the_table_does_not_name_are_said(tmp_path, text, sentence) -> None:
+    table = make(tmp_path, text)
+    if sentence is None:
+        assert join(table, ["a.jpg", "b.jpg"])["site"].tolist() == ["north", ""]
+        return
+    with pytest.raises(FedBMError, match=sentence):
+        join(table, ["a.jpg", "b.jpg"])

@@ -1,0 +1,76 @@
+"""Small images and folders of them, as users have them."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from fedbm.data.decode import Decoded, read
+from fedbm.data.listing import Listing
+from fedbm.data.sources import detect
+
+SHARED = Path(__file__).resolve().parents[1] / ".." / "shared" / "data"
+
+
+def scan(path: Path, seed: int = 0) -> Listing:
+    return detect(path, seed).scan()
+
+
+def read_at(path: Path, size: int = 16, channels: int = 3, bad_files="refuse") -> Decoded:
+    return read(scan(path), size, channels, bad_files)
+
+
+def shades(decoded: Decoded) -> list[int]:
+    """The grey level of the first pixel of every image."""
+    return decoded.images[:, 0, 0, 0].tolist()
+
+
+def save(path: Path, value: int = 128, size: tuple[int, int] = (20, 20), mode: str = "RGB") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, (value,) * 3 if mode == "RGB" else value).save(path)
+    return path
+
+
+def encoded(image: Image.Image, kind: str = "PNG", **options) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, kind, **options)
+    return stream.getvalue()
+
+
+def png(value: int = 128) -> bytes:
+    return encoded(Image.new("RGB", (20, 20), (value,) * 3))
+
+
+def cut_jpeg() -> bytes:
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64), dtype=np.uint8)
+    return encoded(Image.fromarray(noise), "JPEG")[:-400]
+
+
+def flat_folder(root: Path) -> Path:
+    """cat/0…2.png with shades 0, 1, 2 and dog/0…2.png with 100, 101, 102."""
+    for shade, name in enumerate(("cat", "dog")):
+        for i in range(3):
+            save(root / name / f"{i}.png", 100 * shade + i)
+    return root
+
+
+def split_folder(root: Path, *names: str) -> Path:
+    for side in names or ("train", "val", "test"):
+        for shade, name in enumerate(("cat", "dog")):
+            save(root / side / name / "1.png", 10 * shade)
+    return root
+
+
+Members = dict[str, bytes]
+FLAT: Members = {f"{name}/{i}.png": png(100 * k + i) for k, name in enumerate(("cat", "dog")) for i in range(3)}
+
+
+def make_zip(path: Path, members: Members) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in members.items():
+            file.writestr(name, content)
+    return path
