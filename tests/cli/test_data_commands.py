@@ -163,7 +163,7 @@ def test_partition(fedbm: Command, sites: Path, tmp_path: Path, more: list[Any],
     (sentence,) = (line for line in out.splitlines() if line.startswith(f"{clients} clients ({kind})"))
     assert re.search(r"total variation, .*\), Jensen–Shannon 0\.\d\d bits\.$", sentence)
     if kind == "classes":
-        assert "3 hold one class only" in sentence
+        assert "clients with one class only: 3" in sentence
     if kind == "column":
         assert [line.split()[0] for line in out.splitlines() if re.match("(Bern|Oslo|Rom) ", line)] == [
             "Bern",
