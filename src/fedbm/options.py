@@ -146,6 +146,19 @@ class DataOptions:
     strict_size: bool = option(False, "stop, rather than move samples, when 100 draws leave a client too small")
 
 
+# those of DataOptions that say how samples are dealt; the others say how they are read
+DEALING = (
+    "partition",
+    "partition_file",
+    "partition_column",
+    "classes_per_client",
+    "clients",
+    "beta",
+    "min_size",
+    "strict_size",
+)
+
+
 @dataclass(frozen=True)
 class LanguageOptions:
     """Which language model read the class concepts, and how much of the prompt grid is used."""

@@ -74,6 +74,12 @@ def make_plan(
     concepts = None
     if config.method.needs_concepts:
         concepts = concepts_for(config.language, dataset.classes, dataset.concepts, dataset.modality, config.train.seed)
+        for name, text, read in zip(dataset.classes, dataset.concepts, concepts.texts, strict=True):
+            if name in config.concepts and text != read:
+                raise FedBMError(
+                    f'[concepts] calls {name} "{text}", but {config.language.concept_file} was read from "{read}"; '
+                    "leave one of the two out"
+                )
     task = Task(
         classes=dataset.classes,
         shape=dataset.shape,

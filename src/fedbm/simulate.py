@@ -36,13 +36,13 @@ from fedbm.errors import FedBMError
 from fedbm.files import write_json, write_text
 from fedbm.methods import METHODS
 from fedbm.methods.base import Method, load_state
+from fedbm.options import DEALING
 from fedbm.plan import Plan, make_plan
+from fedbm.results.generated import COLUMNS
 from fedbm.results.matrices import partition_bubbles
 from fedbm.results.records import FORMAT, RunFolder, finite
 from fedbm.results.runs import RunView, read_run
 from fedbm.results.svg import save_svg
-
-GALLERY_COLUMNS = 8
 
 
 def simulate(
@@ -96,14 +96,12 @@ def check_object(method: Any, settings: Mapping[str, Any]) -> None:
 
 def check_unused(settings: Mapping[str, Any], dataset: bool, partition: bool) -> None:
     """A setting of the data or of the partition has no effect beside an object that is already made: refuse it."""
-    dealing = {"partition", "partition_file", "partition_column", "classes_per_client", "clients", "beta"}
-    dealing |= {"min_size", "strict_size"}
     for key in keys():
         if key.section != "data" or key.flag not in settings:
             continue
-        if key.name in dealing and partition:
+        if key.name in DEALING and partition:
             raise FedBMError(f"{key.flag} has no effect beside a partition that is already made; leave it out")
-        if key.name not in dealing and dataset:
+        if key.name not in DEALING and dataset:
             raise FedBMError(f"{key.flag} has no effect beside a data set that is already loaded; give it to load()")
 
 
@@ -181,7 +179,8 @@ def describe(plan: Plan, folder: RunFolder, device: torch.device) -> None:
     dataset, partition = plan.dataset, plan.partition
     write_text(folder.path / "config.toml", to_toml(plan.config))
     write_json(folder.path / "environment.json", environment(device))
-    write_json(folder.path / "partition.json", partition.to_json(dataset.labels, dataset.classes))
+    of = {"data": dataset.name, "checksum": dataset.checksum, "shape": dataset.shape}
+    write_json(folder.path / "partition.json", {**partition.to_json(dataset.labels, dataset.classes), "of": of})
     counts = partition.counts(dataset.labels, len(dataset.classes))
     drawn = partition_bubbles(counts, dataset.classes, f"{dataset.name}: who holds what")
     save_svg(folder.path / "partition.svg", drawn)
@@ -205,14 +204,14 @@ def finish(plan: Plan, federation: Federation) -> None:
         {
             "format": FORMAT,
             "classes": plan.task.classes,
-            "concepts": plan.dataset.concepts if concepts else None,
+            "concepts": concepts.texts if concepts else None,
             "encoder": concepts.provenance.get("encoder") if concepts else None,
             "similarity": concepts.similarity().tolist() if concepts else None,
             "confusion": {"best": progress.best["confusion"], "last": progress.last["confusion"]},
         },
     )
     load_state(federation.model, next(method.global_states(federation.server, federation.states)))
-    gallery = method.gallery(federation.model, plan.task, GALLERY_COLUMNS)
+    gallery = method.gallery(federation.model, plan.task, COLUMNS)
     if gallery is not None:
         save_gallery(folder / "generated.png", gallery)
     save_tensors(

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from fedbm.config import Key, keys
 from fedbm.data.catalog import CATALOG
 from fedbm.errors import FedBMError, did_you_mean
+from fedbm.options import DEALING
 from fedbm.version import __version__
 
 RUN_EXAMPLES = """examples:
@@ -43,16 +44,6 @@ A download that was cut goes on where it ended. What is in the default folder is
 """
 
 DATA_TASKS = ("list", "get", "prepare", "inspect", "partition")
-DEALING = [
-    "partition",
-    "partition_file",
-    "partition_column",
-    "classes_per_client",
-    "clients",
-    "beta",
-    "min_size",
-    "strict_size",
-]
 
 
 class Parser(argparse.ArgumentParser):

@@ -57,11 +57,18 @@ class Group:
 
 
 def compare(runs: Sequence[RunView]) -> list[Group]:
-    """Groups in the order of their titles; rows in the order of NAMES. Refuses a run that is there twice."""
-    grouped: dict[str, list[RunView]] = {}
+    """Groups in the order of their titles; rows in the order of NAMES. Refuses a run that is there twice.
+
+    Data of one name may differ: another folder, another size. Then each has its own group, told apart by checksum.
+    """
+    grouped: dict[tuple[str, str], list[RunView]] = {}
     for run in _like_the_finished(runs):
-        grouped.setdefault(_title(run), []).append(run)
-    return [_group(title, _told_apart(members)) for title, members in sorted(grouped.items())]
+        grouped.setdefault((_title(run), run.checksum), []).append(run)
+    alike = Counter(title for title, _ in grouped)
+    return [
+        _group(f"{title}, data {checksum[:8]}" if alike[title] > 1 else title, _told_apart(members))
+        for (title, checksum), members in sorted(grouped.items())
+    ]
 
 
 def settings(run: RunView, *sections: str) -> dict[str, Any]:
@@ -102,13 +109,15 @@ def _asked_for(run: RunView) -> str:
 
 
 def _title(run: RunView) -> str:
+    beta = "" if run.beta is None else f" β\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{run.beta:g}"
     dealt = {
-        "dirichlet": f"Dirichlet β\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{run.beta:g}"
-        if run.beta is not None
-        else "Dirichlet",
+        "dirichlet": f"Dirichlet{beta}",
+        "quantity": f"sizes by Dirichlet{beta}",
+        "classes": "dealt by classes",
+        "column": "dealt by column",
         "iid": "dealt evenly",
         "file": "dealt from a file",
-    }.get(run.partition, run.partition)
+    }.get(run.partition, run.partition + beta)
     return f"{run.data}, {dealt}, {run.clients} client{'s' * (run.clients != 1)}"
 
 

@@ -33,6 +33,7 @@ class RunView:
     summary: Mapping[str, Any] | None
     environment: Mapping[str, Any] | None
     dealt: Mapping[str, Any] | None  # partition.json
+    checksum: str  # of the data, or "" where it is not on record
     details: Mapping[str, Any] | None
     generated: Path | None
 
@@ -61,6 +62,7 @@ def read_run(path: Path) -> RunView:
     except KeyError as error:
         raise FedBMError(f"{source} lacks {error}: it is not the file a run writes") from error
     generated = path / "generated.png"
+    dealt = _optional(path / "partition.json")
     return RunView(
         **facts,
         path=path,
@@ -70,7 +72,8 @@ def read_run(path: Path) -> RunView:
         rounds=read_rounds(path / "rounds.jsonl"),
         summary=summary,
         environment=_optional(path / "environment.json"),
-        dealt=_optional(path / "partition.json"),
+        dealt=dealt,
+        checksum=str(dealt.get("of", {}).get("checksum", "")) if dealt else "",
         details=_optional(path / "details.json"),
         generated=generated if generated.is_file() else None,
     )
