@@ -109,3 +109,32 @@ def test_finding_a_run(tmp_path: Path) -> None:
         find_run(tmp_path, "digits")
     with pytest.raises(FedBMError, match='there is no run "cccc" in .*; "fedbm list --out .*" shows them'):
         find_run(tmp_path, "cccc")
+
+
+def test_a_method_of_ones_own_is_named_by_its_code_and_its_fields(tmp_path: Path) -> None:
+    """Also one that is no dataclass, or holds a function; and the id is the same in another process."""
+    from fedbm.config import Config
+    from fedbm.plan import make_plan
+
+    class Mine(fedbm.FedAvg):
+        def __init__(self, scale: float) -> None:
+            object.__setattr__(self, "scale", scale)
+            object.__setattr__(self, "weighting", "size")
+            object.__setattr__(self, "twist", lambda x: x)
+
+    def id_of(method: fedbm.FedAvg) -> str:
+        return make_plan(Config(method=method)).id
+
+    assert id_of(Mine(1.0)) == id_of(Mine(1.0))
+    assert id_of(Mine(1.0)) != id_of(Mine(0.0))
+
+
+def test_code_typed_at_a_console_has_a_digest_too() -> None:
+    from fedbm.plan import code_digest
+
+    made = []
+    for text in ("return x * 1", "return x * 2", "return x * 1"):
+        space: dict[str, object] = {}
+        exec(f"class K:\n    def f(self, x):\n        {text}\n", space)
+        made.append(code_digest(space["K"]))
+    assert made[0] == made[2] != made[1]

@@ -167,7 +167,8 @@ def recommend(config: Config, recommends: Mapping[str, Any]) -> Config:
         use = {k: v for k, v in recommends.items() if k in names and f"{section}.{k}" not in config.given}
         if "data.partition" in config.given:
             use.pop("partition_column", None)  # it goes with the partition that was recommended
-        parts[section] = dataclasses.replace(options, **use)  # type: ignore[type-var]
+        if use:  # a method of the user's own need not be rebuildable
+            parts[section] = dataclasses.replace(options, **use)  # type: ignore[type-var]
     return dataclasses.replace(config, **parts)
 
 

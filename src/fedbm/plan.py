@@ -12,6 +12,7 @@ import hashlib
 import inspect
 import json
 import re
+import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,7 @@ class Plan:
     task: Task
     id: str
     notes: tuple[str, ...]
+    own_partition: bool = False  # made in Python: the run's own partition.json says how
 
 
 def make_plan(
@@ -60,8 +62,12 @@ def make_plan(
     check_config(config)
     if dataset is None:
         dataset = load_dataset(config, progress)
+    else:
+        pixels: dict[str, Any] = {"size": dataset.shape[1], "channels": dataset.shape[0]}
+        config = dataclasses.replace(config, data=dataclasses.replace(config.data, **pixels))
     config = recommend(config, dataset.recommends)
     said: dict[str, Any] = {}
+    own = partition is not None
     if partition is None:
         partition = deal(config, dataset)
     else:  # what the saved configuration says is how this one was made
@@ -93,7 +99,7 @@ def make_plan(
         vflip=dataset.vflip,
     )
     run_id = name_run(config, dataset, partition, task, custom_body=make_body is not None)
-    return Plan(config, dataset, partition, task, run_id, dataset.notes)
+    return Plan(config, dataset, partition, task, run_id, dataset.notes, own)
 
 
 def load_dataset(config: Config, progress: Callable[[int, int], None] | None = None) -> Dataset:
@@ -108,7 +114,7 @@ def load_dataset(config: Config, progress: Callable[[int, int], None] | None = N
         split_seed=options.split_seed,
         bad_files=options.bad_files,
         concepts=config.concepts,
-        cache=Path(config.engine.cache) if config.engine.cache else None,
+        cache=Path(config.engine.cache).expanduser() if config.engine.cache else None,
         progress=progress,
     )
 
@@ -160,7 +166,7 @@ def name_run(config: Config, dataset: Dataset, partition: Partition, task: Task,
     if custom_body:
         model = {"body": body_digest(task)}
     elif init:
-        model["init"] = sha256_file(Path(init))
+        model["init"] = sha256_file(Path(init).expanduser())
     determines = {
         "protocol": PROTOCOL,
         "data": dataset.checksum,
@@ -177,32 +183,57 @@ def name_run(config: Config, dataset: Dataset, partition: Partition, task: Task,
 
 def changed(options: Any) -> dict[str, Any]:
     """What differs from the defaults: an option added later, left at its default, changes no id."""
-    if not dataclasses.is_dataclass(options):
-        return {}
-    defaults = {field.name: field.default for field in dataclasses.fields(options)}
-    plain = json.loads(json.dumps(dataclasses.asdict(options), default=repr))  # type: ignore[arg-type]
-    return {name: value for name, value in plain.items() if getattr(options, name) != defaults[name]}
+    values = vars(options)
+    defaults = {}
+    if dataclasses.is_dataclass(options):
+        defaults = {field.name: field.default for field in dataclasses.fields(options)}
+    plain = {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
+    found: dict[str, Any] = json.loads(json.dumps(plain, default=plain_name))
+    return found
+
+
+def plain_name(value: Any) -> str:
+    """What names a value that is no plain data, alike in every process: code by its digest, the rest by its repr."""
+    if callable(value):
+        return f"{getattr(value, '__qualname__', type(value).__qualname__)} {code_digest(value)}"
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def body_digest(task: Task) -> str:
-    """A body of the user's own, by its structure and initial weights."""
+    """A body of the user's own: its structure, initial weights, and the code of classes that are not PyTorch's."""
     body = task.body()
     digest = hashlib.sha256(str(body).encode())
+    for kind in sorted({type(m) for m in body.modules()}, key=lambda k: k.__qualname__):
+        if not kind.__module__.startswith("torch."):
+            digest.update(code_digest(kind).encode())
     for name, value in body.state_dict().items():
         digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
 
 
 def source_of(method: Method) -> dict[str, str]:
-    """For a method of the user's own, a digest of its class's text: another text is another run."""
+    """For a method of the user's own, a digest of its classes' code: other code is another run."""
     kind = type(method)
     if METHODS.get(method.name) is kind:
         return {}
+    own = [base for base in kind.__mro__ if not base.__module__.startswith(("fedbm.", "builtins"))]
+    return {"source": " ".join(code_digest(base) for base in own)}
+
+
+def code_digest(thing: Any) -> str:
+    """SHA-256 of a class's or function's text; of its compiled code where the text is not to be had (a console)."""
     try:
-        text = inspect.getsource(kind)
+        return hashlib.sha256(inspect.getsource(thing).encode()).hexdigest()
     except (OSError, TypeError):
-        text = kind.__qualname__
-    return {"source": hashlib.sha256(text.encode()).hexdigest()}
+        functions = [
+            f for f in (vars(thing).values() if isinstance(thing, type) else [thing]) if hasattr(f, "__code__")
+        ]
+        return hashlib.sha256(repr([_compiled(f.__code__) for f in functions]).encode()).hexdigest()
+
+
+def _compiled(code: types.CodeType) -> list[Any]:
+    consts = [_compiled(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
+    return [code.co_name, code.co_code, code.co_names, consts]
 
 
 def find_run(out: Path, name: str) -> Path:

@@ -33,12 +33,14 @@ def run_all(configs: Sequence[Config], processes: int) -> Iterator[tuple[int, Ev
                 single = dataclasses.replace(config, engine=dataclasses.replace(config.engine, threads=1))
                 working[number] = context.Process(target=_work, args=(number, single, events), daemon=True)
                 _start(working[number])
+            dead = [number for number, process in working.items() if process.exitcode not in (None, 0)]
+            for number in dead:
+                yield number, f"its process ended with status {working.pop(number).exitcode}"
             try:
                 number, news = events.get(timeout=1.0)
             except queue.Empty:
-                dead = [number for number, process in working.items() if process.exitcode not in (None, 0)]
-                for number in dead:
-                    yield number, f"its process ended with status {working.pop(number).exitcode}"
+                continue
+            if number not in working:  # what a process that ended had still sent
                 continue
             if not isinstance(news, Event):
                 working.pop(number).join()

@@ -31,6 +31,7 @@ from fedbm.engine.device import arithmetic, enough_memory, find_device
 from fedbm.engine.environment import environment
 from fedbm.engine.graphs import CapturedCohort, CapturedSteps
 from fedbm.engine.local import Samples, plain_steps
+from fedbm.engine.records import FORMAT, RunFolder, finite
 from fedbm.engine.rounds import Event, Federation
 from fedbm.errors import FedBMError
 from fedbm.files import write_json, write_text
@@ -40,7 +41,6 @@ from fedbm.options import DEALING
 from fedbm.plan import Plan, make_plan
 from fedbm.results.generated import COLUMNS
 from fedbm.results.matrices import partition_bubbles
-from fedbm.results.records import FORMAT, RunFolder, finite
 from fedbm.results.runs import RunView, read_run
 from fedbm.results.svg import save_svg
 
@@ -65,7 +65,8 @@ def simulate(
         settings["method"] = find_method(method).name
     else:
         check_object(method, settings)
-    check_unused(settings, isinstance(data, Dataset), partition is not None)
+    settings = {key: str(value) if isinstance(value, Path) else value for key, value in settings.items()}
+    check_unused(settings, isinstance(data, Dataset), partition is not None, body is not None)
     if not isinstance(data, Dataset):
         settings["data"] = str(data)
     config = make_config(nest(settings))
@@ -94,9 +95,11 @@ def check_object(method: Any, settings: Mapping[str, Any]) -> None:
         raise FedBMError(f"{misplaced[0]} is an option of a method: set it where the {method.name} object is made")
 
 
-def check_unused(settings: Mapping[str, Any], dataset: bool, partition: bool) -> None:
-    """A setting of the data or of the partition has no effect beside an object that is already made: refuse it."""
+def check_unused(settings: Mapping[str, Any], dataset: bool, partition: bool, body: bool) -> None:
+    """A setting of data, partition or model has no effect beside an object that is already made: refuse it."""
     for key in keys():
+        if key.section == "model" and key.flag in settings and body:
+            raise FedBMError(f"{key.flag} has no effect beside a body of your own; leave it out")
         if key.section != "data" or key.flag not in settings:
             continue
         if key.name in DEALING and partition:
@@ -106,7 +109,7 @@ def check_unused(settings: Mapping[str, Any], dataset: bool, partition: bool) ->
 
 
 def run_path(plan: Plan) -> Path:
-    return Path(plan.config.engine.out) / plan.id
+    return Path(plan.config.engine.out).expanduser() / plan.id
 
 
 def run(plan: Plan) -> Iterator[Event]:
@@ -177,7 +180,11 @@ def is_captured(config: Config, device: torch.device) -> bool:
 def describe(plan: Plan, folder: RunFolder, device: torch.device) -> None:
     """What is known before the first round."""
     dataset, partition = plan.dataset, plan.partition
-    write_text(folder.path / "config.toml", to_toml(plan.config))
+    config = plan.config
+    if plan.own_partition:  # so that the saved configuration finds this run again
+        made: dict[str, Any] = {"partition": "file", "partition_file": str(folder.path / "partition.json")}
+        config = dataclasses.replace(config, data=dataclasses.replace(config.data, **made))
+    write_text(folder.path / "config.toml", to_toml(config))
     write_json(folder.path / "environment.json", environment(device))
     of = {"data": dataset.name, "checksum": dataset.checksum, "shape": dataset.shape}
     write_json(folder.path / "partition.json", {**partition.to_json(dataset.labels, dataset.classes), "of": of})
@@ -210,7 +217,7 @@ def finish(plan: Plan, federation: Federation) -> None:
             "confusion": {"best": progress.best["confusion"], "last": progress.last["confusion"]},
         },
     )
-    load_state(federation.model, next(method.global_states(federation.server, federation.states)))
+    load_state(federation.model, next(method.global_states(federation.server, federation.states.without_optimizers())))
     gallery = method.gallery(federation.model, plan.task, COLUMNS)
     if gallery is not None:
         save_gallery(folder / "generated.png", gallery)

@@ -258,8 +258,10 @@ def test_a_failing_demo(fedbm: Command, tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_live_line_in_a_terminal() -> None:
     screen = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=150)
     with showing(screen, "fedbm", 3) as show:
-        show(Event(2, "train", 1, 4))  # resumed: one round is behind
-        record = {"loss": {"cross_entropy": 1.25}, "val": {"accuracy": 0.5, "f1": 0.25}}
+        show(Event(2, "train", 1, 4, {"cross_entropy": 2.5}))  # resumed: one round is behind
+        dropped = [{"client": 7, "why": "body.w is not finite"}]
+        record = {"loss": {"cross_entropy": 1.25}, "val": {"accuracy": 0.5, "f1": 0.25}, "dropped": dropped}
         show(Event(2, "done", record=record))
     assert isinstance(screen.file, io.StringIO)
     assert "2/3 loss 1.250 val 50.0 %, F1 25.0 % " in screen.file.getvalue()
+    assert "round 2: left out client 7: body.w is not finite" in screen.file.getvalue()

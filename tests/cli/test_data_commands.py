@@ -97,11 +97,18 @@ def test_prepare(fedbm: Command, scans: Path, tmp_path: Path) -> None:
     status, out, err = fedbm("data", "prepare", scans, *SMALL, "--cache", tmp_path)
     assert (status, err) == (0, "")
     assert out.startswith("scans: 90 images of (1, 16, 16)")
-    place = re.fullmatch(r"prepared: (.*) \(0 MB\)", out.splitlines()[-1])
+    place = re.fullmatch(r"prepared: (.*) \(0 MB, every byte checked\)", out.splitlines()[-1])
     assert place
     assert (Path(place[1]) / "manifest.json").exists()
     assert Path(place[1]).parent == tmp_path
     assert fedbm("data", "prepare", scans, *SMALL, "--cache", tmp_path) == (0, out, "")
+    images = Path(place[1]) / "images.npy"
+    sound = images.read_bytes()
+    images.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
+    status, again, err = fedbm("data", "prepare", scans, *SMALL, "--cache", tmp_path)
+    assert (status, err) == (0, "")
+    assert f"note: the prepared copy {place[1]} was damaged (images.npy has another checksum)" in again
+    assert images.read_bytes() == sound
 
 
 def test_inspect(fedbm: Command, scans: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,14 +66,21 @@ def test_a_file_that_cannot_be_used_is_refused_in_one_sentence(tmp_path, change,
         scan(tmp_path / "game.npz")
 
 
-def test_chars74k_is_femnist_by_writer(tmp_path) -> None:
+def test_images_that_are_enlarged_are_said_to_be(tmp_path) -> None:
+    np.savez(tmp_path / "game.npz", **arrays())
+    large = load(tmp_path / "game.npz", size=32, cache=tmp_path / "cache")
+    assert large.notes[-1] == "the images of game have 20 pixels a side and were enlarged to 32"
+    assert not any("enlarged" in note for note in load(tmp_path / "game.npz", size=16, cache=tmp_path / "cache").notes)
+
+
+def test_chars74k_goes_by_writer(tmp_path) -> None:
     path = SHARED / "chars74k_hnd_28.npz"
     if not path.exists():
         pytest.skip("needs ../shared/data/chars74k_hnd_28.npz")
     data = load(path, cache=tmp_path)
-    assert (data.name, data.shape, len(data.classes)) == ("femnist", (1, 28, 28), 62)
+    assert (data.name, data.shape, len(data.classes)) == ("chars74k_hnd_28", (1, 28, 28), 62)
     assert len(np.unique(data.columns["writer"])) == 55
     writers = [set(data.columns["writer"][data.split == side]) for side in range(3)]
     assert [len(side) for side in writers] == [38, 6, 11]
     assert data.counts().tolist() == [[38] * 62, [6] * 62, [11] * 62]
-    assert data.recommends["partition_column"] == "writer"
+    assert data.recommends == {}  # what FEMNIST's own files recommend

@@ -58,6 +58,15 @@ def test_folders_are_not_taken_for_medmnist() -> None:
     assert entry_for_classes(list(CATALOG["dermamnist"].classes)) is CATALOG["ham10000"]
 
 
+def test_only_medical_names_are_taken_for_a_data_set() -> None:
+    """Anything may be called 0 to 9. What goes by its classes brings no size or depth but the usual."""
+    by_classes = [entry for entry in CATALOG.values() if entry.by_classes]
+    assert [entry.name for entry in by_classes] == ["ham10000", "pbc", "kvasir", "oct-c8"]
+    assert {(entry.size, entry.channels) for entry in by_classes} == {(128, 3)}
+    for name in ("digits", "femnist"):
+        assert entry_for_classes(list(CATALOG[name].classes)) is None
+
+
 @pytest.mark.parametrize("entry", CATALOG.values(), ids=CATALOG)
 def test_concepts_stay_apart_for_an_encoder_that_ignores_case(entry) -> None:
     texts = [text.lower() for text in entry.classes.values()]

@@ -230,6 +230,12 @@ def test_what_cannot_be_fetched_says_what_to_do(name: str, size: int | None, sen
     assert "\n" not in str(caught.value)
 
 
+def test_a_folder_that_cannot_be_looked_into_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "downloads").touch()  # a file, which has no entries
+    with pytest.raises(FedBMError, match=r"^cannot look into .*downloads: Not a directory$"):
+        downloaded("bloodmnist", tmp_path / "downloads")
+
+
 def test_what_is_here_is_found_by_name_and_size(tmp_path: Path) -> None:
     """The smallest file that has the pixels asked for; a folder or archive of that name before any of them."""
     assert downloaded("bloodmnist", tmp_path) is None
@@ -245,6 +251,15 @@ def test_what_is_here_is_found_by_name_and_size(tmp_path: Path) -> None:
         100: "bloodmnist_224.npz",
         300: "bloodmnist_224.npz",
     }
+    for file in tmp_path.glob("*224.npz"):
+        file.unlink()
+    assert downloaded("bloodmnist", tmp_path) == tmp_path / "bloodmnist_64.npz"
+    with pytest.raises(
+        FedBMError,
+        match=r"^bloodmnist is here with 64 pixels a side, not with 100: get it with 'fedbm data get bloodmnist "
+        r"--size 128', or give .*bloodmnist_64.npz as --data to have it enlarged$",
+    ):
+        downloaded("bloodmnist", tmp_path, 100)
     (tmp_path / "pbc.zip").touch()
     assert downloaded("pbc", tmp_path) == tmp_path / "pbc.zip"
     (tmp_path / "pbc").mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -48,11 +49,12 @@ def test_two_folders_and_a_table_become_samples_with_columns(tmp_path) -> None:
     assert listing.classes == CLASSES
     assert [listing.classes[label] for label in listing.labels] == [row[2] for row in table]
     assert listing.ids[0] == "ISIC_0000000.jpg"
-    assert listing.columns["lesion"].tolist() == [row[0] for row in table]
-    assert {name: set(values) for name, values in listing.columns.items() if name != "lesion"} == {
-        "site": {"scalp"},
-        "sex": {"male"},
+    assert listing.columns["lesion_id"].tolist() == [row[0] for row in table]
+    assert {name: set(values) for name, values in listing.columns.items() if name != "lesion_id"} == {
+        "dx_type": {"histo"},
         "age": {"80.0"},
+        "sex": {"male"},
+        "localization": {"scalp"},
     }
     assert shades(decoded) == list(range(len(table)))
 
@@ -70,14 +72,23 @@ def test_it_may_be_packed(tmp_path) -> None:
     assert shades(read_at(tmp_path / "archive.zip")) == shades(read_at(tmp_path / "HAM"))
 
 
+def test_an_empty_table_in_an_archive_is_refused_in_one_sentence(tmp_path) -> None:
+    make(tmp_path / "HAM", rows())
+    (tmp_path / "HAM" / "HAM10000_metadata.csv").write_bytes(b"")
+    with tarfile.open(tmp_path / "archive.tar", "w") as file:
+        file.add(tmp_path / "HAM", "HAM")
+    with pytest.raises(FedBMError, match=r"HAM10000_metadata.csv in .*archive.tar has no rows"):
+        detect(tmp_path / "archive.tar")
+
+
 def test_lesions_are_kept_together_and_the_user_is_told_why(tmp_path) -> None:
     data = load(make(tmp_path / "ham", rows(10)), size=16, cache=tmp_path / "cache")
     assert data.name == "ham10000"
     assert np.abs(data.counts() - [[10.5], [1.5], [3]]).max() <= 0.5  # 15 pictures of each class
     assert data.counts().sum(axis=1).tolist() == [73, 11, 21]  # as near to 73.5, 10.5 and 21 as can be
-    assert shared_groups(data.split, data.columns["lesion"]) == []
+    assert shared_groups(data.split, data.columns["lesion_id"]) == []
     assert "DermaMNIST's published split cannot be had" in data.notes[0]
-    assert "none of its 70 values of lesion is on two sides" in data.notes[1]
+    assert "none of its 70 values of lesion_id is on two sides" in data.notes[1]
 
 
 def change(table: list[list[str]], row: int, column: str, value: str) -> list[list[str]]:
@@ -117,11 +128,11 @@ def test_the_published_split_shares_lesions_and_the_grouped_one_does_not(tmp_pat
     options = {"size": 16, "cache": tmp_path, "metadata": SHARED / "ham10000_metadata.csv"}
     published = load(SHARED / "ham10000_128.npz", **options)
     assert published.counts().sum(axis=1).tolist() == [7007, 1003, 2005]
-    lesions = published.columns["lesion"]
+    lesions = published.columns["lesion_id"]
     assert len(np.unique(lesions)) == 7470
     assert len(shared_groups(published.split, lesions)) == 1006
-    assert published.notes == (
-        "1006 of the 7470 values of lesion are on more than one side of the split of ham10000_128, "
+    assert published.notes[1:] == (
+        "1006 of the 7470 values of lesion_id are on more than one side of the split of ham10000_128, "
         'so scores may be too good: split = "grouped" keeps them together',
     )
     truthful = load(SHARED / "ham10000_128.npz", split="grouped", **options)

@@ -81,14 +81,16 @@ def test_near_twins_are_found_among_others(how) -> None:
     split = np.zeros(60, dtype=np.uint8)
     split[7] = 2
     none = np.array([], dtype=np.int64)
-    assert near_twins(images, split, none).tolist() == [[40, 7]]
-    assert near_twins(images, split, np.array([7])).tolist() == []
+    pairs, are_all = near_twins(images, split, none)
+    assert (pairs.tolist(), are_all) == ([[40, 7]], True)
+    assert near_twins(images, split, np.array([7]))[0].tolist() == []
 
 
 def test_pictures_of_nothing_are_no_twins() -> None:
     flat = np.full((8, 16, 16, 1), 40, dtype=np.uint8)
     flat += np.random.default_rng(0).integers(0, 2, flat.shape, dtype=np.uint8)
-    assert len(near_twins(flat, np.zeros(8, dtype=np.uint8), np.array([], dtype=np.int64))) == 0
+    pairs, _ = near_twins(flat, np.zeros(8, dtype=np.uint8), np.array([], dtype=np.int64))
+    assert len(pairs) == 0
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)
@@ -99,7 +101,20 @@ def test_close_hashes_are_those_found_by_comparing_all(words, most, data) -> Non
         turned = data.draw(st.sets(st.integers(0, 63), max_size=8))
         words.append(word ^ sum(1 << bit for bit in turned))
     expected = [[i, j] for j in range(len(words)) for i in range(j) if (words[i] ^ words[j]).bit_count() <= most]
-    assert close_hashes(np.array(words, dtype=np.uint64), most).tolist() == sorted(expected)
+    pairs, are_all = close_hashes(np.array(words, dtype=np.uint64), most)
+    assert (pairs.tolist(), are_all) == (sorted(expected), True)
+
+
+def test_of_very_many_alike_only_some_are_compared() -> None:
+    """300 equal hashes make 44,850 pairs; cut at 1,000, the lone pair that differs in its first band is still found."""
+    lone = 0xFFFF_FFFF_FFFF_FFFF
+    hashes = np.array([0] * 300 + [lone, lone ^ 1], dtype=np.uint64)
+    every, are_all = close_hashes(hashes, 6)
+    assert (len(every), are_all) == (44_851, True)
+    some, are_all = close_hashes(hashes, 6, most_pairs=1000)
+    assert not are_all
+    assert 1000 <= len(some) < 1000 + 300
+    assert [300, 301] in some.tolist()
 
 
 # --- pixels ---------------------------------------------------------------------------------------------------------
@@ -179,6 +194,24 @@ def test_groups_on_two_sides_are_counted_and_unknown_ones_are_not() -> None:
     found = inspect(a_dataset(noise(60), columns={"writer": writers}))
     assert found.shared == {"writer": ["Ann"]}
     assert found.to_json()["on_two_sides"] == {"writer": 1}
+
+
+def test_patients_on_two_sides_are_warned_of_and_sites_are_not() -> None:
+    """Sides go 0 0 0 1 2: of every five samples in a row, one validates and one tests."""
+    columns = {"Patient ID": np.repeat(["Ann", "Bob", "Cem", "Dag"], 15), "site": np.repeat(["x", "y"], 30)}
+    found = inspect(a_dataset(noise(60), columns=columns))
+    assert found.shared["site"] == ["x", "y"]
+    assert found.warnings == [
+        "4 values of Patient ID on two sides of the split, so scores may be too good: Ann, Bob, Cem and 1 more"
+    ]
+
+
+def test_it_is_said_where_not_all_pairs_were_compared() -> None:
+    found = replace(inspect(a_dataset(noise(60))), near_are_all=False)
+    assert found.warnings == [
+        "very many images look alike, as frames of one film do: only some pairs of them were compared"
+    ]
+    assert found.to_json()["twins"]["near"]["are_all"] is False
 
 
 def test_json_holds_everything_and_is_json() -> None:

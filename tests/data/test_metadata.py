@@ -27,13 +27,15 @@ def test_samples_of_one_name_in_two_folders_are_told_apart(tmp_path) -> None:
     assert join(table, ["dog/1.png", "cat/1.png"])["site"].tolist() == ["south", "north"]
 
 
-def test_ham10000s_own_columns_have_the_names_used_here(tmp_path) -> None:
+def test_every_column_keeps_its_name(tmp_path) -> None:
     table = make(tmp_path, "lesion_id,image_id,dx,dx_type,age,sex,localization\nH1,I1,nv,histo,40,male,back\n")
     assert {name: values.tolist() for name, values in join(table, ["I1.jpg"]).items()} == {
-        "lesion": ["H1"],
-        "site": ["back"],
-        "sex": ["male"],
+        "lesion_id": ["H1"],
+        "dx": ["nv"],
+        "dx_type": ["histo"],
         "age": ["40"],
+        "sex": ["male"],
+        "localization": ["back"],
     }
 
 
@@ -43,6 +45,8 @@ def test_ham10000s_own_columns_have_the_names_used_here(tmp_path) -> None:
         ("image,site\nx,north\n", r'no column of .*about.csv names the samples: one must hold names such as "a.jpg"'),
         ("image,site\na,north\n", r'the column image of .* names 1 of the 2 samples, "b.jpg" is not in it'),
         ("image,site\na,north\nb,\n", None),
+        ("remark,image,site\n.,a,north\n/,b,\n", None),
+        ("image,site\nb,north\na,north\nb,south\n", r'the column image of .*about.csv names "b.jpg" in 2 rows'),
     ],
 )
 def test_samples_the_table_does_not_name_are_said(tmp_path, text, sentence) -> None:

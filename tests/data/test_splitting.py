@@ -70,6 +70,12 @@ def test_stratified_means_it_and_says_what_it_shares() -> None:
         ({}, ""),
         ({"site": 0}, ""),
         ({"site": 0, "Patient_ID": 0}, "Patient_ID"),
+        ({"PatientID": 0}, "PatientID"),
+        ({"patientId": 0}, "patientId"),
+        ({"Patient ID": 0}, "Patient ID"),
+        ({"lesion-id": 0}, "lesion-id"),
+        ({"SubjectID": 0}, "SubjectID"),
+        ({"outpatient": 0, "id": 0}, ""),
         ({"writer": 0}, "writer"),
         ({"lesion": 0, "patient": 0}, "patient"),  # one patient may have several lesions
     ],

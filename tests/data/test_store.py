@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -104,7 +105,7 @@ def test_the_checksum_is_of_the_data_not_of_where_it_lies(folder, tmp_path) -> N
 def test_the_manifest_says_what_the_arrays_are(folder, cache) -> None:
     data = load(folder, size=16, cache=cache)
     manifest = json.loads((only_store(cache) / "manifest.json").read_text())
-    assert (manifest["format"], manifest["shape"]) == (2, [20, 16, 16, 3])
+    assert (manifest["format"], manifest["shape"]) == (3, [20, 16, 16, 3])
     assert manifest["classes"] == list(data.classes)
     assert manifest["checksum"] == data.checksum
     assert manifest["made_with"]["from"] == str(folder)
@@ -192,8 +193,32 @@ def swap_labels_and_names(place: Path) -> None:
     (place / "x.npy").rename(place / "ids.npy")
 
 
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def turn_a_label(place: Path) -> None:
+    flip_a_bit(place / "labels.npy")
+
+
+def move_a_sample(place: Path) -> None:
+    flip_a_bit(place / "split.npy")
+
+
 @pytest.mark.parametrize(
-    "damage", [cut_images, lose_manifest, garble_manifest, age_manifest, lose_labels, swap_labels_and_names]
+    "damage",
+    [
+        cut_images,
+        lose_manifest,
+        garble_manifest,
+        age_manifest,
+        lose_labels,
+        swap_labels_and_names,
+        turn_a_label,
+        move_a_sample,
+    ],
 )
 def test_a_damaged_store_is_made_anew_with_a_note(folder, cache, damage) -> None:
     first = load(folder, size=16, cache=cache)
@@ -209,10 +234,7 @@ def test_a_damaged_store_is_made_anew_with_a_note(folder, cache, damage) -> None
 
 def test_a_flipped_bit_is_found_when_asked(folder, cache) -> None:
     load(folder, size=16, cache=cache)
-    path = only_store(cache) / "images.npy"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
+    flip_a_bit(only_store(cache) / "images.npy")
     assert "another checksum" in load(folder, size=16, cache=cache, verify=True).notes[-1]
     assert "damaged" not in load(folder, size=16, cache=cache, verify=True).notes[-1]
 
@@ -234,6 +256,18 @@ def test_a_failure_leaves_nothing_behind(folder, cache, monkeypatch) -> None:
     assert list(cache.iterdir()) == []
 
 
+def test_what_a_killed_process_left_is_swept_after_a_day(folder, cache) -> None:
+    old, new = (cache / f".clinic-16-abc.{letter * 8}.part" for letter in "ab")
+    for left in (old, new):
+        left.mkdir(parents=True)
+        (left / "images.npy").touch()
+    yesterday = time.time() - 25 * 60 * 60
+    os.utime(old, (yesterday, yesterday))
+    load(folder, size=16, cache=cache)
+    assert not old.exists()
+    assert new.exists()
+
+
 # --- what the catalogue knows ------------------------------------------------------------------------------
 
 
@@ -244,7 +278,18 @@ def test_known_classes_bring_what_the_catalogue_knows(tmp_path, cache) -> None:
     assert data.concepts[4] == "diabetic retinopathy"
     assert (data.modality, data.mean, data.std) == ("OCT", entry.mean, entry.std)
     assert data.recommends["temperature"] == 17.5
+    assert data.notes[0] == (
+        "retina has the classes of oct-c8 and is taken for it: its concepts, modality, colour statistics, flips and "
+        "recommended settings are used"
+    )
     assert not any("catalogued" in note for note in data.notes)
+
+
+def test_colour_pictures_called_0_to_9_are_not_the_digits(tmp_path, cache) -> None:
+    data = load(make_folder(tmp_path / "grades", tuple("0123456789"), each=3), cache=cache)
+    assert (data.name, data.shape, data.recommends) == ("grades", (3, 128, 128), {})
+    assert (data.modality, data.concepts[3], data.hflip) == ("medical", "3", True)
+    assert data.notes[0].startswith("no catalogued data set has the classes of grades")
 
 
 def test_colour_statistics_are_averaged_for_grey(tmp_path, cache) -> None:
@@ -343,6 +388,26 @@ def test_a_cache_that_cannot_be_written_is_said_so(folder, tmp_path) -> None:
         load(folder, size=16, cache=tmp_path / "file" / "cache")
 
 
+def denied(path: object, *_args: object, **_options: object) -> None:
+    raise PermissionError(13, "Permission denied", str(path))
+
+
+def test_a_cache_that_cannot_be_looked_into_is_said_so(folder, cache, monkeypatch) -> None:
+    monkeypatch.setattr(Path, "exists", denied)
+    with pytest.raises(FedBMError, match=r"^cannot look into .*cache: Permission denied; choose another cache$"):
+        load(folder, size=16, cache=cache)
+
+
+def test_a_source_that_cannot_be_opened_is_said_so(folder, cache, monkeypatch) -> None:
+    (folder.parent / "scans.npz").touch()
+    monkeypatch.setattr(Path, "iterdir", denied)
+    with pytest.raises(FedBMError, match=r"^cannot read .*clinic: Permission denied$"):
+        load(folder, cache=cache)
+    monkeypatch.setattr(Path, "open", denied)
+    with pytest.raises(FedBMError, match=r"^cannot read .*scans.npz: Permission denied$"):
+        load(folder.parent / "scans.npz", cache=cache)
+
+
 @pytest.mark.skipif(not HAM10000.exists(), reason="needs ../shared/data/ham10000_128.npz")
 def test_ham10000_is_prepared_as_published(cache) -> None:
     data = load(HAM10000, size=32, cache=cache)
@@ -353,5 +418,7 @@ def test_ham10000_is_prepared_as_published(cache) -> None:
         [66, 103, 220, 23, 223, 1341, 29],
     ]
     assert data.shape == (3, 32, 32)
-    assert data.notes == ()
+    assert [note.split(":")[0] for note in data.notes] == [
+        "ham10000_128 has the classes of ham10000 and is taken for it"
+    ]
     assert os.path.getsize(only_store(cache) / "images.npy") == 10_015 * 32 * 32 * 3 + 128

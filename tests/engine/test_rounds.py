@@ -89,11 +89,40 @@ def test_or_stops_by_option(tmp_path):
         simulate(tmp_path, Spoilt(), ratio=1.0, nonfinite="stop")
 
 
-def test_no_usable_update_stops_with_a_sentence_and_keeps_what_was_done(tmp_path):
-    with pytest.raises(fedbm.FedBMError, match="no client sent a usable update"):
-        simulate(tmp_path, Spoilt(bad=(0, 1, 2, 3)))
+def test_a_round_without_a_usable_update_changes_nothing_and_the_run_goes_on(tmp_path):
+    run = simulate(tmp_path, Spoilt(bad=(0, 1, 2, 3)))
+    assert [r["clients"] for r in run.rounds] == [[], [], []]
+    assert [len(r["dropped"]) for r in run.rounds] == [2, 2, 2]
+    untouched = simulate(tmp_path, Spoilt(bad=(0, 1, 2, 3)), rounds=1)
+    assert equal(weights(run), weights(untouched))
+
+
+def test_ten_such_rounds_running_stop_it_with_a_sentence_that_names_a_client(tmp_path):
+    with pytest.raises(fedbm.FedBMError, match="round 10: in 10 rounds running no client sent a usable update .client"):
+        simulate(tmp_path, Spoilt(bad=(0, 1, 2, 3)), rounds=12)
     [folder] = tmp_path.iterdir()
     assert not (folder / "summary.json").exists()
+    assert len((folder / "rounds.jsonl").read_text().splitlines()) == 9
+
+
+def test_a_generator_that_blows_up_stops_the_run_and_says_so(tmp_path):
+    with pytest.raises(fedbm.FedBMError, match="round 1: the server's own training failed, generator.* is not finite"):
+        simulate(tmp_path, "fedbm", generator_lr=1e30, **GENERATOR)
+
+
+def test_outputs_that_are_not_finite_are_never_a_score(tmp_path):
+    with pytest.raises(fedbm.FedBMError, match="outputs are not finite|no client sent a usable"):
+        simulate(tmp_path, lr=1e30, rounds=12)
+
+
+def test_dropout_draws_from_the_clients_stream(tmp_path):
+    def body():
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(256, 8), torch.nn.Dropout(0.5), torch.nn.ReLU())
+
+    options = {k: v for k, v in TINY.items() if k != "width"}
+    runs = [fedbm.simulate("digits", method="fedavg", body=body, out=tmp_path / n, **options) for n in ("a", "b")]
+    assert runs[0].id == runs[1].id
+    assert equal(weights(runs[0]), weights(runs[1]))
 
 
 def test_bytes_are_counted_by_version(tmp_path):

@@ -118,6 +118,8 @@ def test_client_state_survives_an_interruption_bit_for_bit(name, tmp_path):
 
 def test_a_body_of_ones_own_serves_every_method(tmp_path):
     for name in METHODS:
-        options = {k: v for k, v in settings(name, rounds=1, out=str(tmp_path)).items() if k not in ("data", "method")}
+        options = settings(name, rounds=1, out=str(tmp_path))
+        for made_here in ("data", "method", "width"):
+            del options[made_here]
         done = fedbm.simulate("digits", method=name, body=lambda: TinyBody(features=12), **options)
         assert done.finished

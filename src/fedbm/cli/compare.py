@@ -33,6 +33,8 @@ def compare(found: argparse.Namespace, console: Console) -> None:
     check_owned(given, methods)
     betas: list[Any] = found.betas.split(",") if found.betas else [given.pop("beta", None)]
     base = read_toml(Path(found.file)) if found.file else {}
+    if "seed" in base.get("train", {}):
+        raise FedBMError(f"{found.file} sets a seed; 'fedbm compare' takes --seeds, how many of them")
     if "method" in base:
         raise FedBMError(f"{found.file} has a [method] section; 'fedbm compare' takes methods and options as flags")
     configs = [
@@ -89,7 +91,7 @@ def play_all(configs: Sequence[Config], console: Console) -> tuple[list[Path], l
         bars = stack.enter_context(live_bars(console)) if console.is_terminal else None
         shows = [show_of(config, console, bars) for config in left]
         on_cpu = left and find_device(left[0].engine.device).type == "cpu"
-        events = run_all(left, processes=os.cpu_count() or 1) if on_cpu else one_by_one(left)
+        events = run_all(left, processes=cores()) if on_cpu else one_by_one(left)
         failures = []
         for number, news in events:
             if isinstance(news, str):
@@ -98,6 +100,11 @@ def play_all(configs: Sequence[Config], console: Console) -> tuple[list[Path], l
             else:
                 shows[number](news)
     return [folder for folder in runs if (folder / "config.toml").exists()], failures
+
+
+def cores() -> int:
+    """The cores this process may use, which may be fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def one_by_one(configs: Sequence[Config]) -> Iterator[tuple[int, Event | str]]:

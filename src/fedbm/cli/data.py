@@ -50,10 +50,16 @@ def get(found: argparse.Namespace, console: Console) -> None:
 
 
 def prepare(found: argparse.Namespace, console: Console) -> None:
+    from fedbm.data.prepared import drop_if_damaged
+
     _, dataset = read(found, console)
     if isinstance(dataset.images, np.memmap) and dataset.images.filename is not None:
         place = Path(dataset.images.filename).parent
-        console.print(f"prepared: {place} ({dataset.images.nbytes / 1e6:,.0f} MB)", soft_wrap=True)
+        if damage := drop_if_damaged(place):
+            console.print(f"note: the prepared copy {place} was damaged ({damage}) and is made anew", soft_wrap=True)
+            read(found, console)
+        megabytes = f"{dataset.images.nbytes / 1e6:,.0f} MB"
+        console.print(f"prepared: {place} ({megabytes}, every byte checked)", soft_wrap=True)
 
 
 def inspect(found: argparse.Namespace, console: Console) -> None:

@@ -65,8 +65,12 @@ class Bar:
         if event.record is not None:
             self._scores = scores_of(event.record) or self._scores
             self._bars.update(self._task, completed=event.round, news=f"{loss_of(event.record)} {self._scores}")
+            for gone in event.record["dropped"]:
+                self._bars.console.print(f"round {event.round}: left out client {gone['client']}: {gone['why']}")
             return
-        news = f"{PHASES[event.phase]} {f'{event.done}/{event.total} ' if event.total else ''}{self._scores}"
+        done = f"{event.done}/{event.total} " if event.total else ""
+        loss = f"loss {sum(event.losses.values()):.3f} " if event.losses else ""
+        news = f"{PHASES[event.phase]} {done}{loss}{self._scores}"
         self._bars.update(self._task, completed=event.round - 1, news=news)
 
 

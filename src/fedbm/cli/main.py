@@ -52,8 +52,8 @@ def obey(words: Sequence[str], console: Console) -> None:
 def run(found: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.live import decoding, showing
     from fedbm.cli.tables import client_names, partition_table, partition_words, result_table
+    from fedbm.engine.records import RunFolder
     from fedbm.plan import make_plan
-    from fedbm.results.records import RunFolder
     from fedbm.results.runs import read_run
     from fedbm.simulate import run as play
     from fedbm.simulate import run_path
@@ -95,7 +95,7 @@ def read_config(found: argparse.Namespace) -> Config:
 
 
 def out_of(found: argparse.Namespace) -> Path:
-    return Path(make_config(nest(given_keys(found))).engine.out)
+    return Path(make_config(nest(given_keys(found))).engine.out).expanduser()
 
 
 def listing(found: argparse.Namespace, console: Console) -> None:

@@ -96,7 +96,8 @@ class TarTree(_ArchiveTree):
                 yield positions[info.name], content
 
     def read(self, path: str) -> bytes:
-        return next(content for info, content in _pass_through(self.path, [self._names[path]]) if content)
+        name = self._names[path]
+        return next(content for info, content in _pass_through(self.path, [name]) if info.name == name)
 
 
 def top(tree: Tree) -> str:

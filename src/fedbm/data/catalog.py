@@ -1,7 +1,8 @@
 """What is known of each data set: its classes by name, what a clinician calls them, how its images are read.
 
 Concept text belongs to a class name, never to a position: a source lists its own classes, and an entry
-applies only where that list is equal to its own, or where the source itself says which data set it is.
+applies only where the source itself says which data set it is, or where that list is equal to its own and
+is like no other: anyone's images may be called 0 to 9.
 """
 
 from __future__ import annotations

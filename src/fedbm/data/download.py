@@ -95,18 +95,34 @@ def get(
     return to / file
 
 
-def downloaded(name: str, to: Path, size: int = max(SIZES)) -> Path | None:
+def downloaded(name: str, to: Path, size: int | None = None) -> Path | None:
     """What get(), or the user by hand, has put into *to* for data set *name*; None: nothing.
 
-    Of MedMNIST's files the smallest that has *size* pixels or more, otherwise the largest.
+    Of MedMNIST's files the smallest that has *size* pixels or more; all being smaller, they are refused, for what a
+    name stands for is not enlarged. Where no size is asked for, the catalogue's or else the largest.
     """
+    try:
+        inside = os.listdir(to)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise FedBMError(f"cannot look into {to}: {error.strerror}") from error
     for ending in ("", ".zip", ".tar", ".tar.gz", ".tgz"):
-        if (place := to / f"{name}{ending}").exists():
-            return place
-    here = {pixels: to / (f"{name}.npz" if pixels == 28 else f"{name}_{pixels}.npz") for pixels in SIZES}
-    here = {pixels: path for pixels, path in here.items() if path.exists()}
-    enough = [pixels for pixels in here if pixels >= size]
-    return here[min(enough)] if enough else here[max(here)] if here else None
+        if f"{name}{ending}" in inside:
+            return to / f"{name}{ending}"
+    files = {pixels: f"{name}.npz" if pixels == 28 else f"{name}_{pixels}.npz" for pixels in SIZES}
+    here = {pixels: to / file for pixels, file in files.items() if file in inside}
+    if not here:
+        return None
+    wanted = next((pixels for pixels in SIZES if pixels >= (size or find(name).size)), max(SIZES))
+    if enough := [pixels for pixels in here if pixels >= wanted]:
+        return here[min(enough)]
+    if size:
+        raise FedBMError(
+            f"{name} is here with {max(here)} pixels a side, not with {size}: get it with 'fedbm data get {name} "
+            f"--size {wanted}', or give {here[max(here)]} as --data to have it enlarged"
+        )
+    return here[max(here)]
 
 
 def fetch(url: str, target: Path, md5: str, progress: Progress | None = None) -> None:

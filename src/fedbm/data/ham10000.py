@@ -6,20 +6,15 @@ keeps the pictures of one lesion together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
-from numpy.typing import NDArray
 
 from fedbm.data.catalog import CATALOG
 from fedbm.data.listing import Listing, Source, check_distinct, text_array
 from fedbm.data.split import check_usable
-from fedbm.data.table import Table, parse_table
+from fedbm.data.table import parse_table
 from fedbm.data.tree import Tree, files, folders, stem
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.files import digest_of
-
-COLUMNS: Mapping[str, str] = {"lesion_id": "lesion", "localization": "site", "sex": "sex", "age": "age"}
 
 _METADATA = ("ham10000_metadata", "ham10000_metadata.csv", "ham10000_metadata.tab")
 
@@ -33,7 +28,7 @@ def find(tree: Tree, metadata: str, root: str = "") -> Source:
     where = f"{metadata} in {tree.where}"
     content = tree.read(metadata)
     table = parse_table(content, where)
-    for name in ("image_id", "dx", *COLUMNS):
+    for name in ("image_id", "dx", "lesion_id"):
         if name not in table:
             raise FedBMError(f"{where} has no column {name}{did_you_mean(name, table)}: get HAM10000's own table again")
     names = table["image_id"]
@@ -54,7 +49,8 @@ def find(tree: Tree, metadata: str, root: str = "") -> Source:
         split=None,
         ids=[f"{name}.jpg" for name in names],
         stream=lambda: tree.stream(paths),
-        columns=renamed(table),
+        columns={name: text_array(values) for name, values in table.items() if name not in ("image_id", "dx")},
+        known_as="ham10000",
         notes=(
             "DermaMNIST's published split cannot be had from HAM10000's own files: give DermaMNIST's .npz "
             "to compare with results on it",
@@ -62,10 +58,6 @@ def find(tree: Tree, metadata: str, root: str = "") -> Source:
     )
     stamps = [[path, *tree.stamp(path)] for path in paths]
     return Source(digest_of({"table": content.decode("utf-8", "replace"), "files": stamps}), lambda: listing)
-
-
-def renamed(table: Table) -> dict[str, NDArray[np.str_]]:
-    return {ours: text_array(table[theirs]) for theirs, ours in COLUMNS.items()}
 
 
 def _label(name: str, dx: str, classes: tuple[str, ...], where: str) -> int:

@@ -5,6 +5,7 @@ As in the paper: of the users with fewer than 150 samples 50 are drawn, and 35 o
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ Written = tuple[NDArray[np.uint8], NDArray[np.int64]]  # a user's images [n, H, 
 
 def json_files(root: Path) -> list[Path]:
     """The files to merge, in the folder and in train and test; none if there are other folders, as images lie in."""
-    places = [root, *(path for path in (root / "train", root / "test") if path.is_dir())]
+    places = [root, *(path for path in (root / "train", root / "test") if os.path.isdir(path))]
     inside = [path for place in places for path in place.iterdir() if path not in places]
     if any(path.is_dir() and visible(path.name) for path in inside):
         return []
@@ -66,6 +67,7 @@ def scan(files: Sequence[Path], where: str, seed: int) -> Listing:
         ids=[f"{user}/{i}" for user, size in zip(drawn, sizes, strict=True) for i in range(size)],
         stream=in_order(images),
         columns={"writer": text_array(np.repeat(drawn, sizes).tolist())},
+        known_as="femnist",
         size=usual_size(*images[0].shape),
         channels=1,
         notes=(

@@ -25,7 +25,7 @@ class Listing:
     ids: Sequence[str]  # what to call a sample when it is to be named, each once
     stream: Callable[[], Iterator[tuple[int, Encoded]]]  # every sample's number and image, as the source is best read
     columns: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)  # per sample: site, writer, lesion, …
-    known_as: str | None = None  # what the source calls itself in the catalogue; None: it goes by its classes
+    known_as: str | None = None  # the catalogued set that the source is; None: it goes by its classes
     size: int | None = None  # side and channels of the images, where the source is made of equal ones
     channels: int | None = None
     notes: tuple[str, ...] = ()

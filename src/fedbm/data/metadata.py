@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbm.data import ham10000
 from fedbm.data.listing import text_array
 from fedbm.data.table import Table, read_table
 from fedbm.errors import FedBMError
@@ -16,7 +16,7 @@ from fedbm.errors import FedBMError
 # A sample may be called as in the table, or without its ending, or without the folders it lies in.
 _SPELLINGS: tuple[Callable[[str], str], ...] = (
     lambda name: name,
-    lambda name: str(PurePosixPath(name).with_suffix("")) if name else name,
+    lambda name: str(PurePosixPath(name).with_suffix("")) if PurePosixPath(name).name else name,
     lambda name: PurePosixPath(name).stem,
 )
 
@@ -30,6 +30,7 @@ def join(path: Path, ids: Sequence[str]) -> Mapping[str, NDArray[np.str_]]:
             row_of = {spell(value): row for row, value in enumerate(values)}
             rows = [row_of.get(spell(sample), -1) for sample in ids]
             if -1 not in rows and len(set(rows)) == len(rows):
+                _refuse_doubles(path, name, Counter(map(spell, values)), {spell(sample): sample for sample in ids})
                 return _columns(table, name, rows)
             found = len(set(rows) - {-1})
             if found > most and -1 in rows:
@@ -41,7 +42,13 @@ def join(path: Path, ids: Sequence[str]) -> Mapping[str, NDArray[np.str_]]:
     )
 
 
+def _refuse_doubles(path: Path, column: str, times: Counter[str], ids: Mapping[str, str]) -> None:
+    for spelt, sample in ids.items():
+        if times[spelt] > 1:
+            raise FedBMError(
+                f'the column {column} of {path} names "{sample}" in {times[spelt]} rows: leave the one that holds'
+            )
+
+
 def _columns(table: Table, key: str, rows: Sequence[int]) -> dict[str, NDArray[np.str_]]:
-    if set(ham10000.COLUMNS) <= set(table):
-        return {name: values[list(rows)] for name, values in ham10000.renamed(table).items()}
     return {name: text_array([values[row] for row in rows]) for name, values in table.items() if name != key}

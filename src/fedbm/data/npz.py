@@ -1,6 +1,7 @@
 """Arrays in an .npz file: looked at without reading them, and image rows read one by one.
 
-So a file of many gigabytes is prepared with little memory, and one that is prepared already is not read at all.
+So the file itself is never in memory as a whole, only what is made of it (see fedbm.data.decode); and one that is
+prepared already is not read at all.
 """
 
 from __future__ import annotations

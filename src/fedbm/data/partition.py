@@ -76,7 +76,11 @@ def from_json(value: Any, where: str = "the partition") -> Partition:
 
 
 def from_file(path: Path, dataset: Dataset) -> Partition:
-    """Read a partition and make sure it is one of *dataset*: every training sample at exactly one client."""
+    """Read a partition and make sure it is one of *dataset*: every training sample at exactly one client.
+
+    Where samples were moved by hand, so that the counts in the file are not those of its clients, what the file says of
+    how they were dealt is no longer true and is dropped.
+    """
     value = read_json(path)
     partition = from_json(value, str(path))
     held = np.concatenate(partition.clients)
@@ -93,10 +97,10 @@ def from_file(path: Path, dataset: Dataset) -> Partition:
     if missing:
         raise FedBMError(f"{path} leaves out {missing} of the training samples of {dataset.name}")
     actual = partition.to_json(dataset.labels, dataset.classes)
-    for key in ("classes", "counts"):
-        if value.get(key, actual[key]) != actual[key]:
-            raise FedBMError(f"{path} was made for other data: its {key} are not those of {dataset.name}")
-    return partition
+    if value.get("classes", actual["classes"]) != actual["classes"]:
+        raise FedBMError(f"{path} was made for other data: its classes are not those of {dataset.name}")
+    edited = value.get("counts", actual["counts"]) != actual["counts"]
+    return Partition(partition.clients, "file") if edited else partition
 
 
 def heterogeneity(counts: NDArray[np.int64]) -> dict[str, float]:

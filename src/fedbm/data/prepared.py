@@ -4,7 +4,8 @@
     column-0.npy, … [n] text, one for each column that the source has · manifest.json
 
 It is written beside its place and renamed as a whole, so it is there entirely or not at all; of two processes
-that prepare it at once, the second takes what the first has made.
+that prepare it at once, the second takes what the first has made. All but the images is checked by SHA-256
+whenever it is opened, the images by their length, and by SHA-256 when that is asked for.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -27,7 +29,9 @@ from fedbm.data.listing import text_array
 from fedbm.errors import FedBMError
 from fedbm.files import cannot_write, read_json, replacing, sha256_file, write_json
 
-FORMAT = 2
+FORMAT = 3
+
+_LEFT_BEHIND = 24 * 60 * 60  # seconds after which a folder that is still half written has lost its process
 
 _KINDS = {"images": "u1", "labels": "i8", "split": "u1"}  # numpy's kind and width; all others are texts
 
@@ -70,7 +74,7 @@ def open_or_build(
     Also says what was wrong with a damaged one, '' otherwise.
     """
     damage = ""
-    if folder.exists():
+    if _is_there(folder):
         try:
             return open_prepared(folder, verify), ""
         except Damaged as error:
@@ -83,7 +87,7 @@ def open_or_build(
 
 
 def open_prepared(folder: Path, verify: bool) -> Prepared:
-    """Open *folder* after checking format and file sizes, and with *verify* every byte."""
+    """Open *folder* after checking format, lengths and checksums, that of the images only with *verify*."""
     try:
         manifest = read_json(folder / "manifest.json")
         if manifest["format"] != FORMAT:
@@ -107,6 +111,16 @@ def open_prepared(folder: Path, verify: bool) -> Prepared:
         raise Damaged(f"it cannot be read: {error}") from error
 
 
+def drop_if_damaged(folder: Path) -> str:
+    """Check every byte, and remove what is damaged, so that it is made anew. Says what was wrong, '' if nothing."""
+    try:
+        open_prepared(folder, verify=True)
+    except Damaged as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        return str(error)
+    return ""
+
+
 def write_prepared(folder: Path, made: Made, settings: Mapping[str, Any], verify: bool) -> None:
     """Write *made* as *folder*, replacing a damaged one; a sound one put there meanwhile stays."""
     images, listing = made.decoded.images, made.decoded.listing
@@ -117,6 +131,7 @@ def write_prepared(folder: Path, made: Made, settings: Mapping[str, Any], verify
         "ids": text_array(listing.ids),
         **{f"column-{i}": values for i, values in enumerate(listing.columns.values())},
     }
+    _sweep(folder.parent)
     beside = _beside(folder)
     try:
         for name, array in arrays.items():
@@ -157,7 +172,7 @@ def _open_array(folder: Path, name: str, described: dict[str, Any], verify: bool
     path = folder / f"{name}.npy"
     if path.stat().st_size != described["bytes"]:
         raise Damaged(f"{path.name} has another length")
-    if verify and sha256_file(path) != described["sha256"]:
+    if (verify or name != "images") and sha256_file(path) != described["sha256"]:
         raise Damaged(f"{path.name} has another checksum")
     array: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False)
     if not array.dtype.str[1:].startswith(_KINDS.get(name, "U")):
@@ -171,20 +186,39 @@ def _publish(beside: Path, folder: Path, verify: bool) -> None:
             beside.rename(folder)
             return
         except OSError as error:
-            if not folder.exists():
+            if not _is_there(folder):
                 raise cannot_write(folder, error) from error
         with suppress(Damaged):
             open_prepared(folder, verify)
             return
         aside = _beside(folder)
-        with suppress(FileNotFoundError):
+        try:
             folder.rename(aside)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise cannot_write(folder, error) from error
         shutil.rmtree(aside, ignore_errors=True)
     raise FedBMError(f"cannot put {folder} in place: other processes keep damaging it; remove it and try again")
 
 
 def _beside(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.part")
+
+
+def _is_there(folder: Path) -> bool:
+    try:
+        return folder.exists()
+    except OSError as error:
+        raise FedBMError(f"cannot look into {folder.parent}: {error.strerror}; choose another cache") from error
+
+
+def _sweep(cache: Path) -> None:
+    """Remove what killed processes have left half written; told by its age, for a cache may serve many machines."""
+    for left in cache.glob(".*.????????.part"):
+        with suppress(OSError):  # another process may be sweeping too
+            if time.time() - left.stat().st_mtime > _LEFT_BEHIND:
+                shutil.rmtree(left)
 
 
 def _describe(path: Path) -> dict[str, Any]:

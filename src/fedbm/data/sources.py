@@ -20,11 +20,12 @@ from fedbm.files import digest_of
 def detect(path: Path, seed: int = 0) -> Source:
     """What lies at *path*. The *seed* is for sources of which a part is drawn."""
     if not os.path.exists(path):  # unlike Path.exists, False for whatever cannot be reached
-        beside = os.listdir(path.parent) if os.path.isdir(path.parent) else []
+        beside = os.listdir(path.parent) if os.access(path.parent, os.R_OK) and path.parent.is_dir() else []
         raise FedBMError(f"{path} does not exist or cannot be reached{did_you_mean(path.name, beside)}")
     if path.is_dir():
         files = leaf.json_files(path)
         return leaf.find(files, str(path), seed) if files else _images(FolderTree(path))
+    path.open("rb").close()  # what cannot be opened is said to be so, not taken for something unknown
     if zipfile.is_zipfile(path):
         return _arrays(path) if path.suffix.lower() == ".npz" else _archive(ZipTree(path))
     if path.suffix.lower() in table.ENDINGS:
@@ -53,6 +54,7 @@ def digits() -> Source:
             split=None,
             ids=[f"digit {i}" for i in range(len(grey))],
             stream=in_order(list(grey)),
+            known_as="digits",
         )
 
     return Source(digest_of({"source": "scikit-learn digits"}), scan)

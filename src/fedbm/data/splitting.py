@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
@@ -14,7 +15,7 @@ from fedbm.errors import FedBMError, did_you_mean, listed
 
 Split = Literal["auto", "official", "stratified", "grouped"]
 
-# Pictures of one of these are alike, so they belong on one side; also as patient_id and so on.
+# Pictures of one of these are alike, so they belong on one side; also as PatientID, "Patient ID", patient-id and so on.
 _TOGETHER = ("patient", "subject", "lesion", "writer", "user")
 
 
@@ -56,8 +57,13 @@ def decide(
 
 def known_group(columns: Sequence[str] | Mapping[str, object]) -> str:
     """The column whose samples belong together, if its name says so."""
-    plain = {name.lower().removesuffix("_id"): name for name in columns}
-    return next((plain[word] for word in _TOGETHER if word in plain), "")
+    return next(iter(known_groups(columns)), "")
+
+
+def known_groups(columns: Sequence[str] | Mapping[str, object]) -> list[str]:
+    """All such columns, the widest group first."""
+    plain = {re.sub(r"[\s_-]", "", name.lower()).removesuffix("id"): name for name in columns}
+    return [plain[word] for word in _TOGETHER if word in plain]
 
 
 def _groups(listing: Listing, column: str, name: str) -> NDArray[np.str_]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -85,15 +86,17 @@ def load(
     Size and channels are the source's own or the catalogue's where they are not given (128 and 3 for data it does not
     know). *split*: "official" (the source's own), "stratified", "grouped" (no value of the column *group* on two
     sides) or "auto". *metadata*: a table whose columns are joined to the samples by name. *concepts*: class → what
-    a clinician calls it. *verify* reads every byte of the prepared copy and checks it.
+    a clinician calls it. *verify* checks the images of the prepared copy too, byte by byte; the rest always is.
     """
     _check_choices(size, channels, bad_files)
     check_choice(split, group)
-    name, source = _locate(name_or_path, split_seed, size)
+    with _reading(name_or_path):
+        name, source = _locate(name_or_path, split_seed, size)
     joined = Path(metadata).expanduser() if metadata else None
 
     def build() -> Made:
-        listing = source.scan()
+        with _reading(name_or_path):
+            listing = source.scan()
         if joined:
             listing = replace(listing, columns={**listing.columns, **join(joined, listing.ids)})
         entry = _entry(name, listing.known_as, listing.classes)
@@ -103,6 +106,8 @@ def load(
         decoded = read(listing, side, depth, bad_files, progress)
         if decoded.skipped:
             chosen, notes = decide(decoded.listing, split, group, split_seed, name)
+        if listing.size and side > listing.size:
+            notes += (f"the images of {name} have {listing.size} pixels a side and were enlarged to {side}",)
         return Made(decoded, chosen, notes)
 
     settings = {
@@ -122,10 +127,16 @@ def load(
     texts = _concept_texts(entry, concepts or {})
 
     notes = []
-    if CATALOG.get(entry.name) is not entry and not set(entry.classes) <= set(concepts or {}):
+    if CATALOG.get(entry.name) is not entry:
+        if not set(entry.classes) <= set(concepts or {}):
+            notes.append(
+                f"no catalogued data set has the classes of {name}: class names serve as concepts, "
+                "and generated images may be flipped"
+            )
+    elif prepared.known_as is None and entry.name != name:
         notes.append(
-            f"no catalogued data set has the classes of {name}: class names serve as concepts, "
-            "and generated images may be flipped"
+            f"{name} has the classes of {entry.name} and is taken for it: its concepts, modality, colour statistics, "
+            "flips and recommended settings are used"
         )
     notes += prepared.notes
     if prepared.skipped:
@@ -172,12 +183,20 @@ def _locate(name_or_path: str | Path, seed: int, size: int | None) -> tuple[str,
         absolute = Path(os.path.abspath(path))
         return printable(absolute.name if absolute.is_dir() else absolute.stem.removesuffix(".tar")), source
     entry = find(str(name_or_path))
-    if place := downloaded(entry.name, downloads(), size or entry.size):
+    if place := downloaded(entry.name, downloads(), size):
         return entry.name, sources.detect(place, seed)
     raise FedBMError(
         f"the images of {entry.name} are not here: 'fedbm data get {entry.name}' gets them or says how, "
         "and where they are already, give that as --data PATH"
     )
+
+
+@contextmanager
+def _reading(what: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise FedBMError(f"cannot read {error.filename or what}: {error.strerror or error}") from error
 
 
 def _entry(name: str, known_as: str | None, classes: tuple[str, ...]) -> Entry:

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 # Of HAM10000's 118 pairs within both limits, 117 show one lesion; the hash alone would name 1,570 pairs.
 MOST_BITS = 6
 LEAST_CORRELATION = 0.98
+MOST_PAIRS = 100_000  # of close hashes in one band: thousands of frames of one film would make hundreds of millions
+MOST_COMPARED = 100_000_000  # hashes in one band, a few seconds' worth; HAM10000 takes half a million
 
 _SIDE = 16  # of a thumbnail; no data set has smaller images
 _CHUNK = 128  # images in memory at a time
@@ -38,8 +40,11 @@ def exact_twins(images: Images, split: NDArray[np.uint8]) -> Pairs:
     return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
-def near_twins(images: Images, split: NDArray[np.uint8], copies: NDArray[np.int64]) -> Pairs:
-    """(first, twin) for every two pictures that look alike; *copies*, known to be exact, are left out."""
+def near_twins(images: Images, split: NDArray[np.uint8], copies: NDArray[np.int64]) -> tuple[Pairs, bool]:
+    """(first, twin) for every two pictures that look alike; *copies*, known to be exact, are left out.
+
+    And whether these are all: with very many that look alike, only some of them are compared with each other.
+    """
     thumbnails = _thumbnails(images)
     contrast = thumbnails.std(axis=(1, 2))
     flat = (thumbnails - thumbnails.mean(axis=(1, 2), keepdims=True)).reshape(len(images), -1)
@@ -48,37 +53,43 @@ def near_twins(images: Images, split: NDArray[np.uint8], copies: NDArray[np.int6
     usable[copies] = False
     samples = np.flatnonzero(usable)
     samples = samples[np.argsort(split[samples], kind="stable")]
-    pairs = samples[close_hashes(_hashes(thumbnails[samples]), MOST_BITS)]
+    close, are_all = close_hashes(_hashes(thumbnails[samples]), MOST_BITS)
+    pairs = samples[close]
     alike = np.concatenate(
         [(unit[some[:, 0]] * unit[some[:, 1]]).sum(axis=1) for some in _in_chunks(pairs)] or [np.zeros(0)]
     )
-    return pairs[alike >= LEAST_CORRELATION]
+    return pairs[alike >= LEAST_CORRELATION], are_all
 
 
-def close_hashes(hashes: NDArray[np.uint64], most: int) -> Pairs:
-    """All i < j with Hamming(hashes i, hashes j) ≤ *most*, without comparing all with all.
+def close_hashes(hashes: NDArray[np.uint64], most: int, most_pairs: int = MOST_PAIRS) -> tuple[Pairs, bool]:
+    """All i < j with Hamming(hashes i, hashes j) ≤ *most*, without comparing all with all; and whether these are all.
 
     Cut into most + 1 bands, two such hashes agree in one band at least. So in each band only equal ones are compared:
-    sorted by the band, those that are 1, 2, 3 … places apart, until none that far apart is equal.
+    sorted by the band, those that are 1, 2, 3 … places apart, until none that far apart is equal, or until the band has
+    given *most_pairs* or cost too much: then small groups of equal ones are through, and only the largest are cut short.
     """
     edges = [64 * band // (most + 1) for band in range(most + 2)]
     masks = [np.uint64((1 << high) - (1 << low)) for low, high in pairwise(edges)]
-    found = []
+    found, are_all = [], True
     for number, mask in enumerate(masks):
         order = np.argsort(hashes & mask, kind="stable")
         ordered = hashes[order]
-        left, apart = np.arange(len(hashes)), 1
+        left, apart, given, compared = np.arange(len(hashes)), 1, 0, 0
         while len(left):
             left = left[left + apart < len(hashes)]
             left = left[(ordered[left] ^ ordered[left + apart]) & mask == 0]
+            if len(left) and (given >= most_pairs or compared >= MOST_COMPARED):
+                are_all = False
+                break
             differ = ordered[left] ^ ordered[left + apart]
             close = _bits(differ) <= most
+            given, compared = given + int(close.sum()), compared + len(left)
             for earlier in masks[:number]:  # where an earlier band agreed, the pair is known
                 close &= differ & earlier != 0
             found.append(np.sort([order[left[close]], order[left[close] + apart]], axis=0))
             apart += 1
     pairs = np.concatenate([np.zeros((2, 0), dtype=np.int64), *found], axis=1)
-    return pairs[:, np.lexsort((pairs[1], pairs[0]))].T
+    return pairs[:, np.lexsort((pairs[1], pairs[0]))].T, are_all
 
 
 def _thumbnails(images: Images) -> NDArray[np.float32]:

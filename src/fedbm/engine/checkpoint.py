@@ -25,6 +25,7 @@ from fedbm.files import replacing
 from fedbm.methods.base import State
 
 FORMAT = 1
+OPTIMIZER = "optimizer."  # prefix of kept optimiser state within a client's state
 
 
 @dataclass
@@ -39,6 +40,7 @@ class Progress:
     seconds: float = 0.0
     bytes_sent: int = 0
     bytes_received: int = 0
+    empty_rounds: int = 0  # rounds running without one usable update
 
     @property
     def best_round(self) -> int:
@@ -82,12 +84,21 @@ class ClientStates(Mapping[int, State]):
     def __len__(self) -> int:
         return len(self.rounds)
 
+    def without_optimizers(self) -> ClientStates:
+        """The same states as methods know them: what the engine keeps of optimisers is left out."""
+        return _MethodStates(self._folder, self._device, self.rounds)
+
     def put(self, client: int, round_: int, state: State) -> None:
         save_tensors(self._path(client, round_), state, {})
         self.rounds[client] = round_
 
     def _path(self, client: int, round_: int) -> Path:
         return self._folder / f"{client}-{round_}.safetensors"
+
+
+class _MethodStates(ClientStates):
+    def __getitem__(self, client: int) -> State:
+        return {name: value for name, value in super().__getitem__(client).items() if not name.startswith(OPTIMIZER)}
 
 
 def save_checkpoint(folder: Path, run_id: str, server: State, progress: Progress) -> None:

@@ -52,9 +52,15 @@ def computing(device: torch.device, precision: str) -> torch.autocast:
 
 @contextmanager
 def enough_memory(device: torch.device) -> Iterator[None]:
-    """Running out of memory is what a user can mend: one sentence."""
+    """Running out of memory, or a batch too small to normalise, is what a user can mend: one sentence."""
     try:
         yield
+    except ValueError as error:
+        if "more than 1 value per channel" in str(error):
+            raise FedBMError(
+                "BatchNorm cannot normalise one value: use a larger batch or size, or norm = group"
+            ) from error
+        raise
     except (MemoryError, RuntimeError) as error:  # PyTorch's own is a RuntimeError, on the CPU a plain one
         if isinstance(error, MemoryError) or re.search("out of memory|allocate memory|enough memory", str(error)):
             raise FedBMError(f"the memory of {device} is too small; try a smaller batch, width or size") from error

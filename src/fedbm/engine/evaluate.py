@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from fedbm.engine.local import Samples
+from fedbm.errors import FedBMError
 from fedbm.methods.base import Facts, Method, State, load_state
 from fedbm.metrics import Array, confusion_matrix, mean_scores, score
 
@@ -21,7 +22,10 @@ def probabilities(method: Method, model: nn.Module, data: Samples) -> Array:
     model.eval()
     with torch.inference_mode():
         parts = [method.logits(model, images).double().softmax(dim=1) for images, _ in data.batches()]
-    return np.asarray(torch.cat(parts).cpu().numpy())
+        found = torch.cat(parts)
+    if not bool(found.isfinite().all()):
+        raise FedBMError("the model's outputs are not finite, so it cannot be scored; a lower lr may help")
+    return np.asarray(found.cpu().numpy())
 
 
 def global_score(

@@ -106,6 +106,7 @@ class Job:
     own: State = field(default_factory=dict)
     sums: dict[str, Tensor] = field(default_factory=dict)
     steps: int = 0
+    times: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
 
 
 class Slot:
@@ -126,8 +127,10 @@ class Slot:
         home = torch.cuda.current_stream()
         method, train = self._method, self._train
         own, kept = without_optimizer(job.client)
+        started, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         self._stream.wait_stream(home)
         with torch.cuda.stream(self._stream):
+            started.record()
             self._hold(method.begin(self._model, job.received, own, job.facts))
             for step in self._steps.values():
                 step.reset()
@@ -148,6 +151,9 @@ class Slot:
                     step.replay()
             job.steps += count
             yield
+        with torch.cuda.stream(self._stream):
+            ended.record()
+        job.times = (started, ended)
         home.wait_stream(self._stream)
         with computing(job.data.labels.device, train.precision):
             upload, job.own = method.finish(self._model, job.data, self._context, job.facts)
@@ -265,7 +271,9 @@ class CapturedCohort(LocalCohort):
 
     def _finished(self, round_: int, job: Job, parts: Mapping[str, Part]) -> Answer:
         assert job.upload is not None
+        assert job.times is not None
         job.upload.losses = {name: float(total) / job.steps for name, total in job.sums.items()}
+        job.upload.seconds = job.times[0].elapsed_time(job.times[1]) / 1000
         return self._answer(round_, job.upload, job.own, parts)
 
 

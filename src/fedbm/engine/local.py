@@ -14,14 +14,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from fedbm.engine.checkpoint import OPTIMIZER
 from fedbm.engine.device import computing
 from fedbm.methods.base import Batch, Facts, Method, Phase, State, Task, Upload, placed, train_only
 from fedbm.models.pixels import Normalise
 from fedbm.options import TrainOptions
-from fedbm.seeds import torch_rng
+from fedbm.seeds import seeded_modules, torch_rng
 
 CHUNK = 64  # steps whose random draws are made at once: bounds their memory, part of the definition of the stream
-OPTIMIZER = "optimizer."  # prefix of kept optimiser state within a client's state
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,9 @@ def train_client(
     optimizers: dict[int, tuple[torch.optim.Optimizer, list[tuple[str, nn.Parameter]]]] = {}
     sums: dict[str, Tensor] = {}
     total = 0
-    with computing(data.labels.device, train.precision):
+    # a body of the user's own may draw from torch's generator (dropout): then from this client's stream
+    stream = seeded_modules(task.seed, "client", round_, facts.client, "modules")
+    with stream, computing(data.labels.device, train.precision):
         for chunk in schedule(method, task, train, round_, facts):
             if chunk.phase not in optimizers:
                 trained = train_only(model, chunk.train)

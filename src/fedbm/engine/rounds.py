@@ -17,15 +17,17 @@ import torch
 from torch import nn
 
 from fedbm.engine.checkpoint import ClientStates, Progress, best_path, save_checkpoint, save_tensors
-from fedbm.engine.cohort import Cohort
+from fedbm.engine.cohort import Cohort, flaw_of
 from fedbm.engine.device import computing
 from fedbm.engine.evaluate import global_score, personal_score
 from fedbm.engine.local import Samples, learning_rate
+from fedbm.engine.records import RunFolder
 from fedbm.errors import FedBMError
 from fedbm.methods.base import Method, State, Steps, Task
 from fedbm.options import TrainOptions
-from fedbm.results.records import RunFolder
 from fedbm.seeds import numpy_rng
+
+MOST_EMPTY_ROUNDS = 10  # without one usable update; then something is wrong for good
 
 
 @dataclass(frozen=True)
@@ -99,18 +101,25 @@ class Federation:
                 dropped.append({"client": upload.client, "why": answer.flaw})
             yield Event(round_, "train", len(clients) + len(dropped), len(selected), upload.losses)
         clock.lap("train")
-        if not clients:
+        self.progress.empty_rounds = 0 if clients else self.progress.empty_rounds + 1
+        if self.progress.empty_rounds == MOST_EMPTY_ROUNDS:
+            last = dropped[-1]
             raise FedBMError(
-                f"round {round_}: no client sent a usable update ({dropped[0]['why']}); a lower lr may help"
+                f"round {round_}: in {MOST_EMPTY_ROUNDS} rounds running no client sent a usable update (client "
+                f"{last['client']}: {last['why']}); a lower lr may help"
             )
         yield Event(round_, "aggregate")
-        try:
-            folding.send(None)
-        except StopIteration as folded:
-            self.server = folded.value
+        if clients:
+            try:
+                folding.send(None)
+            except StopIteration as folded:
+                self.server = folded.value
         clock.lap("aggregate")
         with self._computing():
-            self.server, server_losses = method.afterwards(self.server, self.model, self.task, round_, self.steps)
+            after, server_losses = method.afterwards(self.server, self.model, self.task, round_, self.steps)
+        if (flaw := flaw_of(after)) is not None:
+            raise FedBMError(f"round {round_}: the server's own training failed, {flaw}; a lower generator_lr may help")
+        self.server = after
         clock.lap("generator")
         evaluation = None
         if round_ % train.evaluate_every == 0 or round_ == train.rounds:
@@ -150,7 +159,7 @@ class Federation:
 
     def _evaluate(self, round_: int) -> dict[str, Any]:
         """Score the global states; keep the evaluation if it is the best so far on validation."""
-        clients = self.states
+        clients = self.states.without_optimizers()
         scores = global_score(self.method, self.model, self.server, clients, self.sets)
         evaluation: dict[str, Any] = {
             "round": round_,
@@ -165,7 +174,9 @@ class Federation:
         if self.progress.best is None or selection_score(evaluation) > selection_score(self.progress.best):
             self.progress.best = evaluation
             several = list(islice(self.method.global_states(self.server, clients), 2))
-            best = several[0] if len(several) == 1 else self.server
+            # one common state is saved; a client's own model never is
+            common = len(several) == 1 and not (self.method.personalises and len(clients) == 1)
+            best = several[0] if common else self.server
             save_tensors(best_path(self.folder.path, round_), best, {"run": self.run_id, "round": round_})
         return evaluation
 

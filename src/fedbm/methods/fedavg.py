@@ -93,7 +93,8 @@ class FedAvg:
         pass
 
     def finish(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
-        return copy_state(model, self.phases(1)[-1].train), {}
+        trained = {part for phase in self.phases(1) for part in phase.train}
+        return copy_state(model, tuple(trained)), {}
 
     def fold(self, server: State, clients: int) -> Folding:
         average = Average()

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from fedbm.methods.base import Batch, Facts, OwnData, Part, Phase, State, Task
 from fedbm.methods.fedavg import FedAvg
 from fedbm.methods.priors import ABSENT, Absent, log_prior
-from fedbm.models.heads import Classifier, LinearHead, feature_dim
+from fedbm.models.heads import Classifier, CrossEntropyHead, feature_dim
 from fedbm.options import option
 from fedbm.seeds import seeded_modules, torch_rng
 
@@ -77,13 +77,13 @@ def simplex_frame(classes: int, rng: torch.Generator) -> Tensor:
     return frame.float()
 
 
-class FrameHead(LinearHead):
+class FrameHead(CrossEntropyHead):
     """gᵀV for g = norm(features); β is learnt beside it and used in the loss alone."""
 
     frame: Tensor
 
     def __init__(self, frame: Tensor) -> None:
-        nn.Module.__init__(self)
+        super().__init__()
         self.register_buffer("frame", frame)
         self.scale = nn.Parameter(torch.ones(()))
 

@@ -24,7 +24,7 @@ from fedbm.methods.average import Average
 from fedbm.methods.base import Facts, Folding, OwnData, State, Task
 from fedbm.methods.fedavg import FedAvg
 from fedbm.methods.prototypes import class_means
-from fedbm.models.heads import Classifier, LinearHead, feature_dim
+from fedbm.models.heads import Classifier, CrossEntropyHead, feature_dim
 from fedbm.options import option
 from fedbm.seeds import torch_rng
 
@@ -73,11 +73,13 @@ class FedNH(FedAvg):
         return {**server, **average.result(), "head.weight": new}
 
 
-class CosineHead(LinearHead):
+class CosineHead(CrossEntropyHead):
     """s · cos(f, W_k): fixed rows, one learnable scale."""
 
+    weight: Tensor
+
     def __init__(self, weight: Tensor) -> None:
-        nn.Module.__init__(self)
+        super().__init__()
         self.register_buffer("weight", weight)
         self.scale = nn.Parameter(torch.tensor(20.0))
 

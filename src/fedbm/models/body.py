@@ -15,7 +15,7 @@ from fedbm.options import ModelOptions
 
 def resnet_factory(options: ModelOptions, channels: int) -> Callable[[], nn.Module]:
     """A function that builds the body the options describe; its random weights come from the caller's stream."""
-    weights = read_weights(Path(options.init)) if options.init else None
+    weights = read_weights(Path(options.init).expanduser()) if options.init else None
 
     def make() -> nn.Module:
         body = ResNet18(channels, options.width, options.stem, options.norm)

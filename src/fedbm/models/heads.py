@@ -58,17 +58,21 @@ class ConceptHead(nn.Module):
             return concept_loss(h, labels, self.mean, self.variance, self.temperature)
 
 
-class LinearHead(nn.Linear):
-    """W x + b with cross-entropy: the ordinary trained classifier, with the same two calls as ConceptHead."""
+class CrossEntropyHead(nn.Module):
+    """A classifier trained by cross-entropy, with the same two calls as ConceptHead."""
 
     def loss(self, features: Tensor, labels: Tensor) -> dict[str, Tensor]:
         return {"cross_entropy": F.cross_entropy(self(features), labels)}
 
 
+class LinearHead(CrossEntropyHead, nn.Linear):
+    """W x + b: the ordinary trained classifier."""
+
+
 class Classifier(nn.Module):
     """head(project(body(x))): the shape of every method's model. State names begin with the parts' names."""
 
-    def __init__(self, body: nn.Module, head: ConceptHead | LinearHead, project: nn.Module | None = None) -> None:
+    def __init__(self, body: nn.Module, head: ConceptHead | CrossEntropyHead, project: nn.Module | None = None) -> None:
         super().__init__()
         self.body = body
         if project is not None:

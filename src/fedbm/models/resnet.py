@@ -74,5 +74,7 @@ def _stage(inside: int, outside: int, stride: int, norm: Literal["batch", "group
 
 
 def _norm(norm: Literal["batch", "group"], channels: int) -> nn.Module:
-    # at least two channels share a group, at most 32 groups
-    return nn.BatchNorm2d(channels) if norm == "batch" else nn.GroupNorm(math.gcd(32, channels // 2), channels)
+    if norm == "batch":
+        return nn.BatchNorm2d(channels)
+    groups = math.gcd(32, channels // 2) if channels % 2 == 0 else 1  # at least two channels share a group
+    return nn.GroupNorm(groups, channels)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedbm.engine.records import FORMAT, read_rounds
 from fedbm.errors import FedBMError
 from fedbm.files import read_json
-from fedbm.results.records import FORMAT, read_rounds
 
 
 @dataclass(frozen=True)

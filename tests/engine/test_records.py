@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fedbm.engine.records import RunFolder, finite, read_rounds
 from fedbm.errors import FedBMError
-from fedbm.results.records import RunFolder, finite, read_rounds
 from fedbm.results.runs import read_rounds as as_the_report_reads
 
 
