@@ -278,3 +278,10 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         read_toml(tmp_path / "expriment.toml")
     with pytest.raises(FedBMError, match="cannot read .*: Is a directory"):
         read_toml(tmp_path)
+
+
+def test_what_depends_on_beta_is_recommended_at_that_beta_alone() -> None:
+    recommends = {"temperature": {0.05: 17.5, 0.1: 7.5}, "rounds": 200}
+    found = [recommend(make_config(nest({"beta": beta})), recommends) for beta in (0.05, 0.1, 0.3)]
+    assert [config.method.temperature for config in found] == [17.5, 7.5, FedBM().temperature]
+    assert [config.train.rounds for config in found] == [200] * 3

@@ -156,8 +156,15 @@ def read_toml(path: Path) -> dict[str, dict[str, Any]]:
     return values
 
 
+def at_beta(recommends: Mapping[str, Any], beta: float) -> dict[str, Any]:
+    """Recommendations with those that depend on β decided; at a β they do not name they say nothing."""
+    decided = {k: v.get(beta) if isinstance(v, Mapping) else v for k, v in recommends.items()}
+    return {k: v for k, v in decided.items() if v is not None}
+
+
 def recommend(config: Config, recommends: Mapping[str, Any]) -> Config:
     """*config* with the data set's recommendations for the keys the user did not give."""
+    recommends = at_beta(recommends, config.data.beta)
     parts: dict[str, Any] = {}
     for section in ("data", "model", "method", "train"):
         options = getattr(config, section)

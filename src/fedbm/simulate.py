@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedbm.config import Config, find_method, keys, make_config, method_label, method_values, nest, to_toml
+from fedbm.config import Config, at_beta, find_method, keys, make_config, method_label, method_values, nest, to_toml
 from fedbm.data.partition import Partition
 from fedbm.data.store import Dataset
 from fedbm.engine.checkpoint import (
@@ -236,7 +236,7 @@ def finish(plan: Plan, federation: Federation) -> None:
     summary = {
         "format": FORMAT,
         "id": plan.id,
-        "label": method_label(method, plan.dataset.recommends),
+        "label": method_label(method, at_beta(plan.dataset.recommends, config.data.beta)),
         "method": method.name,
         "data": plan.dataset.name,
         "seed": config.train.seed,

@@ -91,7 +91,14 @@ KVASIR = Entry(
     licence="research and education only",
     citation="Pogorelov et al., Kvasir: a multi-class image dataset, ACM Multimedia Systems, 2017",
     origin="the Kvasir data set (version 2: 8,000 images) of Simula, one folder per finding",
-    recommends={"clients": 10, "epochs": 2, "rounds": 200, "pseudo_batch": 32, "temperature": 12.5},
+    recommends={
+        "clients": 10,
+        "epochs": 2,
+        "rounds": 200,
+        "pseudo_batch": 32,
+        "temperature": {0.05: 12.5, 0.1: 7.5},
+        "lambda_dis": {0.05: 1.0, 0.1: 0.1},
+    },
 )
 
 OCT_C8 = Entry(
@@ -111,7 +118,13 @@ OCT_C8 = Entry(
     licence="as stated on its Kaggle page",
     citation="Naren, Retinal OCT Image Classification - C8, Kaggle, 2021",
     origin="the Retinal OCT C8 data set of Kaggle, folders train, val and test with one folder per class",
-    recommends={"clients": 12, "epochs": 2, "rounds": 200, "pseudo_batch": 16, "temperature": 17.5},
+    recommends={
+        "clients": 12,
+        "epochs": 2,
+        "rounds": 200,
+        "pseudo_batch": 16,
+        "temperature": {0.05: 17.5, 0.1: 12.5},
+    },
 )
 
 FEMNIST = Entry(

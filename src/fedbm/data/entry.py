@@ -9,6 +9,10 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
+# a configuration key's value, or one for each β it depends on
+Recommends = Mapping[str, int | float | str | Mapping[float, int | float]]
+
+
 @dataclass(frozen=True)
 class Entry:
     """One data set. Prompts are built from *modality* and the concept texts; *recommends* holds the
@@ -28,4 +32,4 @@ class Entry:
     hflip: bool = True
     vflip: bool = True
     by_classes: bool = True  # images with these classes are taken for this data set; otherwise its file must say so
-    recommends: Mapping[str, int | float | str] = field(default_factory=dict)
+    recommends: Recommends = field(default_factory=dict)

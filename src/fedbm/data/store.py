@@ -15,7 +15,7 @@ from fedbm.data import sources
 from fedbm.data.catalog import CATALOG, entry_for_classes, find
 from fedbm.data.decode import BadFiles, Progress, read
 from fedbm.data.download import downloaded
-from fedbm.data.entry import Entry
+from fedbm.data.entry import Entry, Recommends
 from fedbm.data.listing import Source
 from fedbm.data.metadata import join
 from fedbm.data.prepared import FORMAT, Made, open_or_build
@@ -41,7 +41,7 @@ class Dataset:
     std: tuple[float, ...]
     hflip: bool
     vflip: bool
-    recommends: Mapping[str, int | float | str]
+    recommends: Recommends
     checksum: str
     notes: tuple[str, ...]
     ids: NDArray[np.str_] = field(default_factory=lambda: np.array([], dtype=np.str_))  # what each sample is called
@@ -239,7 +239,7 @@ def _concept_texts(entry: Entry, given: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(given.get(name, text) for name, text in entry.classes.items())
 
 
-def _recommends(entry: Entry, columns: Mapping[str, object]) -> Mapping[str, int | float | str]:
+def _recommends(entry: Entry, columns: Mapping[str, object]) -> Recommends:
     """The entry's recommendations, less a partition by a column that these samples do not have."""
     if entry.recommends.get("partition_column") in (None, *columns):
         return entry.recommends

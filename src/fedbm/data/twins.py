@@ -66,7 +66,7 @@ def close_hashes(hashes: NDArray[np.uint64], most: int, most_pairs: int = MOST_P
 
     Cut into most + 1 bands, two such hashes agree in one band at least. So in each band only equal ones are compared:
     sorted by the band, those that are 1, 2, 3 … places apart, until none that far apart is equal, or until the band has
-    given *most_pairs* or cost too much: then small groups of equal ones are through, and only the largest are cut short.
+    given *most_pairs* or cost too much: then small groups of equal ones are through, and only large ones are cut.
     """
     edges = [64 * band // (most + 1) for band in range(most + 2)]
     masks = [np.uint64((1 << high) - (1 << low)) for low, high in pairwise(edges)]
