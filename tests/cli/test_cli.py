@@ -243,6 +243,19 @@ def test_compare(fedbm: Command, tiny: dict[str, Any], tmp_path: Path, monkeypat
     assert "1 of 1 runs are finished already" in out
 
 
+def test_one_failed_run_does_not_stop_a_comparison(fedbm: Command, tiny: dict[str, Any], tmp_path: Path) -> None:
+    """Two real processes: FedProx's pull is so strong that it diverges, FedAvg ends well and has its row."""
+    shared = {key: value for key, value in tiny.items() if key not in ("method", "rounds")}
+    words = ["compare", *flags({**shared, "rounds": 1}), "--out", tmp_path, "--to", tmp_path / "page.html"]
+    words += ["--methods", "fedavg,fedprox", "--mu", "1e30", "--nonfinite", "stop", "--seeds", 1]
+    status, out, err = fedbm(*words)
+    assert status == 2
+    assert "failed: fedprox, β" in out
+    assert "FedAvg" in out.partition("test scores in %")[2]
+    assert err.startswith("fedbm: 1 of 2 runs failed; the first is fedprox, β")
+    assert (tmp_path / "page.html").exists()
+
+
 @pytest.mark.usefixtures("small_demo")
 def test_a_failing_demo(fedbm: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(configs: Sequence[Config], processes: int) -> Iterator[tuple[int, Event]]:

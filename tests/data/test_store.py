@@ -277,7 +277,7 @@ def test_known_classes_bring_what_the_catalogue_knows(tmp_path, cache) -> None:
     assert data.name == "oct-c8"
     assert data.concepts[4] == "diabetic retinopathy"
     assert (data.modality, data.mean, data.std) == ("OCT", entry.mean, entry.std)
-    assert data.recommends["temperature"] == 17.5
+    assert data.recommends["temperature"] == {0.05: 17.5, 0.1: 12.5}
     assert data.notes[0] == (
         "retina has the classes of oct-c8 and is taken for it: its concepts, modality, colour statistics, flips and "
         "recommended settings are used"

@@ -115,6 +115,11 @@ def test_outputs_that_are_not_finite_are_never_a_score(tmp_path):
         simulate(tmp_path, lr=1e30, rounds=12)
 
 
+def test_one_sample_that_cannot_be_normalised_is_a_sentence(tmp_path):
+    with pytest.raises(fedbm.FedBMError, match="BatchNorm cannot normalise one value: use a larger batch"):
+        simulate(tmp_path, batch=1, rounds=1)
+
+
 def test_dropout_draws_from_the_clients_stream(tmp_path):
     def body():
         return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(256, 8), torch.nn.Dropout(0.5), torch.nn.ReLU())
