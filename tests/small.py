@@ -33,13 +33,12 @@ def concepts(classes: int = 3, prompts: int = 4, dim: int = 5) -> ConceptDistrib
     return ConceptDistribution.fit(names, names, embeddings, {"encoder": "made up"})
 
 
-def task(classes: int = 3, clients: int = 4, seed: int = 0, make_body=TinyBody, size: int = 16, **more) -> Task:
+def task(classes: int = 3, seed: int = 0, make_body=TinyBody, size: int = 16, **more) -> Task:
     return Task(
         classes=tuple(f"class {k}" for k in range(classes)),
         shape=(1, size, size),
         mean=(0.5,),
         std=(0.25,),
-        clients=clients,
         seed=seed,
         make_body=make_body,
         concepts=concepts(classes),
@@ -63,13 +62,12 @@ def samples(vectors, labels, dtype=torch.float64, scale: float = 1.0) -> Samples
     return Samples(images, torch.tensor(labels), torch.arange(len(labels)), normalise)
 
 
-def linear_task(features: int, classes: int, clients: int, seed: int = 0) -> Task:
+def linear_task(features: int, classes: int, seed: int = 0) -> Task:
     return Task(
         classes=tuple(map(str, range(classes))),
         shape=(1, 1, features),
         mean=(0.0,),
         std=(1 / 255,),
-        clients=clients,
         seed=seed,
         make_body=lambda: Pixels(features),
         concepts=concepts(classes),

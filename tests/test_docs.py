@@ -126,7 +126,7 @@ def test_sizes_in_the_overview() -> None:
     classes = tuple(f"class {k}" for k in range(8))
     embeddings = torch.randn(8, 24, 384, generator=torch.Generator().manual_seed(0))
     concepts = fedbm.ConceptDistribution.fit(classes, classes, embeddings, {})
-    task = Task(classes, (3, 128, 128), (0.5,) * 3, (0.5,) * 3, 10, 0, fedbm.ResNet18, concepts)
+    task = Task(classes, (3, 128, 128), (0.5,) * 3, (0.5,) * 3, 0, fedbm.ResNet18, concepts)
     facts = Facts(0, 3, (1, 1, 1, 0, 0, 0, 0, 0))
     found: dict[str, list[list[int]]] = {}
     for name, kind in METHODS.items():

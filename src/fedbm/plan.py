@@ -91,7 +91,6 @@ def make_plan(
         shape=dataset.shape,
         mean=dataset.mean,
         std=dataset.std,
-        clients=len(partition.clients),
         seed=config.train.seed,
         make_body=make_body or resnet_factory(config.model, dataset.shape[0]),
         concepts=concepts,

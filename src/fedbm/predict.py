@@ -82,7 +82,6 @@ def load_model(run: str | Path, device: str = "auto", make_body: Any = None, met
         shape=tuple(notes["shape"]),
         mean=tuple(notes["mean"]),
         std=tuple(notes["std"]),
-        clients=config.data.clients,
         seed=config.train.seed,
         make_body=make_body or resnet_factory(_without_init(config.model), notes["shape"][0]),
         concepts=ConceptDistribution.load(saved) if saved.exists() else None,

@@ -37,7 +37,7 @@ def played(method, train, dtype, folder, captured, slots=2):
     labels = torch.cat([own.labels for own in data]).cuda()
     starts = torch.tensor([0, *[len(own.labels) for own in data]]).cumsum(0)
     clients = [torch.arange(starts[i], starts[i + 1]).cuda() for i in range(CLIENTS)]
-    setting = task(clients=CLIENTS, make_body=TinyBody, size=SIZE)
+    setting = task(make_body=TinyBody, size=SIZE)
     model = method.model(setting).to("cuda", dtype)
     server, progress = method.server_init(model), Progress()
     states = ClientStates(folder, "cuda", progress.client_rounds)

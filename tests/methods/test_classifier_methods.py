@@ -151,7 +151,7 @@ def test_fednh_starts_with_orthonormal_rows_and_scale_20():
     features = torch.tensor([[3.0, 0, 0, 0, 0, 0]])
     assert torch.allclose(head(features), 20 * head.weight[:, 0][None], atol=1e-5)
     with pytest.raises(FedBMError, match="needs as many features as classes; the body has 2, not 3"):
-        FedNH().model(linear_task(2, 3, 2))
+        FedNH().model(linear_task(2, 3))
 
 
 def test_fednh_update_by_hand():
@@ -192,7 +192,7 @@ def test_fednh_uploads_counts_times_unit_means_and_no_classifier():
 
 def test_fedproto_loss_by_hand():
     method = FedProto(lambda_proto=2.0)
-    model = method.model(linear_task(2, 2, 2))
+    model = method.model(linear_task(2, 2))
     load_state(model, {"prototypes.value": torch.tensor([[1.0, 1.0], [0.0, 0.0]])})
     model.prototypes.known[0] = True
     batch = Batch(torch.tensor([[3.0, 1.0], [5.0, 5.0]]).view(2, 1, 1, 2), torch.tensor([0, 1]))
@@ -218,7 +218,7 @@ def test_fedproto_prototypes_by_hand():
 
 def test_fedproto_predicts_the_nearest_known_prototype():
     method = FedProto()
-    model = method.model(linear_task(2, 3, 2))
+    model = method.model(linear_task(2, 3))
     model.prototypes.value.copy_(torch.tensor([[0.0, 0.0], [4.0, 0.0], [1.0, 1.0]]))
     model.prototypes.known.copy_(torch.tensor([True, True, False]))
     images = torch.tensor([[1.0, 1.0], [3.0, 0.0]]).view(2, 1, 1, 2)
@@ -275,8 +275,8 @@ def test_fedetf_loss_by_hand_and_frozen_frame():
 def test_central_is_one_client_at_ratio_one_with_kept_optimiser():
     data = samples([[i % 7, i % 5] for i in range(12)], [i % 3 for i in range(12)])
     train = TrainOptions(batch=4, epochs=2, keep_optimizer=True, ratio=1.0)
-    one, _, _ = play(FedAvg(), linear_task(2, 3, 1), train, [data], rounds=3)
-    all_in_one, _, _ = play(Central(), linear_task(2, 3, 1), train, [data], rounds=3)
+    one, _, _ = play(FedAvg(), linear_task(2, 3), train, [data], rounds=3)
+    all_in_one, _, _ = play(Central(), linear_task(2, 3), train, [data], rounds=3)
     assert all(torch.equal(one[name], all_in_one[name]) for name in one)
 
 

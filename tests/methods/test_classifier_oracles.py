@@ -32,7 +32,7 @@ class Linear(nn.Module):
 
 
 def setting():
-    task = linear_task(2, 2, 2)
+    task = linear_task(2, 2)
     return type(task)(**{**vars(task), "make_body": Linear})
 
 

@@ -61,7 +61,7 @@ def optimum(clients):
 
 def distance(method, clients, optimum, rounds, ratio, steps=10, lr=0.3):
     train = TrainOptions(batch=EACH, epochs=steps, lr=lr, lr_decay=1.0, momentum=0.0, weight_decay=0.0)
-    server, _, _ = play(with_ridge(method), linear_task(3, 3, CLIENTS), train, clients, rounds, ratio)
+    server, _, _ = play(with_ridge(method), linear_task(3, 3), train, clients, rounds, ratio)
     found = torch.cat([server["head.weight"].flatten(), server["head.bias"]])
     return float((found - optimum).norm())
 

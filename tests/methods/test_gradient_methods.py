@@ -34,11 +34,11 @@ def local(start, x, y, extra):
 
 
 def run(method):
-    model = method.model(linear_task(1, 2, 2))
+    model = method.model(linear_task(1, 2))
     torch.nn.init.zeros_(model.head.weight)
     torch.nn.init.zeros_(model.head.bias)
     data = [samples([[int(x)]] * n, [y] * n) for x, y, n in CLIENTS]
-    server, states, _ = play(method, linear_task(1, 2, 2), TRAIN, data, ROUNDS, model=model)
+    server, states, _ = play(method, linear_task(1, 2), TRAIN, data, ROUNDS, model=model)
     assert torch.allclose(server["head.weight"][0], -server["head.weight"][1])
     return (float(server["head.weight"][0, 0]), float(server["head.bias"][0])), server, states
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fedbm.engine.checkpoint import ClientStates, Progress
 from fedbm.engine.cohort import Answer, LocalCohort
 from fedbm.engine.device import computing
-from fedbm.engine.local import CHUNK, Chunk, Samples, saved_optimizer, schedule, without_optimizer
+from fedbm.engine.local import CHUNK, Chunk, Samples, descend, saved_optimizer, schedule, without_optimizer
 from fedbm.methods.base import Batch, Facts, Method, Part, State, Task, Upload, train_only
 from fedbm.options import TrainOptions
 
@@ -44,13 +44,9 @@ class CapturedStep:
         self.sums: dict[str, Tensor] = {}
 
         def step() -> None:
-            terms = loss({name: value.index_select(0, self._next)[0] for name, value in self._rows.items()})
-            optimizer.zero_grad(set_to_none=True)
-            torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
-            adjust()
-            optimizer.step()
-            for name, term in terms.items():
-                self.sums.setdefault(name, torch.zeros_like(term.detach())).add_(term.detach())
+            row = {name: value.index_select(0, self._next)[0] for name, value in self._rows.items()}
+            for name, term in descend(loss(row), optimizer, adjust).items():
+                self.sums.setdefault(name, torch.zeros_like(term)).add_(term)
             self._next.add_(1)
 
         for _ in range(WARM_UP):

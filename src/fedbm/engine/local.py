@@ -159,11 +159,17 @@ def train_client(
 def train_step(
     method: Method, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, context: State
 ) -> dict[str, Tensor]:
-    """Forward, backward, adjust, step; the loss terms, detached."""
-    terms = method.loss(model, batch, context)
-    optimizer.zero_grad()
+    """One local step of the method; the loss terms, detached."""
+    return descend(method.loss(model, batch, context), optimizer, lambda: method.adjust(model, context))
+
+
+def descend(
+    terms: dict[str, Tensor], optimizer: torch.optim.Optimizer, adjust: Callable[[], None] = lambda: None
+) -> dict[str, Tensor]:
+    """Backward on the sum of the terms, adjust the gradients, step; the terms, detached. Every engine's step."""
+    optimizer.zero_grad(set_to_none=True)
     torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
-    method.adjust(model, context)
+    adjust()
     optimizer.step()
     return {name: term.detach() for name, term in terms.items()}
 
@@ -182,12 +188,9 @@ def plain_steps(
     count = len(next(iter(rows.values())))
     sums: dict[str, Tensor] = {}
     for row in range(count):
-        terms = loss({key: value[row] for key, value in rows.items()})
-        stepper.zero_grad()
-        torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
-        stepper.step()
+        terms = descend(loss({key: value[row] for key, value in rows.items()}), stepper)
         for key, term in terms.items():
-            sums[key] = sums[key] + term.detach() if key in sums else term.detach()
+            sums[key] = sums[key] + term if key in sums else term
     return {key: float(total) / count for key, total in sums.items()}
 
 

@@ -42,7 +42,6 @@ class Task:
     shape: tuple[int, int, int]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    clients: int
     seed: int
     make_body: Callable[[], nn.Module]
     concepts: ConceptDistribution | None = None
