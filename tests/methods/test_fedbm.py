@@ -18,8 +18,11 @@ FACTS = Facts(0, 8, (4, 4, 0))
 def batch(method, model, received=None, n=5):
     rng = torch.Generator().manual_seed(5)
     images, labels = torch.rand(n, 1, 16, 16, generator=rng), torch.randint(0, 3, (n,), generator=rng)
-    draws = method.draws(model, task(), received or {}, 2, torch_rng(0, "draws"))
-    return Batch(images, labels, {name: value[1] for name, value in draws.items()})
+    like = model.body.conv.weight
+    draws = placed(method.draws(model, task(), received or {}, 2, torch_rng(0, "draws")), like)
+    with torch.no_grad():
+        draws |= method.precompute(model, draws, {})
+    return Batch(images.to(like.dtype), labels, {name: value[1] for name, value in draws.items()})
 
 
 def after_training(method):
@@ -126,7 +129,6 @@ def test_gradients_of_local_and_generator_loss(classifier, condition):
     model = method.model(task()).double()
     received = {**received_by_client(method, method.server_init(model)), "generator_round": torch.tensor(5)}
     step = batch(method, model, received, n=3)
-    step = Batch(step.images.double(), step.labels, placed(step.draws, model.body.conv.weight))
     parts = method.phases(1)[0].train
     for parts_, loss in (
         (parts, lambda: sum(method.loss(model, step, {}).values())),

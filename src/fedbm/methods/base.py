@@ -5,6 +5,7 @@ One round, as every engine plays it:
     parts(server, round)                       what a client must hold; sent when its version is new to the client
     begin(model, received, client, facts)      a client takes the model; fixed-shape tensors it needs → context
     phases, draws, loss, adjust                local training: what is trained, on which random numbers, for what
+    precompute                                 what of the coming steps does not depend on what is trained
     finish(model, own data, context, facts)    → upload, new client state
     fold(server, N)                            uploads, one by one → new server state
     afterwards(server, model, task, round)     the server's own training (a generator)
@@ -113,7 +114,8 @@ class Steps(Protocol):
     """Train *parts* of *model* for as many steps as *draws* has rows, in a plain loop or captured: the engine's choice.
 
     *loss* gets one row of the draws and returns terms whose sum is minimised; *optimizer* makes a fresh one, told
-    whether it must be capturable. The mean of each term over the steps is returned.
+    whether it must be capturable. The mean of each term over the steps is returned, as a tensor that may still be on
+    its way.
     """
 
     def __call__(
@@ -123,7 +125,7 @@ class Steps(Protocol):
         loss: Callable[[State], dict[str, Tensor]],
         optimizer: Callable[[list[nn.Parameter], bool], torch.optim.Optimizer],
         draws: State,
-    ) -> dict[str, float]: ...
+    ) -> dict[str, Tensor]: ...
 
 
 @runtime_checkable
@@ -166,6 +168,14 @@ class Method(Protocol):
         """Everything random in the next *steps* local steps, as CPU tensors whose first dimension is the step."""
         ...
 
+    def precompute(self, model: nn.Module, draws: State, context: State) -> State:
+        """The draws of some steps → what those steps read of them, first dimension still the step; no gradients.
+
+        For what does not depend on the trained parts, such as images of a frozen generator: an engine may do it for
+        one step or for many at once, and beside the training.
+        """
+        ...
+
     def loss(self, model: nn.Module, batch: Batch, context: State) -> dict[str, Tensor]:
         """The terms of one step's loss; their sum is minimised, each is recorded."""
         ...
@@ -184,7 +194,7 @@ class Method(Protocol):
 
     def afterwards(
         self, server: State, model: nn.Module, task: Task, round_: int, steps: Steps
-    ) -> tuple[State, dict[str, float]]:
+    ) -> tuple[State, dict[str, Tensor]]:
         """The server's own training after a round, by *steps*: the new server state and its mean losses."""
         ...
 

@@ -85,6 +85,9 @@ class FedAvg:
     def draws(self, model: nn.Module, task: Task, received: State, steps: int, rng: torch.Generator) -> State:
         return {}
 
+    def precompute(self, model: nn.Module, draws: State, context: State) -> State:
+        return draws
+
     def loss(self, model: nn.Module, batch: Batch, context: State) -> dict[str, Tensor]:
         assert isinstance(model, Classifier)
         return model.loss(batch.images, batch.labels)
@@ -107,7 +110,7 @@ class FedAvg:
 
     def afterwards(
         self, server: State, model: nn.Module, task: Task, round_: int, steps: Steps
-    ) -> tuple[State, dict[str, float]]:
+    ) -> tuple[State, dict[str, Tensor]]:
         return server, {}
 
     def global_states(self, server: State, clients: Mapping[int, State]) -> Iterator[State]:

@@ -91,18 +91,26 @@ class FedBM(FedAvg):
         assert isinstance(model, FedBMModel)
         return model.draw_pseudo(steps, self.pseudo_batch, rng)
 
+    def precompute(self, model: nn.Module, draws: State, context: State) -> State:
+        """The generated images of all these steps: the generator is frozen while a client trains."""
+        if not draws:
+            return draws
+        assert isinstance(model, FedBMModel)
+        crops = {name: draws[name] for name in ("pseudo.rows", "pseudo.columns")}
+        labels = draws["pseudo.labels"]
+        images, _ = model.generate({name: value.flatten(0, 1) for name, value in draws.items() if name not in crops})
+        return {"pseudo.labels": labels, "pseudo.images": images.view(*labels.shape, *images.shape[1:]), **crops}
+
     def loss(self, model: nn.Module, batch: Batch, context: State) -> dict[str, Tensor]:
         assert isinstance(model, FedBMModel)
         if not batch.draws:
             return model.loss(batch.images, batch.labels)
-        with torch.no_grad():
-            pseudo = model.look(model.generate(batch.draws)[0], batch.draws)
-        images = torch.cat([batch.images, pseudo])
+        images = torch.cat([batch.images, model.look(batch.draws["pseudo.images"], batch.draws)])
         return model.loss(images, torch.cat([batch.labels, batch.draws["pseudo.labels"]]))
 
     def afterwards(
         self, server: State, model: nn.Module, task: Task, round_: int, steps: Steps
-    ) -> tuple[State, dict[str, float]]:
+    ) -> tuple[State, dict[str, Tensor]]:
         if not self.generator or round_ % self.generator_every:
             return server, {}
         assert isinstance(model, FedBMModel)
@@ -111,7 +119,7 @@ class FedBM(FedAvg):
         trained = {name: value.clone() for name, value in model.state_dict().items() if name.startswith("generator.")}
         return {**server, **trained, "generator_round": torch.full_like(server["generator_round"], round_)}, losses
 
-    def train_generator(self, model: FedBMModel, rng: torch.Generator, steps: Steps) -> dict[str, float]:
+    def train_generator(self, model: FedBMModel, rng: torch.Generator, steps: Steps) -> dict[str, Tensor]:
         """generator_steps of Adam with fresh state against the model as it is; the mean of each term."""
 
         def adam(parameters: list[nn.Parameter], capturable: bool) -> torch.optim.Optimizer:

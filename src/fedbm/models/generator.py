@@ -13,6 +13,16 @@ from torch import Tensor, nn
 from fedbm.errors import FedBMError
 
 
+class Doubled(nn.Module):
+    """Every pixel four times: [B,C,h,w] → [B,C,2h,2w]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        # not interpolate(): under autocast it leaves bf16, and compiled its gradient is scattered, not summed
+        batch, channels, height, width = x.shape
+        wide = x[:, :, :, None, :, None].expand(batch, channels, height, 2, width, 2)
+        return wide.reshape(batch, channels, 2 * height, 2 * width)
+
+
 class Generator(nn.Module):
     """Images of any size that is a multiple of 4 from 16 up.
 
@@ -31,7 +41,7 @@ class Generator(nn.Module):
         layers: list[nn.Module] = []
         for index, (inside, outside) in enumerate(zip([width, *widths], widths, strict=False)):
             if index:
-                layers.append(nn.Upsample(scale_factor=2, mode="nearest"))
+                layers.append(Doubled())
             layers += [
                 nn.Conv2d(inside, outside, 3, padding=1, bias=False),  # BatchNorm takes a bias out again
                 nn.BatchNorm2d(outside),
