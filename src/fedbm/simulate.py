@@ -6,7 +6,7 @@ simulate(data, partition, method="fedbm", rounds=20, …) → RunView
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from fedbm.engine.checkpoint import (
     save_tensors,
 )
 from fedbm.engine.cohort import LocalCohort
-from fedbm.engine.device import arithmetic, enough_memory, find_device
+from fedbm.engine.device import arithmetic, enough_memory, find_device, own_stream, placed_once
 from fedbm.engine.environment import environment
 from fedbm.engine.graphs import CapturedCohort, CapturedSteps
 from fedbm.engine.local import Samples, plain_steps
@@ -36,7 +36,7 @@ from fedbm.engine.rounds import Event, Federation
 from fedbm.errors import FedBMError
 from fedbm.files import write_json, write_text
 from fedbm.methods import METHODS
-from fedbm.methods.base import Method, load_state
+from fedbm.methods.base import Method, Steps, load_state
 from fedbm.options import DEALING
 from fedbm.plan import Plan, make_plan
 from fedbm.results.generated import COLUMNS
@@ -114,11 +114,34 @@ def run_path(plan: Plan) -> Path:
 
 def run(plan: Plan) -> Iterator[Event]:
     """Play what is left of the plan's rounds, then write summary, model and pictures. A finished run is left alone."""
+    return (event for event in play(plan) if event is not None)
+
+
+def play(plan: Plan) -> Iterator[Event | None]:
+    """run(), yielding None as well wherever it only waits, so that several can go by turns in one process.
+
+    What is set for the whole process (threads, TF32, the current stream) is set while this run has its turn.
+    """
+    device = find_device(plan.config.engine.device)
+    stream = own_stream(device)
+    turns = _turns(plan, device)
+    try:
+        while True:
+            with arithmetic(plan.config.engine, plan.config.train.precision), stream:
+                try:
+                    event = next(turns)
+                except StopIteration:
+                    return
+            yield event
+    finally:
+        turns.close()
+
+
+def _turns(plan: Plan, device: torch.device) -> Generator[Event | None, None, None]:
     folder = RunFolder(run_path(plan))
     if folder.done:
         return
-    device = find_device(plan.config.engine.device)
-    with folder.held(), arithmetic(plan.config.engine, plan.config.train.precision), enough_memory(device):
+    with folder.held(), enough_memory(device):
         if folder.done:  # another process finished it since we looked
             return
         federation = assemble(plan, folder, device)
@@ -139,15 +162,33 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> Federation:
     server, progress = found
     folder.cut_after(progress.round)
     remove_unnamed(folder.path, progress)
-    images, labels = (torch.from_numpy(array).to(device) for array in (dataset.images, dataset.labels))
+    images, labels = (
+        placed_once(array, f"{dataset.checksum} {name}", device)
+        for name, array in (("images", dataset.images), ("labels", dataset.labels))
+    )
     states = ClientStates(folder.path / "clients", device, progress.client_rounds)
     own = [torch.from_numpy(indices).to(device) for indices in plan.partition.clients]
     if config.method.central:
         own = [torch.cat(own).sort().values]
     captured = is_captured(config, device)
+    notes: list[str] = []
     parts = (config.method, task, config.train, model, images, labels, own, states, progress)
-    cohort = CapturedCohort(*parts, config.engine.slots) if captured else LocalCohort(*parts)
     normalise = task.normalise().to(device)
+    cohort: LocalCohort
+    steps: Steps
+    if captured:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        normalise.memory_format = torch.channels_last
+        compile_ = config.engine.compile
+        cohort = captured_cohort = CapturedCohort(*parts, config.engine.slots, compile_, notes.append)
+        steps = CapturedSteps(captured_cohort.give_up_a_slot, compile_, notes.append)
+    else:
+        cohort, steps = LocalCohort(*parts), plain_steps
+        if device.type == "cuda" and config.engine.engine == "auto":
+            notes.append(
+                f"{config.method.name} is no method of this package, so its clients are trained in a plain loop; "
+                "engine = captured tries CUDA graphs"
+            )
     sets = {
         name: Samples(images, labels, torch.from_numpy(dataset.indices(name)).to(device), normalise)
         for name in ("val", "test")
@@ -164,8 +205,9 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> Federation:
         states=states,
         sets=sets,
         folder=folder,
-        steps=CapturedSteps() if captured else plain_steps,
+        steps=steps,
         checkpoint_every=config.engine.checkpoint_every,
+        notes=notes,
     )
 
 
@@ -174,7 +216,10 @@ def is_captured(config: Config, device: torch.device) -> bool:
     if config.engine.engine == "captured" and device.type != "cuda":
         raise FedBMError("engine = captured needs a CUDA device; use engine = reference or auto")
     known = METHODS.get(config.method.name) is type(config.method)
-    return config.engine.engine == "captured" or (config.engine.engine == "auto" and known and device.type == "cuda")
+    auto = config.engine.engine == "auto" and known and device.type == "cuda"
+    if config.engine.compile and not auto and config.engine.engine != "captured":
+        raise FedBMError("compile is of the captured engine, on CUDA: torch.compile does not pay in the plain loop")
+    return auto or config.engine.engine == "captured"
 
 
 def describe(plan: Plan, folder: RunFolder, device: torch.device) -> None:

@@ -1,16 +1,21 @@
 """Captured on CUDA graphs, every method computes what the plain loop computes: weights, statistics, client state."""
 
 import dataclasses
+import gc
+import resource
+from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
 
+from fedbm.engine import graphs
 from fedbm.engine.checkpoint import ClientStates, Progress
 from fedbm.engine.cohort import LocalCohort
 from fedbm.engine.graphs import CapturedCohort, CapturedSteps
 from fedbm.engine.local import plain_steps
 from fedbm.engine.rounds import select
-from fedbm.methods import METHODS, FedBM
+from fedbm.methods import METHODS, FedAvg, FedBM
 from fedbm.options import TrainOptions
 from small import TinyBody, image_data, task
 
@@ -29,26 +34,39 @@ def exact():
     torch.set_default_dtype(torch.float32)
 
 
-def played(method, train, dtype, folder, captured, slots=2):
-    """ROUNDS rounds at half participation; the server's state, every client's state and the losses."""
+def played(
+    method,
+    train,
+    dtype,
+    folder,
+    captured,
+    slots=2,
+    clients=CLIENTS,
+    compile_=False,
+    said=None,
+    rounds=ROUNDS,
+    observe=None,
+):
+    """Some rounds at half participation; the server's state, every client's state and the losses."""
     torch.set_default_dtype(dtype)
-    data = image_data(CLIENTS, size=SIZE)
+    data = image_data(clients, size=SIZE)
     images = torch.cat([own.images for own in data]).cuda()
     labels = torch.cat([own.labels for own in data]).cuda()
     starts = torch.tensor([0, *[len(own.labels) for own in data]]).cumsum(0)
-    clients = [torch.arange(starts[i], starts[i + 1]).cuda() for i in range(CLIENTS)]
+    own = [torch.arange(starts[i], starts[i + 1]).cuda() for i in range(clients)]
     setting = task(make_body=TinyBody, size=SIZE)
     model = method.model(setting).to("cuda", dtype)
     server, progress = method.server_init(model), Progress()
     states = ClientStates(folder, "cuda", progress.client_rounds)
-    parts = (method, setting, train, model, images, labels, clients, states, progress)
-    cohort = CapturedCohort(*parts, slots) if captured else LocalCohort(*parts)
-    steps = CapturedSteps() if captured else plain_steps
+    parts = (method, setting, train, model, images, labels, own, states, progress)
+    say = (said if said is not None else []).append
+    cohort = CapturedCohort(*parts, slots, compile_, say) if captured else LocalCohort(*parts)
+    steps = CapturedSteps(cohort.give_up_a_slot, compile_, say) if captured else plain_steps
     losses = []
-    for round_ in range(1, ROUNDS + 1):
-        folding = method.fold(server, CLIENTS)
+    for round_ in range(1, rounds + 1):
+        folding = method.fold(server, clients)
         next(folding)
-        chosen = select(CLIENTS, 0.5, 0, round_)
+        chosen = select(clients, 0.5, 0, round_)
         answers = [a for a in cohort.exchange(round_, chosen, method.parts(server, round_)) if a is not None]
         assert [a.upload.client for a in answers] == chosen
         for answer in answers:
@@ -58,7 +76,9 @@ def played(method, train, dtype, folder, captured, slots=2):
         with pytest.raises(StopIteration) as end:
             folding.send(None)
         server, more = method.afterwards(end.value.value, model, setting, round_, steps)
-        losses.append(more)
+        losses.append({name: float(value) for name, value in more.items()})
+        if observe is not None:
+            observe(round_)
     return server, {client: states[client] for client in states}, losses
 
 
@@ -81,21 +101,103 @@ def test_captured_is_the_reference(name, optimizer, dtype, tolerance, tmp_path):
     train = TrainOptions(batch=4, epochs=2, optimizer=optimizer, lr=lr, lr_decay=0.5, keep_optimizer=True)
     plain = played(method, train, dtype, tmp_path / "plain", captured=False)
     graph = played(method, train, dtype, tmp_path / "graph", captured=True)
-    for reference, found in ((plain[0], graph[0]), *((plain[1][c], graph[1][c]) for c in plain[1])):
+    assert_equal(plain, graph, tolerance)
+
+
+def assert_equal(one, other, tolerance):
+    """Server state, every client's state and the losses, to *tolerance* of each tensor's largest value."""
+    for reference, found in ((one[0], other[0]), *((one[1][c], other[1][c]) for c in one[1])):
         assert reference.keys() == found.keys()
         for part, value in reference.items():
             scale = float(value.double().abs().max()) if value.numel() else 0.0
             gap = float((value.double() - found[part].double()).abs().max()) if value.numel() else 0.0
             assert gap <= tolerance * max(scale, 1.0), (part, gap, scale)
-    for reference, found in zip(plain[2], graph[2], strict=True):
+    for reference, found in zip(one[2], other[2], strict=True):
         assert found == pytest.approx(reference, rel=max(tolerance, 1e-6), abs=tolerance)
 
 
-def test_more_clients_than_slots_and_many_clients(tmp_path):
+FEDBM = FedBM(generator_steps=3, generator_width=4, generator_every=2)
+
+
+def test_many_clients_in_few_slots(tmp_path):
+    """Forty clients, of more chunks than rows are held, in one slot, in three, and in a plain loop."""
+    train = TrainOptions(batch=1, epochs=2, lr=2**-12)
+    plain = played(FEDBM, train, torch.float64, tmp_path / "plain", captured=False, clients=40)
+    for slots in (1, 3):
+        graph = played(FEDBM, train, torch.float64, tmp_path / str(slots), captured=True, slots=slots, clients=40)
+        assert_equal(plain, graph, 1e-9)
+
+
+def test_compiled_is_the_reference(tmp_path):
+    said = []
+    train = TrainOptions(batch=4, lr=2**-7)
+    plain = played(FEDBM, train, torch.float64, tmp_path / "plain", captured=False)
+    graph = played(FEDBM, train, torch.float64, tmp_path / "graph", captured=True, compile_=True, said=said)
+    assert_equal(plain, graph, 1e-9)
+    assert any(note.startswith("compiled and captured in") for note in said)
+
+
+@dataclasses.dataclass(frozen=True)
+class Peeking(FedAvg):
+    """Looks at a value in the middle of a step, which a graph cannot hold."""
+
+    name: ClassVar[str] = "peeking"
+
+    def loss(self, model, batch, context):
+        terms = super().loss(model, batch, context)
+        return terms if float(terms["cross_entropy"]) < 1e9 else {}
+
+
+def test_what_cannot_be_captured_runs_plainly_and_says_so(tmp_path):
+    said = []
     train = TrainOptions(batch=4)
-    one = played(FedBM(generator=False), train, torch.float64, tmp_path / "one", captured=True, slots=1)
-    two = played(FedBM(generator=False), train, torch.float64, tmp_path / "two", captured=True, slots=4)
-    assert all(torch.allclose(one[0][n].double(), two[0][n].double(), atol=1e-12) for n in one[0])
+    plain = played(Peeking(), train, torch.float64, tmp_path / "plain", captured=False)
+    other = played(Peeking(), train, torch.float64, tmp_path / "other", captured=True, said=said)
+    assert_equal(plain, other, 1e-12)
+    assert len(said) == 1
+    assert said[0].startswith("peeking cannot be captured, its clients are trained in a plain loop")
+
+
+def test_full_memory_means_fewer_slots(tmp_path, monkeypatch):
+    """A slot finds no memory: the others go on, the results are the same, and it is said."""
+    made = []
+
+    class Greedy(graphs.Slot):
+        def _capture(self, *args):
+            made.append(self)
+            if len(made) == 3:
+                torch.empty(1 << 45, dtype=torch.uint8, device="cuda")
+            super()._capture(*args)
+
+    said = []
+    train = TrainOptions(batch=4, lr=2**-7)
+    plain = played(FEDBM, train, torch.float64, tmp_path / "plain", captured=False, clients=12)
+    monkeypatch.setattr(graphs, "Slot", Greedy)
+    other = played(FEDBM, train, torch.float64, tmp_path / "other", captured=True, slots=4, clients=12, said=said)
+    assert_equal(plain, other, 1e-9)
+    assert "the device's memory is full: going on with 3 clients side by side" in said
+
+
+def test_full_memory_in_the_middle_of_a_capture(tmp_path):
+    """A real limit, met while a graph is being captured or warmed up."""
+    train = TrainOptions(batch=4)
+    torch._C._cuda_clearCublasWorkspaces()  # of streams that other tests used
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    one = played(FEDBM, train, torch.float32, tmp_path / "one", captured=True, slots=1, clients=12)
+    limit = torch.cuda.max_memory_reserved() + (256 << 20)
+    torch._C._cuda_clearCublasWorkspaces()
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(limit / torch.cuda.get_device_properties(0).total_memory)
+    said = []
+    try:
+        two = played(FEDBM, train, torch.float32, tmp_path / "two", captured=True, slots=12, clients=12, said=said)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert_equal(one, two, 1e-5)
+    assert any("memory is full" in note for note in said)
 
 
 def test_options_reach_the_graph_through_the_context_alone(tmp_path):
@@ -105,3 +207,18 @@ def test_options_reach_the_graph_through_the_context_alone(tmp_path):
     decayed, _, _ = played(METHODS["fedavg"](), train, torch.float64, tmp_path / "a", captured=True)
     straight, _, _ = played(METHODS["fedavg"](), constant, torch.float64, tmp_path / "b", captured=True)
     assert not torch.allclose(decayed["body.conv.weight"], straight["body.conv.weight"])
+
+
+def test_memory_does_not_grow_over_500_rounds(tmp_path):
+    held = {}
+
+    def observe(round_):
+        if round_ in (100, 500):
+            gc.collect()
+            resident = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+            held[round_] = torch.cuda.memory_allocated(), torch.cuda.memory_reserved(), resident
+
+    played(FEDBM, TrainOptions(batch=4), torch.float32, tmp_path, captured=True, rounds=500, observe=observe)
+    assert held[500][0] <= held[100][0]
+    assert held[500][1] <= held[100][1] + (32 << 20), "what the allocator keeps"
+    assert held[500][2] <= held[100][2] + (16 << 20), "the host's"

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from weakref import WeakValueDictionary
 
 import torch
+from torch import Tensor
 
 from fedbm.errors import FedBMError
+from fedbm.metrics import Array
 from fedbm.options import EngineOptions
+
+IDLE = 0.0002  # seconds between looks at a device that is busy with all there is to do
 
 
 def find_device(name: str) -> torch.device:
@@ -43,6 +49,35 @@ def arithmetic(options: EngineOptions, precision: str) -> Iterator[None]:
         torch.set_num_threads(threads)
         torch.use_deterministic_algorithms(deterministic)
         torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = tf32
+
+
+def own_stream(device: torch.device) -> torch.cuda.StreamContext | nullcontext[None]:
+    """A stream for one run's work on the device, so that it does not wait for other runs' in this process."""
+    if device.type != "cuda":
+        return nullcontext()
+    return torch.cuda.stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
+
+
+def settled(device: torch.device) -> Iterator[None]:
+    """Yield until the device has done all that this run gave it; where it works as it is told, not at all."""
+    if device.type == "cuda":
+        done = torch.cuda.current_stream(device).record_event()
+        while not done.query():
+            time.sleep(IDLE)
+            yield
+
+
+_PLACED: WeakValueDictionary[tuple[str, torch.device], Tensor] = WeakValueDictionary()
+
+
+def placed_once(array: Array, name: str, device: torch.device) -> Tensor:
+    """*array* on the device; runs of one process that name the same contents share it."""
+    found = _PLACED.get((name, device))
+    if found is None:
+        found = _PLACED[name, device] = torch.from_numpy(array).to(device)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)  # before another run reads it on its own stream
+    return found
 
 
 def computing(device: torch.device, precision: str) -> torch.autocast:

@@ -1,93 +1,36 @@
 """Local training as CUDA graphs on concurrent streams: the same methods, the same numbers, without Python in between.
 
 A *slot* holds one model and, per phase of training, one captured step: gather a batch, the method's loss, backward, the
-method's adjustment, the optimiser's step. A step's inputs lie in static buffers of CHUNK rows and a counter on the
-device says which row is next, so nothing is captured again when clients, learning rate or round change. Slots replay on
-their own streams; the longest clients start first. Memory grows with slots, not with clients.
+method's adjustment, the optimiser's step. What a step needs but does not train (generated images) is precomputed for
+many steps at once on a second stream, beside the training. Slots work side by side; the longest clients start first.
+Memory grows with slots, not with clients; where it does not suffice, slots are given up and that is said.
 
 The plain loop in `local.py` is the reference: same batches, same draws, equal to rounding.
 """
 
 from __future__ import annotations
 
+import gc
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fedbm.engine.capture import UNIT, CannotCapture, CapturedRows, CapturedStep, fill, pinned, static_rows
 from fedbm.engine.checkpoint import ClientStates, Progress
 from fedbm.engine.cohort import Answer, LocalCohort
-from fedbm.engine.device import computing
-from fedbm.engine.local import CHUNK, Chunk, Samples, descend, saved_optimizer, schedule, without_optimizer
+from fedbm.engine.device import IDLE, computing
+from fedbm.engine.local import CHUNK, Chunk, Samples, plain_steps, saved_optimizer, schedule, without_optimizer
 from fedbm.methods.base import Batch, Facts, Method, Part, State, Task, Upload, train_only
 from fedbm.options import TrainOptions
 
-WARM_UP = 3  # steps before a capture: libraries choose their kernels, optimisers make their state
-DRAW = "draw."
-
-
-class CapturedStep:
-    """One optimiser step as a graph over static rows; `replay()` takes the next row."""
-
-    def __init__(
-        self,
-        loss: Callable[[State], dict[str, Tensor]],
-        optimizer: torch.optim.Optimizer,
-        adjust: Callable[[], None],
-        rows: State,
-        stream: torch.cuda.Stream,
-    ) -> None:
-        self.optimizer, self._stream = optimizer, stream
-        self._next = torch.zeros(1, dtype=torch.int64, device=stream.device)
-        self._rows = rows
-        self.sums: dict[str, Tensor] = {}
-
-        def step() -> None:
-            row = {name: value.index_select(0, self._next)[0] for name, value in self._rows.items()}
-            for name, term in descend(loss(row), optimizer, adjust).items():
-                self.sums.setdefault(name, torch.zeros_like(term)).add_(term)
-            self._next.add_(1)
-
-        for _ in range(WARM_UP):
-            self._next.zero_()
-            step()
-        self._next.zero_()
-        self._graph = torch.cuda.CUDAGraph()
-        optimizer.zero_grad(set_to_none=True)
-        with torch.cuda.graph(self._graph, stream=stream):
-            step()
-        self.reset()
-
-    def fill(self, rows: State) -> None:
-        """Put the next rows in place, on the slot's stream; pinned memory, so that the host does not wait."""
-        for name, value in rows.items():
-            target = self._rows[name]
-            pinned = value.to(target.dtype).pin_memory()
-            target[: len(value)].copy_(pinned, non_blocking=True)
-        self._next.zero_()
-
-    def replay(self) -> None:
-        self._graph.replay()
-
-    def reset(self) -> None:
-        """As before the first step: no momentum, no sums."""
-        for state in self.optimizer.state.values():
-            for value in state.values():
-                if isinstance(value, Tensor):
-                    value.zero_()
-        for total in self.sums.values():
-            total.zero_()
-
-
-def static_rows(rows: State, device: torch.device, dtype: torch.dtype, count: int) -> State:
-    """Buffers of *count* rows like *rows*, which are fewer or as many."""
-    made = {}
-    for name, value in rows.items():
-        kind = dtype if value.is_floating_point() else value.dtype
-        made[name] = torch.zeros(count, *value.shape[1:], dtype=kind, device=device)
-        made[name][: len(value)].copy_(value)
-    return made
+AHEAD = 8  # chunks a slot may have issued and not done: the device does not wait for the host, whose memory is bounded
+WINDOW = 4  # clients per slot that may be done before their turn to be folded: bounds the uploads held
 
 
 @dataclass
@@ -98,76 +41,177 @@ class Job:
     data: Samples
     received: State
     client: State
+    ready: torch.cuda.Event  # when the above lie on the device
     upload: Upload | None = None
     own: State = field(default_factory=dict)
     sums: dict[str, Tensor] = field(default_factory=dict)
     steps: int = 0
     times: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
 
+    @property
+    def done(self) -> bool:
+        return self.times is not None and self.times[1].query()  # type: ignore[no-untyped-call]
+
+
+def step_terms(method: Method, model: nn.Module, data: Samples, context: State, row: State) -> dict[str, Tensor]:
+    """The terms of one step's loss: the samples *row* names, and its share of the draws."""
+    chosen = row["index"]
+    draws = {name: value for name, value in row.items() if name != "index"}
+    images = data.normalise.pixels(data.images[chosen])
+    return method.loss(model, Batch(images, data.labels[chosen], draws), context)
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """*function* by torch.compile, once for each shape of its inputs and kind of model."""
+    torch._dynamo.config.recompile_limit = 64  # a process may run many methods; beyond it, plain code would run unsaid
+    made: Callable[..., Any] = torch.compile(function, dynamic=False)
+    return made
+
 
 class Slot:
-    """A model, its captured steps and a stream."""
+    """A model, its captured steps, a stream for training and one for what can be computed ahead of it."""
 
-    def __init__(self, method: Method, task: Task, train: TrainOptions, like: Tensor) -> None:
-        self._method, self._task, self._train = method, task, train
+    def __init__(
+        self,
+        method: Method,
+        task: Task,
+        train: TrainOptions,
+        like: Tensor,
+        compile_: bool,
+        priority: int,
+        threads: ThreadPoolExecutor,
+    ) -> None:
+        self._method, self._task, self._train, self._like, self._threads = method, task, train, like, threads
         model = method.model(task).to(like.device, like.dtype)
         self._model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        device = like.device
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream(like.device, priority=priority)  # type: ignore[no-untyped-call]
+        self._ahead = torch.cuda.Stream(like.device)  # type: ignore[no-untyped-call]
+        self._terms = compiled(step_terms) if compile_ else step_terms
+        self._precompute = compiled(method.precompute) if compile_ else method.precompute
         self._context: State = {}
+        self._rows: dict[tuple[str, ...], CapturedRows] = {}
         self._steps: dict[tuple[int, tuple[str, ...]], CapturedStep] = {}
-        self._lr = torch.zeros((), dtype=torch.float32, device=device)  # what the fused kernels read
+        self._lr = torch.zeros((), dtype=torch.float32, device=like.device)  # what the fused kernels read
+        self.capturing = 0.0  # seconds spent on it
 
-    def play(self, round_: int, job: Job) -> Iterator[None]:
-        """Issue the job's steps; yields after every chunk so that other slots get theirs."""
-        home = torch.cuda.current_stream()
+    def play(self, round_: int, job: Job) -> Iterator[bool]:
+        """Issue the job's work, chunk by chunk; yields after each, or False where enough is under way already."""
         method, train = self._method, self._train
         own, kept = without_optimizer(job.client)
         started, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        self._stream.wait_stream(home)
+        self._stream.wait_event(job.ready)
         with torch.cuda.stream(self._stream):
             started.record()
             self._hold(method.begin(self._model, job.received, own, job.facts))
             for step in self._steps.values():
                 step.reset()
-        indices = job.data.indices.cpu()
+        begun = self._stream.record_event()
+        flying: deque[torch.cuda.Event] = deque()
         used: dict[int, CapturedStep] = {}
-        for chunk in schedule(method, self._task, train, round_, job.facts):
-            count = len(chunk.positions)
-            drawn = method.draws(self._model, self._task, job.received, count, chunk.rng)
-            rows = {"index": indices[chunk.positions], **{DRAW + name: value for name, value in drawn.items()}}
-            with torch.cuda.stream(self._stream):
-                step = self._step_for(chunk, rows, job.data)
-                if chunk.phase not in used:
+        for number, (chunk, drawing) in enumerate(self._drawn(round_, job)):
+            while not drawing.done() or (len(flying) >= AHEAD and not flying[0].query()):  # type: ignore[no-untyped-call]
+                yield False
+            first = CHUNK * (number % 2)  # one half of the rows is written while the other is trained on
+            self._ahead.wait_event(flying[-2] if len(flying) > 1 else begun)
+            step, made = self._issue(job.data, chunk, drawing.result(), first)
+            if chunk.phase not in used:
+                with torch.cuda.stream(self._stream):
                     self._load_optimizer(step, chunk, kept)
-                    used[chunk.phase] = step
+                used[chunk.phase] = step
+            with torch.cuda.stream(self._stream):
                 self._lr.fill_(chunk.lr)
-                step.fill(rows)
-                for _ in range(count):
+                step.start(first)
+                for done in range(len(chunk.positions)):
+                    if done % UNIT == 0 and made:
+                        self._stream.wait_event(made.popleft())
                     step.replay()
-            job.steps += count
-            yield
-        with torch.cuda.stream(self._stream):
+            flying.append(self._stream.record_event())
+            if len(flying) > AHEAD:
+                flying.popleft()
+            job.steps += len(chunk.positions)
+            yield True
+        with torch.cuda.stream(self._stream), computing(job.data.labels.device, train.precision):
+            upload, job.own = method.finish(self._model, job.data, self._context, job.facts)
+            job.upload = Upload(job.facts.client, job.facts.n, upload)
+            for phase, step in used.items():
+                for name, total in step.sums.items():
+                    job.sums[name] = job.sums[name] + total if name in job.sums else total.clone()
+                if train.keep_optimizer:
+                    trained = self._trained(method.phases(train.epochs)[phase].train)
+                    job.own |= saved_optimizer(step.optimizer, trained, phase)
             ended.record()
         job.times = (started, ended)
-        home.wait_stream(self._stream)
-        with computing(job.data.labels.device, train.precision):
-            upload, job.own = method.finish(self._model, job.data, self._context, job.facts)
-        job.upload = Upload(job.facts.client, job.facts.n, upload)
-        for phase, step in used.items():
-            for name, total in step.sums.items():
-                job.sums[name] = job.sums[name] + total if name in job.sums else total.clone()
-            if train.keep_optimizer:
-                trained = self._trained(method.phases(train.epochs)[phase].train)
-                job.own |= saved_optimizer(step.optimizer, trained, phase)
 
-    def _step_for(self, chunk: Chunk, rows: State, data: Samples) -> CapturedStep:
-        """The captured step of this phase and kind of input; captured when it is first needed."""
-        key = (chunk.phase, tuple(rows))
+    def _drawn(self, round_: int, job: Job) -> Iterator[tuple[Chunk, Future[tuple[State, State]]]]:
+        """The job's chunks, each with the rows it needs; threads draw a few chunks ahead."""
+
+        def draw(chunk: Chunk) -> tuple[State, State]:
+            index = {"index": job.data.indices_on_host[chunk.positions]}
+            draws = self._method.draws(self._model, self._task, job.received, len(chunk.positions), chunk.rng)
+            return pinned(index, self._like.dtype), pinned(draws, self._like.dtype)
+
+        coming: deque[tuple[Chunk, Future[tuple[State, State]]]] = deque()
+        for chunk in schedule(self._method, self._task, self._train, round_, job.facts):
+            coming.append((chunk, self._threads.submit(draw, chunk)))
+            if len(coming) > 2:
+                yield coming.popleft()
+        yield from coming
+
+    def _issue(
+        self, data: Samples, chunk: Chunk, rows: tuple[State, State], first: int
+    ) -> tuple[CapturedStep, deque[torch.cuda.Event]]:
+        """Put a chunk's rows in place, from *first* on; the step that takes them, and when each UNIT of them is there.
+
+        The step is captured when it is first needed.
+        """
+        index, drawn = rows
+        key = (chunk.phase, tuple(drawn))
         if key not in self._steps:
-            with computing(data.labels.device, self._train.precision):
-                self._steps[key] = self._capture(chunk.train, rows, data)
-        return self._steps[key]
+            self._capture(key, chunk, index, drawn, data)
+        step = self._steps[key]
+        with torch.cuda.stream(self._ahead):
+            fill(step.rows, index, first)
+            if not drawn:
+                return step, deque([self._ahead.record_event()])
+            fill(self._rows[key[1]].rows, drawn)
+            return step, deque(self._rows[key[1]].replay(len(chunk.positions), first))
+
+    def _capture(
+        self, key: tuple[int, tuple[str, ...]], chunk: Chunk, index: State, drawn: State, data: Samples
+    ) -> None:
+        """Capture a phase's step for this kind of input, and what is computed ahead of it.
+
+        Warming up trains the model and another graph may be running: all is still, and put back afterwards.
+        """
+        began = time.perf_counter()
+        torch.cuda.synchronize()
+        held = [*self._model.state_dict().values(), *self._context.values()]
+        before = [value.clone() for value in held]
+        trained = train_only(self._model, chunk.train)
+        like = trained[0][1]
+        with computing(like.device, self._train.precision):
+            if drawn and key[1] not in self._rows:
+                with torch.no_grad(), torch.cuda.stream(self._ahead):
+                    self._rows[key[1]] = CapturedRows(
+                        lambda rows: self._precompute(self._model, rows, self._context),
+                        static_rows(drawn, like, CHUNK),
+                        2 * CHUNK,
+                        self._ahead,
+                    )
+            made = self._rows[key[1]].made if drawn else {}
+            torch.cuda.synchronize()
+            with torch.cuda.stream(self._stream):
+                self._steps[key] = CapturedStep(
+                    lambda row: self._terms(self._method, self._model, data, self._context, row),
+                    capturable_optimizer(self._train, [p for _, p in trained], self._lr),
+                    lambda: self._method.adjust(self._model, self._context),
+                    {**static_rows(index, like, 2 * CHUNK), **made},
+                    self._stream,
+                )
+                for value, old in zip(held, before, strict=True):
+                    value.copy_(old)
+        torch.cuda.synchronize()
+        self.capturing += time.perf_counter() - began
 
     def _hold(self, context: State) -> None:
         """Copy a client's context into the tensors the graphs know."""
@@ -178,30 +222,6 @@ class Slot:
 
     def _trained(self, parts: tuple[str, ...]) -> list[tuple[str, nn.Parameter]]:
         return [(n, p) for n, p in self._model.named_parameters() if n.partition(".")[0] in parts]
-
-    def _capture(self, parts: tuple[str, ...], rows: State, data: Samples) -> CapturedStep:
-        """Capture a step; warming up trains the model, so its state is put back afterwards."""
-        held = [*self._model.state_dict().values(), *self._context.values()]
-        before = [value.clone() for value in held]
-        trained = train_only(self._model, parts)
-        like = trained[0][1]
-
-        def loss(row: State) -> dict[str, Tensor]:
-            chosen = row["index"]
-            draws = {name.removeprefix(DRAW): value for name, value in row.items() if name != "index"}
-            batch = Batch(data.normalise.pixels(data.images[chosen]), data.labels[chosen], draws)
-            return self._method.loss(self._model, batch, self._context)
-
-        step = CapturedStep(
-            loss,
-            capturable_optimizer(self._train, [p for _, p in trained], self._lr),
-            lambda: self._method.adjust(self._model, self._context),
-            static_rows(rows, like.device, like.dtype, CHUNK),
-            self._stream,
-        )
-        for value, old in zip(held, before, strict=True):
-            value.copy_(old)
-        return step
 
     def _load_optimizer(self, step: CapturedStep, chunk: Chunk, kept: State) -> None:
         for name, parameter in self._trained(chunk.train):
@@ -233,51 +253,111 @@ class CapturedCohort(LocalCohort):
         states: ClientStates,
         progress: Progress,
         slots: int,
+        compile_: bool = False,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
         super().__init__(method, task, train, model, images, labels, clients, states, progress)
         for data in self._data:
             data.normalise.memory_format = torch.channels_last
-        self._like, self._limit = self._data[0].normalise.mean, slots
+        self._like, self._limit, self._compile, self._say = self._data[0].normalise.mean, slots, compile_, say
         self._slots: list[Slot] = []
+        self._threads = ThreadPoolExecutor(2, "draws")
+        self._plain = False  # this method cannot be captured
 
     def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[Answer | None]:
-        received = {name: value for part in parts.values() for name, value in part.state.items()}
-        few = len(clients) <= 4 * self._limit  # then all answers may wait for the last; else they are handed on
-        waiting = sorted(clients, key=lambda c: (-self._facts[c].n, c)) if few else list(clients)
-        unanswered = list(clients)
-        playing: dict[int, tuple[Job, Iterator[None]]] = {}
-        done: dict[int, Job] = {}
-        while waiting or playing:
-            while waiting and len(playing) < self._limit:
-                number = next(i for i in range(self._limit) if i not in playing)
-                if number == len(self._slots):
-                    self._slots.append(Slot(self._method, self._task, self._train, self._like))
-                client = waiting.pop(0)
-                job = Job(self._facts[client], self._data[client], received, self._state_of(client))
-                playing[number] = (job, self._slots[number].play(round_, job))
-            for number, (job, steps) in list(playing.items()):
-                if next(steps, StopIteration) is StopIteration:
-                    done[job.facts.client] = job
-                    del playing[number]
-            yield None
-            while not few and unanswered and unanswered[0] in done:
-                yield self._finished(round_, done.pop(unanswered.pop(0)), parts)
-        for client in unanswered:
-            yield self._finished(round_, done.pop(client), parts)
+        left = deque(clients)
+        before = sum(slot.capturing for slot in self._slots)
+        while left and not self._plain:
+            full = None
+            try:
+                yield from self._side_by_side(round_, left, parts)
+            except CannotCapture as why:
+                self._plain = True
+                self._say(f"{self._method.name} cannot be captured, its clients are trained in a plain loop: {why}")
+            except torch.OutOfMemoryError as error:
+                full = error.with_traceback(None)  # which would keep the slots alive
+            if full is not None and not self.give_up_a_slot():
+                raise full
+        yield from super().exchange(round_, list(left), parts)
+        if (spent := sum(slot.capturing for slot in self._slots) - before) > 0:
+            self._say(f"{'compiled and ' if self._compile else ''}captured in {spent:.1f} s")
 
-    def _finished(self, round_: int, job: Job, parts: Mapping[str, Part]) -> Answer:
+    def give_up_a_slot(self) -> bool:
+        """Make room, unless there is one slot only; clients under way start anew and compute the same."""
+        if len(self._slots) < 2:
+            return False
+        torch.cuda.synchronize()
+        self._slots.pop()
+        self._limit = len(self._slots)
+        gc.collect()
+        torch.cuda.empty_cache()
+        self._say(f"the device's memory is full: going on with {self._limit} clients side by side")
+        return True
+
+    def _side_by_side(self, round_: int, left: deque[int], parts: Mapping[str, Part]) -> Iterator[Answer | None]:
+        """Train the clients *left*, the largest first; each is taken from *left*, in order, as it is answered."""
+        home = torch.cuda.current_stream()
+        received = {name: value for part in parts.values() for name, value in part.state.items()}
+        rank = {client: number for number, client in enumerate(left)}
+        waiting = list(left)
+        playing: dict[Slot, tuple[Job, Iterator[bool]]] = {}
+        issued: dict[int, Job] = {}
+        while left:
+            last = rank[left[0]] + WINDOW * self._limit
+            while (near := [c for c in waiting if rank[c] < last]) and (slot := self._free(playing)):
+                client = max(near, key=lambda c: self._facts[c].n)
+                waiting.remove(client)
+                facts, data, state = self._facts[client], self._data[client], self._state_of(client)
+                job = Job(facts, data, received, state, home.record_event())
+                playing[slot] = job, slot.play(round_, job)
+            busy = False
+            for slot, (job, steps) in list(playing.items()):
+                moved = next(steps, None)
+                busy |= moved is not False
+                if moved is None:
+                    issued[job.facts.client] = job
+                    del playing[slot]
+            while left and left[0] in issued and issued[left[0]].done:
+                busy = True
+                yield self._finished(round_, issued.pop(left.popleft()), parts, home)
+            if left and not busy:
+                time.sleep(IDLE)
+            yield None
+
+    def _free(self, playing: Mapping[Slot, Any]) -> Slot | None:
+        free = next((slot for slot in self._slots if slot not in playing), None)
+        if free is None and len(self._slots) < self._limit:
+            # training is what all else waits for, and the largest client, which takes the first slot, most of all
+            priority = -1 if self._slots else -2
+            free = Slot(self._method, self._task, self._train, self._like, self._compile, priority, self._threads)
+            self._slots.append(free)
+        return free
+
+    def _finished(self, round_: int, job: Job, parts: Mapping[str, Part], home: torch.cuda.Stream) -> Answer:
         assert job.upload is not None
         assert job.times is not None
+        home.wait_event(job.times[1])
+        for value in (*job.upload.state.values(), *job.own.values(), *job.sums.values()):
+            if value.is_cuda:  # made on the slot's stream, read on this one
+                value.record_stream(home)
         job.upload.losses = {name: float(total) / job.steps for name, total in job.sums.items()}
         job.upload.seconds = job.times[0].elapsed_time(job.times[1]) / 1000
         return self._answer(round_, job.upload, job.own, parts)
 
 
 class CapturedSteps:
-    """`Steps` by graph: a loop is captured once and replayed for every training after it."""
+    """`Steps` by graph: a loop is captured once and replayed for every training after it.
 
-    def __init__(self) -> None:
+    *make_room* frees memory where a capture finds too little, and says whether it could.
+    """
+
+    def __init__(
+        self, make_room: Callable[[], bool], compile_: bool = False, say: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._make_room, self._compile, self._say = make_room, compile_, say
         self._captured: dict[tuple[str, ...], CapturedStep] = {}
+        self._plain: set[tuple[str, ...]] = set()
+        self._stream: torch.cuda.Stream | None = None
 
     def __call__(
         self,
@@ -286,24 +366,36 @@ class CapturedSteps:
         loss: Callable[[State], dict[str, Tensor]],
         optimizer: Callable[[list[nn.Parameter], bool], torch.optim.Optimizer],
         draws: State,
-    ) -> dict[str, float]:
-        count = len(next(iter(draws.values())))
+    ) -> dict[str, Tensor]:
         home = torch.cuda.current_stream()
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(home)
-        with torch.cuda.stream(stream):
-            if parts not in self._captured:
-                self._captured[parts] = self._capture(model, parts, loss, optimizer, draws, stream)
-            step = self._captured[parts]
+        self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        while parts not in self._captured and parts not in self._plain:
+            full = None
+            try:
+                self._captured[parts] = self._capture(model, parts, loss, optimizer, draws, self._stream)
+            except CannotCapture as why:
+                self._plain.add(parts)
+                self._say(f"the training of {', '.join(parts)} cannot be captured, it goes in a plain loop: {why}")
+            except torch.OutOfMemoryError as error:
+                full = error.with_traceback(None)
+            if full is not None and not self._make_room():
+                raise full
+        if parts in self._plain:
+            return plain_steps(model, parts, loss, optimizer, draws)
+        count = len(next(iter(draws.values())))
+        step = self._captured[parts]
+        self._stream.wait_stream(home)
+        with torch.cuda.stream(self._stream):
             step.reset()
-            step.fill(draws)
+            fill(step.rows, pinned(draws, next(model.parameters()).dtype))
+            step.start()
             for _ in range(count):
                 step.replay()
-        home.wait_stream(stream)
-        return {name: float(total) / count for name, total in step.sums.items()}
+        home.wait_stream(self._stream)
+        return {name: total / count for name, total in step.sums.items()}
 
-    @staticmethod
     def _capture(
+        self,
         model: nn.Module,
         parts: tuple[str, ...],
         loss: Callable[[State], dict[str, Tensor]],
@@ -311,12 +403,18 @@ class CapturedSteps:
         draws: State,
         stream: torch.cuda.Stream,
     ) -> CapturedStep:
+        began = time.perf_counter()
         held = list(model.state_dict().values())
         before = [value.clone() for value in held]
         trained = train_only(model, parts)
         like = trained[0][1]
-        rows = static_rows(draws, like.device, like.dtype, len(next(iter(draws.values()))))
-        step = CapturedStep(loss, optimizer([p for _, p in trained], True), lambda: None, rows, stream)
+        rows = static_rows(draws, like, len(next(iter(draws.values()))))
+        terms = compiled(loss) if self._compile else loss
+        torch.cuda.synchronize()
+        step = CapturedStep(terms, optimizer([p for _, p in trained], True), lambda: None, rows, stream)
+        torch.cuda.synchronize()
         for value, old in zip(held, before, strict=True):
             value.copy_(old)
+        how = "compiled and captured" if self._compile else "captured"
+        self._say(f"the training of {', '.join(parts)} {how} in {time.perf_counter() - began:.1f} s")
         return step

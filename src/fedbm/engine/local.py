@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -33,11 +34,18 @@ class Samples:
     indices: Tensor
     normalise: Normalise
 
+    @cached_property
+    def indices_on_host(self) -> Tensor:
+        return self.indices.cpu()
+
     def batch(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         chosen = self.indices[positions]
         return self.normalise.pixels(self.images[chosen]), self.labels[chosen]
 
-    def batches(self, size: int = 256) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """All of them, in order, in batches that fill a device."""
+        pixels = self.images.shape[1] * self.images.shape[2]
+        size = min(1024, max(16, 2**24 // pixels)) if self.labels.is_cuda else 256
         for positions in torch.split(torch.arange(len(self.indices), device=self.indices.device), size):
             yield self.batch(positions)
 
@@ -144,7 +152,9 @@ def train_client(
             draws = placed(method.draws(model, task, received, len(positions), chunk.rng), trained[0][1])
             for step in range(len(positions)):
                 images, labels = data.batch(positions[step])
-                batch = Batch(images, labels, {name: value[step] for name, value in draws.items()})
+                with torch.no_grad():
+                    row = method.precompute(model, {name: v[step : step + 1] for name, v in draws.items()}, context)
+                batch = Batch(images, labels, {name: value[0] for name, value in row.items()})
                 for name, term in train_step(method, model, optimizer, batch, context).items():
                     sums[name] = sums[name] + term if name in sums else term
                 total += 1
@@ -180,7 +190,7 @@ def plain_steps(
     loss: Callable[[State], dict[str, Tensor]],
     optimizer: Callable[[list[nn.Parameter], bool], torch.optim.Optimizer],
     draws: State,
-) -> dict[str, float]:
+) -> dict[str, Tensor]:
     """The reference of `Steps`: one row after the other."""
     trained = train_only(model, parts)
     stepper = optimizer([parameter for _, parameter in trained], False)
@@ -191,7 +201,7 @@ def plain_steps(
         terms = descend(loss({key: value[row] for key, value in rows.items()}), stepper)
         for key, term in terms.items():
             sums[key] = sums[key] + term if key in sums else term
-    return {key: float(total) / count for key, total in sums.items()}
+    return {key: total / count for key, total in sums.items()}
 
 
 def make_optimizer(train: TrainOptions, trained: list[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch import nn
 
 from fedbm.engine.checkpoint import ClientStates, Progress, best_path, save_checkpoint, save_tensors
 from fedbm.engine.cohort import Cohort, flaw_of
-from fedbm.engine.device import computing
+from fedbm.engine.device import computing, settled
 from fedbm.engine.evaluate import global_score, personal_score
 from fedbm.engine.local import Samples, learning_rate
 from fedbm.engine.records import RunFolder
@@ -40,6 +40,7 @@ class Event:
     total: int = 0
     losses: Mapping[str, float] | None = None
     record: dict[str, Any] | None = None
+    note: str = ""  # something the engine has to say, such as that it goes on with fewer slots
 
 
 def select(clients: int, ratio: float, seed: int, round_: int) -> list[int]:
@@ -66,14 +67,15 @@ class Federation:
     folder: RunFolder
     steps: Steps
     checkpoint_every: int = 1
+    notes: list[str] = field(default_factory=list)  # what the engine said and is not yet recorded
     _checkpoint_seconds: float = 0.0  # of the round before: a record is written ahead of its own checkpoint
 
-    def rounds(self) -> Iterator[Event]:
-        """Play the rounds that are left."""
+    def rounds(self) -> Iterator[Event | None]:
+        """Play the rounds that are left; None means that work goes on, and a driver may turn to another run."""
         while self.progress.round < self.train.rounds:
             yield from self._round(self.progress.round + 1)
 
-    def _round(self, round_: int) -> Iterator[Event]:
+    def _round(self, round_: int) -> Iterator[Event | None]:
         clock = Clock()
         method, train, census = self.method, self.train, self.cohort.census()
         selected = select(len(census), train.ratio, self.task.seed, round_)
@@ -85,7 +87,7 @@ class Federation:
         yield Event(round_, "train", 0, len(selected))
         for answer in self.cohort.exchange(round_, selected, method.parts(self.server, round_)):
             if answer is None:
-                yield Event(round_, "train", len(clients) + len(dropped), len(selected))
+                yield None
                 continue
             upload = answer.upload
             traffic["sent"] += answer.sent
@@ -117,6 +119,7 @@ class Federation:
         clock.lap("aggregate")
         with self._computing():
             after, server_losses = method.afterwards(self.server, self.model, self.task, round_, self.steps)
+        yield from settled(self._device)
         if (flaw := flaw_of(after)) is not None:
             raise FedBMError(f"round {round_}: the server's own training failed, {flaw}; a lower generator_lr may help")
         self.server = after
@@ -127,6 +130,10 @@ class Federation:
             with self._computing():
                 evaluation = self._evaluate(round_)
         clock.lap("evaluate")
+        said = self.notes.copy()
+        self.notes.clear()
+        for note in said:
+            yield Event(round_, "evaluate", note=note)
         clock.laps["checkpoint"] = self._checkpoint_seconds
         record = {
             "round": round_,
@@ -135,11 +142,12 @@ class Federation:
             "loss": mean_losses(clients),
             "clients": clients,
             "dropped": dropped,
-            "generator": server_losses or None,
+            "generator": {name: float(value) for name, value in server_losses.items()} or None,
             "val": evaluation["val"] if evaluation else None,
             "test": evaluation["test"] if evaluation else None,
             "personal": evaluation["personal"] if evaluation else None,
             "bytes": traffic,
+            "notes": said,
             "seconds": {**clock.laps, "total": sum(clock.laps.values())},
         }
         # first the line, then the checkpoint: lines beyond the last checkpoint are cut off on resuming, none is lost
@@ -154,8 +162,12 @@ class Federation:
         self._checkpoint_seconds = clock.laps["checkpoint"]
         yield Event(round_, "done", record=record)
 
+    @property
+    def _device(self) -> torch.device:
+        return self.sets["test"].labels.device
+
     def _computing(self) -> torch.autocast:
-        return computing(self.sets["test"].labels.device, self.train.precision)
+        return computing(self._device, self.train.precision)
 
     def _evaluate(self, round_: int) -> dict[str, Any]:
         """Score the global states; keep the evaluation if it is the best so far on validation."""
