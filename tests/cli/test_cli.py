@@ -14,6 +14,7 @@ import pytest
 from calling import Command, flags, one_sentence
 from rich.console import Console
 
+from fedbm import side_by_side
 from fedbm.cli import compare, demo
 from fedbm.cli.live import showing
 from fedbm.cli.main import COMMANDS
@@ -215,14 +216,14 @@ def test_demo(fedbm: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert [line.split()[6] for line in out.splitlines() if line.startswith("fedbm, ")] == ["1/2", "2/2"]
     assert f"report: {tmp_path / 'report.html'} (open it in a browser; it needs no network)" in out
     assert len(list(tmp_path.glob("*/summary.json"))) == 1
-    monkeypatch.setattr(compare, "run_all", None)  # nothing is left to run
+    monkeypatch.setattr(side_by_side, "_hire", None)  # nothing is left to run
     status, again, err = fedbm("demo", "--rounds", 2, "--out", tmp_path)
     assert (status, err) == (0, "")
     assert "1 of 1 runs are finished already" in again
     assert " 1/2 " not in again
 
 
-def one_after_the_other(configs: Sequence[Config], processes: int) -> Iterator[tuple[int, Event]]:
+def one_after_the_other(configs: Sequence[Config]) -> Iterator[tuple[int, Event]]:
     """run_all() without its processes."""
     for number, config in enumerate(configs):
         for event in simulation.run(make_plan(config)):
@@ -258,8 +259,8 @@ def test_one_failed_run_does_not_stop_a_comparison(fedbm: Command, tiny: dict[st
 
 @pytest.mark.usefixtures("small_demo")
 def test_a_failing_demo(fedbm: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(configs: Sequence[Config], processes: int) -> Iterator[tuple[int, Event]]:
-        yield from islice(one_after_the_other(configs, processes), 1)
+    def fail(configs: Sequence[Config]) -> Iterator[tuple[int, Event]]:
+        yield from islice(one_after_the_other(configs), 1)
         raise FedBMError("run 1 of 2 ended with status 1")
 
     monkeypatch.setattr(compare, "run_all", fail)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,12 @@ from fedbm.cli.arguments import given_keys
 from fedbm.cli.live import Bar, Lines, Show, decoding, live_bars
 from fedbm.cli.tables import comparison_tables
 from fedbm.config import Config, find_method, keys, make_config, nest, read_toml
-from fedbm.engine.device import find_device
-from fedbm.engine.rounds import Event
 from fedbm.errors import FedBMError, listed
 from fedbm.methods import METHODS
 from fedbm.plan import make_plan
 from fedbm.results.report import write_report
 from fedbm.side_by_side import run_all
-from fedbm.simulate import run, run_path
+from fedbm.simulate import run_path
 
 
 def compare(found: argparse.Namespace, console: Console) -> None:
@@ -78,7 +75,7 @@ def check_owned(given: dict[str, Any], methods: Sequence[str]) -> None:
 
 
 def play_all(configs: Sequence[Config], console: Console) -> tuple[list[Path], list[str]]:
-    """Play every run to its end: in processes on the CPU, one after the other on a GPU.
+    """Play every run to its end, side by side on what is there.
 
     One that fails does not stop the others. The folders of all that were begun, and what failed, a sentence each.
     """
@@ -90,30 +87,14 @@ def play_all(configs: Sequence[Config], console: Console) -> tuple[list[Path], l
     with ExitStack() as stack:
         bars = stack.enter_context(live_bars(console)) if console.is_terminal else None
         shows = [show_of(config, console, bars) for config in left]
-        on_cpu = left and find_device(left[0].engine.device).type == "cpu"
-        events = run_all(left, processes=cores()) if on_cpu else one_by_one(left)
         failures = []
-        for number, news in events:
+        for number, news in run_all(left):
             if isinstance(news, str):
                 failures.append(f"{title_of(left[number])}: {news}")
                 console.print(f"failed: {failures[-1]}", soft_wrap=True)
             else:
                 shows[number](news)
     return [folder for folder in runs if (folder / "config.toml").exists()], failures
-
-
-def cores() -> int:
-    """The cores this process may use, which may be fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def one_by_one(configs: Sequence[Config]) -> Iterator[tuple[int, Event | str]]:
-    for number, config in enumerate(configs):
-        try:
-            for event in run(make_plan(config)):
-                yield number, event
-        except FedBMError as error:
-            yield number, str(error)
 
 
 def title_of(config: Config) -> str:

@@ -62,6 +62,9 @@ class Bar:
         self._scores = ""
 
     def __call__(self, event: Event) -> None:
+        if event.note:
+            self._bars.console.print(f"round {event.round}: {event.note}")
+            return
         if event.record is not None:
             self._scores = scores_of(event.record) or self._scores
             self._bars.update(self._task, completed=event.round, news=f"{loss_of(event.record)} {self._scores}")
@@ -86,6 +89,8 @@ class Lines:
         if not self._begun and event.round > 1:
             self._console.print(f"{self._title}: going on after round {event.round - 1}")
         self._begun = True
+        if event.note:
+            self._console.print(f"{self._title}: {event.note}", soft_wrap=True)
         if event.record is None:
             return
         self._seconds = [*self._seconds, event.record["seconds"]["total"]][-10:]

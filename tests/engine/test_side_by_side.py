@@ -1,0 +1,105 @@
+"""Several runs at once: by turns in one process, in processes, on several devices; each is the run it is alone."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from whole_runs import assert_same_run, plan_of, simulation
+from whole_runs import play as play_alone
+
+from fedbm import side_by_side
+from fedbm.config import make_config, nest
+from fedbm.engine.rounds import Event
+from fedbm.side_by_side import places_for, run_all
+
+
+def configs_of(settings: dict[str, Any], out: Path, *changes: dict[str, Any]) -> list[Any]:
+    return [make_config(nest({**settings, **change, "out": str(out)})) for change in changes]
+
+
+def test_by_turns_each_run_is_what_it_is_alone(tiny_fedbm: dict[str, Any], tmp_path: Path) -> None:
+    """Two seeds and another precision; what one sets for the process does not last beyond its turn."""
+    changes = ({"seed": 0}, {"seed": 1, "precision": "fp32"}, {"seed": 2})
+    tf32 = torch.backends.cudnn.allow_tf32
+    runs = [simulation.play(plan_of(tiny_fedbm, tmp_path / "together", **change)) for change in changes]
+    while runs:
+        for run in list(runs):
+            if next(run, "ended") == "ended":
+                runs.remove(run)
+            assert torch.backends.cudnn.allow_tf32 == tf32
+    for change in changes:
+        alone, beside = (plan_of(tiny_fedbm, tmp_path / name, **change) for name in ("alone", "together"))
+        play_alone(alone)
+        assert_same_run(simulation.run_path(beside), simulation.run_path(alone))
+
+
+def test_runs_that_share_a_process(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three runs, two at a time in one process, as on a GPU: all end, one with a sentence, in the order given."""
+    monkeypatch.setattr(side_by_side, "places_for", lambda config, processes: [(2, {"threads": 1})])
+    changes = ({"seed": 0}, {"seed": 1, "width": 64, "lr": 1e30, "nonfinite": "stop"}, {"seed": 2})
+    news = list(run_all(configs_of(tiny, tmp_path / "together", *changes)))
+    failed = {number: text for number, text in news if isinstance(text, str)}
+    assert list(failed) == [1]
+    assert "is unusable" in failed[1]
+    rounds = [(number, event.round) for number, event in news if isinstance(event, Event) and event.record is not None]
+    assert sorted(rounds) == [(n, r) for n in (0, 2) for r in (1, 2, 3, 4)]
+    for seed in (0, 2):
+        alone, beside = (plan_of(tiny, tmp_path / name, seed=seed) for name in ("alone", "together"))
+        play_alone(alone)
+        assert_same_run(simulation.run_path(beside), simulation.run_path(alone))
+
+
+def test_a_process_that_is_killed_takes_its_run_and_no_other(tiny: dict[str, Any], tmp_path: Path) -> None:
+    news = []
+    for number, event in run_all(configs_of(tiny, tmp_path, {"seed": 0, "rounds": 400}, {"seed": 1}), processes=1):
+        if not news:
+            [process] = multiprocessing.active_children()
+            os.kill(process.pid, signal.SIGKILL)
+        news.append((number, event))
+    assert (0, "its process ended with status -9") in news
+    ended = [event.round for number, event in news if number == 1 and event.record is not None]
+    assert ended == [1, 2, 3, 4], "in a process that took its place"
+
+
+def test_turning_away_ends_the_processes_and_the_run_can_be_resumed(tiny: dict[str, Any], tmp_path: Path) -> None:
+    [config] = configs_of(tiny, tmp_path / "resumed", {})
+    events = run_all([config])
+    assert any(isinstance(event, Event) and event.record is not None for _, event in events)
+    events.close()
+    assert multiprocessing.active_children() == []
+    list(run_all([config]))
+    alone, resumed = (plan_of(tiny, tmp_path / name) for name in ("alone", "resumed"))
+    play_alone(alone)
+    assert_same_run(simulation.run_path(resumed), simulation.run_path(alone))
+
+
+def test_places(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [cpu] = configs_of(tiny, tmp_path, {})
+    assert places_for(cpu, 3) == [(1, {"threads": 1})] * 3
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    every, second = configs_of(tiny, tmp_path, {"device": "cuda"}, {"device": "cuda:1", "together": 5})
+    assert places_for(every, 3) == [(3, {"device": "cuda:0"}), (3, {"device": "cuda:1"})]
+    assert places_for(second, 3) == [(5, {"device": "cuda:1"})]
+    assert list(run_all([])) == []
+
+
+def test_what_the_engine_says_is_shown_and_recorded_once(tiny: dict[str, Any], tmp_path: Path, monkeypatch) -> None:
+    assemble = simulation.assemble
+
+    def talkative(*args: Any) -> Any:
+        federation = assemble(*args)
+        federation.notes.append("going on with fewer slots")
+        return federation
+
+    monkeypatch.setattr(simulation, "assemble", talkative)
+    events = play_alone(plan_of(tiny, tmp_path))
+    assert [(event.round, event.note) for event in events if event.note] == [(1, "going on with fewer slots")]
+    records = [event.record["notes"] for event in events if event.record is not None]
+    assert records == [["going on with fewer slots"], [], [], []]
