@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,13 @@ from fedbm.engine.checkpoint import (
     remove_unnamed,
     save_tensors,
 )
-from fedbm.engine.cohort import LocalCohort
 from fedbm.engine.device import arithmetic, enough_memory, find_device
 from fedbm.engine.environment import environment
 from fedbm.engine.graphs import CapturedCohort, CapturedSteps
 from fedbm.engine.local import Samples, plain_steps
 from fedbm.engine.records import FORMAT, RunFolder, finite
 from fedbm.engine.rounds import Event, Federation
+from fedbm.engine.workers import client_cohort
 from fedbm.errors import FedBMError
 from fedbm.files import write_json, write_text
 from fedbm.methods import METHODS
@@ -122,7 +123,8 @@ def run(plan: Plan) -> Iterator[Event]:
         if folder.done:  # another process finished it since we looked
             return
         federation = assemble(plan, folder, device)
-        yield from federation.rounds()
+        with closing(federation.cohort):
+            yield from federation.rounds()
         finish(plan, federation)
 
 
@@ -146,7 +148,11 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> Federation:
         own = [torch.cat(own).sort().values]
     captured = is_captured(config, device)
     parts = (config.method, task, config.train, model, images, labels, own, states, progress)
-    cohort = CapturedCohort(*parts, config.engine.slots) if captured else LocalCohort(*parts)
+    cohort = (
+        CapturedCohort(*parts, config.engine.slots)
+        if captured
+        else client_cohort(config.engine, dataset.images, *parts)
+    )
     normalise = task.normalise().to(device)
     sets = {
         name: Samples(images, labels, torch.from_numpy(dataset.indices(name)).to(device), normalise)
