@@ -11,6 +11,7 @@ parent is done or was killed: the process removes the shared folder and leaves a
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import pickle
 import queue
@@ -18,6 +19,7 @@ import shutil
 import sys
 import threading
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -25,14 +27,14 @@ from typing import IO, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from fedbm.engine.checkpoint import ClientStates, Progress
 from fedbm.engine.cohort import LocalCohort
 from fedbm.engine.device import arithmetic, enough_memory
 from fedbm.errors import FedBMError
-from fedbm.methods.base import Method, State, Task
+from fedbm.methods.base import Method, State, Task, Upload
 from fedbm.options import EngineOptions, TrainOptions
 
 
@@ -47,6 +49,17 @@ class MappedArray:
 
     def open(self) -> NDArray[Any]:
         return np.memmap(self.path, np.dtype(self.dtype), "c", self.offset, self.shape)
+
+
+def mapped(array: NDArray[np.uint8], spare: Path) -> MappedArray:
+    """Where *array* lies on disk; what lies in memory alone, or was changed there, is written to *spare*."""
+    if isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap) and array.flags.c_contiguous:
+        found = MappedArray(str(array.filename), array.dtype.str, array.shape, array.offset)
+        there = found.open()
+        if all(np.array_equal(array[i : i + 256], there[i : i + 256]) for i in range(0, len(array), 256)):
+            return found
+    np.save(spare, array, allow_pickle=False)
+    return mapped(np.load(spare, mmap_mode="c"), spare)
 
 
 @dataclass(frozen=True)
@@ -76,7 +89,10 @@ class Work:
 def hand_over(path: Path, state: State) -> None:
     """Write *state* for another process; not flushed, for it need not outlast this run."""
     numbered = {str(number): value.detach().cpu().contiguous().clone() for number, value in enumerate(state.values())}
-    save_file(numbered, path, {"names": json.dumps(list(state))})
+    try:
+        save_file(numbered, path, {"names": json.dumps(list(state))})
+    except (OSError, SafetensorError) as error:
+        raise FedBMError(f"cannot write {path}: {error}; free some space or set TMPDIR to another folder") from error
 
 
 def take_over(path: Path) -> State:
@@ -84,6 +100,16 @@ def take_over(path: Path) -> State:
     with safe_open(path, framework="pt") as file:
         names = json.loads(file.metadata()["names"])
         return {name: file.get_tensor(str(number)).clone() for number, name in enumerate(names)}
+
+
+def collected(work: Work, answer: Mapping[str, Any]) -> tuple[Upload, State]:
+    """What a process has left in the shared folder for this answer, removed from there."""
+    client = answer["client"]
+    states = []
+    for path in (work.upload(client), work.own(client)):
+        states.append(take_over(path))
+        path.unlink()
+    return Upload(client, answer["n"], states[0], answer["losses"], answer["seconds"]), states[1]
 
 
 def main(pickled: bytes) -> None:

@@ -11,22 +11,15 @@ lines in pipes. Among the first clients not yet answered the longest starts firs
 from __future__ import annotations
 
 import dataclasses
-import json
-import mmap
 import pickle
 import queue
 import shutil
-import subprocess
-import sys
 import tempfile
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -36,7 +29,8 @@ from torch import Tensor, nn
 from fedbm.engine.checkpoint import ClientStates, Progress
 from fedbm.engine.cohort import Answer, LocalCohort, received_from
 from fedbm.engine.rounds import select
-from fedbm.engine.worker_process import MappedArray, Work, hand_over, take_over
+from fedbm.engine.worker import CannotLeave, Worker, heard
+from fedbm.engine.worker_process import Work, collected, hand_over, mapped
 from fedbm.errors import FedBMError
 from fedbm.files import cannot_write
 from fedbm.methods.base import Method, Part, State, Task, Upload
@@ -44,11 +38,6 @@ from fedbm.options import EngineOptions, TrainOptions
 
 WORTH = 10.0  # seconds of training to be saved before processes are started: they take about three to come up
 AHEAD = 4  # clients per process that may be trained before the first of them is answered: bounds what waits
-
-_BOOT = (  # no module of the user's program is run again, as multiprocessing would: a script needs no guard
-    "import json, sys; orders = sys.stdin.buffer; sys.path[:] = json.loads(orders.readline()); "
-    "work = orders.read(int(orders.readline())); from fedbm.engine.worker_process import main; main(work)"
-)
 
 Trained = tuple[int, Callable[[], tuple[Upload, State]]]  # a client, and how to get its upload and new state
 
@@ -134,8 +123,6 @@ class WorkerCohort(LocalCohort):
         self._workers: list[Worker] = []
         self._news: queue.SimpleQueue[tuple[Worker, bytes]] = queue.SimpleQueue()
         self._measured: list[tuple[int, float]] = []  # samples and seconds of clients trained in this process
-        if engine.workers:
-            self._start()
 
     def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[Answer | None]:
         unanswered = list(clients)
@@ -160,17 +147,17 @@ class WorkerCohort(LocalCohort):
         """Every unanswered client once, as they become ready."""
         waiting = list(unanswered)
         while waiting:
+            if self._work is None and self._pays(round_, waiting):
+                self._start()
             if self._work is None:
                 yield self._train_here(round_, waiting.pop(0), received)
-                if self._engine.workers == 0 and self._pays(round_, waiting):
-                    self._start()
                 continue
             try:
                 yield from self._train_there(self._work, round_, received, waiting, unanswered)
-            except _CannotLeave as error:
+            except CannotLeave as error:
                 stays(str(error))
                 self.close()
-                self._engine = dataclasses.replace(self._engine, workers=1)
+                self._limit = 1
 
     def _train_here(self, round_: int, client: int, received: State) -> Trained:
         threads = torch.get_num_threads()
@@ -184,11 +171,11 @@ class WorkerCohort(LocalCohort):
         return client, lambda: trained
 
     def _pays(self, round_: int, waiting: Sequence[int]) -> bool:
-        """Whether processes would save WORTH seconds of what is left, by the pace so far; the first client warms up."""
-        seen = self._measured[1:]
+        """Whether they were asked for, or would save WORTH seconds of what is left by the pace so far."""
+        seen = self._measured[1:]  # the first client warms up
         samples = sum(n for n, _ in seen)
-        if not samples:
-            return False
+        if self._engine.workers or not samples:
+            return self._engine.workers > 0 and self._limit > 1
         everyone = sum(facts.n for facts in self._facts.values())
         left = sum(self._facts[client].n for client in waiting)
         left += int((self._train.rounds - round_) * self._train.ratio * everyone)
@@ -205,7 +192,10 @@ class WorkerCohort(LocalCohort):
             self._method, self._task, self._train, self._engine, images, labels, clients, self._states, shared
         )
         made = pickle.dumps(self._work)
-        self._workers = [Worker(made, self._news) for _ in range(self._limit)]
+        try:
+            self._workers.extend(Worker(made, self._news) for _ in range(self._limit))
+        except OSError as error:
+            raise FedBMError(f"client processes cannot be started: {error.strerror}; try workers = 1") from error
 
     def _train_there(
         self, work: Work, round_: int, received: State, waiting: list[int], unanswered: Sequence[int]
@@ -232,84 +222,3 @@ class WorkerCohort(LocalCohort):
             idle.append(worker)
             yield client, partial(collected, work, answer)
         work.received(round_).unlink()
-
-
-class Worker:
-    """A client process, and a thread that hears it."""
-
-    def __init__(self, work: bytes, news: queue.SimpleQueue[tuple[Worker, bytes]]) -> None:
-        # a session of its own: Ctrl-C reaches the parent alone, which ends its processes and says so once
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _BOOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-        )
-        self._write(json.dumps([str(path) for path in sys.path]).encode() + b"\n%d\n" % len(work) + work)
-        threading.Thread(target=self._listen, args=(news,), daemon=True).start()
-
-    def tell(self, **order: Any) -> None:
-        self._write(json.dumps(order).encode() + b"\n")
-
-    def end(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        assert self._process.stdin is not None
-        with suppress(OSError):
-            self._process.stdin.close()
-
-    def lost(self, client: int | None) -> FedBMError:
-        """The sentence for a process that ended by itself or was killed."""
-        status = self._process.wait()
-        did = "waited for a client" if client is None else f"trained client {client}"
-        how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
-        why = " (is memory short? fewer workers need less)" if status == -9 else ""
-        return FedBMError(f"the process that {did} {how}{why}; run this again to go on from the last whole round")
-
-    def _write(self, data: bytes) -> None:
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it has ended, as the listener is about to say
-            self._process.stdin.write(data)
-            self._process.stdin.flush()
-
-    def _listen(self, news: queue.SimpleQueue[tuple[Worker, bytes]]) -> None:
-        """Pass on every line, and an empty one when there will be no more."""
-        assert self._process.stdout is not None
-        with self._process.stdout as answers:
-            for line in answers:
-                news.put((self, line))
-        news.put((self, b""))
-
-
-class _CannotLeave(Exception):
-    """A method or body could not be read by another process; the message says why."""
-
-
-def heard(line: bytes) -> dict[str, Any]:
-    """The answer in a line, or what went wrong where it was trained."""
-    answer: dict[str, Any] = json.loads(line)
-    if "cannot" in answer:
-        raise _CannotLeave(answer["cannot"])
-    if "failed" in answer:
-        raise FedBMError(answer["failed"])
-    if "broken" in answer:
-        raise RuntimeError(f"in a client process:\n{answer['broken']}")
-    return answer
-
-
-def collected(work: Work, answer: Mapping[str, Any]) -> tuple[Upload, State]:
-    """What a process has left in the shared folder for this answer, removed from there."""
-    client = answer["client"]
-    states = []
-    for path in (work.upload(client), work.own(client)):
-        states.append(take_over(path))
-        path.unlink()
-    return Upload(client, answer["n"], states[0], answer["losses"], answer["seconds"]), states[1]
-
-
-def mapped(array: NDArray[np.uint8], spare: Path) -> MappedArray:
-    """Where *array* lies on disk; what lies in memory alone, or was changed there, is written to *spare*."""
-    if isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap) and array.flags.c_contiguous:
-        found = MappedArray(str(array.filename), array.dtype.str, array.shape, array.offset)
-        there = found.open()
-        if all(np.array_equal(array[i : i + 256], there[i : i + 256]) for i in range(0, len(array), 256)):
-            return found
-    np.save(spare, array, allow_pickle=False)
-    return mapped(np.load(spare, mmap_mode="c"), spare)
