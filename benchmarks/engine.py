@@ -1,24 +1,24 @@
 """python benchmarks/engine.py: what a client step and a round cost in each engine, as Markdown tables and JSON.
 
 FedAvg and FedBM; time, images/s, TFLOP/s, share of the bound measured in the same run, peak memory, and how the cost
-grows with clients, image size and generated images. Every section is printed, and the JSON rewritten, when it is done.
+grows with clients, image size and generated images. Every row is printed, and the JSON rewritten, when it is done.
 """
 
 from __future__ import annotations
 
 import argparse
 import shlex
-import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import workload
-from measure import Bench, Engine, bound_of_step, engines_of, flops_of_step, has_compile, play_rounds, time_steps
+from measure import Bench, engines_of, has_compile
+from sections import SECTIONS, WARM_UP
 
 import fedbm
 from fedbm.engine.device import find_device
@@ -27,9 +27,6 @@ from fedbm.files import write_json
 
 FORMAT = 1
 METHODS = ("fedavg", "fedbm")
-SIDE_BY_SIDE = (6, 12)  # clients in slots, beside one alone
-GENERATOR_EVERY = 5  # FedBM's own: a round's share of a generator training is a fifth
-WARM_UP = 2  # rounds: the first is without generated images, the second captures the step with them
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -104,180 +101,17 @@ def measure(found: argparse.Namespace, device: torch.device, folder: Path) -> No
     )
     print(f"\nData: {work.words()}; batch {bench.batch}, {generator['pseudo_batch']} generated images in FedBM.\n")
     for name in found.sections:
-        title, section = SECTIONS[name]
-        print(f"## {title}\n")
-        result["sections"][name] = section(bench, engines, found)
-        result["seconds"] = time.perf_counter() - started
-        write_json(found.json, result)
-    print(f"{result['seconds']:.0f} s in all; the numbers are in {found.json}")
-
-
-# --- sections --------------------------------------------------------------------------------------------------------
-
-
-def steps(bench: Bench, engines: Sequence[Engine], found: argparse.Namespace) -> list[dict[str, Any]]:
-    """Each engine's client step, one client alone and several side by side, against the bound at its precision."""
-    rows: list[dict[str, Any]] = []
-    for method in found.methods:
-        flops = flops_of_step(bench, method)
-        bounds: dict[str, float] = {}
-        for engine in engines:
-            if engine.precision not in bounds:
-                bounds[engine.precision] = bound_of_step(bench, method, engine)
-            for clients in clients_of(engine):
-                row = {"method": method, "engine": engine.name, **time_steps(bench, method, engine, clients)}
-                row["tflops"] = flops / row["seconds"] / 1e12
-                row["bound_seconds"] = bounds[engine.precision]
-                row["share_of_bound"] = row["bound_seconds"] / row["seconds"]
-                row["speed_up"] = first_of(rows, method, row)["seconds"] / row["seconds"]
-                rows.append(row)
-    columns: dict[str, Column] = {
-        "method": lambda row: row["method"],
-        "engine": lambda row: row["engine"],
-        "clients at once": lambda row: row["clients"],
-        "ms a step": lambda row: f"{1000 * row['seconds']:.2f}",
-        "images/s": lambda row: f"{row['images_per_second']:,.0f}",
-        "TFLOP/s": lambda row: f"{row['tflops']:.3g}",
-        "bound, ms": lambda row: f"{1000 * row['bound_seconds']:.2f}",
-        "share of the bound": lambda row: f"{100 * row['share_of_bound']:.0f} %",
-        "× baseline": lambda row: f"{row['speed_up']:.1f}",
-        "peak": peak_words,
-        "warm-up, s": lambda row: f"{row['warm_up_seconds']:.1f}",
-    }
-    print_table(columns, rows)
-    return rows
-
-
-def clients_of(engine: Engine) -> tuple[int, ...]:
-    """How many clients are measured at once: one alone where they take turns anyway."""
-    if engine.options["engine"] == "captured":
-        return 1, *SIDE_BY_SIDE
-    return (max(1, int(engine.options["workers"])),)
-
-
-def rounds(bench: Bench, engines: Sequence[Engine], found: argparse.Namespace) -> list[dict[str, Any]]:
-    """Whole rounds of a run with 10 clients, β = 0.1, half of them a round: the mean over the same rounds for all."""
-    rows: list[dict[str, Any]] = []
-    for method in found.methods:
-        every = {"generator_every": 1} if method == "fedbm" else {}
-        for engine in engines:
-            records, held = play_rounds(bench, method, engine, WARM_UP + found.rounds, clients=10, beta=0.1, **every)
-            seconds = {key: [record["seconds"][key] for record in records] for key in records[0]["seconds"]}
-            row: dict[str, Any] = {"method": method, "engine": engine.name, "peak_bytes": held}
-            for phase in ("train", "aggregate", "generator", "evaluate"):
-                row[phase] = statistics.mean(seconds[phase][WARM_UP:])
-            row["seconds"] = row["train"] + row["aggregate"] + row["evaluate"] + row["generator"] / GENERATOR_EVERY
-            taken = [
-                sum(-(-client["n"] // bench.batch) for client in record["clients"]) for record in records[WARM_UP:]
-            ]
-            row["steps"] = statistics.mean(taken)
-            row["images_per_second"] = row["steps"] * (bench.batch + bench.generated(method, {})) / row["train"]
-            row["warm_up_seconds"] = sum(seconds["total"][:WARM_UP])
-            row["speed_up"] = first_of(rows, method, row)["seconds"] / row["seconds"]
+        section, rows = SECTIONS[name], result["sections"].setdefault(name, [])
+        print(
+            f"## {section.title}\n\n| {' | '.join(section.columns)} |\n|{' --- |' * len(section.columns)}", flush=True
+        )
+        for row in section.rows(bench, engines, found):
+            print(f"| {' | '.join(str(column(row)) for column in section.columns.values())} |", flush=True)
             rows.append(row)
-    columns: dict[str, Column] = {
-        "method": lambda row: row["method"],
-        "engine": lambda row: row["engine"],
-        "s a round": lambda row: f"{row['seconds']:.2f}",
-        "× baseline": lambda row: f"{row['speed_up']:.1f}",
-        "training": lambda row: f"{row['train']:.2f}",
-        "averaging": lambda row: f"{row['aggregate']:.3f}",
-        "generator, once": lambda row: f"{row['generator']:.2f}",
-        "evaluation": lambda row: f"{row['evaluate']:.2f}",
-        "steps": lambda row: f"{row['steps']:.0f}",
-        "images/s": lambda row: f"{row['images_per_second']:,.0f}",
-        "peak": peak_words,
-        f"first {WARM_UP} rounds, s": lambda row: f"{row['warm_up_seconds']:.1f}",
-    }
-    print_table(columns, rows)
-    print(
-        f"A round counts 1/{GENERATOR_EVERY} of a generator training: FedBM has one every {GENERATOR_EVERY} rounds.\n"
-    )
-    return rows
-
-
-def fastest(engines: Sequence[Engine]) -> Engine:
-    """What the costs of growing are measured in; not compiled, for every shape would be compiled anew."""
-    return [engine for engine in engines if not engine.options.get("compile")][-1]
-
-
-def clients(bench: Bench, engines: Sequence[Engine], found: argparse.Namespace) -> list[dict[str, Any]]:
-    """FedAvg with the same images dealt to more and more clients, half of them a round, in the fastest engine."""
-    rows = []
-    train = bench.workload.dataset.indices("train")
-    engine = fastest(engines)
-    for number in (10, 40) if found.quick else (10, 100, 1000):
-        dealt = fedbm.iid(train, number, seed=0)
-        records, held = play_rounds(bench, "fedavg", engine, 3, dealt, evaluate_every=3)
-        rows.append({"clients": number, "seconds": records[1]["seconds"]["train"], "peak_bytes": held})
-    columns: dict[str, Column] = {
-        "clients": lambda row: f"{row['clients']:,}",
-        "training, s a round": lambda row: f"{row['seconds']:.2f}",
-        "peak": peak_words,
-    }
-    print(f"FedAvg, {engine.name}, half of the clients a round, the second round.\n")
-    print_table(columns, rows)
-    return rows
-
-
-def sizes(bench: Bench, engines: Sequence[Engine], found: argparse.Namespace) -> list[dict[str, Any]]:
-    """A FedBM step as images grow."""
-    several = (16, 32) if found.quick else (32, 64, 128, 224)
-    changes = {size: {"dataset": workload.resized(bench.workload.dataset, size)} for size in several}
-    return growing(bench, fastest(engines), "image size", changes)
-
-
-def generated(bench: Bench, engines: Sequence[Engine], found: argparse.Namespace) -> list[dict[str, Any]]:
-    """A FedBM step as more generated images join it."""
-    several = (2, 8) if found.quick else (8, 16, 32, 64)
-    return growing(
-        bench, fastest(engines), "generated images", {number: {"pseudo_batch": number} for number in several}
-    )
-
-
-def growing(bench: Bench, engine: Engine, what: str, changes: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
-    count = clients_of(engine)[-2:][0]
-    rows = [{what: value, **time_steps(bench, "fedbm", engine, count, **change)} for value, change in changes.items()]
-    columns: dict[str, Column] = {
-        what: lambda row: row[what],
-        "ms a step": lambda row: f"{1000 * row['seconds']:.2f}",
-        "images/s": lambda row: f"{row['images_per_second']:,.0f}",
-        "peak": peak_words,
-    }
-    print(f"FedBM, {engine.name}, {count} {'client' if count == 1 else 'clients'} at once.\n")
-    print_table(columns, rows)
-    return rows
-
-
-Section = Callable[[Bench, Sequence[Engine], argparse.Namespace], list[dict[str, Any]]]
-SECTIONS: dict[str, tuple[str, Section]] = {
-    "step": ("A client step", steps),
-    "round": ("A round", rounds),
-    "clients": ("More clients", clients),
-    "size": ("Larger images", sizes),
-    "generated": ("More generated images", generated),
-}
-
-
-# --- tables ----------------------------------------------------------------------------------------------------------
-
-Column = Callable[[dict[str, Any]], Any]
-
-
-def first_of(rows: Iterable[dict[str, Any]], method: str, otherwise: dict[str, Any]) -> dict[str, Any]:
-    """The baseline's row of this method: the first."""
-    return next((row for row in rows if row["method"] == method), otherwise)
-
-
-def peak_words(row: dict[str, Any]) -> str:
-    return "–" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**30:.2f} GiB"
-
-
-def print_table(columns: dict[str, Column], rows: Iterable[dict[str, Any]]) -> None:
-    print("| " + " | ".join(columns) + " |\n|" + " --- |" * len(columns))
-    for row in rows:
-        print("| " + " | ".join(str(column(row)) for column in columns.values()) + " |")
-    print(flush=True)
+            result["seconds"] = time.perf_counter() - started
+            write_json(found.json, result)
+        print()
+    print(f"{result['seconds']:.0f} s in all; the numbers are in {found.json}")
 
 
 if __name__ == "__main__":

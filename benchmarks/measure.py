@@ -145,8 +145,8 @@ def decoding(bench: Bench, plan: Plan, federation: Federation) -> Federation:
 
 
 def free(device: torch.device) -> None:
-    gc.collect()
     if device.type == "cuda":
+        gc.collect()
         torch.cuda.synchronize(device)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)

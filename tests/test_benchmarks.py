@@ -20,7 +20,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_every_section(engine: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = "--quick --device cpu --images 80 --size 16 --steps 2 --json".split()
+    words = ["--quick", "--device", "cpu", "--images", "80", "--size", "16", "--steps", "2", "--json"]
     assert engine.main([*words, str(tmp_path / "found.json")]) == 0
     printed = capsys.readouterr().out
     found = json.loads((tmp_path / "found.json").read_text())
@@ -28,7 +28,7 @@ def test_every_section(engine: ModuleType, tmp_path: Path, capsys: pytest.Captur
     assert found["environment"]["torch"] == torch.__version__
     assert found["environment"]["command"].startswith("python benchmarks/engine.py --quick ")
     for name, rows in found["sections"].items():
-        assert f"## {engine.SECTIONS[name][0]}\n" in printed
+        assert f"## {engine.SECTIONS[name].title}\n" in printed
         assert all(row["seconds"] > 0 for row in rows)
     steps, rounds = found["sections"]["step"], found["sections"]["round"]
     for rows in (steps, rounds):
