@@ -40,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except fedbm.FedBMError as error:
         print(f"benchmark: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     return 0
 
 

@@ -72,12 +72,7 @@ def client_cohort(
 
 
 def shares(workers: int, selected: int) -> tuple[int, int]:
-    """(processes, threads of each) of a run with as many cores as PyTorch has threads.
-
-    >>> torch.set_num_threads(1)
-    >>> shares(0, 5), shares(3, 5), shares(8, 5)
-    ((1, 1), (3, 1), (5, 1))
-    """
+    """P = min(asked for or cores, clients selected) processes, ⌊cores/P⌋ threads each; cores: PyTorch's threads."""
     cores = torch.get_num_threads()
     processes = max(1, min(workers or cores, selected))
     return processes, max(1, cores // processes)
@@ -119,6 +114,7 @@ class WorkerCohort(LocalCohort):
         super().__init__(method, task, train, model, images, labels, clients, states, progress)
         self._engine, self._stored, self._limit = engine, stored, processes
         self._rest = (labels, tuple(clients))
+        self._shared: Path | None = None
         self._work: Work | None = None
         self._workers: list[Worker] = []
         self._news: queue.SimpleQueue[tuple[Worker, bytes]] = queue.SimpleQueue()
@@ -139,9 +135,9 @@ class WorkerCohort(LocalCohort):
         """End the processes and remove what was shared with them."""
         for worker in self._workers:
             worker.end()
-        if self._work is not None:
-            shutil.rmtree(self._work.shared, ignore_errors=True)
-        self._workers, self._work = [], None
+        if self._shared is not None:
+            shutil.rmtree(self._shared, ignore_errors=True)
+        self._workers, self._work, self._shared = [], None, None
 
     def _trained(self, round_: int, received: State, unanswered: Sequence[int]) -> Iterator[Trained | None]:
         """Every unanswered client once, as they become ready."""
@@ -183,13 +179,13 @@ class WorkerCohort(LocalCohort):
 
     def _start(self) -> None:
         try:
-            shared = Path(tempfile.mkdtemp(prefix="fedbm-"))
-            images = mapped(self._stored, shared / "images.npy")
+            self._shared = Path(tempfile.mkdtemp(prefix="fedbm-"))
+            images = mapped(self._stored, self._shared / "images.npy")
         except OSError as error:
             raise cannot_write(Path(tempfile.gettempdir()), error) from error
         labels, clients = self._rest
         self._work = Work(
-            self._method, self._task, self._train, self._engine, images, labels, clients, self._states, shared
+            self._method, self._task, self._train, self._engine, images, labels, clients, self._states, self._shared
         )
         made = pickle.dumps(self._work)
         try:
