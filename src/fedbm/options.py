@@ -212,7 +212,12 @@ class EngineOptions:
     device: str = option("auto", "cpu, cuda, cuda:N, or auto: cuda where there is one")
     out: str = option("runs", "folder that holds one folder per run")
     cache: str = option("", "folder of prepared data sets; unset: $FEDBM_HOME or ~/.cache/fedbm")
-    threads: int = option(0, "CPU threads of this process; 0: as the machine is set up", least=0, most=1024)
+    threads: int = option(
+        0, "CPU threads of this run, shared out among its processes; 0: as the machine is set up", least=0, most=1024
+    )
+    workers: int = option(
+        0, "processes that train clients on a CPU; 0: as many as pay, 1: none beside this one", least=0, most=1024
+    )
     engine: Literal["auto", "reference", "captured"] = option(
         "auto", "plain loop, or CUDA graphs on streams; auto: captured on CUDA for the methods of this package"
     )

@@ -86,7 +86,7 @@ def places_for(config: Config, processes: int) -> list[tuple[int, dict[str, Any]
     """Where runs like this one are made: for each process, how many go together and what changes in their options."""
     device = find_device(config.engine.device)
     if device.type == "cpu":
-        return [(1, {"threads": 1})] * processes
+        return [(1, {"threads": 1, "workers": 1})] * processes
     named = [device.index] if device.index is not None else range(torch.cuda.device_count())
     return [(config.engine.together, {"device": f"cuda:{index}"}) for index in named]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from fedbm.engine.graphs import CapturedCohort, CapturedSteps
 from fedbm.engine.local import Samples, plain_steps
 from fedbm.engine.records import FORMAT, RunFolder, finite
 from fedbm.engine.rounds import Event, Federation
+from fedbm.engine.workers import client_cohort
 from fedbm.errors import FedBMError
 from fedbm.files import write_json, write_text
 from fedbm.methods import METHODS
@@ -145,7 +147,8 @@ def _turns(plan: Plan, device: torch.device) -> Generator[Event | None, None, No
         if folder.done:  # another process finished it since we looked
             return
         federation = assemble(plan, folder, device)
-        yield from federation.rounds()
+        with closing(federation.cohort):
+            yield from federation.rounds()
         finish(plan, federation)
 
 
@@ -183,7 +186,7 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> Federation:
         cohort = captured_cohort = CapturedCohort(*parts, config.engine.slots, compile_, notes.append)
         steps = CapturedSteps(captured_cohort.give_up_a_slot, compile_, notes.append)
     else:
-        cohort, steps = LocalCohort(*parts), plain_steps
+        cohort, steps = client_cohort(config.engine, dataset.images, notes.append, *parts), plain_steps
         if device.type == "cuda" and config.engine.engine == "auto":
             notes.append(
                 f"{config.method.name} is no method of this package, so its clients are trained in a plain loop; "

@@ -74,14 +74,14 @@ def test_turning_away_ends_the_processes_and_the_run_can_be_resumed(tiny: dict[s
     events.close()
     assert multiprocessing.active_children() == []
     list(run_all([config]))
-    alone, resumed = (plan_of(tiny, tmp_path / name) for name in ("alone", "resumed"))
+    alone, resumed = (plan_of(tiny, tmp_path / name, workers=1) for name in ("alone", "resumed"))
     play_alone(alone)
     assert_same_run(simulation.run_path(resumed), simulation.run_path(alone))
 
 
 def test_places(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [cpu] = configs_of(tiny, tmp_path, {})
-    assert places_for(cpu, 3) == [(1, {"threads": 1})] * 3
+    assert places_for(cpu, 3) == [(1, {"threads": 1, "workers": 1})] * 3
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     every, second = configs_of(tiny, tmp_path, {"device": "cuda"}, {"device": "cuda:1", "together": 5})

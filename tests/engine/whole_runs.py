@@ -56,9 +56,9 @@ def command(settings: Mapping[str, Any], out: Path) -> list[str]:
 
 
 def timeless(value: Any) -> Any:
-    """*value* without what no two runs share: the seconds it took."""
+    """*value* without what no two runs share: the seconds it took, and what the engine had to say."""
     if isinstance(value, dict):
-        return {key: timeless(item) for key, item in value.items() if key != "seconds"}
+        return {key: timeless(item) for key, item in value.items() if key not in ("seconds", "notes")}
     return [timeless(item) for item in value] if isinstance(value, list) else value
 
 

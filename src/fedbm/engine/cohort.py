@@ -28,11 +28,13 @@ class Answer:
 
 class Cohort(Protocol):
     """census(): who is there. exchange(): a round's work, answers in client order as they become ready; None means
-    that work goes on, so that a driver can turn to something else meanwhile."""
+    that work goes on, so that a driver can turn to something else meanwhile. close(): nobody will be asked again."""
 
     def census(self) -> Mapping[int, Facts]: ...
 
     def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[Answer | None]: ...
+
+    def close(self) -> None: ...
 
 
 class LocalCohort:
@@ -63,20 +65,26 @@ class LocalCohort:
         return self._facts
 
     def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[Answer | None]:
-        received = {name: value for part in parts.values() for name, value in part.state.items()}
+        received = received_from(parts)
         for client in clients:
-            upload, own = train_client(
-                self._method,
-                self._model,
-                self._task,
-                self._train,
-                round_,
-                self._facts[client],
-                self._data[client],
-                received,
-                self._state_of(client),
-            )
-            yield self._answer(round_, upload, own, parts)
+            yield self._answer(round_, *self.train(round_, client, received), parts)
+
+    def close(self) -> None:
+        pass
+
+    def train(self, round_: int, client: int, received: State) -> tuple[Upload, State]:
+        """One client's round, here and now: its upload and its new state."""
+        return train_client(
+            self._method,
+            self._model,
+            self._task,
+            self._train,
+            round_,
+            self._facts[client],
+            self._data[client],
+            received,
+            self._state_of(client),
+        )
 
     def _state_of(self, client: int) -> State:
         known = client in self._states
@@ -93,6 +101,11 @@ class LocalCohort:
         if self._method.central:
             return Answer(upload, flaw, 0, 0)
         return Answer(upload, flaw, sum(size_of(part.state) for part in lacking), size_of(upload.state))
+
+
+def received_from(parts: Mapping[str, Part]) -> State:
+    """All that a client holds at the start of a round."""
+    return {name: value for part in parts.values() for name, value in part.state.items()}
 
 
 def flaw_of(state: State) -> str | None:

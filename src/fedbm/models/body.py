@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,16 +15,19 @@ from fedbm.options import ModelOptions
 
 
 def resnet_factory(options: ModelOptions, channels: int) -> Callable[[], nn.Module]:
-    """A function that builds the body the options describe; its random weights come from the caller's stream."""
+    """A function that builds the body the options describe; its random weights come from the caller's stream.
+
+    It can be pickled, as client processes need.
+    """
     weights = read_weights(Path(options.init).expanduser()) if options.init else None
+    return partial(make_resnet, options, channels, weights)
 
-    def make() -> nn.Module:
-        body = ResNet18(channels, options.width, options.stem, options.norm)
-        if weights is not None:
-            load_weights(body, weights, options.init)
-        return body
 
-    return make
+def make_resnet(options: ModelOptions, channels: int, weights: dict[str, Tensor] | None) -> nn.Module:
+    body = ResNet18(channels, options.width, options.stem, options.norm)
+    if weights is not None:
+        load_weights(body, weights, options.init)
+    return body
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

@@ -1,0 +1,351 @@
+"""Client processes ≡ reference, bit for bit; and what happens when one dies, the parent dies, or nothing can leave."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from whole_runs import assert_same_run, command, folder_of, plan_of, play, simulation, stop_after
+
+import fedbm
+from fedbm import FedBMError
+from fedbm.cli import main
+from fedbm.engine import worker_process, workers
+from fedbm.engine.cohort import LocalCohort
+from fedbm.engine.worker_process import hand_over, take_over
+from fedbm.methods import METHODS, FedAvg
+from fedbm.methods.base import Batch
+from small import TinyBody
+
+posix = pytest.mark.skipif(os.name != "posix", reason="signals and /proc as Linux has them")
+
+
+@dataclasses.dataclass(frozen=True)
+class Odd(FedAvg):
+    """A method of the user's own, in a module that can be imported: named as no method of the package is."""
+
+    name: ClassVar[str] = "odd"
+
+    def loss(self, model: nn.Module, batch: Batch, context: Any) -> dict[str, torch.Tensor]:
+        print("what a method prints disturbs nobody")
+        return {name: 2 * term for name, term in super().loss(model, batch, context).items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Careless(Odd):
+    """A method with a mistake, in a client process only after the first round."""
+
+    name: ClassVar[str] = "careless"
+
+    def begin(self, model: nn.Module, received: Any, client: Any, facts: Any) -> Any:
+        raise KeyError("body.nowhere")
+
+
+@dataclasses.dataclass(frozen=True)
+class Poisoned(FedAvg):
+    """Client 1 sends infinities, head first."""
+
+    name: ClassVar[str] = "poisoned"
+
+    def finish(self, model: nn.Module, data: Any, context: Any, facts: Any) -> Any:
+        upload, own = super().finish(model, data, context, facts)
+        if facts.client == 1:
+            upload = {name: upload[name] / 0 for name in sorted(upload, reverse=True) if "weight" in name}
+        return upload, own
+
+
+def pair(settings: dict[str, Any], tmp_path: Path, **more: Any) -> tuple[Path, Path]:
+    """The folders of a run as the reference plays it and as two processes do."""
+    folders = []
+    for workers_ in (1, 2):
+        plan = plan_of(settings, tmp_path / str(workers_), workers=workers_, **more)
+        play(plan)
+        folders.append(folder_of(plan))
+    return folders[0], folders[1]
+
+
+def same(left: Path, right: Path) -> None:
+    """Every file but the configuration's line that says how many processes there were."""
+    for folder in (left, right):
+        text = (folder / "config.toml").read_text()
+        (folder / "config.toml").write_text("\n".join(line for line in text.splitlines() if "workers" not in line))
+    assert_same_run(left, right)
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "central"])
+def test_equal_to_the_reference(method: str, tiny: dict[str, Any], tiny_fedbm: dict[str, Any], tmp_path: Path) -> None:
+    """Three rounds of every method with BatchNorm, client state and kept momentum: records, states and model."""
+    settings = tiny_fedbm if method == "fedbm" else {**tiny, "method": method}
+    settings = settings | ({"optimizer": "adam", "lr": 0.001} if method in ("fedavg", "fedrep") else {})
+    same(*pair(settings, tmp_path, keep_optimizer=True, clients=5, ratio=0.7, rounds=3, beta=0.5))
+
+
+def test_more_processes_than_clients(tiny: dict[str, Any], tmp_path: Path) -> None:
+    one, many = (plan_of(tiny, tmp_path / str(n), workers=n, clients=2, ratio=1.0, rounds=2) for n in (1, 9))
+    play(one)
+    play(many)
+    same(folder_of(one), folder_of(many))
+
+
+@pytest.mark.parametrize("settings", [{"clients": 1}, {"method": "central"}])
+def test_one_client_needs_no_process(
+    settings: dict[str, Any], tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "Worker", None)
+    play(plan_of({**tiny, **settings}, tmp_path, workers=4, rounds=1))
+
+
+def test_more_clients_than_wait_at_once(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers stay in client order where only the first two unanswered clients may be under way."""
+    monkeypatch.setattr(workers, "AHEAD", 1)
+    same(*pair(tiny, tmp_path, clients=12, ratio=1.0, rounds=2, beta=0.5))
+
+
+# --- how many processes ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("threads", "asked", "selected", "expected"),
+    [
+        (1, 0, 5, (1, 1)),
+        (2, 0, 5, (2, 1)),
+        (8, 0, 5, (5, 1)),
+        (64, 0, 5, (5, 12)),
+        (8, 0, 1, (1, 8)),
+        (1, 3, 5, (3, 1)),
+        (8, 2, 5, (2, 4)),
+        (8, 1, 5, (1, 8)),
+        (4, 9, 2, (2, 2)),
+    ],
+)
+def test_cores_are_shared_out(
+    threads: int, asked: int, selected: int, expected: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    assert workers.shares(asked, selected) == expected
+
+
+def test_unasked_processes_start_when_they_pay(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A short run with two cores stays in its process, a run with much left does not; the result is the same."""
+    started = []
+    real = workers.Worker
+
+    def counted(*arguments: Any) -> Any:
+        started.append(arguments)
+        return real(*arguments)
+
+    monkeypatch.setattr(workers, "Worker", counted)
+    monkeypatch.setattr(workers, "shares", lambda asked, selected: (2, 1))
+    short = plan_of(tiny, tmp_path / "short", rounds=3)
+    play(short)
+    assert not started
+    monkeypatch.setattr(workers, "WORTH", 0.0)
+    long = plan_of(tiny, tmp_path / "long", rounds=3)
+    play(long)
+    assert len(started) == 2
+    assert_same_run(folder_of(short), folder_of(long))
+
+
+# --- objects made in Python ------------------------------------------------------------------------------------------
+
+
+def made_in_memory() -> fedbm.Dataset:
+    rng = np.random.default_rng(0)
+    digits = fedbm.load("digits", size=16)
+    images = rng.integers(0, 256, digits.images.shape, dtype=np.uint8)
+    return dataclasses.replace(digits, images=images, name="noise", checksum="noise")
+
+
+def test_a_data_set_in_memory_and_a_method_and_body_of_ones_own(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    data = made_in_memory()
+    runs = [
+        fedbm.simulate(
+            data,
+            method=Odd(),
+            body=TinyBody,
+            clients=4,
+            rounds=2,
+            batch=32,
+            device="cpu",
+            threads=1,
+            workers=n,
+            out=tmp_path / str(n),
+        )
+        for n in (1, 2)
+    ]
+    same(*(run.path for run in runs))
+    assert "disturbs nobody" in capfd.readouterr().err
+
+
+def test_the_store_is_mapped_and_what_was_changed_in_memory_is_not_read_from_it(tmp_path: Path) -> None:
+    np.save(tmp_path / "images.npy", np.arange(600, dtype=np.uint8).reshape(300, 2))
+    spare = tmp_path / "spare.npy"
+    stored = np.load(tmp_path / "images.npy", mmap_mode="c")
+    assert Path(worker_process.mapped(stored, spare).path) == tmp_path / "images.npy"
+    assert not spare.exists()
+    stored[299, 1] += 1
+    for array in (stored, stored[10:], np.load(tmp_path / "images.npy", mmap_mode="c")[5:]):
+        found = worker_process.mapped(array, spare)
+        assert Path(found.path) == spare
+        assert np.array_equal(found.open(), array)
+
+
+@pytest.mark.parametrize("kind", ["lambda", "main"])
+def test_what_cannot_leave_stays_and_says_so(kind: str, tiny: dict[str, Any], tmp_path: Path) -> None:
+    body = (lambda: TinyBody()) if kind == "lambda" else type("Here", (TinyBody,), {"__module__": "__main__"})
+    if kind == "main":
+        sys.modules["__main__"].Here = body  # type: ignore[attr-defined]
+    settings = {key: value for key, value in tiny.items() if key not in ("data", "width", "method")}
+    run = fedbm.simulate(tiny["data"], method="fedavg", body=body, workers=2, out=tmp_path, **settings)
+    [note] = run.rounds[0]["notes"]
+    assert note.startswith("clients are trained in this process, for the method or body cannot leave it")
+    assert len(run.rounds) == 4
+
+
+def test_what_cannot_be_read_there_stays_too(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module that this process can import and others cannot is found out when they try."""
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    (folder / "passing.py").write_text("from small import TinyBody as Base\nclass Body(Base):\n    pass\n")
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        import passing  # type: ignore[import-not-found]
+    settings = {key: value for key, value in tiny.items() if key not in ("data", "width", "method")}
+    runs = []
+    for n in (1, 2):
+        more = {"workers": n, "out": tmp_path / str(n), **settings}
+        runs.append(fedbm.simulate(tiny["data"], method="fedavg", body=passing.Body, **more))
+    assert "ModuleNotFoundError: No module named 'passing'" in runs[1].rounds[0]["notes"][0]
+    same(runs[0].path, runs[1].path)
+
+
+def test_names_keep_their_order_and_tensors_may_share_memory(tmp_path: Path) -> None:
+    base = torch.arange(6.0)
+    state = {"z": base, "a": base.view(2, 3).T, "m": torch.tensor(3), "empty": torch.zeros(0)}
+    hand_over(tmp_path / "state", state)
+    found = take_over(tmp_path / "state")
+    assert list(found) == list(state)
+    assert all(torch.equal(found[name], value) for name, value in state.items())
+
+
+# --- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+def test_a_mistake_in_a_method_shows_its_traceback(tiny: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"(?s)in a client process:.*KeyError: 'body.nowhere'"):
+        play(plan_of(tiny, tmp_path, own=Careless(), workers=2))
+
+
+def test_a_sentence_crosses_as_it_is(tiny: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(FedBMError, match="BatchNorm cannot normalise one value: use a larger batch or size"):
+        play(plan_of(tiny, tmp_path, workers=2, batch=1))
+
+
+def test_an_update_that_is_not_finite_is_dropped_alike(tiny: dict[str, Any], tmp_path: Path) -> None:
+    """Of several tensors that are not finite the same one is named: names keep their order on the way."""
+    left, right = pair(tiny, tmp_path, own=Poisoned(), rounds=1, ratio=1.0)
+    same(left, right)
+    assert '"dropped": [{"client": 1, "why": "head.weight is not finite"}]' in (right / "rounds.jsonl").read_text()
+
+
+def children() -> list[int]:
+    """The client processes this process has started and that still run."""
+    found = subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "worker_process"], capture_output=True, text=True)
+    return [int(number) for number in found.stdout.split()]
+
+
+@posix
+def test_a_process_that_dies_stops_the_run_which_can_be_resumed(
+    plan: Any, unbroken: Path, tiny_fedbm: dict[str, Any], tmp_path: Path
+) -> None:
+    broken = plan_of(tiny_fedbm, tmp_path, keep_optimizer=True, workers=2)
+    assert broken.id == plan.id
+    rounds = simulation.run(broken)
+    for event in rounds:
+        if event.record is not None and event.round == 2:
+            os.kill(children()[0], signal.SIGKILL)
+            break
+    with pytest.raises(FedBMError, match=r"^the process that .* was ended by signal 9.*last whole round$"):
+        list(rounds)
+    assert not children()
+    assert play(broken)[0].round == 3
+    same(folder_of(broken), unbroken)
+
+
+def test_stopped_and_resumed_with_other_numbers_of_processes(
+    unbroken: Path, tiny_fedbm: dict[str, Any], tmp_path: Path
+) -> None:
+    stop_after(1, plan_of(tiny_fedbm, tmp_path, keep_optimizer=True, workers=1))
+    several = plan_of(tiny_fedbm, tmp_path, keep_optimizer=True, workers=2)
+    play(several, until=lambda event: event.round == 3 and event.phase == "train" and event.done == 1)
+    assert not children()
+    play(plan_of(tiny_fedbm, tmp_path, keep_optimizer=True, workers=1))
+    same(folder_of(several), unbroken)
+
+
+def gone(processes: list[int]) -> bool:
+    """Whether all of them end within a few seconds."""
+    for _ in range(200):
+        if not any(Path(f"/proc/{number}").exists() for number in processes):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@posix
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc here to see processes in")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_no_process_outlives_its_parent(number: int, tiny_fedbm: dict[str, Any], tmp_path: Path) -> None:
+    """Ctrl-C, which a terminal sends to all, and a kill, of which nobody is told; nothing shared is left behind."""
+    (tmp_path / "shared").mkdir()
+    words = command({**tiny_fedbm, "rounds": 1000, "workers": 2}, tmp_path / "runs")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedbm", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path / "shared")},
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert process.stdout is not None
+    assert any("round 2/" in line for line in process.stdout)
+    found = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+    assert len(found) == 2
+    os.killpg(process.pid, number)
+    _, err = process.communicate()
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+        assert err == "fedbm: interrupted; the same command goes on from the last whole round\n"
+    assert gone([int(word) for word in found])
+    assert not list((tmp_path / "shared").glob("fedbm-*"))
+
+
+def test_workers_are_for_a_cpu() -> None:
+    device = torch.device("meta")
+    labels = torch.zeros(1, dtype=torch.int64, device=device)
+    parts: Any = (FedAvg(), None, None, None, None, labels, [], {}, None)
+    with pytest.raises(FedBMError, match="workers are processes on a CPU, and the device is meta; leave workers out"):
+        workers.client_cohort(fedbm.config.EngineOptions(workers=2), np.zeros(1, np.uint8), print, *parts)
+
+
+def test_the_command_line_has_it(tiny: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command({**tiny, "workers": "two"}, tmp_path)) == 2
+    assert 'workers must be a whole number, not "two"' in capsys.readouterr().err
+    assert issubclass(workers.WorkerCohort, LocalCohort)
