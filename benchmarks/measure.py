@@ -30,7 +30,6 @@ from fedbm.engine.device import arithmetic, enough_memory
 from fedbm.engine.local import Samples
 from fedbm.engine.records import RunFolder
 from fedbm.engine.rounds import Federation
-from fedbm.options import EngineOptions
 from fedbm.plan import Plan, make_plan
 from fedbm.simulate import assemble, run
 
@@ -75,10 +74,6 @@ class Bench:
     def generated(self, method: str, more: dict[str, Any]) -> int:
         """Generated images in a step."""
         return int({**self.generator, **more}["pseudo_batch"]) if method == "fedbm" else 0
-
-
-def has_compile() -> bool:
-    return "compile" in {option.name for option in dataclasses.fields(EngineOptions)}
 
 
 def engines_of(device: torch.device, compiled: bool) -> list[Engine]:
@@ -245,7 +240,7 @@ def play_rounds(
         plan = bench.plan(method, engine, partition, Path(out), rounds=rounds, **more)
         if engine.decodes:
             with assembled(bench, plan, engine) as federation:
-                events = list(federation.rounds())
+                events = [event for event in federation.rounds() if event is not None]
                 held = peak(bench.device)
         else:
             events = list(run(plan))

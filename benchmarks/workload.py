@@ -48,6 +48,10 @@ class JpegImages:
             self._bytes, self._offsets = file["jpeg"], file["offsets"]
         self._size, self._channels, self._device = size, channels, device
 
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return len(self._offsets) - 1, self._size, self._size, self._channels
+
     def __getitem__(self, indices: torch.Tensor) -> torch.Tensor:
         images = [
             decode(self._bytes[self._offsets[i] : self._offsets[i + 1]].tobytes(), self._size, self._channels)
