@@ -1,0 +1,37 @@
+"""The Flower ClientApp that a node's SuperNode starts for every message."""
+
+from __future__ import annotations
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from fedbm.errors import FedBMError
+from fedbm.federation.protocol import CENSUS, EVALUATE, TRAIN
+from fedbm.federation.wire import Envelope, from_records, to_records
+
+app = ClientApp()
+
+
+def _reply(kind: str, message: Message, context: Context) -> Message:
+    from fedbm.federation.node import answer  # torch is loaded here, once it is needed
+
+    try:
+        request = from_records(message.content)
+    except FedBMError:
+        request = Envelope({})  # has no terms, so it is refused as such
+    return Message(to_records(answer(kind, request, context.node_config)), reply_to=message)
+
+
+@app.query("census")
+def census(message: Message, context: Context) -> Message:
+    return _reply(CENSUS, message, context)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    return _reply(TRAIN, message, context)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    return _reply(EVALUATE, message, context)
