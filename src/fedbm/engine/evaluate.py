@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -62,9 +62,9 @@ def first_state(method: Method, server: State, clients: Mapping[int, State]) -> 
         return None
 
 
-def from_matrices(matrices: Sequence[Array]) -> Scores:
-    """Scores of a sum of confusion matrices. They cannot tell the AUC, so it is None."""
-    values: Scores = {**from_confusion(np.sum(matrices, axis=0)), "auc": None}
+def from_matrix(matrix: Array) -> Scores:
+    """Scores of a confusion matrix alone. It cannot tell the AUC, so that is None."""
+    values: Scores = {**from_confusion(matrix), "auc": None}
     return {name: values[name] for name in NAMES}
 
 

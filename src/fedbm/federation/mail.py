@@ -10,6 +10,8 @@ from fedbm.federation.wire import Envelope, from_records, to_records
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
+POLL = 0.3  # seconds between looks for a reply
+
 
 def send(grid: Grid, node: int, kind: str, envelope: Envelope, seconds: float) -> str | None:
     """Hand a request to the engine; the id its reply will name, or None where the engine did not take it."""

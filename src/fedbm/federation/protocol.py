@@ -200,14 +200,15 @@ def read_census(body: Mapping[str, Any], shares_counts: bool, classes: tuple[str
     for what in ("protocol", "fedbm"):
         if theirs.get(what) != mine[what]:
             raise FedBMError(
-                f"it has {what} {_shown(theirs.get(what))} and the server has {mine[what]}: install the same"
+                f"it has {what} {plain(theirs.get(what))} and the server has {mine[what]}: install the same"
             )
     client, n = field(body, "client", int), field(body, "n", int)
     if not 0 <= client < nodes:
         raise FedBMError(f"it is client {client}, but this run has nodes = {nodes}, so clients 0 to {nodes - 1}")
     own = tuple(field(body, "classes", list))
     if unknown := [name for name in own if name not in classes]:
-        raise FedBMError(f"it has the class {_shown(unknown[0])}, which this run does not know: {', '.join(classes)}")
+        known = ", ".join(classes)
+        raise FedBMError(f'it has the class "{plain(unknown[0])}", which this run does not know: {known}')
     if not 1 <= n <= MOST_SAMPLES:
         raise FedBMError(f"it has {n} training images")
     counts: tuple[int, ...] = ()
@@ -218,8 +219,20 @@ def read_census(body: Mapping[str, Any], shares_counts: bool, classes: tuple[str
     elif "label_counts" in body:
         raise FedBMError("it told its label counts, which this method does not ask for")
     holds = {str(part): str(digest) for part, digest in field(body, "holds", dict).items()}
-    name = _shown(field(body, "name", str)).strip('"')
+    name = plain(field(body, "name", str))
     return Census(client, name, own, Facts(client, n, counts), holds, str(body.get("head", "")), dict(theirs))
+
+
+def sentence(body: Mapping[str, Any], classes: tuple[str, ...]) -> str:
+    """A site's refusal in words; what it may tell beside the code is named."""
+    code, theirs = body.get("code"), body.get("versions")
+    why = f"it {REFUSALS.get(str(code), 'answered with a code that is not known')}"
+    if code in ("protocol", "version") and isinstance(theirs, dict):
+        return f"{why}: fedbm {plain(theirs.get('fedbm'))} where the server has {__version__}; install the same"
+    if code == "classes" and isinstance(body.get("classes"), list):
+        unknown = [plain(name) for name in body["classes"] if name not in classes]
+        return f"{why}: {', '.join(unknown[:3])}; the run has {', '.join(classes)}"
+    return why
 
 
 T = TypeVar("T")
@@ -233,7 +246,6 @@ def field(body: Mapping[str, Any], key: str, kind: type[T]) -> T:
     return value
 
 
-def _shown(value: Any) -> str:
+def plain(value: Any) -> str:
     """What a node said, fit for a sentence: short and printable."""
-    text = "".join(c if c.isprintable() else "?" for c in str(value))
-    return f'"{text if len(text) <= 60 else text[:57] + "…"}"' if isinstance(value, str) else text[:60]
+    return "".join(c if c.isprintable() else "?" for c in str(value))[:70]

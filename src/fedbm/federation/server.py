@@ -29,9 +29,11 @@ from fedbm.federation.agreement import Agreement, agree
 from fedbm.federation.audit import Audit
 from fedbm.federation.checks import expected_upload
 from fedbm.federation.cohort import FlowerCohort
+from fedbm.federation.courier import Courier
 from fedbm.federation.options import FederationOptions, read_run_file
 from fedbm.federation.packing import digest
 from fedbm.federation.protocol import CONCEPTS, INIT, make_terms, versions
+from fedbm.federation.roster import Roster
 from fedbm.federation.status_file import StatusFile
 from fedbm.files import digest_of, write_json, write_text
 from fedbm.methods.base import State
@@ -70,7 +72,7 @@ def play(
     audit: Audit,
     status: StatusFile,
 ) -> None:
-    federation, cohort = assemble(grid, agreement, options, folder, device, audit)
+    federation = assemble(grid, agreement, options, folder, device, audit, status)
     how = "resumed" if federation.progress.round else "started"
     audit.append(
         how,
@@ -82,7 +84,6 @@ def play(
         options=dataclasses.asdict(options),
         versions=versions(),
     )
-    cohort.changed = lambda: status.write(nodes=nodes_of(cohort))
     status.write(round=federation.progress.round, phase="census")
     for event in federation.rounds():
         if event.record is None:
@@ -116,7 +117,8 @@ def assemble(
     folder: RunFolder,
     device: torch.device,
     audit: Audit,
-) -> tuple[Federation, FlowerCohort]:
+    status: StatusFile,
+) -> Federation:
     """The federation at its start, or as its last checkpoint left it."""
     config, task = agreement.config, agreement.task
     model = config.method.model(task)
@@ -129,37 +131,31 @@ def assemble(
     server, progress = found
     folder.cut_after(progress.round)
     remove_unnamed(folder.path, progress)
-    cohort = FlowerCohort(
-        grid,
-        config.method,
-        task,
-        terms_of(agreement, options),
-        own_parts(agreement),
-        expected_upload(config.method, model, task, config.method.parts(server, progress.round + 1)),
-        options,
-        progress,
-        config.engine.checkpoint_every,
-        audit,
+    every = config.engine.checkpoint_every
+    expected = expected_upload(config.method, model, task, config.method.parts(server, progress.round + 1))
+    terms = terms_of(agreement, options)
+    roster = Roster(
+        grid, terms, config.method.shares, options, audit, lambda roster: status.write(nodes=nodes_of(roster))
     )
-    federation = Federation(
+    courier = Courier(grid, roster, own_parts(agreement), options, progress, every, audit)
+    return Federation(
         run_id=agreement.id,
         method=config.method,
         task=task,
         train=config.train,
         model=model,
-        cohort=cohort,
+        cohort=FlowerCohort(config.method, roster, courier, expected, options, audit),
         server=server,
         progress=progress,
         states=ClientStates(folder.path / "clients", device, {}),  # clients' states stay with them
         sets=sets_of(agreement, server, device),
         folder=folder,
         steps=plain_steps,
-        checkpoint_every=config.engine.checkpoint_every,
+        checkpoint_every=every,
         min_answers=options.min_answers,
         attempts=options.attempts,
         population=options.nodes,
     )
-    return federation, cohort
 
 
 def sets_of(agreement: Agreement, server: State, device: torch.device) -> Mapping[str, Samples]:
@@ -200,20 +196,20 @@ def describe(agreement: Agreement, options: FederationOptions, folder: Path, dev
         agreement.task.concepts.save(folder / "concepts.safetensors")
 
 
-def nodes_of(cohort: FlowerCohort) -> list[dict[str, Any]]:
+def nodes_of(roster: Roster) -> list[dict[str, Any]]:
     """Every node the server knows of, as status.json lists them."""
     there = [
         {
             "client": client,
             "name": peer.census.name,
             "state": peer.state,
-            "strikes": cohort.strikes.get(client, 0),
+            "strikes": roster.strikes.get(client, 0),
             "last_seen": peer.last_seen,
         }
-        for client, peer in sorted(cohort.peers.items())
+        for client, peer in sorted(roster.peers.items())
     ]
     refused = [
         {"client": None, "name": name, "state": f"refused: {why}", "strikes": 0, "last_seen": None}
-        for name, why in cohort.refused.values()
+        for name, why in roster.refused.values()
     ]
     return [*there, *refused]
