@@ -65,7 +65,7 @@ def up(found: argparse.Namespace, console: Console) -> None:
 
 def server(found: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.federation_live import following
-    from fedbm.federation.status import read_standing
+    from fedbm.federation.standing import read_standing
     from fedbm.federation.supervise import serve
 
     folder = server_folder(found.folder)
@@ -109,7 +109,7 @@ def run(found: argparse.Namespace, console: Console) -> None:
 def status(found: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.federation_live import drawn
     from fedbm.federation.processes import running
-    from fedbm.federation.status import read_standing
+    from fedbm.federation.standing import read_standing
 
     if found.page:
         show_page(found, console)
@@ -195,7 +195,7 @@ def teller(console: Console) -> Callable[[str], None]:
 
 def tell_result(home: Path, console: Console) -> None:
     from fedbm.cli.tables import result_table
-    from fedbm.federation.status import read_standing
+    from fedbm.federation.standing import read_standing
     from fedbm.results.runs import read_run
 
     standing = read_standing(home)

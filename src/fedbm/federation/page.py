@@ -11,7 +11,7 @@ import hashlib
 import ipaddress
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.errors import FedBMError
-from fedbm.federation.status import Standing, clock, read_standing
+from fedbm.federation.standing import Standing, ago, clock, read_standing
 
 REFRESH = 3  # seconds
 STALE = 120  # seconds of silence after which the page says so
@@ -124,7 +124,8 @@ def page(name: str, found: Standing | None, now: datetime | None = None) -> str:
             "share": 100 * len(found.rounds) / max(1, int(found.status["rounds"])),
             "left": clock(found.seconds_left),
             "pace": clock(found.seconds_a_round),
-            "silent": found.age(now) if found.age(now) > STALE else None,
+            "phase": found.phase,
+            "silent": found.age(now) if found.age(now) > STALE and not found.over else None,
             "curve": drawn(found),
             "width": WIDTH,
             "height": HEIGHT,
@@ -146,11 +147,3 @@ def drawn(found: Standing) -> list[dict[str, Any]]:
         if points:
             lines.append({"side": side, "points": " ".join(points), "last": points[-1].split(",")})
     return lines
-
-
-def ago(moment: str | None, now: datetime | None = None) -> str:
-    """'12 s ago', from a time as status.json has it."""
-    if not moment:
-        return "not yet"
-    seconds = ((now or datetime.now(UTC)) - datetime.fromisoformat(moment)).total_seconds()
-    return f"{max(0, seconds):.0f} s ago" if seconds < 120 else f"{clock(seconds)} ago"

@@ -18,7 +18,7 @@ from fedbm.federation.node_data import write_share
 from fedbm.federation.options import read_run_file
 from fedbm.federation.processes import running
 from fedbm.federation.sites import Node, Server, Whole, read, to_text
-from fedbm.federation.status import Standing, read_standing
+from fedbm.federation.standing import Standing, read_standing
 from fedbm.files import write_text
 from fedbm.plan import deal as deal_training
 from fedbm.plan import load_dataset
@@ -39,7 +39,7 @@ def begin(folder: Path, file: Path) -> str:
             raise FedBMError(
                 "a run is going on already; 'fedbm federation status' shows it, 'fedbm federation stop --run' ends it"
             )
-    app = folder / "app"
+    app = folder.resolve() / "app"
     write_app(app)
     values = {"config": str(file.resolve()), "state": str((folder / "state").resolve())}
     return flower.begin_run(folder, app, values)

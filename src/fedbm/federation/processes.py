@@ -52,6 +52,7 @@ class Child:
     process: subprocess.Popen[bytes] | None = None
     starts: int = 0
     log_begin: int = 0  # where in its log the latest start begins
+    asked: bool = False  # to end
     wait: float = FIRST_WAIT
     not_before: float = 0.0
     ready: Callable[[Child], bool] = field(default=lambda child: True)
@@ -77,7 +78,7 @@ class Child:
                 cwd=self.folder,
                 start_new_session=True,
             )
-        self.starts += 1
+        self.starts, self.asked = self.starts + 1, False
         write_json(pid_file(self.folder, self.role), {"pid": self.process.pid, "born": born(self.process.pid)})
 
     def said(self) -> str:
@@ -101,18 +102,22 @@ class Child:
         self.start()
         return True
 
-    def end(self, grace: float = 5.0) -> None:
-        """End it and everything with its mark, also what it detached."""
-        if self.alive and self.process is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGTERM)
-        watchdog.end_marked(str(self.folder.resolve()), grace)
+    def ask_to_end(self) -> None:
+        """One SIGTERM to it alone: a second would cut short Flower's farewell to the server."""
+        if self.alive and self.process is not None and not self.asked:
+            self.asked = True
+            os.kill(self.process.pid, signal.SIGTERM)
+
+    def end(self, grace: float = 8.0) -> None:
+        """End it, and then everything with its mark, also what it detached."""
+        self.ask_to_end()
         if self.process is not None:
             try:
                 self.process.wait(grace)
-            except subprocess.TimeoutExpired:  # no /proc to find it by its mark
+            except subprocess.TimeoutExpired:
                 os.killpg(self.process.pid, signal.SIGKILL)
                 self.process.wait()
+        watchdog.end_marked(str(self.folder.resolve()))
         pid_file(self.folder, self.role).unlink(missing_ok=True)
 
 

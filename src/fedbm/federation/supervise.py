@@ -50,8 +50,11 @@ def supervising(folders: Sequence[Path]) -> Iterator[list[Child]]:
     finally:
         for number in (signal.SIGINT, *before):  # a second Ctrl-C must not leave half of them behind
             signal.signal(number, signal.SIG_IGN)
-        for child in reversed(children):
-            child.end()
+        for group in (children[1:], children[:1]):  # nodes take their leave while the SuperLink is still there
+            for child in group:
+                child.ask_to_end()
+            for child in group:
+                child.end()
         dismiss(guards)
         for folder in folders:
             pid_file(folder, "supervisor").unlink(missing_ok=True)

@@ -13,6 +13,7 @@ from fedbm.errors import FedBMError
 from fedbm.files import read_json
 
 FORMAT = 1
+PHASES = {"census": "asking who is there", "train": "training", "aggregate": "averaging", "evaluate": "evaluating"}
 RECENT = 10  # rounds whose mean is the guess for those to come
 
 
@@ -22,6 +23,15 @@ class Standing:
 
     status: Mapping[str, Any]
     rounds: tuple[Mapping[str, Any], ...]  # the records so far
+
+    @property
+    def phase(self) -> str:
+        """What the server does now, in words."""
+        return PHASES.get(self.status["phase"], str(self.status["phase"]))
+
+    @property
+    def over(self) -> bool:
+        return self.status["phase"] in ("finished", "failed")
 
     @property
     def seconds_a_round(self) -> float | None:
@@ -71,3 +81,11 @@ def clock(seconds: float | None) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def ago(moment: str | None, now: datetime | None = None) -> str:
+    """'12 s ago', from a time as status.json has it."""
+    if not moment:
+        return "not yet"
+    seconds = ((now or datetime.now(UTC)) - datetime.fromisoformat(moment)).total_seconds()
+    return f"{max(0, seconds):.0f} s ago" if seconds < 120 else f"{clock(seconds)} ago"
