@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
@@ -18,11 +21,15 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedbm.config import make_config, nest, to_toml
 from fedbm.data.store import Dataset
+from fedbm.engine.records import RunFolder
+from fedbm.federation.audit import read
 from fedbm.federation.client_app import app as client_app
 from fedbm.federation.node_data import write_share
 from fedbm.federation.packing import digest
 from fedbm.federation.server_app import app as server_app
 from fedbm.plan import Plan, make_plan
+
+simulation = importlib.import_module("fedbm.simulate")  # fedbm.simulate is the function of that name
 
 Spoil = Callable[[Message, Message], Message | None]  # request, reply → the reply as it arrives, or None: it never does
 
@@ -149,15 +156,18 @@ def with_scores(dataset: Dataset, training: Any, client: int, clients: int) -> A
     return np.sort(np.concatenate([training, scored]))
 
 
+def events_of(state: Path, event: str) -> list[dict[str, Any]]:
+    """The lines of an audit that tell of one kind of event."""
+    return [line for line in read(state / "audit.jsonl") if line["event"] == event]
+
+
+def records_of(run: Deployed | Plan) -> list[dict[str, Any]]:
+    [folder] = (run.state / "runs").iterdir() if isinstance(run, Deployed) else [simulation.run_path(run)]
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
 def digests_in_process(plan: Plan) -> list[str]:
     """The digest of the server's state after every round of the plan, played in this process."""
-    import importlib
-
-    from fedbm.engine.records import RunFolder
-
-    simulation = importlib.import_module("fedbm.simulate")
-    import torch
-
     folder = RunFolder(simulation.run_path(plan))
     folder.path.mkdir(parents=True)
     federation = simulation.assemble(plan, folder, torch.device("cpu"))

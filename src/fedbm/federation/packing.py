@@ -85,7 +85,7 @@ def pack(state: State, compression: Compression = "none", base: State | None = N
     """*state* as it travels; with delta, differences to the tensors of *base* that have the same name and form."""
     entries: list[Entry] = []
     pieces: dict[str, list[Tensor]] = {}
-    for name, value in state.items():
+    for name, value in sorted(state.items()):  # so that equal states have equal digests, wherever they come from
         if value.dtype not in _NAMES:
             raise FedBMError(f"{name} is {value.dtype}, which cannot be sent: there are {', '.join(DTYPES)}")
         how, sent = _encode(name, value.detach().cpu(), compression, (base or {}).get(name))
@@ -98,8 +98,8 @@ def pack(state: State, compression: Compression = "none", base: State | None = N
 
 
 def digest(state: State) -> str:
-    """SHA-256 of names, dtypes, shapes and values, whatever their order: equal where two states are, bit for bit."""
-    return pack({name: state[name] for name in sorted(state)}).digest
+    """SHA-256 of names, dtypes, shapes and values: equal where two states are, bit for bit."""
+    return pack(state).digest
 
 
 def read_header(packed: Packed, most: int | None = None) -> list[Entry]:
