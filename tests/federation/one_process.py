@@ -7,7 +7,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ from fedbm.federation.server_app import app as server_app
 from fedbm.plan import Plan, make_plan
 
 simulation = importlib.import_module("fedbm.simulate")  # fedbm.simulate is the function of that name
+
+CLASSES = ("cyst", "normal", "polyp")  # of the folder `scans`, for a server that does not look into it
 
 Spoil = Callable[[Message, Message], Message | None]  # request, reply → the reply as it arrives, or None: it never does
 
@@ -137,7 +139,8 @@ class Deployed:
 
 def deploy(folder: Path, settings: Mapping[str, Any], options: Mapping[str, Any] | None = None) -> Deployed:
     """Deal a data set to nodes as the plan deals it to clients; node ids are arbitrary and in no order."""
-    plan = make_plan(make_config(nest({**settings, "out": str(folder / "runs")})))
+    config = make_config(nest({**settings, "out": str(folder / "runs")}))
+    plan = make_plan(replace(config, concepts={name: name for name in CLASSES}))
     nodes = {}
     for client, samples in enumerate(plan.partition.clients):
         share = folder / f"share-{client}"
