@@ -211,7 +211,7 @@ class Federation:
     def _score(self, clients: Mapping[int, State]) -> dict[str, Any]:
         """On the server's own images."""
         scores = global_score(self.method, self.model, self.server, clients, self.sets)
-        facts = self.cohort.census() if self.method.personalises else {}
+        facts = self.cohort.census() if self.method.personalises and clients else {}
         return {
             "val": scores["val"][0],
             "test": scores["test"][0],

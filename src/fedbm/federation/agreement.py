@@ -18,6 +18,7 @@ from fedbm.data.entry import Entry
 from fedbm.data.store import Dataset, concept_texts, per_channel
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.federation.options import FederationOptions
+from fedbm.federation.privacy import check_private
 from fedbm.files import digest_of, sha256_file
 from fedbm.methods import METHODS
 from fedbm.methods.base import Task
@@ -42,6 +43,8 @@ def agree(config: Config, options: FederationOptions) -> Agreement:
     check_config(config)
     if METHODS.get(config.method.name) is not type(config.method) or config.method.central:
         raise FedBMError(f"{config.method.name} cannot be federated: choose a federated method of this package")
+    if options.dp_noise:
+        check_private(config.method, options.evaluate)
     dataset = load_dataset(config) if options.evaluate == "server" else None
     if dataset is not None:
         config = recommend(config, dataset.recommends)

@@ -15,7 +15,7 @@ from fedbm.federation.checks import Form, read_upload
 from fedbm.federation.courier import Courier, Reply
 from fedbm.federation.options import FederationOptions
 from fedbm.federation.protocol import EVALUATE, TRAIN, UPLOAD, plain, sentence
-from fedbm.federation.replies import read_losses, read_matrix, same
+from fedbm.federation.replies import read_epsilon, read_losses, read_matrix, same
 from fedbm.federation.roster import Roster
 from fedbm.federation.wire import Envelope
 from fedbm.methods.base import Facts, Method, Part, State, Upload
@@ -72,8 +72,8 @@ class FlowerCohort:
             return Answer(nothing, str(error), reply.sent, received)
         if body.get("keeps") is True:
             self._courier.counted(client)
-        head = plain(body.get("head"))
-        self._audit.append("received", client=client, round=round_, bytes=received, digest=packed.digest, head=head)
+        told = {"epsilon": read_epsilon(body), "head": plain(body.get("head"))}
+        self._audit.append("received", client=client, round=round_, bytes=received, digest=packed.digest, **told)
         return Answer(Upload(client, facts.n, state, losses, seconds), None, reply.sent, received)
 
     def _missed(self, round_: int, reply: Reply) -> str:

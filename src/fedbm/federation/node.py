@@ -26,6 +26,7 @@ from fedbm.federation.audit import Audit
 from fedbm.federation.node_data import SiteData, open_site
 from fedbm.federation.node_store import NodeStore
 from fedbm.federation.packing import pack
+from fedbm.federation.privacy import epsilon, privatise
 from fedbm.federation.protocol import CENSUS, EVALUATE, TRAIN, UPLOAD, Refusal, Terms, accept_terms, versions
 from fedbm.federation.wire import Envelope
 from fedbm.methods.base import Facts, State
@@ -131,8 +132,12 @@ def _train(
     )
     if flaw_of(own) is not None:
         raise Refusal("nonfinite")
+    sent, losses, spent = upload.state, upload.losses, None
+    if (privacy := terms.values["privacy"]) is not None:  # counted before it leaves: a crash may cost, never save
+        spent = epsilon(privacy["noise"], store.release(), privacy["delta"])
+        sent, losses = privatise(upload.state, received, privacy["clip"], privacy["noise"]), {}
     try:
-        packed = pack(upload.state, terms.values["compression"], received)
+        packed = pack(sent, terms.values["compression"], received)
     except FedBMError as error:
         raise Refusal("compression") from error
     if own:
@@ -146,6 +151,7 @@ def _train(
         bytes_received=sum(item.size for item in request.packed.values()),
         sent=packed.digest,
         bytes_sent=packed.size,
+        epsilon=spent,
         server_head=body.get("head"),
     )
     answer = {
@@ -154,9 +160,10 @@ def _train(
         "round": round_,
         "client": facts.client,
         "n": upload.n,
-        "losses": {name: value if math.isfinite(value) else None for name, value in upload.losses.items()},
+        "losses": {name: value if math.isfinite(value) else None for name, value in losses.items()},
         "seconds": upload.seconds,
         "keeps": bool(own),
+        "epsilon": spent if spent is None or math.isfinite(spent) else None,
     }
     return Envelope(answer, {UPLOAD: packed})
 

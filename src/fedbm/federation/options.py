@@ -1,7 +1,7 @@
 """[federation]: how a run is played between machines. Nothing here changes what it learns, nor the run's id.
 
-`compression` and `max_norm` are the exceptions one would expect: the first rounds what clients send, the second may
-refuse it. Both stand in the audit.
+The exceptions are those one would expect: `compression` rounds what clients send, `dp_noise` blurs it, and `max_norm`
+may refuse it. They stand in the audit with the other options.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ class FederationOptions:
     lost_state: Literal["refuse", "fresh"] = option(
         "refuse", "a node that lost its client's state: leave it out, or let it start afresh"
     )
+    dp_noise: float = option(0.0, "noise multiplier z of client-side differential privacy; 0: none", least=0)
+    dp_clip: float = option(1.0, "norm C to which a client's update is then clipped", above=0)
+    dp_delta: float = option(1e-5, "δ at which ε is told", above=0, most=1)
 
 
 def read_run_file(path: Path) -> tuple[Config, FederationOptions]:

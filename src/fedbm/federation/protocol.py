@@ -71,7 +71,9 @@ def versions() -> dict[str, Any]:
     }
 
 
-def make_terms(run: str, config: Config, task: Task, compression: Compression) -> dict[str, Any]:
+def make_terms(
+    run: str, config: Config, task: Task, compression: Compression, privacy: Mapping[str, float] | None = None
+) -> dict[str, Any]:
     """All a node must know of a run, as plain JSON. Initial weights and embeddings travel as parts of their own."""
     concepts = task.concepts
     return {
@@ -91,6 +93,7 @@ def make_terms(run: str, config: Config, task: Task, compression: Compression) -
         "concepts": {"texts": list(concepts.texts), "checksum": concepts.checksum} if concepts else None,
         "init": bool(config.model.init),
         "compression": compression,
+        "privacy": dict(privacy) if privacy else None,
     }
 
 
@@ -167,12 +170,17 @@ def accept_terms(values: Any) -> Terms:
             and values["compression"] in ("none", "half", "delta")
             and (values["concepts"] is None or len(values["concepts"]["texts"]) == len(classes))
             and not config.model.init
+            and _is_privacy(values["privacy"])
         )
         if not sound:
             raise Refusal("terms")
         return Terms(run, config, classes, (shape[0], shape[1], shape[2]), values, digest_of(values))
     except (FedBMError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise Refusal("terms") from error
+
+
+def _is_privacy(value: Any) -> bool:
+    return value is None or all(isinstance(value[key], float) and value[key] > 0 for key in ("noise", "clip", "delta"))
 
 
 def safe_name(name: Any) -> bool:

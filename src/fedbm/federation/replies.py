@@ -29,6 +29,12 @@ def read_losses(body: Mapping[str, Any]) -> tuple[dict[str, float], float]:
     return {name: math.nan if value is None else float(value) for name, value in losses.items()}, float(seconds)
 
 
+def read_epsilon(body: Mapping[str, Any]) -> float | None:
+    """The ε a site has spent so far, where it counts one."""
+    value = body.get("epsilon")
+    return float(value) if isinstance(value, float | int) and not isinstance(value, bool) else None
+
+
 def read_matrix(value: Any, classes: int) -> Array:
     """[K,K] counts."""
     square = isinstance(value, list) and len(value) == classes

@@ -80,6 +80,7 @@ def play(
         method=agreement.config.method.name,
         shares=agreement.config.method.shares,
         round=federation.progress.round,
+        state=digest(federation.server),
         terms=digest_of(terms_of(agreement, options)),
         options=dataclasses.asdict(options),
         versions=versions(),
@@ -172,7 +173,9 @@ def sets_of(agreement: Agreement, server: State, device: torch.device) -> Mappin
 
 
 def terms_of(agreement: Agreement, options: FederationOptions) -> dict[str, Any]:
-    return make_terms(agreement.id, agreement.config, agreement.task, options.compression)
+    privacy = {"noise": options.dp_noise, "clip": options.dp_clip, "delta": options.dp_delta}
+    asked = privacy if options.dp_noise else None
+    return make_terms(agreement.id, agreement.config, agreement.task, options.compression, asked)
 
 
 def own_parts(agreement: Agreement) -> dict[str, State]:
