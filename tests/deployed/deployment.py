@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -24,6 +25,8 @@ from fedbm.plan import make_plan
 from fedbm.simulate import run, run_path
 
 NODES = ("hospital-1", "hospital-2", "hospital-3")
+
+_PORTS = itertools.count(20000 + os.getpid() % 1000 * 30, 5)
 
 RUN = """
 [data]
@@ -197,11 +200,11 @@ def wait_for(look: Callable[[], Any], holds: Callable[[Any], bool], seconds: flo
 
 
 def free_ports(count: int) -> int:
-    """The first of *count* neighbouring free ports."""
-    for first in range(20000 + os.getpid() % 1000 * 10, 60000, count):
+    """The first of *count* neighbouring free ports, none of them given before."""
+    while True:
+        first = next(_PORTS)
         if all(can_bind(first + i) for i in range(count)):
             return first
-    raise AssertionError("no free ports")
 
 
 def can_bind(port: int) -> bool:

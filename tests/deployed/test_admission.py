@@ -16,7 +16,7 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 
 from deployment import NODES, Deployment, free_ports, pids_of, ready, wait_for
 
-from fedbm.federation import certificates
+from fedbm.federation import certificates, watchdog
 from fedbm.federation.create import render
 from fedbm.federation.flower import ask, tool
 from fedbm.federation.processes import environment
@@ -33,18 +33,19 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
         yield made
 
 
-def stranger(study: Deployment, tmp_path: Path, *words: str) -> tuple[int | None, str]:
+def stranger(study: Deployment, tmp_path: Path, *words: str, seconds: float = 120) -> tuple[int | None, str]:
     """A SuperNode started by hand: its exit status, or None if it had to be stopped, and what it said."""
-    port = free_ports(1)
-    command = [tool("flower-supernode"), "--superlink", f"127.0.0.1:{study.port}", "--port", str(port), *words]
+    command = [tool("flower-supernode"), "--superlink", f"127.0.0.1:{study.port}", "--port", str(free_ports(1)), *words]
+    out = tmp_path / "stranger.out"
+    with out.open("w") as stream:
+        made = subprocess.Popen(command, stdout=stream, stderr=stream, env=environment(tmp_path), cwd=tmp_path)
     try:
-        done = subprocess.run(
-            command, env=environment(tmp_path), capture_output=True, text=True, timeout=25, cwd=tmp_path, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        said = (error.stdout or b"") + (error.stderr or b"")
-        return None, said.decode() if isinstance(said, bytes) else said
-    return done.returncode, done.stdout + done.stderr
+        code = made.wait(seconds)
+    except subprocess.TimeoutExpired:
+        code = None
+    watchdog.end_marked(str(tmp_path.resolve()))
+    made.wait(30)
+    return code, out.read_text()
 
 
 def online(study: Deployment) -> list[str]:
@@ -111,7 +112,7 @@ def test_no_key_is_refused(study: Deployment, tmp_path: Path) -> None:
 
 def test_plaintext_reaches_nothing(study: Deployment, tmp_path: Path) -> None:
     before = online(study)
-    code, said = stranger(study, tmp_path, "--insecure")
+    code, said = stranger(study, tmp_path, "--insecure", seconds=30)
     assert code is None  # it tries again and again
     assert "SuperNode ID" not in said
     assert online(study) == before
