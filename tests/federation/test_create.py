@@ -166,8 +166,15 @@ def test_whole_federations_know_their_nodes(study: Path) -> None:
     assert read(study, Whole).folders(study) == [study / "north", study / "south"]
 
 
+@pytest.mark.parametrize("data", ["/srv/scans", "/srv/my scans", "C:\\scans", "/srv/späte=Bilder", "/srv/it's"])
+def test_flower_reads_settings_as_they_were_given(data: str) -> None:
+    from flwr.common.config import parse_config_args
+
+    given = {"client": 0, "name": "hospital-1", "data": data}
+    assert parse_config_args([pairs(given)]) == given
+
+
 def test_what_flower_says_is_put_in_words() -> None:
-    assert pairs({"client": 0, "name": 'a "b"'}) == 'client=0 name="a \\"b\\""'
     assert "does not trust the server" in (refusal("… [SSL: CERTIFICATE_VERIFY_FAILED] …") or "")
     assert "was refused by the server" in (refusal("[code: 2004] Failed to activate SuperNode.") or "")
     assert "change runtime_port" in (refusal("[Errno 98] address already in use") or "")

@@ -49,29 +49,35 @@ class Follower:
     """Call it now and then: it shows where the run stands, and returns False once the run is over."""
 
     ASK, LONGEST = 3.0, 30.0  # seconds between questions to the SuperLink: when the server app is gone, and else
+    PATIENCE = 120.0  # seconds without an answer: a SuperLink that died is being started again
 
     def __init__(self, folder: Path, run: str, show: Show) -> None:
         self._folder, self._run, self._show = folder, run, show
-        self._asked = time.monotonic()
+        self._asked = self._answered = time.monotonic()
         self.outcome = ("running", "")
 
     def __call__(self) -> bool:
         self._show(read_standing(self._folder))
         since = time.monotonic() - self._asked
         if since > self.LONGEST or (since > self.ASK and not flower.is_alive(self._folder)):
-            self._asked = time.monotonic()
-            self.outcome = flower.run_state(self._folder, self._run)
+            self._ask()
         return self.outcome[0] not in flower.OVER
+
+    def _ask(self) -> None:
+        try:
+            self.outcome = flower.run_state(self._folder, self._run)
+            self._answered = time.monotonic()
+        except FedBMError:
+            if time.monotonic() - self._answered > self.PATIENCE:
+                raise
+        self._asked = time.monotonic()
 
     def must_be_done(self) -> None:
         """FedBMError unless the run came to its end."""
         state, details = self.outcome
         if state != "finished:completed":
-            found = read_standing(self._folder)
-            why = (found.status.get("why") if found else None) or details or state
-            raise FedBMError(
-                f"the run did not come to its end: {why}; the same command goes on from the last whole round"
-            )
+            why = state if details in ("", "N/A") else details.removeprefix("ServerApp failed with exception: ")
+            raise FedBMError(f"the run did not come to its end: {why}; the same command goes on from its last round")
 
 
 @contextmanager
