@@ -42,7 +42,7 @@ def deal(found: argparse.Namespace, console: Console) -> None:
     from fedbm.federation.play import deal as deal_to_nodes
 
     check_whole(found.folder)
-    for name, training in deal_to_nodes(found.folder, run_file(found)):
+    for name, training in deal_to_nodes(found.folder, run_file(found), found.images):
         console.print(f"{name}: {training:,} training images in {found.folder / name / 'data'}", soft_wrap=True)
 
 

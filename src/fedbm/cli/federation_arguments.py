@@ -41,6 +41,10 @@ def add_tasks(tasks: Any, add: Callable[..., Any]) -> None:
     deal.add_argument("folder", metavar="DIR", help="the folder that init made")
     deal.add_argument("file", nargs="?", metavar="FILE.toml", help="the run (default DIR/server/run.toml)")
 
+    deal.add_argument(
+        "--data", dest="images", default="", metavar="PATH", help="where it is (default: as the run says)"
+    )
+
     up = add(tasks, "up", "start server, nodes and a run on this machine, show it, and end everything with it")
     up.add_argument("folder", metavar="DIR", help="the folder that init made")
     up.add_argument("file", nargs="?", metavar="FILE.toml", help="the run (default DIR/server/run.toml)")

@@ -90,12 +90,14 @@ def end_run(folder: Path, run: str) -> Iterator[None]:
         raise
 
 
-def deal(folder: Path, file: Path) -> list[tuple[str, int]]:
-    """Deal the run's data set to the nodes of *folder*, for a rehearsal: (name, training images) of each.
+def deal(folder: Path, file: Path, data: str = "") -> list[tuple[str, int]]:
+    """Deal the run's data set, or that at *data*, to the nodes of *folder* for a rehearsal: (name, training images).
 
     Training images go as the run's own partition says, in its order; validation and test images in turn.
     """
     config, _ = read_run_file(file)
+    if data:
+        config = replace(config, data=replace(config.data, name=data))
     sites = read(folder, Whole).folders(folder)
     dataset = load_dataset(config)
     config = recommend(config, dataset.recommends)
