@@ -101,7 +101,7 @@ def make_config(values: Mapping[str, Mapping[str, Any]], where: str = "the confi
     for section in values:
         if section == "federation":
             raise FedBMError(
-                f"{where} describes a run between machines: start it by 'fedbm federation run', or take [federation] out"
+                f"{where} describes a run between machines: start it by 'fedbm federation run', or drop [federation]"
             )
         if section not in (*SECTIONS, "method", "concepts"):
             known = [*SECTIONS, "method", "concepts"]

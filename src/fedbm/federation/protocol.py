@@ -212,13 +212,13 @@ def read_census(body: Mapping[str, Any], shares_counts: bool, classes: tuple[str
             )
     client, n = field(body, "client", int), field(body, "n", int)
     if not 0 <= client < nodes:
-        raise FedBMError(f"it is client {client}, but this run has nodes = {nodes}, so clients 0 to {nodes - 1}")
+        raise FedBMError(f"it is client {plain(client)}, but this run has nodes = {nodes}, so clients 0 to {nodes - 1}")
     own = tuple(field(body, "classes", list))
     if unknown := [name for name in own if name not in classes]:
         known = ", ".join(classes)
         raise FedBMError(f'it has the class "{plain(unknown[0])}", which this run does not know: {known}')
     if not 1 <= n <= MOST_SAMPLES:
-        raise FedBMError(f"it has {n} training images")
+        raise FedBMError(f"it has {plain(n)} training images")
     counts: tuple[int, ...] = ()
     if shares_counts:
         counts = tuple(field(body, "label_counts", list))

@@ -21,18 +21,26 @@ def same(body: Mapping[str, Any], key: str, expected: Any) -> None:
 
 def read_losses(body: Mapping[str, Any]) -> tuple[dict[str, float], float]:
     """Mean losses by term, NaN where one was not finite, and the seconds it took."""
-    losses, seconds = body.get("losses"), body.get("seconds")
-    if not isinstance(losses, dict) or len(losses) > 50 or not isinstance(seconds, float | int):
+    losses, seconds = body.get("losses"), _number(body.get("seconds"))
+    if not isinstance(losses, dict) or len(losses) > 50 or seconds is None:
         raise FedBMError("its losses cannot be read")
-    if not all(isinstance(value, float | int | None) and str(name).isidentifier() for name, value in losses.items()):
+    found = {name: math.nan if value is None else _number(value) for name, value in losses.items()}
+    if None in found.values() or not all(str(name).isidentifier() for name in found):
         raise FedBMError("its losses cannot be read")
-    return {name: math.nan if value is None else float(value) for name, value in losses.items()}, float(seconds)
+    return {name: value for name, value in found.items() if value is not None}, seconds
 
 
 def read_epsilon(body: Mapping[str, Any]) -> float | None:
     """The ε a site has spent so far, where it counts one."""
-    value = body.get("epsilon")
-    return float(value) if isinstance(value, float | int) and not isinstance(value, bool) else None
+    return _number(body.get("epsilon"))
+
+
+def _number(value: Any) -> float | None:
+    """*value* as a float; None where it is no number, or beyond every float."""
+    try:
+        return float(value) if isinstance(value, float | int) and not isinstance(value, bool) else None
+    except OverflowError:
+        return None
 
 
 def read_matrix(value: Any, classes: int) -> Array:

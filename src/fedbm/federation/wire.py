@@ -16,7 +16,6 @@ from fedbm.federation.packing import DTYPES, MOST_HEADER, Packed
 if TYPE_CHECKING:
     from flwr.app import RecordDict
 
-MOST_JSON = 4 << 20
 _BODY, _STYPE = "fedbm", "fedbm.flat"
 
 
@@ -50,7 +49,7 @@ def from_records(records: RecordDict) -> Envelope:
     texts = records.config_records.get(_BODY)
     if texts is None or not isinstance(texts.get("json"), str):
         raise FedBMError("the message is none of fedbm's")
-    if any(not isinstance(text, str) or len(text) > max(MOST_JSON, MOST_HEADER) for text in texts.values()):
+    if any(not isinstance(text, str) or len(text) > MOST_HEADER for text in texts.values()):
         raise FedBMError("the message's text is too long")
     try:
         body = json.loads(str(texts["json"]))
