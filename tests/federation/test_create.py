@@ -13,7 +13,8 @@ from fedbm.errors import FedBMError
 
 pytest.importorskip("flwr", reason="needs the flower extra")
 
-from fedbm.federation.create import address, create, renew
+from fedbm.federation.certificates import check_node_key
+from fedbm.federation.create import add, address, create, rekey, renew
 from fedbm.federation.flower import pairs, refusal
 from fedbm.federation.sites import Node, Server, Whole, all_folders, kind_of, node_folder, read, server_folder, to_text
 
@@ -119,6 +120,24 @@ def test_relative_images_are_the_folder_s_own(tmp_path: Path) -> None:
     assert Node(data="scans").images(tmp_path, "/else/where") == "/else/where"
     with pytest.raises(FedBMError, match="has no images yet: set data in .*node.toml, or say --data PATH"):
         Node(name="north").images(tmp_path)
+
+
+def test_a_node_joins_and_another_gets_a_new_key(tmp_path: Path) -> None:
+    folder = tmp_path / "x"
+    create(folder, nodes=2, names=["north", "south"], link_port=8200)
+    add(folder, "west")
+    assert read(folder / "west", Node) == Node(2, "west", "127.0.0.1:8200", 8203)
+    assert read(folder / "server", Server).names == ["north", "south", "west"]
+    assert all_folders(folder)[-1] == folder / "west"
+    with pytest.raises(FedBMError, match="two nodes have the same name"):
+        add(folder, "west")
+    before = (folder / "server" / "nodes" / "south.pub").read_bytes()
+    rekey(folder, "south")
+    after = (folder / "server" / "nodes" / "south.pub").read_bytes()
+    assert after == (folder / "south" / "node.pub").read_bytes() != before
+    check_node_key(folder / "south" / "node.key", folder / "south" / "node.pub")
+    with pytest.raises(FedBMError, match='there is no node "sowth" in .* \\(did you mean "south"\\?\\)'):
+        rekey(folder, "sowth")
 
 
 def test_renewal_keeps_the_authority(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""fedbm federation init | deal | up | server | node | run | status | stop | logs | audit | renew."""
+"""fedbm federation init | deal | up | server | node | run | status | stop | logs | audit | add | rekey | renew."""
 
 from __future__ import annotations
 
@@ -173,6 +173,23 @@ def audit(found: argparse.Namespace, console: Console) -> None:
         console.print("no audit yet")
 
 
+def add(found: argparse.Namespace, console: Console) -> None:
+    from fedbm.federation.create import add as add_node
+
+    check_whole(found.folder)
+    say = teller(console)
+    say(f"node: {add_node(found.folder, found.name)} (hand it over as a whole: node.key in it is a secret)")
+    say("the server learns of it at its next start; runs that are to wait for it say so by nodes in [federation]")
+
+
+def rekey(found: argparse.Namespace, console: Console) -> None:
+    from fedbm.federation.create import rekey as make_anew
+
+    check_whole(found.folder)
+    site = make_anew(found.folder, found.name)
+    teller(console)(f"made: {site / 'node.key'} and node.pub; restart the server, and hand both to {found.name}")
+
+
 def renew(found: argparse.Namespace, console: Console) -> None:
     from fedbm.federation.create import renew as make_anew
 
@@ -233,5 +250,7 @@ TASKS: dict[str, Callable[[argparse.Namespace, Console], None]] = {
     "stop": stop,
     "logs": logs,
     "audit": audit,
+    "add": add,
+    "rekey": rekey,
     "renew": renew,
 }

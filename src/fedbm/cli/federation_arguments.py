@@ -21,7 +21,7 @@ Flower carries the messages; its telemetry, update checks and run-time installs 
 
 DIR = "the folder that init made, or one of the folders in it"
 SERVER = "the folder that init made, or the server's in it"
-TASKS = ("init", "deal", "up", "server", "node", "run", "status", "stop", "logs", "audit", "renew")
+TASKS = ("init", "deal", "up", "server", "node", "run", "status", "stop", "logs", "audit", "add", "rekey", "renew")
 
 
 def add_tasks(tasks: Any, add: Callable[..., Any]) -> None:
@@ -81,6 +81,14 @@ def add_tasks(tasks: Any, add: Callable[..., Any]) -> None:
     audit = add(tasks, "audit", "check that no line of an audit was changed, and show what it says")
     audit.add_argument("folder", metavar="DIR", help=DIR)
     audit.add_argument("--lines", default="10", metavar="N", help="of each, the last N lines (default 10)")
+
+    more = add(tasks, "add", "make one more node: its folder, and its key at the server")
+    more.add_argument("folder", metavar="DIR", help="the folder that init made, with authority/ in it")
+    more.add_argument("name", metavar="NAME", help="what the node is called")
+
+    rekey = add(tasks, "rekey", "make a node a new key; the old one is refused from the server's next start")
+    rekey.add_argument("folder", metavar="DIR", help="the folder that init made, with authority/ in it")
+    rekey.add_argument("name", metavar="NAME", help="the node")
 
     renew = add(tasks, "renew", "make the server a new certificate; nodes need nothing new")
     renew.add_argument("folder", metavar="DIR", help="the folder that init made, with authority/ in it")

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedbm.errors import FedBMError
+from fedbm.errors import FedBMError, did_you_mean
 from fedbm.federation.certificates import (
     SERVER_DAYS,
     make_authority,
@@ -20,6 +21,7 @@ from fedbm.federation.certificates import (
     make_server,
     read_certificate,
     stamp,
+    write_public,
 )
 from fedbm.federation.sites import Node, Server, Whole, check_names, read, to_text
 from fedbm.files import write_text
@@ -57,24 +59,55 @@ def create(
     shutil.copyfile(authority / "ca.crt", home / "ca.crt")
     write_text(home / "server.toml", to_text(server))
     write_text(home / "run.toml", render("run.toml.j2", nodes=nodes))
-    facts = {"name": folder.resolve().name, "server": server, "version": __version__, "body_mb": BODY_MB}
-    facts["authority_end"] = stamp(read_certificate(authority / "ca.crt").not_valid_after_utc)
-    facts["server_end"] = stamp(read_certificate(home / "server.pem").not_valid_after_utc)
+    facts = facts_of(folder, server)
     at = {"place": f"{HOME}/server", "unit": "fedbm-server.service", "role": "server"}
     write_text(home / "nginx.conf", render("nginx.conf.j2", **facts, **at))
     describe(home, "FedBM server", facts | at)
     for client, name in enumerate(names):
-        site = folder / name
-        node = Node(client, name, address(server), link_port + 1 + client)
-        make_node(site, name)
-        shutil.copyfile(authority / "ca.crt", site / "ca.crt")
-        write_text(site / "node.toml", to_text(node))
-        at = {"place": f"{HOME}/{name}", "unit": "fedbm-node.service", "role": "node"}
-        describe(site, f"FedBM node {name}", {**facts, **at, "node": node})
-        (home / "nodes").mkdir(exist_ok=True)
-        shutil.copyfile(site / "node.pub", home / "nodes" / f"{name}.pub")
+        make_site(folder, server, client, name)
     write_text(folder / "federation.toml", to_text(Whole(folder.resolve().name, ",".join(names))))  # last: it is whole
     return [home, *(folder / name for name in names)]
+
+
+def make_site(folder: Path, server: Server, client: int, name: str) -> None:
+    """A node's folder, and its public key in the server's."""
+    site = folder / name
+    node = Node(client, name, address(server), server.link_port + 1 + client)
+    make_node(site, name)
+    shutil.copyfile(folder / "authority" / "ca.crt", site / "ca.crt")
+    write_text(site / "node.toml", to_text(node))
+    at = {"place": f"{HOME}/{name}", "unit": "fedbm-node.service", "role": "node"}
+    describe(site, f"FedBM node {name}", {**facts_of(folder, server), **at, "node": node})
+    publish(folder, name)
+
+
+def publish(folder: Path, name: str) -> None:
+    known = folder / "server" / "nodes" / f"{name}.pub"
+    known.parent.mkdir(exist_ok=True)
+    write_public(known, (folder / name / "node.pub").read_bytes())
+
+
+def add(folder: Path, name: str) -> Path:
+    """One more node, with the next client number; its folder."""
+    whole: Whole = read(folder, Whole)
+    server: Server = read(folder / "server", Server)
+    names = [*whole.nodes.split(","), name]
+    check_names(names)
+    if (folder / name).exists():
+        raise FedBMError(f"{folder / name} is there already and is not overwritten; choose another name")
+    make_site(folder, server, len(names) - 1, name)
+    write_text(folder / "server" / "server.toml", to_text(replace(server, nodes=",".join([*server.names, name]))))
+    write_text(folder / "federation.toml", to_text(replace(whole, nodes=",".join(names))))
+    return folder / name
+
+
+def rekey(folder: Path, name: str) -> Path:
+    """A new key pair for one node, known to the server; the old one is refused from the server's next start."""
+    if name not in (names := read(folder, Whole).nodes.split(",")):
+        raise FedBMError(f'there is no node "{name}" in {folder}{did_you_mean(name, names)}')
+    make_node(folder / name, name)
+    publish(folder, name)
+    return folder / name
 
 
 def renew(folder: Path, days: int = SERVER_DAYS) -> str:
@@ -83,6 +116,18 @@ def renew(folder: Path, days: int = SERVER_DAYS) -> str:
     hosts = list(dict.fromkeys([server.host, "localhost", "127.0.0.1", "::1"]))
     make_server(folder / "authority", folder / "server", hosts, days)
     return stamp(read_certificate(folder / "server" / "server.pem").not_valid_after_utc)
+
+
+def facts_of(folder: Path, server: Server) -> dict[str, Any]:
+    """What services, front and runbooks speak of."""
+    ends = {"authority_end": folder / "authority" / "ca.crt", "server_end": folder / "server" / "server.pem"}
+    return {
+        "name": folder.resolve().name,
+        "server": server,
+        "version": __version__,
+        "body_mb": BODY_MB,
+        **{name: stamp(read_certificate(path).not_valid_after_utc) for name, path in ends.items()},
+    }
 
 
 def address(server: Server) -> str:
