@@ -14,7 +14,7 @@ from typing import Any
 
 from fedbm.config import Config, check_config, recommend
 from fedbm.data.catalog import CATALOG
-from fedbm.data.entry import Entry
+from fedbm.data.entry import Entry, Recommends
 from fedbm.data.store import Dataset, concept_texts, per_channel
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.federation.options import FederationOptions
@@ -34,7 +34,7 @@ class Agreement:
     task: Task
     dataset: Dataset | None  # the server's own, where it scores
     data: str  # what the data are called
-    recommends: Any
+    recommends: Recommends
     id: str
 
 

@@ -40,7 +40,7 @@ class FlowerCohort:
         self._expected, self._options, self._audit = expected, options, audit
 
     def census(self) -> Mapping[int, Facts]:
-        return {client: self._roster.peers[client].census.facts for client in self._roster.gather()}
+        return {client: self._roster.peers[client].census.facts for client in self._roster.gather(heal=True)}
 
     def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[Answer | None]:
         self._courier.begin(round_)
@@ -91,7 +91,7 @@ class FlowerCohort:
     def score(self, round_: int, parts: Mapping[str, Part]) -> Iterator[dict[str, Any] | None]:
         """Confusion matrices of every node's own images, summed; who did not answer is not in the sum."""
         for _ in range(self._options.attempts):
-            clients = self._roster.gather()
+            clients = self._roster.gather(heal=False)
             found: dict[int, dict[str, Array]] = {}
             for reply in self._courier.replies(EVALUATE, round_, clients, parts):
                 if reply is None:

@@ -108,11 +108,6 @@ class Terms:
     values: Mapping[str, Any]
     digest: str
 
-    def needs(self) -> tuple[str, ...]:
-        """The parts that a task is made of."""
-        needed = {CONCEPTS: self.values["concepts"] is not None, INIT: self.values["init"]}
-        return tuple(name for name, is_needed in needed.items() if is_needed)
-
     def task(self, parts: Mapping[str, State]) -> Task:
         """The task that the server has."""
         from fedbm.language.concepts import ConceptDistribution

@@ -66,8 +66,11 @@ class Roster:
         """Without so many nodes no round can count."""
         return min(self._options.min_answers, self._options.nodes)
 
-    def gather(self) -> list[int]:
-        """The clients that can be asked now. The first time all nodes are waited for, later as many as are needed."""
+    def gather(self, heal: bool) -> list[int]:
+        """The clients that can be asked now. The first time all nodes are waited for, later as many as are needed.
+
+        With *heal* this is a round that a node is left out of.
+        """
         wanted = self._options.nodes if self._first else self.needed
         self._first = False
         deadline = time.monotonic() + self._options.deadline_s
@@ -81,7 +84,7 @@ class Roster:
         for client, peer in self.peers.items():
             peer.state = "resting" if client in rested else "ready"
         for client in rested:
-            self.strikes[client] -= 1
+            self.strikes[client] -= heal
         self.changed()
         return [client for client in sorted(self.peers) if client not in rested]
 
