@@ -26,6 +26,7 @@ Tick = Callable[[], bool]  # called twice a second; False ends the work
 
 START_SECONDS = 60.0
 PATIENCE = 90.0  # seconds: a server that lost a node takes its key again after about sixty
+AGAIN = 3.0  # seconds between its attempts
 
 
 @contextmanager
@@ -161,5 +162,5 @@ def admitted(node: Child, say: Say) -> None:
             if not told:
                 say(f"{node.folder.name} is not let in; trying for {PATIENCE:.0f} s, in case it was here just before")
             told = True
-            time.sleep(3)
+            time.sleep(AGAIN)
             node.start()
