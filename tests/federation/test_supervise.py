@@ -68,7 +68,8 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "memory.json"
     path.write_text(json.dumps({"keys": [], "gone": [], "runs": [], "refuse": 0}))
     head = f"#!{sys.executable} -S\nimport json, sys, time\nfrom pathlib import Path\nmemory = Path({str(path)!r})\n"
-    programs = {"flower-superlink": STAY.format(words="Uvicorn running"), "flower-supernode": NODE, "flwr": FLWR}
+    programs = {"flower-superlink": STAY.format(words="Uvicorn running"), "flower-superexec": STAY.format(words="here")}
+    programs |= {"flower-supernode": NODE, "flwr": FLWR}
     for name, program in programs.items():
         (tmp_path / name).write_text(head + textwrap.dedent(program))
         (tmp_path / name).chmod(0o755)

@@ -41,8 +41,15 @@ def superlink(folder: Path, server: Server) -> Child:
     command = [tool("flower-superlink"), "--enable-supernode-auth", "--disable-runtime-dependency-installation"]
     command += ["--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.pem", "--ssl-keyfile", "server.key"]
     command += ["--database", "link.db", "--host", "127.0.0.1", "--port", str(server.link_port)]
-    # a server app outlives the SuperLink's death and finds it again: it must not be ended with it
+    command += ["--isolation", "process"]
     return Child("superlink", command, folder, alone=False, ready=lambda child: "Uvicorn running" in child.said())
+
+
+def superexec(folder: Path, server: Server) -> Child:
+    """What starts server apps. Apart from the SuperLink, which would take it and them along when it dies: so they
+    live on, and find the SuperLink again once it is back."""
+    command = [tool("flower-superexec"), "--runtime-api-address", f"127.0.0.1:{server.link_port}"]
+    return Child("superexec", [*command, "--root-certificates", "ca.crt"], folder, alone=False)
 
 
 def supernode(folder: Path, node: Node, data: str, address: str) -> Child:

@@ -41,7 +41,9 @@ def supervising(folders: Sequence[Path]) -> Iterator[list[Child]]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    for number in before:
+        signal.signal(number, interrupt)
     guards = guard(folders)
     children: list[Child] = []
     try:
@@ -49,9 +51,10 @@ def supervising(folders: Sequence[Path]) -> Iterator[list[Child]]:
             write_json(pid_file(folder, "supervisor"), {"pid": os.getpid(), "born": born(os.getpid())})
         yield children
     finally:
-        for number in (signal.SIGINT, *before):  # a second Ctrl-C must not leave half of them behind
+        for number in before:  # a second Ctrl-C must not leave half of them behind
             signal.signal(number, signal.SIG_IGN)
-        for group in (children[1:], children[:1]):  # nodes take their leave while the SuperLink is still there
+        nodes, server = [c for c in children if c.alone], [c for c in children if not c.alone]
+        for group in (nodes, server):  # nodes take their leave while the SuperLink is still there
             for child in group:
                 child.ask_to_end()
             for child in group:
@@ -59,7 +62,6 @@ def supervising(folders: Sequence[Path]) -> Iterator[list[Child]]:
         dismiss(guards)
         for folder in folders:
             pid_file(folder, "supervisor").unlink(missing_ok=True)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -121,7 +123,7 @@ def everything(folder: Path, say: Say) -> Iterator[list[Child]]:
         begin_server(home, settings, children, say)
         for site, node in zip(sites, nodes, strict=True):
             begin_node(site, node, node.images(site), f"127.0.0.1:{settings.link_port}", children)
-        for child in children[1:]:
+        for child in children[-len(nodes) :]:
             admitted(child, say)
         say(f"ready: {len(nodes)} nodes are connected")
         yield children
@@ -135,6 +137,8 @@ def begin_server(folder: Path, settings: Server, children: list[Child], say: Say
     children.append(link)
     link.start()
     wait_until_ready(link, START_SECONDS, lambda said: None)
+    children.append(flower.superexec(folder, settings))
+    children[-1].start()
     flower.connect(folder, settings)
     flower.register(folder, settings)
     for run in flower.runs(folder):
