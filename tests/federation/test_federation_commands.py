@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 pytest.importorskip("flwr", reason="needs the flower extra")
 
 from fedbm.cli import main
+from fedbm.federation import flower
 from fedbm.federation.audit import Audit
 
 
@@ -78,6 +80,18 @@ def test_mistakes_are_one_sentence(
     assert sentence in found
     assert len(found.splitlines()) <= 4  # a node tells what it checked before it met the lack
     assert "Traceback" not in found
+
+
+def test_without_flower_that_is_said(
+    study: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(flower, "version", missing)
+    assert said(capsys, "status", "study") == (
+        *(2, 'fedbm: Flower is not installed: pip install -c constraints.txt -e ".[flower]"\n'),
+    )
 
 
 def test_alone_it_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:

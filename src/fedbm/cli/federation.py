@@ -14,6 +14,9 @@ from fedbm.federation.sites import FILES, all_folders, kind_of, node_folder, ser
 
 
 def federation(found: argparse.Namespace, console: Console) -> None:
+    from fedbm.federation.flower import check_flower
+
+    check_flower()
     found.folder = Path(found.folder).expanduser()
     TASKS[found.task](found, console)
 
