@@ -19,6 +19,8 @@ from fedbm.federation import courier, node, roster
 from fedbm.federation.packing import Packed, pack, unpack
 from fedbm.federation.protocol import UPLOAD
 from fedbm.federation.wire import Envelope, from_records, to_records
+from fedbm.methods.base import Facts, State
+from fedbm.methods.scaffold import Scaffold
 
 
 @pytest.fixture(autouse=True)
@@ -213,6 +215,26 @@ def test_a_node_that_leaves_and_returns_under_another_id(settings: dict[str, Any
     assert [line["client"] for line in events_of(deployed.state, "joined")].count(1) == 2
     used = [[entry["client"] for entry in record["clients"]] for record in records_of(deployed)]
     assert used == [[0, 1, 2], [0, 2], [0, 1, 2]]
+
+
+@dataclasses.dataclass(frozen=True)
+class WithoutClient1(Scaffold):
+    """In one process, what client 1 sends is never usable."""
+
+    def finish(self, model: Any, data: Any, context: State, facts: Facts) -> tuple[State, State]:
+        upload, own = super().finish(model, data, context, facts)
+        return ({**upload, W: upload[W] * math.nan} if facts.client == 1 else upload), own
+
+
+def test_a_node_that_is_away_still_counts_in_n(settings: dict[str, Any], tmp_path: Path) -> None:
+    """SCAFFOLD's c moves by (1/N) Σ, N = 3, though one of the three never came."""
+    deployed = deploy(tmp_path, settings)
+    node_of(deployed, 1).connected = False
+    deployed.serve()
+    config = dataclasses.replace(deployed.plan.config, method=WithoutClient1())
+    alone = dataclasses.replace(deployed.plan, config=config)
+    assert [line["state"] for line in events_of(deployed.state, "round")] == digests_in_process(alone)
+    assert [record["selected"] for record in records_of(deployed)] == [[0, 2]] * 3
 
 
 def test_a_node_that_lost_its_parts_gets_them_again(tiny_fedbm: dict[str, Any], tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,17 @@ def test_a_private_run(tiny: dict[str, Any], tmp_path: Path) -> None:
     assert told == [pytest.approx(epsilon(1e-3, 1, 1e-5)), pytest.approx(epsilon(1e-3, 2, 1e-5))]
     assert [line["epsilon"] for line in events_of(tmp_path / "node-0", "trained")] == told
     assert all(record["loss"] == {} for record in records_of(deployed))  # exact losses stay at the site
+
+
+def test_a_site_without_opacus_sends_nothing(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "opacus.accountants", None)
+    deployed = deploy(tmp_path, {**tiny, "clients": 2, "batch": 32}, {"dp_noise": 1.0, "attempts": 1})
+    with pytest.raises(FedBMError, match="never had enough usable answers"):
+        deployed.serve()
+    why = {line["why"] for line in events_of(deployed.state, "missed")}
+    assert why == {"it cannot count its privacy: Opacus is not installed there"}
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,10 @@ def _train(
         raise Refusal("nonfinite")
     sent, losses, spent = upload.state, upload.losses, None
     if (privacy := terms.values["privacy"]) is not None:  # counted before it leaves: a crash may cost, never save
-        spent = epsilon(privacy["noise"], store.release(), privacy["delta"])
+        try:
+            spent = epsilon(privacy["noise"], store.release(), privacy["delta"])
+        except FedBMError as error:
+            raise Refusal("privacy") from error
         sent, losses = privatise(upload.state, received, privacy["clip"], privacy["noise"]), {}
     try:
         packed = pack(sent, terms.values["compression"], received)

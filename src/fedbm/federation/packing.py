@@ -24,7 +24,7 @@ from fedbm.errors import FedBMError
 from fedbm.methods.base import State
 
 FORMAT = 1
-MOST_HEADER = 4 << 20  # characters; ResNet-18's is twelve thousand
+MOST_HEADER = 4 << 20  # characters; ResNet-18's has seven thousand
 Compression = Literal["none", "half", "delta"]
 
 DTYPES = {

@@ -47,6 +47,7 @@ REFUSALS = {
     "lost": "has lost its client's state",
     "nonfinite": "reached a state of its own that is not finite",
     "compression": "has values that do not fit the compression",
+    "privacy": "cannot count its privacy: Opacus is not installed there",
     "busy": "is still at work on this run",
     "failed": "failed; its own log says why",
 }
