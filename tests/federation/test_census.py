@@ -138,6 +138,15 @@ def test_another_version_at_a_node(deployed: Deployed, monkeypatch: pytest.Monke
     assert events_of(deployed.state, "refused")[0]["why"].startswith("it has another version of fedbm")
 
 
+def test_a_site_that_cannot_even_write_its_audit_says_no_more(
+    deployed: Deployed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (deployed.folder / "smith").write_text("a file where the folder should be")
+    second(deployed).config["state"] = str(deployed.folder / "smith")
+    assert refusal(deployed) == "it failed; its own log says why"
+    assert "smith" in capsys.readouterr().err
+
+
 def test_a_node_of_another_protocol_says_so() -> None:
     with pytest.raises(Refusal) as found:
         accept_terms({"versions": {"protocol": 2}})

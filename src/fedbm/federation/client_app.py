@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
@@ -13,13 +15,19 @@ app = ClientApp()
 
 
 def _reply(kind: str, message: Message, context: Context) -> Message:
-    from fedbm.federation.node import answer  # torch is loaded here, once it is needed
-
+    """What the node answers. Flower would send the text of an exception to the server, so none may get through."""
     try:
-        request = from_records(message.content)
-    except FedBMError:
-        request = Envelope({})  # has no terms, so it is refused as such
-    return Message(to_records(answer(kind, request, context.node_config)), reply_to=message)
+        from fedbm.federation.node import answer  # torch is loaded here, once it is needed
+
+        try:
+            request = from_records(message.content)
+        except FedBMError:
+            request = Envelope({})  # has no terms, so it is refused as such
+        found = answer(kind, request, context.node_config)
+    except Exception:  # an audit that cannot be written, say
+        traceback.print_exc()
+        found = Envelope({"code": "failed"})
+    return Message(to_records(found), reply_to=message)
 
 
 @app.query("census")

@@ -194,7 +194,7 @@ class Census:
     facts: Facts
     holds: dict[str, str]  # part → digest of the one it has
     head: str  # of its audit
-    versions: dict[str, Any]
+    versions: dict[str, str]
 
 
 def read_census(body: Mapping[str, Any], shares_counts: bool, classes: tuple[str, ...], nodes: int) -> Census:
@@ -224,7 +224,8 @@ def read_census(body: Mapping[str, Any], shares_counts: bool, classes: tuple[str
         raise FedBMError("it told its label counts, which this method does not ask for")
     holds = {str(part): str(digest) for part, digest in field(body, "holds", dict).items()}
     name = plain(field(body, "name", str))
-    return Census(client, name, own, Facts(client, n, counts), holds, str(body.get("head", "")), dict(theirs))
+    told = {what: plain(theirs.get(what)) for what in mine}
+    return Census(client, name, own, Facts(client, n, counts), holds, plain(body.get("head")), told)
 
 
 def sentence(body: Mapping[str, Any], classes: tuple[str, ...]) -> str:

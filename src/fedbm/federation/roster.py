@@ -16,7 +16,7 @@ from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
 from fedbm.federation.mail import POLL, fetch, send
 from fedbm.federation.options import FederationOptions
-from fedbm.federation.protocol import CENSUS, Census, read_census, sentence
+from fedbm.federation.protocol import CENSUS, Census, plain, read_census, sentence
 from fedbm.federation.replies import same
 from fedbm.federation.wire import Envelope
 from fedbm.files import digest_of
@@ -133,7 +133,7 @@ class Roster:
             if found.client in self.peers:
                 raise FedBMError(f"client {found.client} is there already: two nodes have the same number")
         except FedBMError as error:
-            name = str(body.get("name", "a node"))[:60]
+            name = plain(body.get("name", "a node"))
             self.refused[node] = name, str(error)
             self._audit.append("refused", name=name, why=str(error))
             return
