@@ -175,6 +175,8 @@ def terms(deployed: Deployed) -> dict[str, Any]:
         {"model": {"init": "/etc/passwd"}},
         {"model": {"width": 2}},
         {"compression": "zip"},
+        {"privacy": {"noise": 0.0, "clip": 1.0, "delta": 1e-5}},
+        {"privacy": {"noise": 1.0, "clip": 1.0, "delta": 1e-5}, "method": {"name": "fednh"}},
         {"task": None},
         {"concepts": {"texts": ["one"], "checksum": ""}},
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from pathlib import Path
@@ -12,7 +13,9 @@ import torch
 from one_process import deploy, events_of, records_of
 
 from fedbm.errors import FedBMError
+from fedbm.federation.node import answer
 from fedbm.federation.privacy import epsilon, privatise
+from fedbm.federation.wire import Envelope
 
 
 def test_clipping_by_hand() -> None:
@@ -50,6 +53,10 @@ def test_a_private_run(tiny: dict[str, Any], tmp_path: Path) -> None:
     told = [line["epsilon"] for line in events_of(deployed.state, "received") if line["client"] == 0]
     assert told == [pytest.approx(epsilon(1e-3, 1, 1e-5)), pytest.approx(epsilon(1e-3, 2, 1e-5))]
     assert [line["epsilon"] for line in events_of(tmp_path / "node-0", "trained")] == told
+    terms = json.loads(next(deployed.state.glob("runs/*/federation.json")).read_text())["terms"]
+    asked = Envelope({"terms": terms, "round": 2, "parts": [], "counted": 0, "durable": 0, "fresh": False})
+    node = next(iter(deployed.grid.nodes.values()))
+    assert answer("evaluate", asked, node.config).body["code"] == "terms"  # exact counts stay, whoever asks
     assert all(record["loss"] == {} for record in records_of(deployed))  # exact losses stay at the site
 
 

@@ -122,10 +122,10 @@ class Terms:
                 raise Refusal("terms")
         make = resnet_factory(self.config.model, self.shape[0])
         if self.values["init"]:
-            plain = make
+            random = make
 
             def make() -> Any:
-                body = plain()
+                body = random()
                 load_weights(body, dict(parts[INIT]), "the server's initial weights")
                 return body
 
@@ -166,7 +166,7 @@ def accept_terms(values: Any) -> Terms:
             and values["compression"] in ("none", "half", "delta")
             and (values["concepts"] is None or len(values["concepts"]["texts"]) == len(classes))
             and not config.model.init
-            and _is_privacy(values["privacy"])
+            and _is_privacy(values["privacy"], config.method.shares)
         )
         if not sound:
             raise Refusal("terms")
@@ -175,8 +175,12 @@ def accept_terms(values: Any) -> Terms:
         raise Refusal("terms") from error
 
 
-def _is_privacy(value: Any) -> bool:
-    return value is None or all(isinstance(value[key], float) and value[key] > 0 for key in ("noise", "clip", "delta"))
+def _is_privacy(value: Any, shares: tuple[str, ...]) -> bool:
+    """Noise, clip and delta above 0, for a method that sends no exact counts beside them; or none."""
+    if value is None:
+        return True
+    sound = all(isinstance(value[key], float) and value[key] > 0 for key in ("noise", "clip", "delta"))
+    return sound and "label_counts" not in shares
 
 
 def safe_name(name: Any) -> bool:
