@@ -5,16 +5,22 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test lint format concepts clean
+.PHONY: help demo test e2e faults lint format concepts clean
 
 help:  ## show this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
+	@grep -E '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## /\1\t/' | expand -t 12
 
 demo: $(VENV)/.core  ## compare FedAvg and FedBM on digits; ends with a table and runs/report.html
 	$(BIN)/fedbm demo
 
 test: $(VENV)/.dev  ## run every test, with coverage
 	$(BIN)/python -m pytest -n auto --cov --cov-report=term --cov-fail-under=90
+
+e2e: $(VENV)/.dev  ## FedBM deployed here over TLS with three nodes, alone on loopback: the bits of one process
+	$(BIN)/python tests/deployed/alone.py $(BIN)/python -m pytest -m e2e tests/deployed
+
+faults: $(VENV)/.dev  ## the deployment hurt: killed nodes and servers, strangers, nonsense (half an hour)
+	$(BIN)/python -m pytest -m faults tests/deployed
 
 lint: $(VENV)/.dev  ## ruff and mypy --strict
 	$(BIN)/ruff check .

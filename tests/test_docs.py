@@ -16,11 +16,13 @@ import torch
 import fedbm
 from fedbm.cli.arguments import given_keys, make_parser
 from fedbm.cli.compare import check_owned, config_of
-from fedbm.config import SECTIONS, Key, check_config, keys, make_config, nest, read_toml
+from fedbm.config import SECTIONS, Key, check_config, keys, make_config, nest
 from fedbm.engine.cohort import size_of
+from fedbm.federation.options import FederationOptions, read_run_file
 from fedbm.methods import METHODS
 from fedbm.methods.base import Facts, State, Task
 from fedbm.methods.fedrep import FedRep
+from fedbm.options import type_words
 from pages import (
     DOCS,
     METHOD_PAGES,
@@ -105,6 +107,19 @@ def key_type(key: Key) -> str:
     limits = shown_range(options, key.name)
     is_choice = "`" in limits or limits == "yes or no"
     return limits if is_choice else f"{key.type} {limits}".strip()
+
+
+def test_the_federation_table_is_in_step() -> None:
+    """[federation] stands in a table of its own: a run in one process does not have it."""
+    rows = rows_of(section_of(DOCS / "configuration.md", "Between machines"))
+    hints = get_type_hints(FederationOptions)
+    expected = []
+    for field in dataclasses.fields(FederationOptions):
+        limits = shown_range(FederationOptions, field.name)
+        kind = limits if "`" in limits else f"{type_words(hints[field.name])} {limits}".strip()
+        expected.append([f"`{field.name}`", kind, shown_default(field.default), field.metadata["meaning"]])
+    lines = "\n".join(f"| {' | '.join(row)} |" for row in expected)
+    assert rows == expected, f"the table should be:\n\n{lines}\n"
 
 
 def test_the_key_table_is_in_step() -> None:
@@ -286,7 +301,7 @@ def test_options_in_the_text_are_understood(page: Path) -> None:
 def test_configuration_files_are_valid(page: Path, tmp_path: Path) -> None:
     for block in blocks_of(page, "toml"):
         (tmp_path / "page.toml").write_text(block, encoding="utf-8")
-        check_config(make_config(read_toml(tmp_path / "page.toml")))
+        check_config(read_run_file(tmp_path / "page.toml")[0])
 
 
 @pytest.mark.parametrize("page", METHOD_PAGES, ids=named)

@@ -99,6 +99,10 @@ def _keys_of(section: str, options: type) -> Iterator[Key]:
 def make_config(values: Mapping[str, Mapping[str, Any]], where: str = "the configuration") -> Config:
     """A Config from nested values, {section: {key: value}}; text values are read as on the command line."""
     for section in values:
+        if section == "federation":
+            raise FedBMError(
+                f"{where} describes a run between machines: start it by 'fedbm federation run', or drop [federation]"
+            )
         if section not in (*SECTIONS, "method", "concepts"):
             known = [*SECTIONS, "method", "concepts"]
             raise FedBMError(

@@ -244,54 +244,71 @@ def describe(plan: Plan, folder: RunFolder, device: torch.device) -> None:
 
 
 def finish(plan: Plan, federation: Federation) -> None:
+    """What is left to write when the rounds are over."""
+    config, partition = plan.config, plan.partition
+    conclude(
+        federation,
+        {
+            "label": method_label(config.method, at_beta(plan.dataset.recommends, config.data.beta)),
+            "data": plan.dataset.name,
+            "clients": len(partition.clients),
+            "partition": partition.kind,
+            "beta": partition.settings.get("beta"),
+        },
+    )
+
+
+def conclude(federation: Federation, about: Mapping[str, Any]) -> None:
     """Details, model and pictures, and last the summary: where it stands, the run is done."""
-    folder, progress, method, config = (
+    folder, progress, method, task, train = (
         federation.folder.path,
         federation.progress,
         federation.method,
-        plan.config,
+        federation.task,
+        federation.train,
     )
     assert progress.best is not None
     assert progress.last is not None
-    concepts = plan.task.concepts
+    concepts = task.concepts
     write_json(
         folder / "details.json",
         {
             "format": FORMAT,
-            "classes": plan.task.classes,
+            "classes": task.classes,
             "concepts": concepts.texts if concepts else None,
             "encoder": concepts.provenance.get("encoder") if concepts else None,
             "similarity": concepts.similarity().tolist() if concepts else None,
             "confusion": {"best": progress.best["confusion"], "last": progress.last["confusion"]},
         },
     )
-    load_state(federation.model, next(method.global_states(federation.server, federation.states.without_optimizers())))
-    gallery = method.gallery(federation.model, plan.task, COLUMNS)
-    if gallery is not None:
-        save_gallery(folder / "generated.png", gallery)
+    if (state := federation.common_state(federation.states.without_optimizers())) is not None:
+        load_state(federation.model, state)
+        gallery = method.gallery(federation.model, task, COLUMNS)
+        if gallery is not None:
+            save_gallery(folder / "generated.png", gallery)
     save_tensors(
         folder / "model.safetensors",
         load_best(folder, progress.best_round),
         {
-            "run": plan.id,
+            "run": federation.run_id,
             "round": progress.best_round,
-            "classes": plan.task.classes,
-            "shape": plan.task.shape,
-            "mean": plan.task.mean,
-            "std": plan.task.std,
+            "classes": task.classes,
+            "shape": task.shape,
+            "mean": task.mean,
+            "std": task.std,
         },
     )
     summary = {
         "format": FORMAT,
-        "id": plan.id,
-        "label": method_label(method, at_beta(plan.dataset.recommends, config.data.beta)),
+        "id": federation.run_id,
+        "label": about["label"],
         "method": method.name,
-        "data": plan.dataset.name,
-        "seed": config.train.seed,
-        "rounds": config.train.rounds,
-        "clients": len(plan.partition.clients),
-        "partition": plan.partition.kind,
-        "beta": plan.partition.settings.get("beta"),
+        "data": about["data"],
+        "seed": train.seed,
+        "rounds": train.rounds,
+        "clients": about["clients"],
+        "partition": about["partition"],
+        "beta": about["beta"],
         "best": {"round": progress.best["round"], **progress.best["test"]},
         "last": {"round": progress.last["round"], **progress.last["test"]},
         "personal": {

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
+from fedbm.cli import federation_arguments
 from fedbm.config import Key, keys
 from fedbm.data.catalog import CATALOG
 from fedbm.errors import FedBMError, did_you_mean
@@ -122,6 +123,12 @@ def make_parser() -> Parser:
     data = command("data", "list, get, prepare, inspect and partition data sets", epilog=DATA_EXAMPLES)
     add_data_tasks(data.add_subparsers(dest="task", metavar="TASK", parser_class=Parser))
 
+    federation = command(
+        "federation", "run the same methods between machines, over Flower", epilog=federation_arguments.EXAMPLES
+    )
+    tasks = federation.add_subparsers(dest="task", metavar="TASK", parser_class=Parser)
+    federation_arguments.add_tasks(tasks, add_command)
+
     config = command("config", "print every setting: section, key, type, default and meaning")
     config.add_argument("--toml", action="store_true", help="print a complete configuration file instead")
     add_keys(config, ["method"])
@@ -169,8 +176,14 @@ def add_data_tasks(tasks: Any) -> None:
 
 
 def with_task(words: Sequence[str]) -> list[str]:
-    """'data PATH' is short for 'data partition PATH', and 'data' alone for 'data list'."""
+    """'data PATH' is short for 'data partition PATH', 'data' for 'data list'; 'federation' alone asks for help."""
     words = list(words)
+    if words[:1] == ["federation"]:
+        known = (*federation_arguments.TASKS, "-h", "--help")
+        if len(words) > 1 and words[1] not in known:
+            near = did_you_mean(words[1], federation_arguments.TASKS)
+            raise FedBMError(f'fedbm federation has no task "{words[1]}"{near}; try fedbm federation --help')
+        return words if len(words) > 1 else [*words, "--help"]
     if words[:1] != ["data"] or words[1:2] in ([task] for task in (*DATA_TASKS, "-h", "--help")):
         return words
     if len(words) == 1:

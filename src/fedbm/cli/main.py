@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("fedbm:", " ".join(str(error).splitlines()), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        resumes = words[:1] in (["run"], ["compare"], ["demo"])
+        resumes = words[:1] in (["run"], ["compare"], ["demo"]) or words[:2] == ["federation", "up"]
         more = "; the same command goes on from the last whole round" if resumes else ""
         print(f"fedbm: interrupted{more}", file=sys.stderr)
         return 130
@@ -200,6 +200,12 @@ def data(found: argparse.Namespace, console: Console) -> None:
     play(found, console)
 
 
+def federation(found: argparse.Namespace, console: Console) -> None:
+    from fedbm.cli.federation import federation as play
+
+    play(found, console)
+
+
 def config(found: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.tables import config_table
 
@@ -231,5 +237,6 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, Console], None]] = {
     "predict": predict,
     "concepts": concepts,
     "data": data,
+    "federation": federation,
     "config": config,
 }

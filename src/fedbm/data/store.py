@@ -100,7 +100,7 @@ def load(
         if joined:
             listing = replace(listing, columns={**listing.columns, **join(joined, listing.ids)})
         entry = _entry(name, listing.known_as, listing.classes)
-        _concept_texts(entry, concepts or {})  # better now than when all is decoded
+        concept_texts(entry, concepts or {})  # better now than when all is decoded
         chosen, notes = decide(listing, split, group, split_seed, name)
         side, depth = size or listing.size or entry.size, channels or listing.channels or entry.channels
         decoded = read(listing, side, depth, bad_files, progress)
@@ -124,7 +124,7 @@ def load(
     place = Path(cache or default_cache()) / f"{name}-{size or 'own'}-{digest_of(settings)[:16]}"
     prepared, damage = open_or_build(place, build, settings | {"from": printable(str(name_or_path))}, verify)
     entry = _entry(name, prepared.known_as, prepared.classes)
-    texts = _concept_texts(entry, concepts or {})
+    texts = concept_texts(entry, concepts or {})
 
     notes = []
     if CATALOG.get(entry.name) is not entry:
@@ -152,8 +152,8 @@ def load(
         images=prepared.images,
         labels=prepared.labels,
         split=prepared.split,
-        mean=_per_channel(entry.mean, depth),
-        std=_per_channel(entry.std, depth),
+        mean=per_channel(entry.mean, depth),
+        std=per_channel(entry.std, depth),
         hflip=entry.hflip,
         vflip=entry.vflip,
         recommends=_recommends(entry, prepared.columns),
@@ -229,7 +229,7 @@ def _check_choices(size: int | None, channels: int | None, bad_files: str) -> No
         raise FedBMError(f'bad_files is "{bad_files}", it can be "refuse" or "skip"')
 
 
-def _concept_texts(entry: Entry, given: Mapping[str, str]) -> tuple[str, ...]:
+def concept_texts(entry: Entry, given: Mapping[str, str]) -> tuple[str, ...]:
     for name, text in given.items():
         if name not in entry.classes:
             near = did_you_mean(name, entry.classes)
@@ -246,6 +246,6 @@ def _recommends(entry: Entry, columns: Mapping[str, object]) -> Recommends:
     return {key: value for key, value in entry.recommends.items() if key not in ("partition", "partition_column")}
 
 
-def _per_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
+def per_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
     """As they are, or their average where colour data is read as grey or grey data as colour."""
     return values if len(values) == channels else (sum(values) / len(values),) * channels

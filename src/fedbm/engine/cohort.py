@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -24,10 +24,11 @@ class Answer:
     flaw: str | None
     sent: int
     received: int
+    missing: bool = False  # no update came at all, so there is none to be refused
 
 
 class Cohort(Protocol):
-    """census(): who is there. exchange(): a round's work, answers in client order as they become ready; None means
+    """census(): who can be asked. exchange(): a round's work, answers in client order as they become ready; None means
     that work goes on, so that a driver can turn to something else meanwhile. close(): nobody will be asked again."""
 
     def census(self) -> Mapping[int, Facts]: ...
@@ -35,6 +36,17 @@ class Cohort(Protocol):
     def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[Answer | None]: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class ScoringCohort(Cohort, Protocol):
+    """A cohort whose clients score the model on images of their own, for a server that has none.
+
+    score() yields None while it waits, and last what Federation keeps of an evaluation: val, test, confusion (of test),
+    personal, and which clients were scored. *parts* are those the clients train from next.
+    """
+
+    def score(self, round_: int, parts: Mapping[str, Part]) -> Iterator[dict[str, Any] | None]: ...
 
 
 class LocalCohort:

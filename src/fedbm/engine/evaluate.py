@@ -12,7 +12,7 @@ from torch import nn
 from fedbm.engine.local import Samples
 from fedbm.errors import FedBMError
 from fedbm.methods.base import Facts, Method, State, load_state
-from fedbm.metrics import Array, confusion_matrix, mean_scores, score
+from fedbm.metrics import NAMES, Array, confusion_matrix, from_confusion, mean_scores, score
 
 Scores = dict[str, float | None]
 
@@ -54,6 +54,27 @@ def global_score(
     }
 
 
+def first_state(method: Method, server: State, clients: Mapping[int, State]) -> State | None:
+    """The first of the global states; None where they are made of clients' own and *clients* has none."""
+    try:
+        return next(iter(method.global_states(server, clients)), None)
+    except ValueError:  # a mean of nothing
+        return None
+
+
+def from_matrix(matrix: Array) -> Scores:
+    """Scores of a confusion matrix alone. It cannot tell the AUC, so that is None."""
+    values: Scores = {**from_confusion(matrix), "auc": None}
+    return {name: values[name] for name in NAMES}
+
+
+def personal_confusion(method: Method, model: nn.Module, state: State, data: Samples) -> Array:
+    """[K,K] counts of one client's own model on these samples."""
+    load_state(model, state)
+    guessed = probabilities(method, model, data)
+    return confusion_matrix(data.labels[data.indices].cpu().numpy(), guessed.argmax(axis=1), guessed.shape[1])
+
+
 def personal_score(
     method: Method,
     model: nn.Module,
@@ -68,13 +89,10 @@ def personal_score(
     """
     if not method.personalises:
         return None
-    truth = data.labels[data.indices].cpu().numpy()
     scores: dict[str, float] = {}
     for client in clients:
-        load_state(model, method.personal_state(server, clients[client]))
-        guessed = probabilities(method, model, data).argmax(axis=1)
         counts = np.asarray(facts[client].label_counts, dtype=float)
-        matrix = confusion_matrix(truth, guessed, len(counts))
+        matrix = personal_confusion(method, model, method.personal_state(server, clients[client]), data)
         known = (matrix.sum(axis=1) > 0) & (counts > 0)
         if known.any():
             recall = np.diag(matrix)[known] / matrix.sum(axis=1)[known]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -17,13 +17,13 @@ import torch
 from torch import nn
 
 from fedbm.engine.checkpoint import ClientStates, Progress, best_path, save_checkpoint, save_tensors
-from fedbm.engine.cohort import Cohort, flaw_of
+from fedbm.engine.cohort import Cohort, ScoringCohort, flaw_of
 from fedbm.engine.device import computing, settled
-from fedbm.engine.evaluate import global_score, personal_score
+from fedbm.engine.evaluate import first_state, global_score, personal_score
 from fedbm.engine.local import Samples, learning_rate
 from fedbm.engine.records import RunFolder
 from fedbm.errors import FedBMError
-from fedbm.methods.base import Method, State, Steps, Task
+from fedbm.methods.base import Folding, Method, State, Steps, Task
 from fedbm.options import TrainOptions
 from fedbm.seeds import numpy_rng
 
@@ -44,15 +44,32 @@ class Event:
 
 
 def select(clients: int, ratio: float, seed: int, round_: int) -> list[int]:
-    """max(1, ⌊ratio·N⌋) clients, in order, from the stream (seed, "selection", round)."""
+    """max(1, ⌊ratio·N⌋) clients, in order, from the stream (seed, "selection", round); nobody where N is 0."""
+    if not clients:
+        return []
     count = max(1, math.floor(ratio * clients + 1e-9))  # 0.29 · 100 is 28.999…
     chosen = numpy_rng(seed, "selection", round_).choice(clients, size=count, replace=False)
     return sorted(int(client) for client in chosen)
 
 
+@dataclass(frozen=True)
+class Collected:
+    """One attempt at a round: who was asked, whose update was used or left out, and the fold they went into."""
+
+    selected: list[int]
+    folding: Folding
+    clients: list[dict[str, Any]]
+    dropped: list[dict[str, Any]]
+
+
 @dataclass
 class Federation:
-    """One run in memory: what its rounds need, and where it stands."""
+    """One run in memory: what its rounds need, and where it stands.
+
+    Where clients can stay silent, a round with fewer than *min_answers* usable updates is tried again, up to *attempts*
+    times, and never counted; *population* is N, however many can be asked just now. Without *sets* of its own the
+    server asks its clients for scores.
+    """
 
     run_id: str
     method: Method
@@ -68,6 +85,9 @@ class Federation:
     steps: Steps
     checkpoint_every: int = 1
     notes: list[str] = field(default_factory=list)  # what the engine said and is not yet recorded
+    min_answers: int = 0
+    attempts: int = 1
+    population: int | None = None
     _checkpoint_seconds: float = 0.0  # of the round before: a record is written ahead of its own checkpoint
 
     def rounds(self) -> Iterator[Event | None]:
@@ -77,31 +97,18 @@ class Federation:
 
     def _round(self, round_: int) -> Iterator[Event | None]:
         clock = Clock()
-        method, train, census = self.method, self.train, self.cohort.census()
-        selected = select(len(census), train.ratio, self.task.seed, round_)
-        folding = method.fold(self.server, len(census))
-        next(folding)
-        clients: list[dict[str, Any]] = []
-        dropped: list[dict[str, Any]] = []
+        method, train = self.method, self.train
         traffic = {"sent": 0, "received": 0}
-        yield Event(round_, "train", 0, len(selected))
-        for answer in self.cohort.exchange(round_, selected, method.parts(self.server, round_)):
-            if answer is None:
-                yield None
-                continue
-            upload = answer.upload
-            traffic["sent"] += answer.sent
-            traffic["received"] += answer.received
-            if answer.flaw is None:
-                folding.send(upload)
-                clients.append(
-                    {"client": upload.client, "n": upload.n, "loss": upload.losses, "seconds": upload.seconds}
-                )
-            elif train.nonfinite == "stop":
-                raise FedBMError(f"round {round_}: the update of client {upload.client} is unusable: {answer.flaw}")
-            else:
-                dropped.append({"client": upload.client, "why": answer.flaw})
-            yield Event(round_, "train", len(clients) + len(dropped), len(selected), upload.losses)
+        for _ in range(self.attempts):
+            collected = yield from self._collect(round_, traffic)
+            clients, dropped = collected.clients, collected.dropped
+            if len(clients) >= min(self.min_answers, max(1, len(collected.selected))):
+                break
+        else:
+            raise FedBMError(
+                f"round {round_} was tried {self.attempts} times and never had enough usable answers "
+                f"(min_answers = {self.min_answers}); started again, the run goes on from here"
+            )
         clock.lap("train")
         self.progress.empty_rounds = 0 if clients else self.progress.empty_rounds + 1
         if self.progress.empty_rounds == MOST_EMPTY_ROUNDS:
@@ -113,7 +120,7 @@ class Federation:
         yield Event(round_, "aggregate")
         if clients:
             try:
-                folding.send(None)
+                collected.folding.send(None)
             except StopIteration as folded:
                 self.server = folded.value
         clock.lap("aggregate")
@@ -127,8 +134,7 @@ class Federation:
         evaluation = None
         if round_ % train.evaluate_every == 0 or round_ == train.rounds:
             yield Event(round_, "evaluate")
-            with self._computing():
-                evaluation = self._evaluate(round_)
+            evaluation = yield from self._evaluate(round_)
         clock.lap("evaluate")
         said = self.notes.copy()
         self.notes.clear()
@@ -138,7 +144,7 @@ class Federation:
         record = {
             "round": round_,
             "lr": learning_rate(train, round_, 0),
-            "selected": selected,
+            "selected": collected.selected,
             "loss": mean_losses(clients),
             "clients": clients,
             "dropped": dropped,
@@ -162,35 +168,84 @@ class Federation:
         self._checkpoint_seconds = clock.laps["checkpoint"]
         yield Event(round_, "done", record=record)
 
+    def _collect(self, round_: int, traffic: dict[str, int]) -> Generator[Event | None, None, Collected]:
+        """Ask the selected clients for their updates and fold those that are usable, in client order."""
+        census = self.cohort.census()
+        present = sorted(census)
+        selected = [present[i] for i in select(len(present), self.train.ratio, self.task.seed, round_)]
+        folding = self.method.fold(self.server, self.population or len(census))
+        next(folding)
+        clients: list[dict[str, Any]] = []
+        dropped: list[dict[str, Any]] = []
+        yield Event(round_, "train", 0, len(selected))
+        for answer in self.cohort.exchange(round_, selected, self.method.parts(self.server, round_)):
+            if answer is None:
+                yield None
+                continue
+            upload = answer.upload
+            traffic["sent"] += answer.sent
+            traffic["received"] += answer.received
+            if answer.flaw is None:
+                folding.send(upload)
+                clients.append(
+                    {"client": upload.client, "n": upload.n, "loss": upload.losses, "seconds": upload.seconds}
+                )
+            elif self.train.nonfinite == "stop" and not answer.missing:
+                raise FedBMError(f"round {round_}: the update of client {upload.client} is unusable: {answer.flaw}")
+            else:
+                dropped.append({"client": upload.client, "why": answer.flaw})
+            yield Event(round_, "train", len(clients) + len(dropped), len(selected), upload.losses)
+        return Collected(selected, folding, clients, dropped)
+
     @property
     def _device(self) -> torch.device:
-        return self.sets["test"].labels.device
+        return next(self.model.parameters()).device
 
     def _computing(self) -> torch.autocast:
         return computing(self._device, self.train.precision)
 
-    def _evaluate(self, round_: int) -> dict[str, Any]:
+    def _evaluate(self, round_: int) -> Generator[None, None, dict[str, Any]]:
         """Score the global states; keep the evaluation if it is the best so far on validation."""
         clients = self.states.without_optimizers()
-        scores = global_score(self.method, self.model, self.server, clients, self.sets)
-        evaluation: dict[str, Any] = {
-            "round": round_,
-            "val": scores["val"][0],
-            "test": scores["test"][0],
-            "confusion": scores["test"][1].tolist(),
-            "personal": personal_score(
-                self.method, self.model, self.server, clients, self.cohort.census(), self.sets["test"]
-            ),
-        }
+        if self.sets:
+            with self._computing():
+                evaluation = {"round": round_, **self._score(clients)}
+        else:
+            evaluation = {"round": round_, **(yield from self._ask_for_scores(round_))}
         self.progress.last = evaluation
         if self.progress.best is None or selection_score(evaluation) > selection_score(self.progress.best):
             self.progress.best = evaluation
-            several = list(islice(self.method.global_states(self.server, clients), 2))
             # one common state is saved; a client's own model never is
-            common = len(several) == 1 and not (self.method.personalises and len(clients) == 1)
-            best = several[0] if common else self.server
+            best = self.common_state(clients) or self.server
             save_tensors(best_path(self.folder.path, round_), best, {"run": self.run_id, "round": round_})
         return evaluation
+
+    def _score(self, clients: Mapping[int, State]) -> dict[str, Any]:
+        """On the server's own images."""
+        scores = global_score(self.method, self.model, self.server, clients, self.sets)
+        facts = self.cohort.census() if self.method.personalises and clients else {}
+        return {
+            "val": scores["val"][0],
+            "test": scores["test"][0],
+            "confusion": scores["test"][1].tolist(),
+            "personal": personal_score(self.method, self.model, self.server, clients, facts, self.sets["test"]),
+        }
+
+    def _ask_for_scores(self, round_: int) -> Generator[None, None, dict[str, Any]]:
+        """On the clients' own images, where the server has none."""
+        assert isinstance(self.cohort, ScoringCohort)
+        for found in self.cohort.score(round_, self.method.parts(self.server, round_ + 1)):
+            if found is not None:
+                return found
+            yield None
+        raise FedBMError(f"round {round_}: too few clients scored the model; started again, the run goes on from here")
+
+    def common_state(self, clients: Mapping[int, State]) -> State | None:
+        """The one state that makes the global score, or None where several do or it is a single client's own."""
+        if first_state(self.method, self.server, clients) is None or (self.method.personalises and len(clients) == 1):
+            return None
+        several = list(islice(self.method.global_states(self.server, clients), 2))
+        return several[0] if len(several) == 1 else None
 
 
 def selection_score(evaluation: Mapping[str, Any]) -> float:

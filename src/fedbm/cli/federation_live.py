@@ -1,0 +1,78 @@
+"""A federation's run as it goes on: a panel in a terminal, a line for each round and each change elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from fedbm.cli.tables import percent, table
+from fedbm.federation.standing import Standing, ago, clock
+
+Show = Callable[[Standing | None], None]
+
+WELL = ("ready", "asked", "answered")  # states of a node that need no mention
+
+
+@contextmanager
+def following(console: Console) -> Iterator[Show]:
+    """A function to call with each look at the run."""
+    if not console.is_terminal:
+        yield Lines(console)
+        return
+    with Live(console=console, refresh_per_second=4) as live:
+        begin = None
+
+        def show(standing: Standing | None) -> None:
+            nonlocal begin
+            moment = standing.status["updated"] if standing else ""
+            begin = moment if begin is None else begin
+            if standing and moment != begin:
+                live.update(drawn(standing))
+
+        yield show
+
+
+class Lines:
+    """One line a round, and one for each node that falls silent, is refused or comes back."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._begin: str | None = None
+        self._done = -1
+        self._troubles: dict[str, str] = {}
+
+    def __call__(self, standing: Standing | None) -> None:
+        moment = standing.status["updated"] if standing else ""
+        self._begin = moment if self._begin is None else self._begin
+        if standing is None or moment == self._begin:  # what an earlier run left is no news
+            return
+        for node in standing.status["nodes"]:
+            before, now = self._troubles.get(node["name"], ""), "" if node["state"] in WELL else node["state"]
+            if now != before:
+                self._console.print(f"{node['name']}: {now or 'back'}")
+            self._troubles[node["name"]] = now
+        if len(standing.rounds) != self._done:
+            self._done = len(standing.rounds)
+            self._console.print(headline(standing), soft_wrap=True)
+
+
+def headline(standing: Standing) -> str:
+    status = standing.status
+    parts = [f"round {len(standing.rounds)}/{status['rounds']} done", standing.phase]
+    parts += [f"val {percent(status['val'], 'accuracy')}", f"test {percent(status['test'], 'accuracy')}"]
+    parts += [f"{clock(standing.seconds_a_round)} a round", f"left {clock(standing.seconds_left)}"]
+    return "  ".join(parts)
+
+
+def drawn(standing: Standing) -> Group:
+    """Round, accuracy and time left in a line; below it every node."""
+    rows = [
+        ("–" if n["client"] is None else n["client"], n["name"], n["state"], n["strikes"], ago(n["last_seen"]))
+        for n in standing.status["nodes"]
+    ]
+    nodes = table("", ("client", "node", "state", "strikes", "last answer"), rows, text_columns=3)
+    return Group(Text(str(standing.status["run"]), style="bold"), Text(headline(standing)), nodes)

@@ -1,0 +1,150 @@
+"""Faults injected into a real deployment, with real signals: what happens, what is said, and the final model's digest.
+
+With as many answers needed as there are nodes, no fault may change what is learned: the digest is that of a run in
+one process that nothing happened to. SCAFFOLD keeps state at every node, so a lost or doubled step would show.
+"""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs the flower extra")
+
+from deployment import NODES, Deployment, pids_of, ready, wait_for
+
+from fedbm.federation.processes import born, running
+from fedbm.methods import Scaffold
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Iterator[Deployment]:
+    with Deployment(tmp_path) as made:
+        made.start_all()
+        yield made
+
+
+def same_as_undisturbed(study: Deployment, tmp_path: Path) -> bool:
+    return study.final_digest() == study.digests()[-1] == study.digest_in_process(tmp_path / "runs")
+
+
+def test_a_killed_node_comes_back_and_nothing_is_lost(study: Deployment, tmp_path: Path) -> None:
+    study.fedbm("run", study.folder, study.file, "--detach")
+    study.training(2)
+    site = study.folder / NODES[2]
+    [worker] = wait_for(lambda: pids_of(site, "flwr-clientapp"), lambda found: len(found) == 1, 60)
+    dead = study.kill(NODES[2], "flower-supernode")
+    wait_for(lambda: born(worker), lambda begun: begun is None, 60)  # what it had at work does not live on
+    back = wait_for(lambda: running(site).get("supernode"), lambda pid: pid not in (None, dead), 120)
+    study.finished()
+    assert [record["round"] for record in study.records()] == [1, 2, 3]
+    assert all(len(record["clients"]) == 3 for record in study.records())
+    assert back
+    assert same_as_undisturbed(study, tmp_path)
+
+
+def test_a_killed_superlink_is_started_again_and_the_run_goes_on(study: Deployment, tmp_path: Path) -> None:
+    study.fedbm("run", study.folder, study.file, "--detach")
+    study.training(2)
+    [app] = pids_of(study.home, "flwr-serverapp")
+    dead = study.kill("server", "flower-superlink")
+    wait_for(lambda: running(study.home).get("superlink"), lambda pid: pid not in (None, dead), 60)
+    study.finished()
+    assert len(study.events("started")) == 1
+    assert not study.events("resumed")  # the same server app found the new SuperLink
+    wait_for(lambda: born(app), lambda begun: begun is None, 60)
+    assert same_as_undisturbed(study, tmp_path)
+
+
+def test_a_killed_server_app_fails_the_run_and_the_same_command_goes_on(study: Deployment, tmp_path: Path) -> None:
+    first = study.start("run", study.folder, study.file)
+    study.training(2)
+    study.kill("server", "flwr-serverapp")
+    assert first.wait(300) == 2
+    said = first.words()  # type: ignore[attr-defined]
+    assert "the run did not come to its end" in said
+    assert "the same command goes on from its last round" in said
+    study.fedbm("run", study.folder, study.file)
+    assert [line["round"] for line in study.events("resumed")] == [1]
+    assert same_as_undisturbed(study, tmp_path)
+    again = study.fedbm("run", study.folder, study.file)  # a finished run is left alone
+    assert "round 3/3 done" in again.stdout
+    assert len(study.events("finished")) == 1
+
+
+def test_with_too_few_answers_a_round_is_repeated_and_never_counted(tmp_path: Path) -> None:
+    with Deployment(tmp_path, deadline=60) as study:
+        study.start_all()
+        study.fedbm("run", study.folder, study.file, "--detach")
+        study.training(2)
+        study.fedbm("stop", study.folder / NODES[2])
+        study.until(lambda s: (s["round"] == 2 and s["phase"] != "train") or len(study.events("missed")) > 0, 200)
+        assert [record["round"] for record in study.records()] == [1]
+        second = study.fedbm("run", study.folder, study.file, check=False)
+        assert (second.returncode, "a run is going on already" in second.stderr) == (2, True)
+        ready([study.start("node", study.folder / NODES[2])])
+        study.finished()
+        assert [len(record["clients"]) for record in study.records()] == [3, 3, 3]
+        assert same_as_undisturbed(study, tmp_path)
+
+
+def test_a_round_goes_on_without_a_dead_node_where_fewer_answers_do(tmp_path: Path) -> None:
+    with Deployment(tmp_path, "fedavg", rounds=4, min_answers=2, deadline=60) as study:
+        study.start_all()
+        study.fedbm("run", study.folder, study.file, "--detach")
+        study.training(2)
+        study.fedbm("stop", study.folder / NODES[0])
+        study.until(lambda s: s["round"] >= 3, 200)
+        without = next(record for record in study.records() if record["round"] == 2)
+        assert [entry["client"] for entry in without["clients"]] == [1, 2]
+        ready([study.start("node", study.folder / NODES[0])])
+        study.finished()
+        assert study.final_digest() == study.digests()[-1]
+        assert study.final_digest() != study.digest_in_process(tmp_path / "runs")
+
+
+SPOIL = """
+import sys
+if any(word.endswith("flwr-clientapp") for word in sys.orig_argv):
+    import fedbm.engine.local as local
+    true = local.train_client
+    def spoilt(*words):
+        upload, own = true(*words)
+        next(value for value in upload.state.values() if value.is_floating_point()).view(-1)[0] = float("nan")
+        return upload, own
+    local.train_client = spoilt
+"""
+
+
+class Spoilt(Scaffold):
+    """What the third hospital does, in one process."""
+
+    def finish(self, model: Any, data: Any, context: Any, facts: Any) -> Any:
+        upload, own = super().finish(model, data, context, facts)
+        if facts.client == 2:
+            next(value for value in upload.values() if value.is_floating_point()).view(-1)[0] = float("nan")
+        return upload, own
+
+
+def test_a_node_that_sends_nan_is_left_out_by_name(tmp_path: Path) -> None:
+    (tmp_path / "spoil").mkdir()
+    (tmp_path / "spoil" / "sitecustomize.py").write_text(textwrap.dedent(SPOIL))
+    path = os.pathsep.join([str(tmp_path / "spoil"), os.environ.get("PYTHONPATH", "")])
+    with Deployment(tmp_path, min_answers=2) as study:
+        ready([study.start("server", study.folder)])
+        env = {"PYTHONPATH": path}
+        ready([study.start("node", study.folder / name, env=env if name == NODES[2] else None) for name in NODES])
+        study.fedbm("run", study.folder, study.file)
+        rejected = study.events("rejected")
+        assert {line["client"] for line in rejected} == {2}
+        assert len(rejected) == 3
+        assert all("not finite" in line["why"] for line in rejected)
+        assert all([gone["client"] for gone in record["dropped"]] == [2] for record in study.records())
+        assert study.final_digest() == study.digests()[-1] == study.digest_in_process(tmp_path / "runs", Spoilt())

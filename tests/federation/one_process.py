@@ -1,0 +1,179 @@
+"""The real ServerApp and the real ClientApp in one process: a grid that hands messages over and can misbehave."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Context, Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedbm.config import make_config, nest, to_toml
+from fedbm.data.store import Dataset
+from fedbm.engine.records import RunFolder
+from fedbm.federation.audit import read
+from fedbm.federation.client_app import app as client_app
+from fedbm.federation.node_data import write_share
+from fedbm.federation.packing import digest
+from fedbm.federation.server_app import app as server_app
+from fedbm.plan import Plan, make_plan
+
+simulation = importlib.import_module("fedbm.simulate")  # fedbm.simulate is the function of that name
+
+CLASSES = ("cyst", "normal", "polyp")  # of the folder `scans`, for a server that does not look into it
+
+Spoil = Callable[[Message, Message], Message | None]  # request, reply → the reply as it arrives, or None: it never does
+
+
+@dataclass
+class Node:
+    config: dict[str, Any]
+    connected: bool = True
+    spoil: Spoil = lambda request, reply: reply
+    requests: list[Message] = field(default_factory=list)
+
+
+class FakeGrid(Grid):
+    """Every request is answered at once by the node's ClientApp, after a trip through Flower's own serialisation."""
+
+    def __init__(self, nodes: Mapping[int, Node]) -> None:
+        self.nodes = dict(nodes)
+        self.replies: dict[str, Message] = {}
+        self._numbers = itertools.count(1)
+
+    def get_node_ids(self) -> Iterable[int]:
+        return [number for number, node in self.nodes.items() if node.connected]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        found = []
+        for message in messages:
+            name = f"message {next(self._numbers)}"
+            request = travelled(message)
+            request.metadata.__dict__["_message_id"] = name
+            node = self.nodes[message.metadata.dst_node_id]
+            found.append(name)
+            node.requests.append(request)
+            if not node.connected:
+                continue
+            context = Context(1, message.metadata.dst_node_id, node.config, RecordDict(), {})
+            reply = node.spoil(request, client_app(request, context))
+            if reply is not None:
+                self.replies[name] = travelled(reply)
+        return found
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return [self.replies.pop(name) for name in message_ids if name in self.replies]
+
+    def set_run(self, run: Any) -> None:
+        raise NotImplementedError
+
+    @property
+    def run(self) -> Any:
+        raise NotImplementedError
+
+    def create_message(self, *arguments: Any, **more: Any) -> Message:
+        raise NotImplementedError
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        raise NotImplementedError
+
+
+def travelled(message: Message) -> Message:
+    """The message as the other side gets it: deflated to bytes and inflated again."""
+    contents = {name: item.deflate() for name, item in get_all_nested_objects(message).items()}
+    arrived = inflate_object_from_contents(message.object_id, contents)
+    assert isinstance(arrived, Message)
+    return arrived
+
+
+@contextmanager
+def engine_process() -> Iterator[None]:
+    """Flower makes messages only in processes it has started, which it knows by these."""
+    names = ("_task_id", "_run_id", "_node_id")
+    before = {name: getattr(TaskIdentity, name) for name in names}
+    for name in names:
+        setattr(TaskIdentity, name, 1)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(TaskIdentity, name, value)
+
+
+@dataclass
+class Deployed:
+    """A run's plan in one process, and the same run over nodes that hold its partition's shares."""
+
+    plan: Plan
+    folder: Path
+    grid: FakeGrid
+    options: dict[str, Any]
+
+    @property
+    def config(self) -> Path:
+        path = self.folder / "run.toml"
+        lines = [f"{key} = {value!r}".replace("'", '"') for key, value in self.options.items()]
+        path.write_text("\n".join([to_toml(self.plan.config), "[federation]", *lines]), encoding="utf-8")
+        return path
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "server"
+
+    def serve(self) -> None:
+        run_config = {"config": str(self.config), "state": str(self.state)}
+        with engine_process():
+            server_app(self.grid, Context(1, 1, {}, RecordDict(), run_config))
+
+
+def deploy(folder: Path, settings: Mapping[str, Any], options: Mapping[str, Any] | None = None) -> Deployed:
+    """Deal a data set to nodes as the plan deals it to clients; node ids are arbitrary and in no order."""
+    config = make_config(nest({**settings, "out": str(folder / "runs")}))
+    plan = make_plan(replace(config, concepts={name: name for name in CLASSES}))
+    nodes = {}
+    for client, samples in enumerate(plan.partition.clients):
+        share = folder / f"share-{client}"
+        write_share(share, plan.dataset, with_scores(plan.dataset, samples, client, len(plan.partition.clients)))
+        nodes[9000 - 7 * client] = Node(
+            {"client": client, "name": f"site {client}", "data": str(share), "state": str(folder / f"node-{client}"),
+             "threads": 1, "device": "cpu"}
+        )  # fmt: skip
+    given = {"nodes": len(nodes), "deadline_s": 0.2, "min_answers": 1, "evaluate": "server", **(options or {})}
+    return Deployed(plan, folder, FakeGrid(nodes), given)
+
+
+def with_scores(dataset: Dataset, training: Any, client: int, clients: int) -> Any:
+    """A client's training samples, and every so-manyeth of val and test."""
+    scored = np.concatenate([dataset.indices("val")[client::clients], dataset.indices("test")[client::clients]])
+    return np.sort(np.concatenate([training, scored]))
+
+
+def events_of(state: Path, event: str) -> list[dict[str, Any]]:
+    """The lines of an audit that tell of one kind of event."""
+    return [line for line in read(state / "audit.jsonl") if line["event"] == event]
+
+
+def records_of(run: Deployed | Plan) -> list[dict[str, Any]]:
+    [folder] = (run.state / "runs").iterdir() if isinstance(run, Deployed) else [simulation.run_path(run)]
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def digests_in_process(plan: Plan) -> list[str]:
+    """The digest of the server's state after every round of the plan, played in this process."""
+    folder = RunFolder(simulation.run_path(plan))
+    folder.path.mkdir(parents=True)
+    federation = simulation.assemble(plan, folder, torch.device("cpu"))
+    found = [digest(federation.server) for event in federation.rounds() if event.record is not None]
+    simulation.finish(plan, federation)
+    return found

@@ -1,0 +1,198 @@
+"""Who may take part: versions, protocol, class names in any order, data, and one node per client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message
+from one_process import Deployed, Node, deploy, digests_in_process, engine_process, events_of, with_scores
+
+from fedbm.errors import FedBMError
+from fedbm.federation import node, protocol
+from fedbm.federation.node_data import open_site, write_share
+from fedbm.federation.protocol import Refusal, accept_terms, safe_name
+from fedbm.federation.wire import Envelope, from_records, to_records
+
+
+@pytest.fixture
+def deployed(tiny: dict[str, Any], tmp_path: Path) -> Deployed:
+    settings = {**tiny, "clients": 3, "rounds": 1, "ratio": 1.0, "beta": 0.5, "batch": 32}
+    return deploy(tmp_path, settings, {"deadline_s": 0.01})
+
+
+def second(deployed: Deployed) -> Node:
+    return list(deployed.grid.nodes.values())[1]
+
+
+def refusal(deployed: Deployed) -> str:
+    """Serve, and the one sentence with which a node was kept out."""
+    deployed.serve()
+    [line] = events_of(deployed.state, "refused")
+    [record] = events_of(deployed.state, "round")
+    assert record["counted"] == [0, 2]
+    status = json.loads((deployed.state / "status.json").read_text())
+    assert status["nodes"][-1]["state"] == f"refused: {line['why']}"
+    return str(line["why"])
+
+
+def census_says(**values: Any) -> Callable[[Message, Message], Message]:
+    def spoil(request: Message, reply: Message) -> Message:
+        if request.metadata.message_type != "query.census":
+            return reply
+        found = from_records(reply.content)
+        with engine_process():
+            return Message(to_records(Envelope({**found.body, **values})), reply_to=request)
+
+    return spoil
+
+
+def test_class_order_at_a_site_does_not_matter(deployed: Deployed) -> None:
+    plan = deployed.plan
+    own = with_scores(plan.dataset, plan.partition.clients[1], 1, 3)
+    turned = deployed.folder / "turned"
+    write_share(turned, plan.dataset, own, classes=plan.dataset.classes[::-1])
+    second(deployed).config["data"] = str(turned)
+    deployed.serve()
+    assert [line["state"] for line in events_of(deployed.state, "round")] == digests_in_process(plan)
+
+
+def test_a_site_may_lack_a_class(deployed: Deployed) -> None:
+    dataset = deployed.plan.dataset
+    some = np.flatnonzero(dataset.labels != 1)
+    write_share(deployed.folder / "two", dataset, some, classes=("polyp", "cyst", "normal"))
+    found = open_site(str(deployed.folder / "two"), dataset.classes, dataset.shape)
+    assert np.array_equal(found.labels, dataset.labels[some])
+    assert found.facts(0, 3).label_counts[1] == 0
+
+
+def test_an_unknown_class_is_refused_by_name(deployed: Deployed, scans: Path, tmp_path: Path) -> None:
+    (tmp_path / "scans").mkdir()
+    for label in ("cyst", "normal", "polyp", "tumour"):
+        (tmp_path / "scans" / label).symlink_to(scans / label.replace("tumour", "cyst"))
+    second(deployed).config["data"] = str(tmp_path / "scans")
+    assert refusal(deployed) == "it has a class that the run does not know: tumour; the run has cyst, normal, polyp"
+
+
+def test_a_site_gives_any_data_that_fedbm_reads(deployed: Deployed, scans: Path) -> None:
+    second(deployed).config["data"] = str(scans)
+    deployed.serve()
+    assert [line["n"] for line in events_of(deployed.state, "joined") if line["client"] == 1] == [63]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"data": "/nowhere/smith.dcm"}, "it cannot read its data"),
+        ({"data": 3}, "it is not set up: client, data or state is missing in its node configuration"),
+        ({"client": -1}, "it is not set up: client, data or state is missing in its node configuration"),
+        ({"client": "1"}, "it is not set up: client, data or state is missing in its node configuration"),
+        ({"device": "gpu"}, "it is not set up: client, data or state is missing in its node configuration"),
+        ({"client": 3}, "it is client 3, but this run has nodes = 3, so clients 0 to 2"),
+        ({"client": 0}, "client 0 is there already: two nodes have the same number"),
+    ],
+)
+def test_a_node_that_is_set_up_wrong(deployed: Deployed, change: dict[str, Any], why: str) -> None:
+    second(deployed).config |= change
+    assert refusal(deployed) == why
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"versions": {"protocol": 0, "fedbm": "0.1.0"}}, "it has protocol 0 and the server has 1: install the same"),
+        ({"versions": None}, "its answer has no versions that can be read"),
+        ({"classes": ["cyst", "<b>"]}, 'it has the class "<b>", which this run does not know: cyst, normal, polyp'),
+        ({"n": 0}, "it has 0 training images"),
+        ({"n": 1e3}, "its answer has no n that can be read"),
+        ({"n": True}, "its answer has no n that can be read"),
+        ({"n": 10**12}, "it has 1000000000000 training images"),
+        ({"label_counts": [1, 2, 3]}, "it told its label counts, which this method does not ask for"),
+        ({"holds": []}, "its answer has no holds that can be read"),
+        ({"terms": "?"}, "it answered for another terms than it was asked"),
+        ({"code": None}, "it answered with a code that is not known"),
+    ],
+)
+def test_an_answer_that_is_not_believed(deployed: Deployed, said: dict[str, Any], why: str) -> None:
+    second(deployed).spoil = census_says(**said)
+    assert refusal(deployed) == why
+
+
+def test_another_version_at_a_node(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = node.accept_terms
+
+    def old(values: Any) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(protocol, "__version__", "0.0.9")
+            return plain(values)
+
+    monkeypatch.setattr(node, "accept_terms", old)
+    deployed.options["attempts"] = 1
+    with pytest.raises(FedBMError, match="round 1 was tried 1 times"):
+        deployed.serve()
+    assert len(events_of(deployed.state, "refused")) == 3
+    assert events_of(deployed.state, "refused")[0]["why"].startswith("it has another version of fedbm")
+
+
+def test_a_site_that_cannot_even_write_its_audit_says_no_more(
+    deployed: Deployed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (deployed.folder / "smith").write_text("a file where the folder should be")
+    second(deployed).config["state"] = str(deployed.folder / "smith")
+    assert refusal(deployed) == "it failed; its own log says why"
+    assert "smith" in capsys.readouterr().err
+
+
+def test_a_node_of_another_protocol_says_so() -> None:
+    with pytest.raises(Refusal) as found:
+        accept_terms({"versions": {"protocol": 2}})
+    assert found.value.code == "protocol"
+
+
+@pytest.fixture
+def terms(deployed: Deployed) -> dict[str, Any]:
+    deployed.serve()
+    [folder] = (deployed.state / "runs").iterdir()
+    found: dict[str, Any] = json.loads((folder / "federation.json").read_text())["terms"]
+    assert accept_terms(found).run == folder.name
+    return found
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"run": "../../etc"},
+        {"run": "/etc"},
+        {"run": ".."},
+        {"method": {"name": "os.system"}},
+        {"method": {"name": "central"}},
+        {"method": {"name": "fedprox", "mu": -1}},
+        {"train": {"rounds": 10, "lr": "x"}},
+        {"model": {"init": "/etc/passwd"}},
+        {"model": {"width": 2}},
+        {"compression": "zip"},
+        {"privacy": {"noise": 0.0, "clip": 1.0, "delta": 1e-5}},
+        {"privacy": {"noise": 1.0, "clip": 1.0, "delta": 1e-5}, "method": {"name": "fednh"}},
+        {"task": None},
+        {"concepts": {"texts": ["one"], "checksum": ""}},
+    ],
+)
+def test_terms_that_a_node_does_not_accept(terms: dict[str, Any], change: dict[str, Any]) -> None:
+    with pytest.raises(Refusal) as found:
+        accept_terms({**terms, **change})
+    assert found.value.code == "terms"
+
+
+def test_names_that_may_become_files() -> None:
+    assert all(map(safe_name, ("fedbm-digits-s0-0d40dd66302d", "task.concepts", "model")))
+    assert not any(map(safe_name, ("", ".", "..", ".hidden", "a/b", "a\\b", "a\0", "x" * 201, None, 3)))
+
+
+def test_prepared_images_of_another_size_are_refused(deployed: Deployed) -> None:
+    with pytest.raises(Refusal) as found:
+        open_site(second(deployed).config["data"], deployed.plan.dataset.classes, (1, 32, 32))
+    assert found.value.code == "size"

@@ -1,0 +1,129 @@
+"""Keys and certificates: what they are valid for, who can read them, and every refusal."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from socket import socketpair
+
+import pytest
+
+from fedbm.errors import FedBMError
+
+pytest.importorskip("cryptography", reason="needs the flower extra")
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_ssh_private_key
+
+from fedbm.federation.certificates import (
+    check_certificate,
+    check_node_key,
+    check_signed,
+    make_authority,
+    make_node,
+    make_server,
+    read_certificate,
+    write_private,
+)
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("keys")
+    make_authority(folder, "study")
+    make_server(folder, folder, ["localhost", "127.0.0.1"])
+    make_node(folder, "hospital-1")
+    return folder
+
+
+def test_the_authority_signs_servers_and_nothing_below(keys: Path) -> None:
+    found = read_certificate(keys / "ca.crt").extensions.get_extension_for_class(x509.BasicConstraints).value
+    assert (found.ca, found.path_length) == (True, 0)
+    below = read_certificate(keys / "server.pem").extensions.get_extension_for_class(x509.BasicConstraints).value
+    assert not below.ca
+    check_signed(keys / "server.pem", keys / "ca.crt")
+
+
+def test_private_keys_are_their_owners_alone(keys: Path) -> None:
+    for name in ("ca.key", "server.key", "node.key"):
+        assert (keys / name).stat().st_mode & 0o777 == 0o600
+    key = load_ssh_private_key((keys / "node.key").read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    assert key.curve.name == "secp384r1"
+
+
+def shake_hands(keys: Path, name: str, trusts: Path) -> str | None:
+    """The TLS version a client that trusts *trusts* and calls *name* agrees on with a server of these keys."""
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(keys / "server.pem", keys / "server.key")
+    here, there = socketpair()
+
+    def serve() -> None:
+        try:
+            with serving.wrap_socket(there, server_side=True) as secured:
+                secured.recv(1)
+        except OSError:
+            pass
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        with ssl.create_default_context(cafile=str(trusts)).wrap_socket(here, server_hostname=name) as secured:
+            return secured.version()
+    finally:
+        here.close()
+        thread.join()
+
+
+def test_a_client_of_the_same_authority_trusts_the_server_by_its_names_only(keys: Path, tmp_path: Path) -> None:
+    assert shake_hands(keys, "localhost", keys / "ca.crt") == "TLSv1.3"
+    assert shake_hands(keys, "127.0.0.1", keys / "ca.crt") == "TLSv1.3"
+    with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
+        shake_hands(keys, "fl.example.org", keys / "ca.crt")
+    make_authority(tmp_path, "another")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake_hands(keys, "localhost", tmp_path / "ca.crt")
+    with pytest.raises(FedBMError, match="was not signed by .* two federations"):
+        check_signed(keys / "server.pem", tmp_path / "ca.crt")
+
+
+def test_validity_is_stated_and_checked(tmp_path: Path) -> None:
+    make_authority(tmp_path, "study", now=NOW)
+    make_server(tmp_path, tmp_path, ["localhost"], days=10, now=NOW)
+    assert check_certificate(tmp_path / "server.pem", NOW + timedelta(days=9)) == NOW + timedelta(days=10)
+    with pytest.raises(FedBMError, match="ended on 2030-01-11 00:00 UTC; .* 'fedbm federation renew'"):
+        check_certificate(tmp_path / "server.pem", NOW + timedelta(days=11))
+    with pytest.raises(FedBMError, match="is valid only from .*; is this machine's clock right"):
+        check_certificate(tmp_path / "server.pem", NOW - timedelta(days=1))
+    check_certificate(tmp_path / "server.pem", NOW - timedelta(minutes=4))  # a clock that is behind a little
+
+
+def test_a_node_s_keys_must_be_a_pair_of_the_right_kind(keys: Path, tmp_path: Path) -> None:
+    check_node_key(keys / "node.key", keys / "node.pub")
+    make_node(tmp_path, "hospital-2")
+    with pytest.raises(FedBMError, match="is not the public half of node.key"):
+        check_node_key(keys / "node.key", tmp_path / "node.pub")
+    with pytest.raises(FedBMError, match="there is no key"):
+        check_node_key(tmp_path / "gone.key", tmp_path / "node.pub")
+    other = ed25519.Ed25519PrivateKey.generate()
+    write_private(tmp_path / "other.key", other.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    with pytest.raises(FedBMError, match="no key on the curve P-384"):
+        check_node_key(tmp_path / "other.key", tmp_path / "node.pub")
+    os.chmod(tmp_path / "node.key", 0o640)
+    with pytest.raises(FedBMError, match=r"others can read the private key .* \(mode 640\); run: chmod 600"):
+        check_node_key(tmp_path / "node.key", tmp_path / "node.pub")
+    write_private(tmp_path / "broken.key", b"nonsense")
+    with pytest.raises(FedBMError, match="cannot read the keys"):
+        check_node_key(tmp_path / "broken.key", tmp_path / "node.pub")
+
+
+def test_what_is_no_certificate_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.crt").write_text("nonsense")
+    with pytest.raises(FedBMError, match="cannot read the certificate .*x.crt"):
+        read_certificate(tmp_path / "x.crt")

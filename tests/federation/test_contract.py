@@ -1,0 +1,81 @@
+"""In one process or over Flower: the same server state after every round, bit for bit, for every federated method."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from one_process import Deployed, deploy, digests_in_process, events_of, records_of
+
+from fedbm.federation.audit import verify
+from fedbm.methods import METHODS
+from fedbm.results.runs import read_run
+
+FEDERATED = [name for name in METHODS if name != "central"]
+
+
+def settings_of(name: str, tiny: dict[str, Any], tiny_fedbm: dict[str, Any]) -> dict[str, Any]:
+    base = tiny_fedbm if name == "fedbm" else {**tiny, "method": name}
+    return {**base, "clients": 3, "rounds": 3, "ratio": 0.7, "beta": 0.5, "keep_optimizer": name == "scaffold"}
+
+
+@pytest.fixture(scope="module", params=FEDERATED)
+def served(
+    request: Any, tiny: dict[str, Any], tiny_fedbm: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Deployed:
+    deployed = deploy(tmp_path_factory.mktemp(request.param), settings_of(request.param, tiny, tiny_fedbm))
+    deployed.serve()
+    return deployed
+
+
+def test_in_process_is_flower(served: Deployed) -> None:
+    states = [line["state"] for line in events_of(served.state, "round")]
+    assert states == digests_in_process(served.plan)
+    assert len(set(states)) == 3
+
+    method = served.plan.config.method
+    theirs, ours = records_of(served), records_of(served.plan)
+    for key in ("round", "lr", "selected", "loss", "dropped", "generator"):
+        assert [record[key] for record in theirs] == [record[key] for record in ours], key
+    for record in (*theirs, *ours):
+        for entry in record["clients"]:
+            del entry["seconds"]
+    assert [record["clients"] for record in theirs] == [record["clients"] for record in ours]
+    if method.name not in ("fedproto", "fedrep"):  # their score is made of clients' own models: nodes give it
+        assert [record["test"] for record in theirs] == [record["test"] for record in ours]
+
+
+def test_nothing_is_sent_twice(served: Deployed) -> None:
+    """A part whose digest a node holds stays away: frozen ones travel once, the generator when it changed."""
+    assert not events_of(served.state, "lacks")
+    for client in range(3):
+        sent = [line["parts"] for line in events_of(served.state, "sent") if line["client"] == client]
+        pairs = [(name, digest) for parts in sent for name, digest in parts.items()]
+        assert len(set(pairs)) == len(pairs)
+        for frozen in ("concepts", "task.concepts", "frame"):
+            assert sum(name == frozen for name, _ in pairs) <= 1
+
+
+def test_what_leaves_a_site_is_what_the_method_declares(served: Deployed) -> None:
+    shares = served.plan.config.method.shares
+    for line in events_of(served.state, "joined"):
+        assert ("label_counts" in line["told"]) == ("label_counts" in shares)
+    for client in range(3):
+        [line] = events_of(served.folder / f"node-{client}", "census")
+        assert ("label_counts" in line["told"]) == ("label_counts" in shares)
+    assert verify(served.state / "audit.jsonl").lines > 10
+
+
+def test_the_run_is_left_as_any_run_is(served: Deployed) -> None:
+    [folder] = (served.state / "runs").iterdir()
+    run = read_run(folder)
+    assert run.finished
+    assert (run.partition, run.clients) == ("nodes", 3)
+    assert (folder / "model.safetensors").is_file()
+    assert not list(folder.glob("clients/*"))  # clients' states stay with them
+
+
+def test_no_client_state_reaches_the_server(served: Deployed) -> None:
+    kept = {path.name for client in range(3) for path in (served.folder / f"node-{client}").rglob("clients/*")}
+    method = served.plan.config.method.name
+    assert bool(kept) == (method in ("scaffold", "feddyn", "fedproto", "fedrep", "fedrod"))

@@ -1,0 +1,200 @@
+"""What init makes, for whom, and what it refuses; and how the folders are read again."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fedbm.errors import FedBMError
+
+pytest.importorskip("flwr", reason="needs the flower extra")
+
+from fedbm.federation.certificates import check_node_key
+from fedbm.federation.create import add, address, create, rekey, renew
+from fedbm.federation.flower import pairs, refusal
+from fedbm.federation.sites import Node, Server, Whole, all_folders, kind_of, node_folder, read, server_folder, to_text
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made") / "study"
+    create(folder, nodes=2, names=["north", "south"], host="fl.example.org", link_port=8100)
+    return folder
+
+
+def test_every_role_has_one_whole_folder(study: Path) -> None:
+    def files(folder: Path) -> set[str]:
+        return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+
+    node = {"RUNBOOK.md", "ca.crt", "fedbm-node.service", "node.key", "node.pub", "node.toml"}
+    assert files(study / "north") == files(study / "south") == node
+    assert files(study / "server") == {
+        *("RUNBOOK.md", "ca.crt", "fedbm-server.service", "nginx.conf", "run.toml", "server.key"),
+        *("server.pem", "server.toml", "nodes/north.pub", "nodes/south.pub"),
+    }
+    assert files(study / "authority") == {"ca.key", "ca.crt"}
+
+
+def test_what_is_handed_over_holds_no_other_secret(study: Path) -> None:
+    secrets = [(study / place).read_text() for place in ("authority/ca.key", "server/server.key", "south/node.key")]
+    handed = "".join(p.read_text() for p in (study / "north").rglob("*") if p.is_file())
+    assert not any(secret in handed for secret in secrets)
+    assert not any(secrets[0] in p.read_text() for p in (study / "server").rglob("*") if p.is_file())
+
+
+def test_settings_come_back_as_they_were_written(study: Path, tmp_path: Path) -> None:
+    assert read(study / "server", Server) == Server("fl.example.org", 443, 8100, "north,south")
+    assert read(study / "south", Node) == Node(1, "south", "fl.example.org:443", 8102)
+    odd = Node(0, "x", "h:1", 5, data='a "b"\\c', size=64, channels=3)
+    (tmp_path / "node.toml").write_text(to_text(odd))
+    assert read(tmp_path, Node) == odd
+
+
+def test_an_ipv6_server_stands_in_brackets() -> None:
+    assert address(Server("2001:db8::1", 443)) == "[2001:db8::1]:443"
+
+
+def test_nothing_is_overwritten(study: Path, tmp_path: Path) -> None:
+    before = (study / "authority" / "ca.key").read_bytes()
+    with pytest.raises(FedBMError, match="is there already and is not overwritten"):
+        create(study)
+    assert (study / "authority" / "ca.key").read_bytes() == before
+    create(tmp_path)  # empty is as good as new
+
+
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        (["a", "a", "b"], "two nodes have the same name"),
+        (["a", "b"], "2 names were given for 3 nodes"),
+        (["a", "b", "server"], 'cannot be called "server"'),
+        (["a", "b", "../c"], 'cannot be called "../c"'),
+    ],
+)
+def test_names_are_checked_before_anything_is_made(names: list[str], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(FedBMError, match=re.escape(sentence)):
+        create(tmp_path / "x", names=names)
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_command_finds_its_role_s_folder(study: Path, tmp_path: Path) -> None:
+    assert kind_of(study) == "federation"
+    assert server_folder(study) == server_folder(study / "server") == study / "server"
+    assert node_folder(study / "north") == study / "north"
+    assert all_folders(study) == [study / "server", study / "north", study / "south"]
+    with pytest.raises(FedBMError, match="holds 2 nodes: say which, such as .*north"):
+        node_folder(study)
+    with pytest.raises(FedBMError, match="is the server's folder"):
+        node_folder(study / "server")
+    with pytest.raises(FedBMError, match="is a node's folder"):
+        server_folder(study / "north")
+    with pytest.raises(FedBMError, match="is no folder of a federation; 'fedbm federation init"):
+        kind_of(tmp_path)
+    with pytest.raises(FedBMError, match="is not there"):
+        kind_of(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("format = 2", "has format 2; this version of fedbm reads format 1"),
+        ("format = 1\nclinet = 3", 'has no key "clinet" \\(did you mean "client"\\?\\)'),
+        ("format = 1\nruntime_port = 99999", "runtime_port must be at most 65535, not 99999"),
+        ("format = ", "is not valid TOML"),
+    ],
+)
+def test_mistakes_in_node_toml_are_one_sentence(text: str, sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "node.toml").write_text(text)
+    with pytest.raises(FedBMError, match=sentence):
+        read(tmp_path, Node)
+
+
+def test_relative_images_are_the_folder_s_own(tmp_path: Path) -> None:
+    (tmp_path / "scans").mkdir()
+    assert Node(data="scans").images(tmp_path) == str(tmp_path / "scans")
+    assert Node(data="digits").images(tmp_path) == "digits"
+    assert Node(data="scans").images(tmp_path, "/else/where") == "/else/where"
+    with pytest.raises(FedBMError, match="has no images yet: set data in .*node.toml, or say --data PATH"):
+        Node(name="north").images(tmp_path)
+
+
+def test_a_node_joins_and_another_gets_a_new_key(tmp_path: Path) -> None:
+    folder = tmp_path / "x"
+    create(folder, nodes=2, names=["north", "south"], link_port=8200)
+    add(folder, "west")
+    assert read(folder / "west", Node) == Node(2, "west", "127.0.0.1:8200", 8203)
+    assert read(folder / "server", Server).names == ["north", "south", "west"]
+    assert all_folders(folder)[-1] == folder / "west"
+    with pytest.raises(FedBMError, match="two nodes have the same name"):
+        add(folder, "west")
+    before = (folder / "server" / "nodes" / "south.pub").read_bytes()
+    rekey(folder, "south")
+    after = (folder / "server" / "nodes" / "south.pub").read_bytes()
+    assert after == (folder / "south" / "node.pub").read_bytes() != before
+    check_node_key(folder / "south" / "node.key", folder / "south" / "node.pub")
+    with pytest.raises(FedBMError, match='there is no node "sowth" in .* \\(did you mean "south"\\?\\)'):
+        rekey(folder, "sowth")
+
+
+def test_renewal_keeps_the_authority(tmp_path: Path) -> None:
+    create(tmp_path / "x", nodes=1, days=1)
+    before, authority = ((tmp_path / "x" / name).read_bytes() for name in ("server/server.pem", "authority/ca.crt"))
+    renew(tmp_path / "x", days=20)
+    assert (tmp_path / "x/server/server.pem").read_bytes() != before
+    assert (tmp_path / "x/authority/ca.crt").read_bytes() == authority
+
+
+def test_the_front_passes_the_fleet_path_alone(study: Path) -> None:
+    text = (study / "server" / "nginx.conf").read_text()
+    assert re.findall(r"location (.*) \{", text) == ["~ ^/v1/fleet/[a-z-]+$", "/"]
+    assert re.findall(r"proxy_pass (.*);", text) == ["https://fedbm_superlink"]
+    assert "server 127.0.0.1:8100;" in text
+    assert "client_max_body_size 16m;" in text
+
+
+def test_services_restart_and_end_all_that_they_started(study: Path) -> None:
+    for path in (study / "server" / "fedbm-server.service", study / "north" / "fedbm-node.service"):
+        lines = path.read_text().splitlines()
+        assert {"Restart=always", "KillMode=control-group", "NoNewPrivileges=yes", "ProtectSystem=strict"} <= {*lines}
+    assert "ExecStart=/srv/fedbm/venv/bin/fedbm federation node /srv/fedbm/north" in lines
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
+def test_systemd_understands_the_services(study: Path, tmp_path: Path) -> None:
+    for path in (study / "server" / "fedbm-server.service", study / "north" / "fedbm-node.service"):
+        unit = tmp_path / path.name
+        unit.write_text(path.read_text().replace("/srv/fedbm/venv/bin/fedbm", "/bin/true"))
+        done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False)
+        assert path.name not in done.stderr
+
+
+def test_runbooks_name_what_is_in_the_folder_and_fit_a_page(study: Path) -> None:
+    for folder in (study / "server", study / "north"):
+        text = (folder / "RUNBOOK.md").read_text()
+        for name in re.findall(r"^\| `([\w.-]+)` \|", text, re.MULTILINE):
+            assert (folder / name).exists(), name
+        assert len(text.splitlines()) < 100
+        assert "valid until 20" in text
+
+
+def test_whole_federations_know_their_nodes(study: Path) -> None:
+    assert read(study, Whole).folders(study) == [study / "north", study / "south"]
+
+
+@pytest.mark.parametrize("data", ["/srv/scans", "/srv/my scans", "C:\\scans", "/srv/späte=Bilder", "/srv/it's"])
+def test_flower_reads_settings_as_they_were_given(data: str) -> None:
+    from flwr.common.config import parse_config_args
+
+    given = {"client": 0, "name": "hospital-1", "data": data}
+    assert parse_config_args([pairs(given)]) == given
+
+
+def test_what_flower_says_is_put_in_words() -> None:
+    assert "does not trust the server" in (refusal("… [SSL: CERTIFICATE_VERIFY_FAILED] …") or "")
+    assert "was refused by the server" in (refusal("[code: 2004] Failed to activate SuperNode.") or "")
+    assert "change runtime_port" in (refusal("[Errno 98] address already in use") or "")
+    assert refusal("all is well") is None

@@ -1,0 +1,142 @@
+"""`fedbm federation …` as it is typed, without a process of Flower's: what it makes, says and refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs the flower extra")
+
+from fedbm.cli import main
+from fedbm.federation import flower
+from fedbm.federation.audit import Audit
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
+    monkeypatch.chdir(tmp_path)
+    assert main(["federation", "init", "study", "--nodes", "2"]) == 0
+    capsys.readouterr()
+    return Path("study")
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    """The exit status and all that was printed."""
+    code = main(["federation", *words])
+    found = capsys.readouterr()
+    return code, found.out + found.err
+
+
+def test_init_says_what_to_hand_over_and_what_to_keep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, words = said(capsys, "init", "trial", "--names", "north,south", "--nodes", "2", "--host", "fl.example.org")
+    assert code == 0
+    assert "keep its ca.key to yourself" in words
+    assert "hand it over as a whole" in words
+    assert 'server = "fl.example.org:443"' in Path("trial/north/node.toml").read_text()
+    assert said(capsys, "init", "trial") == (
+        *(2, "fedbm: trial is there already and is not overwritten; choose another folder\n"),
+    )
+
+
+def test_a_run_s_data_are_dealt_to_the_nodes(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, words = said(capsys, "deal", "study")
+    assert code == 0
+    counts = [int(line.split(": ")[1].split()[0].replace(",", "")) for line in words.splitlines()]
+    assert sum(counts) == 1258  # every training image of digits is someone's
+    assert 'data = "data"' in (study / "hospital-2" / "node.toml").read_text()
+    assert json.loads((study / "hospital-1" / "data" / "manifest.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["statsu", "study"], 'has no task "statsu" (did you mean "status"?)'),
+        (["status", "sudy"], "sudy is not there; 'fedbm federation init sudy' makes one"),
+        (["node", "study"], "study holds 2 nodes: say which, such as study/hospital-1"),
+        (["node", "study/hospital-1"], "has no images yet: set data in study/hospital-1/node.toml, or say --data PATH"),
+        (["node", "study/hospital-1", "--dta", "x"], 'does not know --dta (did you mean "--data"?)'),
+        (["up", "study/server"], "is one role's folder"),
+        (["up", "study"], "hospital-1 has no images yet"),
+        (["run", "study", "rnu.toml"], "there is no configuration file rnu.toml"),
+        (["run", "study/hospital-1", "run.toml"], "is a node's folder"),
+        (["run", "study", "study/server/run.toml"], "is not up: 'fedbm federation server study/server' starts it"),
+        (["init", "x", "--nodes", "0"], "--nodes must be a whole number from 1 to 65535, not 0"),
+        (["init", "x", "--nodes", "three"], "--nodes must be a whole number from 1 to 65535, not three"),
+        (["renew", "study/server"], "is one role's folder"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    words: list[str], sentence: str, study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, found = said(capsys, *words)
+    assert code == 2
+    assert sentence in found
+    assert len(found.splitlines()) <= 4  # a node tells what it checked before it met the lack
+    assert "Traceback" not in found
+
+
+def test_without_flower_that_is_said(
+    study: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(flower, "version", missing)
+    assert said(capsys, "status", "study") == (
+        *(2, 'fedbm: Flower is not installed: pip install -c constraints.txt -e ".[flower]"\n'),
+    )
+
+
+def test_alone_it_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["federation"])
+    assert "to rehearse" in capsys.readouterr().out
+
+
+def test_a_key_that_others_can_read_stops_a_node(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.chmod(study / "hospital-1" / "node.key", 0o644)
+    code, words = said(capsys, "node", "study/hospital-1", "--data", "digits")
+    assert (code, "run: chmod 600 study/hospital-1/node.key" in words) == (2, True)
+
+
+def test_where_nothing_runs_that_is_said(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, "stop", "study") == (
+        0,
+        "server: nothing ran\nhospital-1: nothing ran\nhospital-2: nothing ran\n",
+    )
+    code, words = said(capsys, "status", "study")
+    assert (code, "server: nothing runs" in words, "no run yet" in words) == (0, True, True)
+    assert said(capsys, "status", "study/hospital-1") == (0, "hospital-1: nothing runs\n")
+    assert said(capsys, "audit", "study") == (0, "no audit yet\n")
+    assert said(capsys, "logs", "study") == (0, "")
+
+
+def test_logs_and_audit_are_shown(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (study / "server" / "logs").mkdir()
+    (study / "server" / "logs" / "superlink.log").write_text("one\ntwo\nthree\n")
+    assert said(capsys, "logs", "study", "--lines", "2")[1].splitlines()[1:] == ["two", "three"]
+    audit = Audit(study / "hospital-1" / "state" / "audit.jsonl")
+    audit.append("trained", round=1)
+    audit.append("trained", round=2)
+    code, words = said(capsys, "audit", "study", "--lines", "1")
+    assert code == 0
+    assert "2 lines, whole" in words
+    assert '"round": 2' in words
+    assert '"round": 1' not in words
+    audit.path.write_text(audit.path.read_text().replace('"round": 1', '"round": 7'))
+    code, words = said(capsys, "audit", "study")
+    assert (code, "the audit was changed" in words) == (2, True)
+
+
+def test_a_certificate_is_renewed(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (study / "server" / "server.pem").read_bytes()
+    code, words = said(capsys, "renew", "study", "--days", "30")
+    assert (code, "valid until" in words) == (0, True)
+    assert (study / "server" / "server.pem").read_bytes() != before

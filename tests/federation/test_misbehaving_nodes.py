@@ -1,0 +1,271 @@
+"""Nodes that lie, break, stay away or come back: each is named in the audit, and the run goes on without them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Error, Message
+from one_process import Deployed, Node, deploy, digests_in_process, engine_process, events_of, records_of
+
+from fedbm.errors import FedBMError
+from fedbm.federation import courier, node, roster
+from fedbm.federation.packing import Packed, pack, unpack
+from fedbm.federation.protocol import UPLOAD
+from fedbm.federation.wire import Envelope, from_records, to_records
+from fedbm.methods.base import Facts, State
+from fedbm.methods.scaffold import Scaffold
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look for a reply costs a hundredth of a second of made-up time, and none of ours."""
+    now = [0.0]
+    for module in (roster, courier):
+        monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(courier.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + 0.05))
+
+
+@pytest.fixture
+def settings(tiny: dict[str, Any]) -> dict[str, Any]:
+    return {**tiny, "method": "scaffold", "clients": 3, "rounds": 3, "ratio": 1.0, "beta": 0.5}
+
+
+def node_of(deployed: Deployed, client: int) -> Node:
+    return next(node for node in deployed.grid.nodes.values() if node.config["client"] == client)
+
+
+def changed(change: Callable[[Envelope], Envelope], only_round: int) -> Callable[[Message, Message], Message]:
+    """Spoil what a node answers in one round of training."""
+
+    def spoil(request: Message, reply: Message) -> Message:
+        asked = from_records(request.content).body
+        if request.metadata.message_type != "train" or asked["round"] != only_round:
+            return reply
+        with engine_process():
+            return Message(to_records(change(from_records(reply.content))), reply_to=request)
+
+    return spoil
+
+
+def with_state(change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> Callable[[Envelope], Envelope]:
+    return lambda found: Envelope(found.body, {UPLOAD: pack(change(unpack(found.packed[UPLOAD])))})
+
+
+def with_body(**values: Any) -> Callable[[Envelope], Envelope]:
+    return lambda found: Envelope({**found.body, **values}, found.packed)
+
+
+def with_packed(change: Callable[[Packed], Packed]) -> Callable[[Envelope], Envelope]:
+    return lambda found: Envelope(found.body, {UPLOAD: change(found.packed[UPLOAD])})
+
+
+W = "body.conv1.weight"
+
+UPLOADS = {
+    "nan": (with_state(lambda s: {**s, W: s[W] * math.nan}), f"{W} is not finite"),
+    "infinite": (with_state(lambda s: {**s, W: s[W] / 0}), f"{W} is not finite"),
+    "huge": (with_state(lambda s: {**s, W: s[W] + 1e9}), "above max_norm = 1e+06"),
+    "shape": (with_state(lambda s: {**s, W: s[W][:1]}), f"{W} has shape"),
+    "dtype": (with_state(lambda s: {**s, W: s[W].double()}), "bytes came where at most"),
+    "smaller dtype": (with_state(lambda s: {**s, W: s[W].half()}), f"{W} is float16, not float32"),
+    "missing": (with_state(lambda s: {n: v for n, v in s.items() if n != W}), f"{W} is missing"),
+    "foreign": (
+        with_state(lambda s: {**s, W: s[W], "x": torch.zeros(0)}),
+        "1 tensors came that the method does not send",
+    ),
+    "oversized": (with_state(lambda s: {**s, "x": torch.zeros(10**6)}), "bytes came where at most"),
+    "damaged": (
+        with_packed(lambda p: dataclasses.replace(p, buffers={w: b[:-1] + b"\7" for w, b in p.buffers.items()})),
+        "their checksum is another",
+    ),
+    "cut": (
+        with_packed(lambda p: dataclasses.replace(p, buffers={w: b[:-8] for w, b in p.buffers.items()})),
+        "have another length",
+    ),
+    "no tensors": (lambda found: Envelope(found.body), "it sent no tensors"),
+    "round": (with_body(round=7), "it answered for another round"),
+    "client": (with_body(client=0), "it answered for another client"),
+    "terms": (with_body(terms="0" * 64), "it answered for another terms"),
+    "weight": (with_body(n=10**12), "it trained on 1000000000000 images"),
+    "negative weight": (with_body(n=-5), "it trained on -5 images"),
+    "losses": (with_body(losses={"x": "<script>"}), "its losses cannot be read"),
+    "code": (with_body(code="<b>"), "answered with a code that is not known"),
+    "failed": (with_body(code="failed"), "it failed; its own log says why"),
+}
+
+
+@pytest.mark.parametrize("what", UPLOADS)
+def test_a_bad_upload_is_named_and_left_out(what: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    change, why = UPLOADS[what]
+    deployed = deploy(tmp_path, {**settings, "clients": 2, "rounds": 2, "batch": 32})
+    node_of(deployed, 1).spoil = changed(change, only_round=1)
+    deployed.serve()
+    rounds = records_of(deployed)
+    assert [[entry["client"] for entry in record["clients"]] for record in rounds] == [[0], [0, 1]]
+    [dropped] = rounds[0]["dropped"]
+    assert dropped["client"] == 1
+    assert why in dropped["why"]
+    told = events_of(deployed.state, "rejected") + events_of(deployed.state, "missed")
+    assert [(line["client"], line["round"], line["why"]) for line in told] == [(1, 1, dropped["why"])]
+
+
+def test_a_refused_client_goes_on_from_its_former_state(settings: dict[str, Any], tmp_path: Path) -> None:
+    """Round 2 did not count for client 1, so in round 3 it starts from round 1, as it would in one process."""
+    deployed = deploy(tmp_path, settings)
+    node_of(deployed, 1).spoil = changed(with_state(lambda s: {**s, W: s[W] * math.nan}), only_round=2)
+    deployed.serve()
+    asked = [from_records(request.content).body for request in node_of(deployed, 1).requests[1:]]
+    assert [(body["round"], body["counted"]) for body in asked] == [(1, 0), (2, 1), (3, 1)]
+    kept = sorted(path.name for path in (tmp_path / "node-1").rglob("clients/*"))
+    assert kept == ["1-1.safetensors", "1-3.safetensors"]
+
+
+def test_an_error_of_the_engine_is_told_by_its_code_alone(settings: dict[str, Any], tmp_path: Path) -> None:
+    def broken(request: Message, reply: Message) -> Message:
+        if request.metadata.message_type == "train":
+            return Message(Error(2, "/srv/patients/smith.dcm"), reply_to=request)
+        return reply
+
+    deployed = deploy(tmp_path, settings)
+    node_of(deployed, 2).spoil = broken
+    deployed.serve()
+    assert {line["client"] for line in events_of(deployed.state, "missed")} == {2}
+    assert "engine reports error 2" in events_of(deployed.state, "missed")[0]["why"]
+    assert not [path for path in deployed.state.rglob("*") if path.is_file() and b"smith" in path.read_bytes()]
+
+
+def test_what_goes_wrong_at_a_site_stays_there(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*arguments: Any, **more: Any) -> None:
+        raise OSError("cannot read /srv/patients/smith.dcm")
+
+    deployed = deploy(tmp_path, settings, {"attempts": 2})
+    monkeypatch.setattr(node, "train_client", fails)
+    with pytest.raises(FedBMError, match="tried 2 times and never had enough usable answers"):
+        deployed.serve()
+    assert "smith.dcm" in capsys.readouterr().err  # the site's own log
+    assert {line["why"] for line in events_of(deployed.state, "missed")} == {"it failed; its own log says why"}
+    assert {line["code"] for client in range(3) for line in events_of(tmp_path / f"node-{client}", "refused")} == {
+        "failed"
+    }
+    assert not [p for p in tmp_path.rglob("*.json*") if b"smith" in p.read_bytes()]
+    assert json.loads((deployed.state / "status.json").read_text())["phase"] == "failed"
+
+
+def test_too_few_answers_repeat_the_round(settings: dict[str, Any], tmp_path: Path) -> None:
+    """Two of three stay silent at the first try of round 2: it is played again, and ends as if nothing had been."""
+    deployed = deploy(tmp_path, settings, {"min_answers": 2})
+    silent = {1, 2}
+
+    def once(client: int) -> Callable[[Message, Message], Message | None]:
+        def spoil(request: Message, reply: Message) -> Message | None:
+            if from_records(request.content).body.get("round") == 2 and client in silent:
+                silent.remove(client)
+                return None
+            return reply
+
+        return spoil
+
+    for client in (1, 2):
+        node_of(deployed, client).spoil = once(client)
+    deployed.serve()
+    assert [line["client"] for line in events_of(deployed.state, "missed")] == [1, 2]
+    states = [line["state"] for line in events_of(deployed.state, "round")]
+    assert states == digests_in_process(deployed.plan)  # though clients had trained round 2 already
+    assert [record["round"] for record in records_of(deployed)] == [1, 2, 3]
+
+
+def test_a_node_that_keeps_silent_is_rested_and_healed(settings: dict[str, Any], tmp_path: Path) -> None:
+    deployed = deploy(tmp_path, {**settings, "rounds": 8}, {"strikes": 2})
+
+    def silent_until_round_6(request: Message, reply: Message) -> Message | None:
+        return None if from_records(request.content).body.get("round", 6) < 6 else reply
+
+    node_of(deployed, 0).spoil = silent_until_round_6
+    deployed.serve()
+    asked = [record["round"] for record in records_of(deployed) if 0 in record["selected"]]
+    assert asked == [1, 2, 4, 6, 7, 8]  # rested in 3 and 5, each of which took a strike off
+    assert [line["strikes"] for line in events_of(deployed.state, "missed")] == [1, 2, 2]
+    assert [entry["client"] for entry in records_of(deployed)[-1]["clients"]] == [0, 1, 2]
+
+
+def test_a_node_that_leaves_and_returns_under_another_id(settings: dict[str, Any], tmp_path: Path) -> None:
+    deployed = deploy(tmp_path, settings)
+    leaver = node_of(deployed, 1)
+
+    def sees(request: Message, reply: Message) -> Message:
+        round_ = from_records(request.content).body.get("round")
+        if round_ == 1:
+            leaver.connected = False
+        if round_ == 2:
+            deployed.grid.nodes[4711] = Node(leaver.config)
+        return reply
+
+    node_of(deployed, 2).spoil = sees  # asked last in each round
+    deployed.serve()
+    assert [line["client"] for line in events_of(deployed.state, "left")] == [1]
+    assert [line["client"] for line in events_of(deployed.state, "joined")].count(1) == 2
+    used = [[entry["client"] for entry in record["clients"]] for record in records_of(deployed)]
+    assert used == [[0, 1, 2], [0, 2], [0, 1, 2]]
+
+
+@dataclasses.dataclass(frozen=True)
+class WithoutClient1(Scaffold):
+    """In one process, what client 1 sends is never usable."""
+
+    def finish(self, model: Any, data: Any, context: State, facts: Facts) -> tuple[State, State]:
+        upload, own = super().finish(model, data, context, facts)
+        return ({**upload, W: upload[W] * math.nan} if facts.client == 1 else upload), own
+
+
+def test_a_node_that_is_away_still_counts_in_n(settings: dict[str, Any], tmp_path: Path) -> None:
+    """SCAFFOLD's c moves by (1/N) Σ, N = 3, though one of the three never came."""
+    deployed = deploy(tmp_path, settings)
+    node_of(deployed, 1).connected = False
+    deployed.serve()
+    config = dataclasses.replace(deployed.plan.config, method=WithoutClient1())
+    alone = dataclasses.replace(deployed.plan, config=config)
+    assert [line["state"] for line in events_of(deployed.state, "round")] == digests_in_process(alone)
+    assert [record["selected"] for record in records_of(deployed)] == [[0, 2]] * 3
+
+
+def test_a_node_that_lost_its_parts_gets_them_again(tiny_fedbm: dict[str, Any], tmp_path: Path) -> None:
+    settings = {**tiny_fedbm, "clients": 3, "rounds": 3, "ratio": 1.0, "beta": 0.5}
+    deployed = deploy(tmp_path, settings)
+
+    def loses(request: Message, reply: Message) -> Message:
+        if from_records(request.content).body.get("round") == 1:
+            for path in (tmp_path / "node-0").rglob("parts/*concepts*"):
+                path.unlink()
+            [damaged] = (tmp_path / "node-0").rglob("parts/model*")
+            damaged.write_bytes(b"half")
+        return reply
+
+    node_of(deployed, 0).spoil = loses
+    deployed.serve()
+    assert [(line["client"], line["round"]) for line in events_of(deployed.state, "lacks")] == [(0, 2)]
+    assert [line["state"] for line in events_of(deployed.state, "round")] == digests_in_process(deployed.plan)
+
+
+@pytest.mark.parametrize("lost_state", ["refuse", "fresh"])
+def test_a_node_that_lost_its_clients_state(lost_state: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    deployed = deploy(tmp_path, settings, {"lost_state": lost_state})
+
+    def loses(request: Message, reply: Message) -> Message:
+        if from_records(request.content).body.get("round") == 1:
+            for path in (tmp_path / "node-0").rglob("clients/*"):
+                path.unlink()
+        return reply
+
+    node_of(deployed, 0).spoil = loses
+    deployed.serve()
+    why = {line["why"] for line in events_of(deployed.state, "missed")}
+    assert why == ({"it has lost its client's state"} if lost_state == "refuse" else set())

@@ -1,0 +1,125 @@
+"""What a node looks at before it says that it is ready: every lack is one sentence that says what to do."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from fedbm.errors import FedBMError
+
+pytest.importorskip("flwr", reason="needs the flower extra")
+
+from fedbm.federation import flower
+from fedbm.federation.certificates import make_authority, make_server, read_certificate
+from fedbm.federation.ready import check_data, check_server, lasting, split_address, versions
+from fedbm.federation.sites import Node
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("keys")
+    make_authority(folder, "study")
+    make_server(folder, folder, ["127.0.0.1"])
+    return folder
+
+
+@contextmanager
+def answering(status: int, keys: Path | None) -> Iterator[int]:
+    """A server that says *status* to whoever calls, over TLS if there are keys; its port."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    if keys:
+        context.load_cert_chain(keys / "server.pem", keys / "server.key")
+
+    def serve() -> None:
+        with suppress(OSError):
+            caller, _ = listener.accept()
+            with caller, context.wrap_socket(caller, server_side=True) if keys else caller as line:
+                line.recv(4096)
+                line.sendall(f"HTTP/1.1 {status} x\r\nContent-Length: 0\r\n\r\n".encode())
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield listener.getsockname()[1]
+    listener.close()
+    thread.join()
+
+
+def test_a_superlink_is_recognised(keys: Path) -> None:
+    with answering(415, keys) as port:
+        said = check_server(Node(server=f"127.0.0.1:{port}"), keys / "ca.crt")
+    assert said == f"server 127.0.0.1:{port}: reached, its certificate is trusted"
+
+
+@pytest.mark.parametrize(
+    ("status", "tls", "sentence"),
+    [
+        (502, True, "answers, but its SuperLink does not; ask the operator to start it"),
+        (404, True, r"is no SuperLink \(it says 404\)"),
+        (200, True, r"is no SuperLink \(it says 200\)"),
+        (200, False, "speaks no TLS; ask the operator for the right port"),
+    ],
+)
+def test_what_else_may_answer(status: int, tls: bool, sentence: str, keys: Path) -> None:
+    with answering(status, keys if tls else None) as port, pytest.raises(FedBMError, match=sentence):
+        check_server(Node(server=f"127.0.0.1:{port}"), keys / "ca.crt")
+
+
+def test_a_server_of_another_authority_or_name_is_not_trusted(keys: Path, tmp_path: Path) -> None:
+    make_authority(tmp_path, "another")
+    with (
+        answering(415, keys) as port,
+        pytest.raises(FedBMError, match="is not trusted: .*; this folder's ca.crt must be"),
+    ):
+        check_server(Node(server=f"127.0.0.1:{port}"), tmp_path / "ca.crt")
+    with answering(415, keys) as port, pytest.raises(FedBMError, match="is not trusted: Hostname mismatch"):
+        check_server(Node(server=f"localhost:{port}"), keys / "ca.crt")
+
+
+def test_a_server_that_is_not_there(keys: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with pytest.raises(FedBMError, match=rf"no server answers at 127.0.0.1:{port} \(Connection refused\)"):
+        check_server(Node(server=f"127.0.0.1:{port}"), keys / "ca.crt")
+    with pytest.raises(FedBMError, match="the server's name nowhere.invalid is not known here"):
+        check_server(Node(server="nowhere.invalid:443"), keys / "ca.crt")
+
+
+@pytest.mark.parametrize("address", ["", "host", "host:", ":443", "host:x", "host:0", "host:70000"])
+def test_an_address_is_host_and_port(address: str) -> None:
+    with pytest.raises(FedBMError, match="must be host:port, such as"):
+        split_address(address)
+
+
+def test_an_ipv6_address_stands_in_brackets() -> None:
+    assert split_address("[::1]:443") == ("::1", 443)
+
+
+def test_the_last_days_of_a_certificate_are_a_warning(keys: Path) -> None:
+    end = read_certificate(keys / "server.pem").not_valid_after_utc
+    assert lasting(keys / "server.pem", datetime.now(UTC))[0].startswith("server.pem is valid until 20")
+    assert lasting(keys / "server.pem", end - timedelta(days=3))[0].startswith("warning: server.pem is valid until")
+
+
+def test_images_are_counted_and_mistakes_named(tmp_path: Path) -> None:
+    said = check_data(Node(size=16), "digits")
+    assert said == "images: 1,797 of 10 classes, 1,258 of them for training, 16 pixels, grey"
+    with pytest.raises(FedBMError, match="nowhere"):
+        check_data(Node(), str(tmp_path / "nowhere"))
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(FedBMError, match="the prepared images in .* are damaged"):
+        check_data(Node(), str(tmp_path))
+
+
+def test_another_version_of_flower_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "flwr 1." in versions()
+    monkeypatch.setattr(flower, "version", lambda name: "1.43.0")
+    with pytest.raises(FedBMError, match="flwr 1.43.0 is installed, but this version of fedbm needs flwr>=1.41,<1.43"):
+        versions()

@@ -1,0 +1,218 @@
+"""Roles at work with stand-ins for Flower's programs: what is started, said, followed and ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs the flower extra")
+
+from fedbm.cli import main
+from fedbm.errors import FedBMError
+from fedbm.federation import flower, supervise, watchdog
+from fedbm.federation.create import create
+from fedbm.federation.play import Follower, begin, deal
+from fedbm.federation.processes import running
+from fedbm.federation.sites import Server, all_folders, read, to_text
+
+pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="marks are found in /proc")
+
+STAY = "print({words!r}, flush=True); time.sleep(600)"
+
+# the SuperLink's memory is a file beside the programs: runs, and how often a node is still to be refused
+FLWR = """
+known = json.loads(memory.read_text())
+task, answer = sys.argv[1], {"success": True}
+if task == "supernode" and sys.argv[2] == "register":
+    key = Path(sys.argv[3]).read_text()
+    if key in known["keys"]:
+        answer = {"success": False, "error-message": "Public key already in use."}
+    else:
+        known["keys"].append(key)
+        answer["node-id"] = str(len(known["keys"]))
+elif task == "supernode":
+    known["gone"].append(sys.argv[3])
+elif task == "run":
+    answer["run-id"] = "77"
+    known["runs"] = [{"run-id": "77", "status": "running", "status-details": "N/A", "pending-at": "1"}]
+    known["asked"] = sys.argv
+elif task == "ls":
+    answer["runs"] = known["runs"]
+elif task == "stop":
+    known["runs"][0]["status"] = "finished:stopped"
+memory.write_text(json.dumps(known))
+print("Using SuperLink: site")
+print(json.dumps(answer))
+"""
+
+NODE = """
+known = json.loads(memory.read_text())
+if known["refuse"]:
+    memory.write_text(json.dumps(known | {"refuse": known["refuse"] - 1}))
+    raise SystemExit("[code: 2004] Failed to activate SuperNode.")
+print("SuperNode ID: 1", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand-ins in the place of Flower's programs; what they remember."""
+    path = tmp_path / "memory.json"
+    path.write_text(json.dumps({"keys": [], "gone": [], "runs": [], "refuse": 0}))
+    head = f"#!{sys.executable} -S\nimport json, sys, time\nfrom pathlib import Path\nmemory = Path({str(path)!r})\n"
+    programs = {"flower-superlink": STAY.format(words="Uvicorn running"), "flower-superexec": STAY.format(words="here")}
+    programs |= {"flower-supernode": NODE, "flwr": FLWR}
+    for name, program in programs.items():
+        (tmp_path / name).write_text(head + textwrap.dedent(program))
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setattr(flower, "tool", lambda name: str(tmp_path / name))
+    monkeypatch.setattr(supervise, "check_server", lambda node, authority: "server: reached")
+    return path
+
+
+@pytest.fixture
+def study(memory: Path, tmp_path: Path) -> Path:
+    create(tmp_path / "study", nodes=2, link_port=18000 + os.getpid() % 5000 * 5)
+    run = tmp_path / "study" / "server" / "run.toml"
+    run.write_text(run.read_text().replace('name = "digits"', 'name = "digits"\nsize = 16'))
+    deal(tmp_path / "study", run)
+    return tmp_path / "study"
+
+
+def times(count: int, also: Callable[[], object] = lambda: None) -> Callable[[], bool]:
+    """A tick that has had enough after *count*; *also* happens at the first."""
+    seen: list[int] = []
+
+    def tick() -> bool:
+        if not seen:
+            also()
+        seen.append(1)
+        return len(seen) <= count
+
+    return tick
+
+
+def nothing_is_left(study: Path) -> bool:
+    return all(not watchdog.marked(str(folder.resolve())) and not running(folder) for folder in all_folders(study))
+
+
+def change(memory: Path, **values: object) -> None:
+    memory.write_text(json.dumps(json.loads(memory.read_text()) | values))
+
+
+def test_a_server_registers_its_nodes_once_and_takes_off_those_that_left(study: Path, memory: Path) -> None:
+    said: list[str] = []
+    home = study / "server"
+    supervise.serve(home, said.append, times(1))
+    assert said[-1].startswith("ready: nodes call 127.0.0.1:")
+    assert len(json.loads(memory.read_text())["keys"]) == 2
+    supervise.serve(home, said.append, times(1))  # it knows them: nothing changes
+    assert len(json.loads(memory.read_text())["keys"]) == 2
+    settings: Server = read(home, Server)
+    (home / "server.toml").write_text(to_text(Server(settings.host, settings.port, settings.link_port, "hospital-1")))
+    supervise.serve(home, said.append, times(1))
+    assert json.loads(memory.read_text())["gone"] == ["2"]
+    assert nothing_is_left(study)
+
+
+def test_a_run_that_lost_its_server_app_is_ended_at_the_next_start(study: Path, memory: Path) -> None:
+    change(memory, runs=[{"run-id": "5", "status": "running", "status-details": "N/A", "pending-at": "1"}])
+    supervise.serve(study / "server", lambda words: None, times(1))
+    assert json.loads(memory.read_text())["runs"][0]["status"] == "finished:stopped"
+
+
+def test_a_dead_program_is_mentioned_and_comes_back(study: Path) -> None:
+    said: list[str] = []
+    home = study / "server"
+    tick = times(60, lambda: os.kill(running(home)["superlink"], signal.SIGKILL))
+    supervise.serve(home, said.append, lambda: tick() and "server: superlink is back" not in said)
+    assert "server: superlink has died; it is started again" in said
+    assert said[-1] == "server: superlink is back"
+    assert nothing_is_left(study)
+
+
+def test_a_node_waits_a_while_for_a_server_that_still_counts_its_twin(
+    study: Path, memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise, "AGAIN", 0.1)
+    change(memory, refuse=2)
+    said: list[str] = []
+    supervise.attend(study / "hospital-1", "", said.append, times(1))
+    assert any("is not let in; trying for 90 s" in words for words in said)
+    assert said[-1] == "ready: hospital-1 is client 0 of the federation, and waits for work"
+    monkeypatch.setattr(supervise, "PATIENCE", 0.0)
+    change(memory, refuse=9)
+    with pytest.raises(
+        FedBMError, match="supernode was refused by the server: this node's key is not registered there"
+    ):
+        supervise.attend(study / "hospital-1", "", said.append, times(1))
+    assert nothing_is_left(study)
+
+
+def test_a_run_is_begun_once_and_followed_to_its_end(study: Path, memory: Path) -> None:
+    home, file = study / "server", study / "server" / "run.toml"
+    with pytest.raises(FedBMError, match="is not up: 'fedbm federation server"):
+        begin(home, file)
+    with supervise.everything(study, lambda words: None):
+        run = begin(home, file)
+        asked = json.loads(memory.read_text())["asked"]
+        assert f"config={json.dumps(str(file))} state={json.dumps(str(home / 'state'))}" in asked
+        with pytest.raises(FedBMError, match="a run is going on already"):
+            begin(home, file)
+        follower = Follower(home, run, lambda standing: None)
+        follower.ASK = -1.0  # type: ignore[misc]
+        assert follower()
+        with pytest.raises(FedBMError, match="did not come to its end: running"):
+            follower.must_be_done()
+        told = "ServerApp failed with exception: no node came"
+        change(memory, runs=[{"run-id": run, "status": "finished:failed", "status-details": told, "pending-at": "1"}])
+        assert not follower()
+        with pytest.raises(FedBMError, match="did not come to its end: no node came; the same command goes on"):
+            follower.must_be_done()
+        (memory.parent / "flwr").write_text("#!/bin/sh\necho 'connection refused' >&2\n")
+        assert not follower()  # a SuperLink that is away for a while is no failure
+        follower.PATIENCE = -1.0  # type: ignore[misc]
+        with pytest.raises(FedBMError, match="flwr ls failed; it said: connection refused"):
+            follower()
+        (memory.parent / "flwr").unlink()
+    assert nothing_is_left(study)
+
+
+def test_up_plays_a_run_and_ends_everything(
+    study: Path, memory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Follower, "ASK", 0.0)
+    true = flower.run_state
+
+    def finished(folder: Path, run: str) -> tuple[str, str]:
+        found = true(folder, run)
+        return ("finished:failed", "N/A") if found[0] == "running" else found
+
+    monkeypatch.setattr(flower, "run_state", finished)
+    assert main(["federation", "up", str(study)]) == 2
+    found = capsys.readouterr()
+    assert "ready: 2 nodes are connected" in found.out
+    assert "the run did not come to its end: finished:failed" in found.err
+    assert nothing_is_left(study)
+    monkeypatch.setattr(flower, "run_state", lambda folder, run: ("finished:completed", ""))
+    change(memory, runs=[])
+    assert main(["federation", "up", str(study)]) == 0
+    assert nothing_is_left(study)
+
+
+def test_ctrl_c_tells_the_superlink_and_leaves_nothing(
+    study: Path, memory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Follower, "__call__", lambda self: os.kill(os.getpid(), signal.SIGTERM) or True)
+    assert main(["federation", "up", str(study)]) == 130
+    assert "interrupted; the same command goes on from the last whole round" in capsys.readouterr().err
+    assert json.loads(memory.read_text())["runs"][0]["status"] == "finished:stopped"
+    assert nothing_is_left(study)
