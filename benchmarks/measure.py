@@ -25,7 +25,7 @@ from workload import Workload
 from fedbm.config import make_config, nest
 from fedbm.data.partition import Partition
 from fedbm.data.store import Dataset
-from fedbm.engine.cohort import LocalCohort
+from fedbm.engine.cohort import LocalCohort, Site
 from fedbm.engine.device import arithmetic, enough_memory
 from fedbm.engine.local import Samples
 from fedbm.engine.records import RunFolder
@@ -122,15 +122,17 @@ def decoding(bench: Bench, plan: Plan, federation: Federation) -> Federation:
     labels = federation.sets["test"].labels
     own = [torch.from_numpy(indices) for indices in plan.partition.clients]  # on the host, where a loader has them
     cohort = LocalCohort(
-        config.method,
-        plan.task,
-        config.train,
-        federation.model,
-        jpegs,  # type: ignore[arg-type]
-        labels,
-        own,
-        federation.states,
-        federation.progress,
+        Site(
+            method=config.method,
+            task=plan.task,
+            train=config.train,
+            model=federation.model,
+            images=jpegs,  # type: ignore[arg-type]
+            labels=labels,
+            clients=own,
+            states=federation.states,
+            progress=federation.progress,
+        )
     )
     sets = {
         name: Samples(jpegs, labels, samples.indices.cpu(), samples.normalise)  # type: ignore[arg-type]

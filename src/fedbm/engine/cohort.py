@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from fedbm.engine.checkpoint import ClientStates, Progress
 from fedbm.engine.local import Samples, train_client
 from fedbm.methods.base import Facts, Method, Part, State, Task, Upload
-from fedbm.models.pixels import Normalise
 from fedbm.options import TrainOptions
 
 
@@ -49,28 +48,33 @@ class ScoringCohort(Cohort, Protocol):
     def score(self, round_: int, parts: Mapping[str, Part]) -> Iterator[dict[str, Any] | None]: ...
 
 
+@dataclass(frozen=True)
+class Site:
+    """What training all clients on one machine needs: the method and its model, everyone's samples and states."""
+
+    method: Method
+    task: Task
+    train: TrainOptions
+    model: nn.Module
+    images: Tensor
+    labels: Tensor
+    clients: Sequence[Tensor]  # which samples are whose
+    states: ClientStates
+    progress: Progress
+
+
 class LocalCohort:
     """Every client in this process, one after the other, on one model: memory does not grow with clients."""
 
-    def __init__(
-        self,
-        method: Method,
-        task: Task,
-        train: TrainOptions,
-        model: nn.Module,
-        images: Tensor,
-        labels: Tensor,
-        clients: Sequence[Tensor],
-        states: ClientStates,
-        progress: Progress,
-    ) -> None:
-        self._method, self._task, self._train, self._model = method, task, train, model
-        normalise = Normalise(task.mean, task.std).to(labels.device)
-        self._data = [Samples(images, labels, indices, normalise) for indices in clients]
-        self._states, self._holds = states, progress.holds
+    def __init__(self, site: Site) -> None:
+        self._method, self._task, self._train, self._model = site.method, site.task, site.train, site.model
+        labels, classes = site.labels, len(site.task.classes)
+        normalise = site.task.normalise().to(labels.device)
+        self._data = [Samples(site.images, labels, indices, normalise) for indices in site.clients]
+        self._states, self._holds = site.states, site.progress.holds
         self._facts = {
-            client: Facts(client, len(own), tuple(labels[own].bincount(minlength=len(task.classes)).tolist()))
-            for client, own in enumerate(clients)
+            client: Facts(client, len(own), tuple(labels[own].bincount(minlength=classes).tolist()))
+            for client, own in enumerate(site.clients)
         }
 
     def census(self) -> Mapping[int, Facts]:

@@ -22,8 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbm.engine.capture import UNIT, CannotCapture, CapturedRows, CapturedStep, fill, pinned, static_rows
-from fedbm.engine.checkpoint import ClientStates, Progress
-from fedbm.engine.cohort import Answer, LocalCohort
+from fedbm.engine.cohort import Answer, LocalCohort, Site, received_from
 from fedbm.engine.device import IDLE, computing
 from fedbm.engine.local import CHUNK, Chunk, Samples, plain_steps, saved_optimizer, schedule, without_optimizer
 from fedbm.methods.base import Batch, Facts, Method, Part, State, Task, Upload, train_only
@@ -241,22 +240,8 @@ def capturable_optimizer(train: TrainOptions, parameters: list[nn.Parameter], lr
 class CapturedCohort(LocalCohort):
     """Clients in slots of one GPU, side by side."""
 
-    def __init__(
-        self,
-        method: Method,
-        task: Task,
-        train: TrainOptions,
-        model: nn.Module,
-        images: Tensor,
-        labels: Tensor,
-        clients: Sequence[Tensor],
-        states: ClientStates,
-        progress: Progress,
-        slots: int,
-        compile_: bool = False,
-        say: Callable[[str], None] = lambda _: None,
-    ) -> None:
-        super().__init__(method, task, train, model, images, labels, clients, states, progress)
+    def __init__(self, site: Site, slots: int, compile_: bool, say: Callable[[str], None]) -> None:
+        super().__init__(site)
         for data in self._data:
             data.normalise.memory_format = torch.channels_last
         self._like, self._limit, self._compile, self._say = self._data[0].normalise.mean, slots, compile_, say
@@ -297,7 +282,7 @@ class CapturedCohort(LocalCohort):
     def _side_by_side(self, round_: int, left: deque[int], parts: Mapping[str, Part]) -> Iterator[Answer | None]:
         """Train the clients *left*, the largest first; each is taken from *left*, in order, as it is answered."""
         home = torch.cuda.current_stream()
-        received = {name: value for part in parts.values() for name, value in part.state.items()}
+        received = received_from(parts)
         rank = {client: number for number, client in enumerate(left)}
         waiting = list(left)
         playing: dict[Slot, tuple[Job, Iterator[bool]]] = {}
@@ -351,9 +336,7 @@ class CapturedSteps:
     *make_room* frees memory where a capture finds too little, and says whether it could.
     """
 
-    def __init__(
-        self, make_room: Callable[[], bool], compile_: bool = False, say: Callable[[str], None] = lambda _: None
-    ) -> None:
+    def __init__(self, make_room: Callable[[], bool], compile_: bool, say: Callable[[str], None]) -> None:
         self._make_room, self._compile, self._say = make_room, compile_, say
         self._captured: dict[tuple[str, ...], CapturedStep] = {}
         self._plain: set[tuple[str, ...]] = set()

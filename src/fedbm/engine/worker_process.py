@@ -31,7 +31,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from fedbm.engine.checkpoint import ClientStates, Progress
-from fedbm.engine.cohort import LocalCohort
+from fedbm.engine.cohort import LocalCohort, Site
 from fedbm.engine.device import arithmetic, enough_memory
 from fedbm.errors import FedBMError
 from fedbm.methods.base import Method, State, Task, Upload
@@ -136,15 +136,17 @@ def listen(orders: IO[bytes], lines: queue.SimpleQueue[bytes], shared: Path) -> 
 
 def serve(work: Work, lines: queue.SimpleQueue[bytes], answers: IO[str]) -> None:
     cohort = LocalCohort(
-        work.method,
-        work.task,
-        work.train,
-        work.method.model(work.task),
-        torch.from_numpy(work.images.open()),
-        work.labels,
-        work.clients,
-        work.states,
-        Progress(),
+        Site(
+            method=work.method,
+            task=work.task,
+            train=work.train,
+            model=work.method.model(work.task),
+            images=torch.from_numpy(work.images.open()),
+            labels=work.labels,
+            clients=work.clients,
+            states=work.states,
+            progress=Progress(),
+        )
     )
     received: tuple[int, State] = (0, {})
     while True:

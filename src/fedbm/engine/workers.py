@@ -23,17 +23,15 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
-from fedbm.engine.checkpoint import ClientStates, Progress
-from fedbm.engine.cohort import Answer, LocalCohort, received_from
+from fedbm.engine.cohort import Answer, LocalCohort, Site, received_from
 from fedbm.engine.rounds import select
 from fedbm.engine.worker import CannotLeave, Worker, heard
 from fedbm.engine.worker_process import Work, collected, hand_over, mapped
 from fedbm.errors import FedBMError
 from fedbm.files import cannot_write
 from fedbm.methods.base import Method, Part, State, Task, Upload
-from fedbm.options import EngineOptions, TrainOptions
+from fedbm.options import EngineOptions
 
 WORTH = 10.0  # seconds of training to be saved before processes are started: they take about three to come up
 AHEAD = 4  # clients per process that may be trained before the first of them is answered: bounds what waits
@@ -42,33 +40,23 @@ Trained = tuple[int, Callable[[], tuple[Upload, State]]]  # a client, and how to
 
 
 def client_cohort(
-    engine: EngineOptions,
-    stored: NDArray[np.uint8],
-    say: Callable[[str], None],
-    method: Method,
-    task: Task,
-    train: TrainOptions,
-    model: nn.Module,
-    images: Tensor,
-    labels: Tensor,
-    clients: Sequence[Tensor],
-    states: ClientStates,
-    progress: Progress,
+    site: Site, engine: EngineOptions, stored: NDArray[np.uint8], say: Callable[[str], None]
 ) -> LocalCohort:
     """The clients of a run on this device: in this process, or on a CPU in several. *stored* are the images on disk."""
-    parts = (method, task, train, model, images, labels, clients, states, progress)
-    if labels.device.type != "cpu":
+    device = site.labels.device
+    if device.type != "cpu":
         if engine.workers > 1:
-            raise FedBMError(f"workers are processes on a CPU, and the device is {labels.device}; leave workers out")
-        return LocalCohort(*parts)
-    processes, threads = shares(engine.workers, len(select(len(clients), train.ratio, task.seed, 1)))
+            raise FedBMError(f"workers are processes on a CPU, and the device is {device}; leave workers out")
+        return LocalCohort(site)
+    selected = select(len(site.clients), site.train.ratio, site.task.seed, 1)
+    processes, threads = shares(engine.workers, len(selected))
     if processes == 1:
-        return LocalCohort(*parts)
-    why = unfit(method, task)
+        return LocalCohort(site)
+    why = unfit(site.method, site.task)
     if why is not None:
         say(stays(why))
-        return LocalCohort(*parts)
-    return WorkerCohort(*parts, dataclasses.replace(engine, threads=threads), stored, say, processes)
+        return LocalCohort(site)
+    return WorkerCohort(site, dataclasses.replace(engine, threads=threads), stored, say, processes)
 
 
 def shares(workers: int, selected: int) -> tuple[int, int]:
@@ -98,23 +86,15 @@ class WorkerCohort(LocalCohort):
 
     def __init__(
         self,
-        method: Method,
-        task: Task,
-        train: TrainOptions,
-        model: nn.Module,
-        images: Tensor,
-        labels: Tensor,
-        clients: Sequence[Tensor],
-        states: ClientStates,
-        progress: Progress,
+        site: Site,
         engine: EngineOptions,
         stored: NDArray[np.uint8],
         say: Callable[[str], None],
         processes: int,
     ) -> None:
-        super().__init__(method, task, train, model, images, labels, clients, states, progress)
+        super().__init__(site)
         self._engine, self._stored, self._say, self._limit = engine, stored, say, processes
-        self._rest = (labels, tuple(clients))
+        self._rest = (site.labels, tuple(site.clients))
         self._shared: Path | None = None
         self._work: Work | None = None
         self._workers: list[Worker] = []
