@@ -74,13 +74,16 @@ def test_images_that_are_enlarged_are_said_to_be(tmp_path) -> None:
 
 
 def test_chars74k_goes_by_writer(tmp_path) -> None:
+    """As FEMNIST in the paper: 50 writers, 35 train, 5 validate, 10 test; flips and concepts are FEMNIST's."""
     path = SHARED / "chars74k_hnd_28.npz"
     if not path.exists():
         pytest.skip("needs ../shared/data/chars74k_hnd_28.npz")
-    data = load(path, cache=tmp_path)
-    assert (data.name, data.shape, len(data.classes)) == ("chars74k_hnd_28", (1, 28, 28), 62)
-    assert len(np.unique(data.columns["writer"])) == 55
+    data = load("chars74k", folder=path.parent, cache=tmp_path)
+    assert (data.name, data.shape, len(data.classes)) == ("chars74k", (1, 28, 28), 62)
     writers = [set(data.columns["writer"][data.split == side]) for side in range(3)]
-    assert [len(side) for side in writers] == [38, 6, 11]
-    assert data.counts().tolist() == [[38] * 62, [6] * 62, [11] * 62]
-    assert data.recommends == {}  # what FEMNIST's own files recommend
+    assert [len(side) for side in writers] == [35, 5, 10]
+    assert not set.intersection(*writers)
+    assert data.counts().tolist() == [[35] * 62, [5] * 62, [10] * 62]
+    assert data.recommends["partition_column"] == "writer"
+    assert (data.hflip, data.vflip) == (False, False)
+    assert data.notes == ("50 of the 55 writers, drawn with seed 0: 35 train, 5 validate, 10 test",)

@@ -28,6 +28,20 @@ Runs that are finished are not computed again; the same command goes on after an
 """
 
 
+REPRODUCE_EXAMPLES = """examples:
+  fedbm reproduce                                             what there is to reproduce
+  fedbm reproduce comparison-ham10000 --data DIR --plan       how long it would take, and what is missing
+  fedbm reproduce comparison-ham10000 --data DIR --budget 25m --only beta=0.1 --only FedAvg,FedBM
+  fedbm reproduce modules generator-terms --data DIR --only beta=0.05
+The same command again goes on where the budget ended; finished runs are not computed again.
+"""
+
+SWEEP_EXAMPLES = """examples:
+  fedbm sweep grid.toml --seeds 3 --budget 1h
+A file has [all] (settings by the names of the flags), [axes] (lists of values), [[rows]] (name and settings) and, to
+choose on validation among values of some axes, [search] with choose = ["temperature"]. docs/reproducing.md explains.
+"""
+
 DATA_EXAMPLES = """examples:
   fedbm data list                                   the catalogue: what there is, and how to have it
   fedbm data get bloodmnist --size 64               fetch a public file, or be told what to do by hand
@@ -97,6 +111,17 @@ def make_parser() -> Parser:
     compare.add_argument("--to", default="report.html", help="the page to write (default report.html)")
     add_keys(compare, [key.flag for key in keys() if key.flag not in ("method", "seed")])
 
+    reproduce = command(
+        "reproduce",
+        "repeat tables and figures of the paper, a portion of time after the other",
+        epilog=REPRODUCE_EXAMPLES,
+    )
+    reproduce.add_argument("names", nargs="*", metavar="NAME", help="experiments, or all (default: list them)")
+    sweep = command("sweep", "run a grid of your own the same way, and choose on validation", epilog=SWEEP_EXAMPLES)
+    sweep.add_argument("file", help="a TOML file with [all], [axes], [[rows]] and [search]")
+    for each in (reproduce, sweep):
+        add_portions(each)
+
     listing = command("list", "list the runs in a folder")
     add_keys(listing, ["out"])
     show = command("show", "show one run: settings, result, and where its files are")
@@ -139,6 +164,18 @@ def add_command(commands: Any, name: str, help_: str, **more: Any) -> Parser:
     )
     made.set_defaults(parser=made)
     return made
+
+
+def add_portions(command: Parser) -> None:
+    """What reproduce and sweep have in common: which runs, where the data are, for how long."""
+    command.add_argument("--data", dest="folder", metavar="DIR", help="folder where data sets are found by name")
+    command.add_argument("--seeds", default="3", help="how many seeds, 0 and up (default 3)")
+    command.add_argument("--budget", metavar="TIME", help="stop after this time, such as 25m or 1h30m")
+    command.add_argument(
+        "--only", action="append", default=[], metavar="WHAT", help="rows by name, or axis=value,…; may be repeated"
+    )
+    command.add_argument("--plan", action="store_true", help="say what there is and what it would take; run nothing")
+    add_keys(command, names("engine", without=["data_folder"]))
 
 
 def add_data_tasks(tasks: Any) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from fedbm.engine.rounds import Event
 from fedbm.errors import FedBMError, listed
 from fedbm.methods import METHODS
 from fedbm.plan import make_plan
+from fedbm.results.failure import clear_failure, keep_failure
+from fedbm.results.portions import device_name, measured
 from fedbm.results.report import write_report
 from fedbm.side_by_side import run_all
 from fedbm.simulate import run, run_path
@@ -78,28 +80,49 @@ def check_owned(given: dict[str, Any], methods: Sequence[str]) -> None:
 
 
 def play_all(configs: Sequence[Config], console: Console) -> tuple[list[Path], list[str]]:
-    """Play every run to its end: in processes on the CPU, one after the other on a GPU.
-
-    One that fails does not stop the others. The folders of all that were begun, and what failed, a sentence each.
-    """
+    """Play every run to its end. The folders of all that were begun, and what failed, a sentence each."""
     with decoding(console) as progress:
         runs = {run_path(make_plan(config, progress=progress)): config for config in configs}  # twice named, still one
-    left = [config for folder, config in runs.items() if not (folder / "summary.json").exists()]
-    if len(left) < len(runs):
-        console.print(f"{len(runs) - len(left)} of {len(runs)} runs are finished already")
+    done = sum((folder / "summary.json").exists() for folder in runs)
+    if done:
+        console.print(f"{done} of {len(runs)} runs are finished already")
+    failures = play(runs, console)
+    return [folder for folder in runs if (folder / "config.toml").exists()], failures
+
+
+def play(runs: Mapping[Path, Config], console: Console, budget: float | None = None) -> list[str]:
+    """Play what is left of these runs, side by side on what is there, for *budget* seconds at most.
+
+    One that fails does not stop the others: its folder says why, and so does what is returned, a sentence each.
+    """
+    left = {folder: config for folder, config in runs.items() if not (folder / "summary.json").exists()}
+    if not left:
+        return []
+    folders, configs = list(left), list(left.values())
+    failures: list[str] = []
     with ExitStack() as stack:
         bars = stack.enter_context(live_bars(console)) if console.is_terminal else None
-        shows = [show_of(config, console, bars) for config in left]
-        on_cpu = left and find_device(left[0].engine.device).type == "cpu"
-        events = run_all(left, processes=cores()) if on_cpu else one_by_one(left)
-        failures = []
+        shows = [show_of(config, console, bars) for config in configs]
+        device = find_device(configs[0].engine.device)
+        # a generator: closed, it stops its runs
+        events: Any = run_all(configs, processes=cores()) if device.type == "cpu" else one_by_one(configs)
+        stack.enter_context(closing(events))
+        spent = stack.enter_context(measured(folders[0].parent, device_name(device)))
         for number, news in events:
+            folder = folders[number]
             if isinstance(news, str):
-                failures.append(f"{title_of(left[number])}: {news}")
+                keep_failure(folder, news)
+                failures.append(f"{title_of(configs[number])}: {news}")
                 console.print(f"failed: {failures[-1]}", soft_wrap=True)
             else:
+                if news.record is not None:
+                    clear_failure(folder)
+                    spent.played(folder.name, news.record["seconds"]["total"])
                 shows[number](news)
-    return [folder for folder in runs if (folder / "config.toml").exists()], failures
+            if budget is not None and spent.so_far() > budget:
+                console.print("the budget is spent; the same command goes on from the last checkpoints")
+                break
+    return failures
 
 
 def cores() -> int:

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("fedbm:", " ".join(str(error).splitlines()), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        resumes = words[:1] in (["run"], ["compare"], ["demo"])
+        resumes = words[:1] in (["run"], ["compare"], ["demo"], ["reproduce"], ["sweep"])
         more = "; the same command goes on from the last whole round" if resumes else ""
         print(f"fedbm: interrupted{more}", file=sys.stderr)
         return 130
@@ -215,6 +215,18 @@ def compare(found: argparse.Namespace, console: Console) -> None:
     play(found, console)
 
 
+def reproduce(found: argparse.Namespace, console: Console) -> None:
+    from fedbm.cli.reproduce import reproduce as play
+
+    play(found, console)
+
+
+def sweep(found: argparse.Namespace, console: Console) -> None:
+    from fedbm.cli.reproduce import sweep as play
+
+    play(found, console)
+
+
 def demo(found: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.demo import demo as play
 
@@ -225,6 +237,8 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, Console], None]] = {
     "demo": demo,
     "run": run,
     "compare": compare,
+    "reproduce": reproduce,
+    "sweep": sweep,
     "list": listing,
     "show": show,
     "report": report,
