@@ -44,6 +44,7 @@ def play_experiments(experiments: Sequence[Experiment], found: argparse.Namespac
         engine["data_folder"] = found.folder
     options = make_config(nest(engine)).engine
     out, budget = Path(options.out).expanduser(), seconds_of(found.budget) if found.budget else None
+    check_only(experiments, found.only)
     planned = [trial for e in experiments for trial in trials(e, count_of(found.seeds), engine, found.only)]
     if not planned:
         raise FedBMError(
