@@ -132,7 +132,7 @@ def test_an_unfinished_and_an_unreadable_run(fedbm: Command, runs: Path, tmp_pat
     assert "is damaged" in out
     status, out, _ = fedbm("show", "half", "--out", tmp_path)
     assert status == 0
-    assert "unfinished: 3 of 4 rounds; the same command goes on with it" in out
+    assert "unfinished, 3 of 4 rounds; the same command goes on with it" in out
     status, _, err = fedbm("show", "odd", "--out", tmp_path)
     assert status == 2
     assert "line 1 of " in one_sentence(err)

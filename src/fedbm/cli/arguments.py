@@ -122,6 +122,13 @@ def make_parser() -> Parser:
     for each in (reproduce, sweep):
         add_portions(each)
 
+    records = command("records", "write small records of an experiment's runs, which a report can be made from")
+    records.add_argument("names", nargs="*", metavar="NAME", help="experiments (default: all that have a finished run)")
+    records.add_argument("--data", dest="folder", metavar="DIR", help="folder where data sets are found by name")
+    records.add_argument("--seeds", default="3", help="how many seeds, 0 and up (default 3)")
+    records.add_argument("--to", default="results", metavar="DIR", help="where records go (default results)")
+    add_keys(records, ["out", "cache"])
+
     listing = command("list", "list the runs in a folder")
     add_keys(listing, ["out"])
     show = command("show", "show one run: settings, result, and where its files are")
@@ -174,6 +181,7 @@ def add_portions(command: Parser) -> None:
     command.add_argument(
         "--only", action="append", default=[], metavar="WHAT", help="rows by name, or axis=value,…; may be repeated"
     )
+    command.add_argument("--records", default="results", metavar="DIR", help="where records go (default results)")
     command.add_argument("--plan", action="store_true", help="say what there is and what it would take; run nothing")
     add_keys(command, names("engine", without=["data_folder"]))
 

@@ -126,7 +126,7 @@ def show(found: argparse.Namespace, console: Console) -> None:
     if seen.finished:
         console.print(result_table([seen]))
     else:
-        console.print(f"unfinished: {len(seen.rounds)} of {seen.planned} rounds; the same command goes on with it")
+        console.print(f"{seen.state}; the same command goes on with it", soft_wrap=True)
     for path in sorted(seen.path.glob("*")):
         if path.is_file() and path.name != "lock":
             console.print(f"{path}  {path.stat().st_size:,} bytes", soft_wrap=True)
@@ -227,6 +227,12 @@ def sweep(found: argparse.Namespace, console: Console) -> None:
     play(found, console)
 
 
+def records(found: argparse.Namespace, console: Console) -> None:
+    from fedbm.cli.reproduce import records as write
+
+    write(found, console)
+
+
 def demo(found: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.demo import demo as play
 
@@ -239,6 +245,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, Console], None]] = {
     "compare": compare,
     "reproduce": reproduce,
     "sweep": sweep,
+    "records": records,
     "list": listing,
     "show": show,
     "report": report,

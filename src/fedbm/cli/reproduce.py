@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -19,7 +20,8 @@ from fedbm.engine.device import find_device
 from fedbm.errors import FedBMError
 from fedbm.experiments.estimate import estimate
 from fedbm.experiments.files import Experiment, find_experiment, read_experiment, shipped
-from fedbm.experiments.trials import Standing, check_only, standing, trials
+from fedbm.experiments.outcomes import outcome_of, write_outcome
+from fedbm.experiments.trials import Place, Standing, check_only, locate, standing, trials
 from fedbm.results.cost import show_seconds
 from fedbm.results.portions import device_name
 
@@ -29,40 +31,61 @@ def reproduce(found: argparse.Namespace, console: Console) -> None:
         rows = [(e.name, e.shows, e.title) for e in map(find_experiment, shipped())]
         console.print(table("", ("experiment", "shows", "what"), rows, text_columns=3))
         return
-    names = shipped() if found.names == ["all"] else list(dict.fromkeys(found.names))
-    play_experiments([find_experiment(name) for name in names], found, console)
+    play_experiments(named(found.names), found, console)
 
 
 def sweep(found: argparse.Namespace, console: Console) -> None:
     play_experiments([read_experiment(Path(found.file))], found, console)
 
 
+def records(found: argparse.Namespace, console: Console) -> None:
+    """Write what there is of the experiments named, by default of all that have a finished run."""
+    for experiment in named(found.names or ["all"]):
+        places = [locate(trial) for trial in trials(experiment, count_of(found.seeds), engine_of(found))]
+        if found.names or any(standing(place).state == "finished" for place in places):
+            keep(experiment, places, Path(found.to), console)
+
+
+def named(names: Sequence[str]) -> list[Experiment]:
+    return [find_experiment(name) for name in (shipped() if names == ["all"] else dict.fromkeys(names))]
+
+
+def engine_of(found: argparse.Namespace) -> dict[str, Any]:
+    return {**given_keys(found), **({"data_folder": found.folder} if found.folder else {})}
+
+
 def play_experiments(experiments: Sequence[Experiment], found: argparse.Namespace, console: Console) -> None:
-    """Say what there is and what it will take; play; say what there is now."""
-    engine = given_keys(found)
-    if found.folder:
-        engine["data_folder"] = found.folder
+    """Say what there is and what it will take; play; keep records; say what there is now."""
+    engine, seeds = engine_of(found), count_of(found.seeds)
     options = make_config(nest(engine)).engine
     out, budget = Path(options.out).expanduser(), seconds_of(found.budget) if found.budget else None
     check_only(experiments, found.only)
-    planned = [trial for e in experiments for trial in trials(e, count_of(found.seeds), engine, found.only)]
-    if not planned:
-        raise FedBMError(
-            f"no run of {', '.join(e.name for e in experiments)} fits --only {' --only '.join(found.only)}"
-        )
     with decoding(console) as progress:
-        before = [standing(trial, progress) for trial in planned]
-    device = find_device(options.device)
-    say(before, out, device_name(device), console)
+        places = {e.name: [locate(trial, progress) for trial in trials(e, seeds, engine)] for e in experiments}
+    wanted = {(t.experiment, t.words) for e in experiments for t in trials(e, seeds, engine, found.only)}
+    chosen = [p for some in places.values() for p in some if (p.trial.experiment, p.trial.words) in wanted]
+    if not chosen:
+        raise FedBMError(f"no run of {', '.join(places)} fits --only {' --only '.join(found.only)}")
+    device = device_name(find_device(options.device))
+    say([standing(place) for place in chosen], out, device, console)
     if found.plan:
         return
-    runs = {s.folder: s.trial.config for s in before if s.folder is not None and s.state != "finished"}
+    runs = {place.folder: place.trial.config for place in chosen if place.folder is not None}
     failures = play(runs, console, budget)
-    after = [standing(trial) for trial in planned]
     console.print("\nnow:")
-    say(after, out, device_name(device), console)
+    say([standing(place) for place in chosen], out, device, console)
+    for experiment in experiments:
+        keep(experiment, places[experiment.name], Path(found.records), console)
     if failures:
         raise FedBMError(f"{len(failures)} of {len(runs)} runs failed; the first is {failures[0]}")
+
+
+def keep(experiment: Experiment, places: Sequence[Place], to: Path, console: Console) -> None:
+    """Write the records of what is finished, and list what is not."""
+    known = experiment.name in shipped()
+    command = f"fedbm reproduce {experiment.name} --data DIR" if known else f"fedbm sweep {experiment.name}.toml"
+    written = write_outcome(outcome_of(experiment, [standing(place) for place in places], command), to)
+    console.print(f"records: {written}", soft_wrap=True)
 
 
 def say(standings: Sequence[Standing], out: Path, device: str, console: Console) -> None:

@@ -10,8 +10,10 @@ The runs of a row are its seeds. Order matters: a portion of time is spent from 
 
 from __future__ import annotations
 
+import itertools
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -48,9 +50,14 @@ class Experiment:
     search: tuple[str, ...] = ()  # axes among whose values one is chosen, on validation
 
 
+def cells(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Every combination of the axes' values, the first axis outermost."""
+    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+
+
 def shipped() -> list[str]:
     """The experiments of the paper, in the order of their files' numbers: the most wanted first."""
-    found = sorted(item.name for item in FOLDER.iterdir() if item.name.endswith(".toml"))
+    found = sorted(item.name for item in FOLDER.iterdir() if re.match(r"\d+-.*\.toml", item.name))
     return [name.removesuffix(".toml").partition("-")[2] for name in found]
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedbm.config import Config, keys, make_config, nest
 from fedbm.errors import FedBMError, did_you_mean, listed
-from fedbm.experiments.files import Experiment
+from fedbm.experiments.files import Experiment, cells
 from fedbm.plan import make_plan
 from fedbm.results.failure import failure_of
 from fedbm.simulate import run_path
@@ -34,14 +34,24 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a trial's run is, or will be; None with the reason where what it needs is not here."""
+
+    trial: Trial
+    folder: Path | None
+    why: str = ""
+    config: Config | None = None  # complete, with what the data set recommends
+
+
+@dataclass(frozen=True)
 class Standing:
     """A trial and its run: finished, unfinished, failed, not run, or absent (what it needs is not here)."""
 
     trial: Trial
     state: str
-    folder: Path | None = None  # None where the run cannot be named: its data are absent
+    folder: Path | None = None
     why: str = ""
-    config: Config | None = None  # complete, with what the data set recommends
+    config: Config | None = None
 
 
 def trials(experiment: Experiment, seeds: int, engine: Mapping[str, Any], only: Sequence[str] = ()) -> list[Trial]:
@@ -51,7 +61,7 @@ def trials(experiment: Experiment, seeds: int, engine: Mapping[str, Any], only: 
     """
     wanted = [_condition(words) for words in only]
     made = []
-    for at, row in itertools.product(_cells(experiment.axes), experiment.rows):
+    for at, row in itertools.product(cells(experiment.axes), experiment.rows):
         shared = _owned({**experiment.shared, **at}, row.settings.get("method", experiment.shared.get("method")))
         settings = {**shared, **row.settings}
         facts = {"method": "fedbm", **settings, "row": row.name}
@@ -75,26 +85,27 @@ def check_only(experiments: Sequence[Experiment], only: Sequence[str]) -> None:
                 raise FedBMError(f'--only: there is no row "{value}"{did_you_mean(value, names)}; say {listed(names)}')
 
 
-def standing(trial: Trial, progress: Callable[[int, int], None] | None = None) -> Standing:
-    """Where the trial's run stands. Its data are loaded for that: a run is named by what it learns from."""
+def locate(trial: Trial, progress: Callable[[int, int], None] | None = None) -> Place:
+    """Its data are loaded for that: a run is named by what it learns from."""
     try:
         plan = make_plan(trial.config, progress=progress)
     except FedBMError as error:
-        return Standing(trial, "absent", why=str(error))
-    folder = run_path(plan)
-    failure = failure_of(folder)
-    if (folder / "summary.json").exists():
+        return Place(trial, None, str(error))
+    return Place(trial, run_path(plan), "", plan.config)
+
+
+def standing(place: Place) -> Standing:
+    """Where the run stands now."""
+    if place.folder is None:
+        return Standing(place.trial, "absent", why=place.why)
+    failure = failure_of(place.folder)
+    if (place.folder / "summary.json").exists():
         state = "finished"
     elif failure:
         state = "failed"
     else:
-        state = "unfinished" if (folder / "rounds.jsonl").exists() else "not run"
-    return Standing(trial, state, folder, failure if state == "failed" else "", plan.config)
-
-
-def _cells(axes: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
-    for values in itertools.product(*axes.values()):
-        yield dict(zip(axes, values, strict=True))
+        state = "unfinished" if (place.folder / "rounds.jsonl").exists() else "not run"
+    return Standing(place.trial, state, place.folder, failure if state == "failed" else "", place.config)
 
 
 def _owned(settings: Mapping[str, Any], method: Any) -> dict[str, Any]:

@@ -154,7 +154,7 @@ def _provenance(run: RunView) -> dict[str, Any]:
         "name": display(run.label, run.method),
         "seed": run.seed,
         "data": run.data,
-        "state": "finished" if run.finished else f"unfinished, {len(run.rounds)} of {run.planned} rounds",
+        "state": run.state,
         "command": environment.pop("command", None),
         "environment": environment,
         "config": run.config_text,

@@ -65,7 +65,7 @@ def seed_by_seed(group: Group) -> str:
 def leading_row(group: Group) -> Row:
     """FedBM where it takes part, else the row with the highest macro-F1; Central, a ceiling, only if alone."""
     rows = [row for row in group.rows if row.method != "central"] or group.rows
-    return next((row for row in rows if row.method == "fedbm"), max(rows, key=_mean_f1))
+    return next((row for row in rows if row.method == "fedbm"), max(rows, key=mean_f1))
 
 
 def _rival(group: Group, lead: Row) -> tuple[Row | None, int]:
@@ -76,14 +76,14 @@ def _rival(group: Group, lead: Row) -> tuple[Row | None, int]:
     others = [row for row in group.rows if row is not lead]
     methods = [row for row in others if row.method not in (lead.method, "central")]
     rivals = methods or [row for row in others if row.method != "central"] or others
-    return (max(rivals, key=_mean_f1), len(rivals)) if rivals else (None, 0)
+    return (max(rivals, key=mean_f1), len(rivals)) if rivals else (None, 0)
 
 
 def _f1(row: Row) -> Spread:
     return spread(list(row.by_seed("best", HEADLINE_METRIC).values()))
 
 
-def _mean_f1(row: Row) -> float:
+def mean_f1(row: Row) -> float:
     return _f1(row).mean
 
 
