@@ -141,6 +141,10 @@ def make_parser() -> Parser:
     report.add_argument("--markdown", action="store_true", help="print the table as Markdown instead")
     add_keys(report, ["out"])
 
+    features = command("features", "show where finished runs' models put test images: t-SNE, with the text anchors")
+    features.add_argument("runs", nargs="+", help="folders, ids or parts of ids")
+    add_keys(features, ["out", "cache", "device", "data_folder"])
+
     predict = command("predict", "classify image files with a finished run's model")
     predict.add_argument("run", help="its folder, its id, or a part of the id")
     predict.add_argument("images", nargs="+", help="image files")

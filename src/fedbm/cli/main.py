@@ -146,6 +146,16 @@ def report(found: argparse.Namespace, console: Console) -> None:
         console.print(f"report: {write_report(chosen, Path(found.to))}", soft_wrap=True)
 
 
+def features(found: argparse.Namespace, console: Console) -> None:
+    from fedbm.features import write_features
+    from fedbm.plan import find_run
+
+    given = given_keys(found)
+    for name in found.runs:
+        written = write_features(find_run(out_of(found), name), {k: v for k, v in given.items() if k != "out"})
+        console.print(f"features: {written}; the report shows them", soft_wrap=True)
+
+
 def predict(found: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.tables import table
     from fedbm.plan import find_run
@@ -249,6 +259,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, Console], None]] = {
     "list": listing,
     "show": show,
     "report": report,
+    "features": features,
     "predict": predict,
     "concepts": concepts,
     "data": data,

@@ -8,6 +8,7 @@ the experiment.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -98,7 +99,7 @@ def _line(outcome: Outcome, name: str, at: Mapping[str, Any]) -> Line:
         missing=tuple(result for result in results if result.run is None),
         published=number,
         comparable=data not in STANDS_FOR,
-        unlike=_unlike(runs),
+        unlike=_unlike(runs) if outcome.shows else (),
     )
 
 
@@ -117,7 +118,7 @@ def data_of(outcome: Outcome, at: Mapping[str, Any]) -> str:
 def _title(outcome: Outcome, at: Mapping[str, Any]) -> str:
     """'HAM10000, β = 0.05'."""
     data = data_of(outcome, at)
-    name = CATALOG[data].title.partition(":")[0] if data in CATALOG else data
+    name = re.split(r":| \(", CATALOG[data].title)[0] if data in CATALOG else data
     beta = setting(outcome, at, "beta")
     parts = [name, *([f"β\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{beta:g}"] if beta is not None else [])]
     parts += [f"{axis} {value}" for axis, value in at.items() if axis not in ("data", "beta")]

@@ -27,6 +27,7 @@ HEADS = (
     "p",
     "p Holm",
     "d",
+    "unlike",
 )
 
 FIELDS = (
@@ -45,7 +46,8 @@ def cells_of(line: Line) -> list[str]:
         shown.append(f"{paper.mean[metric]:.1f} ± {paper.std[metric]:.1f}" if paper else "–")
         shown.append(difference(line, metric))
     shown.append(plus_minus(row.score("last", "f1")) if row else line.why)
-    return [line.name, str(len(row.runs)) if row else "0", *shown, *test_of(line)]
+    unlike = ", ".join(dict.fromkeys(one.mark for one in line.unlike))
+    return [line.name, str(len(row.runs)) if row else "0", *shown, *test_of(line), unlike]
 
 
 def plus_minus(score: Spread | None) -> str:
@@ -83,12 +85,14 @@ def probability(p: float) -> str:
 def markdown(outcomes: Sequence[Outcome]) -> str:
     out: list[str] = []
     for outcome in outcomes:
-        out += [f"## {outcome.title}", "", f"{outcome.shows}. `{outcome.command}`", ""]
+        out += [f"## {outcome.title}", "", f"{outcome.shows}. `{outcome.command}`".removeprefix(". "), ""]
         out += [f"- {note}" for note in outcome.notes] + [""] * bool(outcome.notes)
-        for column in columns(outcome):
+        found = columns(outcome)
+        for column in found:
             out += [f"**{column.title}**", "", _bar(HEADS), _bar(["---", *["---:"] * (len(HEADS) - 1)])]
             out += [_bar(_bold(column, line)) for line in column.lines]
-            out += ["", *_missing(column), *_unlike(column), ""]
+            out += ["", *_missing(column), ""]
+        out += [*_unlike(found), ""]
     return "\n".join(out).rstrip() + "\n"
 
 
@@ -108,13 +112,9 @@ def _missing(column: Column) -> list[str]:
     return [f"- {why}: {', '.join(who)}." for why, who in reasons.items()]
 
 
-def _unlike(column: Column) -> list[str]:
-    unlike = dict.fromkeys(one for line in column.lines for one in line.unlike)
-    return [
-        f"- Not like the paper ({', '.join(line.name for line in column.lines if one in line.unlike)}): "
-        f"{one.ours}; the paper: {one.paper}; {one.why}."
-        for one in unlike
-    ]
+def _unlike(found: Sequence[Column]) -> list[str]:
+    unlike = dict.fromkeys(one for column in found for line in column.lines for one in line.unlike)
+    return [f"- Not like the paper, {one.mark}: {one.ours}; the paper: {one.paper}; {one.why}." for one in unlike]
 
 
 def _bar(cells: Sequence[str]) -> str:
