@@ -135,15 +135,25 @@ def make_parser() -> Parser:
     show.add_argument("run", help="its folder, its id, or a part of the id")
     add_keys(show, ["out"])
 
-    report = command("report", "draw one offline HTML page from runs")
-    report.add_argument("runs", nargs="*", help="folders, ids or parts of ids (default: all runs in --out)")
-    report.add_argument("--to", default="report.html", help="the page to write (default report.html)")
+    report = command("report", "draw one offline HTML page from runs, or from the records of experiments")
+    report.add_argument(
+        "runs", nargs="*", help="runs: folders, ids or parts of ids (default: all in --out); or a folder of records"
+    )
+    report.add_argument(
+        "--to", default="report.html", help="the page to write (default report.html); of records also .md, .tex or .csv"
+    )
     report.add_argument("--markdown", action="store_true", help="print the table as Markdown instead")
+    report.add_argument("--readme", metavar="FILE", help="of records: put their picture and table into this page")
     add_keys(report, ["out"])
 
     features = command("features", "show where finished runs' models put test images: t-SNE, with the text anchors")
     features.add_argument("runs", nargs="+", help="folders, ids or parts of ids")
     add_keys(features, ["out", "cache", "device", "data_folder"])
+
+    export = command("export", "write runs' curves for other programs to show")
+    export.add_argument("runs", nargs="*", help="folders, ids or parts of ids (default: all runs in --out)")
+    export.add_argument("--tensorboard", required=True, metavar="DIR", help="folder for TensorBoard's event files")
+    add_keys(export, ["out"])
 
     predict = command("predict", "classify image files with a finished run's model")
     predict.add_argument("run", help="its folder, its id, or a part of the id")
@@ -151,6 +161,7 @@ def make_parser() -> Parser:
     add_keys(predict, ["out", "device"])
 
     concepts = command("concepts", "show how a language model sees a data set's classes, or save it")
+    concepts.add_argument("file", nargs="?", help="a configuration file, whose [concepts] say what classes are called")
     concepts.add_argument("--save", help="write the distributions to this file (.safetensors)")
     add_keys(concepts, ["data", *names("language"), "seed", "cache"])
     concepts.add_argument("--ship", metavar="FOLDER", help="rebuild the package's own embeddings from MiniLM's folder")

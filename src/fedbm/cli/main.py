@@ -133,17 +133,9 @@ def show(found: argparse.Namespace, console: Console) -> None:
 
 
 def report(found: argparse.Namespace, console: Console) -> None:
-    from fedbm.plan import find_run
-    from fedbm.results.report import markdown_table, write_report
+    from fedbm.cli.report import report as write
 
-    out = out_of(found)
-    chosen = [find_run(out, name) for name in found.runs] or sorted(p.parent for p in out.glob("*/config.toml"))
-    if not chosen:
-        raise FedBMError(f"there are no runs in {out} to report on")
-    if found.markdown:
-        print(markdown_table(chosen))
-    else:
-        console.print(f"report: {write_report(chosen, Path(found.to))}", soft_wrap=True)
+    write(found, console)
 
 
 def features(found: argparse.Namespace, console: Console) -> None:
@@ -154,6 +146,17 @@ def features(found: argparse.Namespace, console: Console) -> None:
     for name in found.runs:
         written = write_features(find_run(out_of(found), name), {k: v for k, v in given.items() if k != "out"})
         console.print(f"features: {written}; the report shows them", soft_wrap=True)
+
+
+def export(found: argparse.Namespace, console: Console) -> None:
+    from fedbm.plan import find_run
+    from fedbm.results.runs import read_runs
+    from fedbm.results.tensorboard import write_events
+
+    out = out_of(found)
+    chosen = [find_run(out, name) for name in found.runs] or sorted(p.parent for p in out.glob("*/config.toml"))
+    for folder in write_events(read_runs(chosen), Path(found.tensorboard)):
+        console.print(f"events: {folder}", soft_wrap=True)
 
 
 def predict(found: argparse.Namespace, console: Console) -> None:
@@ -181,7 +184,7 @@ def concepts(found: argparse.Namespace, console: Console) -> None:
         for path in ship(Path(found.ship)):
             console.print(f"wrote {path}", soft_wrap=True)
         return
-    config = make_config(nest(given_keys(found)))
+    config = read_config(found)
     made = concepts_for(config.language, *classes_of(config), config.train.seed)
     console.print(similarity_table(made))
     for sentence in made.diagnose():
@@ -196,10 +199,11 @@ def concepts(found: argparse.Namespace, console: Console) -> None:
 def classes_of(config: Config) -> tuple[Sequence[str], Sequence[str], str]:
     """Classes, texts and modality: of a catalogued data set without its images, of any other by looking at it."""
     from fedbm.data.catalog import CATALOG
+    from fedbm.data.store import concept_texts
     from fedbm.plan import load_dataset
 
     if entry := CATALOG.get(config.data.name):
-        return tuple(entry.classes), tuple(entry.classes.values()), entry.modality
+        return tuple(entry.classes), concept_texts(entry, config.concepts), entry.modality
     dataset = load_dataset(config)
     return dataset.classes, dataset.concepts, dataset.modality
 
@@ -260,6 +264,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, Console], None]] = {
     "show": show,
     "report": report,
     "features": features,
+    "export": export,
     "predict": predict,
     "concepts": concepts,
     "data": data,

@@ -18,9 +18,11 @@ from fedbm.cli.tables import table
 from fedbm.config import make_config, nest
 from fedbm.engine.device import find_device
 from fedbm.errors import FedBMError
+from fedbm.experiments.analysis import columns
 from fedbm.experiments.estimate import estimate
 from fedbm.experiments.files import Experiment, find_experiment, read_experiment, shipped
 from fedbm.experiments.outcomes import outcome_of, write_outcome
+from fedbm.experiments.tables import HEADS, cells_of, searched
 from fedbm.experiments.trials import Place, Standing, check_only, locate, standing, trials
 from fedbm.results.cost import show_seconds
 from fedbm.results.portions import device_name
@@ -84,8 +86,15 @@ def keep(experiment: Experiment, places: Sequence[Place], to: Path, console: Con
     """Write the records of what is finished, and list what is not."""
     known = experiment.name in shipped()
     command = f"fedbm reproduce {experiment.name} --data DIR" if known else f"fedbm sweep {experiment.name}.toml"
-    written = write_outcome(outcome_of(experiment, [standing(place) for place in places], command), to)
-    console.print(f"records: {written}", soft_wrap=True)
+    outcome = outcome_of(experiment, [standing(place) for place in places], command)
+    for column in columns(outcome):
+        if column.lead:
+            rows = [cells_of(line)[:-1] for line in column.lines]
+            console.print(table(f"{experiment.title}: {column.title}, test scores in %", HEADS[:-1], rows))
+    if outcome.search:
+        heads = ("row", *outcome.axes, "n", "accuracy + macro-F1", "")
+        console.print(table("Chosen on validation", heads, searched(outcome)))
+    console.print(f"records: {write_outcome(outcome, to)}", soft_wrap=True)
 
 
 def say(standings: Sequence[Standing], out: Path, device: str, console: Console) -> None:

@@ -102,7 +102,7 @@ def load(
         if joined:
             listing = replace(listing, columns={**listing.columns, **join(joined, listing.ids)})
         entry = _entry(name, listing.known_as, listing.classes)
-        _concept_texts(entry, concepts or {})  # better now than when all is decoded
+        concept_texts(entry, concepts or {})  # better now than when all is decoded
         chosen, notes = decide(listing, split, group, split_seed, name)
         side, depth = size or listing.size or entry.size, channels or listing.channels or entry.channels
         decoded = read(listing, side, depth, bad_files, progress)
@@ -126,7 +126,7 @@ def load(
     place = Path(cache or default_cache()) / f"{name}-{size or 'own'}-{digest_of(settings)[:16]}"
     prepared, damage = open_or_build(place, build, settings | {"from": printable(str(name_or_path))}, verify)
     entry = _entry(name, prepared.known_as, prepared.classes)
-    texts = _concept_texts(entry, concepts or {})
+    texts = concept_texts(entry, concepts or {})
 
     notes = []
     if CATALOG.get(entry.name) is not entry:
@@ -231,7 +231,8 @@ def _check_choices(size: int | None, channels: int | None, bad_files: str) -> No
         raise FedBMError(f'bad_files is "{bad_files}", it can be "refuse" or "skip"')
 
 
-def _concept_texts(entry: Entry, given: Mapping[str, str]) -> tuple[str, ...]:
+def concept_texts(entry: Entry, given: Mapping[str, str]) -> tuple[str, ...]:
+    """What each class is called: in the user's words where there are some, else in the catalogue's."""
     for name, text in given.items():
         if name not in entry.classes:
             near = did_you_mean(name, entry.classes)

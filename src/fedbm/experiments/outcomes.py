@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.errors import FedBMError
-from fedbm.experiments.files import Experiment, cells
+from fedbm.experiments.files import Experiment, cells, shipped
 from fedbm.experiments.trials import Standing
 from fedbm.files import read_json, replacing
 from fedbm.results.records import read_record, write_record
@@ -144,8 +144,9 @@ def read_outcome(path: Path, read: Callable[[Path], RunView] = read_record) -> O
 
 
 def read_outcomes(folder: Path) -> list[Outcome]:
-    """Every experiment in a folder of records."""
-    found = sorted(folder.glob("*.json"))
+    """Every experiment in a folder of records, the paper's in their own order."""
+    order = {name: place for place, name in enumerate(shipped())}
+    found = sorted(folder.glob("*.json"), key=lambda path: (order.get(path.stem, len(order)), path.stem))
     if not found:
         raise FedBMError(f"{folder} holds no records of experiments; 'fedbm records' writes them")
     return [read_outcome(path) for path in found]

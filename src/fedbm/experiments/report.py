@@ -53,7 +53,10 @@ def _view(outcome: Outcome, found: Sequence[Column], ident: str, colours: Mappin
     return {
         "id": ident,
         "outcome": outcome,
-        "columns": [_column(column, f"{ident}c{n}", colours, numbers) for n, column in enumerate(found, 1)],
+        "columns": [
+            _column(column, f"{ident}c{n}", colours, numbers, detailed=not outcome.figure)
+            for n, column in enumerate(found, 1)
+        ],
         "unlike": [(number, one) for one, number in numbers.items()],
         "missing": _missing(found),
         "pictures": _pictures(outcome, found, colours) if outcome.figure and done else [],
@@ -63,7 +66,9 @@ def _view(outcome: Outcome, found: Sequence[Column], ident: str, colours: Mappin
     }
 
 
-def _column(column: Column, ident: str, colours: Mapping[str, int], numbers: Mapping[Any, int]) -> dict[str, Any]:
+def _column(
+    column: Column, ident: str, colours: Mapping[str, int], numbers: Mapping[Any, int], detailed: bool
+) -> dict[str, Any]:
     return {
         "id": ident,
         "title": column.title,
@@ -71,8 +76,7 @@ def _column(column: Column, ident: str, colours: Mapping[str, int], numbers: Map
         "lines": [_line(line, column, numbers) for line in column.lines],
         "lead": column.lead,
         "colours": {row.name: colours[row.name] % len(SERIES) for row in column.group.rows},
-        "empty": not column.lead and not any(line.row for line in column.lines),
-        "group": group_view(column.group, f"{ident}g", colours) if column.lead else None,
+        "group": group_view(column.group, f"{ident}g", colours) if column.lead and detailed else None,
     }
 
 

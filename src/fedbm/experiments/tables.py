@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from fedbm.experiments.analysis import Column, Line, columns
 from fedbm.experiments.outcomes import Outcome
+from fedbm.experiments.search import search
 from fedbm.results.statistics import Spread
 from fedbm.results.wording import percent, points
 
@@ -92,7 +93,7 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
             out += [f"**{column.title}**", "", _bar(HEADS), _bar(["---", *["---:"] * (len(HEADS) - 1)])]
             out += [_bar(_bold(column, line)) for line in column.lines]
             out += ["", *_missing(column), ""]
-        out += [*_unlike(found), ""]
+        out += [*_unlike(found), "", *_searched(outcome)]
     return "\n".join(out).rstrip() + "\n"
 
 
@@ -115,6 +116,26 @@ def _missing(column: Column) -> list[str]:
 def _unlike(found: Sequence[Column]) -> list[str]:
     unlike = dict.fromkeys(one for column in found for line in column.lines for one in line.unlike)
     return [f"- Not like the paper, {one.mark}: {one.ours}; the paper: {one.paper}; {one.why}." for one in unlike]
+
+
+def _searched(outcome: Outcome) -> list[str]:
+    """What was tried and what validation chose."""
+    if not outcome.search:
+        return []
+    heads = ["Row", *outcome.axes, "n", "validation accuracy + macro-F1", ""]
+    return ["**Chosen on validation**", "", _bar(heads), _bar(["---"] * len(heads)), *map(_bar, searched(outcome)), ""]
+
+
+def searched(outcome: Outcome) -> list[list[str]]:
+    """A line per combination: row, the axes' values, n, the validation score, and whether it is chosen."""
+    lines = []
+    for one in search(outcome):
+        at = {**one.at, **one.tried}
+        score = one.score
+        shown = "not complete" if score is None else f"{score.mean:.3f}" + (f" ± {score.std:.3f}" if score.std else "")
+        values = [str(at[axis]) for axis in outcome.axes]
+        lines.append([one.row, *values, str(score.n if score else 0), shown, "chosen" if one.chosen else ""])
+    return lines
 
 
 def _bar(cells: Sequence[str]) -> str:

@@ -47,7 +47,8 @@ def _verdict(lead: Line, other: Line, more: str) -> Verdict:
         f"{points(found.mean)}{NO_BREAK}points{_test(found, other.corrected)}."
     )
     if found.p is None:
-        return Verdict(False, f"{opening} With one pair of seeds nothing can be said about chance.")
+        why = "One pair of seeds" if found.n == 1 else "Differences that do not vary"
+        return Verdict(False, f"{opening} {why} cannot be tested.")
     if not holds:
         return Verdict(False, f"{opening} An advantage is not established.")
     return Verdict(True, f"{opening} {'An advantage' if found.mean > 0 else 'A disadvantage'} is established.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ class RunView:
     checksum: str  # of the data, or "" where it is not on record
     details: Mapping[str, Any] | None
     generated: Path | None
+    drawn: Mapping[int, Path] = field(default_factory=dict)  # round → generated/<round>.png
     failure: str = ""  # why it failed, where it did
     features: Mapping[str, Any] | None = None  # features.json
     own_seconds: float | None = None  # of the device it was computed on, which other runs may have shared
@@ -93,6 +94,7 @@ def read_run(path: Path) -> RunView:
         checksum=str(dealt.get("of", {}).get("checksum", "")) if dealt else "",
         details=_optional(path / "details.json"),
         generated=generated if generated.is_file() else None,
+        drawn={int(p.stem): p for p in sorted(path.glob("generated/*.png")) if p.stem.isdecimal()},
         failure=failure_of(path) if summary is None else "",
         features=_optional(path / "features.json"),
         own_seconds=own_seconds(read_portions(path.parent), path.name),
