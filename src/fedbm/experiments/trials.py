@@ -64,7 +64,7 @@ def trials(experiment: Experiment, seeds: int, engine: Mapping[str, Any], only: 
     for at, row in itertools.product(cells(experiment.axes), experiment.rows):
         shared = _owned({**experiment.shared, **at}, row.settings.get("method", experiment.shared.get("method")))
         settings = {**shared, **row.settings}
-        facts = {"method": "fedbm", **settings, "row": row.name}
+        facts = {"method": "fedbm", **settings, **at, "row": row.name}
         if all(any(_alike(facts.get(key), value) for value in values) for key, values in wanted):
             made += [
                 Trial(experiment.name, row.name, at, seed, make_config(nest({**settings, **engine, "seed": seed})))

@@ -1,4 +1,4 @@
-"""A run as one small JSON file, which a repository can hold: all that a report needs, without tensors and pictures.
+"""A run as one small JSON file, which a repository can hold: all that a report needs, without tensors.
 
 Curves are kept at no more than MOST_POINTS rounds, the best and the last among them; bytes and seconds are summed from
 one kept round to the next, so that totals stay exact. Scores keep all their digits, curves five.
@@ -13,10 +13,12 @@ from typing import Any
 
 from fedbm.errors import FedBMError
 from fedbm.files import read_json, replacing
+from fedbm.results.generated import COLUMNS
 from fedbm.results.runs import RunView, dealt_digest
 
 FORMAT = 1
 MOST_POINTS = 100
+TILE = 64  # pixels a generated image has in a record at most
 MOST_CLASSES = 20  # up to so many the similarity of their texts is kept
 SCORES = ("accuracy", "f1")
 PHASES = ("train", "aggregate", "generator", "evaluate", "checkpoint", "total")
@@ -50,6 +52,8 @@ def write_record(run: RunView, path: Path) -> None:
     lines = [f"{json.dumps(key)}: {_compact(value)}" for key, value in record_of(run).items()]
     with replacing(path) as beside:
         beside.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    if run.generated is not None and run.seed == 0:
+        _write_picture(run.generated, path.with_suffix(".jpg"))
 
 
 def read_record(path: Path) -> RunView:
@@ -73,12 +77,24 @@ def read_record(path: Path) -> RunView:
             dealt=value["dealt"],
             checksum=value["checksum"],
             details=value["details"],
-            generated=None,
+            generated=picture if (picture := path.with_suffix(".jpg")).is_file() else None,
             features=value["features"],
             own_seconds=value["own_seconds"],
         )
     except (KeyError, TypeError) as error:
         raise FedBMError(f"{path} lacks {error}: it is not the file 'fedbm records' writes") from error
+
+
+def _write_picture(source: Path, path: Path) -> None:
+    """The generated images of the first seed, small: the report needs an impression, not every pixel."""
+    import PIL.Image
+
+    with PIL.Image.open(source) as sheet:
+        scale = min(1.0, TILE * COLUMNS / sheet.width)
+        size = (round(scale * sheet.width), round(scale * sheet.height))
+        small = sheet.convert("RGB" if sheet.mode not in ("L", "1") else "L").resize(size)
+    with replacing(path) as beside:
+        small.save(beside, format="JPEG", quality=80)
 
 
 def _kept(rounds: Sequence[int], best: int) -> set[int]:
