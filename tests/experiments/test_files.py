@@ -14,7 +14,8 @@ from fedbm.config import check_config
 from fedbm.errors import FedBMError
 from fedbm.experiments.files import FOLDER, find_experiment, parse, read_experiment, shipped
 from fedbm.experiments.published import published
-from fedbm.experiments.trials import trials
+from fedbm.experiments.trials import Trial, trials
+from pages import DOCS, blocks_of, rows_of, section_of
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 
@@ -132,3 +133,22 @@ def test_a_name_that_is_nearly_right() -> None:
 def test_any_text_is_an_experiment_or_refused(text: str) -> None:
     with suppress(FedBMError):
         assert parse(text, "g", "g").rows
+
+
+def test_the_page_s_own_grid_is_one() -> None:
+    (text,) = blocks_of(DOCS / "reproducing.md", "text")
+    found = parse(text, "grid", "grid")
+    assert len(trials(found, 1, {})) == 12
+    assert found.search == ("temperature", "lambda_dis")
+
+
+def test_the_page_counts_right() -> None:
+    rows = rows_of(section_of(DOCS / "reproducing.md", "The experiments"))
+    assert [row[0].strip("`") for row in rows] == shipped()
+    for name, _, runs in rows:
+        once = {str((t.config.method, t.config.data, t.config.language, t.seed)) for t in trials_of(name)}
+        assert int(runs) == len(once), name
+
+
+def trials_of(name: str) -> list[Trial]:
+    return trials(find_experiment(name.strip("`")), 3, {})
