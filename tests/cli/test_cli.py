@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import json
+import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -81,7 +82,7 @@ def test_help(fedbm: Command) -> None:
     for words in ([], ["--help"]):
         status, out, err = fedbm(*words)
         assert (status, err) == (0, "")
-        assert all(f"\n    {command} " in out for command in COMMANDS)
+        assert all(re.search(rf"\n    {command}\s", out) for command in COMMANDS)
     for command in COMMANDS:
         status, out, err = fedbm(command, "--help")
         assert (status, err) == (0, "")

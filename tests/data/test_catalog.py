@@ -8,7 +8,7 @@ from fedbm.errors import FedBMError
 
 SETTINGS = {key.name for key in keys()}
 
-PAPER = {"digits": 10, "ham10000": 7, "pbc": 8, "kvasir": 8, "oct-c8": 8, "femnist": 62}
+PAPER = {"digits": 10, "ham10000": 7, "pbc": 8, "kvasir": 8, "oct-c8": 8, "femnist": 62, "chars74k": 62}
 MEDMNIST = {
     "dermamnist": 7,
     "bloodmnist": 8,

@@ -27,7 +27,7 @@ data = "digits"
 size = 16
 width = 4
 batch = 64
-rounds = 6
+rounds = 8
 generator_every = 2
 generator_steps = 2
 generator_batch = 8
@@ -45,19 +45,20 @@ temperature = 7.5
 """
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
 def test_a_sweep_killed_at_random_ends_with_the_same_table(tmp_path: Path) -> None:
     """Real processes, SIGKILL to all of them at once; moments from a seed, counted in lines seen and a moment more."""
     file = tmp_path / "grid.toml"
     file.write_text(GRID, encoding="utf-8")
     where = ["--out", str(tmp_path / "broken"), "--records", str(tmp_path / "results"), "--device", "cpu"]
-    command = [sys.executable, "-m", "fedbm", "sweep", str(file), "--seeds", "2", *where]
+    command = [sys.executable, "-m", "fedbm", "sweep", str(file), "--seeds", "1", *where]
     moments, kills = random.Random(7), 0
     for attempt in range(8):
         process = started(command)
-        if attempt < 3:
+        if attempt < 2:
             kills += killed_after(process, moments.randint(1, 5), moments.uniform(0, 0.2))
-        output, _ = process.communicate(timeout=200)
+        output, _ = process.communicate(timeout=400)
         if process.returncode == 0:
             break
     assert process.returncode == 0, output
@@ -66,7 +67,7 @@ def test_a_sweep_killed_at_random_ends_with_the_same_table(tmp_path: Path) -> No
     assert {result.state for result in again.results} == {"finished"}
     experiment = parse(GRID, "grid", "grid")
     settings: dict[str, Any] = {"out": str(tmp_path / "whole"), "device": "cpu", "threads": 1}
-    planned = trials(experiment, 2, settings)
+    planned = trials(experiment, 1, settings)
     for trial in planned:
         for _ in run(make_plan(trial.config)):
             pass
