@@ -18,6 +18,7 @@ from fedbm.experiments.trials import Standing, trials
 from fedbm.results.failure import keep_failure
 from fedbm.results.portions import Portion, measured, own_seconds, read_portions, speed
 from fedbm.results.reach import first_reached
+from fedbm.results.records import write_record
 from fedbm.results.runs import read_run
 
 SEARCH = """
@@ -69,18 +70,24 @@ def test_an_estimate_is_rounds_left_times_what_was_measured(tmp_path: Path) -> N
     grid = parse('[all]\ndata = "digits"\nrounds = 50\n[axes]\nmethod = ["fedavg", "fedbm", "fedprox"]', "g", "g")
     train = {"epochs": 1, "batch": 8, "ratio": 0.5, "precision": "tf32"}
     seen = {m: read_run(fake_run(out, m, rounds=6, train=train)) for m in ("fedavg", "fedbm")}
-    rate = {m: sum(r["seconds"]["total"] for r in run.rounds[1:]) / 5 for m, run in seen.items()}
+    rate = {m: run.summary["seconds"] / 6 for m, run in seen.items() if run.summary}
     standings = [Standing(t, "not run", out / f"new-{t.config.method.name}", "", t.config) for t in trials(grid, 1, {})]
-    told = estimate(standings, out, "cpu", at_once=2)
-    assert (told.known, told.unknown, told.overlap) == (2, 1, 2.0)
+    told = estimate(standings, out, tmp_path / "results", "cpu", at_once=2)
+    assert (len(told.each), told.unknown, told.overlap) == (2, 1, 2.0)
     assert told.seconds == pytest.approx(50 * (rate["fedavg"] + rate["fedbm"]) / 2)
-    assert estimate(standings, out, "NVIDIA H200", at_once=1).known == 0  # another device tells nothing
+    assert (
+        estimate(standings, out, tmp_path / "results", "NVIDIA H200", at_once=1).each == {}
+    )  # another device tells nothing
     with measured(out, "cpu") as portion:
         portion.played("a", 3.0)
         portion.began -= 1.0  # a second ago
     overlap = speed(read_portions(out), "cpu")
     assert overlap is not None
-    assert estimate(standings, out, "cpu", at_once=2).overlap == overlap
+    assert estimate(standings, out, tmp_path / "results", "cpu", at_once=2).overlap == overlap
+    for run in seen.values():
+        write_record(run, tmp_path / "results" / "runs" / f"{run.id}.json")
+    from_records = estimate(standings, tmp_path / "elsewhere", tmp_path / "results", "cpu", at_once=2)
+    assert from_records.seconds == pytest.approx(told.seconds)
 
 
 def test_portions_divide_the_clock_among_runs(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from fedbm.config import make_config, nest
 from fedbm.engine.device import find_device
 from fedbm.errors import FedBMError
 from fedbm.experiments.analysis import columns
-from fedbm.experiments.estimate import estimate
+from fedbm.experiments.estimate import Estimate, estimate
 from fedbm.experiments.files import Experiment, find_experiment, read_experiment, shipped
 from fedbm.experiments.outcomes import outcome_of, write_outcome
 from fedbm.experiments.tables import HEADS, cells_of, searched
@@ -42,10 +42,12 @@ def sweep(found: argparse.Namespace, console: Console) -> None:
 
 def records(found: argparse.Namespace, console: Console) -> None:
     """Write what there is of the experiments named, by default of all that have a finished run."""
+    options = make_config(nest(engine_of(found))).engine
+    out, to, device = Path(options.out).expanduser(), Path(found.to), device_name(find_device(options.device))
     for experiment in named(found.names or ["all"]):
         places = [locate(trial) for trial in trials(experiment, count_of(found.seeds), engine_of(found))]
         if found.names or any(standing(place).state == "finished" for place in places):
-            keep(experiment, places, Path(found.to), console)
+            keep(experiment, places, told(places, out, to, device), to, console)
 
 
 def named(names: Sequence[str]) -> list[Experiment]:
@@ -69,24 +71,31 @@ def play_experiments(experiments: Sequence[Experiment], found: argparse.Namespac
     if not chosen:
         raise FedBMError(f"no run of {', '.join(places)} fits --only {' --only '.join(found.only)}")
     device = device_name(find_device(options.device))
-    say([standing(place) for place in chosen], out, device, console)
+    kept = Path(found.records)
+    say([standing(place) for place in chosen], told(chosen, out, kept, device), console)
     if found.plan:
         return
     runs = {place.folder: place.trial.config for place in chosen if place.folder is not None}
     failures = play(runs, console, budget)
     console.print("\nnow:")
-    say([standing(place) for place in chosen], out, device, console)
+    say([standing(place) for place in chosen], told(chosen, out, kept, device), console)
     for experiment in experiments:
-        keep(experiment, places[experiment.name], Path(found.records), console)
+        some = places[experiment.name]
+        keep(experiment, some, told(some, out, kept, device), kept, console)
     if failures:
         raise FedBMError(f"{len(failures)} of {len(runs)} runs failed; the first is {failures[0]}")
 
 
-def keep(experiment: Experiment, places: Sequence[Place], to: Path, console: Console) -> None:
+def told(places: Sequence[Place], out: Path, records: Path, device: str) -> Estimate:
+    """What the runs that are left take on this device."""
+    return estimate([standing(place) for place in places], out, records, device, cores() if device == "cpu" else 1)
+
+
+def keep(experiment: Experiment, places: Sequence[Place], takes: Estimate, to: Path, console: Console) -> None:
     """Write the records of what is finished, and list what is not."""
     known = experiment.name in shipped()
     command = f"fedbm reproduce {experiment.name} --data DIR" if known else f"fedbm sweep {experiment.name}.toml"
-    outcome = outcome_of(experiment, [standing(place) for place in places], command)
+    outcome = outcome_of(experiment, [standing(place) for place in places], command, takes)
     for column in columns(outcome):
         if column.lead:
             rows = [cells_of(line)[:-1] for line in column.lines]
@@ -97,24 +106,21 @@ def keep(experiment: Experiment, places: Sequence[Place], to: Path, console: Con
     console.print(f"records: {write_outcome(outcome, to)}", soft_wrap=True)
 
 
-def say(standings: Sequence[Standing], out: Path, device: str, console: Console) -> None:
+def say(standings: Sequence[Standing], takes: Estimate, console: Console) -> None:
     """How many runs there are in which state, what the rest takes, and what cannot run, with the reason."""
     states = Counter(s.state for s in {s.folder or s.trial.words: s for s in standings}.values())
     order = ("finished", "unfinished", "failed", "not run", "absent")
     console.print(f"{sum(states.values())} runs: " + ", ".join(f"{states[s]} {s}" for s in order if states[s]))
-    left = list({s.folder: s for s in standings if s.state in ("unfinished", "failed", "not run")}.values())
-    if left:
-        told = estimate(left, out, device, cores() if device == "cpu" else 1)
-        if told.known:
-            console.print(
-                f"the {told.known} of them that are like runs measured on this device ({device}) take about "
-                f"{show_seconds(told.seconds)}, at {told.overlap:.1f} seconds of rounds in one of the clock"
-            )
-        if told.unknown:
-            console.print(
-                f"{told.unknown} runs are like none measured on this device ({device}) so far: "
-                "a first portion, such as --budget 2m, tells"
-            )
+    if takes.each:
+        console.print(
+            f"the {len(takes.each)} of them that are like runs measured on this device ({takes.device}) take about "
+            f"{show_seconds(takes.seconds)}, at {takes.overlap:.1f} seconds of rounds in one of the clock"
+        )
+    if takes.unknown:
+        console.print(
+            f"{takes.unknown} runs are like none measured on this device ({takes.device}) so far: "
+            "a first portion, such as --budget 2m, tells"
+        )
     for (state, why), some in _by_reason(standings).items():
         more = f" and {len(some) - 1} more" if len(some) > 1 else ""
         console.print(f"{state}: {some[0].trial.words}{more}: {why}", soft_wrap=True)

@@ -14,6 +14,7 @@ from typing import Any
 from fedbm.errors import FedBMError
 from fedbm.experiments.trials import Standing
 from fedbm.results.portions import read_portions, speed
+from fedbm.results.records import read_record
 from fedbm.results.runs import RunView, read_run
 
 LEAST_ROUNDS = 2  # measured, before they stand for others: the first has the start-up in it
@@ -23,32 +24,43 @@ Rates = Mapping[tuple[Any, ...], float]
 
 @dataclass(frozen=True)
 class Estimate:
-    seconds: float  # of the runs that something is known of
-    known: int
+    each: Mapping[Path, float]  # seconds of the clock by run, of those that something is known of
     unknown: int
     overlap: float
+    device: str
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.each.values())
 
 
-def rates(out: Path, device: str) -> Rates:
-    """Mean seconds a round of every kind of run in *out* that was computed on *device*."""
+def rates(out: Path, records: Path, device: str) -> Rates:
+    """Mean seconds a round of every kind of run in *out* and *records* that was computed on *device*."""
     found: dict[tuple[Any, ...], list[float]] = {}
-    for path in sorted(p.parent for p in out.glob("*/config.toml")):
+    seen: set[str] = set()
+    sources = [(path.parent, read_run) for path in sorted(out.glob("*/config.toml"))]
+    for path, read in [*sources, *((path, read_record) for path in sorted(records.glob("runs/*.json")))]:
         try:
-            run = read_run(path)
+            run = read(path)
         except FedBMError:  # said where runs are listed; an estimate can do without
             continue
-        if (run.environment or {}).get("device") == device and len(run.rounds) >= LEAST_ROUNDS:
+        rounds = run.planned if run.finished else len(run.rounds)
+        if run.id not in seen and (run.environment or {}).get("device") == device and rounds >= LEAST_ROUNDS:
             found.setdefault(_kind_of(run), []).append(_seconds_a_round(run))
+        seen.add(run.id)
     return {kind: sum(values) / len(values) for kind, values in found.items()}
 
 
-def estimate(standings: Sequence[Standing], out: Path, device: str, at_once: int) -> Estimate:
+def estimate(standings: Sequence[Standing], out: Path, records: Path, device: str, at_once: int) -> Estimate:
     """For the runs that are neither finished nor absent. *at_once*: runs side by side, where no portion tells."""
-    measured, left = rates(out, device), [s for s in standings if s.state not in ("finished", "absent")]
-    work: list[float | None] = [_left(standing, measured) for standing in left]
-    known = [seconds for seconds in work if seconds is not None]
+    measured, left = rates(out, records, device), [s for s in standings if s.state not in ("finished", "absent")]
     overlap = speed(read_portions(out), device) or float(max(1, min(at_once, len(left))))
-    return Estimate(sum(known) / overlap, len(known), len(left) - len(known), overlap)
+    each = {
+        standing.folder: seconds / overlap
+        for standing in left
+        if standing.folder is not None and (seconds := _left(standing, measured)) is not None
+    }
+    return Estimate(each, len(left) - len(each), overlap, device)
 
 
 def _left(standing: Standing, measured: Rates) -> float | None:
@@ -73,6 +85,8 @@ def _kind_of(run: RunView) -> tuple[Any, ...]:
 
 
 def _seconds_a_round(run: RunView) -> float:
-    """Without the first round of the run, unless there is no other."""
+    """Without the first round of the run, unless there is no other; of a finished run, over all."""
+    if run.summary is not None:
+        return float(run.summary["seconds"]) / run.planned
     counted = [float(record["seconds"]["total"]) for record in run.rounds[1:] or run.rounds]
     return sum(counted) / len(counted)

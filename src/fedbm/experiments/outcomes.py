@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fedbm.errors import FedBMError
+from fedbm.experiments.estimate import Estimate
 from fedbm.experiments.files import Experiment, cells, shipped
 from fedbm.experiments.trials import Standing
 from fedbm.files import read_json, replacing
+from fedbm.results.cost import show_seconds
 from fedbm.results.records import read_record, write_record
 from fedbm.results.runs import RunView, read_run
 
@@ -32,6 +34,7 @@ class Result:
     state: str
     why: str
     run: RunView | None
+    takes: str = ""  # how long it would take, and on what; "" where that is not known
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -59,8 +62,10 @@ class Outcome:
         return [result for result in self.results if result.row == row and result.at == at]
 
 
-def outcome_of(experiment: Experiment, standings: Sequence[Standing], command: str) -> Outcome:
-    """From run folders."""
+def outcome_of(
+    experiment: Experiment, standings: Sequence[Standing], command: str, told: Estimate | None = None
+) -> Outcome:
+    """From run folders; *told*: what the runs that are left take."""
     return Outcome(
         name=experiment.name,
         title=experiment.title,
@@ -81,10 +86,16 @@ def outcome_of(experiment: Experiment, standings: Sequence[Standing], command: s
                 s.state,
                 s.why or _words(s),
                 read_run(s.folder) if s.state == "finished" and s.folder else None,
+                _takes(s, told),
             )
             for s in standings
         ),
     )
+
+
+def _takes(standing: Standing, told: Estimate | None) -> str:
+    seconds = told.each.get(standing.folder) if told and standing.folder else None
+    return f"about {show_seconds(seconds)} on {told.device}" if told and seconds is not None else ""
 
 
 def _words(standing: Standing) -> str:
@@ -98,7 +109,7 @@ def write_outcome(outcome: Outcome, folder: Path) -> Path:
     """Write trials and records to *folder*; what another machine finished and recorded there stays."""
     path = folder / f"{outcome.name}.json"
     before = {result.key: result for result in read_outcome(path).results} if path.exists() else {}
-    merged = {**before, **{r.key: r for r in outcome.results if r.run or not _done(before.get(r.key))}}
+    merged = {**before, **{r.key: _together(before.get(r.key), r) for r in outcome.results}}
     for result in outcome.results:
         if result.run is not None:
             write_record(result.run, folder / "runs" / f"{result.run.id}.json")
@@ -135,6 +146,7 @@ def read_outcome(path: Path, read: Callable[[Path], RunView] = read_record) -> O
                     t["state"],
                     t["why"],
                     read(runs / f"{t['run']}.json") if t["run"] else None,
+                    t["takes"],
                 )
                 for t in value["trials"]
             ),
@@ -152,10 +164,15 @@ def read_outcomes(folder: Path) -> list[Outcome]:
     return [read_outcome(path) for path in found]
 
 
-def _done(result: Result | None) -> bool:
-    return result is not None and result.run is not None
+def _together(before: Result | None, now: Result) -> Result:
+    """What is known of a trial: another machine may know more than this one."""
+    if before is None or now.run is not None:
+        return now
+    if before.run is not None or (before.state in ("failed", "unfinished") and now.state in ("not run", "absent")):
+        return before
+    return replace(now, takes=now.takes or before.takes)
 
 
 def _trial(result: Result) -> dict[str, Any]:
     kept = {"row": result.row, "at": result.at, "seed": result.seed, "state": result.state, "why": result.why}
-    return {**kept, "run": result.run.id if result.run else None}
+    return {**kept, "takes": result.takes, "run": result.run.id if result.run else None}

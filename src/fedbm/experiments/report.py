@@ -98,15 +98,16 @@ def _line(line: Line, column: Column, numbers: Mapping[Any, int]) -> dict[str, A
     }
 
 
-def _missing(found: Sequence[Column]) -> list[tuple[str, str, int]]:
-    """(state, reason, how many runs), each reason once."""
-    reasons: dict[tuple[str, str], int] = {}
+def _missing(found: Sequence[Column]) -> list[dict[str, Any]]:
+    """Each reason once, with how many runs it keeps back, which, and what they would take."""
+    reasons: dict[tuple[str, str], list[str]] = {}
     for column in found:
         for line in column.lines:
             for result in line.missing:
-                key = (result.state, result.why)
-                reasons[key] = reasons.get(key, 0) + 1
-    return [(state, why, count) for (state, why), count in reasons.items()]
+                takes = f", {result.takes}" if result.takes else ""
+                words = f"{line.name}, {column.title}, seed {result.seed}{takes}"
+                reasons.setdefault((result.state, result.why), []).append(words)
+    return [{"state": state, "why": why, "runs": runs} for (state, why), runs in reasons.items()]
 
 
 def _pictures(outcome: Outcome, found: Sequence[Column], colours: Mapping[str, int]) -> list[Picture]:
