@@ -114,7 +114,7 @@ def say(standings: Sequence[Standing], takes: Estimate, console: Console) -> Non
     if takes.each:
         console.print(
             f"the {len(takes.each)} of them that are like runs measured on this device ({takes.device}) take about "
-            f"{show_seconds(takes.seconds)}, at {takes.overlap:.1f} seconds of rounds in one of the clock"
+            f"{show_seconds(takes.seconds)}, at {takes.overlap:.1f} seconds of rounds in a second of the clock"
         )
     if takes.unknown:
         console.print(

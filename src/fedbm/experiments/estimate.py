@@ -53,7 +53,8 @@ def rates(out: Path, records: Path, device: str) -> Rates:
 
 def estimate(standings: Sequence[Standing], out: Path, records: Path, device: str, at_once: int) -> Estimate:
     """For the runs that are neither finished nor absent. *at_once*: runs side by side, where no portion tells."""
-    measured, left = rates(out, records, device), [s for s in standings if s.state not in ("finished", "absent")]
+    measured = rates(out, records, device)
+    left = list({s.folder: s for s in standings if s.state not in ("finished", "absent")}.values())  # each run once
     overlap = speed(read_portions(out), device) or float(max(1, min(at_once, len(left))))
     each = {
         standing.folder: seconds / overlap
