@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedbm.results.compare import Group
-from fedbm.results.drawing import pixel_axes, shorten, write
+from fedbm.results.drawing import pixel_axes, shorten, text_width, write
+from fedbm.results.figures import in_lines
 from fedbm.results.sections import Panel, Picture, Section
-from fedbm.results.svg import INK, PAPER, SERIES, render, series
+from fedbm.results.svg import INK, MUTED, PAPER, SERIES, render, series
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SIDE = 430.0
+SMALL = 11.5  # letters
 MARKS = ("o", "s", "^", "D", "v", "P", "X")  # beyond the palette classes differ by shape as well
 
 
@@ -26,8 +28,8 @@ def embedding(group: Group) -> Section:
             title = f"t-SNE of test features of {row.name}, seed {run.seed}; {group.title}"
             pictures.append(Picture(scatter(run.features, title), f"{row.name}, seed {run.seed}"))
     note = (
-        "t-SNE of test images’ features: a point is an image, colour and shape are its true class. A name on a tag is "
-        "the class’s text, where the classifier is made of texts; otherwise names stand at the middle of their class. "
+        "t-SNE of test images’ features: a point is an image, colour and shape are its true class. A star is a "
+        "class’s text, where the classifier is made of texts: images should gather around it. "
         "Distances between far groups mean nothing."
     )
     why = "" if pictures else "No run here has features.json; 'fedbm features RUN' computes it."
@@ -35,44 +37,37 @@ def embedding(group: Group) -> Section:
 
 
 def scatter(features: Mapping[str, Any], title: str) -> str:
-    points, labels, names = features["points"], features["labels"], features["classes"]
-    anchors = features["anchors"]
-    many = len(names) > 2 * len(SERIES)
+    """Points and, as stars, anchors; below them which colour and shape is which class, unless there are very many."""
+    points, labels, anchors = features["points"], features["labels"], features["anchors"]
+    names = [shorten(name, 18) for name in features["classes"]]
+    named = len(names) <= 2 * len(SERIES)
+    legend = in_lines([24 + text_width(name, SMALL) for name in names], 8, SIDE) if named else []
+    height = SIDE + (legend[-1][1] + 12 if legend else 0)
 
     def draw(figure: Figure) -> None:
-        axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
+        axes = figure.add_axes((0.01, 1 - 0.99 * SIDE / height, 0.98, 0.98 * SIDE / height))
         axes.set_axis_off()
         for k in range(len(names)):
             own = [point for point, label in zip(points, labels, strict=True) if label == k]
             if own:
                 xs, ys = zip(*own, strict=True)
-                mark = MARKS[k // len(SERIES) % len(MARKS)]
-                axes.plot(xs, ys, mark, ms=4, color=series(k), mec=PAPER, mew=0.3, alpha=0.8, linestyle="none")
+                axes.plot(xs, ys, _mark(k), ms=4.5, color=series(k), mec=PAPER, mew=0.3, alpha=0.85, linestyle="none")
+        for k, (x, y) in enumerate(anchors or ()):
+            axes.plot(x, y, "*", ms=15, color=series(k), mec=INK, mew=1.0)
         axes.margins(0.06)
         axes.autoscale_view()
         sheet = pixel_axes(figure)
-        for k, name in enumerate(names):
-            own = [point for point, label in zip(points, labels, strict=True) if label == k]
-            place = anchors[k] if anchors else _middle(own) if own else None
-            if place is None:
-                continue
+        for k, place in enumerate(anchors or ()):
             x, y = axes.transData.transform(place)
-            if anchors:
-                sheet.plot(x, SIDE - y, "*", ms=13, color=series(k), mec=INK, mew=0.9)
-            if not many:
-                write(
-                    sheet,
-                    x + (9 if x < SIDE * 0.7 else -9),
-                    SIDE - y,
-                    shorten(name, 18),
-                    "left" if x < SIDE * 0.7 else "right",
-                    size=11,
-                )
+            if named:
+                right = x > 0.7 * SIDE
+                write(sheet, x - 10 if right else x + 10, height - y, names[k], "right" if right else "left", SMALL)
+        for k, (x, y) in enumerate(legend):
+            sheet.plot(x + 4, SIDE + y, _mark(k), ms=7, color=series(k))
+            write(sheet, x + 13, SIDE + y, names[k], size=SMALL, colour=MUTED)
 
-    return render(SIDE, SIDE, title, draw)
+    return render(SIDE, height, title, draw)
 
 
-def _middle(points: list[list[float]]) -> tuple[float, float]:
-    """The median in each direction: groups have stragglers."""
-    xs, ys = (sorted(values)[len(points) // 2] for values in zip(*points, strict=True))
-    return xs, ys
+def _mark(k: int) -> str:
+    return MARKS[k // len(SERIES) % len(MARKS)]

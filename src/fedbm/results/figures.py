@@ -155,7 +155,7 @@ def bars(
     left, right, step = 16 + widest(names), 16 + widest([show(total) for total in totals]), 30.0
     room, longest = width - left - right, max(totals) or 1.0
     shades = [max(0.12, 0.95 * 0.62**place) for place in range(len(parts))]
-    legend = _in_lines([34 + text_width(name) for name in parts], left, width)
+    legend = in_lines([34 + text_width(name) for name in parts], left, width)
     top = legend[-1][1] + 24
 
     def draw(figure: Figure) -> None:
@@ -196,7 +196,7 @@ def ticks(most: float, integer: bool = False) -> MaxNLocator:
     return MaxNLocator(nbins=max(2, int(most)), steps=[1, 2, 5, 10], integer=integer, min_n_ticks=1)
 
 
-def _in_lines(widths: Sequence[float], left: float, right: float) -> list[tuple[float, float]]:
+def in_lines(widths: Sequence[float], left: float, right: float) -> list[tuple[float, float]]:
     """Where things of these widths go, from *left*, line after line, when none may cross *right*."""
     x, y, places = left, 11.0, []
     for width in widths:
