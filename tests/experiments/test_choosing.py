@@ -20,6 +20,7 @@ from fedbm.results.portions import Portion, measured, own_seconds, read_portions
 from fedbm.results.reach import first_reached
 from fedbm.results.records import write_record
 from fedbm.results.runs import read_run
+from fedbm.results.sites import client_scores
 
 SEARCH = """
 [all]
@@ -126,3 +127,11 @@ def test_bytes_until_an_accuracy_is_reached(tmp_path: Path) -> None:
     assert first_reached(run, 0.5) == (2, 22.0)
     assert first_reached(run, 0.6) == (4, 44.0)
     assert first_reached(run, 0.8) is None
+
+
+def test_clients_are_scored_in_their_own_label_mix() -> None:
+    """Recall 0.8 and 0.5: three to one is 0.725, the second alone 0.5; with untested classes only, no score."""
+    assert client_scores([[3, 1, 0], [0, 4, 9], [0, 0, 2]], [[8, 2, 0], [5, 5, 0], [0, 0, 0]]) == [
+        pytest.approx(0.725),
+        0.5,
+    ]

@@ -175,37 +175,9 @@ def predict(found: argparse.Namespace, console: Console) -> None:
 
 
 def concepts(found: argparse.Namespace, console: Console) -> None:
-    from fedbm.cli.tables import similarity_table
-    from fedbm.plan import concepts_for
+    from fedbm.cli.concepts import concepts as show
 
-    if found.ship:
-        from fedbm.language.shipped import ship
-
-        for path in ship(Path(found.ship)):
-            console.print(f"wrote {path}", soft_wrap=True)
-        return
-    config = read_config(found)
-    made = concepts_for(config.language, *classes_of(config), config.train.seed)
-    console.print(similarity_table(made))
-    for sentence in made.diagnose():
-        console.print(sentence)
-    source = made.provenance
-    console.print(f"read by {source.get('encoder')} with {made.embeddings.shape[1]} prompts a class")
-    if found.save:
-        made.save(Path(found.save))
-        console.print(f"saved: {found.save}", soft_wrap=True)
-
-
-def classes_of(config: Config) -> tuple[Sequence[str], Sequence[str], str]:
-    """Classes, texts and modality: of a catalogued data set without its images, of any other by looking at it."""
-    from fedbm.data.catalog import CATALOG
-    from fedbm.data.store import concept_texts
-    from fedbm.plan import load_dataset
-
-    if entry := CATALOG.get(config.data.name):
-        return tuple(entry.classes), concept_texts(entry, config.concepts), entry.modality
-    dataset = load_dataset(config)
-    return dataset.classes, dataset.concepts, dataset.modality
+    show(found, console, read_config(found))
 
 
 def data(found: argparse.Namespace, console: Console) -> None:
