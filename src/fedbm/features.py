@@ -1,7 +1,9 @@
 """features.json: where a finished run's model puts test images, in two dimensions, with the text anchors among them.
 
-t-SNE of the features of up to MOST_IMAGES test images; FedBM's are unit vectors in the space of the texts, so each
-class's mean embedding μ_k is a point among them. Computed from model.safetensors and the data, when asked for.
+t-SNE of the features of up to MOST_IMAGES test images. FedBM's are unit vectors in the space of the texts, so each
+class's mean embedding μ_k is a point among them, once both are centred by their own mean: what all texts have in common
+tells no classes apart, but would keep the anchors in one heap far from the images. Computed from model.safetensors and
+the data, when asked for.
 """
 
 from __future__ import annotations
@@ -69,7 +71,13 @@ def features_of(
         found = torch.cat([module.features(batch).double() for batch, _ in data.batches()])
         if not isinstance(module.head, ConceptHead):
             return found.cpu().numpy(), None
-        return F.normalize(found, dim=1).cpu().numpy(), F.normalize(module.head.mean.double(), dim=1).cpu().numpy()
+        return _centred(F.normalize(found, dim=1)), _centred(module.head.mean.double())
+
+
+def _centred(points: torch.Tensor) -> NDArray[np.float64]:
+    """Directions from the mean."""
+    made: NDArray[np.float64] = F.normalize(points - points.mean(dim=0), dim=1).cpu().numpy()
+    return made
 
 
 def flatten(points: NDArray[np.float64], seed: int) -> NDArray[np.float64]:

@@ -29,7 +29,8 @@ def embedding(group: Group) -> Section:
             pictures.append(Picture(scatter(run.features, title), f"{row.name}, seed {run.seed}"))
     note = (
         "t-SNE of test images’ features: a point is an image, colour and shape are its true class. A star is a "
-        "class’s text, where the classifier is made of texts: images should gather around it. "
+        "class’s text, where the classifier is made of texts: images should gather around it "
+        "(images and texts are each centred by their mean). "
         "Distances between far groups mean nothing."
     )
     why = "" if pictures else "No run here has features.json; 'fedbm features RUN' computes it."
