@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,10 @@ def test_a_sweep_is_planned_played_and_recorded(
     page = tmp_path / "page.html"
     assert main(["report", str(tmp_path / "results"), "--to", str(page)]) == 0
     assert "2 runs not run" in page.read_text(encoding="utf-8")
+    shutil.copytree(tmp_path / "runs", tmp_path / "another machine" / "runs")
+    capsys.readouterr()
+    assert main(words(file, tmp_path / "another machine", "--plan")) == 0
+    assert "3 runs: 1 finished, 2 not run\n" in capsys.readouterr().out
 
 
 def test_a_spent_budget_ends_cleanly_and_is_gone_on_from(

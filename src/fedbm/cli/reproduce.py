@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -60,7 +61,7 @@ def engine_of(found: argparse.Namespace) -> dict[str, Any]:
 
 def play_experiments(experiments: Sequence[Experiment], found: argparse.Namespace, console: Console) -> None:
     """Say what there is and what it will take; play; keep records; say what there is now."""
-    engine, seeds = engine_of(found), count_of(found.seeds)
+    began, engine, seeds = time.monotonic(), engine_of(found), count_of(found.seeds)
     options = make_config(nest(engine)).engine
     out, budget = Path(options.out).expanduser(), seconds_of(found.budget) if found.budget else None
     check_only(experiments, found.only)
@@ -76,7 +77,7 @@ def play_experiments(experiments: Sequence[Experiment], found: argparse.Namespac
     if found.plan:
         return
     runs = {place.folder: place.trial.config for place in chosen if place.folder is not None}
-    failures = play(runs, console, budget)
+    failures = play(runs, console, None if budget is None else budget - (time.monotonic() - began))
     console.print("\nnow:")
     say([standing(place) for place in chosen], told(chosen, out, kept, device), console)
     for experiment in experiments:
