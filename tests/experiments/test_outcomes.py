@@ -13,6 +13,7 @@ from fake_runs import fake_run
 from fedbm.errors import FedBMError
 from fedbm.experiments.analysis import columns
 from fedbm.experiments.outcomes import Outcome, read_outcome, read_outcomes, write_outcome
+from fedbm.experiments.report import write_outcomes
 from fedbm.experiments.tables import HEADS, comma_separated, latex, markdown
 from fedbm.experiments.wording import verdicts
 from fedbm.results.fairness import findings
@@ -176,3 +177,17 @@ def test_verdicts_are_alike_whoever_is_ahead(tmp_path: Path) -> None:
 def scored_run(run: RunView, f1: float) -> RunView:
     assert run.summary is not None
     return replace(run, summary={**run.summary, "best": {**run.summary["best"], "f1": f1}})
+
+
+def test_the_page_says_what_the_tables_say(modules: Outcome, tmp_path: Path) -> None:
+    text = write_outcomes([modules], tmp_path / "page.html").read_text(encoding="utf-8")
+    (column, *_) = columns(modules)
+    for verdict in verdicts(column):
+        assert text.count(verdict.sentence) >= 2  # on top, and with its table
+    row = text[text.index('<span class="name">w/o CGDE</span>') :]
+    row = row[: row.index("</tr>")]
+    assert row.count('<em class="none">not run</em>') == 3
+    assert "65.0 ± 4.4" in row  # the paper's
+    assert "body.bn is not finite" in text
+    assert "Kvasir, β\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}0.05, seed 0" in text
+    assert write_outcomes([modules], tmp_path / "again.html").read_text(encoding="utf-8") == text

@@ -13,13 +13,14 @@ from pathlib import Path
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.experiments.analysis import Column, Line, columns
 from fedbm.experiments.outcomes import Outcome
-from fedbm.experiments.tables import difference, plus_minus, probability
+from fedbm.experiments.tables import difference, plus_minus
 from fedbm.experiments.wording import verdicts
 from fedbm.files import write_text
 from fedbm.results.figures import WIDE, curves
 from fedbm.results.report import colours_of
 from fedbm.results.sections import curves_of
 from fedbm.results.svg import save_svg
+from fedbm.results.wording import probability
 
 MARKED = re.compile(r"(<!-- fedbm:results (?P<names>[\w\- ]+?) -->\n).*?(<!-- /fedbm:results -->)", re.DOTALL)
 PICTURE = "docs/images/results.svg"

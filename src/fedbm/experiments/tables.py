@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from fedbm.experiments.analysis import Column, Line, columns
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.search import search
+from fedbm.experiments.wording import verdicts
 from fedbm.results.statistics import Spread
-from fedbm.results.wording import percent, points
+from fedbm.results.wording import percent, points, probability
 
 SHOWN = {"accuracy": "Accuracy", "f1": "Macro-F1"}
 MOMENTS = ("best", "last")
@@ -75,14 +76,6 @@ def test_of(line: Line) -> list[str]:
     return [points(found.mean), p, corrected, "–" if found.size is None else f"{found.size:.1f}".replace("-", "−")]
 
 
-def probability(p: float) -> str:
-    """
-    >>> probability(0.00004), probability(0.0312), probability(0.7)
-    ('< 0.001', '0.031', '0.70')
-    """
-    return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
-
-
 def markdown(outcomes: Sequence[Outcome]) -> str:
     out: list[str] = []
     for outcome in outcomes:
@@ -90,7 +83,14 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
         out += [f"- {note}" for note in outcome.notes] + [""] * bool(outcome.notes)
         found = columns(outcome)
         for column in found:
-            out += [f"**{column.title}**", "", _bar(HEADS), _bar(["---", *["---:"] * (len(HEADS) - 1)])]
+            out += [
+                f"**{column.title}**",
+                "",
+                *(f"- {verdict.sentence}" for verdict in verdicts(column)),
+                "",
+                _bar(HEADS),
+                _bar(["---", *["---:"] * (len(HEADS) - 1)]),
+            ]
             out += [_bar(_bold(column, line)) for line in column.lines]
             out += ["", *_missing(column), ""]
         out += [*_unlike(found), "", *_searched(outcome)]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedbm.experiments.analysis import Column, Line
-from fedbm.experiments.tables import probability
 from fedbm.results.statistics import Paired
-from fedbm.results.wording import NO_BREAK, mean_and_std, mean_f1, points
+from fedbm.results.wording import NO_BREAK, mean_and_std, mean_f1, points, probability
 
 LEVEL = 0.05
 

@@ -22,6 +22,14 @@ def points(value: float) -> str:
     return f"{round(100 * value, 1) + 0.0:+.1f}".replace("-", "−")
 
 
+def probability(p: float) -> str:
+    """
+    >>> probability(0.00004), probability(0.0312), probability(0.7)
+    ('< 0.001', '0.031', '0.70')
+    """
+    return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+
+
 def mean_and_std(value: Spread) -> str:
     """'91.2 ± 0.8 %', held together by no-break spaces; without ± for one seed."""
     plus_minus = f" ± {percent(value.std)}" if value.std is not None else ""
