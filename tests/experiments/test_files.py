@@ -152,3 +152,10 @@ def test_the_page_counts_right() -> None:
 
 def trials_of(name: str) -> list[Trial]:
     return trials(find_experiment(name.strip("`")), 3, {})
+
+
+def test_an_axis_of_methods_makes_rows() -> None:
+    found = parse('[axes]\nmethod = ["fedavg", "fedbm"]\nbeta = [0.1]\n', "g", "g")
+    assert [row.name for row in found.rows] == ["FedAvg", "FedBM"]
+    assert list(found.axes) == ["beta"]
+    assert [row.name for row in parse('[all]\nmethod = "scaffold"\n', "g", "g").rows] == ["SCAFFOLD"]

@@ -95,7 +95,7 @@ def _line(outcome: Outcome, name: str, at: Mapping[str, Any]) -> Line:
     number = published(outcome.paper, STANDS_FOR.get(data, data), beta, name) if outcome.paper else None
     return Line(
         name=name,
-        row=Row(name or outcome.title, runs[0].method, runs) if runs else None,
+        row=Row(name, runs[0].method, runs) if runs else None,
         missing=tuple(result for result in results if result.run is None),
         published=number,
         comparable=data not in STANDS_FOR,

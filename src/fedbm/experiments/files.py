@@ -89,7 +89,7 @@ def parse(text: str, name: str, where: str) -> Experiment:
     for key in values:
         if key not in KEYS:
             raise FedBMError(f'{where} has no place for "{key}"{did_you_mean(key, KEYS)}; there are {listed(KEYS)}')
-    shared, axes = _table(values, "all", where), _table(values, "axes", where)
+    shared, axes = _table(values, "all", where), dict(_table(values, "axes", where))
     for axis, choices in axes.items():
         if not isinstance(choices, list) or not choices:
             raise FedBMError(f"{where}: the axis {axis} must be a list of values, such as {axis} = [1, 2]")
@@ -104,7 +104,7 @@ def parse(text: str, name: str, where: str) -> Experiment:
     experiment = Experiment(
         name=name,
         title=_text(values, "title", where) or name,
-        rows=_rows(values, where),
+        rows=_rows(values, axes.pop("method", []), where),
         shared=shared,
         axes={axis: tuple(choices) for axis, choices in axes.items()},
         shows=_text(values, "shows", where),
@@ -119,9 +119,10 @@ def parse(text: str, name: str, where: str) -> Experiment:
     return experiment
 
 
-def _rows(values: Mapping[str, Any], where: str) -> tuple[RowPlan, ...]:
-    """Rows by name; methods = [...] is short for a row each. With neither, one row: what [all] and axes say."""
-    rows = [RowPlan(NAMES.get(method, method), {"method": method}) for method in _texts(values, "methods", where)]
+def _rows(values: Mapping[str, Any], axis: Sequence[Any], where: str) -> tuple[RowPlan, ...]:
+    """Rows by name; methods = [...], or an axis of methods, is short for a row each. With none, one row: the method."""
+    methods = [*_texts(values, "methods", where), *map(str, axis)]
+    rows = [RowPlan(NAMES.get(method, method), {"method": method}) for method in methods]
     given = values.get("rows", [])
     if not isinstance(given, list) or not all(isinstance(row, dict) for row in given):
         raise FedBMError(f"{where}: rows are written as [[rows]], each with a name and its settings")
@@ -139,7 +140,7 @@ def _rows(values: Mapping[str, Any], where: str) -> tuple[RowPlan, ...]:
     names = [row_plan.name for row_plan in rows]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise FedBMError(f'{where} has two rows called "{twice}"; give each a name of its own')
-    return tuple(rows) or (RowPlan("", {}),)
+    return tuple(rows) or (RowPlan(NAMES.get(_method(values), _method(values)), {}),)
 
 
 def _method(values: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from fedbm.files import write_text
 from fedbm.results.along import Course, along
 from fedbm.results.figures import NARROW, WIDE
 from fedbm.results.report import colours_of, environment, group_view, provenance
-from fedbm.results.sections import Picture
+from fedbm.results.sections import Picture, training
 from fedbm.results.svg import SERIES
 from fedbm.results.tables import METRICS
 from fedbm.version import __version__
@@ -54,8 +54,7 @@ def _view(outcome: Outcome, found: Sequence[Column], ident: str, colours: Mappin
         "id": ident,
         "outcome": outcome,
         "columns": [
-            _column(column, f"{ident}c{n}", colours, numbers, detailed=not outcome.figure)
-            for n, column in enumerate(found, 1)
+            _column(column, f"{ident}c{n}", colours, numbers, _detail(outcome)) for n, column in enumerate(found, 1)
         ],
         "unlike": [(number, one) for one, number in numbers.items()],
         "missing": _missing(found),
@@ -67,17 +66,26 @@ def _view(outcome: Outcome, found: Sequence[Column], ident: str, colours: Mappin
 
 
 def _column(
-    column: Column, ident: str, colours: Mapping[str, int], numbers: Mapping[Any, int], detailed: bool
+    column: Column, ident: str, colours: Mapping[str, int], numbers: Mapping[Any, int], detail: str
 ) -> dict[str, Any]:
+    group = column.group
     return {
         "id": ident,
         "title": column.title,
         "verdicts": verdicts(column) if column.lead else [],
         "lines": [_line(line, column, numbers) for line in column.lines],
         "lead": column.lead,
-        "colours": {row.name: colours[row.name] % len(SERIES) for row in column.group.rows},
-        "group": group_view(column.group, f"{ident}g", colours) if column.lead and detailed else None,
+        "colours": {row.name: colours[row.name] % len(SERIES) for row in group.rows},
+        "group": group_view(group, f"{ident}g", colours) if column.lead and detail == "all" else None,
+        "training": training(group, colours) if column.lead and detail == "curves" else None,
     }
+
+
+def _detail(outcome: Outcome) -> str:
+    """How much is drawn of a cell: of a comparison all, of an ablation its curves, along an axis or of a search none."""
+    if outcome.figure or outcome.search:
+        return "none"
+    return "all" if outcome.paper in ("", "comparison") else "curves"
 
 
 def _line(line: Line, column: Column, numbers: Mapping[Any, int]) -> dict[str, Any]:
