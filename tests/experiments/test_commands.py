@@ -55,11 +55,11 @@ def test_a_sweep_is_planned_played_and_recorded(
     assert main(words(file, tmp_path, "--plan")) == 0
     said = capsys.readouterr().out
     assert "3 runs: 3 not run\n" in said
-    assert "3 runs are like none measured on this device (cpu) so far: a first portion" in said
+    assert "of 3 nothing alike was measured on this device (cpu) so far: a first portion" in said
     assert not (tmp_path / "runs").exists()
     assert main(words(file, tmp_path, "--only", "FedAvg")) == 0
     said = capsys.readouterr().out
-    assert "1 runs: 1 finished\n" in said
+    assert "1 run: 1 finished\n" in said
     outcome = read_outcome(tmp_path / "results" / "grid.json")
     assert [(r.row, r.at["temperature"], r.state) for r in outcome.results] == [
         ("FedAvg", 7.5, "finished"),
@@ -85,7 +85,7 @@ def test_a_spent_budget_ends_cleanly_and_is_gone_on_from(
     assert main(words(file, tmp_path, "--only", "FedAvg", "--budget", "1s")) == 0
     said = capsys.readouterr().out
     assert "the budget is spent; the same command goes on from the last checkpoints" in said
-    assert "1 runs: 1 unfinished" in said or "1 runs: 1 not run" in said
+    assert "1 run: 1 unfinished" in said or "1 run: 1 not run" in said
     assert not list((tmp_path / "runs").rglob(".*.part"))
     outcome = read_outcome(tmp_path / "results" / "grid.json")
     assert {r.state for r in outcome.results} <= {"unfinished", "not run"}
@@ -104,8 +104,8 @@ def test_a_run_that_fails_says_so_until_it_goes_on(
         assert main(words(file, tmp_path)) == 2
     seen = capsys.readouterr()
     assert one_sentence(seen.err).endswith("the disk is full")
-    assert "1 runs: 1 failed" in seen.out
-    assert "failed: seed 0: the disk is full" in seen.out
+    assert "1 run: 1 failed" in seen.out
+    assert "failed: FedAvg, seed 0: the disk is full" in seen.out
     (result,) = read_outcome(tmp_path / "results" / "grid.json").results
     assert (result.state, result.why) == ("failed", "the disk is full")
     assert main(words(file, tmp_path)) == 0

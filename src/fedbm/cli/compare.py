@@ -86,33 +86,33 @@ def play_all(configs: Sequence[Config], console: Console) -> tuple[list[Path], l
     done = sum((folder / "summary.json").exists() for folder in runs)
     if done:
         console.print(f"{done} of {len(runs)} runs are finished already")
-    failures = play(runs, console)
+    failures = play({folder: (title_of(config), config) for folder, config in runs.items()}, console)
     return [folder for folder in runs if (folder / "config.toml").exists()], failures
 
 
-def play(runs: Mapping[Path, Config], console: Console, budget: float | None = None) -> list[str]:
-    """Play what is left of these runs, side by side on what is there, for *budget* seconds at most.
+def play(runs: Mapping[Path, tuple[str, Config]], console: Console, budget: float | None = None) -> list[str]:
+    """Play what is left of these titled runs, side by side on what is there, for *budget* seconds at most.
 
     One that fails does not stop the others: its folder says why, and so does what is returned, a sentence each.
     """
-    left = {folder: config for folder, config in runs.items() if not (folder / "summary.json").exists()}
+    left = [folder for folder in runs if not (folder / "summary.json").exists()]
     if not left:
         return []
-    folders, configs = list(left), list(left.values())
+    titles, configs = zip(*(runs[folder] for folder in left), strict=True)
     failures: list[str] = []
     with ExitStack() as stack:
         bars = stack.enter_context(live_bars(console)) if console.is_terminal else None
-        shows = [show_of(config, console, bars) for config in configs]
+        shows = [show_of(*runs[folder], console, bars) for folder in left]
         device = find_device(configs[0].engine.device)
         # a generator: closed, it stops its runs
         events: Any = run_all(configs, processes=cores()) if device.type == "cpu" else one_by_one(configs)
         stack.enter_context(closing(events))
-        spent = stack.enter_context(measured(folders[0].parent, device_name(device)))
+        spent = stack.enter_context(measured(left[0].parent, device_name(device)))
         for number, news in events:
-            folder = folders[number]
+            folder = left[number]
             if isinstance(news, str):
                 keep_failure(folder, news)
-                failures.append(f"{title_of(configs[number])}: {news}")
+                failures.append(f"{titles[number]}: {news}")
                 console.print(f"failed: {failures[-1]}", soft_wrap=True)
             else:
                 if news.record is not None:
@@ -143,6 +143,6 @@ def title_of(config: Config) -> str:
     return f"{config.method.name}, β {config.data.beta:g}, seed {config.train.seed}"
 
 
-def show_of(config: Config, console: Console, bars: Any) -> Show:
-    title, rounds = title_of(config), config.train.rounds
+def show_of(title: str, config: Config, console: Console, bars: Any) -> Show:
+    rounds = config.train.rounds
     return Lines(console, title, rounds) if bars is None else Bar(bars, title, rounds)

@@ -7,6 +7,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,26 +66,34 @@ def play_experiments(experiments: Sequence[Experiment], found: argparse.Namespac
     options = make_config(nest(engine)).engine
     out, budget = Path(options.out).expanduser(), seconds_of(found.budget) if found.budget else None
     check_only(experiments, found.only)
+    device = find_device(options.device)
     with decoding(console) as progress:
-        places = {e.name: [locate(trial, progress) for trial in trials(e, seeds, engine)] for e in experiments}
+        places = {
+            e.name: [locate(trial, progress) for trial in trials(checkpointed(e, device.type), seeds, engine)]
+            for e in experiments
+        }
     wanted = {(t.experiment, t.words) for e in experiments for t in trials(e, seeds, engine, found.only)}
     chosen = [p for some in places.values() for p in some if (p.trial.experiment, p.trial.words) in wanted]
     if not chosen:
         raise FedBMError(f"no run of {', '.join(places)} fits --only {' --only '.join(found.only)}")
-    device = device_name(find_device(options.device))
-    kept = Path(found.records)
-    say([standing(place) for place in chosen], told(chosen, out, kept, device), console)
+    kept, called = Path(found.records), device_name(device)
+    say([standing(place) for place in chosen], told(chosen, out, kept, called), console)
     if found.plan:
         return
-    runs = {place.folder: place.trial.config for place in chosen if place.folder is not None}
+    runs = {p.folder: (p.trial.words, p.config) for p in chosen if p.folder is not None and p.config is not None}
     failures = play(runs, console, None if budget is None else budget - (time.monotonic() - began))
     console.print("\nnow:")
-    say([standing(place) for place in chosen], told(chosen, out, kept, device), console)
+    say([standing(place) for place in chosen], told(chosen, out, kept, called), console)
     for experiment in experiments:
         some = places[experiment.name]
-        keep(experiment, some, told(some, out, kept, device), kept, console)
+        keep(experiment, some, told(some, out, kept, called), kept, console)
     if failures:
         raise FedBMError(f"{len(failures)} of {len(runs)} runs failed; the first is {failures[0]}")
+
+
+def checkpointed(experiment: Experiment, device: str) -> Experiment:
+    """Unless somebody says otherwise a GPU, whose rounds take a second, does not wait for the disk in each of them."""
+    return replace(experiment, shared={"checkpoint_every": 5 if device == "cuda" else 1, **experiment.shared})
 
 
 def told(places: Sequence[Place], out: Path, records: Path, device: str) -> Estimate:
@@ -111,15 +120,16 @@ def say(standings: Sequence[Standing], takes: Estimate, console: Console) -> Non
     """How many runs there are in which state, what the rest takes, and what cannot run, with the reason."""
     states = Counter(s.state for s in {s.folder or s.trial.words: s for s in standings}.values())
     order = ("finished", "unfinished", "failed", "not run", "absent")
-    console.print(f"{sum(states.values())} runs: " + ", ".join(f"{states[s]} {s}" for s in order if states[s]))
+    count = sum(states.values())
+    console.print(f"{count} run{'s' * (count != 1)}: " + ", ".join(f"{states[s]} {s}" for s in order if states[s]))
     if takes.each:
         console.print(
-            f"the {len(takes.each)} of them that are like runs measured on this device ({takes.device}) take about "
+            f"{len(takes.each)} of them, like runs measured on this device ({takes.device}), take about "
             f"{show_seconds(takes.seconds)}, at {takes.overlap:.1f} seconds of rounds in a second of the clock"
         )
     if takes.unknown:
         console.print(
-            f"{takes.unknown} runs are like none measured on this device ({takes.device}) so far: "
+            f"of {takes.unknown} nothing alike was measured on this device ({takes.device}) so far: "
             "a first portion, such as --budget 2m, tells"
         )
     for (state, why), some in _by_reason(standings).items():

@@ -82,7 +82,7 @@ def _column(
 
 
 def _detail(outcome: Outcome) -> str:
-    """How much is drawn of a cell: of a comparison all, of an ablation its curves, along an axis or of a search none."""
+    """How much is drawn of a cell: of a comparison all, of an ablation its curves, of a figure or a search nothing."""
     if outcome.figure or outcome.search:
         return "none"
     return "all" if outcome.paper in ("", "comparison") else "curves"
