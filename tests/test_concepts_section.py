@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import fedbm.plan
+from fedbm.cli import main
 from fedbm.cli.arguments import make_parser
 from fedbm.cli.main import read_config
 from fedbm.config import make_config, nest, read_toml, to_toml
@@ -84,3 +85,23 @@ def test_words_outside_of_the_section_are_shown_where_to_go(tmp_path) -> None:
     (tmp_path / "run.toml").write_text("concepts = 'x'")
     with pytest.raises(FedBMError, match=r"must stand in a section: write \[concepts\]"):
         read_toml(tmp_path / "run.toml")
+
+
+def test_fedbm_concepts_reads_the_words_of_its_file(tmp_path, monkeypatch, capsys) -> None:
+    seen: list[tuple[str, ...]] = []
+
+    def embed(options, classes, texts, modality, seed) -> ConceptDistribution:
+        seen.append(tuple(texts))
+        rng = torch.Generator().manual_seed(0)
+        return ConceptDistribution.fit(classes, texts, torch.randn(len(classes), 4, 8, generator=rng), {})
+
+    monkeypatch.setattr("fedbm.cli.concepts.concepts_for", embed)
+    path = tmp_path / "run.toml"
+    path.write_text('[data]\nname = "digits"\n[concepts]\n"0" = "a ring"\n', encoding="utf-8")
+    assert main(["concepts", str(path)]) == 0
+    assert main(["concepts", "--data", "digits"]) == 0
+    assert (seen[0][0], seen[1][0]) == ("a ring", "the number zero (0)")
+    assert seen[0][1:] == seen[1][1:]
+    path.write_text('[data]\nname = "digits"\n[concepts]\nnil = "a ring"\n', encoding="utf-8")
+    assert main(["concepts", str(path)]) == 2
+    assert 'concepts name the class "nil", which digits does not have' in capsys.readouterr().err

@@ -212,6 +212,7 @@ class EngineOptions:
     device: str = option("auto", "cpu, cuda, cuda:N, or auto: cuda where there is one")
     out: str = option("runs", "folder that holds one folder per run")
     cache: str = option("", "folder of prepared data sets; unset: $FEDBM_HOME or ~/.cache/fedbm")
+    data_folder: str = option("", "folder where catalogued data sets are looked for; unset: downloads in the cache")
     threads: int = option(
         0, "CPU threads of this run, shared out among its processes; 0: as the machine is set up", least=0, most=1024
     )

@@ -114,6 +114,7 @@ def load_dataset(config: Config, progress: Callable[[int, int], None] | None = N
         bad_files=options.bad_files,
         concepts=config.concepts,
         cache=Path(config.engine.cache).expanduser() if config.engine.cache else None,
+        folder=Path(config.engine.data_folder).expanduser() if config.engine.data_folder else None,
         progress=progress,
     )
 

@@ -16,7 +16,7 @@ import os
 import queue
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,10 +39,11 @@ class Worker:
     runs: set[int] = field(default_factory=set)
 
 
-def run_all(configs: Sequence[Config], processes: int | None = None) -> Iterator[tuple[int, Event | str]]:
+def run_all(configs: Sequence[Config], processes: int | None = None) -> Generator[tuple[int, Event | str], None, None]:
     """Events of all runs as they come, by the run's number; for one that failed, the sentence that says why.
 
-    *processes*: how many on a CPU; as many as there are cores unless given. Runs are begun in the order given.
+    *processes*: how many on a CPU; as many as there are cores unless given. Runs are begun in the order given. Closed,
+    it ends them; they can be resumed.
     """
     context = multiprocessing.get_context("spawn")
     events: Any = context.Queue()

@@ -47,6 +47,9 @@ from fedbm.results.runs import RunView, read_run
 from fedbm.results.svg import save_svg
 
 
+DRAWN = (5, 10, 20, 50, 100, 200, 500)  # rounds after which generated images are drawn, beside those of the last
+
+
 def simulate(
     data: str | Path | Dataset = "digits",
     partition: Partition | None = None,
@@ -148,7 +151,10 @@ def _turns(plan: Plan, device: torch.device) -> Generator[Event | None, None, No
             return
         federation = assemble(plan, folder, device)
         with closing(federation.cohort):
-            yield from federation.rounds()
+            for event in federation.rounds():
+                if event is not None and event.record is not None and event.round in DRAWN:
+                    draw_generated(federation, folder.path / "generated" / f"{event.round}.png")
+                yield event
         finish(plan, federation)
 
 
@@ -281,11 +287,7 @@ def conclude(federation: Federation, about: Mapping[str, Any]) -> None:
             "confusion": {"best": progress.best["confusion"], "last": progress.last["confusion"]},
         },
     )
-    if (state := federation.common_state(federation.states.without_optimizers())) is not None:
-        load_state(federation.model, state)
-        gallery = method.gallery(federation.model, task, COLUMNS)
-        if gallery is not None:
-            save_gallery(folder / "generated.png", gallery)
+    draw_generated(federation, folder / "generated.png")
     save_tensors(
         folder / "model.safetensors",
         load_best(folder, progress.best_round),
@@ -320,6 +322,16 @@ def conclude(federation: Federation, about: Mapping[str, Any]) -> None:
     }
     best_path(folder, progress.best_round).unlink(missing_ok=True)  # it is model.safetensors now
     write_json(folder / "summary.json", finite(summary))
+
+
+def draw_generated(federation: Federation, path: Path) -> None:
+    """What the generator makes of every class now, where the method has one."""
+    state = federation.common_state(federation.states.without_optimizers())
+    if state is not None:
+        load_state(federation.model, state)
+        gallery = federation.method.gallery(federation.model, federation.task, COLUMNS)
+        if gallery is not None:
+            save_gallery(path, gallery)
 
 
 def save_gallery(path: Path, images: torch.Tensor) -> None:

@@ -73,14 +73,35 @@ def test_images_that_are_enlarged_are_said_to_be(tmp_path) -> None:
     assert not any("enlarged" in note for note in load(tmp_path / "game.npz", size=16, cache=tmp_path / "cache").notes)
 
 
+def test_a_small_chars74k_is_known_by_its_name_and_drawn_by_writer(tmp_path) -> None:
+    """55 writers, each class once: 50 take part; another name or other classes make it anyone's arrays."""
+    classes = np.array([*"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"])
+    held = {
+        "images": np.zeros((55 * 62, 16, 16), dtype=np.uint8),
+        "labels": np.tile(np.arange(62), 55),
+        "writer": np.repeat(np.arange(55), 62),
+        "classes": classes,
+    }
+    np.savez(tmp_path / "chars74k_hnd_16.npz", **held)
+    data = load("chars74k", folder=tmp_path, cache=tmp_path / "cache")
+    assert (data.name, data.hflip, data.counts().tolist()) == ("chars74k", False, [[35] * 62, [5] * 62, [10] * 62])
+    other = load("chars74k", folder=tmp_path, cache=tmp_path / "cache", split_seed=1)
+    assert set(other.columns["writer"]) != set(data.columns["writer"])
+    np.savez(tmp_path / "letters.npz", **held)
+    assert load(tmp_path / "letters.npz", cache=tmp_path / "cache").name == "letters"
+
+
 def test_chars74k_goes_by_writer(tmp_path) -> None:
+    """As FEMNIST in the paper: 50 writers, 35 train, 5 validate, 10 test; flips and concepts are FEMNIST's."""
     path = SHARED / "chars74k_hnd_28.npz"
     if not path.exists():
         pytest.skip("needs ../shared/data/chars74k_hnd_28.npz")
-    data = load(path, cache=tmp_path)
-    assert (data.name, data.shape, len(data.classes)) == ("chars74k_hnd_28", (1, 28, 28), 62)
-    assert len(np.unique(data.columns["writer"])) == 55
+    data = load("chars74k", folder=path.parent, cache=tmp_path)
+    assert (data.name, data.shape, len(data.classes)) == ("chars74k", (1, 28, 28), 62)
     writers = [set(data.columns["writer"][data.split == side]) for side in range(3)]
-    assert [len(side) for side in writers] == [38, 6, 11]
-    assert data.counts().tolist() == [[38] * 62, [6] * 62, [11] * 62]
-    assert data.recommends == {}  # what FEMNIST's own files recommend
+    assert [len(side) for side in writers] == [35, 5, 10]
+    assert not set.intersection(*writers)
+    assert data.counts().tolist() == [[35] * 62, [5] * 62, [10] * 62]
+    assert data.recommends["partition_column"] == "writer"
+    assert (data.hflip, data.vflip) == (False, False)
+    assert data.notes == ("50 of the 55 writers, drawn with seed 0: 35 train, 5 validate, 10 test",)

@@ -260,6 +260,9 @@ def test_what_is_here_is_found_by_name_and_size(tmp_path: Path) -> None:
         r"--size 128', or give .*bloodmnist_64.npz as --data to have it enlarged$",
     ):
         downloaded("bloodmnist", tmp_path, 100)
+    for name in ("kvasir_v1_128.npz", "kvasir_v1_notes.txt", "kvasirx_128.npz"):
+        (tmp_path / name).touch()
+    assert downloaded("kvasir", tmp_path) == tmp_path / "kvasir_v1_128.npz"
     (tmp_path / "pbc.zip").touch()
     assert downloaded("pbc", tmp_path) == tmp_path / "pbc.zip"
     (tmp_path / "pbc").mkdir()

@@ -103,3 +103,12 @@ def test_what_the_engine_says_is_shown_and_recorded_once(tiny: dict[str, Any], t
     assert [(event.round, event.note) for event in events if event.note] == [(1, "going on with fewer slots")]
     records = [event.record["notes"] for event in events if event.record is not None]
     assert records == [["going on with fewer slots"], [], [], []]
+
+
+def test_generated_images_are_drawn_on_the_way(tiny_fedbm: dict[str, Any], tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(simulation, "DRAWN", (1, 2, 4))
+    plan = plan_of(tiny_fedbm, tmp_path)
+    play_alone(plan)
+    drawn = simulation.run_path(plan) / "generated"
+    assert sorted(path.name for path in drawn.iterdir()) == ["2.png", "4.png"], "there is no generator after round 1"
+    assert (drawn / "4.png").read_bytes() == (drawn.parent / "generated.png").read_bytes()

@@ -44,7 +44,7 @@ def test_markdown_table_worked_by_hand(tmp_path: Path) -> None:
         "| **50.0 ± 0.0** | **50.0 ± 0.0** |",
         "| FedBM | 1 | **50.0** | **90.0** | – | **50.0** | **50.0** | **50.0** | **50.0** |",
         "",
-        "Unfinished: FedBM, seed 1, 1 of 2 rounds.",
+        "No result: FedBM, seed 1, unfinished, 1 of 2 rounds.",
     ]
 
 

@@ -168,7 +168,7 @@ def test_an_unfinished_run_is_named_and_counted_nowhere(tmp_path: Path) -> None:
     runs.append(fake_run(tmp_path / "runs", seed=2, rounds=6, done=4))
     page = page_of(runs, tmp_path)
     assert page.rows == counted
-    assert "FedBM, seed 2, 4 of 6 rounds" in page.said()
+    assert "FedBM, seed 2, unfinished, 4 of 6 rounds" in page.said()
     assert "FedBM, seed 2, unfinished" in page.said()
     assert "unfinished, 4 of 6 rounds" in page.said()
 

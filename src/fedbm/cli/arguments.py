@@ -8,41 +8,19 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from fedbm.cli import federation_arguments
+from fedbm.cli.examples import (
+    COMPARE_EXAMPLES,
+    DATA_EXAMPLES,
+    GET_EXAMPLES,
+    REPRODUCE_EXAMPLES,
+    RUN_EXAMPLES,
+    SWEEP_EXAMPLES,
+)
 from fedbm.config import Key, keys
 from fedbm.data.catalog import CATALOG
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.options import DEALING
 from fedbm.version import __version__
-
-RUN_EXAMPLES = """examples:
-  fedbm run --data digits --method fedbm --clients 10 --beta 0.05 --rounds 50 --seed 0
-  fedbm run --data ~/scans --size 64 --method fedavg          any folder of class/*.jpg
-  fedbm run experiment.toml --seed 1                          flags win over the file
-The same command again resumes an interrupted run, or shows a finished one.
-"""
-
-
-COMPARE_EXAMPLES = """examples:
-  fedbm compare --data digits --methods fedavg,scaffold,fedbm --betas 0.05,0.1 --seeds 3
-  fedbm compare experiment.toml --methods all
-Runs that are finished are not computed again; the same command goes on after an interruption.
-"""
-
-
-DATA_EXAMPLES = """examples:
-  fedbm data list                                   the catalogue: what there is, and how to have it
-  fedbm data get bloodmnist --size 64               fetch a public file, or be told what to do by hand
-  fedbm data inspect ~/scans --size 64              counts, a sheet of samples, duplicates, warnings
-  fedbm data partition ~/scans --clients 5 --beta 0.3 --picture who-holds-what.svg
-'fedbm data PATH' is short for 'fedbm data partition PATH', 'fedbm data' for 'fedbm data list'.
-"""
-
-GET_EXAMPLES = """examples:
-  fedbm data get bloodmnist                         128 pixels, the data set's own size
-  fedbm data get dermamnist --size 64 --accept-licence
-  fedbm data get kvasir                             says what to download, from where, and where to put it
-A download that was cut goes on where it ended. What is in the default folder is found by name: --data bloodmnist.
-"""
 
 DATA_TASKS = ("list", "get", "prepare", "inspect", "partition")
 
@@ -98,17 +76,49 @@ def make_parser() -> Parser:
     compare.add_argument("--to", default="report.html", help="the page to write (default report.html)")
     add_keys(compare, [key.flag for key in keys() if key.flag not in ("method", "seed")])
 
+    reproduce = command(
+        "reproduce",
+        "repeat tables and figures of the paper, a portion of time after the other",
+        epilog=REPRODUCE_EXAMPLES,
+    )
+    reproduce.add_argument("names", nargs="*", metavar="NAME", help="experiments, or all (default: list them)")
+    sweep = command("sweep", "run a grid of your own the same way, and choose on validation", epilog=SWEEP_EXAMPLES)
+    sweep.add_argument("file", help="a TOML file with [all], [axes], [[rows]] and [search]")
+    for each in (reproduce, sweep):
+        add_portions(each)
+
+    records = command("records", "write small records of an experiment's runs, which a report can be made from")
+    records.add_argument("names", nargs="*", metavar="NAME", help="experiments (default: all that have a finished run)")
+    records.add_argument("--data", dest="folder", metavar="DIR", help="folder where data sets are found by name")
+    records.add_argument("--seeds", default="3", help="how many seeds, 0 and up (default 3)")
+    records.add_argument("--to", default="results", metavar="DIR", help="where records go (default results)")
+    add_keys(records, ["out", "cache"])
+
     listing = command("list", "list the runs in a folder")
     add_keys(listing, ["out"])
     show = command("show", "show one run: settings, result, and where its files are")
     show.add_argument("run", help="its folder, its id, or a part of the id")
     add_keys(show, ["out"])
 
-    report = command("report", "draw one offline HTML page from runs")
-    report.add_argument("runs", nargs="*", help="folders, ids or parts of ids (default: all runs in --out)")
-    report.add_argument("--to", default="report.html", help="the page to write (default report.html)")
+    report = command("report", "draw one offline HTML page from runs, or from the records of experiments")
+    report.add_argument(
+        "runs", nargs="*", help="runs: folders, ids or parts of ids (default: all in --out); or a folder of records"
+    )
+    report.add_argument(
+        "--to", default="report.html", help="the page to write (default report.html); of records also .md, .tex or .csv"
+    )
     report.add_argument("--markdown", action="store_true", help="print the table as Markdown instead")
+    report.add_argument("--readme", metavar="FILE", help="of records: put their picture and table into this page")
     add_keys(report, ["out"])
+
+    features = command("features", "show where finished runs' models put test images: t-SNE, with the text anchors")
+    features.add_argument("runs", nargs="+", help="folders, ids or parts of ids")
+    add_keys(features, ["out", "cache", "device", "data_folder"])
+
+    export = command("export", "write runs' curves for other programs to show")
+    export.add_argument("runs", nargs="*", help="folders, ids or parts of ids (default: all runs in --out)")
+    export.add_argument("--tensorboard", required=True, metavar="DIR", help="folder for TensorBoard's event files")
+    add_keys(export, ["out"])
 
     predict = command("predict", "classify image files with a finished run's model")
     predict.add_argument("run", help="its folder, its id, or a part of the id")
@@ -116,6 +126,7 @@ def make_parser() -> Parser:
     add_keys(predict, ["out", "device"])
 
     concepts = command("concepts", "show how a language model sees a data set's classes, or save it")
+    concepts.add_argument("file", nargs="?", help="a configuration file, whose [concepts] say what classes are called")
     concepts.add_argument("--save", help="write the distributions to this file (.safetensors)")
     add_keys(concepts, ["data", *names("language"), "seed", "cache"])
     concepts.add_argument("--ship", metavar="FOLDER", help="rebuild the package's own embeddings from MiniLM's folder")
@@ -146,6 +157,19 @@ def add_command(commands: Any, name: str, help_: str, **more: Any) -> Parser:
     )
     made.set_defaults(parser=made)
     return made
+
+
+def add_portions(command: Parser) -> None:
+    """What reproduce and sweep have in common: which runs, where the data are, for how long."""
+    command.add_argument("--data", dest="folder", metavar="DIR", help="folder where data sets are found by name")
+    command.add_argument("--seeds", default="3", help="how many seeds, 0 and up (default 3)")
+    command.add_argument("--budget", metavar="TIME", help="stop after this time, such as 25m or 1h30m")
+    command.add_argument(
+        "--only", action="append", default=[], metavar="WHAT", help="rows by name, or axis=value,…; may be repeated"
+    )
+    command.add_argument("--records", default="results", metavar="DIR", help="where records go (default results)")
+    command.add_argument("--plan", action="store_true", help="say what there is and what it would take; run nothing")
+    add_keys(command, names("engine", without=["data_folder"]))
 
 
 def add_data_tasks(tasks: Any) -> None:

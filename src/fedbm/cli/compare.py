@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,12 @@ from fedbm.cli.arguments import given_keys
 from fedbm.cli.live import Bar, Lines, Show, decoding, live_bars
 from fedbm.cli.tables import comparison_tables
 from fedbm.config import Config, find_method, keys, make_config, nest, read_toml
+from fedbm.engine.device import find_device
 from fedbm.errors import FedBMError, listed
 from fedbm.methods import METHODS
 from fedbm.plan import make_plan
+from fedbm.results.failure import clear_failure, keep_failure
+from fedbm.results.portions import device_name, measured
 from fedbm.results.report import write_report
 from fedbm.side_by_side import run_all
 from fedbm.simulate import run_path
@@ -75,32 +78,53 @@ def check_owned(given: dict[str, Any], methods: Sequence[str]) -> None:
 
 
 def play_all(configs: Sequence[Config], console: Console) -> tuple[list[Path], list[str]]:
-    """Play every run to its end, side by side on what is there.
-
-    One that fails does not stop the others. The folders of all that were begun, and what failed, a sentence each.
-    """
+    """Play every run to its end. The folders of all that were begun, and what failed, a sentence each."""
     with decoding(console) as progress:
         runs = {run_path(make_plan(config, progress=progress)): config for config in configs}  # twice named, still one
-    left = [config for folder, config in runs.items() if not (folder / "summary.json").exists()]
-    if len(left) < len(runs):
-        console.print(f"{len(runs) - len(left)} of {len(runs)} runs are finished already")
+    done = sum((folder / "summary.json").exists() for folder in runs)
+    if done:
+        console.print(f"{done} of {len(runs)} runs are finished already")
+    failures = play({folder: (title_of(config), config) for folder, config in runs.items()}, console)
+    return [folder for folder in runs if (folder / "config.toml").exists()], failures
+
+
+def play(runs: Mapping[Path, tuple[str, Config]], console: Console, budget: float | None = None) -> list[str]:
+    """Play what is left of these titled runs, side by side on what is there, for *budget* seconds at most.
+
+    One that fails does not stop the others: its folder says why, and so does what is returned, a sentence each.
+    """
+    left = [folder for folder in runs if not (folder / "summary.json").exists()]
+    if not left:
+        return []
+    titles, configs = zip(*(runs[folder] for folder in left), strict=True)
+    failures: list[str] = []
     with ExitStack() as stack:
         bars = stack.enter_context(live_bars(console)) if console.is_terminal else None
-        shows = [show_of(config, console, bars) for config in left]
-        failures = []
-        for number, news in run_all(left):
+        shows = [show_of(*runs[folder], console, bars) for folder in left]
+        device = find_device(configs[0].engine.device)
+        events = stack.enter_context(closing(run_all(configs)))  # closed, it ends its runs
+        spent = stack.enter_context(measured(left[0].parent, device_name(device)))
+        for number, news in events:
+            folder = left[number]
             if isinstance(news, str):
-                failures.append(f"{title_of(left[number])}: {news}")
+                keep_failure(folder, news)
+                failures.append(f"{titles[number]}: {news}")
                 console.print(f"failed: {failures[-1]}", soft_wrap=True)
             else:
+                if news.record is not None:
+                    clear_failure(folder)
+                    spent.played(folder.name, news.record["seconds"]["total"])
                 shows[number](news)
-    return [folder for folder in runs if (folder / "config.toml").exists()], failures
+            if budget is not None and spent.so_far() > budget:
+                console.print("the budget is spent; the same command goes on from the last checkpoints")
+                break
+    return failures
 
 
 def title_of(config: Config) -> str:
     return f"{config.method.name}, β {config.data.beta:g}, seed {config.train.seed}"
 
 
-def show_of(config: Config, console: Console, bars: Any) -> Show:
-    title, rounds = title_of(config), config.train.rounds
+def show_of(title: str, config: Config, console: Console, bars: Any) -> Show:
+    rounds = config.train.rounds
     return Lines(console, title, rounds) if bars is None else Bar(bars, title, rounds)

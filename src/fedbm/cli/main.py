@@ -29,7 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("fedbm:", " ".join(str(error).splitlines()), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        resumes = words[:1] in (["run"], ["compare"], ["demo"]) or words[:2] == ["federation", "up"]
+        resumes = words[:1] in (["run"], ["compare"], ["demo"], ["reproduce"], ["sweep"])
+        resumes |= words[:2] == ["federation", "up"]
         more = "; the same command goes on from the last whole round" if resumes else ""
         print(f"fedbm: interrupted{more}", file=sys.stderr)
         return 130
@@ -126,24 +127,37 @@ def show(found: argparse.Namespace, console: Console) -> None:
     if seen.finished:
         console.print(result_table([seen]))
     else:
-        console.print(f"unfinished: {len(seen.rounds)} of {seen.planned} rounds; the same command goes on with it")
+        console.print(f"{seen.state}; the same command goes on with it", soft_wrap=True)
     for path in sorted(seen.path.glob("*")):
         if path.is_file() and path.name != "lock":
             console.print(f"{path}  {path.stat().st_size:,} bytes", soft_wrap=True)
 
 
 def report(found: argparse.Namespace, console: Console) -> None:
+    from fedbm.cli.report import report as write
+
+    write(found, console)
+
+
+def features(found: argparse.Namespace, console: Console) -> None:
+    from fedbm.features import write_features
     from fedbm.plan import find_run
-    from fedbm.results.report import markdown_table, write_report
+
+    given = given_keys(found)
+    for name in found.runs:
+        written = write_features(find_run(out_of(found), name), {k: v for k, v in given.items() if k != "out"})
+        console.print(f"features: {written}; the report shows them", soft_wrap=True)
+
+
+def export(found: argparse.Namespace, console: Console) -> None:
+    from fedbm.plan import find_run
+    from fedbm.results.runs import read_runs
+    from fedbm.results.tensorboard import write_events
 
     out = out_of(found)
     chosen = [find_run(out, name) for name in found.runs] or sorted(p.parent for p in out.glob("*/config.toml"))
-    if not chosen:
-        raise FedBMError(f"there are no runs in {out} to report on")
-    if found.markdown:
-        print(markdown_table(chosen))
-    else:
-        console.print(f"report: {write_report(chosen, Path(found.to))}", soft_wrap=True)
+    for folder in write_events(read_runs(chosen), Path(found.tensorboard)):
+        console.print(f"events: {folder}", soft_wrap=True)
 
 
 def predict(found: argparse.Namespace, console: Console) -> None:
@@ -162,36 +176,9 @@ def predict(found: argparse.Namespace, console: Console) -> None:
 
 
 def concepts(found: argparse.Namespace, console: Console) -> None:
-    from fedbm.cli.tables import similarity_table
-    from fedbm.plan import concepts_for
+    from fedbm.cli.concepts import concepts as show
 
-    if found.ship:
-        from fedbm.language.shipped import ship
-
-        for path in ship(Path(found.ship)):
-            console.print(f"wrote {path}", soft_wrap=True)
-        return
-    config = make_config(nest(given_keys(found)))
-    made = concepts_for(config.language, *classes_of(config), config.train.seed)
-    console.print(similarity_table(made))
-    for sentence in made.diagnose():
-        console.print(sentence)
-    source = made.provenance
-    console.print(f"read by {source.get('encoder')} with {made.embeddings.shape[1]} prompts a class")
-    if found.save:
-        made.save(Path(found.save))
-        console.print(f"saved: {found.save}", soft_wrap=True)
-
-
-def classes_of(config: Config) -> tuple[Sequence[str], Sequence[str], str]:
-    """Classes, texts and modality: of a catalogued data set without its images, of any other by looking at it."""
-    from fedbm.data.catalog import CATALOG
-    from fedbm.plan import load_dataset
-
-    if entry := CATALOG.get(config.data.name):
-        return tuple(entry.classes), tuple(entry.classes.values()), entry.modality
-    dataset = load_dataset(config)
-    return dataset.classes, dataset.concepts, dataset.modality
+    show(found, console, read_config(found))
 
 
 def data(found: argparse.Namespace, console: Console) -> None:
@@ -221,6 +208,24 @@ def compare(found: argparse.Namespace, console: Console) -> None:
     play(found, console)
 
 
+def reproduce(found: argparse.Namespace, console: Console) -> None:
+    from fedbm.cli.reproduce import reproduce as play
+
+    play(found, console)
+
+
+def sweep(found: argparse.Namespace, console: Console) -> None:
+    from fedbm.cli.reproduce import sweep as play
+
+    play(found, console)
+
+
+def records(found: argparse.Namespace, console: Console) -> None:
+    from fedbm.cli.reproduce import records as write
+
+    write(found, console)
+
+
 def demo(found: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.demo import demo as play
 
@@ -231,9 +236,14 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, Console], None]] = {
     "demo": demo,
     "run": run,
     "compare": compare,
+    "reproduce": reproduce,
+    "sweep": sweep,
+    "records": records,
     "list": listing,
     "show": show,
     "report": report,
+    "features": features,
+    "export": export,
     "predict": predict,
     "concepts": concepts,
     "data": data,

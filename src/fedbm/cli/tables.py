@@ -128,7 +128,7 @@ def runs_table(out: Path) -> Table:
             rows.append((path.name, "unreadable", "", "", "", "", str(error)))
             continue
         best = run.summary["best"] if run.summary else None
-        state = "done" if run.finished else f"{len(run.rounds)}/{run.planned} rounds"
+        state = "done" if run.finished else f"{'failed, ' * bool(run.failure)}{len(run.rounds)}/{run.planned} rounds"
         rows.append((run.id, run.data, run.label, run.seed, state, percent(best, "accuracy"), percent(best, "f1")))
     return table("", ("run", "data", "method", "seed", "state", "accuracy", "macro-F1"), rows, text_columns=3)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import urllib.request
 from collections.abc import Callable
@@ -66,6 +67,9 @@ BY_HAND = {
     "pbc": "Mendeley Data serves it to browsers: at https://doi.org/10.17632/snkd93bnjr.1 download "
     "PBC_dataset_normal_DIB.zip and save it as {to}.zip; or say 'fedbm data get bloodmnist' for the same cells with "
     "the published split",
+    "chars74k": "its page offers pictures by class: get EnglishHnd.tgz at "
+    "http://www.ee.surrey.ac.uk/CVSSP/demos/chars74k/, bring the images to 28 pixels, grey, ink white on black, and "
+    "save arrays images, labels, classes and writer as {to}_hnd_28.npz",
     "femnist": "LEAF makes it from NIST's files: in data/femnist of https://github.com/TalwalkarLab/leaf run "
     "'./preprocess.sh -s niid --sf 1.0 -k 0 -t sample' and move the folders data/train and data/test into {to}",
 }
@@ -98,7 +102,8 @@ def get(
 def downloaded(name: str, to: Path, size: int | None = None) -> Path | None:
     """What get(), or the user by hand, has put into *to* for data set *name*; None: nothing.
 
-    Of MedMNIST's files the smallest that has *size* pixels or more; all being smaller, they are refused, for what a
+    Files are NAME_SIZE.npz, with words between if any (kvasir_v1_128.npz); MedMNIST's of 28 pixels is NAME.npz. Of them
+    the smallest that has *size* pixels or more; all being smaller, they are refused, for what a
     name stands for is not enlarged. Where no size is asked for, the catalogue's or else the largest.
     """
     try:
@@ -110,8 +115,8 @@ def downloaded(name: str, to: Path, size: int | None = None) -> Path | None:
     for ending in ("", ".zip", ".tar", ".tar.gz", ".tgz"):
         if f"{name}{ending}" in inside:
             return to / f"{name}{ending}"
-    files = {pixels: f"{name}.npz" if pixels == 28 else f"{name}_{pixels}.npz" for pixels in SIZES}
-    here = {pixels: to / file for pixels, file in files.items() if file in inside}
+    sized = {file: re.fullmatch(rf"{re.escape(name)}(?:_[a-z]\w*?)?(?:_(\d+))?\.npz", file) for file in sorted(inside)}
+    here = {int(found[1] or 28): to / file for file, found in sized.items() if found}
     if not here:
         return None
     wanted = next((pixels for pixels in SIZES if pixels >= (size or find(name).size)), max(SIZES))

@@ -16,17 +16,15 @@ from numpy.typing import NDArray
 from fedbm.data.catalog import CATALOG
 from fedbm.data.listing import Listing, Source, in_order, text_array
 from fedbm.data.npz import usual_size
-from fedbm.data.split import SPLITS, check_usable, whole_shares
+from fedbm.data.split import SPLITS, check_usable
 from fedbm.data.tree import stamp_of, visible
+from fedbm.data.writers import draw
 from fedbm.errors import FedBMError
 from fedbm.files import digest_of, read_json
-from fedbm.seeds import numpy_rng
 
 LAYOUT = "the json files of LEAF's FEMNIST (users, num_samples, user_data), directly or inside train and test"
 
 FEWER_THAN = 150
-DRAWN = 50
-DRAWS = 100
 
 Written = tuple[NDArray[np.uint8], NDArray[np.int64]]  # a user's images [n, H, W] and labels
 
@@ -53,7 +51,7 @@ def scan(files: Sequence[Path], where: str, seed: int) -> Listing:
             f"{where} has {len(users)} users with fewer than {FEWER_THAN} samples, it takes 3: "
             "one each to train, validate and test"
         )
-    drawn, sides = _draw(users, len(classes), seed)
+    drawn, sides = draw({user: labels for user, (_, labels) in users.items()}, len(classes), seed)
     sizes = [len(users[user][1]) for user in drawn]
     labels = np.concatenate([users[user][1] for user in drawn])
     split = np.repeat(sides, sizes)
@@ -75,17 +73,6 @@ def scan(files: Sequence[Path], where: str, seed: int) -> Listing:
             f"{train} train, {val} validate, {test} test",
         ),
     )
-
-
-def _draw(users: dict[str, Written], classes: int, seed: int) -> tuple[list[str], NDArray[np.uint8]]:
-    """Who takes part, and on which side: the first draw whose training users have written every class, if any has."""
-    for attempt in range(DRAWS):
-        drawn = numpy_rng(seed, "writers", attempt).permutation(sorted(users))[:DRAWN].tolist()
-        sides = np.repeat(np.arange(len(SPLITS), dtype=np.uint8), whole_shares(len(drawn)))
-        training = [users[user][1] for user, side in zip(drawn, sides, strict=True) if side == 0]
-        if len(np.unique(np.concatenate(training))) == classes:
-            break
-    return drawn, sides
 
 
 def _users_with_few(files: Sequence[Path], classes: int) -> dict[str, Written]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedbm.data import arrays, folder, ham10000, leaf, medmnist, npz, packed, table
+from fedbm.data import arrays, chars74k, folder, ham10000, leaf, medmnist, npz, packed, table
 from fedbm.data.archive import TarTree, ZipTree, top
 from fedbm.data.listing import Listing, Source, in_order
 from fedbm.data.tree import FolderTree, Tree
@@ -27,7 +27,7 @@ def detect(path: Path, seed: int = 0) -> Source:
         return leaf.find(files, str(path), seed) if files else _images(FolderTree(path))
     path.open("rb").close()  # what cannot be opened is said to be so, not taken for something unknown
     if zipfile.is_zipfile(path):
-        return _arrays(path) if path.suffix.lower() == ".npz" else _archive(ZipTree(path))
+        return _arrays(path, seed) if path.suffix.lower() == ".npz" else _archive(ZipTree(path))
     if path.suffix.lower() in table.ENDINGS:
         return table.find(path)
     if path.suffix.lower() == ".json":
@@ -69,14 +69,14 @@ def _images(tree: Tree, root: str = "") -> Source:
     return folder.find(tree, root) if metadata is None else ham10000.find(tree, metadata, root)
 
 
-def _arrays(path: Path) -> Source:
+def _arrays(path: Path, seed: int) -> Source:
     held = npz.keys(path)
     if "jpeg" in held or "offsets" in held:
         return packed.find(path)
     if any(key.startswith(("train_", "val_", "test_")) for key in held):
         return medmnist.find(path)
     if held >= arrays.KEYS:
-        return arrays.find(path)
+        return chars74k.find(path, seed) if chars74k.is_it(path, held) else arrays.find(path)
     raise FedBMError(
         f"{path} holds {listed(sorted(held)) if held else 'no arrays'}, which is not understood: it must hold "
         f"{packed.LAYOUT}; or {arrays.LAYOUT}; or {medmnist.LAYOUT}"

@@ -76,6 +76,7 @@ def load(
     metadata: str | Path | None = None,
     split_seed: int = 0,
     cache: Path | None = None,
+    folder: Path | None = None,
     bad_files: BadFiles = "refuse",
     concepts: Mapping[str, str] | None = None,
     verify: bool = False,
@@ -86,12 +87,13 @@ def load(
     Size and channels are the source's own or the catalogue's where they are not given (128 and 3 for data it does not
     know). *split*: "official" (the source's own), "stratified", "grouped" (no value of the column *group* on two
     sides) or "auto". *metadata*: a table whose columns are joined to the samples by name. *concepts*: class → what
-    a clinician calls it. *verify* checks the images of the prepared copy too, byte by byte; the rest always is.
+    a clinician calls it. *folder*: where a catalogued name is looked for. *verify* checks the images of the prepared
+    copy too, byte by byte; the rest always is.
     """
     _check_choices(size, channels, bad_files)
     check_choice(split, group)
     with _reading(name_or_path):
-        name, source = _locate(name_or_path, split_seed, size)
+        name, source = _locate(name_or_path, split_seed, size, folder or downloads())
     joined = Path(metadata).expanduser() if metadata else None
 
     def build() -> Made:
@@ -173,7 +175,7 @@ def downloads() -> Path:
     return default_cache() / "downloads"
 
 
-def _locate(name_or_path: str | Path, seed: int, size: int | None) -> tuple[str, Source]:
+def _locate(name_or_path: str | Path, seed: int, size: int | None, folder: Path) -> tuple[str, Source]:
     """What to call the data, and where it is. A folder that is called digits is given as ./digits."""
     if name_or_path == "digits":
         return "digits", sources.digits()
@@ -183,7 +185,7 @@ def _locate(name_or_path: str | Path, seed: int, size: int | None) -> tuple[str,
         absolute = Path(os.path.abspath(path))
         return printable(absolute.name if absolute.is_dir() else absolute.stem.removesuffix(".tar")), source
     entry = find(str(name_or_path))
-    if place := downloaded(entry.name, downloads(), size):
+    if place := downloaded(entry.name, folder, size):
         return entry.name, sources.detect(place, seed)
     raise FedBMError(
         f"the images of {entry.name} are not here: 'fedbm data get {entry.name}' gets them or says how, "
@@ -230,6 +232,7 @@ def _check_choices(size: int | None, channels: int | None, bad_files: str) -> No
 
 
 def concept_texts(entry: Entry, given: Mapping[str, str]) -> tuple[str, ...]:
+    """What each class is called: in the user's words where there are some, else in the catalogue's."""
     for name, text in given.items():
         if name not in entry.classes:
             near = did_you_mean(name, entry.classes)

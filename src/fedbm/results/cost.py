@@ -28,6 +28,7 @@ class CostLine:
     total_bytes: str
     round_time: str
     total_time: str
+    own_time: str  # of the device, which other runs may have shared
 
 
 def cost_lines(group: Group) -> list[CostLine]:
@@ -39,6 +40,7 @@ def cost_lines(group: Group) -> list[CostLine]:
             show_bytes(_mean(row, lambda run: _sent(run) + _received(run))),
             show_seconds(_mean(row, _per_round(_total))),
             show_seconds(_mean(row, _total)),
+            _own_time(row),
         )
         for row in group.rows
     ]
@@ -104,6 +106,11 @@ def _drawn(
 
 def _mean(row: Row, measure: Callable[[RunView], float]) -> float:
     return spread([measure(run) for run in row.runs]).mean
+
+
+def _own_time(row: Row) -> str:
+    known = [run.own_seconds for run in row.runs if run.own_seconds is not None]
+    return show_seconds(spread(known).mean) if len(known) == len(row.runs) else "not measured"
 
 
 def _per_round(measure: Callable[[RunView], float]) -> Callable[[RunView], float]:

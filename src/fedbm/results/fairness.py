@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedbm.results.compare import Group, display, settings, varying
-from fedbm.results.runs import RunView
+from fedbm.results.runs import RunView, dealt_digest
 
 KEPT = "train.keep_optimizer"
 
@@ -34,11 +34,8 @@ def findings(group: Group) -> list[Finding]:
 def _finished(group: Group) -> Finding:
     if not group.unfinished:
         return Finding(True, "Every run finished.")
-    parts = (
-        f"{display(run.label, run.method)}, seed {run.seed}: {len(run.rounds)} of {run.planned} rounds"
-        for run in group.unfinished
-    )
-    return Finding(False, f"Unfinished, and in no number on this page: {'; '.join(parts)}.")
+    parts = (f"{display(run.label, run.method)}, seed {run.seed}: {run.state}" for run in group.unfinished)
+    return Finding(False, f"Not finished, and in no number on this page: {'; '.join(parts)}.")
 
 
 def _seeds(group: Group) -> Finding | None:
@@ -62,7 +59,7 @@ def _partitions(group: Group) -> Finding | None:
     by_seed: dict[int, list[Any]] = {}
     for run in group.runs:
         if run.dealt is not None and run.method != "central":
-            by_seed.setdefault(run.seed, []).append(run.dealt["clients"])
+            by_seed.setdefault(run.seed, []).append(dealt_digest(run.dealt))
     unlike = [seed for seed, dealt in sorted(by_seed.items()) if any(one != dealt[0] for one in dealt)]
     if unlike:
         return Finding(False, f"Clients hold different samples in runs of the same seed ({_joined(unlike)}).")

@@ -67,11 +67,11 @@ def curves(drawn: Sequence[Curve], title: str, axis: str, scale: float = 1.0, wi
     height = max(330.0, top + bottom + 34 * len(drawn))
 
     def draw(figure: Figure) -> None:
-        axes = _axes(figure, left, top, width - left - right, height - top - bottom)
+        axes = plain_axes(figure, left, top, width - left - right, height - top - bottom)
         ends = [_curve(axes, curve, scale) for curve in drawn]
         axes.grid(axis="y", color=MUTED, alpha=0.25, linewidth=0.7)
-        axes.xaxis.set_major_locator(_ticks(width / 110, integer=True))
-        axes.yaxis.set_major_locator(_ticks(6))
+        axes.xaxis.set_major_locator(ticks(width / 110, integer=True))
+        axes.yaxis.set_major_locator(ticks(6))
         axes.margins(x=0.0, y=0.04)
         axes.autoscale_view()
         sheet = pixel_axes(figure)
@@ -125,9 +125,9 @@ def dots(rows: Sequence[Dots], title: str, axis: str, width: float = WIDE) -> st
     margin = 0.08 * (max(everything) - min(everything)) or 1.0
 
     def draw(figure: Figure) -> None:
-        axes = _axes(figure, left, top, width - left - right, step * len(rows))
+        axes = plain_axes(figure, left, top, width - left - right, step * len(rows))
         axes.grid(axis="x", color=MUTED, alpha=0.25, linewidth=0.7)
-        axes.xaxis.set_major_locator(_ticks(width / 110))
+        axes.xaxis.set_major_locator(ticks(width / 110))
         axes.set_xlim(min(everything) - margin, max(everything) + margin)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_yticks([])
@@ -155,7 +155,7 @@ def bars(
     left, right, step = 16 + widest(names), 16 + widest([show(total) for total in totals]), 30.0
     room, longest = width - left - right, max(totals) or 1.0
     shades = [max(0.12, 0.95 * 0.62**place) for place in range(len(parts))]
-    legend = _in_lines([34 + text_width(name) for name in parts], left, width)
+    legend = in_lines([34 + text_width(name) for name in parts], left, width)
     top = legend[-1][1] + 24
 
     def draw(figure: Figure) -> None:
@@ -179,7 +179,7 @@ def _names(labels: Sequence[str], width: float) -> list[str]:
     return [shorten(label, int(width / 22)) for label in labels]
 
 
-def _axes(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
+def plain_axes(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
     """Axes at these pixels: a baseline and small quiet numbers."""
     whole = figure.get_size_inches() * figure.dpi
     axes = figure.add_axes((left / whole[0], 1 - (top + height) / whole[1], width / whole[0], height / whole[1]))
@@ -190,13 +190,13 @@ def _axes(figure: Figure, left: float, top: float, width: float, height: float) 
     return axes
 
 
-def _ticks(most: float, integer: bool = False) -> MaxNLocator:
+def ticks(most: float, integer: bool = False) -> MaxNLocator:
     from matplotlib.ticker import MaxNLocator
 
     return MaxNLocator(nbins=max(2, int(most)), steps=[1, 2, 5, 10], integer=integer, min_n_ticks=1)
 
 
-def _in_lines(widths: Sequence[float], left: float, right: float) -> list[tuple[float, float]]:
+def in_lines(widths: Sequence[float], left: float, right: float) -> list[tuple[float, float]]:
     """Where things of these widths go, from *left*, line after line, when none may cross *right*."""
     x, y, places = left, 11.0, []
     for width in widths:

@@ -1,10 +1,15 @@
-"""generated.png (a row of tiles per class) → one picture per class, ready for the page."""
+"""generated.png (a row of tiles per class) → one picture per class, ready for the page.
+
+generated/<round>.png, laid out alike, show what was drawn after earlier rounds: one tile of each, side by side.
+"""
 
 from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedbm.errors import FedBMError
@@ -24,6 +29,8 @@ class Gallery:
     seed: int
     rows: tuple[tuple[str, str], ...]  # (class, data URI)
     large: bool
+    rounds: tuple[int, ...] = ()
+    course: tuple[tuple[str, str], ...] = ()  # (class, data URI): a tile for each of *rounds*
 
     @property
     def label_width(self) -> int:
@@ -47,25 +54,47 @@ def galleries(group: Group) -> tuple[list[Gallery], str]:
 
 
 def _gallery(run: RunView, name: str) -> Gallery:
+    assert run.generated is not None
+    classes = list((run.details or {})["classes"])
+    sheet, tile = _sheet(run.generated, len(classes))
+    rows = tuple(
+        (label, _data_uri(sheet.crop((0, place * tile, sheet.width, (place + 1) * tile))))
+        for place, label in enumerate(classes)
+    )
+    rounds = tuple(sorted(run.drawn))
+    return Gallery(name, run.seed, rows, tile >= LARGE, rounds, _course(run, classes) if rounds else ())
+
+
+def _course(run: RunView, classes: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """For every class the first tile of each round's sheet."""
     import PIL.Image
 
-    path, classes = run.path / "generated.png", list((run.details or {})["classes"])
+    sheets = [_sheet(run.drawn[number], len(classes)) for number in sorted(run.drawn)]
+    strips = []
+    for place, label in enumerate(classes):
+        strip = PIL.Image.new(sheets[0][0].mode, (len(sheets) * sheets[0][1], sheets[0][1]))
+        for column, (sheet, tile) in enumerate(sheets):
+            strip.paste(sheet.crop((0, place * tile, tile, (place + 1) * tile)), (column * tile, 0))
+        strips.append((label, _data_uri(strip)))
+    return tuple(strips)
+
+
+def _sheet(path: Path, classes: int) -> tuple[Image, int]:
+    """The picture and the side of its tiles."""
+    import PIL.Image
+
     try:
         with PIL.Image.open(path) as opened:
             sheet = opened.convert("RGB" if opened.mode not in ("L", "1") else "L")
     except (OSError, SyntaxError) as error:
         raise FedBMError(f"cannot read {path}: {error}; delete it to leave the pictures out") from error
     tile = sheet.width // COLUMNS
-    if tile == 0 or sheet.size != (COLUMNS * tile, len(classes) * tile):
+    if tile == 0 or sheet.size != (COLUMNS * tile, classes * tile):
         raise FedBMError(
             f"{path} is {sheet.width} × {sheet.height}, not {COLUMNS} square tiles for each of "
-            f"{len(classes)} classes; delete it to leave the pictures out"
+            f"{classes} classes; delete it to leave the pictures out"
         )
-    rows = tuple(
-        (label, _data_uri(sheet.crop((0, place * tile, sheet.width, (place + 1) * tile))))
-        for place, label in enumerate(classes)
-    )
-    return Gallery(name, run.seed, rows, tile >= LARGE)
+    return sheet, tile
 
 
 def _data_uri(picture: Image) -> str:

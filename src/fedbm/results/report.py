@@ -4,55 +4,69 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedbm.files import write_text
 from fedbm.results.compare import Group, Row, compare, display
 from fedbm.results.cost import cost, cost_lines
+from fedbm.results.embedding import embedding
 from fedbm.results.fairness import findings
 from fedbm.results.figures import NARROW, WIDE, Dots, dots
 from fedbm.results.generated import galleries
+from fedbm.results.reach import reach
 from fedbm.results.runs import RunView, read_runs
 from fedbm.results.sections import Picture, class_texts, mistakes, partition, training
+from fedbm.results.sites import per_client
 from fedbm.results.statistics import spread
 from fedbm.results.svg import SERIES
 from fedbm.results.tables import METRICS, MOMENTS, lines, markdown_table
 from fedbm.results.wording import headline, mean_and_std, percent, seed_by_seed
 from fedbm.version import __version__
 
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
 __all__ = ["markdown_table", "write_report"]
 
 
 def write_report(run_dirs: Sequence[str | Path], out: str | Path, title: str | None = None) -> Path:
     """Write the page that compares these runs to *out* (in a folder: report.html) and return where it is."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
     groups = compare(read_runs([Path(folder) for folder in run_dirs]))
-    colours = _colours(groups)
-    page = Environment(
-        loader=PackageLoader("fedbm.results"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    ).get_template("report.html.j2")
-    text = page.render(
-        title=title or _title(groups),
-        groups=[_view(group, f"g{number}", colours) for number, group in enumerate(groups, 1)],
-        runs=[_provenance(run) for group in groups for run in group.runs],
-        metrics=METRICS,
-        version=__version__,
+    colours = colours_of(groups)
+    text = (
+        environment()
+        .get_template("report.html.j2")
+        .render(
+            title=title or _title(groups),
+            groups=[group_view(group, f"g{number}", colours) for number, group in enumerate(groups, 1)],
+            runs=[provenance(run) for group in groups for run in group.runs],
+            metrics=METRICS,
+            version=__version__,
+        )
     )
     path = Path(out) / "report.html" if Path(out).is_dir() else Path(out)
     write_text(path, text)
     return path
 
 
+def environment() -> Environment:
+    """The package's templates: everything is escaped, and a name that is not there is an error."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader("fedbm.results"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
 def _title(groups: Sequence[Group]) -> str:
     return groups[0].title if len(groups) == 1 else f"{len(groups)} comparisons"
 
 
-def _colours(groups: Sequence[Group]) -> dict[str, int]:
+def colours_of(groups: Sequence[Group]) -> dict[str, int]:
     """One colour per name on the whole page; FedBM and its variants take the first."""
     methods = {row.name: row.method for group in groups for row in group.rows}
     methods |= {display(run.label, run.method): run.method for group in groups for run in group.unfinished}
@@ -60,7 +74,7 @@ def _colours(groups: Sequence[Group]) -> dict[str, int]:
     return {name: number for number, name in enumerate(ordered)}
 
 
-def _view(group: Group, ident: str, colours: Mapping[str, int]) -> dict[str, Any]:
+def group_view(group: Group, ident: str, colours: Mapping[str, int]) -> dict[str, Any]:
     texts, concepts = class_texts(group)
     pictures, no_pictures = galleries(group)
     return {
@@ -84,6 +98,9 @@ def _view(group: Group, ident: str, colours: Mapping[str, int]) -> dict[str, Any
         "concepts": concepts,
         "galleries": pictures,
         "no_galleries": no_pictures,
+        "sites": per_client(group, colours),
+        "features": embedding(group),
+        "reach": reach(group),
         "cost": cost(group, colours),
         "cost_lines": cost_lines(group),
     }
@@ -146,7 +163,7 @@ def _dots(group: Group, colours: Mapping[str, int]) -> Picture | None:
     return Picture(wide, narrow=narrow)
 
 
-def _provenance(run: RunView) -> dict[str, Any]:
+def provenance(run: RunView) -> dict[str, Any]:
     environment = dict(run.environment or {})
     environment.pop("format", None)
     return {
@@ -154,7 +171,7 @@ def _provenance(run: RunView) -> dict[str, Any]:
         "name": display(run.label, run.method),
         "seed": run.seed,
         "data": run.data,
-        "state": "finished" if run.finished else f"unfinished, {len(run.rounds)} of {run.planned} rounds",
+        "state": run.state,
         "command": environment.pop("command", None),
         "environment": environment,
         "config": run.config_text,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedbm.engine.records import FORMAT, read_rounds
 from fedbm.errors import FedBMError
-from fedbm.files import read_json
+from fedbm.files import digest_of, read_json
+from fedbm.results.failure import failure_of
+from fedbm.results.portions import own_seconds, read_portions
 
 
 @dataclass(frozen=True)
@@ -36,10 +38,26 @@ class RunView:
     checksum: str  # of the data, or "" where it is not on record
     details: Mapping[str, Any] | None
     generated: Path | None
+    drawn: Mapping[int, Path] = field(default_factory=dict)  # round → generated/<round>.png
+    failure: str = ""  # why it failed, where it did
+    features: Mapping[str, Any] | None = None  # features.json
+    own_seconds: float | None = None  # of the device it was computed on, which other runs may have shared
 
     @property
     def finished(self) -> bool:
         return self.summary is not None
+
+    @property
+    def train_images(self) -> int:
+        return sum(map(sum, self.dealt["counts"])) if self.dealt else 0
+
+    @property
+    def state(self) -> str:
+        """In words, for lists of runs."""
+        if self.finished:
+            return "finished"
+        played = f"{len(self.rounds)} of {self.planned} rounds"
+        return f"failed after {played}: {self.failure}" if self.failure else f"unfinished, {played}"
 
 
 def read_runs(folders: Sequence[Path]) -> list[RunView]:
@@ -76,7 +94,16 @@ def read_run(path: Path) -> RunView:
         checksum=str(dealt.get("of", {}).get("checksum", "")) if dealt else "",
         details=_optional(path / "details.json"),
         generated=generated if generated.is_file() else None,
+        drawn={int(p.stem): p for p in sorted(path.glob("generated/*.png")) if p.stem.isdecimal()},
+        failure=failure_of(path) if summary is None else "",
+        features=_optional(path / "features.json"),
+        own_seconds=own_seconds(read_portions(path.parent), path.name),
     )
+
+
+def dealt_digest(dealt: Mapping[str, Any]) -> str:
+    """What is equal where clients hold the same samples; a record keeps it in place of the samples' numbers."""
+    return str(dealt.get("digest") or digest_of({"clients": dealt["clients"]}))
 
 
 def _config_text(path: Path) -> str:

@@ -139,6 +139,11 @@ def _loss(record: Mapping[str, Any]) -> float | None:
     return None if not terms or None in terms else sum(terms)
 
 
+def curves_of(group: Group, colours: Mapping[str, int], metric: str) -> list[Curve]:
+    """Every row's test scores by round."""
+    return _curves(group, colours, _tested(metric), metric)
+
+
 def _curves(
     group: Group,
     colours: Mapping[str, int],

@@ -87,7 +87,7 @@ def _markdown(group: Group) -> str:
         out.append("")
     for run in group.unfinished:
         name = _safe(display(run.label, run.method))
-        out += [f"Unfinished: {name}, seed {run.seed}, {len(run.rounds)} of {run.planned} rounds.", ""]
+        out += [f"No result: {name}, seed {run.seed}, {_safe(run.state)}.", ""]
     return "\n".join(out)
 
 

@@ -22,6 +22,14 @@ def points(value: float) -> str:
     return f"{round(100 * value, 1) + 0.0:+.1f}".replace("-", "−")
 
 
+def probability(p: float) -> str:
+    """
+    >>> probability(0.00004), probability(0.0312), probability(0.7)
+    ('< 0.001', '0.031', '0.70')
+    """
+    return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+
+
 def mean_and_std(value: Spread) -> str:
     """'91.2 ± 0.8 %', held together by no-break spaces; without ± for one seed."""
     plus_minus = f" ± {percent(value.std)}" if value.std is not None else ""
@@ -65,7 +73,7 @@ def seed_by_seed(group: Group) -> str:
 def leading_row(group: Group) -> Row:
     """FedBM where it takes part, else the row with the highest macro-F1; Central, a ceiling, only if alone."""
     rows = [row for row in group.rows if row.method != "central"] or group.rows
-    return next((row for row in rows if row.method == "fedbm"), max(rows, key=_mean_f1))
+    return next((row for row in rows if row.method == "fedbm"), max(rows, key=mean_f1))
 
 
 def _rival(group: Group, lead: Row) -> tuple[Row | None, int]:
@@ -76,14 +84,14 @@ def _rival(group: Group, lead: Row) -> tuple[Row | None, int]:
     others = [row for row in group.rows if row is not lead]
     methods = [row for row in others if row.method not in (lead.method, "central")]
     rivals = methods or [row for row in others if row.method != "central"] or others
-    return (max(rivals, key=_mean_f1), len(rivals)) if rivals else (None, 0)
+    return (max(rivals, key=mean_f1), len(rivals)) if rivals else (None, 0)
 
 
 def _f1(row: Row) -> Spread:
     return spread(list(row.by_seed("best", HEADLINE_METRIC).values()))
 
 
-def _mean_f1(row: Row) -> float:
+def mean_f1(row: Row) -> float:
     return _f1(row).mean
 
 

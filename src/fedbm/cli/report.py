@@ -1,0 +1,64 @@
+"""fedbm report: runs, or records of experiments, as a page, Markdown, LaTeX or CSV."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from fedbm.cli.arguments import given_keys
+from fedbm.config import make_config, nest
+from fedbm.errors import FedBMError, listed
+from fedbm.experiments.outcomes import read_outcome, read_outcomes
+from fedbm.experiments.readme import fill_readme
+from fedbm.experiments.report import write_outcomes
+from fedbm.experiments.tables import comma_separated, latex, markdown
+from fedbm.files import write_text
+from fedbm.plan import find_run
+from fedbm.results.report import markdown_table, write_report
+
+WRITERS = {".md": markdown, ".tex": latex, ".csv": comma_separated}
+
+
+def report(found: argparse.Namespace, console: Console) -> None:
+    records = [Path(name) for name in found.runs if is_records(Path(name))]
+    if records and len(records) < len(found.runs):
+        raise FedBMError("runs and records of experiments make two reports: give one kind at a time")
+    if records:
+        report_records(records, found, console)
+        return
+    if found.readme:
+        raise FedBMError("--readme takes records of experiments: fedbm report results --readme README.md")
+    out = Path(make_config(nest(given_keys(found))).engine.out).expanduser()
+    chosen = [find_run(out, name) for name in found.runs] or sorted(p.parent for p in out.glob("*/config.toml"))
+    if not chosen:
+        raise FedBMError(f"there are no runs in {out} to report on")
+    if found.markdown:
+        print(markdown_table(chosen))
+    else:
+        console.print(f"report: {write_report(chosen, Path(found.to))}", soft_wrap=True)
+
+
+def is_records(path: Path) -> bool:
+    """A folder of records, or the file of one experiment."""
+    if path.is_dir():
+        return not (path / "config.toml").exists() and any(path.glob("*.json")) and (path / "runs").is_dir()
+    return path.suffix == ".json" and path.is_file()
+
+
+def report_records(paths: list[Path], found: argparse.Namespace, console: Console) -> None:
+    outcomes = [o for path in paths for o in (read_outcomes(path) if path.is_dir() else [read_outcome(path)])]
+    to = Path(found.to)
+    if found.readme:
+        for written in fill_readme(outcomes, Path(found.readme)):
+            console.print(f"wrote {written}", soft_wrap=True)
+    elif found.markdown:
+        print(markdown(outcomes), end="")
+    elif to.suffix in WRITERS:
+        write_text(to, WRITERS[to.suffix](outcomes))
+        console.print(f"report: {to}", soft_wrap=True)
+    elif to.is_dir() or to.suffix in (".html", ".htm"):
+        console.print(f"report: {write_outcomes(outcomes, to)}", soft_wrap=True)
+    else:
+        raise FedBMError(f"{to} does not say what to write: end its name in {listed(['.html', *WRITERS])}")

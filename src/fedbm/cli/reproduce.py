@@ -1,0 +1,158 @@
+"""fedbm reproduce and fedbm sweep: an experiment's runs, as many as the budget allows, and what there is of them."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from fedbm.cli.arguments import given_keys
+from fedbm.cli.compare import count_of, play
+from fedbm.cli.live import decoding
+from fedbm.cli.tables import table
+from fedbm.config import make_config, nest
+from fedbm.engine.device import find_device
+from fedbm.errors import FedBMError
+from fedbm.experiments.analysis import columns
+from fedbm.experiments.estimate import Estimate, estimate
+from fedbm.experiments.files import Experiment, find_experiment, read_experiment, shipped
+from fedbm.experiments.outcomes import outcome_of, write_outcome
+from fedbm.experiments.tables import HEADS, cells_of, searched
+from fedbm.experiments.trials import Place, Standing, check_only, locate, standing, trials
+from fedbm.results.cost import show_seconds
+from fedbm.results.portions import device_name
+from fedbm.side_by_side import cores
+
+
+def reproduce(found: argparse.Namespace, console: Console) -> None:
+    if not found.names:
+        rows = [(e.name, e.shows, e.title) for e in map(find_experiment, shipped())]
+        console.print(table("", ("experiment", "shows", "what"), rows, text_columns=3))
+        return
+    play_experiments(named(found.names), found, console)
+
+
+def sweep(found: argparse.Namespace, console: Console) -> None:
+    play_experiments([read_experiment(Path(found.file))], found, console)
+
+
+def records(found: argparse.Namespace, console: Console) -> None:
+    """Write what there is of the experiments named, by default of all that have a finished run."""
+    options = make_config(nest(engine_of(found))).engine
+    out, to, device = Path(options.out).expanduser(), Path(found.to), device_name(find_device(options.device))
+    for experiment in named(found.names or ["all"]):
+        places = [locate(trial) for trial in trials(experiment, count_of(found.seeds), engine_of(found))]
+        if found.names or any(standing(place).state == "finished" for place in places):
+            keep(experiment, places, told(places, out, to, device), to, console)
+
+
+def named(names: Sequence[str]) -> list[Experiment]:
+    return [find_experiment(name) for name in (shipped() if names == ["all"] else dict.fromkeys(names))]
+
+
+def engine_of(found: argparse.Namespace) -> dict[str, Any]:
+    return {**given_keys(found), **({"data_folder": found.folder} if found.folder else {})}
+
+
+def play_experiments(experiments: Sequence[Experiment], found: argparse.Namespace, console: Console) -> None:
+    """Say what there is and what it will take; play; keep records; say what there is now."""
+    began, engine, seeds = time.monotonic(), engine_of(found), count_of(found.seeds)
+    options = make_config(nest(engine)).engine
+    out, budget = Path(options.out).expanduser(), seconds_of(found.budget) if found.budget else None
+    check_only(experiments, found.only)
+    device = find_device(options.device)
+    with decoding(console) as progress:
+        places = {
+            e.name: [locate(trial, progress) for trial in trials(checkpointed(e, device.type), seeds, engine)]
+            for e in experiments
+        }
+    wanted = {(t.experiment, t.words) for e in experiments for t in trials(e, seeds, engine, found.only)}
+    chosen = [p for some in places.values() for p in some if (p.trial.experiment, p.trial.words) in wanted]
+    if not chosen:
+        raise FedBMError(f"no run of {', '.join(places)} fits --only {' --only '.join(found.only)}")
+    kept, called = Path(found.records), device_name(device)
+    say([standing(place) for place in chosen], told(chosen, out, kept, called), console)
+    if found.plan:
+        return
+    runs = {p.folder: (p.trial.words, p.config) for p in chosen if p.folder is not None and p.config is not None}
+    failures = play(runs, console, None if budget is None else budget - (time.monotonic() - began))
+    console.print("\nnow:")
+    say([standing(place) for place in chosen], told(chosen, out, kept, called), console)
+    for experiment in experiments:
+        some = places[experiment.name]
+        keep(experiment, some, told(some, out, kept, called), kept, console)
+    if failures:
+        raise FedBMError(f"{len(failures)} of {len(runs)} runs failed; the first is {failures[0]}")
+
+
+def checkpointed(experiment: Experiment, device: str) -> Experiment:
+    """Unless somebody says otherwise a GPU, whose rounds take a second, does not wait for the disk in each of them."""
+    return replace(experiment, shared={"checkpoint_every": 5 if device == "cuda" else 1, **experiment.shared})
+
+
+def told(places: Sequence[Place], out: Path, records: Path, device: str) -> Estimate:
+    """What the runs that are left take on this device."""
+    return estimate([standing(place) for place in places], out, records, device, cores() if device == "cpu" else 1)
+
+
+def keep(experiment: Experiment, places: Sequence[Place], takes: Estimate, to: Path, console: Console) -> None:
+    """Write the records of what is finished, and list what is not."""
+    known = experiment.name in shipped()
+    command = f"fedbm reproduce {experiment.name} --data DIR" if known else f"fedbm sweep {experiment.name}.toml"
+    outcome = outcome_of(experiment, [standing(place) for place in places], command, takes)
+    for column in columns(outcome):
+        if column.lead:
+            rows = [cells_of(line)[:-1] for line in column.lines]
+            console.print(table(f"{experiment.title}: {column.title}, test scores in %", HEADS[:-1], rows))
+    if outcome.search:
+        heads = ("row", *outcome.axes, "n", "accuracy + macro-F1", "")
+        console.print(table("Chosen on validation", heads, searched(outcome)))
+    console.print(f"records: {write_outcome(outcome, to)}", soft_wrap=True)
+
+
+def say(standings: Sequence[Standing], takes: Estimate, console: Console) -> None:
+    """How many runs there are in which state, what the rest takes, and what cannot run, with the reason."""
+    states = Counter(s.state for s in {s.folder or s.trial.words: s for s in standings}.values())
+    order = ("finished", "unfinished", "failed", "not run", "absent")
+    count = sum(states.values())
+    console.print(f"{count} run{'s' * (count != 1)}: " + ", ".join(f"{states[s]} {s}" for s in order if states[s]))
+    if takes.each:
+        console.print(
+            f"{len(takes.each)} of them, like runs measured on this device ({takes.device}), take about "
+            f"{show_seconds(takes.seconds)}, at {takes.overlap:.1f} seconds of rounds in a second of the clock"
+        )
+    if takes.unknown:
+        console.print(
+            f"of {takes.unknown} nothing alike was measured on this device ({takes.device}) so far: "
+            "a first portion, such as --budget 2m, tells"
+        )
+    for (state, why), some in _by_reason(standings).items():
+        more = f" and {len(some) - 1} more" if len(some) > 1 else ""
+        console.print(f"{state}: {some[0].trial.words}{more}: {why}", soft_wrap=True)
+
+
+def _by_reason(standings: Sequence[Standing]) -> dict[tuple[str, str], list[Standing]]:
+    found: dict[tuple[str, str], list[Standing]] = {}
+    for s in standings:
+        if s.why:
+            found.setdefault((s.state, s.why), []).append(s)
+    return found
+
+
+def seconds_of(text: str) -> float:
+    """
+    >>> seconds_of("25m"), seconds_of("1h30m"), seconds_of("90s"), seconds_of("45")
+    (1500.0, 5400.0, 90.0, 45.0)
+    """
+    found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", text.strip())
+    if not found or not any(found.groups()):
+        raise FedBMError(f'--budget must be a time such as 25m, 90s or 1h30m, not "{text}"')
+    hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return float(3600 * hours + 60 * minutes + seconds)

@@ -1,0 +1,130 @@
+"""An outcome → its columns: for every row n, mean ± std, the paper's number, and the difference to the leading row.
+
+The leading row is FedBM where it takes part, else the row with the highest macro-F1. It is tested against every other
+row (paired t-test over seeds, macro-F1 at the round chosen on validation); Holm's correction is over all these tests of
+the experiment.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedbm.data.catalog import CATALOG
+from fedbm.experiments.files import cells
+from fedbm.experiments.outcomes import Outcome, Result
+from fedbm.experiments.published import Deviation, Published, deviations, published
+from fedbm.results.compare import NAMES, Group, Row
+from fedbm.results.runs import RunView
+from fedbm.results.statistics import Paired, holm, paired
+from fedbm.results.wording import HEADLINE_METRIC, mean_f1
+
+STANDS_FOR = {"chars74k": "femnist"}  # whose numbers are shown beside, without a difference
+SHORT = {"absent": "data or model not here", "failed": "failed", "unfinished": "unfinished", "not run": "not run"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row in one column. *runs* are its finished seeds, *missing* the others, each with its reason."""
+
+    name: str
+    row: Row | None  # None: not one seed is finished
+    missing: tuple[Result, ...]
+    published: Published | None
+    comparable: bool  # whether a difference to the paper means anything
+    unlike: tuple[Deviation, ...]
+    against: Paired | None = None  # leading row − this row
+    corrected: float | None = None  # its p after Holm
+
+    @property
+    def why(self) -> str:
+        """For a cell without a number: 'not run', 'failed', …"""
+        return "; ".join(dict.fromkeys(SHORT.get(result.state, result.state) for result in self.missing))
+
+
+@dataclass(frozen=True)
+class Column:
+    """One cell of the axes: a data set, a β, a number of clients."""
+
+    title: str
+    at: Mapping[str, Any]
+    lines: tuple[Line, ...]
+    lead: str  # the name of the leading row; "" where nothing is finished
+
+    @property
+    def group(self) -> Group:
+        """As the report of a comparison wants it, with the rows' own names."""
+        return Group(self.title, tuple(line.row for line in self.lines if line.row is not None), ())
+
+
+def columns(outcome: Outcome) -> list[Column]:
+    found = [_column(outcome, at) for at in cells(outcome.axes)]
+    tests = [line.against.p if line.against else None for column in found for line in column.lines]
+    corrected = iter(holm(tests))
+    return [
+        replace(column, lines=tuple(replace(line, corrected=next(corrected)) for line in column.lines))
+        for column in found
+    ]
+
+
+def _column(outcome: Outcome, at: Mapping[str, Any]) -> Column:
+    lines = [_line(outcome, name, at) for name in outcome.rows]
+    done = [line.row for line in lines if line.row is not None]
+    rivals = [row for row in done if row.method != "central"]
+    lead = next((row for row in rivals if row.name == NAMES["fedbm"]), max(rivals, key=mean_f1) if rivals else None)
+    if lead is None:
+        return Column(_title(outcome, at), at, tuple(lines), "")
+    ours = lead.by_seed("best", HEADLINE_METRIC)
+    tested = [
+        line
+        if line.row is None or line.row is lead or line.row.method == "central"
+        else replace(line, against=paired(ours, line.row.by_seed("best", HEADLINE_METRIC)))
+        for line in lines
+    ]
+    return Column(_title(outcome, at), at, tuple(tested), lead.name)
+
+
+def _line(outcome: Outcome, name: str, at: Mapping[str, Any]) -> Line:
+    results = outcome.cell(name, at)
+    runs = tuple(replace(result.run, label=name) for result in results if result.run is not None)
+    data, beta = data_of(outcome, at), setting(outcome, at, "beta")
+    number = published(outcome.paper, STANDS_FOR.get(data, data), beta, name) if outcome.paper else None
+    return Line(
+        name=name,
+        row=Row(name, runs[0].method, runs) if runs else None,
+        missing=tuple(result for result in results if result.run is None),
+        published=number,
+        comparable=data not in STANDS_FOR,
+        unlike=_unlike(runs) if outcome.shows else (),
+    )
+
+
+def _unlike(runs: tuple[RunView, ...]) -> tuple[Deviation, ...]:
+    return tuple(dict.fromkeys(one for run in runs for one in deviations(run)))
+
+
+def setting(outcome: Outcome, at: Mapping[str, Any], key: str) -> Any:
+    return at.get(key, outcome.shared.get(key))
+
+
+def data_of(outcome: Outcome, at: Mapping[str, Any]) -> str:
+    return Path(str(setting(outcome, at, "data") or "digits")).stem
+
+
+def _title(outcome: Outcome, at: Mapping[str, Any]) -> str:
+    """'HAM10000, β = 0.05'."""
+    data = data_of(outcome, at)
+    name = re.split(r":| \(", CATALOG[data].title)[0] if data in CATALOG else data
+    beta = setting(outcome, at, "beta")
+    parts = [name, *([f"β\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{beta:g}"] if beta is not None else [])]
+    parts += [f"{axis} {value}" for axis, value in at.items() if axis not in ("data", "beta")]
+    return ", ".join(parts)
+
+
+def same_but(at: Mapping[str, Any], *axes: str) -> str:
+    """What is equal for cells that differ on these axes alone."""
+    return json.dumps({key: value for key, value in at.items() if key not in axes}, sort_keys=True)

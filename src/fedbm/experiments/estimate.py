@@ -1,0 +1,93 @@
+"""time = Σ rounds left × seconds a round ÷ overlap, all three measured: by the run itself, or by runs like it.
+
+A run is like another if data, method, local epochs, batch, share of clients, precision and device are the same. Where
+nothing like it was ever measured there is no number: the first rounds will tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedbm.errors import FedBMError
+from fedbm.experiments.trials import Standing
+from fedbm.results.portions import read_portions, speed
+from fedbm.results.records import read_record
+from fedbm.results.runs import RunView, read_run
+
+LEAST_ROUNDS = 2  # measured, before they stand for others: the first has the start-up in it
+
+Rates = Mapping[tuple[Any, ...], float]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    each: Mapping[Path, float]  # seconds of the clock by run, of those that something is known of
+    unknown: int
+    overlap: float
+    device: str
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.each.values())
+
+
+def rates(out: Path, records: Path, device: str) -> Rates:
+    """Mean seconds a round of every kind of run in *out* and *records* that was computed on *device*."""
+    found: dict[tuple[Any, ...], list[float]] = {}
+    seen: set[str] = set()
+    sources = [(path.parent, read_run) for path in sorted(out.glob("*/config.toml"))]
+    for path, read in [*sources, *((path, read_record) for path in sorted(records.glob("runs/*.json")))]:
+        try:
+            run = read(path)
+        except FedBMError:  # said where runs are listed; an estimate can do without
+            continue
+        rounds = run.planned if run.finished else len(run.rounds)
+        if run.id not in seen and (run.environment or {}).get("device") == device and rounds >= LEAST_ROUNDS:
+            found.setdefault(_kind_of(run), []).append(_seconds_a_round(run))
+        seen.add(run.id)
+    return {kind: sum(values) / len(values) for kind, values in found.items()}
+
+
+def estimate(standings: Sequence[Standing], out: Path, records: Path, device: str, at_once: int) -> Estimate:
+    """For the runs that are neither finished nor absent. *at_once*: runs side by side, where no portion tells."""
+    measured = rates(out, records, device)
+    left = list({s.folder: s for s in standings if s.state not in ("finished", "absent")}.values())  # each run once
+    overlap = speed(read_portions(out), device) or float(max(1, min(at_once, len(left))))
+    each = {
+        standing.folder: seconds / overlap
+        for standing in left
+        if standing.folder is not None and (seconds := _left(standing, measured)) is not None
+    }
+    return Estimate(each, len(left) - len(each), overlap, device)
+
+
+def _left(standing: Standing, measured: Rates) -> float | None:
+    assert standing.config is not None
+    assert standing.folder is not None
+    config = standing.config
+    played, rate = 0, None
+    if standing.state != "not run" and (standing.folder / "config.toml").exists():
+        run = read_run(standing.folder)
+        played = len(run.rounds)
+        rate = _seconds_a_round(run) if played >= LEAST_ROUNDS else None
+    if rate is None:
+        train = config.train
+        name = Path(config.data.name).stem
+        rate = measured.get((name, config.method.name, train.epochs, train.batch, train.ratio, train.precision))
+    return None if rate is None else rate * (config.train.rounds - played)
+
+
+def _kind_of(run: RunView) -> tuple[Any, ...]:
+    train = run.config["train"]
+    return (run.data, run.method, *(train.get(key) for key in ("epochs", "batch", "ratio", "precision")))
+
+
+def _seconds_a_round(run: RunView) -> float:
+    """Without the first round of the run, unless there is no other; of a finished run, over all."""
+    if run.summary is not None:
+        return float(run.summary["seconds"]) / run.planned
+    counted = [float(record["seconds"]["total"]) for record in run.rounds[1:] or run.rounds]
+    return sum(counted) / len(counted)

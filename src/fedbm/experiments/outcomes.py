@@ -1,0 +1,178 @@
+"""An experiment with what came of it: every cell's runs, and for a run that is not there the reason.
+
+results/<experiment>.json names the trials; results/runs/<id>.json are the records of their finished runs. Both are
+small enough to be kept with the code, and a report needs nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedbm.errors import FedBMError
+from fedbm.experiments.estimate import Estimate
+from fedbm.experiments.files import Experiment, cells, shipped
+from fedbm.experiments.trials import Standing
+from fedbm.files import read_json, replacing
+from fedbm.results.cost import show_seconds
+from fedbm.results.records import read_record, write_record
+from fedbm.results.runs import RunView, read_run
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Result:
+    """One trial: its run where it is finished, else its state and the reason in words."""
+
+    row: str
+    at: Mapping[str, Any]
+    seed: int
+    state: str
+    why: str
+    run: RunView | None
+    takes: str = ""  # how long it would take, and on what; "" where that is not known
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        return self.row, json.dumps(self.at, sort_keys=True), self.seed
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a report shows of one experiment."""
+
+    name: str
+    title: str
+    shows: str
+    paper: str
+    figure: str
+    notes: tuple[str, ...]
+    search: tuple[str, ...]
+    shared: Mapping[str, Any]
+    axes: Mapping[str, Sequence[Any]]
+    rows: tuple[str, ...]
+    command: str
+    results: tuple[Result, ...]
+
+    def cell(self, row: str, at: Mapping[str, Any]) -> list[Result]:
+        return [result for result in self.results if result.row == row and result.at == at]
+
+
+def outcome_of(
+    experiment: Experiment, standings: Sequence[Standing], command: str, told: Estimate | None = None
+) -> Outcome:
+    """From run folders; *told*: what the runs that are left take."""
+    return Outcome(
+        name=experiment.name,
+        title=experiment.title,
+        shows=experiment.shows,
+        paper=experiment.paper,
+        figure=experiment.figure,
+        notes=experiment.notes,
+        search=experiment.search,
+        shared=experiment.shared,
+        axes=experiment.axes,
+        rows=tuple(row.name for row in experiment.rows),
+        command=command,
+        results=tuple(
+            Result(
+                s.trial.row,
+                s.trial.at,
+                s.trial.seed,
+                s.state,
+                s.why or _words(s),
+                read_run(s.folder) if s.state == "finished" and s.folder else None,
+                _takes(s, told),
+            )
+            for s in standings
+        ),
+    )
+
+
+def _takes(standing: Standing, told: Estimate | None) -> str:
+    seconds = told.each.get(standing.folder) if told and standing.folder else None
+    return f"about {show_seconds(seconds)} on {told.device}" if told and seconds is not None else ""
+
+
+def _words(standing: Standing) -> str:
+    if standing.state == "unfinished" and standing.folder and (standing.folder / "config.toml").exists():
+        run = read_run(standing.folder)
+        return f"{len(run.rounds)} of {run.planned} rounds played"
+    return ""
+
+
+def write_outcome(outcome: Outcome, folder: Path) -> Path:
+    """Write trials and records to *folder*; what another machine finished and recorded there stays."""
+    path = folder / f"{outcome.name}.json"
+    before = {result.key: result for result in read_outcome(path).results} if path.exists() else {}
+    merged = {**before, **{r.key: _together(before.get(r.key), r) for r in outcome.results}}
+    for result in outcome.results:
+        if result.run is not None:
+            write_record(result.run, folder / "runs" / f"{result.run.id}.json")
+    order = {name: place for place, name in enumerate(outcome.rows)}
+    place = {json.dumps(at, sort_keys=True): number for number, at in enumerate(cells(outcome.axes))}
+    ordered = sorted(merged.values(), key=lambda r: (place.get(r.key[1], len(place)), order.get(r.row, 0), r.seed))
+    head = {key: getattr(outcome, key) for key in ("title", "shows", "paper", "figure", "notes", "search", "command")}
+    value = {"format": FORMAT, "experiment": outcome.name, **head}
+    value |= {"shared": outcome.shared, "axes": outcome.axes, "rows": outcome.rows}
+    lines = [f"{json.dumps(key)}: {json.dumps(item, ensure_ascii=False)}" for key, item in value.items()]
+    trials = ",\n ".join(json.dumps(_trial(result), ensure_ascii=False) for result in ordered)
+    with replacing(path) as beside:
+        beside.write_text("{\n" + ",\n".join([*lines, f'"trials": [\n {trials}\n]']) + "\n}\n", encoding="utf-8")
+    return path
+
+
+def read_outcome(path: Path, read: Callable[[Path], RunView] = read_record) -> Outcome:
+    value = read_json(path)
+    if not isinstance(value, dict) or value.get("format") != FORMAT or "trials" not in value:
+        raise FedBMError(f"{path} holds no experiment that this FedBM reads; 'fedbm records' writes them")
+    runs = path.parent / "runs"
+    try:
+        return Outcome(
+            name=value["experiment"],
+            **{key: value[key] for key in ("title", "shows", "paper", "figure", "shared", "axes", "command")},
+            notes=tuple(value["notes"]),
+            search=tuple(value["search"]),
+            rows=tuple(value["rows"]),
+            results=tuple(
+                Result(
+                    t["row"],
+                    t["at"],
+                    t["seed"],
+                    t["state"],
+                    t["why"],
+                    read(runs / f"{t['run']}.json") if t["run"] else None,
+                    t["takes"],
+                )
+                for t in value["trials"]
+            ),
+        )
+    except (KeyError, TypeError) as error:
+        raise FedBMError(f"{path} lacks {error}: it is not the file 'fedbm records' writes") from error
+
+
+def read_outcomes(folder: Path) -> list[Outcome]:
+    """Every experiment in a folder of records, the paper's in their own order."""
+    order = {name: place for place, name in enumerate(shipped())}
+    found = sorted(folder.glob("*.json"), key=lambda path: (order.get(path.stem, len(order)), path.stem))
+    if not found:
+        raise FedBMError(f"{folder} holds no records of experiments; 'fedbm records' writes them")
+    return [read_outcome(path) for path in found]
+
+
+def _together(before: Result | None, now: Result) -> Result:
+    """What is known of a trial: another machine may know more than this one."""
+    if before is None or now.run is not None:
+        return now
+    if before.run is not None or (before.state in ("failed", "unfinished") and now.state in ("not run", "absent")):
+        return before
+    return replace(now, takes=now.takes or before.takes)
+
+
+def _trial(result: Result) -> dict[str, Any]:
+    kept = {"row": result.row, "at": result.at, "seed": result.seed, "state": result.state, "why": result.why}
+    return {**kept, "takes": result.takes, "run": result.run.id if result.run else None}

@@ -1,0 +1,89 @@
+"""A README's one picture and one table, from records: between two marks, so that a command can renew them.
+
+<!-- fedbm:results NAME … -->   the experiments whose tables are wanted, each with its first cell
+<!-- /fedbm:results -->
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedbm.errors import FedBMError, did_you_mean
+from fedbm.experiments.analysis import Column, Line, columns
+from fedbm.experiments.outcomes import Outcome
+from fedbm.experiments.tables import difference, plus_minus
+from fedbm.experiments.wording import verdicts
+from fedbm.files import write_text
+from fedbm.results.figures import WIDE, curves
+from fedbm.results.report import colours_of
+from fedbm.results.sections import curves_of
+from fedbm.results.svg import save_svg
+from fedbm.results.wording import probability
+
+MARKED = re.compile(r"(<!-- fedbm:results (?P<names>[\w\- ]+?) -->\n).*?(<!-- /fedbm:results -->)", re.DOTALL)
+PICTURE = "docs/images/results.svg"
+
+
+def fill_readme(outcomes: Sequence[Outcome], page: Path) -> list[Path]:
+    """Renew the marked place of *page*, and the picture it shows; what was written."""
+    try:
+        text = page.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FedBMError(f"cannot read {page}: {error}") from error
+    found = MARKED.search(text)
+    if not found:
+        raise FedBMError(
+            f"{page} has no place for results: write <!-- fedbm:results NAME --> and <!-- /fedbm:results -->, each on "
+            "a line of its own"
+        )
+    by_name = {outcome.name: outcome for outcome in outcomes}
+    shown = []
+    for name in found["names"].split():
+        if name not in by_name:
+            raise FedBMError(
+                f'{page} wants the experiment "{name}", of which there is no record{did_you_mean(name, by_name)}'
+            )
+        shown += [column for column in columns(by_name[name]) if column.lead]
+    if not shown:
+        raise FedBMError(f"the experiments {page} wants have no finished run yet")
+    picture = page.parent / PICTURE
+    save_svg(picture, drawn(shown[0]))
+    inside = [f"![Macro-F1 by round, {shown[0].title}]({PICTURE})", "", *(part for c in shown for part in block(c))]
+    write_text(page, text[: found.end(1)] + "\n".join(inside) + "\n" + text[found.start(3) :])
+    return [page, picture]
+
+
+def drawn(column: Column) -> str:
+    """Macro-F1 by round, a line per row."""
+    group = column.group
+    lines = curves_of(group, colours_of([group]), "f1")
+    return curves(lines, f"Macro-F1 by round; {column.title}", "macro-F1 on the test images, %", 100.0, WIDE)
+
+
+def block(column: Column) -> list[str]:
+    """The column's sentences and its table: ours, the paper's, p."""
+    heads = ("Method", "n", "Accuracy", "paper", "Δ", "Macro-F1", "paper", "Δ", "p (Holm)")
+    rule = ["---", *["---:"] * (len(heads) - 1)]
+    rows = [_row(line, column) for line in column.lines]
+    sentences = [f"- {verdict.sentence}" for verdict in verdicts(column)]
+    return [
+        f"**{column.title}**",
+        "",
+        *(f"| {' | '.join(cells)} |" for cells in (heads, rule, *rows)),
+        "",
+        *sentences,
+        "",
+    ]
+
+
+def _row(line: Line, column: Column) -> list[str]:
+    cells = []
+    for metric in ("accuracy", "f1"):
+        cells.append(plus_minus(line.row.score("best", metric)) if line.row else line.why)
+        paper = line.published
+        cells += [f"{paper.mean[metric]:.1f} ± {paper.std[metric]:.1f}" if paper else "–", difference(line, metric)]
+    corrected = "–" if line.corrected is None else probability(line.corrected)
+    name = f"**{line.name}**" if line.name == column.lead else line.name
+    return [name, str(len(line.row.runs)) if line.row else "0", *cells, corrected]

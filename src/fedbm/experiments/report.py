@@ -1,0 +1,151 @@
+"""outcomes → one page, self-contained and offline: every table with the paper's numbers, tests, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedbm.experiments.analysis import Column, Line, columns, same_but
+from fedbm.experiments.outcomes import Outcome
+from fedbm.experiments.search import search
+from fedbm.experiments.tables import SHOWN, difference, plus_minus, test_of
+from fedbm.experiments.wording import verdicts
+from fedbm.files import write_text
+from fedbm.results.along import Course, along
+from fedbm.results.figures import NARROW, WIDE
+from fedbm.results.report import colours_of, environment, group_view, provenance
+from fedbm.results.sections import Picture, training
+from fedbm.results.svg import SERIES
+from fedbm.results.tables import METRICS
+from fedbm.version import __version__
+
+TITLE = "FedBM: the paper’s tables and figures, measured again"
+
+
+def write_outcomes(outcomes: Sequence[Outcome], out: Path, title: str = TITLE) -> Path:
+    """Write the page to *out* (in a folder: report.html) and return where it is."""
+    found = [(outcome, columns(outcome)) for outcome in outcomes]
+    groups = [column.group for _, some in found for column in some]
+    colours = colours_of(groups)
+    runs = {run.id: run for group in groups for run in group.runs}
+    text = (
+        environment()
+        .get_template("experiments.html.j2")
+        .render(
+            title=title if len(outcomes) > 1 else outcomes[0].title,
+            outcomes=[_view(outcome, some, f"e{number}", colours) for number, (outcome, some) in enumerate(found, 1)],
+            runs=[provenance(run) for run in runs.values()],
+            shown=SHOWN,
+            metrics=METRICS,
+            version=__version__,
+        )
+    )
+    path = out / "report.html" if out.is_dir() else out
+    write_text(path, text)
+    return path
+
+
+def _view(outcome: Outcome, found: Sequence[Column], ident: str, colours: Mapping[str, int]) -> dict[str, Any]:
+    unlike = dict.fromkeys(one for column in found for line in column.lines for one in line.unlike)
+    numbers = {one: number for number, one in enumerate(unlike, 1)}
+    done = [column for column in found if column.lead]
+    return {
+        "id": ident,
+        "outcome": outcome,
+        "columns": [
+            _column(column, f"{ident}c{n}", colours, numbers, _detail(outcome)) for n, column in enumerate(found, 1)
+        ],
+        "unlike": [(number, one) for one, number in numbers.items()],
+        "missing": _missing(found),
+        "pictures": _pictures(outcome, found, colours) if outcome.figure and done else [],
+        "search": search(outcome) if outcome.search else [],
+        "finished": sum(result.run is not None for result in outcome.results),
+        "planned": len(outcome.results),
+    }
+
+
+def _column(
+    column: Column, ident: str, colours: Mapping[str, int], numbers: Mapping[Any, int], detail: str
+) -> dict[str, Any]:
+    group = column.group
+    return {
+        "id": ident,
+        "title": column.title,
+        "verdicts": verdicts(column) if column.lead else [],
+        "lines": [_line(line, column, numbers) for line in column.lines],
+        "lead": column.lead,
+        "colours": {row.name: colours[row.name] % len(SERIES) for row in group.rows},
+        "group": group_view(group, f"{ident}g", colours) if column.lead and detail == "all" else None,
+        "training": training(group, colours) if column.lead and detail == "curves" else None,
+    }
+
+
+def _detail(outcome: Outcome) -> str:
+    """How much is drawn of a cell: of a comparison all, of an ablation its curves, of a figure or a search nothing."""
+    if outcome.figure or outcome.search:
+        return "none"
+    return "all" if outcome.paper in ("", "comparison") else "curves"
+
+
+def _line(line: Line, column: Column, numbers: Mapping[Any, int]) -> dict[str, Any]:
+    cells = []
+    for metric in SHOWN:
+        score = line.row.score("best", metric) if line.row else None
+        paper = f"{line.published.mean[metric]:.1f} ± {line.published.std[metric]:.1f}" if line.published else "–"
+        cells.append((plus_minus(score) if line.row else "", paper, difference(line, metric)))
+    return {
+        "name": line.name,
+        "lead": line.name == column.lead,
+        "n": len(line.row.runs) if line.row else 0,
+        "why": line.why,
+        "cells": cells,
+        "last": plus_minus(line.row.score("last", "f1")) if line.row else "",
+        "test": test_of(line),
+        "marks": ", ".join(str(numbers[one]) for one in line.unlike),
+    }
+
+
+def _missing(found: Sequence[Column]) -> list[dict[str, Any]]:
+    """Each reason once, with how many runs it keeps back, which, and what they would take."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for column in found:
+        for line in column.lines:
+            for result in line.missing:
+                takes = f", {result.takes}" if result.takes else ""
+                words = f"{line.name}, {column.title}, seed {result.seed}{takes}"
+                reasons.setdefault((result.state, result.why), []).append(words)
+    return [{"state": state, "why": why, "runs": runs} for (state, why), runs in reasons.items()]
+
+
+def _pictures(outcome: Outcome, found: Sequence[Column], colours: Mapping[str, int]) -> list[Picture]:
+    """For every other axis's values one picture per metric, along the figure's axis in ascending order."""
+    axis = outcome.figure
+    places = sorted(outcome.axes[axis])
+    sets: dict[str, list[Column]] = {}
+    for column in found:
+        sets.setdefault(same_but(column.at, axis), []).append(column)
+    pictures = []
+    for some in sets.values():
+        name = some[0].title.removesuffix(f", {axis} {some[0].at[axis]}")
+        for metric, words in SHOWN.items():
+            drawn = [_course(row, metric, some, axis, places, colours) for row in outcome.rows]
+            if any(course.values for course in drawn):
+                title = f"{words} by {axis}; {name}"
+                wide, narrow = (
+                    along(drawn, [str(place) for place in places], title, f"{words} on the test images, %", axis, width)
+                    for width in (WIDE, NARROW)
+                )
+                pictures.append(Picture(wide, f"{name}: {words}", narrow))
+    return pictures
+
+
+def _course(
+    row: str, metric: str, some: Sequence[Column], axis: str, places: Sequence[Any], colours: Mapping[str, int]
+) -> Course:
+    values: dict[int, list[float]] = {}
+    for column in some:
+        line = next(line for line in column.lines if line.name == row)
+        if line.row is not None:
+            values[places.index(column.at[axis])] = list(line.row.by_seed("best", metric).values())
+    return Course(row, colours.get(row, 0), values)

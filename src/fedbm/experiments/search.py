@@ -1,0 +1,57 @@
+"""A small search: of the values of some axes, those with the highest validation score. The test set has no say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedbm.experiments.files import cells
+from fedbm.experiments.outcomes import Outcome
+from fedbm.results.runs import RunView
+from fedbm.results.statistics import Spread, spread
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One combination of the searched axes' values, for a row at the other axes' values."""
+
+    row: str
+    at: Mapping[str, Any]  # the other axes
+    tried: Mapping[str, Any]
+    score: Spread | None  # validation accuracy + macro-F1 at the best round, over seeds; None: not all seeds are there
+    chosen: bool = False
+
+
+def validation_score(run: RunView) -> float | None:
+    """Accuracy + macro-F1 on the validation set at the round chosen by just that."""
+    best = (run.summary or {}).get("best", {}).get("round")
+    found = next((record["val"] for record in run.rounds if record["round"] == best), None)
+    return float(found["accuracy"] + found["f1"]) if found else None
+
+
+def search(outcome: Outcome) -> list[Candidate]:
+    """Every combination with its score; in each group of them the best is chosen, the first on ties.
+
+    Nothing is chosen while a combination lacks a seed: it might have been the best.
+    """
+    found: dict[str, list[Candidate]] = {}
+    for at in cells(outcome.axes):
+        tried = {axis: at[axis] for axis in outcome.search}
+        rest = {axis: value for axis, value in at.items() if axis not in outcome.search}
+        for row in outcome.rows:
+            scores = [validation_score(r.run) if r.run else None for r in outcome.cell(row, at)]
+            known = [score for score in scores if score is not None]
+            complete = bool(known) and len(known) == len(scores)
+            candidate = Candidate(row, rest, tried, spread(known) if complete else None)
+            found.setdefault(json.dumps([row, rest], sort_keys=True), []).append(candidate)
+    return [candidate for group in found.values() for candidate in _choose(group)]
+
+
+def _choose(group: list[Candidate]) -> list[Candidate]:
+    means = [candidate.score.mean for candidate in group if candidate.score is not None]
+    if len(means) < len(group):
+        return group
+    best = means.index(max(means))
+    return [Candidate(c.row, c.at, c.tried, c.score, place == best) for place, c in enumerate(group)]

@@ -1,0 +1,131 @@
+"""experiment × seeds → trials: each cell of a table with its configuration, and where its run stands."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedbm.config import Config, keys, make_config, nest
+from fedbm.errors import FedBMError, did_you_mean, listed
+from fedbm.experiments.files import Experiment, cells
+from fedbm.plan import make_plan
+from fedbm.results.failure import failure_of
+from fedbm.simulate import run_path
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of one cell: *at* names the cell's value on every axis."""
+
+    experiment: str
+    row: str
+    at: Mapping[str, Any]
+    seed: int
+    config: Config
+
+    @property
+    def words(self) -> str:
+        cell = ", ".join(f"{axis} {value}" for axis, value in self.at.items())
+        return ", ".join(filter(None, [self.row, cell, f"seed {self.seed}"]))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a trial's run is, or will be; None with the reason where what it needs is not here."""
+
+    trial: Trial
+    folder: Path | None
+    why: str = ""
+    config: Config | None = None  # complete, with what the data set recommends
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A trial and its run: finished, unfinished, failed, not run, or absent (what it needs is not here)."""
+
+    trial: Trial
+    state: str
+    folder: Path | None = None
+    why: str = ""
+    config: Config | None = None
+
+
+def trials(experiment: Experiment, seeds: int, engine: Mapping[str, Any], only: Sequence[str] = ()) -> list[Trial]:
+    """Every run in the order in which time is to be spent: cell by cell as the file has them, a cell's seeds together.
+
+    *engine*: flags that say where and how to compute. *only*: "axis=value,value", "method=…", "row=…", or a row's name.
+    """
+    wanted = [_condition(words) for words in only]
+    made = []
+    for at, row in itertools.product(cells(experiment.axes), experiment.rows):
+        shared = _owned({**experiment.shared, **at}, row.settings.get("method", experiment.shared.get("method")))
+        settings = {**shared, **row.settings}
+        facts = {"method": "fedbm", **settings, **at, "row": row.name}
+        if all(any(_alike(facts.get(key), value) for value in values) for key, values in wanted):
+            made += [
+                Trial(experiment.name, row.name, at, seed, make_config(nest({**settings, **engine, "seed": seed})))
+                for seed in range(seeds)
+            ]
+    return made
+
+
+def check_only(experiments: Sequence[Experiment], only: Sequence[str]) -> None:
+    """Each condition must mean something in at least one of the experiments."""
+    for key, values in map(_condition, only):
+        known = dict.fromkeys(["row", "method", *(axis for e in experiments for axis in (*e.axes, *e.shared))])
+        if key not in known:
+            raise FedBMError(f'--only: "{key}" is no axis{did_you_mean(key, known)}; say {listed(known)}')
+        names = list(dict.fromkeys(row.name for e in experiments for row in e.rows))
+        for value in values:
+            if key == "row" and not any(_alike(name, value) for name in names):
+                raise FedBMError(f'--only: there is no row "{value}"{did_you_mean(value, names)}; say {listed(names)}')
+
+
+def locate(trial: Trial, progress: Callable[[int, int], None] | None = None) -> Place:
+    """Its data are loaded for that: a run is named by what it learns from."""
+    try:
+        plan = make_plan(trial.config, progress=progress)
+    except FedBMError as error:
+        return Place(trial, None, str(error))
+    return Place(trial, run_path(plan), "", plan.config)
+
+
+def standing(place: Place) -> Standing:
+    """Where the run stands now."""
+    if place.folder is None:
+        return Standing(place.trial, "absent", why=place.why)
+    failure = failure_of(place.folder)
+    if (place.folder / "summary.json").exists():
+        state = "finished"
+    elif failure:
+        state = "failed"
+    else:
+        state = "unfinished" if (place.folder / "rounds.jsonl").exists() else "not run"
+    return Standing(place.trial, state, place.folder, failure if state == "failed" else "", place.config)
+
+
+def _owned(settings: Mapping[str, Any], method: Any) -> dict[str, Any]:
+    """What all runs share, less the options of other methods than this row's."""
+    owners = {key.flag: key.methods for key in keys() if key.section == "method" and key.name != "name"}
+    chosen = method or "fedbm"
+    return {flag: value for flag, value in settings.items() if chosen in owners.get(flag, (chosen,))}
+
+
+def _condition(words: str) -> tuple[str, list[str]]:
+    """ "beta=0.1" or "row=FedAvg,FedBM"; words alone name rows."""
+    key, _, values = words.partition("=") if re.match(r"\w+=", words) else ("row", "=", words)
+    return key, [value.strip() for value in values.split(",")]
+
+
+def _alike(value: Any, text: str) -> bool:
+    """Whether *text* means *value*: the same number, or the same word whatever its case."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            return float(text) == float(value)
+        except ValueError:
+            return False
+    return str(value).casefold() == text.casefold()

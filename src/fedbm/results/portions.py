@@ -1,0 +1,90 @@
+"""portions.jsonl beside the runs: what each stretch of computing took, so that the next can be foretold.
+
+One line per portion: wall-clock seconds, the device, and for every run the rounds it played and their seconds. Runs
+that share a device overlap, so a run's own time on it is its share: wall · seconds_i / Σ seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from fedbm.errors import FedBMError
+from fedbm.files import replacing
+
+NAME = "portions.jsonl"
+
+
+@dataclass
+class Portion:
+    """One stretch: *rounds* and *seconds* by the run's id."""
+
+    device: str
+    wall: float = 0.0
+    rounds: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    began: float = field(default_factory=time.monotonic, repr=False)
+
+    def so_far(self) -> float:
+        return time.monotonic() - self.began
+
+    def played(self, run: str, seconds: float) -> None:
+        self.rounds[run] = self.rounds.get(run, 0) + 1
+        self.seconds[run] = self.seconds.get(run, 0.0) + seconds
+
+    @property
+    def overlap(self) -> float:
+        """How many seconds of rounds went into one of the clock; start-up counts against it."""
+        return sum(self.seconds.values()) / self.wall if self.wall > 0 else 1.0
+
+    def share(self, run: str) -> float:
+        """The run's own part of the wall-clock time."""
+        return self.seconds.get(run, 0.0) / self.overlap if self.overlap else 0.0
+
+
+@contextmanager
+def measured(out: Path, device: str) -> Iterator[Portion]:
+    """A portion to fill; however it ends, it is added to those of *out*, unless no round was played."""
+    portion = Portion(device)
+    try:
+        yield portion
+    finally:
+        portion.wall = portion.so_far()
+        if portion.rounds:
+            path = out / NAME
+            before = path.read_text(encoding="utf-8") if path.is_file() else ""
+            line = {key: value for key, value in vars(portion).items() if key != "began"}
+            with replacing(path) as beside:
+                beside.write_text(f"{before}{json.dumps(line)}\n", encoding="utf-8")
+
+
+def device_name(device: torch.device) -> str:
+    """As environment.json calls it."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def read_portions(out: Path) -> list[Portion]:
+    path = out / NAME
+    if not path.is_file():
+        return []
+    try:
+        return [Portion(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError, TypeError) as error:
+        raise FedBMError(f"{path} is damaged: {error}; remove it, nothing but estimates depends on it") from error
+
+
+def own_seconds(portions: Sequence[Portion], run: str) -> float | None:
+    """What a run took of its device, over all portions; None where they know nothing of it."""
+    known = [portion.share(run) for portion in portions if run in portion.seconds]
+    return sum(known) if known else None
+
+
+def speed(portions: Sequence[Portion], device: str) -> float | None:
+    """The overlap of the last portion on *device*; None where there was none."""
+    return next((portion.overlap for portion in reversed(portions) if portion.device == device), None)

@@ -1,0 +1,54 @@
+"""How unequal clients fare: accuracy of the global model in each client's own label mix.
+
+    accuracy of client i = Σ_k p_ik · recall_k
+
+p_ik is class k's share of the client's training samples, recall_k from the test confusion matrix at the round chosen on
+validation: the test set, weighted to what the client sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fedbm.results.compare import Group
+from fedbm.results.figures import NARROW, WIDE, Dots, dots
+from fedbm.results.runs import RunView
+from fedbm.results.sections import Panel, Picture, Section
+
+
+def client_scores(counts: Sequence[Sequence[int]], confusion: Sequence[Sequence[int]]) -> list[float]:
+    """One accuracy per client; classes without a test image do not count, a client with none of the rest is left out.
+
+    >>> client_scores([[3, 1], [0, 4]], [[8, 2], [5, 5]])
+    [0.725, 0.5]
+    """
+    recall = [row[k] / sum(row) if sum(row) else None for k, row in enumerate(confusion)]
+    scores = []
+    for held in counts:
+        known = [(n, r) for n, r in zip(held, recall, strict=True) if r is not None and n]
+        if known:
+            scores.append(sum(n * r for n, r in known) / sum(n for n, _ in known))
+    return scores
+
+
+def per_client(group: Group, colours: Mapping[str, int]) -> Section:
+    drawn = [
+        Dots(row.name, colours[row.name], tuple(100 * score for run in row.runs for score in _scores(run)))
+        for row in group.rows
+    ]
+    drawn = [row for row in drawn if row.values]
+    note = (
+        "A dot is a client at a seed: the global model’s accuracy on test images in the client’s own label mix, at the "
+        "round chosen on validation. The tick is their mean. A wide row leaves some clients behind."
+    )
+    if not drawn:
+        return Section("Client by client", note, (), "No finished run holds details.json and partition.json.")
+    title = f"Accuracy of the global model in every client's label mix; {group.title}"
+    wide, narrow = (dots(drawn, title, "accuracy in a client’s label mix, %", width) for width in (WIDE, NARROW))
+    return Section("Client by client", note, (Panel("Clients", (Picture(wide, narrow=narrow),)),), wide=True)
+
+
+def _scores(run: RunView) -> list[float]:
+    if run.details is None or run.dealt is None:
+        return []
+    return client_scores(run.dealt["counts"], run.details["confusion"]["best"])

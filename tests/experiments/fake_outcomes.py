@@ -1,0 +1,65 @@
+"""Outcomes of experiments with made-up runs, for the tests of what is said and drawn of them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from fedbm.experiments.files import Experiment, find_experiment
+from fedbm.experiments.outcomes import Outcome, Result
+from fedbm.experiments.trials import trials
+from fedbm.results.runs import read_run
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "results"))
+from fake_runs import fake_run
+
+CLASSES = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
+
+
+def fake_outcome(
+    root: Path,
+    name: str | Experiment,
+    *,
+    seeds: int = 3,
+    missing: dict[tuple[str, int], tuple[str, str]] | None = None,
+    absent: dict[str, str] | None = None,
+    **more: Any,
+) -> Outcome:
+    """*missing*: (row, seed) → (state, why); *absent*: data set → why; the rest is finished with made-up scores."""
+    experiment = find_experiment(name) if isinstance(name, str) else name
+    results, made = [], {}
+    for trial in trials(experiment, seeds, {}):
+        data = trial.config.data.name
+        state, why = (missing or {}).get((trial.row, trial.seed), ("finished", ""))
+        if data in (absent or {}):
+            state, why = "absent", (absent or {})[data]
+        run = None
+        if state == "finished":
+            key = (data, trial.config.data.beta, trial.config.data.clients, trial.row, trial.seed)
+            if key not in made:
+                made[key] = fake_run(
+                    root / f"{trial.row.replace('/', '_')}-{len(made)}",
+                    trial.config.method.name,
+                    trial.seed,
+                    data=data,
+                    beta=trial.config.data.beta,
+                    clients=trial.config.data.clients,
+                    **{"classes": CLASSES, "rounds": 20, **more},
+                )
+            run = read_run(made[key])
+        results.append(Result(trial.row, trial.at, trial.seed, state, why, run))
+    return Outcome(
+        name=experiment.name,
+        title=experiment.title,
+        shows=experiment.shows,
+        paper=experiment.paper,
+        figure=experiment.figure,
+        notes=experiment.notes,
+        search=experiment.search,
+        shared=experiment.shared,
+        axes=experiment.axes,
+        rows=tuple(row.name for row in experiment.rows),
+        command=f"fedbm reproduce {experiment.name} --data DIR",
+        results=tuple(results),
+    )

@@ -1,0 +1,81 @@
+"""The page of all experiments in a real browser: it asks for nothing, fits, and is light, dark or printed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fake_outcomes import fake_outcome
+from PIL import Image
+
+from fedbm.experiments.report import write_outcomes
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
+)
+QUIET = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"),
+    *("--disable-sync", "--no-first-run", "--hide-scrollbars", "--virtual-time-budget=5000"),
+)
+
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason="needs Chromium")
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("page")
+    absent = {"oct-c8": "the images of oct-c8 are not here"}
+    outcomes = [
+        fake_outcome(root / "a", "modules", rounds=6, absent=absent, missing={("FedBM", 2): ("failed", "it broke")}),
+        fake_outcome(root / "b", "pseudo-batch", rounds=3, seeds=2, absent=absent),
+    ]
+    return write_outcomes(outcomes, root / "page.html")
+
+
+def browse(page: Path, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    words = [CHROMIUM, *QUIET, f"--user-data-dir={folder / 'profile'}", *more, page.as_uri()]
+    return subprocess.run(words, capture_output=True, text=True, timeout=180, check=True)
+
+
+def shot(page: Path, folder: Path, name: str, width: int, *more: str) -> np.ndarray:
+    to = folder / f"{name}.png"
+    browse(page, folder, f"--window-size={width},2400", f"--screenshot={to}", *more)
+    with Image.open(to) as picture:
+        return np.asarray(picture.convert("RGB"), dtype=float)
+
+
+def test_nothing_is_fetched(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert not re.search(r"""(?:src|href)=["'](?!data:|#)""", text)
+    assert not re.search(r"@import|url\((?!#)", text)
+    assert "<script" not in text
+
+
+def test_the_document_is_read_as_it_was_meant(page: Path, tmp_path: Path) -> None:
+    seen = browse(page, tmp_path, "--dump-dom").stdout
+    for words in ("it broke", "the images of oct-c8 are not here", "data or model not here", "Not like the paper"):
+        assert words in seen
+    text = page.read_text(encoding="utf-8")
+    for tag in ("<table", "<svg", "<section", "<details"):  # a parser that mends a broken page would move or drop some
+        assert seen.count(tag) == text.count(tag), tag
+
+
+def test_light_dark_and_narrow(page: Path, tmp_path: Path) -> None:
+    light = shot(page, tmp_path, "light", 1300)
+    dark = shot(page, tmp_path, "dark", 1300, "--blink-settings=preferredColorScheme=0")
+    assert light[:20].mean() > 240
+    assert dark[:20].mean() < 60
+    for picture in (light, dark):
+        assert picture.std() > 5  # something is drawn
+        assert np.abs(np.diff(picture[:, -12:], axis=0)).max() == 0  # nothing runs into the right margin
+    narrow = shot(page, tmp_path, "narrow", 500)
+    assert np.abs(np.diff(narrow[:, -3:], axis=0)).max() == 0
+
+
+def test_it_prints(page: Path, tmp_path: Path) -> None:
+    browse(page, tmp_path, "--no-pdf-header-footer", f"--print-to-pdf={tmp_path / 'page.pdf'}")
+    assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")

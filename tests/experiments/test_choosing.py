@@ -1,0 +1,137 @@
+"""Search on validation, estimates from what was measured, portions, and what was failed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fake_outcomes import fake_outcome
+from fake_runs import fake_run
+
+from fedbm.errors import FedBMError
+from fedbm.experiments.estimate import estimate
+from fedbm.experiments.files import parse
+from fedbm.experiments.outcomes import Outcome, Result
+from fedbm.experiments.search import search
+from fedbm.experiments.trials import Standing, trials
+from fedbm.results.failure import keep_failure
+from fedbm.results.portions import Portion, measured, own_seconds, read_portions, speed
+from fedbm.results.reach import first_reached
+from fedbm.results.records import write_record
+from fedbm.results.runs import read_run
+from fedbm.results.sites import client_scores
+
+SEARCH = """
+[all]
+data = "digits"
+method = "fedbm"
+[axes]
+beta = [0.05]
+temperature = [7.5, 12.5]
+[search]
+choose = ["temperature"]
+"""
+
+
+def judged(outcome: Outcome, val: dict[float, float], test: dict[float, float]) -> Outcome:
+    """With these validation and test scores at every round."""
+
+    def one(result: Result) -> Result:
+        assert result.run is not None
+        tau, run = result.at["temperature"], result.run
+        scores = {"accuracy": val[tau], "f1": val[tau]}
+        rounds = tuple({**record, "val": {**record["val"], **scores}} for record in run.rounds)
+        summary = {**(run.summary or {}), "best": {**(run.summary or {})["best"], "f1": test[tau]}}
+        return replace(result, run=replace(run, rounds=rounds, summary=summary))
+
+    return replace(outcome, results=tuple(one(result) for result in outcome.results))
+
+
+def test_validation_chooses_and_the_test_set_has_no_say(tmp_path: Path) -> None:
+    made = fake_outcome(tmp_path, parse(SEARCH, "s", "s"), seeds=2, rounds=3)
+    for test in ({7.5: 0.1, 12.5: 0.9}, {7.5: 0.9, 12.5: 0.1}):
+        found = search(judged(made, {7.5: 0.6, 12.5: 0.5}, test))
+        assert [(c.tried["temperature"], c.chosen) for c in found] == [(7.5, True), (12.5, False)]
+        assert found[0].score is not None
+        assert (found[0].score.n, found[0].score.mean) == (2, pytest.approx(1.2))
+    tie = search(judged(made, {7.5: 0.5, 12.5: 0.5}, {7.5: 0.1, 12.5: 0.9}))
+    assert [c.chosen for c in tie] == [True, False]  # the first
+
+
+def test_nothing_is_chosen_while_a_run_is_missing(tmp_path: Path) -> None:
+    made = fake_outcome(tmp_path, parse(SEARCH, "s", "s"), seeds=2, rounds=3)
+    *rest, last = made.results
+    found = search(replace(made, results=(*rest, replace(last, state="not run", run=None))))
+    assert [(c.score is None, c.chosen) for c in found] == [(False, False), (True, False)]
+
+
+def test_an_estimate_is_rounds_left_times_what_was_measured(tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    grid = parse('[all]\ndata = "digits"\nrounds = 50\n[axes]\nmethod = ["fedavg", "fedbm", "fedprox"]', "g", "g")
+    train = {"epochs": 1, "batch": 8, "ratio": 0.5, "precision": "tf32"}
+    seen = {m: read_run(fake_run(out, m, rounds=6, train=train)) for m in ("fedavg", "fedbm")}
+    rate = {m: run.summary["seconds"] / 6 for m, run in seen.items() if run.summary}
+    standings = [Standing(t, "not run", out / f"new-{t.config.method.name}", "", t.config) for t in trials(grid, 1, {})]
+    told = estimate(standings, out, tmp_path / "results", "cpu", at_once=2)
+    assert (len(told.each), told.unknown, told.overlap) == (2, 1, 2.0)
+    assert told.seconds == pytest.approx(50 * (rate["fedavg"] + rate["fedbm"]) / 2)
+    assert (
+        estimate(standings, out, tmp_path / "results", "NVIDIA H200", at_once=1).each == {}
+    )  # another device tells nothing
+    with measured(out, "cpu") as portion:
+        portion.played("a", 3.0)
+        portion.began -= 1.0  # a second ago
+    overlap = speed(read_portions(out), "cpu")
+    assert overlap is not None
+    assert estimate(standings, out, tmp_path / "results", "cpu", at_once=2).overlap == overlap
+    for run in seen.values():
+        write_record(run, tmp_path / "results" / "runs" / f"{run.id}.json")
+    from_records = estimate(standings, tmp_path / "elsewhere", tmp_path / "results", "cpu", at_once=2)
+    assert from_records.seconds == pytest.approx(told.seconds)
+
+
+def test_portions_divide_the_clock_among_runs(tmp_path: Path) -> None:
+    """Ten seconds, of which a worked 12 and b 4 side by side: a's own are 7.5, b's 2.5."""
+    one = Portion("cuda", 10.0, {"a": 3, "b": 1}, {"a": 12.0, "b": 4.0})
+    two = Portion("cuda", 6.0, {"a": 1}, {"a": 5.0})
+    assert (one.share("a"), one.share("b")) == (7.5, 2.5)
+    assert own_seconds([one, two], "a") == 13.5
+    assert own_seconds([one, two], "c") is None
+    assert speed([one, two], "cuda") == pytest.approx(5 / 6)
+    assert speed([one], "cpu") is None
+    with measured(tmp_path, "cpu"):
+        pass
+    assert read_portions(tmp_path) == []  # nothing was played
+    (tmp_path / "portions.jsonl").write_text("half a li", encoding="utf-8")
+    with pytest.raises(FedBMError, match="is damaged"):
+        read_portions(tmp_path)
+
+
+def test_a_failed_run_is_shown_as_failed(tmp_path: Path) -> None:
+    folder = fake_run(tmp_path, "fedavg", done=3, rounds=6)
+    keep_failure(folder, "round 4: the update of client 2 is unusable")
+    run = read_run(folder)
+    assert run.state == "failed after 3 of 6 rounds: round 4: the update of client 2 is unusable"
+    assert read_run(fake_run(tmp_path, "fedprox", done=3, rounds=6)).state == "unfinished, 3 of 6 rounds"
+
+
+def test_bytes_until_an_accuracy_is_reached(tmp_path: Path) -> None:
+    run = read_run(fake_run(tmp_path, "fedavg", rounds=4))
+    scored = [0.3, 0.5, 0.4, 0.7]
+    rounds = tuple(
+        {**r, "test": {**r["test"], "accuracy": a}, "bytes": {"sent": 10, "received": 1}}
+        for r, a in zip(run.rounds, scored, strict=True)
+    )
+    run = replace(run, rounds=rounds)
+    assert first_reached(run, 0.5) == (2, 22.0)
+    assert first_reached(run, 0.6) == (4, 44.0)
+    assert first_reached(run, 0.8) is None
+
+
+def test_clients_are_scored_in_their_own_label_mix() -> None:
+    """Recall 0.8 and 0.5: three to one is 0.725, the second alone 0.5; with untested classes only, no score."""
+    assert client_scores([[3, 1, 0], [0, 4, 9], [0, 0, 2]], [[8, 2, 0], [5, 5, 0], [0, 0, 0]]) == [
+        pytest.approx(0.725),
+        0.5,
+    ]

@@ -1,0 +1,204 @@
+"""fedbm reproduce, sweep, records, report, features and export, as they are typed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_outcomes import fake_outcome
+
+from fedbm.cli import main
+from fedbm.experiments.outcomes import read_outcome, write_outcome
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
+from calling import one_sentence
+
+
+def grid(folder: Path, tiny_fedbm: dict[str, Any], rounds: int = 3) -> Path:
+    """FedAvg and FedBM on three classes of noise, two temperatures."""
+    own = {k: v for k, v in tiny_fedbm.items() if k not in ("device", "threads", "method", "rounds")}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in own.items()]
+    path = folder / "grid.toml"
+    text = "\n".join(
+        [
+            'title = "A grid"',
+            "[all]",
+            *lines,
+            f"rounds = {rounds}",
+            "[axes]",
+            "temperature = [7.5, 12.5]",
+            "[[rows]]",
+            'name = "FedAvg"',
+            'method = "fedavg"',
+            "[[rows]]",
+            'name = "FedBM"',
+            'method = "fedbm"',
+        ]
+    )
+    path.write_text(text + "\n", encoding="utf-8")
+    return path
+
+
+def words(file: Path, folder: Path, *more: str) -> list[str]:
+    where = ["--out", str(folder / "runs"), "--records", str(folder / "results"), "--device", "cpu", "--seeds", "1"]
+    return ["sweep", str(file), *where, *more]
+
+
+def test_a_sweep_is_planned_played_and_recorded(
+    tiny_fedbm: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = grid(tmp_path, tiny_fedbm)
+    assert main(words(file, tmp_path, "--plan")) == 0
+    said = capsys.readouterr().out
+    assert "3 runs: 3 not run\n" in said
+    assert "of 3 nothing alike was measured on this device (cpu) so far: a first portion" in said
+    assert not (tmp_path / "runs").exists()
+    assert main(words(file, tmp_path, "--only", "FedAvg")) == 0
+    said = capsys.readouterr().out
+    assert "1 run: 1 finished\n" in said
+    outcome = read_outcome(tmp_path / "results" / "grid.json")
+    assert [(r.row, r.at["temperature"], r.state) for r in outcome.results] == [
+        ("FedAvg", 7.5, "finished"),
+        ("FedBM", 7.5, "not run"),
+        ("FedAvg", 12.5, "finished"),
+        ("FedBM", 12.5, "not run"),
+    ]
+    assert main(words(file, tmp_path, "--plan")) == 0
+    assert "3 runs: 1 finished, 2 not run\n" in capsys.readouterr().out
+    page = tmp_path / "page.html"
+    assert main(["report", str(tmp_path / "results"), "--to", str(page)]) == 0
+    assert "2 runs not run" in page.read_text(encoding="utf-8")
+    shutil.copytree(tmp_path / "runs", tmp_path / "another machine" / "runs")
+    capsys.readouterr()
+    assert main(words(file, tmp_path / "another machine", "--plan")) == 0
+    assert "3 runs: 1 finished, 2 not run\n" in capsys.readouterr().out
+
+
+def test_a_spent_budget_ends_cleanly_and_is_gone_on_from(
+    tiny_fedbm: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = grid(tmp_path, tiny_fedbm, rounds=400)
+    assert main(words(file, tmp_path, "--only", "FedAvg", "--budget", "1s")) == 0
+    said = capsys.readouterr().out
+    assert "the budget is spent; the same command goes on from the last checkpoints" in said
+    assert "1 run: 1 unfinished" in said or "1 run: 1 not run" in said
+    assert not list((tmp_path / "runs").rglob(".*.part"))
+    outcome = read_outcome(tmp_path / "results" / "grid.json")
+    assert {r.state for r in outcome.results} <= {"unfinished", "not run"}
+
+
+def test_a_run_that_fails_says_so_until_it_goes_on(
+    tiny: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fedbm.cli.compare
+
+    file = tmp_path / "grid.toml"
+    settings = {k: v for k, v in tiny.items() if k not in ("device", "threads")}
+    file.write_text("[all]\n" + "\n".join(f"{k} = {json.dumps(v)}" for k, v in settings.items()), encoding="utf-8")
+    with monkeypatch.context() as patch:
+        patch.setattr(fedbm.cli.compare, "run_all", lambda configs: ((0, "the disk is full") for _ in [0]))
+        assert main(words(file, tmp_path)) == 2
+    seen = capsys.readouterr()
+    assert one_sentence(seen.err).endswith("the disk is full")
+    assert "1 run: 1 failed" in seen.out
+    assert "failed: FedAvg, seed 0: the disk is full" in seen.out
+    (result,) = read_outcome(tmp_path / "results" / "grid.json").results
+    assert (result.state, result.why) == ("failed", "the disk is full")
+    assert main(words(file, tmp_path)) == 0
+    assert not list((tmp_path / "runs").rglob("failed.json"))
+
+
+@pytest.mark.parametrize(
+    ("typed", "sentence"),
+    [
+        (["reproduce", "modulse"], 'there is no experiment "modulse" (did you mean "modules"?)'),
+        (["reproduce", "modules", "--only", "w/o LKC"], 'there is no row "w/o LKC" (did you mean "w/o LKCC"?)'),
+        (["reproduce", "modules", "--budget", "soon"], '--budget must be a time such as 25m, 90s or 1h30m, not "soon"'),
+        (["reproduce", "modules", "--seeds", "0"], 'seeds must be a whole number from 1 to 99, not "0"'),
+        (["reproduce", "modules", "--only", "beta=7"], "no run of modules fits --only beta=7"),
+        (["reproduce", "modules", "--buget", "1m"], 'does not know --buget (did you mean "--budget"?)'),
+        (["sweep", "nowhere.toml"], "cannot read the experiment nowhere.toml: No such file or directory"),
+        (["report", "results", "--readme", "README.md"], "--readme takes records of experiments"),
+        (["export", "--out", "nowhere"], "--tensorboard"),
+    ],
+)
+def test_mistakes(
+    typed: list[str],
+    sentence: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(typed) == 2
+    assert sentence in one_sentence(capsys.readouterr().err)
+
+
+def test_the_list_names_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce"]) == 0
+    assert "comparison-ham10000  Table III of the paper" in capsys.readouterr().out
+
+
+def test_a_readme_is_filled_between_its_marks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = fake_outcome(tmp_path / "runs", "modules", seeds=2, rounds=3, absent={"oct-c8": "not here"})
+    write_outcome(outcome, tmp_path / "results")
+    page = tmp_path / "README.md"
+    page.write_text("# Title\n<!-- fedbm:results modules -->\nold\n<!-- /fedbm:results -->\nend\n", encoding="utf-8")
+    command = ["report", str(tmp_path / "results"), "--readme", str(page)]
+    assert main(command) == 0
+    first = page.read_text(encoding="utf-8")
+    assert first.startswith("# Title\n<!-- fedbm:results modules -->\n![Macro-F1 by round, Kvasir")
+    assert first.endswith("<!-- /fedbm:results -->\nend\n")
+    assert "old" not in first
+    assert "| **FedBM** | 2 |" in first
+    assert (tmp_path / "docs" / "images" / "results.svg").exists()
+    assert main(command) == 0
+    assert page.read_text(encoding="utf-8") == first
+    page.write_text("nothing marked\n", encoding="utf-8")
+    capsys.readouterr()
+    assert main(command) == 2
+    assert "has no place for results" in one_sentence(capsys.readouterr().err)
+    assert main(["report", str(tmp_path / "results"), "--to", str(tmp_path / "x.pdf")]) == 2
+    assert "end its name in .html, .md, .tex or .csv" in one_sentence(capsys.readouterr().err)
+
+
+@pytest.fixture(scope="module")
+def two_runs(tiny: dict[str, Any], tiny_fedbm: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import fedbm
+
+    out = tmp_path_factory.mktemp("runs")
+    for settings in (tiny, tiny_fedbm):
+        fedbm.simulate(out=str(out), **settings)
+    return out
+
+
+def test_features_are_computed_when_asked_for(two_runs: Path, tmp_path: Path) -> None:
+    assert main(["features", "fedavg", "fedbm", "--out", str(two_runs), "--device", "cpu"]) == 0
+    for path in sorted(two_runs.glob("*/features.json")):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        assert len(found["points"]) == len(found["labels"]) == 18
+        assert (found["anchors"] is None) == path.parent.name.startswith("fedavg")
+        before = path.read_bytes()
+        assert main(["features", path.parent.name, "--out", str(two_runs), "--device", "cpu"]) == 0
+        assert path.read_bytes() == before  # the same run, the same picture
+    page = tmp_path / "page.html"
+    assert main(["report", "--out", str(two_runs), "--to", str(page)]) == 0
+    assert page.read_text(encoding="utf-8").count("t-SNE of test features of") == 2
+
+
+def test_tensorboard_reads_what_was_exported(two_runs: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="needs the extra tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    assert main(["export", "--out", str(two_runs), "--tensorboard", str(tmp_path / "events")]) == 0
+    (folder,) = (tmp_path / "events").glob("fedavg-*")
+    seen = EventAccumulator(str(folder)).Reload()
+    records = [json.loads(line) for line in (two_runs / folder.name / "rounds.jsonl").read_text().splitlines()]
+    assert [(e.step, e.value) for e in seen.Scalars("test/accuracy")] == [
+        (r["round"], pytest.approx(r["test"]["accuracy"])) for r in records
+    ]
+    assert main(["export", "--out", str(two_runs), "--tensorboard", str(tmp_path / "events")]) == 2

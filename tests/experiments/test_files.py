@@ -1,0 +1,161 @@
+"""Experiments' files: those that are shipped, and what is said of one that is wrong."""
+
+from __future__ import annotations
+
+import csv
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedbm.config import check_config
+from fedbm.errors import FedBMError
+from fedbm.experiments.files import FOLDER, find_experiment, parse, read_experiment, shipped
+from fedbm.experiments.published import published
+from fedbm.experiments.trials import Trial, trials
+from pages import DOCS, blocks_of, rows_of, section_of
+
+SHARED = Path(__file__).resolve().parents[2].parent / "shared"
+
+# runs of three seeds; central training at one β stands for both
+RUNS = {
+    "comparison-ham10000": 66,
+    "comparison-kvasir": 66,
+    "modules": 36,
+    "generator-terms": 60,
+    "classifier": 48,
+    "prompt-share": 48,
+    "lambda-div": 36,
+    "lambda-dis": 36,
+    "pseudo-batch": 84,
+    "clients": 240,
+    "comparison-pbc": 66,
+    "comparison-femnist": 66,
+    "comparison-oct-c8": 66,
+    "language-models": 48,
+    "search-ham10000": 54,
+}
+
+
+def test_every_table_and_figure_has_a_file() -> None:
+    assert shipped() == list(RUNS)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_shipped_experiment_is_whole(name: str) -> None:
+    experiment = find_experiment(name)
+    assert experiment.title
+    assert experiment.shows
+    found = trials(experiment, 3, {})
+    assert len(found) == RUNS[name]
+    for trial in found:
+        check_config(trial.config)
+        assert trial.config.train.precision == "bf16"
+    assert [trial.seed for trial in found[:3]] == [0, 1, 2]  # a cell's seeds stand together
+
+
+@pytest.mark.parametrize("name", [name for name in RUNS if find_experiment(name).paper])
+def test_rows_are_those_of_the_paper(name: str) -> None:
+    """Every number of the paper's table has a row, and every row but those of our own has a number."""
+    experiment = find_experiment(name)
+    own = {"noise and label", "MiniLM"}
+    found, asked = 0, set()
+    for trial in trials(experiment, 1, {}):
+        data = trial.config.data.name
+        beta = trial.at.get("beta")
+        number = published(experiment.paper, data, beta, trial.row)
+        found += number is not None
+        asked.add(data)
+        stands_in = data == "chars74k" or (experiment.paper in ("classifier", "prompt-share") and data == "kvasir")
+        assert number is not None or trial.row in own or stands_in, trial.words
+    lines = list(csv.DictReader(FOLDER.joinpath("numbers.csv").read_text(encoding="utf-8").splitlines()))
+    assert found == sum(line["table"] == experiment.paper and line["data"] in asked for line in lines)
+
+
+def test_the_papers_numbers_are_typed_right() -> None:
+    path = SHARED / "paper" / "tables.csv"
+    if not path.exists():
+        pytest.skip("needs ../shared/paper/tables.csv")
+    with path.open(encoding="utf-8") as stream:
+        theirs = [
+            tuple(float(line[f"{metric}_{part}"]) for metric in ("accuracy", "f1") for part in ("mean", "std"))
+            for line in csv.DictReader(stream)
+        ]
+    ours = [
+        tuple(float(line[key]) for key in ("accuracy", "accuracy_std", "f1", "f1_std"))
+        for line in csv.DictReader(FOLDER.joinpath("numbers.csv").read_text(encoding="utf-8").splitlines())
+    ]
+    assert ours == theirs
+    fedbm = published("comparison", "kvasir", 0.05, "FedBM")
+    assert fedbm is not None
+    assert (fedbm.mean["f1"], fedbm.std["f1"]) == (69.51, 4.11)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[axis]\nbeta = [1]", 'g has no place for "axis" (did you mean "axes"?)'),
+        ("[axes]\nbeta = 1", "g: the axis beta must be a list of values, such as beta = [1, 2]"),
+        ("[axes]\nbeta = [1, 1]", "g: the axis beta names a value twice"),
+        ("[axes]\nbeat = [1]", 'g: there is no setting "beat" (did you mean "beta"?)'),
+        ("[all]\nseed = 1", "g sets a seed; how many there are is said by --seeds"),
+        ("[[rows]]\nmethod = 'fedavg'", 'g: every one of [[rows]] needs name = "…"'),
+        ("[[rows]]\nname = 'a'\nmethod = 'fedavgg'", 'g: there is no method "fedavgg" (did you mean "fedavg"?)'),
+        ("[[rows]]\nname = 'a'\nmethod = 'fedavg'\nmu = 1", "mu is an option of fedprox, not of fedavg"),
+        ("[[rows]]\nname = 'a'\n[[rows]]\nname = 'a'", 'g has two rows called "a"; give each a name of its own'),
+        ("methods = 'all'", "g: methods must be a list of texts in quotes"),
+        ("figure = 'clients'", 'g: "clients" is no axis'),
+        ("[search]\nchose = ['beta']", '[search] has no key "chose"'),
+        ("[search]\nchoose = ['beta']", 'g: "beta" is no axis'),
+        ("title = 3", "g: title must be a text in quotes"),
+        ("rows = 3", "g: rows are written as [[rows]]"),
+        ("all = 3", "g: all is a section, write [all] and below it its keys"),
+        ("title = ", "g is not valid TOML"),
+    ],
+)
+def test_a_mistake_is_one_sentence(text: str, sentence: str) -> None:
+    with pytest.raises(FedBMError) as caught:
+        parse(text, "g", "g")
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_name_that_is_nearly_right() -> None:
+    with pytest.raises(FedBMError, match='there is no experiment "module" \\(did you mean "modules"\\?\\)'):
+        find_experiment("module")
+    with pytest.raises(FedBMError, match="cannot read the experiment nowhere.toml: No such file"):
+        read_experiment(Path("nowhere.toml"))
+
+
+@given(st.text(alphabet="abc=[]{}'\"\n#. 01", max_size=60))
+def test_any_text_is_an_experiment_or_refused(text: str) -> None:
+    with suppress(FedBMError):
+        assert parse(text, "g", "g").rows
+
+
+def test_the_page_s_own_grid_is_one() -> None:
+    (text,) = blocks_of(DOCS / "reproducing.md", "text")
+    found = parse(text, "grid", "grid")
+    assert len(trials(found, 1, {})) == 12
+    assert found.search == ("temperature", "lambda_dis")
+
+
+def test_the_page_counts_right() -> None:
+    rows = rows_of(section_of(DOCS / "reproducing.md", "The experiments"))
+    assert [row[0].strip("`") for row in rows] == shipped()
+    for name, _, runs in rows:
+        once = {str((t.config.method, t.config.data, t.config.language, t.seed)) for t in trials_of(name)}
+        assert int(runs) == len(once), name
+
+
+def trials_of(name: str) -> list[Trial]:
+    return trials(find_experiment(name.strip("`")), 3, {})
+
+
+def test_an_axis_of_methods_makes_rows() -> None:
+    found = parse('[axes]\nmethod = ["fedavg", "fedbm"]\nbeta = [0.1]\n', "g", "g")
+    assert [row.name for row in found.rows] == ["FedAvg", "FedBM"]
+    assert list(found.axes) == ["beta"]
+    assert [row.name for row in parse('[all]\nmethod = "scaffold"\n', "g", "g").rows] == ["SCAFFOLD"]

@@ -1,0 +1,193 @@
+"""Records of runs and experiments: small, whole, and enough for every table."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fake_outcomes import fake_outcome
+from fake_runs import fake_run
+
+from fedbm.errors import FedBMError
+from fedbm.experiments.analysis import columns
+from fedbm.experiments.outcomes import Outcome, read_outcome, read_outcomes, write_outcome
+from fedbm.experiments.report import write_outcomes
+from fedbm.experiments.tables import HEADS, comma_separated, latex, markdown
+from fedbm.experiments.wording import verdicts
+from fedbm.results.fairness import findings
+from fedbm.results.records import MOST_POINTS, read_record, write_record
+from fedbm.results.runs import RunView, read_run
+
+FAILED = ("failed", "round 3: the update of client 1 is unusable: body.bn is not finite")
+
+
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """Kvasir: FedBM has two seeds of three, w/o CGDE none; OCT-C8 is not here."""
+    return fake_outcome(
+        tmp_path_factory.mktemp("runs"),
+        "modules",
+        missing={("FedBM", 2): FAILED, **{("w/o CGDE", seed): ("not run", "") for seed in range(3)}},
+        absent={"oct-c8": "the images of oct-c8 are not here"},
+    )
+
+
+@pytest.mark.parametrize("rounds", [7, 100, 333])
+def test_a_record_gives_back_what_a_report_needs(tmp_path: Path, rounds: int) -> None:
+    run = read_run(fake_run(tmp_path / "runs", "fedbm", seed=0, rounds=rounds, classes=[str(k) for k in range(8)]))
+    write_record(run, tmp_path / "records" / "one.json")
+    found = read_record(tmp_path / "records" / "one.json")
+    assert found.generated == tmp_path / "records" / "one.jpg"
+    for name in ("id", "method", "label", "data", "beta", "clients", "seed", "planned", "summary", "environment"):
+        assert getattr(found, name) == getattr(run, name), name
+    assert {"data", "method", "train"} <= set(found.config)
+    assert "engine" not in found.config  # paths of a machine
+    assert found.train_images == run.train_images
+    assert len(found.rounds) <= MOST_POINTS + 1
+    best = run.summary["best"]["round"] if run.summary else 0
+    kept = {record["round"]: record for record in found.rounds}
+    assert {best, rounds} <= set(kept)
+    for record in run.rounds:
+        if record["round"] in kept:
+            assert kept[record["round"]]["test"]["f1"] == pytest.approx(record["test"]["f1"], abs=1e-5)
+    assert total(found, "bytes", "sent") == total(run, "bytes", "sent")
+    assert total(found, "seconds", "train") == pytest.approx(total(run, "seconds", "train"), abs=1e-3)
+    assert (tmp_path / "records" / "one.json").stat().st_size < 25_000
+
+
+def total(run: RunView, part: str, key: str) -> float:
+    return sum(record[part][key] for record in run.rounds)
+
+
+def test_partitions_are_compared_by_digest(tmp_path: Path) -> None:
+    runs = [read_run(fake_run(tmp_path / "runs", method, seed=0)) for method in ("fedavg", "fedbm")]
+    for run in runs:
+        write_record(run, tmp_path / f"{run.method}.json")
+    from fedbm.results.compare import compare
+
+    (group,) = compare([read_record(tmp_path / f"{run.method}.json") for run in runs])
+    assert any("clients hold the same samples" in finding.sentence for finding in findings(group))
+
+
+def test_an_outcome_is_read_as_it_was_written(modules: Outcome, tmp_path: Path) -> None:
+    write_outcome(modules, tmp_path)
+    (again,) = read_outcomes(tmp_path)
+    assert comma_separated([again]) == comma_separated([modules])
+    assert markdown([again]) == markdown([modules])
+    assert [(r.key, r.state, r.why) for r in again.results] == [(r.key, r.state, r.why) for r in modules.results]
+
+
+def test_what_another_machine_finished_stays(modules: Outcome, tmp_path: Path) -> None:
+    write_outcome(modules, tmp_path)
+    bare = replace(modules, results=tuple(replace(r, state="absent", why="no data", run=None) for r in modules.results))
+    write_outcome(bare, tmp_path)
+    again = read_outcome(tmp_path / "modules.json")
+    assert [r.state for r in again.results if r.run] == ["finished"] * 10
+    assert {(r.row, r.state) for r in again.results if not r.run and r.at["data"] == "kvasir"} == {
+        ("FedBM", "failed"),  # there it was tried, here it was not
+        ("w/o CGDE", "absent"),
+    }
+
+
+def test_missing_cells_say_why_and_hold_no_number(modules: Outcome) -> None:
+    shown = markdown([modules])
+    line = next(line for line in shown.splitlines() if line.startswith("| w/o CGDE"))
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    row = dict(zip(HEADS, cells, strict=True))
+    assert (row["n"], row["F1, last round"], row["p"]) == ("0", "not run", "–")
+    assert cells[2] == cells[5] == "not run"
+    assert "- failed: round 3: the update of client 1 is unusable: body.bn is not finite: FedBM (seed 2)." in shown
+    assert "- absent: the images of oct-c8 are not here: FedBM (seed 0), FedBM (seed 1)" in shown
+    with_numbers = [line.split(",") for line in comma_separated([modules]).splitlines() if "w/o CGDE" in line]
+    assert all("not run" in line[-1] or "not here" in line[-1] for line in with_numbers)
+
+
+def test_the_paper_stands_beside(modules: Outcome) -> None:
+    """Kvasir at β = 0.05, w/o LKCC: 28.04 ± 9.74 accuracy in the paper."""
+    column = columns(modules)[0]
+    line = next(line for line in column.lines if line.name == "w/o LKCC")
+    assert line.row is not None
+    assert line.published is not None
+    assert (line.published.mean["accuracy"], line.published.std["accuracy"]) == (28.04, 9.74)
+    assert {one.mark for one in line.unlike} >= {"text", "split"}
+    ours = line.row.score("best", "accuracy")
+    assert ours is not None
+    shown = next(text for text in markdown([modules]).splitlines() if text.startswith("| w/o LKCC"))
+    assert f"| 28.0 ± 9.7 | {100 * ours.mean - 28.04:+.1f} |".replace("-", "−") in shown
+
+
+def test_latex_is_whole_and_safe(modules: Outcome) -> None:
+    text = latex([modules])
+    assert text.count("\\begin{tabular}") == text.count("\\end{tabular}") == 4
+    assert "w/o LKCC" in text
+    assert "±" not in text
+    assert all(line.count("&") == 8 for line in text.splitlines() if line.endswith("\\\\"))
+
+
+def test_a_stand_in_has_the_papers_number_without_a_difference(tmp_path: Path) -> None:
+    outcome = fake_outcome(tmp_path, "comparison-femnist", seeds=1, absent={"femnist": "not here"}, rounds=3)
+    line = next(line for line in columns(outcome)[0].lines if line.name == "FedAvg")
+    assert line.published is not None
+    assert line.published.mean["accuracy"] == 73.06
+    assert not line.comparable
+    assert "stand-in" in {one.mark for one in line.unlike}
+    shown = next(text for text in markdown([outcome]).splitlines() if text.startswith("| FedAvg"))
+    assert "| 73.1 ± 2.1 | – |" in shown
+
+
+def test_broken_records_are_one_sentence(modules: Outcome, tmp_path: Path) -> None:
+    write_outcome(modules, tmp_path)
+    path = tmp_path / "modules.json"
+    value = json.loads(path.read_text(encoding="utf-8"))
+    record = tmp_path / "runs" / f"{value['trials'][0]['run']}.json"
+    record.write_text('{"format": 1, "summary": {}, "config": {}}', encoding="utf-8")
+    with pytest.raises(FedBMError, match="it is not the file 'fedbm records' writes"):
+        read_outcome(path)
+    record.unlink()
+    with pytest.raises(FedBMError, match="cannot read"):
+        read_outcome(path)
+    path.write_text("{}", encoding="utf-8")
+    with pytest.raises(FedBMError, match="holds no experiment that this FedBM reads"):
+        read_outcome(path)
+    with pytest.raises(FedBMError, match="holds no records of experiments"):
+        read_outcomes(tmp_path / "runs" / "none")
+
+
+def test_verdicts_are_alike_whoever_is_ahead(tmp_path: Path) -> None:
+    def said(ours: list[float], theirs: list[float], where: str) -> str:
+        scores = {"FedBM": ours, "w/o LKCC": theirs, "w/o CGDE": theirs}
+        outcome = fake_outcome(tmp_path / where, "modules", rounds=3, absent={"oct-c8": "not here"})
+        results = tuple(
+            replace(r, run=scored_run(r.run, scores[r.row][r.seed])) if r.run else r for r in outcome.results
+        )
+        return " ".join(v.sentence for v in verdicts(columns(replace(outcome, results=results))[0]))
+
+    ahead = said([0.9, 0.92, 0.91], [0.7, 0.721, 0.711], "a")
+    assert "+19.9 points" in ahead.replace("\N{NO-BREAK SPACE}", " ")
+    assert ahead.endswith("An advantage is established.")
+    behind = said([0.7, 0.721, 0.711], [0.9, 0.92, 0.91], "b")
+    assert behind.endswith("A disadvantage is established.")
+    unclear = said([0.7, 0.9, 0.8], [0.75, 0.8, 0.79], "c")
+    assert unclear.endswith("An advantage is not established.")
+    assert "n = 3, 95 % interval" in unclear.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def scored_run(run: RunView, f1: float) -> RunView:
+    assert run.summary is not None
+    return replace(run, summary={**run.summary, "best": {**run.summary["best"], "f1": f1}})
+
+
+def test_the_page_says_what_the_tables_say(modules: Outcome, tmp_path: Path) -> None:
+    text = write_outcomes([modules], tmp_path / "page.html").read_text(encoding="utf-8")
+    (column, *_) = columns(modules)
+    for verdict in verdicts(column):
+        assert text.count(verdict.sentence) >= 2  # on top, and with its table
+    row = text[text.index('<span class="name">w/o CGDE</span>') :]
+    row = row[: row.index("</tr>")]
+    assert row.count('<em class="none">not run</em>') == 3
+    assert "65.0 ± 4.4" in row  # the paper's
+    assert "body.bn is not finite" in text
+    assert "Kvasir, β\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}0.05, seed 0" in text
+    assert write_outcomes([modules], tmp_path / "again.html").read_text(encoding="utf-8") == text

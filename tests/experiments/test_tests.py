@@ -1,0 +1,64 @@
+"""Paired t-tests and Holm's correction, against hand-worked numbers and scipy."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import ttest_rel
+
+from fedbm.results.statistics import holm, paired
+
+
+def test_three_differences_by_hand() -> None:
+    """1, 2, 3: mean 2, std 1, t = 2√3; with two degrees of freedom p = 1 − t/√(t² + 2), and t₀.₉₇₅ = 4.3027."""
+    found = paired({0: 5.0, 1: 7.0, 2: 9.0}, {0: 4.0, 1: 5.0, 2: 6.0})
+    assert found is not None
+    t = 2 * math.sqrt(3)
+    assert (found.n, found.mean, found.size) == (3, 2.0, 2.0)
+    assert found.p == pytest.approx(1 - t / math.sqrt(t**2 + 2))
+    assert (found.low, found.high) == pytest.approx((2 - 4.302653 / math.sqrt(3), 2 + 4.302653 / math.sqrt(3)))
+
+
+def test_only_seeds_that_both_have_are_paired() -> None:
+    found = paired({0: 1.0, 1: 2.0, 7: 9.0}, {1: 1.0, 0: 0.5, 8: 3.0})
+    assert found is not None
+    assert (found.n, found.mean) == (2, 0.75)
+    assert paired({0: 1.0}, {1: 1.0}) is None
+
+
+@pytest.mark.parametrize("ours", [{0: 1.0}, {0: 1.0, 1: 2.0, 2: 3.0}])
+def test_nothing_is_tested_without_spread(ours: dict[int, float]) -> None:
+    found = paired(ours, {seed: value - 0.5 for seed, value in ours.items()})
+    assert found is not None
+    assert (found.mean, found.p, found.size) == (0.5, None, None)
+
+
+values = st.lists(st.floats(-1, 1).map(lambda x: round(x, 3)), min_size=3, max_size=8)
+
+
+@given(values, values)
+def test_as_scipy_has_it(x: list[float], y: list[float]) -> None:
+    n = min(len(x), len(y))
+    found = paired(dict(enumerate(x[:n])), dict(enumerate(y[:n])))
+    assert found is not None
+    if found.p is not None and found.size is not None and abs(found.size) < 1e6:
+        assert found.p == pytest.approx(float(ttest_rel(x[:n], y[:n]).pvalue), abs=1e-9)
+
+
+def test_holm_by_hand() -> None:
+    """0.01·4, 0.02·3, 0.03·2 = 0.06, and 0.04·1 not below the one before."""
+    assert holm([0.04, 0.01, None, 0.03, 0.02]) == pytest.approx([0.06, 0.04, None, 0.06, 0.06])
+    assert holm([0.6, 0.7]) == [1.0, 1.0]
+    assert holm([]) == []
+    assert holm([None]) == [None]
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(0, 1)), max_size=12))
+def test_holm_never_helps_and_keeps_the_order(ps: list[float | None]) -> None:
+    corrected = holm(ps)
+    pairs = sorted((p, c) for p, c in zip(ps, corrected, strict=True) if p is not None and c is not None)
+    assert all(p <= c <= 1 for p, c in pairs)
+    assert [c for _, c in pairs] == sorted(c for _, c in pairs)
