@@ -94,8 +94,10 @@ def test_a_command_finds_its_role_s_folder(study: Path, tmp_path: Path) -> None:
         server_folder(study / "north")
     with pytest.raises(FedBMError, match="is no folder of a federation; 'fedbm federation init"):
         kind_of(tmp_path)
-    with pytest.raises(FedBMError, match="is not there"):
+    with pytest.raises(FedBMError, match="is not there; 'fedbm federation init"):
         kind_of(tmp_path / "nowhere")
+    with pytest.raises(FedBMError, match='norht is not there \\(did you mean "north"\\?\\)'):
+        kind_of(study / "norht")
 
 
 @pytest.mark.parametrize(
@@ -113,9 +115,12 @@ def test_mistakes_in_node_toml_are_one_sentence(text: str, sentence: str, tmp_pa
         read(tmp_path, Node)
 
 
-def test_relative_images_are_the_folder_s_own(tmp_path: Path) -> None:
+def test_relative_images_are_the_folder_s_own_or_the_user_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "scans").mkdir()
     assert Node(data="scans").images(tmp_path) == str(tmp_path / "scans")
+    (tmp_path / "here" / "scans").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    assert Node(data="scans").images(tmp_path, "scans") == str(tmp_path / "here" / "scans")
     assert Node(data="digits").images(tmp_path) == "digits"
     assert Node(data="scans").images(tmp_path, "/else/where") == "/else/where"
     with pytest.raises(FedBMError, match="has no images yet: set data in .*node.toml, or say --data PATH"):

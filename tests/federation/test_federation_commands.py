@@ -58,7 +58,7 @@ def test_a_run_s_data_are_dealt_to_the_nodes(study: Path, capsys: pytest.Capture
     ("words", "sentence"),
     [
         (["statsu", "study"], 'has no task "statsu" (did you mean "status"?)'),
-        (["status", "sudy"], "sudy is not there; 'fedbm federation init sudy' makes one"),
+        (["status", "sudy"], 'sudy is not there (did you mean "study"?); '),
         (["node", "study"], "study holds 2 nodes: say which, such as study/hospital-1"),
         (["node", "study/hospital-1"], "has no images yet: set data in study/hospital-1/node.toml, or say --data PATH"),
         (["node", "study/hospital-1", "--dta", "x"], 'does not know --dta (did you mean "--data"?)'),

@@ -67,11 +67,11 @@ class Node:
     threads: int = option(0, "CPU threads of training; 0: as the machine is set up", least=0, most=1024)
 
     def images(self, folder: Path, given: str = "") -> str:
-        """What to read: *given*, or `data`; a relative path within this node's folder is made absolute."""
+        """What to read: *given*, from here, or `data`, from the node's folder; absolute, for Flower works elsewhere."""
         if not (data := given or self.data):
             raise FedBMError(f"{self.name} has no images yet: set data in {folder / 'node.toml'}, or say --data PATH")
-        inside = folder / Path(data).expanduser()
-        return str(inside.resolve()) if inside.exists() and not given else data
+        place = Path(data).expanduser() if given else folder / Path(data).expanduser()
+        return str(place.resolve()) if place.exists() else data
 
 
 def read(folder: Path, kind: type) -> Any:
@@ -110,8 +110,13 @@ def kind_of(folder: Path) -> str:
     for kind, file in FILES.items():
         if (folder / file).is_file():
             return kind
-    missing = "is not there" if not folder.exists() else "is no folder of a federation"
-    raise FedBMError(f"{folder} {missing}; 'fedbm federation init {folder}' makes one")
+    if folder.exists():
+        raise FedBMError(
+            f"{folder} is no folder of a federation; 'fedbm federation init' makes one where nothing is yet"
+        )
+    beside = [path.name for path in folder.parent.glob("*/")] if folder.parent.is_dir() else []
+    near = did_you_mean(folder.name, beside)
+    raise FedBMError(f"{folder} is not there{near}; 'fedbm federation init {folder}' makes a new federation")
 
 
 def server_folder(folder: Path) -> Path:
