@@ -227,7 +227,7 @@ def test_documented_files_are_those_of_a_run(folders: list[Path]) -> None:
     documented = {row[0].strip("`") for row in rows_of(section_of(DOCS / "records.md", "The folder"))}
     files = {str(p.relative_to(folder)) for folder in folders for p in folder.rglob("*") if p.is_file()}
     found = {re.sub(r"^clients/\d+-\d+", "clients/<client>-<round>", file) for file in files}
-    # the best becomes the model when a run is finished; others come after five rounds, when asked for, or after a failure
+    # the best becomes the model of a finished run; others come after five rounds, when asked for, or after a failure
     rare = {"best-<round>.safetensors", "generated/<round>.png", "features.json", "failed.json"}
     assert found | rare == documented
 

@@ -46,7 +46,6 @@ from fedbm.results.matrices import partition_bubbles
 from fedbm.results.runs import RunView, read_run
 from fedbm.results.svg import save_svg
 
-
 DRAWN = (5, 10, 20, 50, 100, 200, 500)  # rounds after which generated images are drawn, beside those of the last
 
 
