@@ -42,7 +42,7 @@ class ScoringCohort(Cohort, Protocol):
     """A cohort whose clients score the model on images of their own, for a server that has none.
 
     score() yields None while it waits, and last what Federation keeps of an evaluation: val, test, confusion (of test),
-    personal, and which clients were scored. *parts* are those the clients train from next.
+    personal, which clients were scored, and the bytes sent for it. *parts* are those the clients train from next.
     """
 
     def score(self, round_: int, parts: Mapping[str, Part]) -> Iterator[dict[str, Any] | None]: ...

@@ -134,7 +134,7 @@ class Federation:
         evaluation = None
         if round_ % train.evaluate_every == 0 or round_ == train.rounds:
             yield Event(round_, "evaluate")
-            evaluation = yield from self._evaluate(round_)
+            evaluation = yield from self._evaluate(round_, traffic)
         clock.lap("evaluate")
         said = self.notes.copy()
         self.notes.clear()
@@ -152,6 +152,7 @@ class Federation:
             "val": evaluation["val"] if evaluation else None,
             "test": evaluation["test"] if evaluation else None,
             "personal": evaluation["personal"] if evaluation else None,
+            "scored": evaluation.get("scored") if evaluation else None,
             "bytes": traffic,
             "notes": said,
             "seconds": {**clock.laps, "total": sum(clock.laps.values())},
@@ -204,7 +205,7 @@ class Federation:
     def _computing(self) -> torch.autocast:
         return computing(self._device, self.train.precision)
 
-    def _evaluate(self, round_: int) -> Generator[None, None, dict[str, Any]]:
+    def _evaluate(self, round_: int, traffic: dict[str, int]) -> Generator[None, None, dict[str, Any]]:
         """Score the global states; keep the evaluation if it is the best so far on validation."""
         clients = self.states.without_optimizers()
         if self.sets:
@@ -212,6 +213,7 @@ class Federation:
                 evaluation = {"round": round_, **self._score(clients)}
         else:
             evaluation = {"round": round_, **(yield from self._ask_for_scores(round_))}
+            traffic["sent"] += evaluation.pop("sent")
         self.progress.last = evaluation
         if self.progress.best is None or selection_score(evaluation) > selection_score(self.progress.best):
             self.progress.best = evaluation

@@ -93,13 +93,16 @@ class FlowerCohort:
 
     def score(self, round_: int, parts: Mapping[str, Part]) -> Iterator[dict[str, Any] | None]:
         """Confusion matrices of every node's own images, summed; who did not answer is not in the sum."""
+        sent = 0
         for _ in range(self._options.attempts):
             clients = self._roster.gather(heal=False)
             found: dict[int, dict[str, Array]] = {}
             for reply in self._courier.replies(EVALUATE, round_, clients, parts):
                 if reply is None:
                     yield None
-                elif not isinstance(reply.content, Envelope) or reply.content.body.get("code") != "ok":
+                    continue
+                sent += reply.sent
+                if not isinstance(reply.content, Envelope) or reply.content.body.get("code") != "ok":
                     self._missed(round_, reply)
                 else:
                     try:
@@ -107,7 +110,8 @@ class FlowerCohort:
                     except FedBMError as error:
                         self._audit.append("rejected", client=reply.client, round=round_, why=str(error))
             if clients and len(found) >= min(self._roster.needed, len(clients)):
-                yield self._evaluation(round_, {client: own for client, own in found.items() if own})
+                scored = {client: own for client, own in found.items() if own}
+                yield {**self._evaluation(round_, scored), "sent": sent}
                 return
 
     def _matrices(self, round_: int, body: Mapping[str, Any]) -> dict[str, Array]:

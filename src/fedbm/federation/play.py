@@ -57,10 +57,10 @@ class Follower:
         self.outcome = ("running", "")
 
     def __call__(self) -> bool:
-        self._show(read_standing(self._folder))
         since = time.monotonic() - self._asked
         if since > self.LONGEST or (since > self.ASK and not flower.is_alive(self._folder)):
             self._ask()
+        self._show(read_standing(self._folder))  # after the question: what an ended run came to is shown
         return self.outcome[0] not in flower.OVER
 
     def _ask(self) -> None:
