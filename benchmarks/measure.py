@@ -25,7 +25,7 @@ from workload import Workload
 from fedbm.config import make_config, nest
 from fedbm.data.partition import Partition
 from fedbm.data.store import Dataset
-from fedbm.engine.cohort import LocalCohort, Site
+from fedbm.engine.cohort import LocalCohort, Setting
 from fedbm.engine.device import arithmetic, enough_memory
 from fedbm.engine.local import Samples
 from fedbm.engine.records import RunFolder
@@ -122,7 +122,7 @@ def decoding(bench: Bench, plan: Plan, federation: Federation) -> Federation:
     labels = federation.sets["test"].labels
     own = [torch.from_numpy(indices) for indices in plan.partition.clients]  # on the host, where a loader has them
     cohort = LocalCohort(
-        Site(
+        Setting(
             method=config.method,
             task=plan.task,
             train=config.train,

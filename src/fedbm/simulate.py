@@ -27,7 +27,7 @@ from fedbm.engine.checkpoint import (
     remove_unnamed,
     save_tensors,
 )
-from fedbm.engine.cohort import LocalCohort, Site
+from fedbm.engine.cohort import LocalCohort, Setting
 from fedbm.engine.device import arithmetic, enough_memory, find_device, own_stream, placed_once
 from fedbm.engine.environment import environment
 from fedbm.engine.graphs import CapturedCohort, CapturedSteps
@@ -180,7 +180,7 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> Federation:
         own = [torch.cat(own).sort().values]
     captured = is_captured(config, device)
     notes: list[str] = []
-    site = Site(config.method, task, config.train, model, images, labels, own, states, progress)
+    setting = Setting(config.method, task, config.train, model, images, labels, own, states, progress)
     normalise = task.normalise().to(device)
     cohort: LocalCohort
     steps: Steps
@@ -188,10 +188,10 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> Federation:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         normalise.memory_format = torch.channels_last
         compile_ = config.engine.compile
-        slots = CapturedCohort(site, config.engine.slots, compile_, notes.append)
+        slots = CapturedCohort(setting, config.engine.slots, compile_, notes.append)
         cohort, steps = slots, CapturedSteps(slots.give_up_a_slot, compile_, notes.append)
     else:
-        cohort, steps = client_cohort(site, config.engine, dataset.images, notes.append), plain_steps
+        cohort, steps = client_cohort(setting, config.engine, dataset.images, notes.append), plain_steps
         if device.type == "cuda" and config.engine.engine == "auto":
             notes.append(
                 f"{config.method.name} is no method of this package, so its clients are trained in a plain loop; "

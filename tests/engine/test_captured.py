@@ -11,7 +11,7 @@ import torch
 
 from fedbm.engine import graphs
 from fedbm.engine.checkpoint import ClientStates, Progress
-from fedbm.engine.cohort import LocalCohort, Site
+from fedbm.engine.cohort import LocalCohort, Setting
 from fedbm.engine.graphs import CapturedCohort, CapturedSteps
 from fedbm.engine.local import plain_steps
 from fedbm.engine.rounds import select
@@ -58,9 +58,9 @@ def played(
     model = method.model(setting).to("cuda", dtype)
     server, progress = method.server_init(model), Progress()
     states = ClientStates(folder, "cuda", progress.client_rounds)
-    site = Site(method, setting, train, model, images, labels, own, states, progress)
+    whole = Setting(method, setting, train, model, images, labels, own, states, progress)
     say = (said if said is not None else []).append
-    cohort = CapturedCohort(site, slots, compile_, say) if captured else LocalCohort(site)
+    cohort = CapturedCohort(whole, slots, compile_, say) if captured else LocalCohort(whole)
     steps = CapturedSteps(cohort.give_up_a_slot, compile_, say) if captured else plain_steps
     losses = []
     for round_ in range(1, rounds + 1):

@@ -21,7 +21,7 @@ import fedbm
 from fedbm import FedBMError
 from fedbm.cli import main
 from fedbm.engine import worker_process, workers
-from fedbm.engine.cohort import LocalCohort, Site
+from fedbm.engine.cohort import LocalCohort, Setting
 from fedbm.engine.worker_process import hand_over, take_over
 from fedbm.methods import METHODS, FedAvg
 from fedbm.methods.base import Batch
@@ -340,9 +340,9 @@ def test_no_process_outlives_its_parent(number: int, tiny_fedbm: dict[str, Any],
 def test_workers_are_for_a_cpu() -> None:
     device = torch.device("meta")
     labels = torch.zeros(1, dtype=torch.int64, device=device)
-    site: Any = Site(FedAvg(), None, None, None, None, labels, [], {}, None)  # type: ignore[arg-type]
+    setting: Any = Setting(FedAvg(), None, None, None, None, labels, [], {}, None)  # type: ignore[arg-type]
     with pytest.raises(FedBMError, match="workers are processes on a CPU, and the device is meta; leave workers out"):
-        workers.client_cohort(site, fedbm.config.EngineOptions(workers=2), np.zeros(1, np.uint8), print)
+        workers.client_cohort(setting, fedbm.config.EngineOptions(workers=2), np.zeros(1, np.uint8), print)
 
 
 def test_the_command_line_has_it(tiny: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,7 +49,7 @@ class ScoringCohort(Cohort, Protocol):
 
 
 @dataclass(frozen=True)
-class Site:
+class Setting:
     """What training all clients on one machine needs: the method and its model, everyone's samples and states."""
 
     method: Method
@@ -66,15 +66,15 @@ class Site:
 class LocalCohort:
     """Every client in this process, one after the other, on one model: memory does not grow with clients."""
 
-    def __init__(self, site: Site) -> None:
-        self._method, self._task, self._train, self._model = site.method, site.task, site.train, site.model
-        labels, classes = site.labels, len(site.task.classes)
-        normalise = site.task.normalise().to(labels.device)
-        self._data = [Samples(site.images, labels, indices, normalise) for indices in site.clients]
-        self._states, self._holds = site.states, site.progress.holds
+    def __init__(self, setting: Setting) -> None:
+        self._method, self._task, self._train, self._model = setting.method, setting.task, setting.train, setting.model
+        labels, classes = setting.labels, len(setting.task.classes)
+        normalise = setting.task.normalise().to(labels.device)
+        self._data = [Samples(setting.images, labels, indices, normalise) for indices in setting.clients]
+        self._states, self._holds = setting.states, setting.progress.holds
         self._facts = {
             client: Facts(client, len(own), tuple(labels[own].bincount(minlength=classes).tolist()))
-            for client, own in enumerate(site.clients)
+            for client, own in enumerate(setting.clients)
         }
 
     def census(self) -> Mapping[int, Facts]:

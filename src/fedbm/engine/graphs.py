@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbm.engine.capture import UNIT, CannotCapture, CapturedRows, CapturedStep, fill, pinned, static_rows
-from fedbm.engine.cohort import Answer, LocalCohort, Site, received_from
+from fedbm.engine.cohort import Answer, LocalCohort, Setting, received_from
 from fedbm.engine.device import IDLE, computing
 from fedbm.engine.local import CHUNK, Chunk, Samples, plain_steps, saved_optimizer, schedule, without_optimizer
 from fedbm.methods.base import Batch, Facts, Method, Part, State, Task, Upload, train_only
@@ -240,8 +240,8 @@ def capturable_optimizer(train: TrainOptions, parameters: list[nn.Parameter], lr
 class CapturedCohort(LocalCohort):
     """Clients in slots of one GPU, side by side."""
 
-    def __init__(self, site: Site, slots: int, compile_: bool, say: Callable[[str], None]) -> None:
-        super().__init__(site)
+    def __init__(self, setting: Setting, slots: int, compile_: bool, say: Callable[[str], None]) -> None:
+        super().__init__(setting)
         for data in self._data:
             data.normalise.memory_format = torch.channels_last
         self._like, self._limit, self._compile, self._say = self._data[0].normalise.mean, slots, compile_, say

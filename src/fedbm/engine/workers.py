@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedbm.engine.cohort import Answer, LocalCohort, Site, received_from
+from fedbm.engine.cohort import Answer, LocalCohort, Setting, received_from
 from fedbm.engine.rounds import select
 from fedbm.engine.worker import CannotLeave, Worker, heard
 from fedbm.engine.worker_process import Work, collected, hand_over, mapped
@@ -40,23 +40,23 @@ Trained = tuple[int, Callable[[], tuple[Upload, State]]]  # a client, and how to
 
 
 def client_cohort(
-    site: Site, engine: EngineOptions, stored: NDArray[np.uint8], say: Callable[[str], None]
+    setting: Setting, engine: EngineOptions, stored: NDArray[np.uint8], say: Callable[[str], None]
 ) -> LocalCohort:
     """The clients of a run on this device: in this process, or on a CPU in several. *stored* are the images on disk."""
-    device = site.labels.device
+    device = setting.labels.device
     if device.type != "cpu":
         if engine.workers > 1:
             raise FedBMError(f"workers are processes on a CPU, and the device is {device}; leave workers out")
-        return LocalCohort(site)
-    selected = select(len(site.clients), site.train.ratio, site.task.seed, 1)
+        return LocalCohort(setting)
+    selected = select(len(setting.clients), setting.train.ratio, setting.task.seed, 1)
     processes, threads = shares(engine.workers, len(selected))
     if processes == 1:
-        return LocalCohort(site)
-    why = unfit(site.method, site.task)
+        return LocalCohort(setting)
+    why = unfit(setting.method, setting.task)
     if why is not None:
         say(stays(why))
-        return LocalCohort(site)
-    return WorkerCohort(site, dataclasses.replace(engine, threads=threads), stored, say, processes)
+        return LocalCohort(setting)
+    return WorkerCohort(setting, dataclasses.replace(engine, threads=threads), stored, say, processes)
 
 
 def shares(workers: int, selected: int) -> tuple[int, int]:
@@ -86,15 +86,15 @@ class WorkerCohort(LocalCohort):
 
     def __init__(
         self,
-        site: Site,
+        setting: Setting,
         engine: EngineOptions,
         stored: NDArray[np.uint8],
         say: Callable[[str], None],
         processes: int,
     ) -> None:
-        super().__init__(site)
+        super().__init__(setting)
         self._engine, self._stored, self._say, self._limit = engine, stored, say, processes
-        self._rest = (site.labels, tuple(site.clients))
+        self._rest = (setting.labels, tuple(setting.clients))
         self._shared: Path | None = None
         self._work: Work | None = None
         self._workers: list[Worker] = []
