@@ -13,11 +13,12 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import os
-import queue
 import signal
 import threading
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ class Worker:
     """A process, the runs it has at present, and how many it takes at a time."""
 
     process: Any
-    tasks: Any
+    pipe: Connection  # a pipe each: a process killed while it writes must not lock out the others
     together: int
     changes: dict[str, Any]  # of the engine's options, for runs given to it
     runs: set[int] = field(default_factory=set)
@@ -45,38 +46,36 @@ def run_all(configs: Sequence[Config], processes: int | None = None) -> Generato
     *processes*: how many on a CPU; as many as there are cores unless given. Runs are begun in the order given. Closed,
     it ends them; they can be resumed.
     """
-    context = multiprocessing.get_context("spawn")
-    events: Any = context.Queue()
     waiting = list(enumerate(configs))
     places = places_for(configs[0], processes or cores()) if configs else []
     workers: list[Worker] = []
     try:
         while waiting or any(worker.runs for worker in workers):
             for together, changes in places[len(workers) :] if waiting else ():
-                workers.append(_hire(context, events, together, changes))
+                workers.append(_hire(together, changes))
             for worker in sorted(workers, key=lambda worker: len(worker.runs)):
                 while waiting and len(worker.runs) < worker.together:
                     number, config = waiting.pop(0)
-                    engine = dataclasses.replace(config.engine, **worker.changes)
-                    worker.tasks.send((number, dataclasses.replace(config, engine=engine)))
                     worker.runs.add(number)
-            for worker in [worker for worker in workers if worker.process.exitcode is not None]:
-                workers.remove(worker)
-                places.remove(place := (worker.together, worker.changes))
-                places.append(place)  # the next to be filled
-                for number in worker.runs:
-                    yield number, f"its process ended with status {worker.process.exitcode}"
-            try:
-                number, news = events.get(timeout=1.0)
-            except queue.Empty:
-                continue
-            holder = next((worker for worker in workers if number in worker.runs), None)
-            if holder is None:  # what a process that ended had still sent
-                continue
-            if not isinstance(news, Event):
-                holder.runs.remove(number)
-            if news is not None:
-                yield number, news
+                    engine = dataclasses.replace(config.engine, **worker.changes)
+                    with suppress(BrokenPipeError):  # it has ended, as is about to be noticed
+                        worker.pipe.send((number, dataclasses.replace(config, engine=engine)))
+            heard = wait([worker.pipe for worker in workers])
+            for worker in [worker for worker in workers if worker.pipe in heard]:
+                try:
+                    number, news = worker.pipe.recv()
+                except (EOFError, OSError):
+                    worker.process.join()
+                    workers.remove(worker)
+                    places.remove(place := (worker.together, worker.changes))
+                    places.append(place)  # the next to be filled
+                    for number in worker.runs:
+                        yield number, f"its process ended with status {worker.process.exitcode}"
+                    continue
+                if not isinstance(news, Event):
+                    worker.runs.remove(number)
+                if news is not None:
+                    yield number, news
     finally:
         for worker in workers:
             worker.process.terminate()
@@ -97,9 +96,10 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _hire(context: Any, events: Any, together: int, changes: dict[str, Any]) -> Worker:
-    theirs, ours = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(theirs, events), daemon=True)
+def _hire(together: int, changes: dict[str, Any]) -> Worker:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(theirs,), daemon=True)
     _start(process)
     theirs.close()
     return Worker(process, ours, together, changes)
@@ -117,27 +117,23 @@ def _start(process: Any) -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def _work(tasks: Any, events: Any) -> None:
-    """Advance the runs one has by turns, until nobody gives any more: the parent has ended, and runs can be resumed."""
+def _work(pipe: Connection) -> None:
+    """Advance the runs one has by turns, until nobody is there to be told: then they can be resumed."""
     runs: dict[int, Iterator[Event | None]] = {}
-    parent = multiprocessing.parent_process()
-    while parent is None or parent.is_alive():
-        try:
-            while tasks.poll(0 if runs else None):
-                number, config = tasks.recv()
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while True:
+            while pipe.poll(0 if runs else None):
+                number, config = pipe.recv()
                 runs[number] = _played(config)
-        except EOFError:
-            break
-        for number in list(runs):
-            try:
-                event = next(runs[number])
-            except (StopIteration, FedBMError) as end:
-                del runs[number]
-                events.put((number, str(end) if isinstance(end, FedBMError) else None))
-            else:
-                if event is not None:
-                    events.put((number, event))
-    events.cancel_join_thread()
+            for number in list(runs):
+                try:
+                    event = next(runs[number])
+                except (StopIteration, FedBMError) as end:
+                    del runs[number]
+                    pipe.send((number, str(end) if isinstance(end, FedBMError) else None))
+                else:
+                    if event is not None:
+                        pipe.send((number, event))
 
 
 def _played(config: Config) -> Iterator[Event | None]:
