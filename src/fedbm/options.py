@@ -223,7 +223,9 @@ class EngineOptions:
         "auto", "plain loop, or CUDA graphs on streams; auto: captured on CUDA for the methods of this package"
     )
     slots: int = option(6, "clients trained side by side by the captured engine", least=1)
-    compile: bool = option(False, "captured engine: torch.compile its steps; pays after a hundred rounds or so")
+    compile: bool = option(
+        False, "captured engine: torch.compile its steps; takes a minute or two, pays over some hundred rounds"
+    )
     together: int = option(3, "runs that share a GPU, each on streams of its own, where several are asked for", least=1)
     checkpoint_every: int = option(1, "rounds between checkpoints", least=1)
     deterministic: bool = option(False, "on CUDA, use only deterministic kernels (slower)")

@@ -120,20 +120,26 @@ def _start(process: Any) -> None:
 def _work(pipe: Connection) -> None:
     """Advance the runs one has by turns, until nobody is there to be told: then they can be resumed."""
     runs: dict[int, Iterator[Event | None]] = {}
-    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        while True:
-            while pipe.poll(0 if runs else None):
+    while True:
+        while pipe.poll(0 if runs else None):
+            try:
                 number, config = pipe.recv()
-                runs[number] = _played(config)
-            for number in list(runs):
+            except (EOFError, ConnectionResetError):
+                return
+            runs[number] = _played(config)
+        for number in list(runs):
+            news: Event | str | None
+            try:
+                news = next(runs[number])
+                over = False
+            except (StopIteration, FedBMError) as end:
+                del runs[number]
+                news, over = str(end) if isinstance(end, FedBMError) else None, True
+            if news is not None or over:
                 try:
-                    event = next(runs[number])
-                except (StopIteration, FedBMError) as end:
-                    del runs[number]
-                    pipe.send((number, str(end) if isinstance(end, FedBMError) else None))
-                else:
-                    if event is not None:
-                        pipe.send((number, event))
+                    pipe.send((number, news))
+                except (BrokenPipeError, ConnectionResetError):
+                    return
 
 
 def _played(config: Config) -> Iterator[Event | None]:

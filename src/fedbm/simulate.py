@@ -6,6 +6,7 @@ simulate(data, partition, method="fedbm", rounds=20, …) → RunView
 from __future__ import annotations
 
 import dataclasses
+import gc
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -139,6 +140,9 @@ def play(plan: Plan) -> Iterator[Event | None]:
             yield event
     finally:
         turns.close()
+        if device.type == "cuda":  # captured steps hold themselves in cycles, and the next run wants their room
+            gc.collect()
+            torch.cuda.empty_cache()
 
 
 def _turns(plan: Plan, device: torch.device) -> Generator[Event | None, None, None]:

@@ -58,6 +58,10 @@ class CapturedCohort(LocalCohort):
         if (spent := sum(slot.capturing for slot in self._slots) - before) > 0:
             self._say(f"{'compiled and ' if self._compile else ''}captured in {spent:.1f} s")
 
+    def close(self) -> None:
+        self._threads.shutdown()
+        self._slots.clear()
+
     def give_up_a_slot(self) -> bool:
         """Make room, unless there is one slot only; clients under way start anew and compute the same."""
         if len(self._slots) < 2:

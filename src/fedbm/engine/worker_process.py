@@ -117,7 +117,7 @@ def main(pickled: bytes) -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:
-        work: Work = pickle.loads(pickled)
+        work: Work = pickle.loads(pickled)  # from the process that started this one, by its own pipe; never from a file
     except Exception as error:  # whatever the modules of a user's objects do when they are imported
         say(answers, cannot=f"{type(error).__name__}: {error}")
         return
