@@ -60,12 +60,9 @@ class CapturedStep:
 
     def reset(self) -> None:
         """As before the first step: no momentum, no sums."""
-        for state in self.optimizer.state.values():
-            for value in state.values():
-                if isinstance(value, Tensor):
-                    value.zero_()
-        for total in self.sums.values():
-            total.zero_()
+        state = (value for kept in self.optimizer.state.values() for value in kept.values())
+        if held := [*(value for value in state if isinstance(value, Tensor)), *self.sums.values()]:
+            torch._foreach_zero_(held)
 
 
 class CapturedRows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -126,11 +127,14 @@ def received_from(parts: Mapping[str, Part]) -> State:
 
 def flaw_of(state: State) -> str | None:
     """What makes a state unfit to be averaged, in words, or None. One look at the device where all is well."""
-    finite = {name: value.isfinite().all() for name, value in state.items() if value.is_floating_point()}
-    device = next((good.device for good in finite.values() if good.is_cuda), torch.device("cpu"))
-    if not finite or bool(torch.stack([good.to(device) for good in finite.values()]).all()):  # Adam counts on the CPU
+    values = {name: value for name, value in state.items() if value.is_floating_point() and value.numel()}
+    if not values:
         return None
-    return f"{next(name for name, good in finite.items() if not bool(good))} is not finite"
+    largest = torch._foreach_norm(list(values.values()), math.inf)  # NaN where there is one
+    device = next((value.device for value in largest if value.is_cuda), torch.device("cpu"))  # Adam counts on the CPU
+    if bool(torch.stack([value.to(device) for value in largest]).isfinite().all()):
+        return None
+    return f"{next(name for name, value in values.items() if not bool(value.isfinite().all()))} is not finite"
 
 
 def size_of(state: State) -> int:

@@ -23,7 +23,7 @@ from fedbm.engine.cohort import Answer, LocalCohort, Setting, received_from
 from fedbm.engine.device import IDLE
 from fedbm.engine.local import plain_steps
 from fedbm.engine.slots import Job, Slot, compiled
-from fedbm.methods.base import Part, State, train_only
+from fedbm.methods.base import Part, State, copy_all, train_only
 
 WINDOW = 4  # clients per slot that may be done before their turn to be folded: bounds the uploads held
 
@@ -189,10 +189,12 @@ class CapturedSteps:
         rows = static_rows(draws, like, len(next(iter(draws.values()))))
         terms = compiled(loss) if self._compile else loss
         torch.cuda.synchronize()
-        step = CapturedStep(terms, optimizer([p for _, p in trained], True), lambda: None, rows, stream)
-        torch.cuda.synchronize()
-        for value, old in zip(held, before, strict=True):
-            value.copy_(old)
+        try:
+            with torch.cuda.stream(stream):
+                step = CapturedStep(terms, optimizer([p for _, p in trained], True), lambda: None, rows, stream)
+        finally:  # warming up has trained the model, and memory may have run out in the middle of it
+            torch.cuda.synchronize()
+            copy_all(held, before)
         how = "compiled and captured" if self._compile else "captured"
         self._say(f"the training of {', '.join(parts)} {how} in {time.perf_counter() - began:.1f} s")
         return step

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fedbm.engine.capture import UNIT, CapturedRows, CapturedStep, fill, pinned, static_rows
 from fedbm.engine.device import computing
 from fedbm.engine.local import CHUNK, Chunk, Samples, saved_optimizer, schedule, without_optimizer
-from fedbm.methods.base import Batch, Facts, Method, State, Task, Upload, train_only
+from fedbm.methods.base import Batch, Facts, Method, State, Task, Upload, copy_all, train_only
 from fedbm.options import TrainOptions
 
 AHEAD = 8  # chunks a slot may have issued and not done: the device does not wait for the host, whose memory is bounded
@@ -201,8 +201,7 @@ class Slot:
                     {**static_rows(index, like, 2 * CHUNK), **made},
                     self._stream,
                 )
-                for value, old in zip(held, before, strict=True):
-                    value.copy_(old)
+                copy_all(held, before)
         torch.cuda.synchronize()
         self.capturing += time.perf_counter() - began
 
@@ -210,8 +209,7 @@ class Slot:
         """Copy a client's context into the tensors the graphs know."""
         if not self._context:
             self._context = {name: value.clone() for name, value in context.items()}
-        for name, value in context.items():
-            self._context[name].copy_(value)
+        copy_all([self._context[name] for name in context], list(context.values()))
 
     def _trained(self, parts: tuple[str, ...]) -> list[tuple[str, nn.Parameter]]:
         return [(n, p) for n, p in self._model.named_parameters() if n.partition(".")[0] in parts]

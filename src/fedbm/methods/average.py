@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from fedbm.methods.base import State
+from fedbm.methods.base import State, copy_all
 
 
 class Average:
@@ -28,15 +28,19 @@ class Average:
     def add(self, state: State, weight: float) -> None:
         if self._sums and state.keys() != self._sums.keys():
             raise ValueError("states to be averaged must have the same names")
-        for name, value in state.items():
-            if not value.is_floating_point():
-                known = self._sums.get(name)
-                self._sums[name] = value.clone() if known is None else torch.maximum(known, value)
-            elif name in self._sums:
-                self._sums[name].add_(value.double(), alpha=weight)
-            else:
-                self._sums[name] = value.double() * weight
-            self._dtypes[name] = value.dtype
+        real = [name for name, value in state.items() if value.is_floating_point()]
+        exact = [torch.empty_like(state[name], dtype=torch.float64) for name in real]
+        copy_all(exact, [state[name] for name in real])
+        if not self._sums:
+            if real:
+                torch._foreach_mul_(exact, weight)
+            self._sums = {**state, **dict(zip(real, exact, strict=True))}
+        else:
+            if real:
+                torch._foreach_add_([self._sums[name] for name in real], exact, alpha=weight)
+            for name in state.keys() - set(real):
+                self._sums[name] = torch.maximum(self._sums[name], state[name])
+        self._dtypes = {name: value.dtype for name, value in state.items()}
         self.weight += weight
 
     def result(self) -> State:

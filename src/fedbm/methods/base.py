@@ -216,18 +216,27 @@ class Method(Protocol):
 def load_state(model: nn.Module, state: State) -> None:
     """Copy *state* into the model's tensors of the same names (in place: addresses stay, as captured graphs need)."""
     own = model.state_dict()
-    with torch.no_grad():
-        for name, value in state.items():
-            own[name].copy_(value)
+    copy_all([own[name] for name in state], list(state.values()))
 
 
 def copy_state(model: nn.Module, parts: tuple[str, ...] | None = None) -> State:
     """A copy of the model's state, or of the named parts of it."""
-    return {
-        name: value.detach().clone()
-        for name, value in model.state_dict().items()
-        if parts is None or name.partition(".")[0] in parts
-    }
+    own = {n: v.detach() for n, v in model.state_dict().items() if parts is None or n.partition(".")[0] in parts}
+    copies = {name: torch.empty_like(value) for name, value in own.items()}
+    copy_all(list(copies.values()), list(own.values()))
+    return copies
+
+
+def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """target ← source for each pair; on a GPU by few kernels, not one a pair, each of which the host would issue."""
+    by_type: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+    for target, source in zip(targets, sources, strict=True):
+        alike = by_type.setdefault(target.dtype, ([], []))
+        alike[0].append(target)
+        alike[1].append(source)
+    with torch.no_grad():
+        for some, others in by_type.values():
+            torch._foreach_copy_(some, others)
 
 
 def train_only(model: nn.Module, parts: tuple[str, ...]) -> list[tuple[str, nn.Parameter]]:

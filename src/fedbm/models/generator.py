@@ -11,16 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbm.errors import FedBMError
-
-
-class Doubled(nn.Module):
-    """Every pixel four times: [B,C,h,w] → [B,C,2h,2w]."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        # not interpolate(): under autocast it leaves bf16, and compiled its gradient is scattered, not summed
-        batch, channels, height, width = x.shape
-        wide = x[:, :, :, None, :, None].expand(batch, channels, height, 2, width, 2)
-        return wide.reshape(batch, channels, 2 * height, 2 * width)
+from fedbm.models.convolutions import DoubledConv2d
 
 
 class Generator(nn.Module):
@@ -39,12 +30,10 @@ class Generator(nn.Module):
         self.expand = nn.Linear(condition_dim, width * self.seed_size**2)
         widths = [width] * (doublings - 1) + [width // 2] * 2
         layers: list[nn.Module] = []
-        for index, (inside, outside) in enumerate(zip([width, *widths], widths, strict=False)):
-            if index:
-                layers.append(Doubled())
+        for inside, outside in zip([width, *widths], widths, strict=False):
             layers += [
-                nn.Conv2d(inside, outside, 3, padding=1, bias=False),  # BatchNorm takes a bias out again
-                nn.BatchNorm2d(outside),
+                DoubledConv2d(inside, outside) if layers else nn.Conv2d(inside, outside, 3, padding=1, bias=False),
+                nn.BatchNorm2d(outside),  # takes a bias out again, so the convolution has none
                 nn.LeakyReLU(0.2, inplace=True),
             ]
         self.blocks = nn.Sequential(*layers)
