@@ -23,8 +23,6 @@ from fedbm.engine.local import CHUNK, Chunk, Samples, saved_optimizer, schedule,
 from fedbm.methods.base import Batch, Facts, Method, State, Task, Upload, copy_all, train_only
 from fedbm.options import TrainOptions
 
-AHEAD = 8  # chunks a slot may have issued and not done: the device does not wait for the host, whose memory is bounded
-
 
 @dataclass
 class Job:
@@ -38,7 +36,7 @@ class Job:
     upload: Upload | None = None
     own: State = field(default_factory=dict)
     sums: dict[str, Tensor] = field(default_factory=dict)
-    steps: int = 0
+    steps: int = 0  # issued so far
     times: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
 
     @property
@@ -57,7 +55,8 @@ def step_terms(method: Method, model: nn.Module, data: Samples, context: State, 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """*function* by torch.compile, once for each shape of its inputs and kind of model."""
     torch._dynamo.config.recompile_limit = 64  # a process may run many methods; beyond it, plain code would run unsaid
-    made: Callable[..., Any] = torch.compile(function, dynamic=False)
+    # combo_kernels: small independent kernels, such as the casts of all weights, as one
+    made: Callable[..., Any] = torch.compile(function, dynamic=False, options={"combo_kernels": True})
     return made
 
 
@@ -85,10 +84,17 @@ class Slot:
         self._rows: dict[tuple[str, ...], CapturedRows] = {}
         self._steps: dict[tuple[int, tuple[str, ...]], CapturedStep] = {}
         self._lr = torch.zeros((), dtype=torch.float32, device=like.device)  # what the fused kernels read
+        self._flying: deque[torch.cuda.Event] = deque()  # when each UNIT of steps that was issued is done
         self.capturing = 0.0  # seconds spent on it
 
+    def queued(self) -> int:
+        """About how many steps are issued and not done."""
+        while self._flying and self._flying[0].query():  # type: ignore[no-untyped-call]
+            self._flying.popleft()
+        return UNIT * len(self._flying)
+
     def play(self, round_: int, job: Job) -> Iterator[bool]:
-        """Issue the job's work, chunk by chunk; yields after each, or False where enough is under way already."""
+        """Issue the job's work, UNIT steps at a time; yields after each, or False where the next is not drawn yet."""
         method, train = self._method, self._train
         own, kept = without_optimizer(job.client)
         started, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
@@ -98,14 +104,13 @@ class Slot:
             self._hold(method.begin(self._model, job.received, own, job.facts))
             for step in self._steps.values():
                 step.reset()
-        begun = self._stream.record_event()
-        flying: deque[torch.cuda.Event] = deque()
+        over = deque([self._stream.record_event()] * 2, maxlen=2)  # when the last two chunks are trained on
         used: dict[int, CapturedStep] = {}
         for number, (chunk, drawing) in enumerate(self._drawn(round_, job)):
-            while not drawing.done() or (len(flying) >= AHEAD and not flying[0].query()):  # type: ignore[no-untyped-call]
+            while not drawing.done():
                 yield False
             first = CHUNK * (number % 2)  # one half of the rows is written while the other is trained on
-            self._ahead.wait_event(flying[-2] if len(flying) > 1 else begun)
+            self._ahead.wait_event(over[0])
             step, made = self._issue(job.data, chunk, drawing.result(), first)
             if chunk.phase not in used:
                 with torch.cuda.stream(self._stream):
@@ -114,15 +119,17 @@ class Slot:
             with torch.cuda.stream(self._stream):
                 self._lr.fill_(chunk.lr)
                 step.start(first)
-                for done in range(len(chunk.positions)):
-                    if done % UNIT == 0 and made:
+            for begun in range(0, len(chunk.positions), UNIT):
+                steps = min(UNIT, len(chunk.positions) - begun)
+                with torch.cuda.stream(self._stream):
+                    if made:
                         self._stream.wait_event(made.popleft())
-                    step.replay()
-            flying.append(self._stream.record_event())
-            if len(flying) > AHEAD:
-                flying.popleft()
-            job.steps += len(chunk.positions)
-            yield True
+                    for _ in range(steps):
+                        step.replay()
+                self._flying.append(self._stream.record_event())
+                job.steps += steps
+                yield True
+            over.append(self._flying[-1])
         with torch.cuda.stream(self._stream), computing(job.data.labels.device, train.precision):
             upload, job.own = method.finish(self._model, job.data, self._context, job.facts)
             job.upload = Upload(job.facts.client, job.facts.n, upload)

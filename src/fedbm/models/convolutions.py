@@ -53,7 +53,7 @@ class DoubledConv2d(nn.Conv2d):
         batch, _, height, width = x.shape
         kernels = by_parity(by_parity(self.weight, 2), 4)  # [column's, row's parity, O, C, 2, 2]
         made = F.conv2d(x, kernels.flatten(0, 2), padding=1)  # [B, 4·O, h+1, w+1]
-        made = made.permute(0, 2, 3, 1).unflatten(3, (2, 2, self.out_channels))
+        made = made.permute(0, 2, 3, 1).reshape(batch, height + 1, width + 1, 2, 2, self.out_channels)
         rows = [
             torch.stack([made[:, r : r + height, c : c + width, c, r] for c in (0, 1)], dim=3)  # [B,h,w,2,O]
             for r in (0, 1)

@@ -30,7 +30,7 @@ class ResNet18(nn.Module):
         super().__init__()
         self.feature_dim = 8 * width
         if stem == "7x7":
-            self.conv1 = StemConv2d(channels, width, 7, stride=2, padding=3, bias=False)
+            self.conv1: nn.Conv2d = StemConv2d(channels, width, 7, stride=2, padding=3, bias=False)
             self.maxpool: nn.Module = nn.MaxPool2d(3, stride=2, padding=1)
         else:
             self.conv1 = nn.Conv2d(channels, width, 3, padding=1, bias=False)
