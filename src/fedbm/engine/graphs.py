@@ -25,7 +25,6 @@ from fedbm.engine.local import plain_steps
 from fedbm.engine.slots import Job, Slot, compiled
 from fedbm.methods.base import Part, State, copy_all, train_only
 
-SHALLOW, DEEP = 16, 128  # steps in a slot's queue: enough to do just now, and enough while the host is elsewhere
 WINDOW = 4  # clients per slot that may be done before their turn to be folded: bounds the uploads held
 
 
@@ -92,36 +91,18 @@ class CapturedCohort(LocalCohort):
                 job = Job(facts, data, received, state, home.record_event())
                 playing[slot] = job, slot.play(round_, job)
             busy = False
-            for slot in self._order(playing):
-                job, steps = playing[slot]
+            for slot, (job, steps) in list(playing.items()):
                 moved = next(steps, None)
+                busy |= moved is not False
                 if moved is None:
                     issued[job.facts.client] = job
                     del playing[slot]
-                if moved is not False:
-                    busy = True
-                    break
             while left and left[0] in issued and issued[left[0]].done:
                 busy = True
                 yield self._finished(round_, issued.pop(left.popleft()), parts, home)
             if left and not busy:
                 time.sleep(IDLE)
             yield None
-
-    def _order(self, playing: Mapping[Slot, tuple[Job, Iterator[bool]]]) -> list[Slot]:
-        """Who is to be given steps next: the one with most of them left, since a round cannot end before it.
-
-        The host takes about as long to issue a step as the device to train on it. So nobody gets much ahead while
-        another has little to do; where all have enough, queues are filled for the time the host looks elsewhere.
-        """
-        queued = {slot: slot.queued() for slot in playing}
-        left = {slot: self._steps_of(job.facts.n) - job.steps for slot, (job, _) in playing.items()}
-        some = [slot for slot in playing if queued[slot] < DEEP]
-        return sorted(some, key=lambda slot: (queued[slot] >= SHALLOW, -left[slot]))
-
-    def _steps_of(self, n: int) -> int:
-        epochs = sum(phase.epochs for phase in self._method.phases(self._train.epochs))
-        return epochs * -(-n // self._train.batch)
 
     def _free(self, playing: Mapping[Slot, Any]) -> Slot | None:
         free = next((slot for slot in self._slots if slot not in playing), None)

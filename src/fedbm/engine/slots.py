@@ -23,6 +23,8 @@ from fedbm.engine.local import CHUNK, Chunk, Samples, saved_optimizer, schedule,
 from fedbm.methods.base import Batch, Facts, Method, State, Task, Upload, copy_all, train_only
 from fedbm.options import TrainOptions
 
+AHEAD = 8  # chunks a slot may have issued and not done: the device does not wait for the host, whose memory is bounded
+
 
 @dataclass
 class Job:
@@ -36,7 +38,7 @@ class Job:
     upload: Upload | None = None
     own: State = field(default_factory=dict)
     sums: dict[str, Tensor] = field(default_factory=dict)
-    steps: int = 0  # issued so far
+    steps: int = 0
     times: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
 
     @property
@@ -84,17 +86,10 @@ class Slot:
         self._rows: dict[tuple[str, ...], CapturedRows] = {}
         self._steps: dict[tuple[int, tuple[str, ...]], CapturedStep] = {}
         self._lr = torch.zeros((), dtype=torch.float32, device=like.device)  # what the fused kernels read
-        self._flying: deque[torch.cuda.Event] = deque()  # when each UNIT of steps that was issued is done
         self.capturing = 0.0  # seconds spent on it
 
-    def queued(self) -> int:
-        """About how many steps are issued and not done."""
-        while self._flying and self._flying[0].query():  # type: ignore[no-untyped-call]
-            self._flying.popleft()
-        return UNIT * len(self._flying)
-
     def play(self, round_: int, job: Job) -> Iterator[bool]:
-        """Issue the job's work, UNIT steps at a time; yields after each, or False where the next is not drawn yet."""
+        """Issue the job's work, chunk by chunk; yields after each, or False where enough is under way already."""
         method, train = self._method, self._train
         own, kept = without_optimizer(job.client)
         started, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
@@ -104,13 +99,14 @@ class Slot:
             self._hold(method.begin(self._model, job.received, own, job.facts))
             for step in self._steps.values():
                 step.reset()
-        over = deque([self._stream.record_event()] * 2, maxlen=2)  # when the last two chunks are trained on
+        begun = self._stream.record_event()
+        flying: deque[torch.cuda.Event] = deque()
         used: dict[int, CapturedStep] = {}
         for number, (chunk, drawing) in enumerate(self._drawn(round_, job)):
-            while not drawing.done():
+            while not drawing.done() or (len(flying) >= AHEAD and not flying[0].query()):  # type: ignore[no-untyped-call]
                 yield False
             first = CHUNK * (number % 2)  # one half of the rows is written while the other is trained on
-            self._ahead.wait_event(over[0])
+            self._ahead.wait_event(flying[-2] if len(flying) > 1 else begun)
             step, made = self._issue(job.data, chunk, drawing.result(), first)
             if chunk.phase not in used:
                 with torch.cuda.stream(self._stream):
@@ -119,17 +115,15 @@ class Slot:
             with torch.cuda.stream(self._stream):
                 self._lr.fill_(chunk.lr)
                 step.start(first)
-            for begun in range(0, len(chunk.positions), UNIT):
-                steps = min(UNIT, len(chunk.positions) - begun)
-                with torch.cuda.stream(self._stream):
-                    if made:
+                for done in range(len(chunk.positions)):
+                    if done % UNIT == 0 and made:
                         self._stream.wait_event(made.popleft())
-                    for _ in range(steps):
-                        step.replay()
-                self._flying.append(self._stream.record_event())
-                job.steps += steps
-                yield True
-            over.append(self._flying[-1])
+                    step.replay()
+            flying.append(self._stream.record_event())
+            if len(flying) > AHEAD:
+                flying.popleft()
+            job.steps += len(chunk.positions)
+            yield True
         with torch.cuda.stream(self._stream), computing(job.data.labels.device, train.precision):
             upload, job.own = method.finish(self._model, job.data, self._context, job.facts)
             job.upload = Upload(job.facts.client, job.facts.n, upload)
