@@ -65,3 +65,21 @@ def test_nothing_or_mismatched_states_cannot_be_averaged():
     average.add({"a": torch.zeros(1)}, 1.0)
     with pytest.raises(ValueError, match="same names"):
         average.add({"b": torch.zeros(1)}, 1.0)
+
+
+def test_counters_alone_and_nothing_at_all():
+    average = Average()
+    for count in (3, 7, 5):
+        average.add({"n": torch.tensor(count)}, 1.0)
+    assert average.result()["n"].item() == 7
+    empty = Average()
+    empty.add({}, 1.0)
+    assert empty.result() == {}
+
+
+def test_uploads_are_left_as_they_came():
+    average, first = Average(), state(1.0, 2.0, 7)
+    before = {name: value.clone() for name, value in first.items()}
+    average.add(first, 2.0)
+    average.add(state(5.0, 4.0, 9), 1.0)
+    assert all(torch.equal(first[name], before[name]) for name in first)
