@@ -44,6 +44,17 @@ def test_tensors_and_notes_return_as_they_were(tmp_path: Path) -> None:
     assert notes == {"classes": ["zyste", "größe"], "round": 3, "nothing": None}
 
 
+@pytest.mark.parametrize("place", [1, 20])  # of the last bytes: a weight, and the integer counter
+def test_a_flipped_bit_is_noticed(tmp_path: Path, place: int) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    save_checkpoint(tmp_path, "run", state(1), Progress(round=3))
+    written = bytearray(path.read_bytes())
+    written[-place] ^= 4
+    path.write_bytes(written)
+    with pytest.raises(FedBMError, match="tensors are not those that were written.*put the file back, or remove it"):
+        load_checkpoint(tmp_path, "run", "cpu")
+
+
 def test_another_format_is_refused(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 

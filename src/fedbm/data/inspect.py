@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedbm.data.choose_split import known_groups
 from fedbm.data.split import SPLITS, shared_groups
-from fedbm.data.splitting import known_groups
 from fedbm.data.store import Dataset
 from fedbm.data.twins import Pairs, exact_twins, near_twins
 

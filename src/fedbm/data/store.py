@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedbm.data import sources
 from fedbm.data.catalog import CATALOG, entry_for_classes, find
+from fedbm.data.choose_split import Split, check_choice, decide
 from fedbm.data.decode import BadFiles, Progress, read
 from fedbm.data.download import downloaded
 from fedbm.data.entry import Entry, Recommends
@@ -20,7 +21,6 @@ from fedbm.data.listing import Source
 from fedbm.data.metadata import join
 from fedbm.data.prepared import FORMAT, Made, open_or_build
 from fedbm.data.split import SPLITS
-from fedbm.data.splitting import Split, check_choice, decide
 from fedbm.data.tree import printable
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.files import digest_of, sha256_file

@@ -11,6 +11,7 @@ moment the folder holds one whole, consistent state, and a kill at any moment lo
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ from fedbm.files import replacing
 from fedbm.methods.base import State
 
 FORMAT = 1
+CHECKSUM = "crc32"  # its key in a file's metadata
 OPTIMIZER = "optimizer."  # prefix of kept optimiser state within a client's state
 
 
@@ -48,15 +50,17 @@ class Progress:
 
 
 def save_tensors(path: Path, state: Mapping[str, torch.Tensor], metadata: Mapping[str, Any]) -> None:
-    """A safetensors file, whole or not at all; metadata values are stored as JSON."""
+    """A safetensors file, whole or not at all, with a checksum of its tensors; metadata values are stored as JSON."""
+    tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
+    metadata = {**metadata, CHECKSUM: checksum(tensors)}
     notes = {"format": str(FORMAT), **{key: json.dumps(value) for key, value in metadata.items()}}
     with replacing(path) as beside:
-        beside.write_bytes(save({name: value.detach().cpu().contiguous() for name, value in state.items()}, notes))
+        beside.write_bytes(save(tensors, notes))
 
 
 def load_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[State, dict[str, Any]]:
     try:
-        with safe_open(path, framework="pt", device=str(device)) as file:
+        with safe_open(path, framework="pt") as file:
             notes = dict(file.metadata() or {})
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (OSError, SafetensorError) as error:
@@ -64,9 +68,20 @@ def load_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[State,
     if (form := notes.pop("format", "")) != str(FORMAT):
         raise FedBMError(f"{path} has format {form or 'unknown'}; this version of fedbm reads format {FORMAT}")
     try:
-        return state, {key: json.loads(value) for key, value in notes.items()}
+        metadata = {key: json.loads(value) for key, value in notes.items()}
     except ValueError as error:
         raise FedBMError(f"cannot read {path}: its metadata is damaged ({error})") from error
+    if metadata.pop(CHECKSUM, None) != checksum(state):
+        raise FedBMError(f"cannot read {path}: its tensors are not those that were written, the file is damaged")
+    return {name: value.to(device) for name, value in state.items()}, metadata
+
+
+def checksum(state: State) -> int:
+    """CRC-32 over the tensors' bytes in the order of their names, so that a fault of a disk does not pass for a state."""
+    found = 0
+    for name in sorted(state):
+        found = zlib.crc32(state[name].reshape(-1).view(torch.uint8).numpy(), zlib.crc32(name.encode(), found))
+    return found
 
 
 class ClientStates(Mapping[int, State]):
