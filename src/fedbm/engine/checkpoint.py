@@ -77,10 +77,10 @@ def load_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[State,
 
 
 def checksum(state: State) -> int:
-    """CRC-32 over the tensors' bytes in the order of their names, so that a fault of a disk does not pass for a state."""
+    """CRC-32 over the tensors' bytes in the order of their names: a fault of the disk is not taken for a state."""
     found = 0
     for name in sorted(state):
-        found = zlib.crc32(state[name].reshape(-1).view(torch.uint8).numpy(), zlib.crc32(name.encode(), found))
+        found = zlib.crc32(state[name].reshape(-1).view(torch.uint8).numpy().data, zlib.crc32(name.encode(), found))
     return found
 
 
