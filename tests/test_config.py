@@ -6,7 +6,7 @@ import dataclasses
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, ClassVar, get_type_hints
 
 import numpy as np
 import pytest
@@ -285,3 +285,15 @@ def test_what_depends_on_beta_is_recommended_at_that_beta_alone() -> None:
     found = [recommend(make_config(nest({"beta": beta})), recommends) for beta in (0.05, 0.1, 0.3)]
     assert [config.method.temperature for config in found] == [17.5, 7.5, FedBM().temperature]
     assert [config.train.rounds for config in found] == [200] * 3
+
+
+def test_a_dictionary_among_a_methods_fields_can_be_read_again(tmp_path: Path) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Weighted(FedAvg):
+        name: ClassVar[str] = "weighted"
+        weights: Any = None
+
+    config = Config(method=Weighted(weights={"cyst": [1, {"deep": "yes"}], "odd key ü": None}))
+    (tmp_path / "config.toml").write_text(to_toml(config), encoding="utf-8")
+    kept = read_toml(tmp_path / "config.toml")["method"]["weights"]
+    assert kept == {"cyst": [1, {"deep": "yes"}], "odd key ü": ""}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import fedbm
 from fedbm.config import check_config, make_config, nest
 from fedbm.errors import FedBMError
-from fedbm.methods import FedAvg
+from fedbm.methods import FedAvg, FedProx
 from fedbm.plan import find_run, make_plan
 
 
@@ -130,7 +131,7 @@ def test_a_method_of_ones_own_is_named_by_its_code_and_its_fields(tmp_path: Path
 
 
 def test_code_typed_at_a_console_has_a_digest_too() -> None:
-    from fedbm.plan import code_digest
+    from fedbm.identity import code_digest
 
     made = []
     for text in ("return x * 1", "return x * 2", "return x * 1"):
@@ -138,3 +139,69 @@ def test_code_typed_at_a_console_has_a_digest_too() -> None:
         exec(f"class K:\n    def f(self, x):\n        {text}\n", space)
         made.append(code_digest(space["K"]))
     assert made[0] == made[2] != made[1]
+
+
+def test_data_changed_in_python_are_other_data(tiny: dict[str, Any]) -> None:
+    """Labels made noisy, say: the id is that of what is learned from, not of what was loaded."""
+    data = fedbm.load(tiny["data"], size=16)
+    config = make_config(nest({key: value for key, value in tiny.items() if key not in ("data", "size")}))
+    noisy = data.labels.copy()
+    noisy[data.indices("train")[0]] = 1 - noisy[data.indices("train")[0]]
+    ids = [make_plan(config, dataset=d).id for d in (data, dataclasses.replace(data, labels=noisy), data)]
+    assert ids[0] == ids[2] != ids[1]
+
+
+def test_a_partition_made_in_python_is_of_these_training_samples(tiny: dict[str, Any]) -> None:
+    data = fedbm.load("digits")
+    config = make_config(nest({"method": "fedavg"}))
+    train, test = data.indices("train"), data.indices("test")
+
+    def refuse(why: str, *clients: Any) -> None:
+        with pytest.raises(FedBMError, match=why):
+            make_plan(config, dataset=data, partition=fedbm.Partition(clients, "mine"))
+
+    refuse(f"the partition gives sample {test[0]} to a client, which is not a training sample", train, test)
+    refuse("client 1 of the partition has no samples", train, train[:0])
+    refuse("the partition names sample 5000, digits has 0 to 1796", train, [5000])
+    refuse("the partition names sample -1", train, [-1])
+    refuse(f"the partition names sample {train[0]} 2 times", train, train[:1])
+    refuse("the partition leaves out 7 of the training samples", train[7:])
+    refuse("the partition leaves out")
+    other = fedbm.load("digits", split_seed=1, split="stratified")
+    dealt = fedbm.dirichlet(other.labels, other.indices("train"), 4, 0.5, seed=0)
+    with pytest.raises(FedBMError, match="which is not a training sample"):
+        make_plan(config, dataset=data, partition=dealt)
+
+
+def test_recommendations_go_by_the_beta_a_partition_was_dealt_with(tmp_path: Path) -> None:
+    data = dataclasses.replace(fedbm.load("digits"), recommends={"temperature": {0.05: 17.5, 0.1: 7.5}})
+    dealt = fedbm.dirichlet(data.labels, data.indices("train"), 10, 0.05, seed=0)
+    plans = [
+        make_plan(make_config(nest({"beta": 0.05})), dataset=data),
+        make_plan(make_config({}), dataset=data, partition=dealt),
+    ]
+    path = tmp_path / "partition.json"
+    path.write_text(json.dumps(dealt.to_json(data.labels, data.classes)))
+    plans.append(make_plan(make_config(nest({"partition": "file", "partition_file": str(path)})), dataset=data))
+    assert [plan.config.method.temperature for plan in plans] == [17.5] * 3
+    assert len({plan.id for plan in plans}) == 1
+    spoilt = {**dealt.to_json(data.labels, data.classes), "settings": {"beta": "much"}}
+    path.write_text(json.dumps(spoilt))
+    with pytest.raises(FedBMError, match="beta must be a number"):
+        make_plan(make_config(nest({"partition": "file", "partition_file": str(path)})), dataset=data)
+
+
+def test_options_of_a_method_object_are_what_they_declare(tiny: dict[str, Any]) -> None:
+    def plan(method: Any) -> Any:
+        return make_plan(dataclasses.replace(make_config(nest({"rounds": 1})), method=method))
+
+    assert plan(fedbm.FedBM(generator="no")).config.method.generator is False  # type: ignore[arg-type]
+    assert plan(FedProx(mu=1)).id == plan(FedProx(mu=1.0)).id
+    with pytest.raises(FedBMError, match="generator must be yes or no"):
+        plan(fedbm.FedBM(generator="perhaps"))  # type: ignore[arg-type]
+
+
+def test_how_to_deal_can_be_named_from_python(tiny: dict[str, Any]) -> None:
+    free = {key: value for key, value in tiny.items() if key not in ("data", "method", "beta")}
+    run = fedbm.simulate(tiny["data"], "iid", "fedavg", **free)
+    assert run.summary["partition"] == "iid"

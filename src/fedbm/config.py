@@ -183,18 +183,21 @@ def recommend(config: Config, recommends: Mapping[str, Any]) -> Config:
     return dataclasses.replace(config, **parts)
 
 
-def check_config(config: Config) -> None:
-    """Check every value of a configuration made in Python, and what must fit together."""
+def check_config(config: Config) -> Config:
+    """A configuration made in Python with every value checked, as what its key declares, and what must fit together."""
+    checked: dict[str, Any] = {}
     for section in (*SECTIONS, "method"):
         options = getattr(config, section)
         if dataclasses.is_dataclass(options):
-            check_all(options)
+            checked[section] = check_all(options)
+    config = dataclasses.replace(config, **checked)
     for kind in ("file", "column"):
         given = getattr(config.data, f"partition_{kind}")
         if config.data.partition == kind and not given:
             raise FedBMError(f"partition = {kind} needs partition_{kind}")
         if given and config.data.partition != kind:
             raise FedBMError(f"partition_{kind} is given, so partition must be {kind}")
+    return config
 
 
 def method_values(method: Any) -> dict[str, Any]:
@@ -226,8 +229,7 @@ def to_toml(config: Config) -> str:
         pairs = method_values(options) if section == "method" else dataclasses.asdict(options)
         lines.append(f"[{section}]")
         for key, value in pairs.items():
-            # JSON's text, numbers and lists are TOML's; true and false too
-            lines.append(f"# {key} is not set" if value is None else f"{key} = {json.dumps(value, ensure_ascii=False)}")
+            lines.append(f"# {key} is not set" if value is None else f"{key} = {_in_toml(value)}")
         lines.append("")
     if config.concepts:
         pairs = {json.dumps(name, ensure_ascii=False): text for name, text in config.concepts.items()}
@@ -237,6 +239,16 @@ def to_toml(config: Config) -> str:
             "",
         ]
     return "\n".join(lines)
+
+
+def _in_toml(value: Any) -> str:
+    """JSON's text, numbers and lists are TOML's, true and false too; an object is a table, null an empty text."""
+    if isinstance(value, dict):
+        pairs = (f"{json.dumps(key, ensure_ascii=False)} = {_in_toml(item)}" for key, item in value.items())
+        return f"{{ {', '.join(pairs)} }}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_in_toml, value))}]"
+    return json.dumps("" if value is None else value, ensure_ascii=False)
 
 
 def _shown(value: Any) -> str:

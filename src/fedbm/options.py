@@ -51,11 +51,15 @@ def check(section: type, key: str, value: Any) -> Any:
     return checked
 
 
-def check_all(value: Any) -> None:
-    """Check every declared option of an instance made in Python, as check() does for text."""
-    for field in dataclasses.fields(value):
-        if "meaning" in field.metadata:  # a method of the user's own may have fields of any kind
-            check(type(value), field.name, getattr(value, field.name))
+def check_all(value: Any) -> Any:
+    """An instance made in Python with every declared option checked, and converted, as check() does for text."""
+    checked = {
+        field.name: check(type(value), field.name, getattr(value, field.name))
+        for field in dataclasses.fields(value)
+        if "meaning" in field.metadata  # a method of the user's own may have fields of any kind
+    }
+    other = {name: new for name, new in checked.items() if (type(new), new) != (type(old := getattr(value, name)), old)}
+    return dataclasses.replace(value, **other) if other else value  # and need not be rebuildable
 
 
 def type_words(kind: Any) -> str:

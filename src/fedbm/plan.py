@@ -8,11 +8,7 @@ and the machine are not in it: a run's folder can be moved, and the same command
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import inspect
-import json
 import re
-import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,17 +18,19 @@ from torch import nn
 
 from fedbm.config import Config, check_config, recommend
 from fedbm.data.deal import by_classes, by_column, dirichlet, iid, quantity
-from fedbm.data.partition import Partition, from_file
+from fedbm.data.partition import Partition, check_partition, from_file
+from fedbm.data.prepared import checksum
 from fedbm.data.store import Dataset, load
 from fedbm.errors import FedBMError
 from fedbm.files import digest_of, sha256_file
+from fedbm.identity import changed, class_digest, described
 from fedbm.language.concepts import ConceptDistribution, build
 from fedbm.language.prompts import choose
 from fedbm.language.shipped import ENCODER, shipped_for
 from fedbm.methods import METHODS
 from fedbm.methods.base import Method, Task
 from fedbm.models.body import resnet_factory
-from fedbm.options import LanguageOptions
+from fedbm.options import DataOptions, LanguageOptions, check
 
 PROTOCOL = 3  # raised when the same configuration would give another result
 
@@ -59,15 +57,24 @@ def make_plan(
     progress: Callable[[int, int], None] | None = None,
 ) -> Plan:
     """Load, deal, read the concepts, and name the run. Objects made in Python take the place of options."""
-    check_config(config)
+    config = check_config(config)
     if dataset is None:
         dataset = load_dataset(config, progress)
     else:
+        # made or changed in Python: what it was called when it was loaded need not be what it is
+        held = checksum(dataset.classes, dataset.images, dataset.labels, dataset.split)
+        dataset = dataclasses.replace(dataset, checksum=held)
         pixels: dict[str, Any] = {"size": dataset.shape[1], "channels": dataset.shape[0]}
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, **pixels))
+    own = partition is not None
+    if partition is not None:
+        check_partition(partition, dataset, "the partition")
+    before = from_file(Path(config.data.partition_file), dataset) if config.data.partition == "file" else partition
+    if before is not None and "beta" in before.settings:  # recommendations go by the β it was dealt with
+        dealt = dataclasses.replace(config.data, beta=check(DataOptions, "beta", before.settings["beta"]))
+        config = dataclasses.replace(config, data=dealt)
     config = recommend(config, dataset.recommends)
     said: dict[str, Any] = {}
-    own = partition is not None
     if partition is None:
         partition = deal(config, dataset)
     else:  # what the saved configuration says is how this one was made
@@ -164,7 +171,7 @@ def name_run(config: Config, dataset: Dataset, partition: Partition, task: Task,
     model = changed(config.model)
     init = model.pop("init", "")
     if custom_body:
-        model = {"body": body_digest(task)}
+        model = {"body": described(task.body())}
     elif init:
         model["init"] = sha256_file(Path(init).expanduser())
     determines = {
@@ -174,66 +181,17 @@ def name_run(config: Config, dataset: Dataset, partition: Partition, task: Task,
         "partition": partition.digest,
         "concepts": task.concepts.checksum if task.concepts else None,
         "model": model,
-        "method": {**changed(config.method), "name": config.method.name, **source_of(config.method)},
+        "method": {**changed(config.method), "name": config.method.name, **own_code(config.method)},
         "train": changed(config.train),
     }
     words = [config.method.name, dataset.name, f"s{config.train.seed}", digest_of(determines)[:12]]
     return "-".join(re.sub(r"[^\w.]+", "_", word) for word in words)
 
 
-def changed(options: Any) -> dict[str, Any]:
-    """What differs from the defaults: an option added later, left at its default, changes no id."""
-    values = vars(options)
-    defaults = {}
-    if dataclasses.is_dataclass(options):
-        defaults = {field.name: field.default for field in dataclasses.fields(options)}
-    plain = {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
-    found: dict[str, Any] = json.loads(json.dumps(plain, default=plain_name))
-    return found
-
-
-def plain_name(value: Any) -> str:
-    """What names a value that is no plain data, alike in every process: code by its digest, the rest by its repr."""
-    if callable(value):
-        return f"{getattr(value, '__qualname__', type(value).__qualname__)} {code_digest(value)}"
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
-
-
-def body_digest(task: Task) -> str:
-    """A body of the user's own: its structure, initial weights, and the code of classes that are not PyTorch's."""
-    body = task.body()
-    digest = hashlib.sha256(str(body).encode())
-    for kind in sorted({type(m) for m in body.modules()}, key=lambda k: k.__qualname__):
-        if not kind.__module__.startswith("torch."):
-            digest.update(code_digest(kind).encode())
-    for name, value in body.state_dict().items():
-        digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def source_of(method: Method) -> dict[str, str]:
-    """For a method of the user's own, a digest of its classes' code: other code is another run."""
+def own_code(method: Method) -> dict[str, str]:
+    """For a method of the user's own, what names its code: other code is another run."""
     kind = type(method)
-    if METHODS.get(method.name) is kind:
-        return {}
-    own = [base for base in kind.__mro__ if not base.__module__.startswith(("fedbm.", "builtins"))]
-    return {"source": " ".join(code_digest(base) for base in own)}
-
-
-def code_digest(thing: Any) -> str:
-    """SHA-256 of a class's or function's text; of its compiled code where the text is not to be had (a console)."""
-    try:
-        return hashlib.sha256(inspect.getsource(thing).encode()).hexdigest()
-    except (OSError, TypeError):
-        functions = [
-            f for f in (vars(thing).values() if isinstance(thing, type) else [thing]) if hasattr(f, "__code__")
-        ]
-        return hashlib.sha256(repr([_compiled(f.__code__) for f in functions]).encode()).hexdigest()
-
-
-def _compiled(code: types.CodeType) -> list[Any]:
-    consts = [_compiled(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
-    return [code.co_name, code.co_code, code.co_names, consts]
+    return {} if METHODS.get(method.name) is kind else {"source": class_digest(kind)}
 
 
 def find_run(out: Path, name: str) -> Path:

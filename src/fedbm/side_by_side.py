@@ -15,6 +15,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import traceback
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -132,9 +133,14 @@ def _work(pipe: Connection) -> None:
             try:
                 news = next(runs[number])
                 over = False
-            except (StopIteration, FedBMError) as end:
+            except StopIteration:
+                news, over = None, True
+            except Exception as error:  # the other runs of this process go on
+                if not isinstance(error, FedBMError):
+                    traceback.print_exc()
+                news, over = str(error) if isinstance(error, FedBMError) else f"{type(error).__name__}: {error}", True
+            if over:
                 del runs[number]
-                news, over = str(end) if isinstance(end, FedBMError) else None, True
             if news is not None or over:
                 try:
                     pipe.send((number, news))

@@ -52,7 +52,7 @@ DRAWN = (5, 10, 20, 50, 100, 200, 500)  # rounds after which generated images ar
 
 def simulate(
     data: str | Path | Dataset = "digits",
-    partition: Partition | None = None,
+    partition: Partition | str | None = None,
     method: str | Method = "fedbm",
     *,
     body: Callable[[], nn.Module] | None = None,
@@ -62,14 +62,16 @@ def simulate(
     """Train one model over simulated clients and return the run; the same call again resumes or just reads it.
 
     *data*: a catalogued name, a folder, a packed npz, or what `load()` returned. *partition*: what a partitioner
-    returned; otherwise the settings clients, beta, … say how to deal. *method*: a name, or any object that fulfils
-    `fedbm.Method`. *body*: a function that makes the feature extractor, any module images → features.
+    returned, or the name of a way to deal; the settings clients, beta, … say the rest. *method*: a name, or any object
+    that fulfils `fedbm.Method`. *body*: a function that makes the feature extractor, any module images → features.
     *settings*: any key of `fedbm config`, such as rounds=20, lr=0.01, device="cuda", out="runs".
     """
     if isinstance(method, str):
         settings["method"] = find_method(method).name
     else:
         check_object(method, settings)
+    if isinstance(partition, str):
+        settings["partition"], partition = partition, None
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in settings.items()}
     check_unused(settings, isinstance(data, Dataset), partition is not None, body is not None)
     if not isinstance(data, Dataset):
@@ -154,9 +156,10 @@ def _turns(plan: Plan, device: torch.device) -> Generator[Event | None, None, No
             return
         federation = assemble(plan, folder, device)
         with closing(federation.cohort):
+            draw_when_due(federation)  # where the run was stopped between a round's checkpoint and its picture
             for event in federation.rounds():
-                if event is not None and event.record is not None and event.round in DRAWN:
-                    draw_generated(federation, folder.path / "generated" / f"{event.round}.png")
+                if event is not None and event.record is not None:
+                    draw_when_due(federation)
                 yield event
         finish(plan, federation)
 
@@ -325,6 +328,13 @@ def conclude(federation: Federation, about: Mapping[str, Any]) -> None:
     }
     best_path(folder, progress.best_round).unlink(missing_ok=True)  # it is model.safetensors now
     write_json(folder / "summary.json", finite(summary))
+
+
+def draw_when_due(federation: Federation) -> None:
+    """After some rounds, so that one sees the generator learn."""
+    path = federation.folder.path / "generated" / f"{federation.progress.round}.png"
+    if federation.progress.round in DRAWN and not path.exists():
+        draw_generated(federation, path)
 
 
 def draw_generated(federation: Federation, path: Path) -> None:

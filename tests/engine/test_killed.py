@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from whole_runs import after_round, assert_same_run, command, folder_of, plan_of, play
+from whole_runs import after_round, assert_same_run, command, folder_of, plan_of, play, simulation
 
 from fedbm.cli import main
 from fedbm.engine.checkpoint import load_checkpoint
@@ -35,6 +35,25 @@ def test_killed_at_any_write(plan: Plan, unbroken: Path, finishing: bool) -> Non
         assert attempts < 60, "no attempt gets to the end"
     assert attempts >= 15
     assert_same_run(folder_of(plan), unbroken)
+
+
+def test_stopped_between_a_checkpoint_and_its_picture(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw, drawn = simulation.draw_generated, []
+
+    def interrupted(*arguments: Any) -> None:
+        drawn.append(arguments)
+        if len(drawn) == 1:
+            raise KeyboardInterrupt
+        draw(*arguments)
+
+    monkeypatch.setattr(simulation, "DRAWN", (2,))
+    monkeypatch.setattr(simulation, "draw_generated", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        play(plan)
+    assert not (folder_of(plan) / "generated" / "2.png").exists()
+    play(plan)
+    assert (folder_of(plan) / "generated" / "2.png").exists()
+    assert len(drawn) == 3, "the one interrupted, the same again, and that of the end"
 
 
 def die_at(moment: int, plan: Plan) -> bool:

@@ -14,7 +14,7 @@ from fedbm.engine.cohort import size_of
 from fedbm.engine.evaluate import personal_score
 from fedbm.engine.local import Samples
 from fedbm.engine.rounds import mean_losses, select
-from fedbm.methods import FedAvg, FedBM
+from fedbm.methods import FedAvg, FedBM, FedProto, FedRep
 from fedbm.methods.base import Facts, copy_state
 
 TINY = {"size": 16, "width": 4, "batch": 32, "clients": 4, "beta": 0.5, "rounds": 3}
@@ -95,6 +95,31 @@ def test_a_round_without_a_usable_update_changes_nothing_and_the_run_goes_on(tmp
     assert [len(r["dropped"]) for r in run.rounds] == [2, 2, 2]
     untouched = simulate(tmp_path, Spoilt(bad=(0, 1, 2, 3)), rounds=1)
     assert equal(weights(run), weights(untouched))
+
+
+@pytest.mark.parametrize(("method", "options"), [(FedProto, {}), (FedRep, {}), (FedRep, {"common_head": "vote"})])
+def test_while_no_clients_model_is_usable_there_is_nothing_to_score(tmp_path, method, options):
+    """Models made of clients' own: rounds before the first usable one have no score, and none of them is the best."""
+
+    class Late(method):
+        def finish(self, model, data, context, facts):
+            upload, own = super().finish(model, data, context, facts)
+            if facts.client in (0, 1, 2):
+                own = {
+                    name: value * float("nan") if value.is_floating_point() else value for name, value in own.items()
+                }
+            return upload, own
+
+    chosen = [select(4, 0.25, 0, r)[0] for r in range(1, 20)]
+    first = (
+        chosen.index(3) + 1
+    )  # the round in which the fourth client, which alone is sound, is asked for the first time
+    assert first > 1
+    run = simulate(tmp_path, Late(**options), ratio=0.25, rounds=first + 1)
+    assert [r["val"] is None for r in run.rounds] == [True] * (first - 1) + [False] * 2
+    assert run.summary["best"]["round"] >= first
+    with pytest.raises(fedbm.FedBMError, match="no client ever sent a usable update, so .* has no model to score"):
+        simulate(tmp_path, Late(**options), ratio=0.25, rounds=first - 1)
 
 
 def test_ten_such_rounds_running_stop_it_with_a_sentence_that_names_a_client(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,43 @@ def test_runs_that_share_a_process(tiny: dict[str, Any], tmp_path: Path, monkeyp
         alone, beside = (plan_of(tiny, tmp_path / name, seed=seed) for name in ("alone", "together"))
         play_alone(alone)
         assert_same_run(simulation.run_path(beside), simulation.run_path(alone))
+
+
+def test_a_fault_of_one_run_is_told_and_the_others_of_its_process_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def played(config: str) -> Iterator[str]:
+        yield f"{config} 1"
+        if config == "bad":
+            raise ValueError("a fault in the program")
+        yield f"{config} 2"
+
+    class Pipe:
+        def __init__(self) -> None:
+            self.given, self.told = [(0, "bad"), (1, "good")], list[Any]()
+
+        def poll(self, timeout: float | None) -> bool:
+            return bool(self.given) or timeout is None
+
+        def recv(self) -> Any:
+            if not self.given:
+                raise EOFError
+            return self.given.pop(0)
+
+        def send(self, news: Any) -> None:
+            self.told.append(news)
+
+    monkeypatch.setattr(side_by_side, "_played", played)
+    pipe = Pipe()
+    side_by_side._work(pipe)  # type: ignore[arg-type]
+    assert pipe.told == [
+        (0, "bad 1"),
+        (1, "good 1"),
+        (0, "ValueError: a fault in the program"),
+        (1, "good 2"),
+        (1, None),
+    ]
+    assert "Traceback" in capsys.readouterr().err
 
 
 def test_a_process_that_is_killed_takes_its_run_and_no_other(tiny: dict[str, Any], tmp_path: Path) -> None:

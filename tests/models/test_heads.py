@@ -5,6 +5,8 @@ import math
 import pytest
 import torch
 
+from fedbm.methods.fedetf import FrameHead
+from fedbm.methods.fednh import CosineHead
 from fedbm.models.heads import ConceptHead, LinearHead, concept_logits, concept_loss
 
 # Two classes in three dimensions, τ = 2, one sample h = (0.6, 0, 0.8):
@@ -77,3 +79,22 @@ def test_gradients_of_both_heads():
     concept, linear = ConceptHead(MEAN, VARIANCE, TAU), LinearHead(3, 2).double()
     assert torch.autograd.gradcheck(lambda x: sum(concept.loss(x, labels).values()), features)
     assert torch.autograd.gradcheck(lambda x: sum(linear.loss(x, labels).values()), features)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        LinearHead(4, 3),
+        ConceptHead(torch.eye(3, 4), torch.zeros(3, 4), 2.0),
+        CosineHead(torch.eye(3, 4)),
+        FrameHead(torch.eye(4, 3)),
+    ],
+    ids=lambda head: type(head).__name__,
+)
+def test_under_autocast_every_methods_logits_keep_their_digits(head: torch.nn.Module) -> None:
+    features = torch.randn(5, 4, generator=torch.Generator().manual_seed(0)).bfloat16()
+    plain = head(features.float())
+    with torch.autocast("cpu", torch.bfloat16):
+        found = head(features)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, plain)

@@ -104,7 +104,7 @@ def read(found: argparse.Namespace, console: Console) -> tuple[Config, Dataset]:
     from fedbm.plan import load_dataset
 
     config = make_config(nest({**given_keys(found), "data": found.what}))
-    check_config(config)
+    config = check_config(config)
     with decoding(console) as progress:
         dataset = load_dataset(config, progress)
     console.print(dataset_table(dataset))

@@ -107,12 +107,17 @@ class CapturedRows:
 def captured(work: Callable[[], None], again: Callable[[], None], stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
     """*work* as a graph, after warming up; *again* puts its counters back."""
     graph = torch.cuda.CUDAGraph()
+    numbers = torch.cuda.default_generators[stream.device.index]
     with torch.cuda.stream(stream):
         for _ in range(WARM_UP):
+            drawn = numbers.get_offset()
             work()
             again()
+        if numbers.get_offset() != drawn:  # replays would draw in the order in which they happen to be issued
+            raise CannotCapture("it draws random numbers of its own, such as dropout's")
         try:
-            with torch.cuda.graph(graph, stream=stream):
+            # threads of ours draw and pin memory meanwhile, which is no part of it
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 work()
         except torch.OutOfMemoryError:
             raise

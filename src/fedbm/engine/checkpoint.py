@@ -71,7 +71,7 @@ def load_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[State,
         metadata = {key: json.loads(value) for key, value in notes.items()}
     except ValueError as error:
         raise FedBMError(f"cannot read {path}: its metadata is damaged ({error})") from error
-    if metadata.pop(CHECKSUM, None) != checksum(state):
+    if (written := metadata.pop(CHECKSUM, None)) is not None and written != checksum(state):
         raise FedBMError(f"cannot read {path}: its tensors are not those that were written, the file is damaged")
     return {name: value.to(device) for name, value in state.items()}, metadata
 

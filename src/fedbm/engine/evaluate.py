@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from torch import nn
 
 from fedbm.engine.local import Samples
 from fedbm.errors import FedBMError
+from fedbm.methods.average import NothingToAverage
 from fedbm.methods.base import Facts, Method, State, load_state
 from fedbm.metrics import NAMES, Array, confusion_matrix, from_confusion, mean_scores, score
 
@@ -30,15 +33,19 @@ def probabilities(method: Method, model: nn.Module, data: Samples) -> Array:
 
 def global_score(
     method: Method, model: nn.Module, server: State, clients: Mapping[int, State], sets: Mapping[str, Samples]
-) -> dict[str, tuple[Scores, Array]]:
+) -> dict[str, tuple[Scores, Array]] | None:
     """For each named set, the scores of the method's global states and their confusion matrix.
 
-    Several states either vote (mean probabilities) or are scored one by one (mean scores, summed matrices).
+    Several states either vote (mean probabilities) or are scored one by one (mean scores, summed matrices). None where
+    there is no state: they are made of clients' own, and *clients* has none.
     """
+    states = global_states(method, server, clients)
+    if (first := next(states, None)) is None:
+        return None
     truths = {name: data.labels[data.indices].cpu().numpy() for name, data in sets.items()}
     found: dict[str, list[tuple[Scores, Array]]] = {name: [] for name in sets}
     votes: dict[str, Array] = {name: np.zeros(1) for name in sets}
-    for state in method.global_states(server, clients):
+    for state in chain([first], states):
         load_state(model, state)
         for name, data in sets.items():
             guessed = probabilities(method, model, data)
@@ -54,12 +61,15 @@ def global_score(
     }
 
 
+def global_states(method: Method, server: State, clients: Mapping[int, State]) -> Iterator[State]:
+    """The method's, or none where they would be a mean over clients and *clients* has none."""
+    with suppress(NothingToAverage):
+        yield from method.global_states(server, clients)
+
+
 def first_state(method: Method, server: State, clients: Mapping[int, State]) -> State | None:
     """The first of the global states; None where they are made of clients' own and *clients* has none."""
-    try:
-        return next(iter(method.global_states(server, clients)), None)
-    except ValueError:  # a mean of nothing
-        return None
+    return next(global_states(method, server, clients), None)
 
 
 def from_matrix(matrix: Array) -> Scores:

@@ -205,15 +205,26 @@ class Federation:
     def _computing(self) -> torch.autocast:
         return computing(self._device, self.train.precision)
 
-    def _evaluate(self, round_: int, traffic: dict[str, int]) -> Generator[None, None, dict[str, Any]]:
-        """Score the global states; keep the evaluation if it is the best so far on validation."""
+    def _evaluate(self, round_: int, traffic: dict[str, int]) -> Generator[None, None, dict[str, Any] | None]:
+        """Score the global states; keep the evaluation if it is the best so far on validation.
+
+        None where there is nothing to score yet: a method's model is made of clients' own, and none was usable so far.
+        """
         clients = self.states.without_optimizers()
         if self.sets:
             with self._computing():
-                evaluation = {"round": round_, **self._score(clients)}
+                scores = self._score(clients)
+            if scores is None:
+                if round_ == self.train.rounds and self.progress.best is None:
+                    raise FedBMError(
+                        f"no client ever sent a usable update, so {self.method.name} has no model to score; "
+                        "a lower lr may help"
+                    )
+                return None
         else:
-            evaluation = {"round": round_, **(yield from self._ask_for_scores(round_))}
-            traffic["sent"] += evaluation.pop("sent")
+            scores = yield from self._ask_for_scores(round_)
+            traffic["sent"] += scores.pop("sent")
+        evaluation = {"round": round_, **scores}
         self.progress.last = evaluation
         if self.progress.best is None or selection_score(evaluation) > selection_score(self.progress.best):
             self.progress.best = evaluation
@@ -222,9 +233,11 @@ class Federation:
             save_tensors(best_path(self.folder.path, round_), best, {"run": self.run_id, "round": round_})
         return evaluation
 
-    def _score(self, clients: Mapping[int, State]) -> dict[str, Any]:
+    def _score(self, clients: Mapping[int, State]) -> dict[str, Any] | None:
         """On the server's own images."""
         scores = global_score(self.method, self.model, self.server, clients, self.sets)
+        if scores is None:
+            return None
         facts = self.cohort.census() if self.method.personalises and clients else {}
         return {
             "val": scores["val"][0],

@@ -20,10 +20,11 @@ from fedbm.errors import FedBMError, did_you_mean
 from fedbm.federation.options import FederationOptions
 from fedbm.federation.privacy import check_private
 from fedbm.files import digest_of, sha256_file
+from fedbm.identity import changed
 from fedbm.methods import METHODS
 from fedbm.methods.base import Task
 from fedbm.models.body import resnet_factory
-from fedbm.plan import PROTOCOL, changed, concepts_for, load_dataset
+from fedbm.plan import PROTOCOL, concepts_for, load_dataset
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Agreement:
 
 def agree(config: Config, options: FederationOptions) -> Agreement:
     """Decide the task and name the run; FedBMError where it cannot be federated."""
-    check_config(config)
+    config = check_config(config)
     if METHODS.get(config.method.name) is not type(config.method) or config.method.central:
         raise FedBMError(f"{config.method.name} cannot be federated: choose a federated method of this package")
     if options.dp_noise:

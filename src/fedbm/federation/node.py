@@ -19,7 +19,7 @@ import torch
 
 from fedbm.engine.cohort import flaw_of
 from fedbm.engine.device import arithmetic, computing, enough_memory, find_device
-from fedbm.engine.evaluate import first_state, global_score, personal_confusion
+from fedbm.engine.evaluate import global_score, personal_confusion
 from fedbm.engine.local import train_client, without_optimizer
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
@@ -189,8 +189,7 @@ def _evaluate(
     sets = {side: samples for side, samples in sets.items() if len(samples.indices)}
     found: dict[str, Any] = {"code": "ok", "terms": terms.digest, "round": int(body["round"]), "client": facts.client}
     with computing(device, terms.config.train.precision):
-        scorable = first_state(method, received, own) is not None
-        scores = global_score(method, model, received, own, sets) if scorable else {}
+        scores = global_score(method, model, received, own, sets) or {}
         found["confusion"] = {side: matrix.tolist() for side, (_, matrix) in scores.items()}
         if method.personalises and own and "test" in sets:
             state = method.personal_state(received, own[facts.client])

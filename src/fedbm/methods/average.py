@@ -10,6 +10,10 @@ import torch
 from fedbm.methods.base import State, copy_all
 
 
+class NothingToAverage(ValueError):
+    """A mean over nobody."""
+
+
 class Average:
     """Add states one by one; memory is that of one sum, however many are added.
 
@@ -49,5 +53,5 @@ class Average:
     def exact(self) -> State:
         """The mean as it was summed, in float64."""
         if self.weight <= 0:
-            raise ValueError("nothing to average")
+            raise NothingToAverage("nothing to average")
         return {name: total / self.weight if total.is_floating_point() else total for name, total in self._sums.items()}

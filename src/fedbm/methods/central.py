@@ -1,6 +1,6 @@
 """Central training: what one hospital with everybody's data would reach. A ceiling, not a competitor.
 
-    ⌊E·ratio·n/B⌋ steps a round, as many as the federation makes, on passes that do not end with the round;
+    ⌊E·ratio·n/B⌋ steps a round, about as many as the federation makes, on passes that do not end with the round;
     momentum and Adam's moments are kept between rounds
 
 Equal to FedAvg with one client that holds all data, at ratio 1, with kept optimiser state, where B divides n (a

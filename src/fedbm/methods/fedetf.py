@@ -5,7 +5,7 @@
     client  CE(β gᵀV + log n_{i,·}, y),  β learnable from 1
     predict argmax gᵀV
 
-Reference: Li, Shang, Liu, Chen, Wu. No fear of classifier biases: neural collapse inspired federated learning with
+Reference: Li, Shang, He, Lin, Wu. No fear of classifier biases: neural collapse inspired federated learning with
 synthetic and fixed classifier. ICCV 2023.
 Differs from common code: absent classes are masked by default instead of counted once (option `absent`). Its personal
 fine-tuning stage is left out: it is compared as a global method.
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from fedbm.methods.base import Batch, Facts, OwnData, Part, Phase, State, Task
 from fedbm.methods.fedavg import FedAvg
 from fedbm.methods.priors import ABSENT, Absent, log_prior
-from fedbm.models.heads import Classifier, CrossEntropyHead, feature_dim
+from fedbm.models.heads import Classifier, CrossEntropyHead, exactly, feature_dim
 from fedbm.options import option
 from fedbm.seeds import seeded_modules, torch_rng
 
@@ -87,5 +87,6 @@ class FrameHead(CrossEntropyHead):
         self.register_buffer("frame", frame)
         self.scale = nn.Parameter(torch.ones(()))
 
+    @exactly
     def forward(self, features: Tensor) -> Tensor:
         return F.normalize(features, dim=1) @ self.frame

@@ -24,7 +24,7 @@ from fedbm.methods.average import Average
 from fedbm.methods.base import Facts, Folding, OwnData, State, Task
 from fedbm.methods.fedavg import FedAvg
 from fedbm.methods.prototypes import class_means
-from fedbm.models.heads import Classifier, CrossEntropyHead, feature_dim
+from fedbm.models.heads import Classifier, CrossEntropyHead, exactly, feature_dim
 from fedbm.options import option
 from fedbm.seeds import torch_rng
 
@@ -83,5 +83,6 @@ class CosineHead(CrossEntropyHead):
         self.register_buffer("weight", weight)
         self.scale = nn.Parameter(torch.tensor(20.0))
 
+    @exactly
     def forward(self, features: Tensor) -> Tensor:
         return self.scale * F.normalize(features, dim=1) @ self.weight.T

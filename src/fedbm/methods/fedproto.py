@@ -35,7 +35,7 @@ class FedProto(FedAvg):
     """Prototypes instead of weights."""
 
     name: ClassVar[str] = "fedproto"
-    shares: ClassVar[tuple[str, ...]] = ("label_counts",)
+    shares: ClassVar[tuple[str, ...]] = ("n", "label_counts")
     personalises: ClassVar[bool] = True
 
     weighting: Literal["size"] = option("size", "prototypes count by their samples, as the method is defined")
@@ -96,7 +96,9 @@ class FedProto(FedAvg):
     def logits(self, model: nn.Module, images: Tensor) -> Tensor:
         """−‖f(x) − C_k‖²; a class without a prototype cannot be predicted."""
         assert isinstance(model, ProtoModel)
-        distance = torch.cdist(model.features(images), model.prototypes.value)
+        # not by products: there TF32 would round the squared norms, each class's to an error of its own
+        exact = "donot_use_mm_for_euclid_dist"
+        distance = torch.cdist(model.features(images), model.prototypes.value, compute_mode=exact)
         return torch.where(model.prototypes.known, -distance.square(), -torch.inf)
 
 

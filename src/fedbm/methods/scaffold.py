@@ -8,9 +8,9 @@ It minimises (1/N) Σ f_i, every client alike, where FedAvg minimises Σ (n_i/n)
 
 Reference: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh. SCAFFOLD: stochastic controlled averaging for federated
 learning. ICML 2020.
-Differs from common code: c_i⁺ is measured, not inferred as (θ − θ_i)/(steps·η), which is 8 to 10 times too large under
-momentum and meaningless under Adam (under plain SGD without decay the two are equal). Momentum and Adam see the
-corrected gradient.
+Differs from common code: c_i⁺ is measured, not inferred as c_i − c + (θ − θ_i)/(steps·η). Under plain SGD without decay
+the two are equal; under momentum 0.9 the last term is up to 10 times too large (8 times from 45 steps on), and under
+Adam it means nothing. Momentum and Adam see the corrected gradient.
 """
 
 from __future__ import annotations

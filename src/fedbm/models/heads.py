@@ -13,6 +13,11 @@ Differs from the paper's print: the factor τ of its Eq. 4 and 5 follows the app
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -28,6 +33,18 @@ def concept_loss(h: Tensor, labels: Tensor, mean: Tensor, variance: Tensor, temp
     logits = concept_logits(h, mean, variance, temperature)
     spread = 0.5 * temperature**2 * (h.square() * variance[labels]).sum(dim=1)
     return {"cross_entropy": F.cross_entropy(logits, labels), "variance": spread.mean()}
+
+
+def exactly(forward: Callable[[Any, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+    """A head's *forward* outside autocast: in bf16 logits of two classes are soon the same, so no method's are bf16."""
+
+    @functools.wraps(forward)
+    def exact(head: nn.Module, features: Tensor) -> Tensor:
+        own = next(chain(head.parameters(), head.buffers()))
+        with torch.autocast(features.device.type, enabled=False):
+            return forward(head, features.to(own.dtype))
+
+    return exact
 
 
 class ConceptHead(nn.Module):
@@ -47,10 +64,10 @@ class ConceptHead(nn.Module):
         self.register_buffer("mean", mean.clone())
         self.register_buffer("variance", variance.clone())
 
+    @exactly
     def forward(self, features: Tensor) -> Tensor:
-        with torch.autocast(features.device.type, enabled=False):  # τ-fold logits want more digits than bf16 has
-            h = F.normalize(features.to(self.mean.dtype), dim=1)
-            return concept_logits(h, self.mean, self.variance, self.temperature)
+        h = F.normalize(features, dim=1)
+        return concept_logits(h, self.mean, self.variance, self.temperature)
 
     def loss(self, features: Tensor, labels: Tensor) -> dict[str, Tensor]:
         with torch.autocast(features.device.type, enabled=False):
@@ -67,6 +84,10 @@ class CrossEntropyHead(nn.Module):
 
 class LinearHead(CrossEntropyHead, nn.Linear):
     """W x + b: the ordinary trained classifier."""
+
+    @exactly
+    def forward(self, features: Tensor) -> Tensor:
+        return F.linear(features, self.weight, self.bias)
 
 
 class Classifier(nn.Module):
