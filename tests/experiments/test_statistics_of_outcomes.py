@@ -70,9 +70,9 @@ def test_holm_counts_the_tests_that_are_planned(tmp_path: Path) -> None:
 
 def test_what_finishes_later_undoes_no_verdict(tmp_path: Path) -> None:
     """More finished tests can only lower a corrected p: those still missing already count as not rejected."""
-    scores = {"FedAvg": NEAR, "FedBM": HIGH, "FedProx": {}, "SCAFFOLD": {}}
+    scores = {"FedAvg": LOW, "FedBM": HIGH, "FedProx": {}, "SCAFFOLD": {}}
     early = scored(tmp_path / "a", grid(), scores)
-    late = scored(tmp_path / "b", grid(), {**scores, "FedProx": LOW, "SCAFFOLD": {0: 0.5, 1: 0.6, 2: 0.4}})
+    late = scored(tmp_path / "b", grid(), {**scores, "FedProx": NEAR, "SCAFFOLD": {0: 0.5, 1: 0.6, 2: 0.4}})
     before, after = (columns(outcome)[0].lines[0].corrected for outcome in (early, late))
     assert before is not None
     assert after is not None

@@ -171,13 +171,13 @@ def latex(outcomes: Sequence[Outcome]) -> str:
 
 
 def _table(outcome: Outcome, column: Column) -> list[str]:
-    numbers = {one: str(place) for place, one in enumerate(_unlike([column]), 1)}
+    numbers = {one: place for place, one in enumerate(_unlike([column]), 1)}
     heads = [*HEADS[:10], *HEADS[11:13]]  # p after correction alone
     lines = [heads]
     for line in column.lines:
         shown = cells_of(line)
         lines.append([*shown[:10], *shown[11:13]])
-    signs = [",".join(numbers[one] for one in line.unlike) for line in column.lines]
+    signs = [",".join(map(str, sorted(numbers[one] for one in line.unlike))) for line in column.lines]
     notes = [f"Scores in percent, mean ± std over n seeds. Lead: {column.lead or 'none, nothing is finished'}."]
     notes += _missing(column)
     notes += [f"({number}) Not like the paper, {_in_words(one)}." for one, number in numbers.items()]
@@ -223,7 +223,7 @@ def _values(outcome: Outcome, column: Column, line: Line, moment: str) -> list[o
     numbers = [value for score in scores for value in ((score.mean, score.std) if score else (None, None))]
     theirs = line.published
     both = (theirs.mean, theirs.std) if theirs else ({}, {})
-    paper = [part[metric] / 100 if metric in part else None for metric in SHOWN for part in both]
+    paper = [round(part[metric] / 100, 6) if metric in part else None for metric in SHOWN for part in both]
     apart = [_apart(line, metric) if moment == "best" else None for metric in SHOWN]
     found = line.against
     test = [found.mean, found.p, line.corrected, found.size] if found else [None] * 4
