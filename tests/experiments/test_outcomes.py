@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fake_outcomes import fake_outcome
 from fake_runs import fake_run
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedbm.errors import FedBMError
 from fedbm.experiments.analysis import columns
+from fedbm.experiments.escaping import tex
 from fedbm.experiments.outcomes import Outcome, read_outcome, read_outcomes, write_outcome
 from fedbm.experiments.report import write_outcomes
-from fedbm.experiments.tables import HEADS, comma_separated, latex, markdown
+from fedbm.experiments.tables import FIELDS, HEADS, comma_separated, latex, markdown
 from fedbm.experiments.wording import verdicts
 from fedbm.results.fairness import findings
 from fedbm.results.records import MOST_POINTS, read_record, write_record
@@ -91,6 +96,56 @@ def test_what_another_machine_finished_stays(modules: Outcome, tmp_path: Path) -
     }
 
 
+def moved(outcome: Outcome, suffix: str) -> Outcome:
+    """The same trials on a machine that has none of the runs, whose ids now end in *suffix*."""
+    ids = {r.key: (r.run.id if r.run else "never") + suffix for r in outcome.results}
+    return replace(
+        outcome, results=tuple(replace(r, state="not run", why="", run=None, id=ids[r.key]) for r in outcome.results)
+    )
+
+
+def test_a_record_of_other_settings_does_not_stay(modules: Outcome, tmp_path: Path) -> None:
+    """A file edited from 4 to 9 rounds: the runs of before are not results of it, at whichever seed."""
+    write_outcome(modules, tmp_path)
+    write_outcome(moved(modules, ""), tmp_path)
+    assert sum(r.run is not None for r in read_outcome(tmp_path / "modules.json").results) == 10
+    edited = moved(modules, "-edited")
+    fewer = replace(edited, results=tuple(r for r in edited.results if r.seed == 0))
+    write_outcome(fewer, tmp_path)
+    again = read_outcome(tmp_path / "modules.json")
+    here = [r for r in again.results if r.at["data"] == "kvasir" and r.row in ("FedBM", "w/o LKCC")]
+    assert {(r.seed, r.state, r.run) for r in here} == {(0, "not run", None)}
+
+
+def test_a_failure_of_other_settings_does_not_stay(modules: Outcome, tmp_path: Path) -> None:
+    named = replace(modules, results=tuple(replace(r, id=f"{r.row}{r.at}{r.seed}") for r in modules.results))
+    write_outcome(named, tmp_path)
+    bare = tuple(replace(r, state="not run", why="", run=None) for r in named.results)
+    write_outcome(replace(named, results=bare), tmp_path)
+    assert "failed" in {r.state for r in read_outcome(tmp_path / "modules.json").results}
+    write_outcome(replace(named, results=tuple(replace(r, id=r.id + "x") for r in bare)), tmp_path)
+    assert {r.state for r in read_outcome(tmp_path / "modules.json").results} == {"not run"}
+
+
+def test_rows_and_cells_that_left_the_file_leave_the_record(modules: Outcome, tmp_path: Path) -> None:
+    write_outcome(modules, tmp_path)
+    axes = {"data": ["kvasir"], "beta": [0.05]}
+    kept = tuple(r for r in modules.results if r.row != "w/o CGDE" and r.at == {"data": "kvasir", "beta": 0.05})
+    write_outcome(replace(modules, rows=("FedBM", "w/o LKCC"), axes=axes, results=kept), tmp_path)
+    again = read_outcome(tmp_path / "modules.json")
+    assert [(r.row, r.seed) for r in again.results] == [(row, n) for row in ("FedBM", "w/o LKCC") for n in range(3)]
+
+
+def test_records_without_ids_are_read(modules: Outcome, tmp_path: Path) -> None:
+    """The id of a finished run is its record's."""
+    path = write_outcome(modules, tmp_path)
+    value = json.loads(path.read_text(encoding="utf-8"))
+    for trial in value["trials"]:
+        del trial["id"]
+    path.write_text(json.dumps(value), encoding="utf-8")
+    assert [r.id for r in read_outcome(path).results] == [r.run.id if r.run else "" for r in modules.results]
+
+
 def test_missing_cells_say_why_and_hold_no_number(modules: Outcome) -> None:
     shown = markdown([modules])
     line = next(line for line in shown.splitlines() if line.startswith("| w/o CGDE"))
@@ -115,15 +170,51 @@ def test_the_paper_stands_beside(modules: Outcome) -> None:
     ours = line.row.score("best", "accuracy")
     assert ours is not None
     shown = next(text for text in markdown([modules]).splitlines() if text.startswith("| w/o LKCC"))
-    assert f"| 28.0 ± 9.7 | {100 * ours.mean - 28.04:+.1f} |".replace("-", "−") in shown
+    assert f"| 28.04 ± 9.74 | {100 * ours.mean - 28.04:+.1f} |".replace("-", "−") in shown
 
 
 def test_latex_is_whole_and_safe(modules: Outcome) -> None:
     text = latex([modules])
     assert text.count("\\begin{tabular}") == text.count("\\end{tabular}") == 4
     assert "w/o LKCC" in text
-    assert "±" not in text
-    assert all(line.count("&") == 8 for line in text.splitlines() if line.endswith("\\\\"))
+    assert text.isascii()
+    assert all(line.count(" & ") == 11 for line in text.splitlines() if line.endswith("\\\\"))
+    assert "not finite: FedBM (seed 2)." in text
+    assert "w/o LKCC\\textsuperscript{1,2,3} & 3 &" in text
+    assert "(1) Not like the paper, round: chosen on validation by the highest accuracy + macro-F1" in text
+
+
+def test_latex_has_what_a_search_tried(tmp_path: Path) -> None:
+    outcome = fake_outcome(tmp_path, "search-ham10000", seeds=1, rounds=3)
+    text = latex([outcome])
+    assert text.isascii()
+    assert "\\caption{$\\tau$, $\\lambda$\\_dis and the pseudo-batch on HAM10000: chosen on validation.}" in text
+    assert text.count("& chosen \\\\") == 1
+
+
+@given(st.text())
+def test_any_text_is_safe_in_latex(text: str) -> None:
+    """Only commands, groups and formulas that are whole: what is left without them holds none of LaTeX's signs."""
+    written = tex(text)
+    assert written.isascii()
+    assert "\n" not in written
+    assert written.count("$") % 2 == written.count("\\$") % 2
+    bare = re.sub(r"\\text\w+\{\}|\\dots\{\}|\\[`'^~\"cv]\{\w\}|\\[&%$#_{}]|\$[^$]*\$|\{[\[*]\}", "", written)
+    assert not set(bare) & set("\\&%$#_{}^")
+
+
+def test_a_table_for_programs_says_it_all(modules: Outcome) -> None:
+    lines = list(csv.DictReader(comma_separated([modules]).splitlines()))
+    assert tuple(lines[0]) == FIELDS
+    best, last = (one for one in lines if one["row"] == "w/o LKCC" and one["cell"] == columns(modules)[0].title)
+    assert (float(best["paper_accuracy_std"]), float(best["paper_f1"])) == pytest.approx((0.0974, 0.2118))
+    assert float(best["f1_minus_paper"]) == pytest.approx(float(best["f1"]) - 0.2118)
+    assert best["unlike"] == "round, text, split"
+    assert "text: read by MiniLM (all-MiniLM-L6-v2); the paper: concepts read by" in best["unlike_in_words"]
+    assert best["lead"] == "FedBM"
+    assert last["round"] == "last"
+    assert last["lead_minus_row_f1"]
+    assert last["f1_minus_paper"] == ""
 
 
 def test_a_stand_in_has_the_papers_number_without_a_difference(tmp_path: Path) -> None:
@@ -134,7 +225,7 @@ def test_a_stand_in_has_the_papers_number_without_a_difference(tmp_path: Path) -
     assert not line.comparable
     assert "stand-in" in {one.mark for one in line.unlike}
     shown = next(text for text in markdown([outcome]).splitlines() if text.startswith("| FedAvg"))
-    assert "| 73.1 ± 2.1 | – |" in shown
+    assert "| 73.06 ± 2.09 | – |" in shown
 
 
 def test_broken_records_are_one_sentence(modules: Outcome, tmp_path: Path) -> None:

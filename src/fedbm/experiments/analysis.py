@@ -1,8 +1,9 @@
 """An outcome → its columns: for every row n, mean ± std, the paper's number, and the difference to the leading row.
 
-The leading row is FedBM where it takes part, else the row with the highest macro-F1. It is tested against every other
-row (paired t-test over seeds, macro-F1 at the round chosen on validation); Holm's correction is over all these tests of
-the experiment.
+The leading row is FedBM where it takes part, else the first row of the file: chosen before a score is known. It is
+tested against every other row but central training (paired t-test over seeds, macro-F1 at the round chosen on
+validation). Holm's correction is over all tests the experiment plans, rows × cells: one whose runs are not finished
+counts as not rejected, so that no verdict is undone by what finishes later.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from fedbm.experiments.published import Deviation, Published, deviations, publis
 from fedbm.results.compare import NAMES, Group, Row
 from fedbm.results.runs import RunView
 from fedbm.results.statistics import Paired, holm, paired
-from fedbm.results.wording import HEADLINE_METRIC, mean_f1
+from fedbm.results.wording import HEADLINE_METRIC
 
 STANDS_FOR = {"chars74k": "femnist"}  # whose numbers are shown beside, without a difference
 SHORT = {"absent": "data or model not here", "failed": "failed", "unfinished": "unfinished", "not run": "not run"}
@@ -47,6 +48,26 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Missing(RunView):
+    """A run that is planned and not finished. Its row, seed and state are all that is read of it."""
+
+    words: str = ""
+
+    @property
+    def state(self) -> str:
+        return self.words
+
+
+@dataclass(frozen=True)
+class Cell(Group):
+    """As the report of a comparison wants a column; its *unfinished* runs have nothing to compare, only a name."""
+
+    @property
+    def runs(self) -> tuple[RunView, ...]:
+        return tuple(run for row in self.rows for run in row.runs)
+
+
+@dataclass(frozen=True)
 class Column:
     """One cell of the axes: a data set, a β, a number of clients."""
 
@@ -57,35 +78,56 @@ class Column:
 
     @property
     def group(self) -> Group:
-        """As the report of a comparison wants it, with the rows' own names."""
-        return Group(self.title, tuple(line.row for line in self.lines if line.row is not None), ())
+        """With the rows' own names."""
+        rows = tuple(line.row for line in self.lines if line.row is not None)
+        missing = [(line, result) for line in self.lines for result in line.missing]
+        return Cell(self.title, rows, tuple(_missing(rows[0].runs[0], *one) for one in missing) if rows else ())
 
 
-def columns(outcome: Outcome) -> list[Column]:
-    found = [_column(outcome, at) for at in cells(outcome.axes)]
-    tests = [line.against.p if line.against else None for column in found for line in column.lines]
-    corrected = iter(holm(tests))
+def columns(outcome: Outcome, moment: str = "best") -> list[Column]:
+    """*moment*: the round at which rows are tested, "best" (chosen on validation) or "last"."""
+    ceilings = _ceilings(outcome)
+    lead = leading_row(outcome)
+    found = [_column(outcome, at, lead, ceilings, moment) for at in cells(outcome.axes)]
+    lines = [line for column in found for line in column.lines]
+    known = [line.against.p if line.against else None for line in lines]
+    planned = [
+        1.0 if p is None and line.name not in (lead, *ceilings) else p for p, line in zip(known, lines, strict=True)
+    ]
+    corrected = (after if p is not None else None for p, after in zip(known, holm(planned), strict=True))
     return [
         replace(column, lines=tuple(replace(line, corrected=next(corrected)) for line in column.lines))
         for column in found
     ]
 
 
-def _column(outcome: Outcome, at: Mapping[str, Any]) -> Column:
+def leading_row(outcome: Outcome) -> str:
+    """FedBM, or the first row of the file; central training, a ceiling, only if alone."""
+    rows = [name for name in outcome.rows if name not in _ceilings(outcome)] or list(outcome.rows)
+    return NAMES["fedbm"] if NAMES["fedbm"] in rows else rows[0]
+
+
+def _ceilings(outcome: Outcome) -> set[str]:
+    """The rows of central training. A run that is not there has no method, so the name counts as well."""
+    return {NAMES["central"]} | {r.row for r in outcome.results if r.run is not None and r.run.method == "central"}
+
+
+def _column(outcome: Outcome, at: Mapping[str, Any], lead: str, ceilings: set[str], moment: str) -> Column:
     lines = [_line(outcome, name, at) for name in outcome.rows]
-    done = [line.row for line in lines if line.row is not None]
-    rivals = [row for row in done if row.method != "central"]
-    lead = next((row for row in rivals if row.name == NAMES["fedbm"]), max(rivals, key=mean_f1) if rivals else None)
-    if lead is None:
-        return Column(_title(outcome, at), at, tuple(lines), "")
-    ours = lead.by_seed("best", HEADLINE_METRIC)
+    scores = {line.name: line.row.by_seed(moment, HEADLINE_METRIC) for line in lines if line.row is not None}
     tested = [
-        line
-        if line.row is None or line.row is lead or line.row.method == "central"
-        else replace(line, against=paired(ours, line.row.by_seed("best", HEADLINE_METRIC)))
+        replace(line, against=paired(scores[lead], scores[line.name]))
+        if lead in scores and line.name in scores and line.name not in (lead, *ceilings)
+        else line
         for line in lines
     ]
-    return Column(_title(outcome, at), at, tuple(tested), lead.name)
+    return Column(_title(outcome, at), at, tuple(tested), lead if scores else "")
+
+
+def _missing(like: RunView, line: Line, result: Result) -> Missing:
+    facts = {"label": line.name, "method": line.row.method if line.row else "", "seed": result.seed}
+    nothing: dict[str, Any] = {"summary": None, "rounds": (), "words": SHORT.get(result.state, result.state)}
+    return Missing(**{**vars(like), **facts, **nothing})
 
 
 def _line(outcome: Outcome, name: str, at: Mapping[str, Any]) -> Line:

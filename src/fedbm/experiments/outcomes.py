@@ -35,6 +35,7 @@ class Result:
     why: str
     run: RunView | None
     takes: str = ""  # how long it would take, and on what; "" where that is not known
+    id: str = ""  # of its run, finished or not; "" where that is not known
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -87,6 +88,7 @@ def outcome_of(
                 s.why or _words(s),
                 read_run(s.folder) if s.state == "finished" and s.folder else None,
                 _takes(s, told),
+                s.folder.name if s.folder else "",
             )
             for s in standings
         ),
@@ -106,9 +108,13 @@ def _words(standing: Standing) -> str:
 
 
 def write_outcome(outcome: Outcome, folder: Path) -> Path:
-    """Write trials and records to *folder*; what another machine finished and recorded there stays."""
+    """Write trials and records to *folder*.
+
+    What another machine finished and recorded there stays, unless the experiment's file has changed since: a row or
+    cell that is no longer in it goes, and so does one whose runs would now be others.
+    """
     path = folder / f"{outcome.name}.json"
-    before = {result.key: result for result in read_outcome(path).results} if path.exists() else {}
+    before = {result.key: result for result in _still_meant(outcome, read_outcome(path))} if path.exists() else {}
     merged = {**before, **{r.key: _together(before.get(r.key), r) for r in outcome.results}}
     for result in outcome.results:
         if result.run is not None:
@@ -147,6 +153,7 @@ def read_outcome(path: Path, read: Callable[[Path], RunView] = read_record) -> O
                     t["why"],
                     read(runs / f"{t['run']}.json") if t["run"] else None,
                     t["takes"],
+                    t.get("id") or t["run"] or "",
                 )
                 for t in value["trials"]
             ),
@@ -164,15 +171,24 @@ def read_outcomes(folder: Path) -> list[Outcome]:
     return [read_outcome(path) for path in found]
 
 
+def _still_meant(now: Outcome, before: Outcome) -> list[Result]:
+    """The results of before whose row and cell are in the file, and of which no seed has another id now."""
+    ids = {result.key: result.id for result in now.results}
+    there = {(row, json.dumps(at, sort_keys=True)) for row in now.rows for at in cells(now.axes)}
+    other = {r.key[:2] for r in before.results if r.id and ids.get(r.key) and ids[r.key] != r.id}
+    return [result for result in before.results if result.key[:2] in there - other]
+
+
 def _together(before: Result | None, now: Result) -> Result:
     """What is known of a trial: another machine may know more than this one."""
     if before is None or now.run is not None:
         return now
     if before.run is not None or (before.state in ("failed", "unfinished") and now.state in ("not run", "absent")):
         return before
-    return replace(now, takes=now.takes or before.takes)
+    return replace(now, takes=now.takes or before.takes, id=now.id or before.id)
 
 
 def _trial(result: Result) -> dict[str, Any]:
     kept = {"row": result.row, "at": result.at, "seed": result.seed, "state": result.state, "why": result.why}
-    return {**kept, "takes": result.takes, "run": result.run.id if result.run else None}
+    run = result.run.id if result.run else None
+    return {**kept, "takes": result.takes, "run": run, "id": result.id or run or ""}

@@ -54,8 +54,16 @@ def deviations(run: RunView) -> list[Deviation]:
         if run.data in entry.get("data", [run.data])
         and run.method in entry.get("methods", [run.method])
         and entry.get("train_images", run.train_images) == run.train_images
-        and all(_setting(run, key) == value for key, value in entry.get("when", {}).items())
+        and _holds(run, entry.get("when", {}))
+        and not ("unless" in entry and _holds(run, entry["unless"]))
     ]
+
+
+def _holds(run: RunView, conditions: Mapping[str, Any]) -> bool:
+    """Whether the run has every setting; a list names all values that will do."""
+    return all(
+        _setting(run, key) in (value if isinstance(value, list) else [value]) for key, value in conditions.items()
+    )
 
 
 @cache

@@ -7,9 +7,11 @@ import io
 from collections.abc import Sequence
 
 from fedbm.experiments.analysis import Column, Line, columns
+from fedbm.experiments.escaping import tex
 from fedbm.experiments.outcomes import Outcome
+from fedbm.experiments.published import Deviation
 from fedbm.experiments.search import search
-from fedbm.experiments.wording import verdicts
+from fedbm.experiments.wording import effect, verdicts
 from fedbm.results.statistics import Spread
 from fedbm.results.wording import percent, points, probability
 
@@ -34,7 +36,8 @@ HEADS = (
 
 FIELDS = (
     *("experiment", "cell", "row", "round", "n", "accuracy", "accuracy_std", "f1", "f1_std"),
-    *("paper_accuracy", "paper_f1", "lead_minus_row_f1", "p", "p_holm", "effect_size", "missing"),
+    *("paper_accuracy", "paper_accuracy_std", "paper_f1", "paper_f1_std", "accuracy_minus_paper", "f1_minus_paper"),
+    *("lead", "lead_minus_row_f1", "p", "p_holm", "effect_size", "unlike", "unlike_in_words", "missing"),
 )
 
 
@@ -44,12 +47,9 @@ def cells_of(line: Line) -> list[str]:
     shown: list[str] = []
     for metric in SHOWN:
         shown.append(plus_minus(row.score("best", metric)) if row else line.why)
-        paper = line.published
-        shown.append(f"{paper.mean[metric]:.1f} ± {paper.std[metric]:.1f}" if paper else "–")
-        shown.append(difference(line, metric))
+        shown += [printed(line, metric), difference(line, metric)]
     shown.append(plus_minus(row.score("last", "f1")) if row else line.why)
-    unlike = ", ".join(dict.fromkeys(one.mark for one in line.unlike))
-    return [line.name, str(len(row.runs)) if row else "0", *shown, *test_of(line), unlike]
+    return [line.name, str(len(row.runs)) if row else "0", *shown, *test_of(line), _marks(line)]
 
 
 def plus_minus(score: Spread | None) -> str:
@@ -58,12 +58,22 @@ def plus_minus(score: Spread | None) -> str:
     return percent(score.mean) + (f" ± {percent(score.std)}" if score.std is not None else "")
 
 
+def printed(line: Line, metric: str) -> str:
+    """The paper's number with the digits it prints."""
+    return f"{line.published.mean[metric]:.2f} ± {line.published.std[metric]:.2f}" if line.published else "–"
+
+
 def difference(line: Line, metric: str) -> str:
     """Ours − the paper's, in points; only where both are and mean the same."""
+    found = _apart(line, metric)
+    return "–" if found is None else points(found)
+
+
+def _apart(line: Line, metric: str) -> float | None:
     score = line.row.score("best", metric) if line.row else None
     if score is None or line.published is None or not line.comparable:
-        return "–"
-    return points(score.mean - line.published.mean[metric] / 100)
+        return None
+    return score.mean - line.published.mean[metric] / 100
 
 
 def test_of(line: Line) -> list[str]:
@@ -73,7 +83,7 @@ def test_of(line: Line) -> list[str]:
         return ["–"] * 4
     p = "–" if found.p is None else probability(found.p)
     corrected = "–" if line.corrected is None else probability(line.corrected)
-    return [points(found.mean), p, corrected, "–" if found.size is None else f"{found.size:.1f}".replace("-", "−")]
+    return [points(found.mean), p, corrected, "–" if found.size is None else effect(found.size)]
 
 
 def markdown(outcomes: Sequence[Outcome]) -> str:
@@ -83,17 +93,12 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
         out += [f"- {note}" for note in outcome.notes] + [""] * bool(outcome.notes)
         found = columns(outcome)
         for column in found:
-            out += [
-                f"**{column.title}**",
-                "",
-                *(f"- {verdict.sentence}" for verdict in verdicts(column)),
-                "",
-                _bar(HEADS),
-                _bar(["---", *["---:"] * (len(HEADS) - 1)]),
-            ]
+            out += [f"**{column.title}**", ""]
+            said = [f"- {verdict.sentence}" for verdict in verdicts(column)]
+            out += [*said, *[""] * bool(said), _bar(HEADS), _bar(["---", *["---:"] * (len(HEADS) - 1)])]
             out += [_bar(_bold(column, line)) for line in column.lines]
-            out += ["", *_missing(column), ""]
-        out += [*_unlike(found), "", *_searched(outcome)]
+            out += ["", *(f"- {words}" for words in _missing(column)), ""]
+        out += [*(f"- Not like the paper, {_in_words(one)}." for one in _unlike(found)), "", *_searched(outcome)]
     return "\n".join(out).rstrip() + "\n"
 
 
@@ -110,20 +115,31 @@ def _missing(column: Column) -> list[str]:
             reasons.setdefault(f"{result.state}: {result.why}" if result.why else result.state, []).append(
                 f"{line.name} (seed {result.seed})"
             )
-    return [f"- {why}: {', '.join(who)}." for why, who in reasons.items()]
+    return [f"{why}: {', '.join(who)}." for why, who in reasons.items()]
 
 
-def _unlike(found: Sequence[Column]) -> list[str]:
-    unlike = dict.fromkeys(one for column in found for line in column.lines for one in line.unlike)
-    return [f"- Not like the paper, {one.mark}: {one.ours}; the paper: {one.paper}; {one.why}." for one in unlike]
+def _unlike(found: Sequence[Column]) -> list[Deviation]:
+    return list(dict.fromkeys(one for column in found for line in column.lines for one in line.unlike))
+
+
+def _marks(line: Line) -> str:
+    return ", ".join(dict.fromkeys(one.mark for one in line.unlike))
+
+
+def _in_words(one: Deviation) -> str:
+    return f"{one.mark}: {one.ours}; the paper: {one.paper}; {one.why}"
 
 
 def _searched(outcome: Outcome) -> list[str]:
     """What was tried and what validation chose."""
     if not outcome.search:
         return []
-    heads = ["Row", *outcome.axes, "n", "validation accuracy + macro-F1", ""]
+    heads = _search_heads(outcome)
     return ["**Chosen on validation**", "", _bar(heads), _bar(["---"] * len(heads)), *map(_bar, searched(outcome)), ""]
+
+
+def _search_heads(outcome: Outcome) -> list[str]:
+    return ["Row", *outcome.axes, "n", "validation accuracy + macro-F1", ""]
 
 
 def searched(outcome: Outcome) -> list[list[str]]:
@@ -143,47 +159,61 @@ def _bar(cells: Sequence[str]) -> str:
 
 
 def latex(outcomes: Sequence[Outcome]) -> str:
-    """booktabs tables: ours, the paper's, the difference; p after Holm."""
+    """booktabs tables as wide as a page, in ASCII; below each what is missing and what is not like the paper."""
     out = ["% needs \\usepackage{booktabs}"]
-    heads = ["Method", "$n$", "Accuracy", "paper", "$\\Delta$", "Macro-F1", "paper", "$\\Delta$", "$p$ (Holm)"]
     for outcome in outcomes:
         for column in columns(outcome):
-            out += ["\\begin{table}", f"\\caption{{{_tex(outcome.title)}: {_tex(column.title)}.}}"]
-            out += ["\\begin{tabular}{lrrrrrrrr}", "\\toprule", " & ".join(heads) + " \\\\", "\\midrule"]
-            for line in column.lines:
-                shown = cells_of(line)
-                kept = [*shown[:8], shown[11]]
-                out.append(" & ".join(_tex(cell) for cell in kept) + " \\\\")
-            out += ["\\bottomrule", "\\end{tabular}", "\\end{table}", ""]
+            out += _table(outcome, column)
+        if outcome.search:
+            lines = [_search_heads(outcome), *searched(outcome)]
+            out += _floating(f"{outcome.title}: chosen on validation.", lines, [])
     return "\n".join(out)
 
 
-def _tex(text: str) -> str:
-    for sign, written in (("\\", "\\textbackslash{}"), ("&", "\\&"), ("%", "\\%"), ("_", "\\_"), ("#", "\\#")):
-        text = text.replace(sign, written)
-    signs = {
-        "±": "$\\pm$",
-        "−": "$-$",
-        "–": "--",
-        "λ": "$\\lambda$",
-        "β": "$\\beta$",
-        "<": "$<$",
-        "\N{NO-BREAK SPACE}": "~",
-    }
-    for sign, written in signs.items():
-        text = text.replace(sign, written)
-    return text
+def _table(outcome: Outcome, column: Column) -> list[str]:
+    numbers = {one: place for place, one in enumerate(_unlike([column]), 1)}
+    heads = [*HEADS[:10], *HEADS[11:13]]  # p after correction alone
+    lines = [heads]
+    for line in column.lines:
+        shown = cells_of(line)
+        lines.append([*shown[:10], *shown[11:13]])
+    signs = [",".join(map(str, sorted(numbers[one] for one in line.unlike))) for line in column.lines]
+    notes = [f"Scores in percent, mean ± std over n seeds. Lead: {column.lead or 'none, nothing is finished'}."]
+    notes += _missing(column)
+    notes += [f"({number}) Not like the paper, {_in_words(one)}." for one, number in numbers.items()]
+    return _floating(f"{outcome.title}: {column.title}.", lines, notes, ["", *signs])
+
+
+def _floating(
+    caption: str, lines: Sequence[Sequence[str]], notes: Sequence[str], signs: Sequence[str] = ()
+) -> list[str]:
+    """*lines*, the heads first; *signs* are set above the first cell of each."""
+    made = []
+    for place, cells in enumerate(lines):
+        sign = f"\\textsuperscript{{{signs[place]}}}" if signs and signs[place] else ""
+        first, *rest = map(tex, cells)
+        made.append(" & ".join([first + sign, *rest]) + " \\\\")
+    return [
+        *("\\begin{table*}", "\\centering", "\\footnotesize", "\\setlength{\\tabcolsep}{3pt}"),
+        *(f"\\caption{{{tex(caption)}}}", f"\\begin{{tabular}}{{l{'r' * (len(lines[0]) - 1)}}}", "\\toprule"),
+        *(made[0], "\\midrule", *made[1:], "\\bottomrule", "\\end{tabular}"),
+        *(f"\\par\\raggedright {tex(note)}" for note in notes),
+        *("\\end{table*}", ""),
+    ]
 
 
 def comma_separated(outcomes: Sequence[Outcome]) -> str:
-    """One line per experiment, cell, row and moment, with all digits; what is missing has its state and no numbers."""
+    """One line per experiment, cell, row and moment, with all digits; what is missing has its state and no numbers.
+
+    Scores are shares of 1. A difference to the paper stands with the round that the paper's numbers are of.
+    """
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
     writer.writerow(FIELDS)
     for outcome in outcomes:
-        for column in columns(outcome):
-            for line in column.lines:
-                for moment in MOMENTS:
+        for both in zip(*(columns(outcome, moment) for moment in MOMENTS), strict=True):
+            for lines in zip(*(column.lines for column in both), strict=True):
+                for moment, column, line in zip(MOMENTS, both, lines, strict=True):
                     writer.writerow(_values(outcome, column, line, moment))
     return written.getvalue()
 
@@ -191,8 +221,13 @@ def comma_separated(outcomes: Sequence[Outcome]) -> str:
 def _values(outcome: Outcome, column: Column, line: Line, moment: str) -> list[object]:
     scores = [line.row.score(moment, metric) if line.row else None for metric in SHOWN]
     numbers = [value for score in scores for value in ((score.mean, score.std) if score else (None, None))]
-    paper = [line.published.mean[metric] / 100 if line.published else None for metric in SHOWN]
-    found = line.against if moment == "best" else None
+    theirs = line.published
+    both = (theirs.mean, theirs.std) if theirs else ({}, {})
+    paper = [round(part[metric] / 100, 6) if metric in part else None for metric in SHOWN for part in both]
+    apart = [_apart(line, metric) if moment == "best" else None for metric in SHOWN]
+    found = line.against
     test = [found.mean, found.p, line.corrected, found.size] if found else [None] * 4
     n = len(line.row.runs) if line.row else 0
-    return [outcome.name, column.title, line.name, moment, n, *numbers, *paper, *test, line.why]
+    unlike = [_marks(line), " | ".join(map(_in_words, line.unlike))]
+    kept = [outcome.name, column.title, line.name, moment, n, *numbers, *paper, *apart]
+    return [*kept, column.lead, *test, *unlike, line.why]

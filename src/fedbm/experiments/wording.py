@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedbm.experiments.analysis import Column, Line
-from fedbm.results.statistics import Paired
-from fedbm.results.wording import NO_BREAK, mean_and_std, mean_f1, points, probability
+from fedbm.results.statistics import Paired, spread
+from fedbm.results.wording import HEADLINE_METRIC, NO_BREAK, mean_and_std, points, probability
 
 LEVEL = 0.05
 
@@ -20,26 +20,37 @@ class Verdict:
 
 
 def verdicts(column: Column) -> list[Verdict]:
-    """The leading row against the best other, and against FedAvg where that is another."""
+    """The leading row against the best other, and against FedAvg where that is another; nothing of a row by itself.
+
+    The best is the one with the least lead − row over the seeds both have, and scores are means over these seeds.
+    """
+    if len(column.lines) == 1:
+        return []
     lead = next((line for line in column.lines if line.name == column.lead), None)
     if lead is None:
         return [Verdict(False, "No run is finished, so there is no result.")]
-    others = [line for line in column.lines if line.against is not None and line.row is not None]
+    if lead.row is None:
+        return [Verdict(False, f"{lead.name} has no finished run, so no row is compared with it.")]
+    others = {line.name: line.against.mean for line in column.lines if line.against is not None}
     if not others:
-        return [Verdict(False, f"{lead.name} stands alone: no other row is finished.")]
-    best = max(others, key=lambda line: mean_f1(line.row) if line.row else 0.0)
-    shown = [_verdict(lead, best, f", the best of {len(others)} others" if len(others) > 1 else "")]
-    fedavg = next((line for line in others if line.row and line.row.method == "fedavg"), None)
-    return [*shown, _verdict(lead, fedavg, "")] if fedavg and fedavg is not best else shown
+        return [Verdict(False, f"{lead.name} stands alone: no row to compare has finished one of its seeds.")]
+    best = min(others, key=others.__getitem__)
+    more = f", the best of {len(others)} others" if len(others) > 1 else ""
+    shown = [line for line in column.lines if line.name in others and line.row is not None]
+    fedavg = [line for line in shown if line.row and line.row.method == "fedavg" and line.name != best]
+    return [
+        *(_verdict(lead, line, more) for line in shown if line.name == best),
+        *(_verdict(lead, line, "") for line in fedavg[:1]),
+    ]
 
 
 def _verdict(lead: Line, other: Line, more: str) -> Verdict:
     assert lead.row is not None
     assert other.row is not None
     assert other.against is not None
-    ours, theirs, found = lead.row.score("best", "f1"), other.row.score("best", "f1"), other.against
-    assert ours is not None
-    assert theirs is not None
+    found, scores = other.against, [line.row.by_seed("best", HEADLINE_METRIC) for line in (lead, other) if line.row]
+    both = sorted(set(scores[0]) & set(scores[1]))
+    ours, theirs = (spread([of_row[seed] for seed in both]) for of_row in scores)
     holds = other.corrected is not None and other.corrected < LEVEL
     opening = (
         f"{lead.name} has {mean_and_std(ours)} macro-F1 against {other.name}’s {mean_and_std(theirs)}{more}: "
@@ -59,8 +70,16 @@ def _test(found: Paired, corrected: float | None) -> str:
     after = f", p{NO_BREAK}{equals(corrected)} after Holm’s correction" if corrected is not None else ""
     return (
         f" (n{NO_BREAK}={NO_BREAK}{found.n}, 95{NO_BREAK}% interval {points(found.low)} to {points(found.high)}, "
-        f"paired t-test p{NO_BREAK}{equals(found.p)}{after}, d{NO_BREAK}={NO_BREAK}{found.size:.1f})"
+        f"paired t-test p{NO_BREAK}{equals(found.p)}{after}, d{NO_BREAK}={NO_BREAK}{effect(found.size)})"
     )
+
+
+def effect(size: float) -> str:
+    """
+    >>> effect(-0.44), effect(-0.01)
+    ('−0.4', '0.0')
+    """
+    return f"{round(size, 1) + 0.0:.1f}".replace("-", "−")
 
 
 def equals(p: float) -> str:

@@ -1,0 +1,53 @@
+"""What is not like the paper is said of the runs it holds for, and of no other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_outcomes import fake_outcome  # noqa: F401  puts fake_runs on the path
+from fake_runs import fake_run
+
+from fedbm.config import keys
+from fedbm.data.catalog import CATALOG
+from fedbm.experiments.published import _deviations, deviations
+from fedbm.results.runs import read_run
+
+DEFAULTS = {"classifier": "distribution", "generator": True, "temperature": 12.5, "lambda_dis": 0.1, "pseudo_batch": 16}
+
+
+def marks(folder: Path, method: str = "fedbm", data: str = "ham10000", **options: Any) -> set[str]:
+    given = {**DEFAULTS, **options} if method == "fedbm" else {}
+    return {one.mark for one in deviations(read_run(fake_run(folder, method, data=data, options=given)))}
+
+
+@pytest.mark.parametrize("data", ["ham10000", "kvasir", "oct-c8", "pbc", "femnist", "chars74k"])
+def test_not_tuned_where_nothing_is_recommended(data: str, tmp_path: Path) -> None:
+    assert ("not tuned" in marks(tmp_path, data=data)) == ("temperature" not in CATALOG[data].recommends)
+
+
+def test_not_tuned_is_said_of_fedbms_defaults_alone(tmp_path: Path) -> None:
+    assert "not tuned" not in marks(tmp_path / "a", "fedavg")
+    assert "not tuned" not in marks(tmp_path / "b", temperature=7.5)
+
+
+def test_what_reads_no_text_is_not_marked_for_it(tmp_path: Path) -> None:
+    """Random (Freezing): neither head nor generator reads any."""
+    frozen = marks(tmp_path / "a", data="oct-c8", classifier="random", generator=False)
+    assert not frozen & {"text", "prompts", "L_sem"}
+    assert {"text", "prompts"} <= marks(tmp_path / "b", data="oct-c8", classifier="trained")  # its generator does
+    assert {"text", "prompts", "L_sem"} <= marks(tmp_path / "c", data="oct-c8")
+    assert "prompts" not in marks(tmp_path / "d", data="kvasir")
+
+
+def test_the_rule_that_chooses_the_round_is_every_rows(tmp_path: Path) -> None:
+    assert "round" in marks(tmp_path, "fedavg")
+
+
+def test_entries_name_what_there_is_and_a_difference() -> None:
+    known = {f"{key.section}.{key.name}" for key in keys()}
+    for entry in _deviations():
+        assert set(entry) <= {"mark", "paper", "ours", "why", "methods", "data", "train_images", "when", "unless"}
+        assert {*entry.get("when", {}), *entry.get("unless", {})} <= known
+        assert entry["paper"] not in ("the same", entry["ours"])

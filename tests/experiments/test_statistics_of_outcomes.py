@@ -1,0 +1,145 @@
+"""What is tested against what, corrected for how much, and said of it, while an experiment is only partly finished."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fake_outcomes import fake_outcome
+from fake_runs import plain
+
+from fedbm.experiments.analysis import columns
+from fedbm.experiments.files import Experiment, parse
+from fedbm.experiments.outcomes import Outcome
+from fedbm.experiments.report import write_outcomes
+from fedbm.experiments.wording import verdicts
+from fedbm.results.fairness import findings
+
+FOUR = ("FedAvg", "FedBM", "FedProx", "SCAFFOLD")
+
+
+def grid(methods: tuple[str, ...] = FOUR, axes: str = "") -> Experiment:
+    rows = "".join(f'[[rows]]\nname = "{name}"\nmethod = "{name.lower()}"\n' for name in methods)
+    return parse(f'title = "A grid"\n{axes}{rows}', "grid", "grid")
+
+
+def scored(root: Path, experiment: Experiment, scores: Mapping[str, Mapping[int, float]]) -> Outcome:
+    """Every cell alike: row → seed → macro-F1, half of it at the last round; seeds that are not named were not run."""
+    missing = {
+        (row.name, seed): ("not run", "")
+        for row in experiment.rows
+        for seed in range(3)
+        if seed not in scores[row.name]
+    }
+    made = fake_outcome(root, experiment, missing=missing, rounds=3)
+    results = []
+    for result in made.results:
+        run = result.run
+        if run is not None and run.summary is not None:
+            f1 = scores[result.row][result.seed]
+            at = {"best": {**run.summary["best"], "f1": f1}, "last": {**run.summary["last"], "f1": f1 / 2}}
+            run = replace(run, summary={**run.summary, **at})
+        results.append(replace(result, run=run))
+    return replace(made, results=tuple(results))
+
+
+HIGH, LOW, NEAR = {0: 0.9, 1: 0.92, 2: 0.91}, {0: 0.7, 1: 0.721, 2: 0.711}, {0: 0.89, 1: 0.90, 2: 0.91}
+TWO_CELLS = "[axes]\nbeta = [0.1, 0.05]\n"
+
+
+def test_holm_counts_the_tests_that_are_planned(tmp_path: Path) -> None:
+    """Four rows less the lead and central, two cells: six tests, of which two are finished: p₁·6 and p₂·5."""
+    rows = ("FedAvg", "FedBM", "FedProx", "SCAFFOLD", "Central")
+    scores = {"FedAvg": LOW, "FedBM": HIGH, "FedProx": NEAR, "SCAFFOLD": {}, "Central": HIGH}
+    outcome = scored(tmp_path, grid(rows, TWO_CELLS), scores)
+    early = replace(
+        outcome,
+        results=tuple(replace(r, run=None, state="not run") if r.at["beta"] == 0.05 else r for r in outcome.results),
+    )
+    lines = {line.name: line for line in columns(early)[0].lines}
+    p = {name: line.against.p for name, line in lines.items() if line.against is not None}
+    assert list(p) == ["FedAvg", "FedProx"]
+    assert p["FedAvg"] is not None
+    assert p["FedProx"] is not None
+    assert lines["FedAvg"].corrected == pytest.approx(6 * p["FedAvg"])
+    assert lines["FedProx"].corrected == pytest.approx(min(1.0, 5 * p["FedProx"]))
+    assert all(line.corrected is None for line in columns(early)[1].lines)
+
+
+def test_what_finishes_later_undoes_no_verdict(tmp_path: Path) -> None:
+    """More finished tests can only lower a corrected p: those still missing already count as not rejected."""
+    scores = {"FedAvg": LOW, "FedBM": HIGH, "FedProx": {}, "SCAFFOLD": {}}
+    early = scored(tmp_path / "a", grid(), scores)
+    late = scored(tmp_path / "b", grid(), {**scores, "FedProx": NEAR, "SCAFFOLD": {0: 0.5, 1: 0.6, 2: 0.4}})
+    before, after = (columns(outcome)[0].lines[0].corrected for outcome in (early, late))
+    assert before is not None
+    assert after is not None
+    assert after <= before
+
+
+def test_the_last_round_has_tests_of_its_own(tmp_path: Path) -> None:
+    made = scored(tmp_path, grid(("FedAvg", "FedBM")), {"FedAvg": LOW, "FedBM": HIGH})
+    best, last = (columns(made, moment)[0].lines[0].against for moment in ("best", "last"))
+    assert best is not None
+    assert last is not None
+    assert last.mean == pytest.approx(best.mean / 2)
+    assert last.p == pytest.approx(best.p)
+
+
+def test_without_fedbm_the_first_row_leads_whatever_the_scores(tmp_path: Path) -> None:
+    names = ("FedAvg", "FedProx", "SCAFFOLD")
+    made = scored(tmp_path, grid(names), {"FedAvg": LOW, "FedProx": HIGH, "SCAFFOLD": NEAR})
+    (column,) = columns(made)
+    assert column.lead == "FedAvg"
+    assert [line.against is not None for line in column.lines] == [False, True, True]
+
+
+def test_fedbm_leads_before_it_is_finished(tmp_path: Path) -> None:
+    """Another row in its place would be tested as if it had been chosen beforehand."""
+    made = scored(tmp_path, grid(("FedAvg", "FedBM")), {"FedAvg": HIGH, "FedBM": {}})
+    (column,) = columns(made)
+    assert column.lead == "FedBM"
+    assert [verdict.sentence for verdict in verdicts(column)] == [
+        "FedBM has no finished run, so no row is compared with it."
+    ]
+
+
+def test_a_sentence_speaks_of_shared_seeds(tmp_path: Path) -> None:
+    """FedBM 40, 50 and 60 %, FedProx 60 % at seed 0 alone: 40 against 60, and not 50 against 60 with −20 points."""
+    scores = {"FedBM": {0: 0.4, 1: 0.5, 2: 0.6}, "FedProx": {0: 0.6}, "FedAvg": {0: 0.3, 1: 0.4, 2: 0.69}}
+    (column,) = columns(scored(tmp_path, grid(("FedAvg", "FedBM", "FedProx")), scores))
+    first, second = (plain(verdict.sentence) for verdict in verdicts(column))
+    assert first.startswith(
+        "FedBM has 40.0 % macro-F1 against FedProx’s 60.0 %, the best of 2 others: −20.0 points (n = 1)."
+    )
+    assert "FedBM has 50.0 ± 10.0 % macro-F1 against FedAvg’s 46.3 ± 20.3 %: +3.7 points (n = 3, " in second
+
+
+def test_the_sign_of_an_effect_is_a_minus(tmp_path: Path) -> None:
+    scores = {"FedBM": {0: 0.5, 1: 0.6, 2: 0.7}, "FedAvg": {0: 0.6, 1: 0.8, 2: 1.0}}  # −0.1, −0.2, −0.3
+    (column,) = columns(scored(tmp_path, grid(("FedAvg", "FedBM")), scores))
+    (verdict,) = verdicts(column)
+    assert "d = −2.0" in plain(verdict.sentence)
+    assert "-" not in verdict.sentence.replace("t-test", "").replace("macro-F1", "")
+
+
+def test_a_cell_with_missing_runs_is_not_whole(tmp_path: Path) -> None:
+    made = scored(tmp_path / "runs", grid(("FedAvg", "FedBM")), {"FedAvg": {0: 0.5}, "FedBM": HIGH})
+    (column,) = columns(made)
+    first = findings(column.group)[0]
+    assert not first.holds
+    assert first.sentence == (
+        "Not finished, and in no number on this page: FedAvg, seed 1: not run; FedAvg, seed 2: not run."
+    )
+    assert len(column.group.runs) == 4  # what is not there has no settings to compare
+    page = write_outcomes([made], tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Every run finished." not in page
+
+
+def test_a_row_by_itself_has_no_verdict(tmp_path: Path) -> None:
+    """A search has one row in each of its cells: that it stands alone says nothing."""
+    made = fake_outcome(tmp_path, "search-ham10000", seeds=1, rounds=3)
+    assert {len(column.lines) for column in columns(made)} == {1}
+    assert [verdicts(column) for column in columns(made)] == [[]] * 18
