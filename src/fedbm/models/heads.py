@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from itertools import chain
 from typing import Any
 
 import torch
@@ -40,9 +39,8 @@ def exactly(forward: Callable[[Any, Tensor], Tensor]) -> Callable[[Any, Tensor],
 
     @functools.wraps(forward)
     def exact(head: nn.Module, features: Tensor) -> Tensor:
-        own = next(chain(head.parameters(), head.buffers()))
         with torch.autocast(features.device.type, enabled=False):
-            return forward(head, features.to(own.dtype))
+            return forward(head, features if features.dtype == torch.float64 else features.float())
 
     return exact
 
