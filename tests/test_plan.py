@@ -205,3 +205,39 @@ def test_how_to_deal_can_be_named_from_python(tiny: dict[str, Any]) -> None:
     free = {key: value for key, value in tiny.items() if key not in ("data", "method", "beta")}
     run = fedbm.simulate(tiny["data"], "iid", "fedavg", **free)
     assert run.summary["partition"] == "iid"
+
+
+def test_objects_of_the_wrong_kind_are_named(tiny: dict[str, Any]) -> None:
+    from torch import nn
+
+    class Bare(FedAvg):
+        name: ClassVar[str] = "bare"
+
+        def loss(self, *arguments: Any) -> Any:
+            return super().loss(*arguments)["cross_entropy"]
+
+    free = {key: value for key, value in tiny.items() if key not in ("data", "method")}
+    with pytest.raises(FedBMError, match="partition must be what a partitioner such as"):
+        fedbm.simulate(tiny["data"], [[0, 1], [2]], **free)  # type: ignore[arg-type]
+    with pytest.raises(FedBMError, match="body must be a function that makes the module"):
+        fedbm.simulate(tiny["data"], body=nn.Flatten(), **free)
+    with pytest.raises(FedBMError, match="a method's loss returns its terms by name, .* not a Tensor"):
+        fedbm.simulate(tiny["data"], method=Bare(), **free)
+
+
+def test_what_cannot_be_computed_here_is_said_before_anything_is_made(tiny: dict[str, Any], tmp_path: Path) -> None:
+    free = {key: value for key, value in tiny.items() if key not in ("data", "out", "device", "engine")}
+    with pytest.raises(FedBMError, match="engine = captured needs a CUDA device"):
+        fedbm.simulate(tiny["data"], engine="captured", device="cpu", out=tmp_path / "runs", **free)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_code_and_body_of_ones_own_stand_in_the_saved_configuration(tmp_path: Path) -> None:
+    from fedbm.config import read_toml
+
+    run = fedbm.simulate("digits", method=Curious(), body=lambda: fedbm.ResNet18(1, 4), size=16, rounds=1, out=tmp_path)
+    saved = read_toml(run.path / "config.toml")
+    assert sorted(saved["own"]) == ["body", "code"]
+    with pytest.raises(FedBMError, match="is of a run whose method or body was made in Python: start it from there"):
+        make_config(saved)
+    assert fedbm.read_run(str(run.path)).id == run.id

@@ -103,6 +103,8 @@ def make_config(values: Mapping[str, Mapping[str, Any]], where: str = "the confi
             raise FedBMError(
                 f"{where} describes a run between machines: start it by 'fedbm federation run', or drop [federation]"
             )
+        if section == "own":
+            raise FedBMError(f"{where} is of a run whose method or body was made in Python: start it from there")
         if section not in (*SECTIONS, "method", "concepts"):
             known = [*SECTIONS, "method", "concepts"]
             raise FedBMError(
@@ -218,10 +220,10 @@ def method_label(method: Any, recommends: Mapping[str, Any]) -> str:
     return " · ".join([method.name, ", ".join(changed)]) if changed else str(method.name)
 
 
-def to_toml(config: Config) -> str:
+def to_toml(config: Config, own: Mapping[str, str] | None = None) -> str:
     """The canonical form: every section, every key in order; a key that is not set stands as a comment.
 
-    [concepts] is there only if the user gave some.
+    [concepts] is there only if the user gave some, [own] if code or body were made in Python.
     """
     lines: list[str] = []
     for section in ("data", "language", "model", "method", "train", "engine"):
@@ -231,13 +233,10 @@ def to_toml(config: Config) -> str:
         for key, value in pairs.items():
             lines.append(f"# {key} is not set" if value is None else f"{key} = {_in_toml(value)}")
         lines.append("")
-    if config.concepts:
-        pairs = {json.dumps(name, ensure_ascii=False): text for name, text in config.concepts.items()}
-        lines += [
-            "[concepts]",
-            *(f"{name} = {json.dumps(text, ensure_ascii=False)}" for name, text in pairs.items()),
-            "",
-        ]
+    for section, texts in (("concepts", config.concepts), ("own", own or {})):
+        if texts:
+            named = [f"{json.dumps(name, ensure_ascii=False)} = {_in_toml(text)}" for name, text in texts.items()]
+            lines += [f"[{section}]", *named, ""]
     return "\n".join(lines)
 
 

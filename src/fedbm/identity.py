@@ -13,6 +13,7 @@ import inspect
 import re
 import types
 from collections.abc import Mapping, Sequence, Set
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,13 +45,13 @@ def described(value: Any, within: tuple[int, ...] = ()) -> Any:
     if isinstance(value, functools.partial):
         return ["partial", inside(value.func), inside(value.args), inside(value.keywords)]
     if isinstance(value, types.MethodType):
-        return ["method", inside(value.__self__), code_digest(value.__func__)]
+        return [value.__qualname__, inside(value.__self__), code_digest(value.__func__)]
     if isinstance(value, types.FunctionType):
         if _published(value):
             return value.__qualname__
         captured = [_cell(cell) for cell in value.__closure__ or ()]
         given = [value.__defaults__, value.__kwdefaults__]
-        return [value.__qualname__, code_digest(value), inside(captured), inside(given)]
+        return [value.__qualname__, value.__code__.co_firstlineno, code_digest(value), inside(captured), inside(given)]
     if isinstance(value, nn.Module):
         own = {name: held for name, held in vars(value).items() if not name.startswith("_") and name != "training"}
         state = {**value._parameters, **value._buffers}
@@ -79,9 +80,14 @@ def class_digest(kind: type) -> str:
 
 
 def code_digest(thing: Any) -> str:
-    """SHA-256 of a class's or function's text; of its compiled code where the text is not to be had (a console)."""
+    """SHA-256 of the file in which a class or function stands, since it may use what else stands there.
+
+    Of its own text where there is no such file (a notebook), of its compiled code where that is not to be had either.
+    """
     try:
-        return hashlib.sha256(inspect.getsource(thing).encode()).hexdigest()
+        file = inspect.getsourcefile(thing)
+        text = Path(file).read_text(encoding="utf-8") if file and Path(file).is_file() else inspect.getsource(thing)
+        return hashlib.sha256(text.encode()).hexdigest()
     except (OSError, TypeError):
         functions = [
             f for f in (vars(thing).values() if isinstance(thing, type) else [thing]) if hasattr(f, "__code__")

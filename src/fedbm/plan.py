@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,9 @@ class Plan:
     id: str
     notes: tuple[str, ...]
     own_partition: bool = False  # made in Python: the run's own partition.json says how
+    own: Mapping[str, str] = field(
+        default_factory=dict
+    )  # code and body made in Python, by a few digits of what they are
 
 
 def make_plan(
@@ -104,8 +107,10 @@ def make_plan(
         hflip=dataset.hflip,
         vflip=dataset.vflip,
     )
-    run_id = name_run(config, dataset, partition, task, custom_body=make_body is not None)
-    return Plan(config, dataset, partition, task, run_id, dataset.notes, own)
+    made = {**own_code(config.method), **({"body": described(task.body())} if make_body is not None else {})}
+    run_id = name_run(config, dataset, partition, task, made)
+    few = {name: digest_of({name: what})[:8] for name, what in made.items()}
+    return Plan(config, dataset, partition, task, run_id, dataset.notes, own, few)
 
 
 def load_dataset(config: Config, progress: Callable[[int, int], None] | None = None) -> Dataset:
@@ -166,12 +171,12 @@ def concepts_for(
     return concepts
 
 
-def name_run(config: Config, dataset: Dataset, partition: Partition, task: Task, custom_body: bool) -> str:
-    """<method>-<data>-s<seed>-<first 12 digits of the hash>."""
+def name_run(config: Config, dataset: Dataset, partition: Partition, task: Task, made: Mapping[str, Any]) -> str:
+    """<method>-<data>-s<seed>-<first 12 digits of the hash>. *made*: code and body of the user's own."""
     model = changed(config.model)
     init = model.pop("init", "")
-    if custom_body:
-        model = {"body": described(task.body())}
+    if "body" in made:
+        model = {"body": made["body"]}
     elif init:
         model["init"] = sha256_file(Path(init).expanduser())
     determines = {
@@ -191,7 +196,7 @@ def name_run(config: Config, dataset: Dataset, partition: Partition, task: Task,
 def own_code(method: Method) -> dict[str, str]:
     """For a method of the user's own, what names its code: other code is another run."""
     kind = type(method)
-    return {} if METHODS.get(method.name) is kind else {"source": class_digest(kind)}
+    return {} if METHODS.get(method.name) is kind else {"code": class_digest(kind)}
 
 
 def find_run(out: Path, name: str) -> Path:

@@ -72,6 +72,14 @@ def simulate(
         check_object(method, settings)
     if isinstance(partition, str):
         settings["partition"], partition = partition, None
+    if not isinstance(partition, Partition | None):
+        raise FedBMError(
+            "partition must be what a partitioner such as fedbm.dirichlet() returned, or a way to deal by name"
+        )
+    if body is not None and (isinstance(body, nn.Module) or not callable(body)):
+        raise FedBMError(
+            "body must be a function that makes the module, such as lambda: MyBody(), not the module itself"
+        )
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in settings.items()}
     check_unused(settings, isinstance(data, Dataset), partition is not None, body is not None)
     if not isinstance(data, Dataset):
@@ -82,6 +90,7 @@ def simulate(
         config = dataclasses.replace(config, method=method, given=given)
     if isinstance(data, Dataset):
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, name=data.name))
+    check_engine(config)
     plan = make_plan(
         config,
         dataset=data if isinstance(data, Dataset) else None,
@@ -226,6 +235,11 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> Federation:
     )
 
 
+def check_engine(config: Config) -> None:
+    """Whether what is asked for can be computed here: said before data are decoded and a folder is made."""
+    is_captured(config, find_device(config.engine.device))
+
+
 def is_captured(config: Config, device: torch.device) -> bool:
     """Whether local training is captured as CUDA graphs: on CUDA, for methods known to allow it or when asked for."""
     if config.engine.engine == "captured" and device.type != "cuda":
@@ -244,7 +258,7 @@ def describe(plan: Plan, folder: RunFolder, device: torch.device) -> None:
     if plan.own_partition:  # so that the saved configuration finds this run again
         made: dict[str, Any] = {"partition": "file", "partition_file": str(folder.path / "partition.json")}
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, **made))
-    write_text(folder.path / "config.toml", to_toml(config))
+    write_text(folder.path / "config.toml", to_toml(config, plan.own))
     write_json(folder.path / "environment.json", environment(device))
     of = {"data": dataset.name, "checksum": dataset.checksum, "shape": dataset.shape}
     write_json(folder.path / "partition.json", {**partition.to_json(dataset.labels, dataset.classes), "of": of})

@@ -56,11 +56,13 @@ def run(found: argparse.Namespace, console: Console) -> None:
     from fedbm.engine.records import RunFolder
     from fedbm.plan import make_plan
     from fedbm.results.runs import read_run
+    from fedbm.simulate import check_engine, run_path
     from fedbm.simulate import run as play
-    from fedbm.simulate import run_path
 
+    config = read_config(found)
+    check_engine(config)
     with decoding(console) as progress:
-        plan = make_plan(read_config(found), progress=progress)
+        plan = make_plan(config, progress=progress)
     path = run_path(plan)
     for note in plan.notes:
         console.print(f"note: {note}")

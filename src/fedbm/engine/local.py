@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from fedbm.engine.checkpoint import OPTIMIZER
 from fedbm.engine.device import computing
+from fedbm.errors import FedBMError
 from fedbm.methods.base import Batch, Facts, Method, Phase, State, Task, Upload, placed, train_only
 from fedbm.models.pixels import Normalise
 from fedbm.options import TrainOptions
@@ -177,6 +178,10 @@ def descend(
     terms: dict[str, Tensor], optimizer: torch.optim.Optimizer, adjust: Callable[[], None] = lambda: None
 ) -> dict[str, Tensor]:
     """Backward on the sum of the terms, adjust the gradients, step; the terms, detached. Every engine's step."""
+    if not isinstance(terms, dict):
+        raise FedBMError(
+            f"a method's loss returns its terms by name, such as {{'cross_entropy': …}}, not a {type(terms).__name__}"
+        )
     optimizer.zero_grad(set_to_none=True)
     torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
     adjust()

@@ -67,7 +67,8 @@ def read_runs(folders: Sequence[Path]) -> list[RunView]:
     return [read_run(folder) for folder in {folder.resolve(): folder for folder in folders}.values()]
 
 
-def read_run(path: Path) -> RunView:
+def read_run(path: str | Path) -> RunView:
+    path = Path(path)
     text = _config_text(path)
     try:
         config = tomllib.loads(text)
