@@ -17,7 +17,7 @@ from fedbm.experiments.tables import difference, plus_minus
 from fedbm.experiments.wording import verdicts
 from fedbm.files import write_text
 from fedbm.results.figures import WIDE, curves
-from fedbm.results.report import colours_of
+from fedbm.results.palette import numbers_of
 from fedbm.results.sections import curves_of
 from fedbm.results.svg import save_svg
 from fedbm.results.wording import probability
@@ -58,7 +58,7 @@ def fill_readme(outcomes: Sequence[Outcome], page: Path) -> list[Path]:
 def drawn(column: Column) -> str:
     """Macro-F1 by round, a line per row."""
     group = column.group
-    lines = curves_of(group, colours_of([group]), "f1")
+    lines = curves_of(group, numbers_of([line.name for line in column.lines]), "f1")
     return curves(lines, f"Macro-F1 by round; {column.title}", "macro-F1 on the test images, %", 100.0, WIDE)
 
 

@@ -14,7 +14,8 @@ from fedbm.experiments.wording import verdicts
 from fedbm.files import write_text
 from fedbm.results.along import Course, along
 from fedbm.results.figures import NARROW, WIDE
-from fedbm.results.report import colours_of, environment, group_view, provenance
+from fedbm.results.palette import numbers_of
+from fedbm.results.report import environment, group_view, provenance
 from fedbm.results.sections import Picture, training
 from fedbm.results.svg import SERIES
 from fedbm.results.tables import METRICS
@@ -27,14 +28,13 @@ def write_outcomes(outcomes: Sequence[Outcome], out: Path, title: str = TITLE) -
     """Write the page to *out* (in a folder: report.html) and return where it is."""
     found = [(outcome, columns(outcome)) for outcome in outcomes]
     groups = [column.group for _, some in found for column in some]
-    colours = colours_of(groups)
     runs = {run.id: run for group in groups for run in group.runs}
     text = (
         environment()
         .get_template("experiments.html.j2")
         .render(
             title=title if len(outcomes) > 1 else outcomes[0].title,
-            outcomes=[_view(outcome, some, f"e{number}", colours) for number, (outcome, some) in enumerate(found, 1)],
+            outcomes=[_view(outcome, some, f"e{number}") for number, (outcome, some) in enumerate(found, 1)],
             runs=[provenance(run) for run in runs.values()],
             shown=SHOWN,
             metrics=METRICS,
@@ -46,7 +46,8 @@ def write_outcomes(outcomes: Sequence[Outcome], out: Path, title: str = TITLE) -
     return path
 
 
-def _view(outcome: Outcome, found: Sequence[Column], ident: str, colours: Mapping[str, int]) -> dict[str, Any]:
+def _view(outcome: Outcome, found: Sequence[Column], ident: str) -> dict[str, Any]:
+    colours = numbers_of(outcome.rows)
     unlike = dict.fromkeys(one for column in found for line in column.lines for one in line.unlike)
     numbers = {one: number for number, one in enumerate(unlike, 1)}
     done = [column for column in found if column.lead]
@@ -148,4 +149,4 @@ def _course(
         line = next(line for line in column.lines if line.name == row)
         if line.row is not None:
             values[places.index(column.at[axis])] = list(line.row.by_seed("best", metric).values())
-    return Course(row, colours.get(row, 0), values)
+    return Course(row, colours[row], values)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from fedbm.results.drawing import SIZE, apart, pixel_axes, shorten, text_width, widest, write
 from fedbm.results.matrices import confusion, partition_bubbles, similarity
+from fedbm.results.palette import dashes
 from fedbm.results.statistics import Spread, spread
-from fedbm.results.svg import INK, MUTED, PAPER, SERIES, render, save_svg, series
+from fedbm.results.svg import INK, MUTED, PAPER, render, save_svg, series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -99,10 +100,9 @@ def _curve(axes: Axes, curve: Curve, scale: float) -> tuple[float, float]:
     if len(curve.lines) > 1:
         low, high = [s.low for s in stats], [s.high for s in stats]
         axes.fill_between(rounds, low, high, color=colour, alpha=0.12, linewidth=0)
-    style: dict[str, Any] = {"lw": 2.0} if curve.finished else {"lw": 1.2, "dashes": (4, 3)}
-    if curve.finished and curve.colour >= len(SERIES):  # the palette has begun again
-        style["dashes"] = (7, 2)
-    axes.plot(rounds, [s.mean for s in stats], color=colour, solid_capstyle="round", **style)
+    pattern = dashes(curve.colour) or (() if curve.finished else (4, 3))
+    style: dict[str, Any] = {"dashes": pattern} if pattern else {"solid_capstyle": "round"}
+    axes.plot(rounds, [s.mean for s in stats], color=colour, lw=2.0 if curve.finished else 1.2, **style)
     for number, value in curve.marks:
         axes.plot(number, value * scale, "o", ms=7, color=colour, mec=PAPER, mew=1.4, clip_on=False, zorder=4)
     return rounds[-1], stats[-1].mean

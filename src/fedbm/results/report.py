@@ -13,6 +13,7 @@ from fedbm.results.embedding import embedding
 from fedbm.results.fairness import findings
 from fedbm.results.figures import NARROW, WIDE, Dots, dots
 from fedbm.results.generated import galleries
+from fedbm.results.palette import numbers_of
 from fedbm.results.reach import reach
 from fedbm.results.runs import RunView, read_runs
 from fedbm.results.sections import Picture, class_texts, mistakes, partition, training
@@ -67,11 +68,10 @@ def _title(groups: Sequence[Group]) -> str:
 
 
 def colours_of(groups: Sequence[Group]) -> dict[str, int]:
-    """One colour per name on the whole page; FedBM and its variants take the first."""
+    """A name looks the same on the whole page; FedBM's variants come before those of others."""
     methods = {row.name: row.method for group in groups for row in group.rows}
     methods |= {display(run.label, run.method): run.method for group in groups for run in group.unfinished}
-    ordered = sorted(methods, key=lambda name: methods[name] != "fedbm")
-    return {name: number for number, name in enumerate(ordered)}
+    return numbers_of(sorted(methods, key=lambda name: methods[name] != "fedbm"))
 
 
 def group_view(group: Group, ident: str, colours: Mapping[str, int]) -> dict[str, Any]:
