@@ -98,10 +98,12 @@ def test_print_has_every_curve_in_the_light_colours(outcomes: list[Outcome], tmp
 
 def stroked(pdf: Path) -> set[str]:
     """The colours in which a PDF draws lines."""
-    written, found = pdf.read_bytes(), set()
+    written = pdf.read_bytes()
+    found: set[tuple[bytes, ...]] = set()
     assert written.startswith(b"%PDF")
     for start in re.finditer(rb"stream\r?\n", written):
         with suppress(zlib.error):  # a stream that is not compressed holds no drawing
             content = zlib.decompressobj().decompress(written[start.end() :])
-            found |= set(re.findall(rb"(?m)^([\d.]+) ([\d.]+) ([\d.]+) RG", content))
+            pieces = re.split(rb"(?m)^([\d.]+ [\d.]+ [\d.]+) RG$", content)
+            found |= {tuple(c.split()) for c, then in zip(pieces[1::2], pieces[2::2], strict=True) if b"\nS\n" in then}
     return {"#" + "".join(f"{round(255 * float(part)):02x}" for part in colour) for colour in found}
