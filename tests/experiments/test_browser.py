@@ -104,6 +104,6 @@ def stroked(pdf: Path) -> set[str]:
     for start in re.finditer(rb"stream\r?\n", written):
         with suppress(zlib.error):  # a stream that is not compressed holds no drawing
             content = zlib.decompressobj().decompress(written[start.end() :])
-            pieces = re.split(rb"(?m)^([\d.]+ [\d.]+ [\d.]+) RG$", content)
+            pieces = re.split(rb"(?m)^([\d.]+ [\d.]+ [\d.]+) RG", content)
             found |= {tuple(c.split()) for c, then in zip(pieces[1::2], pieces[2::2], strict=True) if b"\nS\n" in then}
     return {"#" + "".join(f"{round(255 * float(part)):02x}" for part in colour) for colour in found}
