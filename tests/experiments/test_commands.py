@@ -13,6 +13,8 @@ from fake_outcomes import fake_outcome
 
 from fedbm.cli import main
 from fedbm.experiments.outcomes import read_outcome, write_outcome
+from fedbm.results.records import read_record, write_record
+from fedbm.results.runs import read_run
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 from calling import one_sentence
@@ -188,6 +190,23 @@ def test_features_are_computed_when_asked_for(two_runs: Path, tmp_path: Path) ->
     page = tmp_path / "page.html"
     assert main(["report", "--out", str(two_runs), "--to", str(page)]) == 0
     assert page.read_text(encoding="utf-8").count("t-SNE of test features of") == 2
+
+
+def test_features_reach_the_record_of_the_run(
+    two_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder,) = two_runs.glob("fedbm-*")
+    (folder / "features.json").unlink(missing_ok=True)
+    command = ["features", folder.name, "--out", str(two_runs), "--device", "cpu", "--records", str(tmp_path)]
+    assert main(command) == 0
+    assert f"no record of this run in {tmp_path}: 'fedbm records' writes" in capsys.readouterr().out
+    record = tmp_path / "runs" / f"{folder.name}.json"
+    (folder / "features.json").unlink()
+    write_record(read_run(folder), record)
+    assert read_record(record).features is None
+    assert main(command) == 0
+    assert f"record: {record}" in capsys.readouterr().out
+    assert read_record(record).features == json.loads((folder / "features.json").read_text(encoding="utf-8"))
 
 
 def test_tensorboard_reads_what_was_exported(two_runs: Path, tmp_path: Path) -> None:

@@ -224,7 +224,9 @@ def test_every_theme_keeps_its_contrast() -> None:
             assert _contrast(theme["ink"], cell) >= 4.5
     light, _, printed = _themes()
     for number, colour in enumerate(svg.SERIES):
-        assert light[f"s{number}"] == printed[f"s{number}"] == tuple(int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+        assert (
+            light[f"s{number}"] == printed[f"s{number}"] == tuple(int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+        )
 
 
 def test_spread_worked_by_hand() -> None:

@@ -113,6 +113,12 @@ def make_parser() -> Parser:
 
     features = command("features", "show where finished runs' models put test images: t-SNE, with the text anchors")
     features.add_argument("runs", nargs="+", help="folders, ids or parts of ids")
+    features.add_argument(
+        "--records",
+        default="results",
+        metavar="DIR",
+        help="a folder whose record of the run is renewed (default results)",
+    )
     add_keys(features, ["out", "cache", "device", "data_folder"])
 
     export = command("export", "write runs' curves for other programs to show")
