@@ -157,6 +157,9 @@ def test_a_readme_is_filled_between_its_marks(tmp_path: Path, capsys: pytest.Cap
     assert first.endswith("<!-- /fedbm:results -->\nend\n")
     assert "old" not in first
     assert "| **FedBM** | 2 |" in first
+    assert "28.04 ± 9.74" in first  # w/o LKCC's accuracy as the paper prints it
+    assert first.count("| Method |") == 1  # the first cell, though two are finished
+    assert "\n- Not like the paper: " in first
     assert (tmp_path / "docs" / "images" / "results.svg").exists()
     assert main(command) == 0
     assert page.read_text(encoding="utf-8") == first
@@ -190,6 +193,30 @@ def test_features_are_computed_when_asked_for(two_runs: Path, tmp_path: Path) ->
     page = tmp_path / "page.html"
     assert main(["report", "--out", str(two_runs), "--to", str(page)]) == 0
     assert page.read_text(encoding="utf-8").count("t-SNE of test features of") == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("x.csv", "x.csv does not say what to write of runs: end its name in .html or .md; .tex and .csv are made of"),
+        ("x.tex", "x.tex does not say what to write of runs: end its name in .html or .md; .tex and .csv are made of"),
+        ("x.pdf", "x.pdf does not say what to write of runs: end its name in .html or .md"),
+        ("x", "x does not say what to write of runs: end its name in .html or .md"),
+    ],
+)
+def test_a_page_is_not_written_under_another_kinds_name(
+    two_runs: Path, tmp_path: Path, name: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", "--out", str(two_runs), "--to", str(tmp_path / name)]) == 2
+    assert sentence in one_sentence(capsys.readouterr().err)
+    assert not (tmp_path / name).exists()
+
+
+def test_a_table_of_runs_as_a_file(two_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--out", str(two_runs), "--to", str(tmp_path / "x.md")]) == 0
+    capsys.readouterr()
+    assert main(["report", "--out", str(two_runs), "--markdown"]) == 0
+    assert capsys.readouterr().out.strip() == (tmp_path / "x.md").read_text(encoding="utf-8").strip()
 
 
 def test_features_reach_the_record_of_the_run(

@@ -230,7 +230,7 @@ def test_the_page_says_what_the_tables_say(modules: Outcome, tmp_path: Path) -> 
     row = text[text.index('<span class="name">w/o CGDE</span>') :]
     row = row[: row.index("</tr>")]
     assert row.count('<em class="none">not run</em>') == 3
-    assert "65.0 ± 4.4" in row  # the paper's
+    assert "65.00 ± 4.36" in row  # the paper's
     assert "body.bn is not finite" in text
     assert "Kvasir, β\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}0.05, seed 0" in text
     assert write_outcomes([modules], tmp_path / "again.html").read_text(encoding="utf-8") == text

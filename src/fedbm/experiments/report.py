@@ -93,7 +93,7 @@ def _line(line: Line, column: Column, numbers: Mapping[Any, int]) -> dict[str, A
     cells = []
     for metric in SHOWN:
         score = line.row.score("best", metric) if line.row else None
-        paper = f"{line.published.mean[metric]:.1f} ± {line.published.std[metric]:.1f}" if line.published else "–"
+        paper = line.published.shown(metric) if line.published else "–"
         cells.append((plus_minus(score) if line.row else "", paper, difference(line, metric)))
     return {
         "name": line.name,
