@@ -105,7 +105,9 @@ def make_parser() -> Parser:
         "runs", nargs="*", help="runs: folders, ids or parts of ids (default: all in --out); or a folder of records"
     )
     report.add_argument(
-        "--to", default="report.html", help="the page to write (default report.html), or .md; of records also .tex or .csv"
+        "--to",
+        default="report.html",
+        help="the page to write (default report.html), or .md; of records also .tex or .csv",
     )
     report.add_argument("--markdown", action="store_true", help="print the table as Markdown instead")
     report.add_argument("--readme", metavar="FILE", help="of records: put their picture and table into this page")
