@@ -54,7 +54,7 @@ def test_bold_is_the_highest_mean_and_the_tint_is_explained(ablation: Outcome, t
     (tinted,) = re.findall(r'<tr class="lead-row">.*?</tr>', table, re.DOTALL)
     assert ">FedBM<" in tinted
     assert "<strong>" not in tinted
-    assert "Bold: the highest mean of ours. Tinted: the leading row, with which the others are compared" in table
+    assert "Bold: highest mean; tinted: the leading row, with which others are compared" in table
     assert "The tint does not say that it is best." in text
     assert "font-weight: 600" not in text[text.index(".measured") : text.index(".lead-row")]
 

@@ -20,7 +20,6 @@ from fedbm.results.figures import NARROW, WIDE
 from fedbm.results.palette import numbers_of
 from fedbm.results.report import environment, group_view, provenance
 from fedbm.results.sections import Picture, training
-from fedbm.results.svg import SERIES
 from fedbm.results.tables import METRICS
 from fedbm.results.tables import lines as table_lines
 from fedbm.version import __version__
@@ -102,7 +101,7 @@ def _column(
         "verdicts": verdicts(column) if column.lead else [],
         "lines": [_line(line, column, numbers) for line in column.lines],
         "lead": column.lead,
-        "colours": {row.name: colours[row.name] % len(SERIES) for row in group.rows},
+        "colours": {row.name: colours[row.name] for row in group.rows},
         "group": group_view(group, f"{ident}g", colours) if column.lead and detail == "all" else None,
         "training": training(group, colours) if column.lead and detail == "curves" else None,
         "cost": cost_lines(group),

@@ -54,13 +54,15 @@ def environment() -> Environment:
     """The package's templates: everything is escaped, and a name that is not there is an error."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    return Environment(
+    made = Environment(
         loader=PackageLoader("fedbm.results"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.globals["palette"] = len(SERIES)
+    return made
 
 
 def _title(groups: Sequence[Group]) -> str:
@@ -85,7 +87,7 @@ def group_view(group: Group, ident: str, colours: Mapping[str, int]) -> dict[str
         "facts": _facts(group),
         "findings": findings(group),
         "blocks": {words: lines(group, moment) for moment, words in MOMENTS.items()} if group.rows else {},
-        "colours": {row.name: colours[row.name] % len(SERIES) for row in group.rows},
+        "colours": {row.name: colours[row.name] for row in group.rows},
         "central": any(row.method == "central" for row in group.rows),
         "personal": [sentence for row in group.rows if (sentence := _personal(row))],
         "unfinished": [(display(run.label, run.method), run) for run in group.unfinished],
