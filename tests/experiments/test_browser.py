@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import zlib
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,10 @@ import pytest
 from fake_outcomes import fake_outcome
 from PIL import Image
 
+from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.report import write_outcomes
+from fedbm.results.palette import numbers_of
+from fedbm.results.svg import SERIES
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
@@ -26,14 +31,18 @@ pytestmark = pytest.mark.skipif(not CHROMIUM, reason="needs Chromium")
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("page")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[Outcome]:
+    root = tmp_path_factory.mktemp("outcomes")
     absent = {"oct-c8": "the images of oct-c8 are not here"}
-    outcomes = [
+    return [
         fake_outcome(root / "a", "modules", rounds=6, absent=absent, missing={("FedBM", 2): ("failed", "it broke")}),
         fake_outcome(root / "b", "pseudo-batch", rounds=3, seeds=2, absent=absent),
     ]
-    return write_outcomes(outcomes, root / "page.html")
+
+
+@pytest.fixture(scope="module")
+def page(outcomes: list[Outcome], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_outcomes(outcomes, tmp_path_factory.mktemp("page") / "page.html")
 
 
 def browse(page: Path, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
@@ -76,6 +85,25 @@ def test_light_dark_and_narrow(page: Path, tmp_path: Path) -> None:
     assert np.abs(np.diff(narrow[:, -3:], axis=0)).max() == 0
 
 
-def test_it_prints(page: Path, tmp_path: Path) -> None:
-    browse(page, tmp_path, "--no-pdf-header-footer", f"--print-to-pdf={tmp_path / 'page.pdf'}")
-    assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
+@pytest.mark.parametrize("scheme", [(), ("--blink-settings=preferredColorScheme=0",)], ids=["light", "dark"])
+def test_print_has_every_curve_in_the_light_colours(outcomes: list[Outcome], tmp_path: Path, scheme: list[str]) -> None:
+    """On screen the curves of an ablation wait behind a summary; on paper nobody can open it."""
+    page = write_outcomes(outcomes[:1], tmp_path / "page.html")
+    browse(page, tmp_path, "--no-pdf-header-footer", f"--print-to-pdf={tmp_path / 'page.pdf'}", *scheme)
+    drawn = stroked(tmp_path / "page.pdf")
+    for number in numbers_of(outcomes[0].rows).values():
+        assert SERIES[number] in drawn
+    assert "#4fa8e8" not in drawn  # FedBM's on a dark screen
+
+
+def stroked(pdf: Path) -> set[str]:
+    """The colours in which a PDF draws lines."""
+    written = pdf.read_bytes()
+    found: set[tuple[bytes, ...]] = set()
+    assert written.startswith(b"%PDF")
+    for start in re.finditer(rb"stream\r?\n", written):
+        with suppress(zlib.error):  # a stream that is not compressed holds no drawing
+            content = zlib.decompressobj().decompress(written[start.end() :])
+            pieces = re.split(rb"(?m)^([\d.]+ [\d.]+ [\d.]+) RG", content)
+            found |= {tuple(c.split()) for c, then in zip(pieces[1::2], pieces[2::2], strict=True) if b"\nS\n" in then}
+    return {"#" + "".join(f"{round(255 * float(part)):02x}" for part in colour) for colour in found}

@@ -68,7 +68,12 @@ def test_nothing_is_chosen_while_a_run_is_missing(tmp_path: Path) -> None:
 
 def test_an_estimate_is_rounds_left_times_what_was_measured(tmp_path: Path) -> None:
     out = tmp_path / "runs"
-    grid = parse('[all]\ndata = "digits"\nrounds = 50\n[axes]\nmethod = ["fedavg", "fedbm", "fedprox"]', "g", "g")
+    grid = parse(
+        '[all]\ndata = "digits"\nrounds = 50\nstem = "3x3"\nwidth = 16\n'
+        '[axes]\nmethod = ["fedavg", "fedbm", "fedprox"]',
+        "g",
+        "g",
+    )
     train = {"epochs": 1, "batch": 8, "ratio": 0.5, "precision": "tf32"}
     seen = {m: read_run(fake_run(out, m, rounds=6, train=train)) for m in ("fedavg", "fedbm")}
     rate = {m: run.summary["seconds"] / 6 for m, run in seen.items() if run.summary}
@@ -84,11 +89,39 @@ def test_an_estimate_is_rounds_left_times_what_was_measured(tmp_path: Path) -> N
         portion.began -= 1.0  # a second ago
     overlap = speed(read_portions(out), "cpu")
     assert overlap is not None
+    assert 2 < overlap < 3
     assert estimate(standings, out, tmp_path / "results", "cpu", at_once=2).overlap == overlap
+    assert estimate(standings[:1], out, tmp_path / "results", "cpu", at_once=2).overlap == 1  # beside itself runs none
     for run in seen.values():
         write_record(run, tmp_path / "results" / "runs" / f"{run.id}.json")
     from_records = estimate(standings, tmp_path / "elsewhere", tmp_path / "results", "cpu", at_once=2)
     assert from_records.seconds == pytest.approx(told.seconds)
+
+
+@pytest.mark.parametrize(
+    ("setting", "alike"),
+    [
+        ("beta = 0.3", True),
+        ("rounds = 9", True),
+        ("lambda_div = 0.5", True),
+        ("lambda_div = 0.0", False),
+        ("width = 32", False),
+        ("size = 64", False),
+        ("pseudo_batch = 32", False),
+        ("generator = false", False),
+        ("clients = 20", False),
+        ("batch = 16", False),
+    ],
+)
+def test_only_runs_with_as_much_work_a_round_foretell(tmp_path: Path, setting: str, alike: bool) -> None:
+    out = tmp_path / "runs"
+    fake_run(out, "fedbm", rounds=6)
+    shared = {"data": '"digits"', "method": '"fedbm"', "stem": '"3x3"', "width": "16"}
+    key, value = setting.split(" = ")
+    text = "[all]\n" + "\n".join(f"{k} = {v}" for k, v in {**shared, key: value}.items())
+    (trial,) = trials(parse(text, "g", "g"), 1, {})
+    told = estimate([Standing(trial, "not run", out / "new", "", trial.config)], out, tmp_path, "cpu", at_once=1)
+    assert (len(told.each), told.unknown) == ((1, 0) if alike else (0, 1))
 
 
 def test_portions_divide_the_clock_among_runs(tmp_path: Path) -> None:

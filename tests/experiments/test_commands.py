@@ -13,6 +13,8 @@ from fake_outcomes import fake_outcome
 
 from fedbm.cli import main
 from fedbm.experiments.outcomes import read_outcome, write_outcome
+from fedbm.results.records import read_record, write_record
+from fedbm.results.runs import read_run
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 from calling import one_sentence
@@ -155,6 +157,9 @@ def test_a_readme_is_filled_between_its_marks(tmp_path: Path, capsys: pytest.Cap
     assert first.endswith("<!-- /fedbm:results -->\nend\n")
     assert "old" not in first
     assert "| **FedBM** | 2 |" in first
+    assert "28.04 ± 9.74" in first  # w/o LKCC's accuracy as the paper prints it
+    assert first.count("| Method |") == 1  # the first cell, though two are finished
+    assert "\n- Not like the paper: " in first
     assert (tmp_path / "docs" / "images" / "results.svg").exists()
     assert main(command) == 0
     assert page.read_text(encoding="utf-8") == first
@@ -188,6 +193,47 @@ def test_features_are_computed_when_asked_for(two_runs: Path, tmp_path: Path) ->
     page = tmp_path / "page.html"
     assert main(["report", "--out", str(two_runs), "--to", str(page)]) == 0
     assert page.read_text(encoding="utf-8").count("t-SNE of test features of") == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("x.csv", "x.csv does not say what to write of runs: end its name in .html or .md; .tex and .csv are made of"),
+        ("x.tex", "x.tex does not say what to write of runs: end its name in .html or .md; .tex and .csv are made of"),
+        ("x.pdf", "x.pdf does not say what to write of runs: end its name in .html or .md"),
+        ("x", "x does not say what to write of runs: end its name in .html or .md"),
+    ],
+)
+def test_a_page_is_not_written_under_another_kinds_name(
+    two_runs: Path, tmp_path: Path, name: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", "--out", str(two_runs), "--to", str(tmp_path / name)]) == 2
+    assert sentence in one_sentence(capsys.readouterr().err)
+    assert not (tmp_path / name).exists()
+
+
+def test_a_table_of_runs_as_a_file(two_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--out", str(two_runs), "--to", str(tmp_path / "x.md")]) == 0
+    capsys.readouterr()
+    assert main(["report", "--out", str(two_runs), "--markdown"]) == 0
+    assert capsys.readouterr().out.strip() == (tmp_path / "x.md").read_text(encoding="utf-8").strip()
+
+
+def test_features_reach_the_record_of_the_run(
+    two_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder,) = two_runs.glob("fedbm-*")
+    (folder / "features.json").unlink(missing_ok=True)
+    command = ["features", folder.name, "--out", str(two_runs), "--device", "cpu", "--records", str(tmp_path)]
+    assert main(command) == 0
+    assert f"no record of this run in {tmp_path}: 'fedbm records' writes" in capsys.readouterr().out
+    record = tmp_path / "runs" / f"{folder.name}.json"
+    (folder / "features.json").unlink()
+    write_record(read_run(folder), record)
+    assert read_record(record).features is None
+    assert main(command) == 0
+    assert f"record: {record}" in capsys.readouterr().out
+    assert read_record(record).features == json.loads((folder / "features.json").read_text(encoding="utf-8"))
 
 
 def test_tensorboard_reads_what_was_exported(two_runs: Path, tmp_path: Path) -> None:

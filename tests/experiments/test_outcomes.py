@@ -8,11 +8,13 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from fake_outcomes import fake_outcome
 from fake_runs import fake_run
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from fedbm.errors import FedBMError
 from fedbm.experiments.analysis import columns
@@ -21,9 +23,13 @@ from fedbm.experiments.outcomes import Outcome, read_outcome, read_outcomes, wri
 from fedbm.experiments.report import write_outcomes
 from fedbm.experiments.tables import FIELDS, HEADS, comma_separated, latex, markdown
 from fedbm.experiments.wording import verdicts
+from fedbm.results.compare import compare
 from fedbm.results.fairness import findings
+from fedbm.results.generated import galleries
 from fedbm.results.records import MOST_POINTS, read_record, write_record
+from fedbm.results.report import colours_of, environment, group_view
 from fedbm.results.runs import RunView, read_run
+from fedbm.results.tables import METRICS
 
 FAILED = ("failed", "round 3: the update of client 1 is unusable: body.bn is not finite")
 
@@ -62,6 +68,45 @@ def test_a_record_gives_back_what_a_report_needs(tmp_path: Path, rounds: int) ->
     assert (tmp_path / "records" / "one.json").stat().st_size < 25_000
 
 
+def test_generated_images_of_earlier_rounds_are_in_the_record(tmp_path: Path) -> None:
+    """Noise, which compresses worst: a column of two tiles per round, in the order of rounds, with its label."""
+    folder = fake_run(tmp_path / "runs", "fedbm", seed=0, classes=[str(k) for k in range(8)])
+    (folder / "generated").mkdir()
+    for number in (5, 10, 20, 50, 100, 200):
+        noise = np.random.default_rng(number).integers(0, 256, (8 * 64, 8 * 64, 3), np.uint8)
+        if number == 10:
+            noise[:, : 2 * 64] = 255
+        Image.fromarray(noise).save(folder / "generated" / f"{number}.png")
+    path = tmp_path / "records" / "one.json"
+    write_record(read_run(folder), path)
+    found = read_record(path)
+    assert found.strip == tmp_path / "records" / "one.rounds.jpg"
+    assert found.strip_rounds == (5, 10, 20, 50, 100, 200)
+    assert found.strip.stat().st_size < 60_000
+    with Image.open(found.strip) as strip:
+        columns_ = np.asarray(strip.convert("L"), float).reshape(strip.height, 6, -1).mean(axis=(0, 2))
+    assert columns_.argmax() == 1
+    (group,) = compare([found])
+    ((gallery,), _) = galleries(group)
+    assert gallery.rounds == (5, 10, 20, 50, 100, 200)
+    assert [name for name, _ in gallery.course] == list("01234567")
+    text = (
+        environment()
+        .get_template("report.html.j2")
+        .render(title="", groups=[group_view(group, "g", colours_of([group]))], runs=[], metrics=METRICS, version="")
+    )
+    assert "".join(f"<span>{number}</span>" for number in (5, 10, 20, 50, 100, 200)) in text
+
+
+def test_a_record_without_earlier_rounds_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "one.json"
+    write_record(read_run(fake_run(tmp_path / "runs", "fedbm")), path)
+    value = json.loads(path.read_text(encoding="utf-8"))
+    del value["drawn"]  # as records were written before
+    path.write_text(json.dumps(value), encoding="utf-8")
+    assert (read_record(path).strip, read_record(path).strip_rounds) == (None, ())
+
+
 def total(run: RunView, part: str, key: str) -> float:
     return sum(record[part][key] for record in run.rounds)
 
@@ -70,8 +115,6 @@ def test_partitions_are_compared_by_digest(tmp_path: Path) -> None:
     runs = [read_run(fake_run(tmp_path / "runs", method, seed=0)) for method in ("fedavg", "fedbm")]
     for run in runs:
         write_record(run, tmp_path / f"{run.method}.json")
-    from fedbm.results.compare import compare
-
     (group,) = compare([read_record(tmp_path / f"{run.method}.json") for run in runs])
     assert any("clients hold the same samples" in finding.sentence for finding in findings(group))
 
@@ -278,7 +321,7 @@ def test_the_page_says_what_the_tables_say(modules: Outcome, tmp_path: Path) -> 
     row = text[text.index('<span class="name">w/o CGDE</span>') :]
     row = row[: row.index("</tr>")]
     assert row.count('<em class="none">not run</em>') == 3
-    assert "65.0 ± 4.4" in row  # the paper's
+    assert "65.00 ± 4.36" in row  # the paper's
     assert "body.bn is not finite" in text
     assert "Kvasir, β\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}0.05, seed 0" in text
     assert write_outcomes([modules], tmp_path / "again.html").read_text(encoding="utf-8") == text

@@ -201,7 +201,8 @@ def _contrast(one: tuple[float, ...], other: tuple[float, ...]) -> float:
 
 def _themes() -> list[dict[str, tuple[float, ...]]]:
     css = (files("fedbm.results") / "templates" / "report.css").read_text(encoding="utf-8")
-    blocks = re.findall(r":root \{(.*?)\}", css, re.DOTALL)[:2]
+    blocks = re.findall(r":root \{(.*?)\}", css, re.DOTALL)
+    assert len(blocks) == 3  # light, dark, print
     return [
         {
             name: tuple(int(value[i : i + 2], 16) / 255 for i in (0, 2, 4))
@@ -221,9 +222,11 @@ def test_every_theme_keeps_its_contrast() -> None:
         for shade in np.linspace(0, matrices.DEEPEST, 9):
             cell = tuple(shade * a + (1 - shade) * b for a, b in zip(matrices.HEAT, theme["paper"], strict=True))
             assert _contrast(theme["ink"], cell) >= 4.5
-    light = _themes()[0]
+    light, _, printed = _themes()
     for number, colour in enumerate(svg.SERIES):
-        assert light[f"s{number}"] == tuple(int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+        assert (
+            light[f"s{number}"] == printed[f"s{number}"] == tuple(int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+        )
 
 
 def test_spread_worked_by_hand() -> None:

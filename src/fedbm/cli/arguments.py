@@ -105,7 +105,9 @@ def make_parser() -> Parser:
         "runs", nargs="*", help="runs: folders, ids or parts of ids (default: all in --out); or a folder of records"
     )
     report.add_argument(
-        "--to", default="report.html", help="the page to write (default report.html); of records also .md, .tex or .csv"
+        "--to",
+        default="report.html",
+        help="the page to write (default report.html), or .md; of records also .tex or .csv",
     )
     report.add_argument("--markdown", action="store_true", help="print the table as Markdown instead")
     report.add_argument("--readme", metavar="FILE", help="of records: put their picture and table into this page")
@@ -113,6 +115,12 @@ def make_parser() -> Parser:
 
     features = command("features", "show where finished runs' models put test images: t-SNE, with the text anchors")
     features.add_argument("runs", nargs="+", help="folders, ids or parts of ids")
+    features.add_argument(
+        "--records",
+        default="results",
+        metavar="DIR",
+        help="a folder whose record of the run is renewed (default results)",
+    )
     add_keys(features, ["out", "cache", "device", "data_folder"])
 
     export = command("export", "write runs' curves for other programs to show")

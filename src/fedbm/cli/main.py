@@ -144,11 +144,22 @@ def report(found: argparse.Namespace, console: Console) -> None:
 def features(found: argparse.Namespace, console: Console) -> None:
     from fedbm.features import write_features
     from fedbm.plan import find_run
+    from fedbm.results.records import renew_record
+    from fedbm.results.runs import read_run
 
     given = given_keys(found)
     for name in found.runs:
-        written = write_features(find_run(out_of(found), name), {k: v for k, v in given.items() if k != "out"})
-        console.print(f"features: {written}; the report shows them", soft_wrap=True)
+        folder = find_run(out_of(found), name)
+        written = write_features(folder, {k: v for k, v in given.items() if k != "out"})
+        console.print(f"features: {written}; 'fedbm report {folder}' shows them", soft_wrap=True)
+        record = renew_record(read_run(folder), Path(found.records))
+        if record is not None:
+            console.print(f"record: {record}; 'fedbm report {found.records}' shows them too", soft_wrap=True)
+        else:
+            console.print(
+                f"no record of this run in {found.records}: 'fedbm records' writes records of experiments' runs",
+                soft_wrap=True,
+            )
 
 
 def export(found: argparse.Namespace, console: Console) -> None:

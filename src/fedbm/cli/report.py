@@ -34,10 +34,21 @@ def report(found: argparse.Namespace, console: Console) -> None:
     chosen = [find_run(out, name) for name in found.runs] or sorted(p.parent for p in out.glob("*/config.toml"))
     if not chosen:
         raise FedBMError(f"there are no runs in {out} to report on")
+    to = Path(found.to)
     if found.markdown:
         print(markdown_table(chosen))
+    elif to.suffix == ".md":
+        write_text(to, markdown_table(chosen))
+        console.print(f"report: {to}", soft_wrap=True)
+    elif is_page(to):
+        console.print(f"report: {write_report(chosen, to)}", soft_wrap=True)
     else:
-        console.print(f"report: {write_report(chosen, Path(found.to))}", soft_wrap=True)
+        also = "; .tex and .csv are made of records of experiments" if to.suffix in WRITERS else ""
+        raise FedBMError(f"{to} does not say what to write of runs: end its name in .html or .md{also}")
+
+
+def is_page(to: Path) -> bool:
+    return to.is_dir() or to.suffix in (".html", ".htm")
 
 
 def is_records(path: Path) -> bool:
@@ -58,7 +69,7 @@ def report_records(paths: list[Path], found: argparse.Namespace, console: Consol
     elif to.suffix in WRITERS:
         write_text(to, WRITERS[to.suffix](outcomes))
         console.print(f"report: {to}", soft_wrap=True)
-    elif to.is_dir() or to.suffix in (".html", ".htm"):
+    elif is_page(to):
         console.print(f"report: {write_outcomes(outcomes, to)}", soft_wrap=True)
     else:
         raise FedBMError(f"{to} does not say what to write: end its name in {listed(['.html', *WRITERS])}")

@@ -1,16 +1,20 @@
 """time = Σ rounds left × seconds a round ÷ overlap, all three measured: by the run itself, or by runs like it.
 
-A run is like another if data, method, local epochs, batch, share of clients, precision and device are the same. Where
-nothing like it was ever measured there is no number: the first rounds will tell.
+A run is like another if all that a round's work depends on is the same: data, image size, clients, model, the method
+with its options, local epochs, batch, share of clients, optimiser, evaluation, precision, and the device. Strengths,
+such as λ, only matter in whether they are 0. Where nothing like it was ever measured there is no number: the first
+rounds will tell.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedbm.config import Config, make_config, method_values
 from fedbm.errors import FedBMError
 from fedbm.experiments.trials import Standing
 from fedbm.results.portions import read_portions, speed
@@ -42,11 +46,12 @@ def rates(out: Path, records: Path, device: str) -> Rates:
     for path, read in [*sources, *((path, read_record) for path in sorted(records.glob("runs/*.json")))]:
         try:
             run = read(path)
+            kind = _kind_of(make_config(_settings(run)))
         except FedBMError:  # said where runs are listed; an estimate can do without
             continue
         rounds = run.planned if run.finished else len(run.rounds)
         if run.id not in seen and (run.environment or {}).get("device") == device and rounds >= LEAST_ROUNDS:
-            found.setdefault(_kind_of(run), []).append(_seconds_a_round(run))
+            found.setdefault(kind, []).append(_seconds_a_round(run))
         seen.add(run.id)
     return {kind: sum(values) / len(values) for kind, values in found.items()}
 
@@ -55,7 +60,9 @@ def estimate(standings: Sequence[Standing], out: Path, records: Path, device: st
     """For the runs that are neither finished nor absent. *at_once*: runs side by side, where no portion tells."""
     measured = rates(out, records, device)
     left = list({s.folder: s for s in standings if s.state not in ("finished", "absent")}.values())  # each run once
-    overlap = speed(read_portions(out), device) or float(max(1, min(at_once, len(left))))
+    overlap = min(
+        speed(read_portions(out), device) or float(at_once), float(max(1, len(left)))
+    )  # none waits for itself
     each = {
         standing.folder: seconds / overlap
         for standing in left
@@ -74,15 +81,23 @@ def _left(standing: Standing, measured: Rates) -> float | None:
         played = len(run.rounds)
         rate = _seconds_a_round(run) if played >= LEAST_ROUNDS else None
     if rate is None:
-        train = config.train
-        name = Path(config.data.name).stem
-        rate = measured.get((name, config.method.name, train.epochs, train.batch, train.ratio, train.precision))
+        rate = measured.get(_kind_of(config))
     return None if rate is None else rate * (config.train.rounds - played)
 
 
-def _kind_of(run: RunView) -> tuple[Any, ...]:
-    train = run.config["train"]
-    return (run.data, run.method, *(train.get(key) for key in ("epochs", "batch", "ratio", "precision")))
+def _settings(run: RunView) -> dict[str, Mapping[str, Any]]:
+    return {name: run.config[name] for name in ("data", "model", "method", "train") if name in run.config}
+
+
+def _kind_of(config: Config) -> tuple[Any, ...]:
+    data, model, train = config.data, config.model, config.train
+    options = ((key, bool(v) if isinstance(v, float) else v) for key, v in method_values(config.method).items())
+    return (
+        *(Path(data.name).stem, data.size, data.channels, data.clients),
+        *(model.stem, model.width, model.norm),
+        *(train.epochs, train.batch, train.ratio, train.optimizer, train.evaluate_every, train.precision),
+        json.dumps(dict(options), sort_keys=True),
+    )
 
 
 def _seconds_a_round(run: RunView) -> float:

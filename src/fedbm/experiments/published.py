@@ -20,6 +20,10 @@ class Published:
     mean: Mapping[str, float]
     std: Mapping[str, float]
 
+    def shown(self, metric: str) -> str:
+        """As the paper prints it, with two digits: '73.55 ± 0.31'."""
+        return f"{self.mean[metric]:.2f} ± {self.std[metric]:.2f}"
+
 
 @dataclass(frozen=True)
 class Deviation:

@@ -1,6 +1,6 @@
 """A README's one picture and one table, from records: between two marks, so that a command can renew them.
 
-<!-- fedbm:results NAME … -->   the experiments whose tables are wanted, each with its first cell
+<!-- fedbm:results NAME … -->   the experiments whose tables are wanted, each with its first cell that has a result
 <!-- /fedbm:results -->
 """
 
@@ -17,7 +17,7 @@ from fedbm.experiments.tables import difference, plus_minus
 from fedbm.experiments.wording import verdicts
 from fedbm.files import write_text
 from fedbm.results.figures import WIDE, curves
-from fedbm.results.report import colours_of
+from fedbm.results.palette import numbers_of
 from fedbm.results.sections import curves_of
 from fedbm.results.svg import save_svg
 from fedbm.results.wording import probability
@@ -45,7 +45,7 @@ def fill_readme(outcomes: Sequence[Outcome], page: Path) -> list[Path]:
             raise FedBMError(
                 f'{page} wants the experiment "{name}", of which there is no record{did_you_mean(name, by_name)}'
             )
-        shown += [column for column in columns(by_name[name]) if column.lead]
+        shown += [column for column in columns(by_name[name]) if column.lead][:1]
     if not shown:
         raise FedBMError(f"the experiments {page} wants have no finished run yet")
     picture = page.parent / PICTURE
@@ -58,12 +58,12 @@ def fill_readme(outcomes: Sequence[Outcome], page: Path) -> list[Path]:
 def drawn(column: Column) -> str:
     """Macro-F1 by round, a line per row."""
     group = column.group
-    lines = curves_of(group, colours_of([group]), "f1")
+    lines = curves_of(group, numbers_of([line.name for line in column.lines]), "f1")
     return curves(lines, f"Macro-F1 by round; {column.title}", "macro-F1 on the test images, %", 100.0, WIDE)
 
 
 def block(column: Column) -> list[str]:
-    """The column's sentences and its table: ours, the paper's, p."""
+    """The column's table, ours, the paper's, p; its sentences; and what is not like the paper."""
     heads = ("Method", "n", "Accuracy", "paper", "Δ", "Macro-F1", "paper", "Δ", "p (Holm)")
     rule = ["---", *["---:"] * (len(heads) - 1)]
     rows = [_row(line, column) for line in column.lines]
@@ -74,16 +74,27 @@ def block(column: Column) -> list[str]:
         *(f"| {' | '.join(cells)} |" for cells in (heads, rule, *rows)),
         "",
         *sentences,
+        *_unlike(column),
         "",
     ]
+
+
+def _unlike(column: Column) -> list[str]:
+    """Each mark once, with its rows where it is not that of all."""
+    done = [line for line in column.lines if line.row is not None]
+    marked: dict[str, list[str]] = {}
+    for line in done:
+        for mark in dict.fromkeys(one.mark for one in line.unlike):
+            marked.setdefault(mark, []).append(line.name)
+    words = [mark if len(names) == len(done) else f"{mark} ({', '.join(names)})" for mark, names in marked.items()]
+    return [f"- Not like the paper: {', '.join(words)}; the report says what each means."] if words else []
 
 
 def _row(line: Line, column: Column) -> list[str]:
     cells = []
     for metric in ("accuracy", "f1"):
         cells.append(plus_minus(line.row.score("best", metric)) if line.row else line.why)
-        paper = line.published
-        cells += [f"{paper.mean[metric]:.1f} ± {paper.std[metric]:.1f}" if paper else "–", difference(line, metric)]
+        cells += [line.published.shown(metric) if line.published else "–", difference(line, metric)]
     corrected = "–" if line.corrected is None else probability(line.corrected)
     name = f"**{line.name}**" if line.name == column.lead else line.name
     return [name, str(len(line.row.runs)) if line.row else "0", *cells, corrected]

@@ -7,34 +7,37 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.experiments.analysis import Column, Line, columns, same_but
-from fedbm.experiments.outcomes import Outcome
+from fedbm.experiments.files import find_experiment, shipped
+from fedbm.experiments.outcomes import Outcome, Result
 from fedbm.experiments.search import search
-from fedbm.experiments.tables import SHOWN, difference, plus_minus, test_of
+from fedbm.experiments.tables import SHOWN, difference, plus_minus, printed, test_of
+from fedbm.experiments.trials import trials
 from fedbm.experiments.wording import verdicts
 from fedbm.files import write_text
 from fedbm.results.along import Course, along
+from fedbm.results.cost import cost_lines
 from fedbm.results.figures import NARROW, WIDE
-from fedbm.results.report import colours_of, environment, group_view, provenance
+from fedbm.results.palette import numbers_of
+from fedbm.results.report import environment, group_view, provenance
 from fedbm.results.sections import Picture, training
-from fedbm.results.svg import SERIES
 from fedbm.results.tables import METRICS
+from fedbm.results.tables import lines as table_lines
 from fedbm.version import __version__
 
 TITLE = "FedBM: the paper’s tables and figures, measured again"
 
 
-def write_outcomes(outcomes: Sequence[Outcome], out: Path, title: str = TITLE) -> Path:
+def write_outcomes(outcomes: Sequence[Outcome], out: Path, title: str = "") -> Path:
     """Write the page to *out* (in a folder: report.html) and return where it is."""
     found = [(outcome, columns(outcome)) for outcome in outcomes]
     groups = [column.group for _, some in found for column in some]
-    colours = colours_of(groups)
     runs = {run.id: run for group in groups for run in group.runs}
     text = (
         environment()
         .get_template("experiments.html.j2")
         .render(
-            title=title if len(outcomes) > 1 else outcomes[0].title,
-            outcomes=[_view(outcome, some, f"e{number}", colours) for number, (outcome, some) in enumerate(found, 1)],
+            title=title or _title(outcomes),
+            outcomes=[_view(outcome, some, f"e{number}") for number, (outcome, some) in enumerate(found, 1)],
             runs=[provenance(run) for run in runs.values()],
             shown=SHOWN,
             metrics=METRICS,
@@ -46,10 +49,18 @@ def write_outcomes(outcomes: Sequence[Outcome], out: Path, title: str = TITLE) -
     return path
 
 
-def _view(outcome: Outcome, found: Sequence[Column], ident: str, colours: Mapping[str, int]) -> dict[str, Any]:
+def _title(outcomes: Sequence[Outcome]) -> str:
+    """The paper's share a title; an experiment of one's own has its own."""
+    own = [outcome.title for outcome in outcomes if outcome.name not in shipped() or len(outcomes) == 1]
+    return "; ".join([TITLE] * (len(own) < len(outcomes)) + own)
+
+
+def _view(outcome: Outcome, found: Sequence[Column], ident: str) -> dict[str, Any]:
+    colours = numbers_of(outcome.rows)
     unlike = dict.fromkeys(one for column in found for line in column.lines for one in line.unlike)
     numbers = {one: number for number, one in enumerate(unlike, 1)}
     done = [column for column in found if column.lead]
+    runs = _run_names(outcome)
     return {
         "id": ident,
         "outcome": outcome,
@@ -57,12 +68,27 @@ def _view(outcome: Outcome, found: Sequence[Column], ident: str, colours: Mappin
             _column(column, f"{ident}c{n}", colours, numbers, _detail(outcome)) for n, column in enumerate(found, 1)
         ],
         "unlike": [(number, one) for one, number in numbers.items()],
-        "missing": _missing(found),
+        "missing": _missing(found, runs),
         "pictures": _pictures(outcome, found, colours) if outcome.figure and done else [],
         "search": search(outcome) if outcome.search else [],
-        "finished": sum(result.run is not None for result in outcome.results),
-        "planned": len(outcome.results),
+        "finished": len({runs[result.key] for result in outcome.results if result.run is not None}),
+        "planned": len(set(runs.values())),
     }
+
+
+def _run_names(outcome: Outcome) -> dict[Any, str]:
+    """A name for the run of every result: cells may share one, such as Central's, which is to be counted once.
+
+    Equal settings are one run; of an experiment whose settings are not known here, equal ids are.
+    """
+    names = {result.key: result.run.id if result.run else repr(result.key) for result in outcome.results}
+    if outcome.name in shipped():
+        seeds = 1 + max(result.seed for result in outcome.results)
+        for trial in trials(find_experiment(outcome.name), seeds, {}):
+            key = Result(trial.row, trial.at, trial.seed, "", "", None).key
+            if key in names:
+                names[key] = repr(trial.config)
+    return names
 
 
 def _column(
@@ -75,25 +101,27 @@ def _column(
         "verdicts": verdicts(column) if column.lead else [],
         "lines": [_line(line, column, numbers) for line in column.lines],
         "lead": column.lead,
-        "colours": {row.name: colours[row.name] % len(SERIES) for row in group.rows},
+        "colours": {row.name: colours[row.name] for row in group.rows},
         "group": group_view(group, f"{ident}g", colours) if column.lead and detail == "all" else None,
         "training": training(group, colours) if column.lead and detail == "curves" else None,
+        "cost": cost_lines(group),
     }
 
 
 def _detail(outcome: Outcome) -> str:
-    """How much is drawn of a cell: of a comparison all, of an ablation its curves, of a figure or a search nothing."""
+    """How much a cell has beside its table: in a comparison all, in an ablation curves; bytes and time in each."""
     if outcome.figure or outcome.search:
         return "none"
     return "all" if outcome.paper in ("", "comparison") else "curves"
 
 
 def _line(line: Line, column: Column, numbers: Mapping[Any, int]) -> dict[str, Any]:
+    best, last = (_tops(column, line.name, moment) for moment in ("best", "last"))
     cells = []
     for metric in SHOWN:
         score = line.row.score("best", metric) if line.row else None
-        paper = f"{line.published.mean[metric]:.1f} ± {line.published.std[metric]:.1f}" if line.published else "–"
-        cells.append((plus_minus(score) if line.row else "", paper, difference(line, metric)))
+        paper = printed(line, metric)
+        cells.append((plus_minus(score) if line.row else "", metric in best, paper, difference(line, metric)))
     return {
         "name": line.name,
         "lead": line.name == column.lead,
@@ -101,17 +129,28 @@ def _line(line: Line, column: Column, numbers: Mapping[Any, int]) -> dict[str, A
         "why": line.why,
         "cells": cells,
         "last": plus_minus(line.row.score("last", "f1")) if line.row else "",
+        "last_best": "f1" in last,
         "test": test_of(line),
         "marks": ", ".join(str(numbers[one]) for one in line.unlike),
     }
 
 
-def _missing(found: Sequence[Column]) -> list[dict[str, Any]]:
-    """Each reason once, with how many runs it keeps back, which, and what they would take."""
+def _tops(column: Column, name: str, moment: str) -> set[str]:
+    """The metrics in which this row has the highest mean."""
+    shown = next((one for one in table_lines(column.group, moment) if one.row.name == name), None)
+    return {metric for metric, cell in zip(METRICS, shown.cells, strict=True) if cell.best} if shown else set()
+
+
+def _missing(found: Sequence[Column], runs: Mapping[Any, str]) -> list[dict[str, Any]]:
+    """Each reason once, with how many runs it keeps back, which, and what they would take; a run of two cells once."""
     reasons: dict[tuple[str, str], list[str]] = {}
+    seen: set[str] = set()
     for column in found:
         for line in column.lines:
             for result in line.missing:
+                if runs[result.key] in seen:
+                    continue
+                seen.add(runs[result.key])
                 takes = f", {result.takes}" if result.takes else ""
                 words = f"{line.name}, {column.title}, seed {result.seed}{takes}"
                 reasons.setdefault((result.state, result.why), []).append(words)
@@ -148,4 +187,4 @@ def _course(
         line = next(line for line in column.lines if line.name == row)
         if line.row is not None:
             values[places.index(column.at[axis])] = list(line.row.by_seed("best", metric).values())
-    return Course(row, colours.get(row, 0), values)
+    return Course(row, colours[row], values)

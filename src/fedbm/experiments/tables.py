@@ -60,7 +60,7 @@ def plus_minus(score: Spread | None) -> str:
 
 def printed(line: Line, metric: str) -> str:
     """The paper's number with the digits it prints."""
-    return f"{line.published.mean[metric]:.2f} ± {line.published.std[metric]:.2f}" if line.published else "–"
+    return line.published.shown(metric) if line.published else "–"
 
 
 def difference(line: Line, metric: str) -> str:

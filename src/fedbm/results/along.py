@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from fedbm.results.drawing import apart, pixel_axes, shorten, widest, write
 from fedbm.results.figures import WIDE, plain_axes, ticks
+from fedbm.results.palette import dashes
 from fedbm.results.statistics import spread
-from fedbm.results.svg import MUTED, PAPER, SERIES, render, series
+from fedbm.results.svg import MUTED, PAPER, render, series
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,11 +44,11 @@ def along(
         for course in drawn:
             at = sorted(course.values)
             stats = [spread([100 * value for value in course.values[place]]) for place in at]
-            colour, dashes = series(course.colour), (7, 2) if course.colour >= len(SERIES) else ()
+            colour, pattern = series(course.colour), dashes(course.colour)
             axes.fill_between(at, [s.low for s in stats], [s.high for s in stats], color=colour, alpha=0.1, linewidth=0)
             (line,) = axes.plot(at, [s.mean for s in stats], "-o", color=colour, lw=2, ms=6, mec=PAPER, mew=1)
-            if dashes:
-                line.set_dashes(dashes)
+            if pattern:
+                line.set_dashes(pattern)
             ends.append((at[-1], stats[-1].mean))
         axes.margins(y=0.06)
         axes.autoscale_view(scalex=False)

@@ -123,7 +123,7 @@ def _title(run: RunView) -> str:
 
 def _told_apart(runs: Sequence[RunView]) -> list[RunView]:
     """Runs of one label that differ in more than the seed do not repeat it: what differs joins the label."""
-    sections = ("data", "language", "model", "method", "train")
+    sections = ("data", "language", "model", "method", "train", "concepts", "own")
     apart = []
     for label in dict.fromkeys(run.label for run in runs):
         same = [run for run in runs if run.label == label]

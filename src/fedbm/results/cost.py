@@ -62,8 +62,14 @@ def cost(group: Group, colours: Mapping[str, int]) -> Section:
     phases = [sum(each) for each in zip(*seconds.values(), strict=True)]
     rest = [max(0.0, _mean(row, _total) - known) for row, known in zip(group.rows, phases, strict=True)]
     pictures = (
-        _drawn(labels, traffic, "Bytes per round", group.title, show_bytes),
-        _drawn(labels, seconds | {"the rest": rest}, "Time of a run, by phase", group.title, show_seconds),
+        _drawn(labels, traffic, "Bytes per round, mean over seeds", group.title, show_bytes),
+        _drawn(
+            labels,
+            seconds | {"the rest": rest},
+            "Wall-clock time of a run by phase, mean over seeds",
+            group.title,
+            show_seconds,
+        ),
     )
     return Section("Bytes and time", note, (Panel("Cost", pictures),), wide=True)
 

@@ -33,7 +33,9 @@ def embedding(group: Group) -> Section:
         "(images and texts are each centred by their mean). "
         "Distances between far groups mean nothing."
     )
-    why = "" if pictures else "No run here has features.json; 'fedbm features RUN' computes it."
+    why = (
+        "" if pictures else "No run here has features; 'fedbm features RUN' computes them and renews the run's record."
+    )
     return Section("Features of test images", note, (Panel("Features", tuple(pictures)),) if pictures else (), why)
 
 

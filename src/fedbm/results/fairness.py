@@ -72,7 +72,10 @@ def _protocol(group: Group) -> Finding | None:
     """Language and method options are what is compared; data, model and training should be alike."""
     if len(group.runs) < 2:
         return None
-    each = [settings(run, "data", "model", "train") for run in group.runs]
+    each = [
+        {**settings(run, "data", "model", "train"), "own body": run.config.get("own", {}).get("body")}
+        for run in group.runs
+    ]
     keys = varying(each)
     kept = [one.get(KEPT) for run, one in zip(group.runs, each, strict=True) if run.method != "central"]
     if KEPT in keys and len(set(kept)) < 2:  # central alone differs: it keeps its optimiser's state by definition

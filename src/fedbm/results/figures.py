@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from fedbm.results.drawing import SIZE, apart, pixel_axes, shorten, text_width, widest, write
 from fedbm.results.matrices import confusion, partition_bubbles, similarity
+from fedbm.results.palette import dashes
 from fedbm.results.statistics import Spread, spread
-from fedbm.results.svg import INK, MUTED, PAPER, SERIES, render, save_svg, series
+from fedbm.results.svg import INK, MUTED, PAPER, render, save_svg, series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,7 +85,8 @@ def curves(drawn: Sequence[Curve], title: str, axis: str, scale: float = 1.0, wi
             stops_here = x > edge - 12  # no leader across the picture from a line that ended early
             leader = [(x + 3, y), (edge + 8, placed)] if stops_here else [(edge + 6, placed)]
             across, down = zip(*leader, (edge + 16, placed), strict=True)
-            sheet.plot(across, down, color=series(curve.colour), lw=0.9)
+            style: dict[str, Any] = {"dashes": dashes(curve.colour)} if dashes(curve.colour) else {}
+            sheet.plot(across, down, color=series(curve.colour), lw=0.9, **style)
             write(sheet, edge + 20, placed, name)
         write(sheet, 0, 12, axis, colour=MUTED)
         write(sheet, edge, height - 9, "round", "right", colour=MUTED)
@@ -99,10 +101,9 @@ def _curve(axes: Axes, curve: Curve, scale: float) -> tuple[float, float]:
     if len(curve.lines) > 1:
         low, high = [s.low for s in stats], [s.high for s in stats]
         axes.fill_between(rounds, low, high, color=colour, alpha=0.12, linewidth=0)
-    style: dict[str, Any] = {"lw": 2.0} if curve.finished else {"lw": 1.2, "dashes": (4, 3)}
-    if curve.finished and curve.colour >= len(SERIES):  # the palette has begun again
-        style["dashes"] = (7, 2)
-    axes.plot(rounds, [s.mean for s in stats], color=colour, solid_capstyle="round", **style)
+    pattern = dashes(curve.colour) or (() if curve.finished else (4, 3))
+    style: dict[str, Any] = {"dashes": pattern} if pattern else {"solid_capstyle": "round"}
+    axes.plot(rounds, [s.mean for s in stats], color=colour, lw=2.0 if curve.finished else 1.2, **style)
     for number, value in curve.marks:
         axes.plot(number, value * scale, "o", ms=7, color=colour, mec=PAPER, mew=1.4, clip_on=False, zorder=4)
     return rounds[-1], stats[-1].mean
@@ -135,7 +136,9 @@ def dots(rows: Sequence[Dots], title: str, axis: str, width: float = WIDE) -> st
         for place, row in enumerate(rows):
             mean, level = spread(row.values).mean, [place] * len(row.values)
             axes.plot([mean, mean], [place - 0.32, place + 0.32], color=INK, lw=1.6)
-            axes.plot(row.values, level, "o", ms=9, color=series(row.colour), mec=PAPER, mew=1.2, alpha=0.9)
+            colour, ring = series(row.colour), bool(dashes(row.colour))  # hollow where a line would be dashed
+            edge: dict[str, Any] = {"mfc": PAPER, "mec": colour, "mew": 2.0} if ring else {"mec": PAPER, "mew": 1.2}
+            axes.plot(row.values, level, "o", ms=7.5 if ring else 9, color=colour, alpha=0.9, **edge)
             write(sheet, 0, top + step * (place + 0.5), names[place])
         write(sheet, left, 10, axis, colour=MUTED)
 

@@ -1,14 +1,15 @@
 """generated.png (a row of tiles per class) → one picture per class, ready for the page.
 
-generated/<round>.png, laid out alike, show what was drawn after earlier rounds: one tile of each, side by side.
+generated/<round>.png, laid out alike, show what was drawn after earlier rounds. A strip has a row of tiles per class
+again, the first EACH tiles of every such round side by side; a record holds it as one small picture.
 """
 
 from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 COLUMNS = 8
 LARGE = 64  # pixels; smaller tiles are enlarged with hard edges, so that nobody takes the blur for detail
+EACH = 2  # images of a class that a strip has for every round
+STRIP_TILE, STRIP_PIXELS = 48, 200_000  # its tiles are no larger, and with many classes smaller
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,8 @@ class Gallery:
     rows: tuple[tuple[str, str], ...]  # (class, data URI)
     large: bool
     rounds: tuple[int, ...] = ()
-    course: tuple[tuple[str, str], ...] = ()  # (class, data URI): a tile for each of *rounds*
+    course: tuple[tuple[str, str], ...] = ()  # (class, data URI): EACH tiles for each of *rounds*
+    blurred: bool = True  # whether tiles of the course are large enough to be enlarged smoothly
 
     @property
     def label_width(self) -> int:
@@ -61,25 +65,38 @@ def _gallery(run: RunView, name: str) -> Gallery:
         (label, _data_uri(sheet.crop((0, place * tile, sheet.width, (place + 1) * tile))))
         for place, label in enumerate(classes)
     )
-    rounds = tuple(sorted(run.drawn))
-    return Gallery(name, run.seed, rows, tile >= LARGE, rounds, _course(run, classes) if rounds else ())
+    gallery = Gallery(name, run.seed, rows, tile >= LARGE)
+    if run.strip is not None:
+        rounds = run.strip_rounds
+        strip, side = _sheet(run.strip, len(classes), EACH * len(rounds))
+    elif run.drawn:
+        rounds = tuple(sorted(run.drawn))
+        strip, side = strip_of(run.drawn, len(classes))
+    else:
+        return gallery
+    smooth = side >= STRIP_TILE // 2
+    course = tuple(
+        (label, _data_uri(strip.crop((0, place * side, strip.width, (place + 1) * side)), "JPEG" if smooth else "PNG"))
+        for place, label in enumerate(classes)
+    )
+    return replace(gallery, rounds=rounds, course=course, blurred=smooth)
 
 
-def _course(run: RunView, classes: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """For every class the first tile of each round's sheet."""
+def strip_of(drawn: Mapping[int, Path], classes: int) -> tuple[Image, int]:
+    """The rounds' first EACH tiles of every class, round after round from left to right; and the side of a tile."""
     import PIL.Image
 
-    sheets = [_sheet(run.drawn[number], len(classes)) for number in sorted(run.drawn)]
-    strips = []
-    for place, label in enumerate(classes):
-        strip = PIL.Image.new(sheets[0][0].mode, (len(sheets) * sheets[0][1], sheets[0][1]))
-        for column, (sheet, tile) in enumerate(sheets):
-            strip.paste(sheet.crop((0, place * tile, tile, (place + 1) * tile)), (column * tile, 0))
-        strips.append((label, _data_uri(strip)))
-    return tuple(strips)
+    sheets = [_sheet(drawn[number], classes) for number in sorted(drawn)]
+    room = int((STRIP_PIXELS / (classes * len(sheets) * EACH)) ** 0.5)
+    side = max(1, min(STRIP_TILE, room, *(tile for _, tile in sheets)))
+    strip = PIL.Image.new(sheets[0][0].mode, (len(sheets) * EACH * side, classes * side))
+    for column, (sheet, tile) in enumerate(sheets):
+        first = sheet.crop((0, 0, EACH * tile, classes * tile))
+        strip.paste(first.resize((EACH * side, classes * side)), (column * EACH * side, 0))
+    return strip, side
 
 
-def _sheet(path: Path, classes: int) -> tuple[Image, int]:
+def _sheet(path: Path, classes: int, columns: int = COLUMNS) -> tuple[Image, int]:
     """The picture and the side of its tiles."""
     import PIL.Image
 
@@ -88,16 +105,16 @@ def _sheet(path: Path, classes: int) -> tuple[Image, int]:
             sheet = opened.convert("RGB" if opened.mode not in ("L", "1") else "L")
     except (OSError, SyntaxError) as error:
         raise FedBMError(f"cannot read {path}: {error}; delete it to leave the pictures out") from error
-    tile = sheet.width // COLUMNS
-    if tile == 0 or sheet.size != (COLUMNS * tile, classes * tile):
+    tile = sheet.width // columns if columns else 0
+    if tile == 0 or sheet.size != (columns * tile, classes * tile):
         raise FedBMError(
-            f"{path} is {sheet.width} × {sheet.height}, not {COLUMNS} square tiles for each of "
+            f"{path} is {sheet.width} × {sheet.height}, not {columns} square tiles for each of "
             f"{classes} classes; delete it to leave the pictures out"
         )
     return sheet, tile
 
 
-def _data_uri(picture: Image) -> str:
+def _data_uri(picture: Image, kind: str = "PNG") -> str:
     written = io.BytesIO()
-    picture.save(written, format="PNG", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(written.getvalue()).decode("ascii")
+    picture.save(written, format=kind, optimize=True, **({"quality": 90} if kind == "JPEG" else {}))
+    return f"data:image/{kind.lower()};base64," + base64.b64encode(written.getvalue()).decode("ascii")

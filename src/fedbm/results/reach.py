@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from fedbm.results.compare import Group, Row
 from fedbm.results.cost import show_bytes
@@ -22,6 +24,7 @@ class ReachLine:
 @dataclass(frozen=True)
 class Reach:
     target: str
+    looked: str  # after which rounds scores are known
     lines: tuple[ReachLine, ...]
 
 
@@ -34,7 +37,14 @@ def reach(group: Group) -> Reach | None:
     base = next((row for row in rows if row.method == "fedavg"), min(rows, key=lambda row: means[row.name]))
     target = means[base.name]
     words = f"{percent(target)} %, what {base.name} has at the round chosen on validation"
-    return Reach(words, tuple(_line(row, target) for row in rows))
+    return Reach(words, _looked([run for row in rows for run in row.runs]), tuple(_line(row, target) for row in rows))
+
+
+def _looked(runs: Sequence[RunView]) -> str:
+    """A run need not be evaluated after every round, nor does a record keep all: what happened between is not seen."""
+    tested = [[record["round"] for record in run.rounds if record["test"]] for run in runs]
+    steps = [after - before for rounds in tested for before, after in pairwise([0, *rounds])]
+    return "every round" if max(steps, default=1) == 1 else f"at most every {max(steps)} rounds"
 
 
 def first_reached(run: RunView, target: float) -> tuple[int, float] | None:

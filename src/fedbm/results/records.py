@@ -13,11 +13,13 @@ from typing import Any
 
 from fedbm.errors import FedBMError
 from fedbm.files import read_json, replacing
-from fedbm.results.generated import COLUMNS
+from fedbm.results.generated import COLUMNS, strip_of
 from fedbm.results.runs import RunView, dealt_digest
 
 FORMAT = 1
 MOST_POINTS = 100
+STRIP = ".rounds.jpg"  # after the run's id: what was generated after some rounds
+STRIP_BYTES = 48_000
 TILE = 64  # pixels a generated image has in a record at most
 MOST_CLASSES = 20  # up to so many the similarity of their texts is kept
 SCORES = ("accuracy", "f1")
@@ -43,6 +45,7 @@ def record_of(run: RunView) -> dict[str, Any]:
         "checksum": run.checksum,
         "details": _rounded(details),
         "features": dict(run.features) if run.features else None,
+        "drawn": sorted(run.drawn) if _shown(run) else [],
         "curves": _curves(run.rounds, kept),
     }
 
@@ -52,8 +55,25 @@ def write_record(run: RunView, path: Path) -> None:
     lines = [f"{json.dumps(key)}: {_compact(value)}" for key, value in record_of(run).items()]
     with replacing(path) as beside:
         beside.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-    if run.generated is not None and run.seed == 0:
+    if _shown(run):
+        assert run.generated is not None
         _write_picture(run.generated, path.with_suffix(".jpg"))
+        if run.drawn:
+            _write_strip(run, path.with_suffix(STRIP))
+
+
+def renew_record(run: RunView, folder: Path) -> Path | None:
+    """Write the run's record in a folder of records anew, if it is there: after something was added to the run."""
+    path = folder / "runs" / f"{run.id}.json"
+    if not (run.finished and path.is_file()):
+        return None
+    write_record(run, path)
+    return path
+
+
+def _shown(run: RunView) -> bool:
+    """Generated images are kept of the first seed: a report shows no more."""
+    return run.generated is not None and run.details is not None and run.seed == 0
 
 
 def read_record(path: Path) -> RunView:
@@ -78,6 +98,8 @@ def read_record(path: Path) -> RunView:
             checksum=value["checksum"],
             details=value["details"],
             generated=picture if (picture := path.with_suffix(".jpg")).is_file() else None,
+            strip=strip if value.get("drawn") and (strip := path.with_suffix(STRIP)).is_file() else None,
+            strip_rounds=tuple(value.get("drawn", ())),
             features=value["features"],
             own_seconds=value["own_seconds"],
         )
@@ -95,6 +117,17 @@ def _write_picture(source: Path, path: Path) -> None:
         small = sheet.convert("RGB" if sheet.mode not in ("L", "1") else "L").resize(size)
     with replacing(path) as beside:
         small.save(beside, format="JPEG", quality=80)
+
+
+def _write_strip(run: RunView, path: Path) -> None:
+    """As good as STRIP_BYTES allow."""
+    assert run.details is not None
+    strip, _ = strip_of(run.drawn, len(run.details["classes"]))
+    with replacing(path) as beside:
+        for quality in (80, 60, 40, 20, 10):
+            strip.save(beside, format="JPEG", quality=quality, optimize=True)
+            if beside.stat().st_size <= STRIP_BYTES:
+                break
 
 
 def _kept(rounds: Sequence[int], best: int) -> set[int]:

@@ -13,6 +13,7 @@ from fedbm.results.embedding import embedding
 from fedbm.results.fairness import findings
 from fedbm.results.figures import NARROW, WIDE, Dots, dots
 from fedbm.results.generated import galleries
+from fedbm.results.palette import numbers_of
 from fedbm.results.reach import reach
 from fedbm.results.runs import RunView, read_runs
 from fedbm.results.sections import Picture, class_texts, mistakes, partition, training
@@ -53,13 +54,15 @@ def environment() -> Environment:
     """The package's templates: everything is escaped, and a name that is not there is an error."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    return Environment(
+    made = Environment(
         loader=PackageLoader("fedbm.results"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.globals["palette"] = len(SERIES)
+    return made
 
 
 def _title(groups: Sequence[Group]) -> str:
@@ -67,11 +70,10 @@ def _title(groups: Sequence[Group]) -> str:
 
 
 def colours_of(groups: Sequence[Group]) -> dict[str, int]:
-    """One colour per name on the whole page; FedBM and its variants take the first."""
+    """A name looks the same on the whole page; FedBM's variants come before those of others."""
     methods = {row.name: row.method for group in groups for row in group.rows}
     methods |= {display(run.label, run.method): run.method for group in groups for run in group.unfinished}
-    ordered = sorted(methods, key=lambda name: methods[name] != "fedbm")
-    return {name: number for number, name in enumerate(ordered)}
+    return numbers_of(sorted(methods, key=lambda name: methods[name] != "fedbm"))
 
 
 def group_view(group: Group, ident: str, colours: Mapping[str, int]) -> dict[str, Any]:
@@ -85,7 +87,7 @@ def group_view(group: Group, ident: str, colours: Mapping[str, int]) -> dict[str
         "facts": _facts(group),
         "findings": findings(group),
         "blocks": {words: lines(group, moment) for moment, words in MOMENTS.items()} if group.rows else {},
-        "colours": {row.name: colours[row.name] % len(SERIES) for row in group.rows},
+        "colours": {row.name: colours[row.name] for row in group.rows},
         "central": any(row.method == "central" for row in group.rows),
         "personal": [sentence for row in group.rows if (sentence := _personal(row))],
         "unfinished": [(display(run.label, run.method), run) for run in group.unfinished],

@@ -39,6 +39,8 @@ class RunView:
     details: Mapping[str, Any] | None
     generated: Path | None
     drawn: Mapping[int, Path] = field(default_factory=dict)  # round → generated/<round>.png
+    strip: Path | None = None  # of a record, in place of *drawn*: the rounds side by side
+    strip_rounds: tuple[int, ...] = ()
     failure: str = ""  # why it failed, where it did
     features: Mapping[str, Any] | None = None  # features.json
     own_seconds: float | None = None  # of the device it was computed on, which other runs may have shared

@@ -19,7 +19,7 @@ from fedbm.results.sections import Panel, Picture, Section
 def client_scores(counts: Sequence[Sequence[int]], confusion: Sequence[Sequence[int]]) -> list[float]:
     """One accuracy per client; classes without a test image do not count, a client with none of the rest is left out.
 
-    >>> client_scores([[3, 1], [0, 4]], [[8, 2], [5, 5]])
+    >>> [round(score, 3) for score in client_scores([[3, 1], [0, 4]], [[8, 2], [5, 5]])]
     [0.725, 0.5]
     """
     recall = [row[k] / sum(row) if sum(row) else None for k, row in enumerate(confusion)]

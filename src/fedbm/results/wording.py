@@ -1,4 +1,4 @@
-"""What the numbers say, in sentences computed from them. The same words whoever is ahead."""
+"""What the numbers say, in sentences computed from them, whoever is ahead."""
 
 from __future__ import annotations
 
@@ -47,6 +47,8 @@ def headline(group: Group) -> str:
     if rival is None:
         return f"{reached} ({_seeds(ours.n)}); no other method stands beside it."
     theirs = _f1(rival)
+    if ours.mean < theirs.mean:
+        reached = f"{lead.name} stays below: {mean_and_std(ours)} macro-F1"
     best_of = f", the best of the other {others}" if others > 1 else ""
     seeds = _seeds(ours.n) if ours.n == theirs.n else f"{ours.n} against {theirs.n} seeds"
     return f"{reached} against {rival.name}’s {mean_and_std(theirs)}{best_of} ({seeds})."

@@ -1,0 +1,105 @@
+"""The page of experiments: its words and its marks agree, and a run is counted once."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fake_outcomes import fake_outcome
+
+from fedbm.experiments.files import parse
+from fedbm.experiments.outcomes import Outcome
+from fedbm.experiments.report import TITLE, write_outcomes
+from fedbm.results.compare import compare
+from fedbm.results.reach import reach
+from fedbm.results.records import read_record, write_record
+
+NOT_HERE = {"oct-c8": "not here"}
+
+
+def page_of(outcomes: list[Outcome], folder: Path) -> str:
+    return write_outcomes(outcomes, folder / "page.html").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def ablation(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    return fake_outcome(tmp_path_factory.mktemp("runs"), "modules", seeds=2, rounds=3, absent=NOT_HERE)
+
+
+@pytest.fixture(scope="module")
+def figure(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    return fake_outcome(tmp_path_factory.mktemp("runs"), "pseudo-batch", seeds=1, rounds=2, absent=NOT_HERE)
+
+
+def behind(outcome: Outcome) -> Outcome:
+    """FedBM has the lowest scores."""
+    level = {"FedBM": 0.2, "w/o LKCC": 0.5, "w/o CGDE": 0.4}
+    results = []
+    for result in outcome.results:
+        run = result.run
+        if run is not None and run.summary is not None:
+            scores = {"accuracy": level[result.row], "f1": level[result.row]}
+            summary = {m: {**run.summary[m], **scores} for m in ("best", "last")}
+            run = replace(run, summary={**run.summary, **summary})
+        results.append(replace(result, run=run))
+    return replace(outcome, results=tuple(results))
+
+
+def test_bold_is_the_highest_mean_and_the_tint_is_explained(ablation: Outcome, tmp_path: Path) -> None:
+    text = page_of([behind(ablation)], tmp_path)
+    table = text[text.index('<table class="results measured">') : text.index("</table>")]
+    assert re.findall(r"<strong>([\d.]+)", table) == ["50.0"] * 3  # accuracy, macro-F1, macro-F1 at the last round
+    (tinted,) = re.findall(r'<tr class="lead-row">.*?</tr>', table, re.DOTALL)
+    assert ">FedBM<" in tinted
+    assert "<strong>" not in tinted
+    assert "Bold: highest mean; tinted: the leading row, with which others are compared" in table
+    assert "The tint does not say that it is best." in text
+    assert "font-weight: 600" not in text[text.index(".measured") : text.index(".lead-row")]
+
+
+def test_a_run_of_two_cells_is_counted_once(tmp_path: Path) -> None:
+    """Eleven methods, two β, three seeds: 66 cells, but Central's three runs stand in both columns."""
+    made = fake_outcome(tmp_path / "runs", "comparison-ham10000", rounds=2, absent={"ham10000": "no images"})
+    assert len(made.results) == 66
+    text = page_of([made], tmp_path)
+    assert "0 of 63 runs are finished" in text
+    assert "63 runs cannot be run here: no images" in text
+
+
+def test_time_is_labelled_and_there_for_ablations_and_figures(
+    ablation: Outcome, figure: Outcome, tmp_path: Path
+) -> None:
+    for outcome in (ablation, figure):
+        text = page_of([outcome], tmp_path)
+        finished = sum(any(r.run for r in outcome.cell(outcome.rows[0], at)) for at in _cells(outcome))
+        assert text.count("Bytes and time of one run, each the mean over the row’s seeds.") == finished > 0
+
+
+def _cells(outcome: Outcome) -> list[dict[str, object]]:
+    return [dict(at) for at in {repr(r.at): r.at for r in outcome.results}.values()]
+
+
+def test_an_experiment_of_ones_own_has_its_own_title(ablation: Outcome, tmp_path: Path) -> None:
+    own = [
+        fake_outcome(tmp_path / name, parse(f'title = "{name}"\n[all]\ndata = "digits"', name, name), seeds=1, rounds=2)
+        for name in ("Dropout", "Warm-up")
+    ]
+    assert "<title>Dropout; Warm-up · FedBM</title>" in page_of(own, tmp_path)
+    assert f"<title>{TITLE}; Dropout · FedBM</title>" in page_of([ablation, own[0]], tmp_path)
+
+
+@pytest.mark.parametrize(("rounds", "words"), [(100, "every round"), (200, "at most every 2 rounds")])
+def test_how_often_an_accuracy_was_looked_at(tmp_path: Path, rounds: int, words: str) -> None:
+    made = fake_outcome(tmp_path / "runs", "modules", seeds=1, rounds=rounds, absent=NOT_HERE)
+    runs = [result.run for result in made.results if result.run and result.at["beta"] == 0.05]
+    for run in runs:
+        write_record(replace(run, label=run.path.parent.name), tmp_path / f"{run.path.parent.name}.json")
+    records = [
+        replace(read_record(tmp_path / f"{run.path.parent.name}.json"), label=run.path.parent.name) for run in runs
+    ]
+    (group,) = compare(records)
+    found = reach(group)
+    assert found is not None
+    assert found.looked == words
