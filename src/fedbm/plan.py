@@ -107,8 +107,10 @@ def make_plan(
         hflip=dataset.hflip,
         vflip=dataset.vflip,
     )
-    made = {**own_code(config.method), **({"body": described(task.body())} if make_body is not None else {})}
-    run_id = name_run(config, dataset, partition, task, made)
+    run_id = name_run(config, dataset, partition, task, custom_body=make_body is not None)
+    made: dict[str, Any] = own_code(config.method)
+    if make_body is not None:  # not by the body itself, whose initial weights differ from seed to seed
+        made["body"] = described(make_body)
     few = {name: digest_of({name: what})[:8] for name, what in made.items()}
     return Plan(config, dataset, partition, task, run_id, dataset.notes, own, few)
 
@@ -171,12 +173,12 @@ def concepts_for(
     return concepts
 
 
-def name_run(config: Config, dataset: Dataset, partition: Partition, task: Task, made: Mapping[str, Any]) -> str:
-    """<method>-<data>-s<seed>-<first 12 digits of the hash>. *made*: code and body of the user's own."""
+def name_run(config: Config, dataset: Dataset, partition: Partition, task: Task, custom_body: bool) -> str:
+    """<method>-<data>-s<seed>-<first 12 digits of the hash>."""
     model = changed(config.model)
     init = model.pop("init", "")
-    if "body" in made:
-        model = {"body": made["body"]}
+    if custom_body:
+        model = {"body": described(task.body())}
     elif init:
         model["init"] = sha256_file(Path(init).expanduser())
     determines = {
