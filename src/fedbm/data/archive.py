@@ -62,7 +62,7 @@ class ZipTree(_ArchiveTree):
         except _BROKEN as error:
             raise _cannot_read(path, error) from error
         infos = self._zip.infolist()
-        places = _places(path, [(info.filename, stat.S_ISLNK(info.external_attr >> 16)) for info in infos])
+        places = _places(path, [(_name(info), stat.S_ISLNK(info.external_attr >> 16)) for info in infos])
         self._names = {place: info.filename for place, info in zip(places, infos, strict=True)}
         stamps = ((info.is_dir(), (info.file_size, info.CRC)) for info in infos)
         super().__init__(path, (Member(place, *rest) for place, rest in zip(places, stamps, strict=True)))
@@ -106,6 +106,16 @@ def top(tree: Tree) -> str:
     while len(inside := folders(tree, root)) == 1 and folders(tree, inside[0].path):
         root = inside[0].path
     return root
+
+
+def _name(info: zipfile.ZipInfo) -> str:
+    """The member's name as its packer meant it: many write UTF-8 without the flag (0x800) that says so."""
+    if info.flag_bits & 0x800:
+        return info.filename
+    try:
+        return info.filename.encode("cp437").decode("utf-8")  # zipfile reads names without the flag as cp437
+    except UnicodeError:
+        return info.filename
 
 
 def _places(path: Path, members: Sequence[tuple[str, bool]]) -> list[str]:
