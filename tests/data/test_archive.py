@@ -80,13 +80,20 @@ def test_names_that_are_no_utf8_stay_what_the_format_says_cp437(tmp_path) -> Non
 
 @pytest.mark.parametrize("ending", [".zip", ".tar.gz"])
 def test_bad_members_are_refused_or_skipped_by_name(tmp_path, ending) -> None:
-    bad = {"cat/3.jpg": cut_jpeg(), "cat/more/4.png": png(), "dog/notes.txt": b"a letter"}
+    bad = {"cat/3.jpg": cut_jpeg(), "dog/notes.txt": b"a letter"}
     path = make(tmp_path / f"pets{ending}", FLAT | bad)
-    with pytest.raises(FedBMError, match=r"3 of 9 images .* the first is cat/3.jpg \(.*truncated"):
+    with pytest.raises(FedBMError, match=r"2 of 8 images .* the first is cat/3.jpg \(.*truncated"):
         read_at(path)
     decoded = read_at(path, bad_files="skip")
-    assert decoded.skipped == ("cat/3.jpg", "cat/more", "dog/notes.txt")
+    assert decoded.skipped == ("cat/3.jpg", "dog/notes.txt")
     assert shades(decoded) == [0, 1, 2, 100, 101, 102]
+
+
+@pytest.mark.parametrize("ending", [".zip", ".tar.gz"])
+def test_a_folder_inside_a_class_is_refused(tmp_path, ending) -> None:
+    path = make(tmp_path / f"pets{ending}", FLAT | {"cat/more/4.png": png()})
+    with pytest.raises(FedBMError, match=r'has a folder inside a class folder, "cat/more": .* path,label,patient'):
+        detect(path)
 
 
 def test_a_member_whose_bits_flipped_is_a_bad_file(tmp_path) -> None:
