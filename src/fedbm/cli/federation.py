@@ -26,7 +26,7 @@ def init(found: argparse.Namespace, console: Console) -> None:
 
     made = create(
         found.folder,
-        nodes=count(found.nodes, "--nodes"),
+        nodes=count(found.nodes, "--nodes") if found.nodes is not None else None,
         names=found.names.split(",") if found.names else (),
         host=found.host,
         port=count(found.port, "--port") if found.port else None,

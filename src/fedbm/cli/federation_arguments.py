@@ -28,7 +28,7 @@ def add_tasks(tasks: Any, add: Callable[..., Any]) -> None:
     """Parsers of every task; *add* makes one of the house's kind."""
     init = add(tasks, "init", "make keys, certificates, settings, services, front and runbooks for a new federation")
     init.add_argument("folder", metavar="DIR", help="a folder that is not there yet")
-    init.add_argument("--nodes", default="3", metavar="N", help="how many nodes (default 3)")
+    init.add_argument("--nodes", metavar="N", help="how many nodes (default: as many as names, or 3)")
     init.add_argument("--names", metavar="A,B,…", help="what they are called (default hospital-1, hospital-2, …)")
     init.add_argument(
         "--host", default="127.0.0.1", help="name or address at which nodes reach the server (default: this machine)"

@@ -10,6 +10,7 @@ Every command takes DIR or one of the folders in it. Paths within a TOML are rel
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import json
 import re
 import tomllib
@@ -23,6 +24,8 @@ from fedbm.options import check, option
 FORMAT = 1
 FILES = {"federation": "federation.toml", "server": "server.toml", "node": "node.toml"}
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+HOST = re.compile(rf"({LABEL}\.)*(?![0-9]+$){LABEL}")  # the last part is never a number: 10.0.0.300 is no name
 
 
 @dataclass(frozen=True)
@@ -144,6 +147,20 @@ def all_folders(folder: Path) -> list[Path]:
         return [folder]
     nodes = [node for node in read(folder, Whole).folders(folder) if node.is_dir()]
     return [folder / "server", *nodes]
+
+
+def check_host(host: str) -> None:
+    """It goes into certificates, nginx.conf and the nodes' settings as it is; a certificate names at most 64 letters."""
+    try:
+        ipaddress.ip_address(host)
+        good = "%" not in host  # an interface of this machine means nothing to others
+    except ValueError:
+        good = len(host) <= 64 and HOST.fullmatch(host) is not None
+    if not good:
+        raise FedBMError(
+            f'the host must be a DNS name, such as fl.example.org, or an IP address, not "{host}"; '
+            "a port is given by --port"
+        )
 
 
 def check_names(names: list[str]) -> None:
