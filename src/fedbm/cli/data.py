@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from fedbm.cli.arguments import given_keys
+from fedbm.cli.arguments import check_beta, given_keys
 from fedbm.cli.live import decoding, fetching
 from fedbm.cli.tables import (
     catalog_table,
@@ -103,8 +103,10 @@ def read(found: argparse.Namespace, console: Console) -> tuple[Config, Dataset]:
     """The data set that is asked for, decoded if need be, shown with its notes."""
     from fedbm.plan import load_dataset
 
-    config = make_config(nest({**given_keys(found), "data": found.what}))
-    config = check_config(config)
+    given = given_keys(found)
+    config = check_config(make_config(nest({**given, "data": found.what})))
+    if "beta" in given:
+        check_beta("--beta", config)
     with decoding(console) as progress:
         dataset = load_dataset(config, progress)
     console.print(dataset_table(dataset))
