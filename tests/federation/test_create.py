@@ -100,7 +100,16 @@ def test_there_are_as_many_nodes_as_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "host",
     [
-        *("", "https://fl.example.org", "fl.example.org:8443", "fl example.org", "x;y", "fl..org", "-fl.org", ".fl.org"),
+        *(
+            "",
+            "https://fl.example.org",
+            "fl.example.org:8443",
+            "fl example.org",
+            "x;y",
+            "fl..org",
+            "-fl.org",
+            ".fl.org",
+        ),
         *("10.0.0.300", "[2001:db8::1]", "fe80::1%eth0", "fl.example.org\n", "klinik.ö", f"{'a' * 63}.org"),
     ],
 )
