@@ -36,9 +36,11 @@ def compare(found: argparse.Namespace, console: Console) -> None:
     betas: list[Any] = found.betas.split(",") if found.betas else [given.pop("beta", None)]
     base = read_toml(Path(found.file)) if found.file else {}
     if "seed" in base.get("train", {}):
-        raise FedBMError(f"{found.file} sets a seed; 'fedbm compare' takes --seeds, how many of them")
+        raise FedBMError(f"{found.file} sets a seed: delete that line; 'fedbm compare' takes --seeds, how many of them")
     if "method" in base:
-        raise FedBMError(f"{found.file} has a [method] section; 'fedbm compare' takes methods and options as flags")
+        raise FedBMError(
+            f"{found.file} has a [method] section: delete it; 'fedbm compare' takes methods and options as flags"
+        )
     configs = [
         config_of(base, given, method, beta, seed)
         for beta in betas
