@@ -61,6 +61,7 @@ from fedbm.errors import FedBMError
         ("concepts --data digts", 'no data set is called "digts" (did you mean "digits"?)'),
         ("data digts", 'no data set is called "digts" (did you mean "digits"?)'),
         ("data digits --partition file", "partition = file needs partition_file"),
+        ("data digits --picture a.png", "--picture draws an SVG: give it a name that ends in .svg, not a.png"),
         ("config --tmol", 'fedbm config does not know --tmol (did you mean "--toml"?)'),
         ("config --toml --method fedmb", 'there is no method "fedmb" (did you mean "fedbm"?)'),
         ("compare --methods fedavg,fedmb", 'there is no method "fedmb" (did you mean "fedbm"?)'),

@@ -21,6 +21,7 @@ from fedbm.cli.tables import (
 )
 from fedbm.config import Config, check_config, make_config, nest, recommend
 from fedbm.data.store import Dataset, downloads
+from fedbm.errors import FedBMError
 from fedbm.files import write_json
 from fedbm.options import DataOptions, check
 
@@ -82,6 +83,8 @@ def inspect(found: argparse.Namespace, console: Console) -> None:
 def partition(found: argparse.Namespace, console: Console) -> None:
     from fedbm.plan import deal
 
+    if found.picture and Path(found.picture).suffix.lower() != ".svg":
+        raise FedBMError(f"--picture draws an SVG: give it a name that ends in .svg, not {found.picture}")
     config, dataset = read(found, console)
     dealt = deal(recommend(config, dataset.recommends), dataset)
     counts = dealt.counts(dataset.labels, len(dataset.classes))
