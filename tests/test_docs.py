@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import fedbm
+from fedbm.cli import main
 from fedbm.cli.arguments import given_keys, make_parser
 from fedbm.cli.compare import check_owned, config_of
 from fedbm.config import SECTIONS, Key, check_config, keys, make_config, nest
@@ -242,6 +243,27 @@ def test_the_examples_of_configuration_and_records_run(
         for block in blocks:
             exec(compile(block, str(page), "exec"), {"__name__": "page"})
     assert capsys.readouterr().out.startswith("fedavg-digits-s0-")
+
+
+def test_the_file_that_compare_shares_is_taken_as_the_page_gives_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last file before the command is the one that the command names."""
+    before, _, after = text_of(DOCS / "configuration.md").partition("fedbm compare ")
+    command = shlex.split(after.splitlines()[0])
+    monkeypatch.chdir(tmp_path)
+    Path(command[0]).write_text(re.findall(r"```toml\n(.*?)```", before, re.DOTALL)[-1], encoding="utf-8")
+    assert f"`{command[0]}`" in before
+    played: list[Any] = []
+
+    def play_all(configs: Any, _: Any) -> tuple[list[Path], list[str]]:
+        played.extend(configs)
+        return [], ["not played"]
+
+    monkeypatch.setattr("fedbm.cli.compare.play_all", play_all)
+    assert main(["compare", *command]) == 2
+    assert "not played" in capsys.readouterr().err
+    assert len(played) == 3 * 2 * 3  # methods, β, seeds
 
 
 # --- links, commands, files, tests ----------------------------------------------------------------------------------

@@ -161,6 +161,7 @@ DEALING = (
     "min_size",
     "strict_size",
 )
+BY_BETA = ("dirichlet", "quantity")  # the partitions that β shapes
 
 
 @dataclass(frozen=True)

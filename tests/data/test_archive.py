@@ -56,15 +56,44 @@ def test_backslashes_are_slashes(tmp_path) -> None:
     assert shades(read_at(path)) == [0, 1, 2, 100, 101, 102]
 
 
+def zip_as_packed(path: Path, names: dict[str, bytes]) -> Path:
+    """A zip of FLAT whose names are these bytes, without the flag for UTF-8, as `zip -r` writes them."""
+    make_zip(path, FLAT)
+    content = path.read_bytes()
+    for name, packed in names.items():
+        content = content.replace(name.encode(), packed)
+    path.write_bytes(content)
+    return path
+
+
+def test_names_in_utf8_are_read_so_without_the_flag_that_says_so(tmp_path) -> None:
+    decoded = read_at(zip_as_packed(tmp_path / "pets.zip", {"cat/": "é1/".encode(), "dog/": "眼/".encode()}))
+    assert decoded.listing.classes == ("é1", "眼")
+    assert shades(decoded) == [0, 1, 2, 100, 101, 102]
+
+
+def test_names_that_are_no_utf8_stay_what_the_format_says_cp437(tmp_path) -> None:
+    decoded = read_at(zip_as_packed(tmp_path / "pets.zip", {"cat/": "caé/".encode("cp437")}))
+    assert decoded.listing.classes == ("caé", "dog")
+    assert shades(decoded) == [0, 1, 2, 100, 101, 102]
+
+
 @pytest.mark.parametrize("ending", [".zip", ".tar.gz"])
 def test_bad_members_are_refused_or_skipped_by_name(tmp_path, ending) -> None:
-    bad = {"cat/3.jpg": cut_jpeg(), "cat/more/4.png": png(), "dog/notes.txt": b"a letter"}
+    bad = {"cat/3.jpg": cut_jpeg(), "dog/notes.txt": b"a letter"}
     path = make(tmp_path / f"pets{ending}", FLAT | bad)
-    with pytest.raises(FedBMError, match=r"3 of 9 images .* the first is cat/3.jpg \(.*truncated"):
+    with pytest.raises(FedBMError, match=r"2 of 8 images .* the first is cat/3.jpg \(.*truncated"):
         read_at(path)
     decoded = read_at(path, bad_files="skip")
-    assert decoded.skipped == ("cat/3.jpg", "cat/more", "dog/notes.txt")
+    assert decoded.skipped == ("cat/3.jpg", "dog/notes.txt")
     assert shades(decoded) == [0, 1, 2, 100, 101, 102]
+
+
+@pytest.mark.parametrize("ending", [".zip", ".tar.gz"])
+def test_a_folder_inside_a_class_is_refused(tmp_path, ending) -> None:
+    path = make(tmp_path / f"pets{ending}", FLAT | {"cat/more/4.png": png()})
+    with pytest.raises(FedBMError, match=r'has a folder inside a class folder, "cat/more": .* path,label,patient'):
+        detect(path)
 
 
 def test_a_member_whose_bits_flipped_is_a_bad_file(tmp_path) -> None:

@@ -76,7 +76,7 @@ def zip_that_points_outside(root: Path) -> Path:
         (duplicate_ids, 't.csv names the sample "dog/1.png" twice: each needs a name of its own, so remove one'),
         (wrong_split_name, "has no folder for val: it should hold one train, one val and one test folder"),
         (wrong_split_word, r'puts cat/1.png into split "tset" \(did you mean "test"\?\): it can be train, val or test'),
-        (link_to_itself, r"1 of 7 images cannot be read .* cat/all \(Is a directory\)"),
+        (link_to_itself, 'has a folder inside a class folder, "cat/all"'),
         (zip_that_points_outside, 'has a member "../../evil.png" that would lie outside of it: do not trust it'),
     ],
 )

@@ -71,11 +71,13 @@ def test_bad_files_are_refused_by_name_and_number(tmp_path) -> None:
 
 def test_links_that_lead_in_circles_end(tmp_path) -> None:
     flat_folder(tmp_path)
-    (tmp_path / "cat" / "up").symlink_to(tmp_path, target_is_directory=True)
     (tmp_path / "cat" / "self.png").symlink_to(tmp_path / "cat" / "self.png")
-    with pytest.raises(FedBMError, match=r"2 of 8 images .* the first is cat/self.png"):
+    with pytest.raises(FedBMError, match=r"1 of 7 images .* the first is cat/self.png"):
         read_at(tmp_path)
-    assert read_at(tmp_path, bad_files="skip").skipped == ("cat/self.png", "cat/up")
+    assert read_at(tmp_path, bad_files="skip").skipped == ("cat/self.png",)
+    (tmp_path / "cat" / "up").symlink_to(tmp_path, target_is_directory=True)
+    with pytest.raises(FedBMError, match='has a folder inside a class folder, "cat/up"'):
+        read_at(tmp_path)
 
 
 def test_identity_moves_with_the_content(tmp_path) -> None:
@@ -100,6 +102,20 @@ def make_one_class(root: Path) -> None:
 
 def make_too_deep(root: Path) -> None:
     flat_folder(root / "data" / "images")
+
+
+def make_patients_in_one_class(root: Path) -> None:
+    for i in range(3):
+        save(flat_folder(root) / "cat" / f"patient-{i}" / "1.png")
+
+
+def make_patients_in_all_classes(root: Path) -> None:
+    for name in ("cat", "dog"):
+        save(root / name / "patient" / "1.png")
+
+
+def make_class_of_one_folder(root: Path) -> None:
+    save(flat_folder(root) / "mouse" / "patient" / "1.png")
 
 
 def make_empty_class(root: Path) -> None:
@@ -143,6 +159,9 @@ def make_empty_test(root: Path) -> None:
         (make_loose_images, "has no folders in it"),
         (make_one_class, r"holds 1 class \(cat\), learning needs at least 2"),
         (make_too_deep, "holds no images where they are looked for"),
+        (make_patients_in_one_class, 'inside a class folder, "cat/patient-0" and 2 more: .* table path,label,patient'),
+        (make_patients_in_all_classes, "holds no images where they are looked for: .* table path,label,patient"),
+        (make_class_of_one_folder, 'inside a class folder, "mouse/patient": .* table path,label,patient'),
         (make_empty_class, 'class "mouse" of .* has 0 images'),
         (make_class_not_in_train, 'has no training image of class "mouse"'),
         (make_empty_train_class, 'has no training image of class "mouse"'),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -248,3 +250,19 @@ def test_tensorboard_reads_what_was_exported(two_runs: Path, tmp_path: Path) -> 
         (r["round"], pytest.approx(r["test"]["accuracy"])) for r in records
     ]
     assert main(["export", "--out", str(two_runs), "--tensorboard", str(tmp_path / "events")]) == 2
+
+
+def test_events_that_cannot_be_written_are_one_sentence(
+    two_runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("tensorboard", reason="needs the extra tensorboard")
+    (tmp_path / "file").write_text("")
+    assert main(["export", "--out", str(two_runs), "--tensorboard", str(tmp_path / "file")]) == 2
+    assert "Not a directory; choose another folder" in capsys.readouterr().err
+
+    def read_only(path: Path, *_: Any, **__: Any) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "mkdir", read_only)  # whoever runs the tests may write anywhere
+    assert main(["export", "--out", str(two_runs), "--tensorboard", str(tmp_path / "events")]) == 2
+    assert "Permission denied; choose another folder" in capsys.readouterr().err

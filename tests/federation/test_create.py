@@ -16,7 +16,18 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from fedbm.federation.certificates import check_node_key
 from fedbm.federation.create import add, address, create, rekey, renew
 from fedbm.federation.flower import pairs, refusal
-from fedbm.federation.sites import Node, Server, Whole, all_folders, kind_of, node_folder, read, server_folder, to_text
+from fedbm.federation.sites import (
+    Node,
+    Server,
+    Whole,
+    all_folders,
+    check_host,
+    kind_of,
+    node_folder,
+    read,
+    server_folder,
+    to_text,
+)
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +88,40 @@ def test_nothing_is_overwritten(study: Path, tmp_path: Path) -> None:
 )
 def test_names_are_checked_before_anything_is_made(names: list[str], sentence: str, tmp_path: Path) -> None:
     with pytest.raises(FedBMError, match=re.escape(sentence)):
-        create(tmp_path / "x", names=names)
+        create(tmp_path / "x", nodes=3, names=names)
     assert not (tmp_path / "x").exists()
+
+
+def test_there_are_as_many_nodes_as_names(tmp_path: Path) -> None:
+    assert [made.name for made in create(tmp_path / "x", names=["north", "south"])] == ["server", "north", "south"]
+    assert "nodes = 2" in (tmp_path / "x" / "server" / "run.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *(
+            "",
+            "https://fl.example.org",
+            "fl.example.org:8443",
+            "fl example.org",
+            "x;y",
+            "fl..org",
+            "-fl.org",
+            ".fl.org",
+        ),
+        *("10.0.0.300", "[2001:db8::1]", "fe80::1%eth0", "fl.example.org\n", "klinik.ö", f"{'a' * 63}.org"),
+    ],
+)
+def test_a_host_that_is_no_name_or_address_is_refused_before_anything_is_made(host: str, tmp_path: Path) -> None:
+    with pytest.raises(FedBMError, match="must be a DNS name, such as fl.example.org, or an IP address, not"):
+        create(tmp_path / "x", host=host)
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("host", ["localhost", "FL-1.example.org", "3com.org", "10.0.0.3", "2001:db8::1"])
+def test_names_and_addresses_are_hosts(host: str) -> None:
+    check_host(host)
 
 
 def test_a_command_finds_its_role_s_folder(study: Path, tmp_path: Path) -> None:

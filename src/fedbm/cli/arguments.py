@@ -16,10 +16,10 @@ from fedbm.cli.examples import (
     RUN_EXAMPLES,
     SWEEP_EXAMPLES,
 )
-from fedbm.config import Key, keys
+from fedbm.config import Config, Key, keys
 from fedbm.data.catalog import CATALOG
 from fedbm.errors import FedBMError, did_you_mean
-from fedbm.options import DEALING
+from fedbm.options import BY_BETA, DEALING
 from fedbm.version import __version__
 
 DATA_TASKS = ("list", "get", "prepare", "inspect", "partition")
@@ -271,3 +271,10 @@ def given_keys(found: argparse.Namespace) -> dict[str, Any]:
     """The configuration flags the user gave."""
     flags = {key.flag for key in keys()}
     return {flag: value for flag, value in vars(found).items() if flag in flags}
+
+
+def check_beta(flag: str, config: Config) -> None:
+    """β on the command line must matter; in a file it may stand idle, since a complete file gives every key."""
+    if config.data.partition not in BY_BETA:
+        kinds = " or ".join(BY_BETA)
+        raise FedBMError(f"{flag} matters for partition = {kinds} only, not for {config.data.partition}: leave it out")

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from fedbm.cli.arguments import given_keys
+from fedbm.cli.arguments import check_beta, given_keys
 from fedbm.cli.live import Bar, Lines, Show, decoding, live_bars
 from fedbm.cli.tables import comparison_tables
 from fedbm.config import Config, find_method, keys, make_config, nest, read_toml
@@ -31,18 +31,24 @@ def compare(found: argparse.Namespace, console: Console) -> None:
     methods = [find_method(name.strip()).name for name in names]
     given = given_keys(found)
     check_owned(given, methods)
+    if found.betas and "beta" in given:
+        raise FedBMError("--beta and --betas are both given: name every β in --betas")
     betas: list[Any] = found.betas.split(",") if found.betas else [given.pop("beta", None)]
     base = read_toml(Path(found.file)) if found.file else {}
     if "seed" in base.get("train", {}):
-        raise FedBMError(f"{found.file} sets a seed; 'fedbm compare' takes --seeds, how many of them")
+        raise FedBMError(f"{found.file} sets a seed: delete that line; 'fedbm compare' takes --seeds, how many of them")
     if "method" in base:
-        raise FedBMError(f"{found.file} has a [method] section; 'fedbm compare' takes methods and options as flags")
+        raise FedBMError(
+            f"{found.file} has a [method] section: delete it; 'fedbm compare' takes methods and options as flags"
+        )
     configs = [
         config_of(base, given, method, beta, seed)
         for beta in betas
         for seed in range(count_of(found.seeds))
         for method in methods
     ]
+    if betas != [None]:
+        check_beta("--betas" if found.betas else "--beta", configs[0])
     folders, failures = play_all(configs, console)
     if not folders:
         raise FedBMError(failures[0])

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from fedbm.cli.arguments import given_keys
+from fedbm.cli.arguments import check_beta, given_keys
 from fedbm.cli.live import decoding, fetching
 from fedbm.cli.tables import (
     catalog_table,
@@ -21,6 +21,7 @@ from fedbm.cli.tables import (
 )
 from fedbm.config import Config, check_config, make_config, nest, recommend
 from fedbm.data.store import Dataset, downloads
+from fedbm.errors import FedBMError
 from fedbm.files import write_json
 from fedbm.options import DataOptions, check
 
@@ -82,6 +83,8 @@ def inspect(found: argparse.Namespace, console: Console) -> None:
 def partition(found: argparse.Namespace, console: Console) -> None:
     from fedbm.plan import deal
 
+    if found.picture and Path(found.picture).suffix.lower() != ".svg":
+        raise FedBMError(f"--picture draws an SVG: give it a name that ends in .svg, not {found.picture}")
     config, dataset = read(found, console)
     dealt = deal(recommend(config, dataset.recommends), dataset)
     counts = dealt.counts(dataset.labels, len(dataset.classes))
@@ -103,8 +106,10 @@ def read(found: argparse.Namespace, console: Console) -> tuple[Config, Dataset]:
     """The data set that is asked for, decoded if need be, shown with its notes."""
     from fedbm.plan import load_dataset
 
-    config = make_config(nest({**given_keys(found), "data": found.what}))
-    config = check_config(config)
+    given = given_keys(found)
+    config = check_config(make_config(nest({**given, "data": found.what})))
+    if "beta" in given:
+        check_beta("--beta", config)
     with decoding(console) as progress:
         dataset = load_dataset(config, progress)
     console.print(dataset_table(dataset))

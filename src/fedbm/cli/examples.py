@@ -9,7 +9,7 @@ The same command again resumes an interrupted run, or shows a finished one.
 
 COMPARE_EXAMPLES = """examples:
   fedbm compare --data digits --methods fedavg,scaffold,fedbm --betas 0.05,0.1 --seeds 3
-  fedbm compare experiment.toml --methods all
+  fedbm compare shared.toml --methods all                     a file without [method] and seed
 Runs that are finished are not computed again; the same command goes on after an interruption.
 """
 

@@ -26,7 +26,7 @@ def init(found: argparse.Namespace, console: Console) -> None:
 
     made = create(
         found.folder,
-        nodes=count(found.nodes, "--nodes"),
+        nodes=count(found.nodes, "--nodes") if found.nodes is not None else None,
         names=found.names.split(",") if found.names else (),
         host=found.host,
         port=count(found.port, "--port") if found.port else None,
@@ -45,7 +45,7 @@ def deal(found: argparse.Namespace, console: Console) -> None:
     from fedbm.federation.play import deal as deal_to_nodes
 
     check_whole(found.folder)
-    for name, training in deal_to_nodes(found.folder, run_file(found), found.images):
+    for name, training in deal_to_nodes(found.folder, run_file(found, found.folder / "server"), found.images):
         console.print(f"{name}: {training:,} training images in {found.folder / name / 'data'}", soft_wrap=True)
 
 
@@ -58,7 +58,7 @@ def up(found: argparse.Namespace, console: Console) -> None:
     home = found.folder / "server"
     say = teller(console)
     with everything(found.folder, say) as children:
-        run = begin(home, run_file(found))
+        run = begin(home, run_file(found, home))
         with following(console) as show, end_run(home, run):
             follower = Follower(home, run, show)
             work(children, say, follower)
@@ -93,7 +93,7 @@ def run(found: argparse.Namespace, console: Console) -> None:
     from fedbm.federation.play import Follower, begin
 
     home = server_folder(found.folder)
-    started = begin(home, Path(found.file).expanduser())
+    started = begin(home, run_file(found, home))
     console.print(f"the run has begun; 'fedbm federation status {found.folder}' shows it from elsewhere too")
     if found.detach:
         return
@@ -225,8 +225,9 @@ def tell_result(home: Path, console: Console) -> None:
         console.print(result_table([read_run(path)]))
 
 
-def run_file(found: argparse.Namespace) -> Path:
-    return Path(found.file).expanduser() if found.file else found.folder / "server" / "run.toml"
+def run_file(found: argparse.Namespace, home: Path) -> Path:
+    """The run that was named, or the one that init put into the server's folder."""
+    return Path(found.file).expanduser() if found.file else home / "run.toml"
 
 
 def check_whole(folder: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 EXAMPLES = """the operator of the server:
   fedbm federation init study --nodes 3 --host fl.example.org     keys, certificates, services, front, runbooks
   fedbm federation server study                                   start it; study/server/RUNBOOK.md says the rest
-  fedbm federation run study run.toml                             start a run, or go on with it
+  fedbm federation run study                                      start study/server/run.toml, or go on with it
   fedbm federation status study --page                            where it stands, as a page on this machine
 a hospital, with the folder it was handed:
   fedbm federation node hospital-1 --data /srv/scans
@@ -28,7 +28,7 @@ def add_tasks(tasks: Any, add: Callable[..., Any]) -> None:
     """Parsers of every task; *add* makes one of the house's kind."""
     init = add(tasks, "init", "make keys, certificates, settings, services, front and runbooks for a new federation")
     init.add_argument("folder", metavar="DIR", help="a folder that is not there yet")
-    init.add_argument("--nodes", default="3", metavar="N", help="how many nodes (default 3)")
+    init.add_argument("--nodes", metavar="N", help="how many nodes (default: as many as names, or 3)")
     init.add_argument("--names", metavar="A,B,…", help="what they are called (default hospital-1, hospital-2, …)")
     init.add_argument(
         "--host", default="127.0.0.1", help="name or address at which nodes reach the server (default: this machine)"
@@ -60,7 +60,12 @@ def add_tasks(tasks: Any, add: Callable[..., Any]) -> None:
 
     run = add(tasks, "run", "start a run at the server, or go on with it, and show it; Ctrl-C leaves it going")
     run.add_argument("folder", metavar="DIR", help=SERVER)
-    run.add_argument("file", metavar="FILE.toml", help="the run: sections as of 'fedbm config', and [federation]")
+    run.add_argument(
+        "file",
+        nargs="?",
+        metavar="FILE.toml",
+        help="the run: sections as of 'fedbm config', and [federation] (default run.toml in the server's folder)",
+    )
     run.add_argument("--detach", action="store_true", help="return once it has started")
 
     status = add(tasks, "status", "show what runs, and where the run stands")

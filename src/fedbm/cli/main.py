@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from fedbm.cli.arguments import given_keys, make_parser
+from fedbm.cli.arguments import check_beta, given_keys, make_parser
 from fedbm.cli.output import Output
 from fedbm.config import Config, make_config, nest, read_toml, to_toml
 from fedbm.errors import FedBMError, did_you_mean
@@ -94,7 +94,10 @@ def read_config(found: argparse.Namespace) -> Config:
         values["method"] = {}  # another method than the file's: the file's options are not its own
     for section, pairs in nest(flags).items():
         values[section] = {**values.get(section, {}), **pairs}
-    return make_config(values, where=file or "the command")
+    config = make_config(values, where=file or "the command")
+    if "beta" in flags:
+        check_beta("--beta", config)
+    return config
 
 
 def out_of(found: argparse.Namespace) -> Path:

@@ -6,7 +6,6 @@ once to see what it holds and once more when its images are decoded.
 
 from __future__ import annotations
 
-import errno
 import stat
 import tarfile
 import zipfile
@@ -62,7 +61,7 @@ class ZipTree(_ArchiveTree):
         except _BROKEN as error:
             raise _cannot_read(path, error) from error
         infos = self._zip.infolist()
-        places = _places(path, [(info.filename, stat.S_ISLNK(info.external_attr >> 16)) for info in infos])
+        places = _places(path, [(_name(info), stat.S_ISLNK(info.external_attr >> 16)) for info in infos])
         self._names = {place: info.filename for place, info in zip(places, infos, strict=True)}
         stamps = ((info.is_dir(), (info.file_size, info.CRC)) for info in infos)
         super().__init__(path, (Member(place, *rest) for place, rest in zip(places, stamps, strict=True)))
@@ -71,8 +70,6 @@ class ZipTree(_ArchiveTree):
         return ((i, partial(self.read, path)) for i, path in enumerate(paths))
 
     def read(self, path: str) -> bytes:
-        if path not in self._stamps:
-            return _no_file()
         try:
             return self._zip.read(self._names[path])
         except (*_BROKEN, RuntimeError) as error:  # RuntimeError: it is encrypted, or packed in an unknown way
@@ -89,8 +86,7 @@ class TarTree(_ArchiveTree):
         self._names = {place: info.name for place, info in zip(places, infos, strict=True)}
 
     def stream(self, paths: Sequence[str]) -> Iterator[tuple[int, Encoded]]:
-        positions = {self._names[path]: i for i, path in enumerate(paths) if path in self._stamps}
-        yield from ((i, _no_file) for i, path in enumerate(paths) if path not in self._stamps)
+        positions = {self._names[path]: i for i, path in enumerate(paths)}
         for info, content in _pass_through(self.path, positions):
             if info.name in positions:
                 yield positions[info.name], content
@@ -106,6 +102,16 @@ def top(tree: Tree) -> str:
     while len(inside := folders(tree, root)) == 1 and folders(tree, inside[0].path):
         root = inside[0].path
     return root
+
+
+def _name(info: zipfile.ZipInfo) -> str:
+    """The member's name as its packer meant it: many write UTF-8 without the flag (0x800) that says so."""
+    if info.flag_bits & 0x800:
+        return info.filename
+    try:
+        return info.filename.encode("cp437").decode("utf-8")  # zipfile reads names without the flag as cp437
+    except UnicodeError:
+        return info.filename
 
 
 def _places(path: Path, members: Sequence[tuple[str, bool]]) -> list[str]:
@@ -144,10 +150,6 @@ def _refuse_cut(tar: tarfile.TarFile) -> None:
         pass
     if tar.fileobj.tell() < tar.offset + tarfile.BLOCKSIZE:
         raise EOFError("its end is missing")
-
-
-def _no_file() -> bytes:
-    raise IsADirectoryError(errno.EISDIR, "a folder, not a file")
 
 
 def _cannot_read(path: Path, error: Exception) -> FedBMError:

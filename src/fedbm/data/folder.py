@@ -1,7 +1,7 @@
 """class/*.jpg, or train|val|test/class/*.jpg → which file is which sample, without opening any.
 
-Every visible entry of a class folder counts as a sample. What turns out to be no image is refused or skipped
-by name when it is decoded, never passed over in silence.
+Every visible file of a class folder counts as a sample. What turns out to be no image is refused or skipped
+by name when it is decoded, never passed over in silence; a folder there is refused, since it may hold many.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from fedbm.errors import FedBMError, did_you_mean
 from fedbm.files import digest_of
 
 LAYOUT = "one folder of JPEG or PNG images per class, directly or inside train, val and test"
+DEEPER = "images that lie deeper, such as in a folder per patient, are named by a table path,label,patient"
 
 
 def find(tree: Tree, root: str = "") -> Source:
@@ -24,8 +25,12 @@ def find(tree: Tree, root: str = "") -> Source:
     found = [(side, printable(node.name), entry) for side, node in class_folders for entry in tree.entries(node.path)]
     if all(entry.is_folder for _, _, entry in found):
         raise FedBMError(
-            f"{tree.where} holds no images where they are looked for{_misspelt(tree, root)}: it should hold {LAYOUT}"
+            f"{tree.where} holds no images where they are looked for{_misspelt(tree, root)}: it should hold {LAYOUT}; "
+            f"{DEEPER}"
         )
+    if inner := [entry.path for _, _, entry in found if entry.is_folder]:
+        more = f" and {len(inner) - 1} more" if len(inner) > 1 else ""
+        raise FedBMError(f'{tree.where} has a folder inside a class folder, "{printable(inner[0])}"{more}: {DEEPER}')
     classes = tuple(sorted({printable(node.name) for _, node in class_folders}))
     label_of = {name: label for label, name in enumerate(classes)}
     labels = np.array([label_of[name] for _, name, _ in found], dtype=np.int64)

@@ -23,7 +23,7 @@ from fedbm.federation.certificates import (
     stamp,
     write_public,
 )
-from fedbm.federation.sites import Node, Server, Whole, check_names, read, to_text
+from fedbm.federation.sites import Node, Server, Whole, check_host, check_names, read, to_text
 from fedbm.files import write_text
 from fedbm.version import __version__
 
@@ -34,7 +34,7 @@ BODY_MB = 16
 
 def create(
     folder: Path,
-    nodes: int = 3,
+    nodes: int | None = None,
     names: Sequence[str] = (),
     host: str = HERE,
     port: int | None = None,
@@ -44,11 +44,14 @@ def create(
     """Make a federation in *folder*, which must be new or empty; the folders of its roles, the server's first.
 
     Without *host*, nodes call the SuperLink on this machine directly; with it, the nginx front at *port* (443).
+    Without *nodes*, there are as many as *names*, or 3.
     """
+    nodes = nodes or len(names) or 3
     names = list(names) or [f"hospital-{number}" for number in range(1, nodes + 1)]
     if len(names) != nodes:
         raise FedBMError(f"{len(names)} names were given for {nodes} nodes; give as many")
     check_names(list(names))
+    check_host(host)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FedBMError(f"{folder} is there already and is not overwritten; choose another folder")
     own = host in (HERE, "localhost", "::1")

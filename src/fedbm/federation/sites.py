@@ -10,6 +10,7 @@ Every command takes DIR or one of the folders in it. Paths within a TOML are rel
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import json
 import re
 import tomllib
@@ -23,6 +24,8 @@ from fedbm.options import check, option
 FORMAT = 1
 FILES = {"federation": "federation.toml", "server": "server.toml", "node": "node.toml"}
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+HOST = re.compile(rf"({LABEL}\.)*(?![0-9]+$){LABEL}")  # the last part is never a number: 10.0.0.300 is no name
 
 
 @dataclass(frozen=True)
@@ -66,10 +69,13 @@ class Node:
     device: str = option("auto", "cpu, cuda, cuda:N, or auto: cuda where there is one")
     threads: int = option(0, "CPU threads of training; 0: as the machine is set up", least=0, most=1024)
 
-    def images(self, folder: Path, given: str = "") -> str:
-        """What to read: *given*, from here, or `data`, from the node's folder; absolute, for Flower works elsewhere."""
+    def images(self, folder: Path, given: str = "", otherwise: str = "say --data PATH") -> str:
+        """What to read: *given*, from here, or `data`, from the node's folder; absolute, for Flower works elsewhere.
+
+        *otherwise* is what the caller's user can do where there is neither.
+        """
         if not (data := given or self.data):
-            raise FedBMError(f"{self.name} has no images yet: set data in {folder / 'node.toml'}, or say --data PATH")
+            raise FedBMError(f"{self.name} has no images yet: set data in {folder / 'node.toml'}, or {otherwise}")
         place = Path(data).expanduser() if given else folder / Path(data).expanduser()
         return str(place.resolve()) if place.exists() else data
 
@@ -105,18 +111,18 @@ def to_text(settings: Any) -> str:
     return "\n".join([*lines, ""])
 
 
-def kind_of(folder: Path) -> str:
-    """'federation', 'server' or 'node'; FedBMError where the folder is none of them."""
+def kind_of(folder: Path, otherwise: str = "") -> str:
+    """'federation', 'server' or 'node'; where the folder is none of them, FedBMError with the advice *otherwise*."""
     for kind, file in FILES.items():
         if (folder / file).is_file():
             return kind
     if folder.exists():
-        raise FedBMError(
-            f"{folder} is no folder of a federation; 'fedbm federation init' makes one where nothing is yet"
-        )
+        advice = otherwise or "'fedbm federation init' makes one where nothing is yet"
+        raise FedBMError(f"{folder} is no folder of a federation; {advice}")
     beside = [path.name for path in folder.parent.glob("*/")] if folder.parent.is_dir() else []
     near = did_you_mean(folder.name, beside)
-    raise FedBMError(f"{folder} is not there{near}; 'fedbm federation init {folder}' makes a new federation")
+    advice = otherwise or f"'fedbm federation init {folder}' makes a new federation"
+    raise FedBMError(f"{folder} is not there{near}; {advice}")
 
 
 def server_folder(folder: Path) -> Path:
@@ -129,7 +135,7 @@ def server_folder(folder: Path) -> Path:
 
 def node_folder(folder: Path) -> Path:
     """*folder*, if it is a node's."""
-    kind = kind_of(folder)
+    kind = kind_of(folder, otherwise="give the folder that the server's operator handed over, with node.toml in it")
     if kind == "federation":
         names = read(folder, Whole).nodes.split(",")
         raise FedBMError(f"{folder} holds {len(names)} nodes: say which, such as {folder / names[0]}")
@@ -144,6 +150,20 @@ def all_folders(folder: Path) -> list[Path]:
         return [folder]
     nodes = [node for node in read(folder, Whole).folders(folder) if node.is_dir()]
     return [folder / "server", *nodes]
+
+
+def check_host(host: str) -> None:
+    """It goes into certificates, nginx.conf and the nodes' settings as it is; a certificate holds 64 letters."""
+    try:
+        ipaddress.ip_address(host)
+        good = "%" not in host  # an interface of this machine means nothing to others
+    except ValueError:
+        good = len(host) <= 64 and HOST.fullmatch(host) is not None
+    if not good:
+        raise FedBMError(
+            f'the host must be a DNS name, such as fl.example.org, or an IP address, not "{host}"; '
+            "a port is given by --port"
+        )
 
 
 def check_names(names: list[str]) -> None:

@@ -116,13 +116,15 @@ def everything(folder: Path, say: Say) -> Iterator[list[Child]]:
     home, sites = folder / "server", whole.folders(folder)
     settings: Server = read(home, Server)
     nodes: list[Node] = [read(site, Node) for site in sites]
+    images = []
     for site, node in zip(sites, nodes, strict=True):
         check_node_folder(site)
-        say(f"{node.name}: {check_data(node, node.images(site))}")
+        images.append(node.images(site, otherwise=f"'fedbm federation deal {folder}' deals the run's to all nodes"))
+        say(f"{node.name}: {check_data(node, images[-1])}")
     with supervising([home, *sites]) as children:
         begin_server(home, settings, children, say)
-        for site, node in zip(sites, nodes, strict=True):
-            begin_node(site, node, node.images(site), f"127.0.0.1:{settings.link_port}", children)
+        for site, node, held in zip(sites, nodes, images, strict=True):
+            begin_node(site, node, held, f"127.0.0.1:{settings.link_port}", children)
         for child in children[-len(nodes) :]:
             admitted(child, say)
         say(f"ready: {len(nodes)} nodes are connected")

@@ -21,12 +21,16 @@ def write_events(runs: Sequence[RunView], to: Path) -> list[Path]:
     written = []
     for run in runs:
         folder = to / run.id
-        if folder.exists() and any(folder.iterdir()):
-            raise FedBMError(f"{folder} holds events already; remove it, or choose another folder")
-        with SummaryWriter(str(folder)) as writer:
-            for record in run.rounds:
-                for name, value in scalars(record):
-                    writer.add_scalar(name, value, record["round"])
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if any(folder.iterdir()):
+                raise FedBMError(f"{folder} holds events already; remove it, or choose another folder")
+            with SummaryWriter(str(folder)) as writer:
+                for record in run.rounds:
+                    for name, value in scalars(record):
+                        writer.add_scalar(name, value, record["round"])
+        except OSError as error:
+            raise FedBMError(f"cannot write events to {folder}: {error.strerror}; choose another folder") from error
         written.append(folder)
     return written
 
