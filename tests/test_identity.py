@@ -49,6 +49,7 @@ PAIRS = {
     "the kind of number": (lambda x: torch.zeros(2, dtype=x), torch.float32, torch.float64),
     "a value in a dictionary": (lambda x: {"a": [1, {"b": x}]}, 1, 2),
     "whose method it is": (lambda x: Body(x).forward, 0.0, 0.9),
+    "a module that was captured": (capturing, np, torch),
     "a function of PyTorch": (lambda x: x, F.relu, F.gelu),
     "members of a set": (lambda x: {1, x}, 2, 3),
 }

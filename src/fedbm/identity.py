@@ -40,6 +40,8 @@ def described(value: Any, within: tuple[int, ...] = ()) -> Any:
         return sorted(map(str, map(inside, value)))
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return [inside(item) for item in value]
+    if isinstance(value, types.ModuleType):
+        return value.__name__
     if isinstance(value, type):
         return class_digest(value)
     if isinstance(value, functools.partial):
