@@ -162,6 +162,20 @@ def test_what_cannot_be_captured_runs_plainly_and_says_so(tmp_path):
     assert said[0].startswith("peeking cannot be captured, its clients are trained in a plain loop")
 
 
+class Forgetful(TinyBody):
+    def forward(self, x):
+        return torch.nn.functional.dropout(super().forward(x), training=self.training)
+
+
+def test_a_body_that_draws_numbers_runs_plainly_and_says_so(tmp_path):
+    """Replays would draw in the order in which they happen to be issued, not from each client's stream."""
+    said, train, method = [], TrainOptions(batch=4), FedAvg()
+    plain = played(method, train, torch.float64, tmp_path / "plain", captured=False, make_body=Forgetful)
+    other = played(method, train, torch.float64, tmp_path / "other", captured=True, said=said, make_body=Forgetful)
+    assert_equal(plain, other, 1e-9)
+    assert any("cannot be captured" in note and "random numbers" in note for note in said), said
+
+
 def test_full_memory_means_fewer_slots(tmp_path, monkeypatch):
     """A slot finds no memory: the others go on, the results are the same, and it is said."""
     made = []
