@@ -5,8 +5,9 @@ model = load_model("runs/fedbm-digits-s0-…"); model.classes[model.predict(imag
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from fedbm.methods import METHODS
 from fedbm.methods.base import Method, Task, load_state
 from fedbm.models.body import resnet_factory
 from fedbm.options import ModelOptions
+
+AT_ONCE = 256  # files decoded before they are classified: bounds the memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,17 +55,44 @@ class Model:
         return probabilities(self.method, self.module, samples)
 
     def predict_files(self, paths: Sequence[Path]) -> NDArray[Any]:
-        """Image files, read as the training images were."""
+        """Image files, read as the training images were → probabilities [n,K]; FedBMError at the first unreadable."""
+        rows = []
+        for path, found in self.classify(paths):
+            if isinstance(found, str):
+                raise FedBMError(f"{path} is no readable image: {found}")
+            rows.append(found)
+        return np.stack(rows)
+
+    def classify(self, paths: Iterable[Path]) -> Iterator[tuple[Path, NDArray[Any] | str]]:
+        """Each file with its probabilities [K], or with why it could not be read; however many, some at a time."""
         from fedbm.data.decode import Undecodable, decode
 
         channels, size, _ = self.shape
-        images = []
-        for path in paths:
-            try:
-                images.append(decode(path, size, channels))
-            except Undecodable as error:
-                raise FedBMError(f"{path} is no readable image: {error}") from error
-        return self.predict(np.stack(images))
+        left = iter(paths)
+        while some := list(islice(left, AT_ONCE)):
+            read: list[NDArray[np.uint8] | str] = []
+            for path in some:
+                try:
+                    read.append(decode(path, size, channels))
+                except Undecodable as error:
+                    read.append(str(error))
+            images = [image for image in read if not isinstance(image, str)]
+            found = iter(self.predict(np.stack(images)) if images else ())
+            for path, image in zip(some, read, strict=True):
+                yield path, image if isinstance(image, str) else next(found)
+
+
+def files_in(names: Iterable[Path]) -> Iterator[Path]:
+    """Files as they are; of a folder every file in it, in the order of their names, hidden ones left out."""
+    for name in names:
+        if not name.is_dir():
+            yield name
+            continue
+        inside = sorted(path for path in name.rglob("*") if path.is_file())
+        shown = [path for path in inside if not any(part.startswith(".") for part in path.relative_to(name).parts)]
+        if not shown:
+            raise FedBMError(f"there is no file in the folder {name}")
+        yield from shown
 
 
 def load_model(run: str | Path, device: str = "auto", make_body: Any = None, method: Method | None = None) -> Model:
@@ -75,6 +105,7 @@ def load_model(run: str | Path, device: str = "auto", make_body: Any = None, met
     name = values.get("method", {}).get("name")
     if method is None and name not in METHODS:
         raise FedBMError(f"{folder} was trained by {name}, a method of your own: give it again, load_model(method=…)")
+    values.pop("own", None)  # what was made in Python is given again
     config = make_config({k: v for k, v in values.items() if k != "method" or method is None})
     saved = folder / "concepts.safetensors"
     task = Task(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import importlib
 import io
 import json
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -166,6 +168,36 @@ def test_predict(fedbm: Command, runs: Path, scans: Path, tmp_path: Path) -> Non
         status, _, err = fedbm("predict", "fedbm", tmp_path / name, "--out", runs)
         assert status == 2
         assert one_sentence(err) == f"{tmp_path / name} is no readable image: {why}"
+
+
+def test_predict_a_folder_with_a_bad_file_to_a_table(fedbm: Command, runs: Path, scans: Path, tmp_path: Path) -> None:
+    """What can be read is classified, what cannot is named, and the status says so."""
+    folder = tmp_path / "new" / "deep"
+    folder.mkdir(parents=True)
+    images = sorted((scans / "cyst").iterdir())[:3]
+    for image in images:
+        shutil.copy(image, folder)
+    (folder / ".hidden").write_text("")
+    status, out, err = fedbm("predict", "fedbm", tmp_path / "new", "--to", tmp_path / "all.csv", "--out", runs)
+    assert (status, err) == (0, "")
+    assert "3 images classified" in out
+    rows = list(csv.DictReader((tmp_path / "all.csv").open(encoding="utf-8")))
+    assert [Path(row["file"]).name for row in rows] == [image.name for image in images]
+    for row in rows:
+        each = {name: float(row[name]) for name in ("cyst", "normal", "polyp")}
+        assert sum(each.values()) == pytest.approx(1)
+        assert row["class"] == max(each, key=lambda name: each[name])
+        assert float(row["probability"]) == max(each.values())
+    for bad in ("a.png", "b.png"):
+        (folder / bad).write_text("no image")
+    status, out, err = fedbm("predict", "fedbm", tmp_path / "new", "--to", tmp_path / "all.csv", "--out", runs)
+    assert status == 2
+    assert "2 of 5 files could not be classified" in err
+    assert out.count("is no readable image") == 2
+    assert len((tmp_path / "all.csv").read_text(encoding="utf-8").splitlines()) == 4
+    (tmp_path / "empty").mkdir()
+    assert "there is no file in the folder" in fedbm("predict", "fedbm", tmp_path / "empty", "--out", runs)[2]
+    assert "name it x.csv" in fedbm("predict", "fedbm", folder, "--to", "x.xlsx", "--out", runs)[2]
 
 
 def test_predict_before_the_run_is_finished(fedbm: Command, runs: Path, tmp_path: Path) -> None:

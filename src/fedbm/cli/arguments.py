@@ -12,6 +12,7 @@ from fedbm.cli.examples import (
     COMPARE_EXAMPLES,
     DATA_EXAMPLES,
     GET_EXAMPLES,
+    PREDICT_EXAMPLES,
     REPRODUCE_EXAMPLES,
     RUN_EXAMPLES,
     SWEEP_EXAMPLES,
@@ -128,9 +129,10 @@ def make_parser() -> Parser:
     export.add_argument("--tensorboard", required=True, metavar="DIR", help="folder for TensorBoard's event files")
     add_keys(export, ["out"])
 
-    predict = command("predict", "classify image files with a finished run's model")
+    predict = command("predict", "classify image files with a finished run's model", epilog=PREDICT_EXAMPLES)
     predict.add_argument("run", help="its folder, its id, or a part of the id")
-    predict.add_argument("images", nargs="+", help="image files")
+    predict.add_argument("images", nargs="+", help="image files, or folders of them")
+    predict.add_argument("--to", metavar="FILE.csv", help="write every class's probability there instead")
     add_keys(predict, ["out", "device"])
 
     concepts = command("concepts", "show how a language model sees a data set's classes, or save it")

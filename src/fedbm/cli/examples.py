@@ -27,6 +27,12 @@ A file has [all] (settings by the names of the flags), [axes] (lists of values),
 choose on validation among values of some axes, [search] with choose = ["temperature"]. docs/reproducing.md explains.
 """
 
+PREDICT_EXAMPLES = """examples:
+  fedbm predict fedbm-digits-s0 a.png b.png                   the likeliest class of each
+  fedbm predict fedbm-scans-s0 new/ --to new.csv              a folder; every class's probability, for other programs
+A file that cannot be read is named; the others are classified all the same.
+"""
+
 DATA_EXAMPLES = """examples:
   fedbm data list                                   the catalogue: what there is, and how to have it
   fedbm data get bloodmnist --size 64               fetch a public file, or be told what to do by hand

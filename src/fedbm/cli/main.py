@@ -177,18 +177,9 @@ def export(found: argparse.Namespace, console: Console) -> None:
 
 
 def predict(found: argparse.Namespace, console: Console) -> None:
-    from fedbm.cli.tables import table
-    from fedbm.plan import find_run
-    from fedbm.predict import load_model
+    from fedbm.cli.predict import predict as play
 
-    options = make_config(nest(given_keys(found))).engine
-    model = load_model(find_run(Path(options.out), found.run), options.device)
-    paths = [Path(name) for name in found.images]
-    rows = []
-    for path, probabilities in zip(paths, model.predict_files(paths), strict=True):
-        best = int(probabilities.argmax())
-        rows.append((path, model.classes[best], f"{100 * float(probabilities[best]):.1f} %"))
-    console.print(table("", ("file", "class", "probability"), rows, text_columns=2))
+    play(found, console)
 
 
 def concepts(found: argparse.Namespace, console: Console) -> None:
