@@ -109,13 +109,17 @@ def _bold(column: Column, line: Line) -> list[str]:
 
 def _missing(column: Column) -> list[str]:
     """Why cells are empty or have fewer seeds, each reason once."""
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[str, dict[str, list[str]]] = {}
     for line in column.lines:
         for result in line.missing:
-            reasons.setdefault(f"{result.state}: {result.why}" if result.why else result.state, []).append(
-                f"{line.name} (seed {result.seed})"
-            )
-    return [f"{why}: {', '.join(who)}." for why, who in reasons.items()]
+            why = f"{result.state}: {result.why}" if result.why else result.state
+            reasons.setdefault(why, {}).setdefault(line.name, []).append(str(result.seed))
+    return [
+        f"{why}: "
+        + ", ".join(f"{who} (seed{'s' * (len(seeds) > 1)} {', '.join(seeds)})" for who, seeds in whom.items())
+        + "."
+        for why, whom in reasons.items()
+    ]
 
 
 def _unlike(found: Sequence[Column]) -> list[Deviation]:
