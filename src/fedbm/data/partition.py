@@ -84,6 +84,9 @@ def from_file(path: Path, dataset: Dataset) -> Partition:
     value = read_json(path)
     partition = from_json(value, str(path))
     check_partition(partition, dataset, str(path))
+    missing = len(dataset.indices("train")) - sum(map(len, partition.clients))
+    if missing:
+        raise FedBMError(f"{path} leaves out {missing} of the training samples of {dataset.name}")
     actual = partition.to_json(dataset.labels, dataset.classes)
     if value.get("classes", actual["classes"]) != actual["classes"]:
         raise FedBMError(f"{path} was made for other data: its classes are not those of {dataset.name}")
@@ -92,11 +95,13 @@ def from_file(path: Path, dataset: Dataset) -> Partition:
 
 
 def check_partition(partition: Partition, dataset: Dataset, where: str) -> None:
-    """Make sure that every training sample of *dataset*, and no other, is at exactly one client."""
+    """Make sure that clients hold training samples of *dataset* and nothing else, each of them once."""
+    if not partition.clients:
+        raise FedBMError(f"{where} has no client")
     for number, client in enumerate(partition.clients):
         if not len(client):
             raise FedBMError(f"client {number} of {where} has no samples: give it some or remove it")
-    held = np.concatenate(partition.clients) if partition.clients else np.zeros(0, dtype=np.int64)
+    held = np.concatenate(partition.clients)
     outside = held[(held < 0) | (held >= len(dataset.labels))]
     if len(outside):
         raise FedBMError(f"{where} names sample {outside[0]}, {dataset.name} has 0 to {len(dataset.labels) - 1}")
@@ -106,9 +111,6 @@ def check_partition(partition: Partition, dataset: Dataset, where: str) -> None:
     samples, times = np.unique(held, return_counts=True)
     if (times > 1).any():
         raise FedBMError(f"{where} names sample {samples[times > 1][0]} {times.max()} times, it can be held once")
-    missing = len(dataset.indices("train")) - len(samples)
-    if missing:
-        raise FedBMError(f"{where} leaves out {missing} of the training samples of {dataset.name}")
 
 
 def heterogeneity(counts: NDArray[np.int64]) -> dict[str, float]:
