@@ -62,9 +62,6 @@ def from_json(value: Any, where: str = "the partition") -> Partition:
     clients = value.get("clients")
     if not isinstance(clients, list) or not clients or not all(_sample_numbers(client) for client in clients):
         raise FedBMError(f'{where} must hold "clients": a list with one list of sample numbers per client')
-    for number, client in enumerate(clients):
-        if not client:
-            raise FedBMError(f"client {number} of {where} has no samples: give it some or remove it")
     kind, settings = value.get("kind", "file"), value.get("settings", {})
     if not isinstance(kind, str) or not isinstance(settings, dict):
         raise FedBMError(f'"kind" of {where} must be a text and "settings" an object')

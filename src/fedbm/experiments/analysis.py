@@ -48,26 +48,6 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Missing(RunView):
-    """A run that is planned and not finished. Its row, seed and state are all that is read of it."""
-
-    words: str = ""
-
-    @property
-    def state(self) -> str:
-        return self.words
-
-
-@dataclass(frozen=True)
-class Cell(Group):
-    """As the report of a comparison wants a column; its *unfinished* runs have nothing to compare, only a name."""
-
-    @property
-    def runs(self) -> tuple[RunView, ...]:
-        return tuple(run for row in self.rows for run in row.runs)
-
-
-@dataclass(frozen=True)
 class Column:
     """One cell of the axes: a data set, a β, a number of clients."""
 
@@ -80,8 +60,12 @@ class Column:
     def group(self) -> Group:
         """With the rows' own names."""
         rows = tuple(line.row for line in self.lines if line.row is not None)
-        missing = [(line, result) for line in self.lines for result in line.missing]
-        return Cell(self.title, rows, tuple(_missing(rows[0].runs[0], *one) for one in missing) if rows else ())
+        missing = tuple(
+            f"{line.name}, seed {result.seed}: {SHORT.get(result.state, result.state)}"
+            for line in self.lines
+            for result in line.missing
+        )
+        return Group(self.title, rows, (), missing)
 
 
 def columns(outcome: Outcome, moment: str = "best") -> list[Column]:
@@ -122,12 +106,6 @@ def _column(outcome: Outcome, at: Mapping[str, Any], lead: str, ceilings: set[st
         for line in lines
     ]
     return Column(_title(outcome, at), at, tuple(tested), lead if scores else "")
-
-
-def _missing(like: RunView, line: Line, result: Result) -> Missing:
-    facts = {"label": line.name, "method": line.row.method if line.row else "", "seed": result.seed}
-    nothing: dict[str, Any] = {"summary": None, "rounds": (), "words": SHORT.get(result.state, result.state)}
-    return Missing(**{**vars(like), **facts, **nothing})
 
 
 def _line(outcome: Outcome, name: str, at: Mapping[str, Any]) -> Line:

@@ -50,6 +50,7 @@ class Group:
     title: str
     rows: tuple[Row, ...]
     unfinished: tuple[RunView, ...]  # their label is the row they would belong to
+    missing: tuple[str, ...] = ()  # in words: what was planned and is not here to be read
 
     @property
     def runs(self) -> tuple[RunView, ...]:

@@ -32,9 +32,10 @@ def findings(group: Group) -> list[Finding]:
 
 
 def _finished(group: Group) -> Finding:
-    if not group.unfinished:
+    if not group.unfinished and not group.missing:
         return Finding(True, "Every run finished.")
-    parts = (f"{display(run.label, run.method)}, seed {run.seed}: {run.state}" for run in group.unfinished)
+    here = (f"{display(run.label, run.method)}, seed {run.seed}: {run.state}" for run in group.unfinished)
+    parts = [*here, *group.missing]
     return Finding(False, f"Not finished, and in no number on this page: {'; '.join(parts)}.")
 
 
