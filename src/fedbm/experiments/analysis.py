@@ -60,12 +60,20 @@ class Column:
     def group(self) -> Group:
         """With the rows' own names."""
         rows = tuple(line.row for line in self.lines if line.row is not None)
-        missing = tuple(
-            f"{line.name}, seed {result.seed}: {SHORT.get(result.state, result.state)}"
-            for line in self.lines
-            for result in line.missing
+        return Group(self.title, rows, (), self.missing)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Why cells are empty or have fewer seeds, each reason once: 'not run: FedAvg (seeds 0, 1, 2), …'."""
+        reasons: dict[str, dict[str, list[str]]] = {}
+        for line in self.lines:
+            for result in line.missing:
+                why = f"{result.state}: {result.why}" if result.why else result.state
+                reasons.setdefault(why, {}).setdefault(line.name, []).append(str(result.seed))
+        return tuple(
+            f"{why}: " + ", ".join(f"{row} (seed{'s' * (len(s) > 1)} {', '.join(s)})" for row, s in whom.items())
+            for why, whom in reasons.items()
         )
-        return Group(self.title, rows, (), missing)
 
 
 def columns(outcome: Outcome, moment: str = "best") -> list[Column]:

@@ -97,7 +97,7 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
             said = [f"- {verdict.sentence}" for verdict in verdicts(column)]
             out += [*said, *[""] * bool(said), _bar(HEADS), _bar(["---", *["---:"] * (len(HEADS) - 1)])]
             out += [_bar(_bold(column, line)) for line in column.lines]
-            out += ["", *(f"- {words}" for words in _missing(column)), ""]
+            out += ["", *(f"- {words}." for words in column.missing), ""]
         out += [*(f"- Not like the paper, {_in_words(one)}." for one in _unlike(found)), "", *_searched(outcome)]
     return "\n".join(out).rstrip() + "\n"
 
@@ -105,21 +105,6 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
 def _bold(column: Column, line: Line) -> list[str]:
     shown = [cell.replace("|", "\\|") for cell in cells_of(line)]
     return [f"**{cell}**" if place == 0 and line.name == column.lead else cell for place, cell in enumerate(shown)]
-
-
-def _missing(column: Column) -> list[str]:
-    """Why cells are empty or have fewer seeds, each reason once."""
-    reasons: dict[str, dict[str, list[str]]] = {}
-    for line in column.lines:
-        for result in line.missing:
-            why = f"{result.state}: {result.why}" if result.why else result.state
-            reasons.setdefault(why, {}).setdefault(line.name, []).append(str(result.seed))
-    return [
-        f"{why}: "
-        + ", ".join(f"{who} (seed{'s' * (len(seeds) > 1)} {', '.join(seeds)})" for who, seeds in whom.items())
-        + "."
-        for why, whom in reasons.items()
-    ]
 
 
 def _unlike(found: Sequence[Column]) -> list[Deviation]:
@@ -183,7 +168,7 @@ def _table(outcome: Outcome, column: Column) -> list[str]:
         lines.append([*shown[:10], *shown[11:13]])
     signs = [",".join(map(str, sorted(numbers[one] for one in line.unlike))) for line in column.lines]
     notes = [f"Scores in percent, mean ± std over n seeds. Lead: {column.lead or 'none, nothing is finished'}."]
-    notes += _missing(column)
+    notes += [f"{words}." for words in column.missing]
     notes += [f"({number}) Not like the paper, {_in_words(one)}." for one, number in numbers.items()]
     return _floating(f"{outcome.title}: {column.title}.", lines, notes, ["", *signs])
 
