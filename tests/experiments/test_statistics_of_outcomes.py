@@ -130,9 +130,7 @@ def test_a_cell_with_missing_runs_is_not_whole(tmp_path: Path) -> None:
     (column,) = columns(made)
     first = findings(column.group)[0]
     assert not first.holds
-    assert first.sentence == (
-        "Not finished, and in no number on this page: not run: FedAvg (seeds 1, 2)."
-    )
+    assert first.sentence == ("Not finished, and in no number on this page: not run: FedAvg (seeds 1, 2).")
     assert len(column.group.runs) == 4  # what is not there has no settings to compare
     page = write_outcomes([made], tmp_path / "page.html").read_text(encoding="utf-8")
     assert "Every run finished." not in page
