@@ -29,7 +29,7 @@ from fedbm.engine.checkpoint import (
     save_tensors,
 )
 from fedbm.engine.cohort import LocalCohort, Setting
-from fedbm.engine.device import arithmetic, enough_memory, find_device, own_stream, placed_once
+from fedbm.engine.device import arithmetic, enough_memory, find_device, own_stream, placed_once, room_for_states
 from fedbm.engine.environment import environment
 from fedbm.engine.graphs import CapturedCohort, CapturedSteps
 from fedbm.engine.local import Samples, plain_steps
@@ -190,7 +190,7 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> Federation:
         placed_once(array, f"{dataset.checksum} {name}", device)
         for name, array in (("images", dataset.images), ("labels", dataset.labels))
     )
-    states = ClientStates(folder.path / "clients", device, progress.client_rounds)
+    states = ClientStates(folder.path / "clients", device, progress.client_rounds, room_for_states(device))
     own = [torch.from_numpy(indices).to(device) for indices in plan.partition.clients]
     if config.method.central:
         own = [torch.cat(own).sort().values]

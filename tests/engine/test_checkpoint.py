@@ -69,6 +69,27 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
         load_tensors(tmp_path / "a.safetensors")
 
 
+def test_new_states_are_held_until_saved_or_crowded_out(tmp_path: Path) -> None:
+    room = 2 * sum(value.nbytes for value in state(0).values())
+    states = ClientStates(tmp_path, "cpu", {}, room)
+    mine = state(1)
+    states.put(1, 1, mine)
+    mine["body.weight"].zero_()  # the caller's own, not what is held
+    states.put(2, 1, state(2))
+    assert names(tmp_path) == set()
+    assert torch.equal(states[1]["body.weight"], state(1)["body.weight"])
+    states.put(3, 1, state(3))  # of 1 and 2, 2 was used longer ago
+    assert names(tmp_path) == {"2-1.safetensors"}
+    states.save()
+    assert names(tmp_path) == {f"{client}-1.safetensors" for client in (1, 2, 3)}
+    states.put(1, 2, state(4))
+    assert "1-2.safetensors" not in names(tmp_path)
+    again = ClientStates(tmp_path, "cpu", dict.fromkeys((1, 2, 3), 1))  # as the last checkpoint names them
+    for client in (1, 2, 3):
+        assert torch.equal(again[client]["body.weight"], state(client)["body.weight"])
+    assert torch.equal(states[1]["body.weight"], state(4)["body.weight"])
+
+
 def test_progress_returns_with_its_numbers_as_keys(tmp_path: Path) -> None:
     progress = Progress(2, {"round": 1}, {"round": 2}, {3: 1, 10: 2}, {3: {"model": 1}}, 1.5, 100, 50)
     save_checkpoint(tmp_path, "me", state(2), progress)

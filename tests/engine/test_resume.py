@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +72,24 @@ def test_stopped_between_and_within_rounds(
     assert rest[0].round == (3 if case == "rare checkpoints" else 4)
     assert_same_run(folder_of(whole), folder_of(broken))
     assert any(folder_of(broken).glob("clients/*.safetensors")) == ("own" in more or "keep_optimizer" in more)
+
+
+@pytest.mark.parametrize("room", [800_000, 10**9])  # for two of four clients' states, or for all
+@pytest.mark.parametrize("method", ["scaffold", "fedproto"])
+def test_states_held_in_memory_change_nothing(
+    method: str, room: int, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU: what is held is written with a checkpoint, so a run that ends between two goes on from the first."""
+    plans = [
+        plan_of(tiny, tmp_path / out, method=method, keep_optimizer=True, checkpoint_every=2, workers=1)
+        for out in ("whole", "broken")
+    ]
+    play(plans[0])
+    monkeypatch.setattr(sys.modules["fedbm.simulate"], "room_for_states", lambda device: room)
+    play(plans[1], until=after_round(3))
+    play(plans[1], until=lambda event: event.round == 4 and event.phase == "aggregate")
+    play(plans[1])
+    assert_same_run(*(folder_of(plan) for plan in plans))
 
 
 def test_a_finished_run_is_left_alone(plan: Plan) -> None:

@@ -85,13 +85,23 @@ def checksum(state: State) -> int:
 
 
 class ClientStates(Mapping[int, State]):
-    """Clients' states on disk, read when asked for: memory does not grow with clients."""
+    """Clients' states on disk, read when asked for: memory does not grow with clients.
 
-    def __init__(self, folder: Path, device: torch.device | str, rounds: dict[int, int]) -> None:
-        self._folder, self._device, self.rounds = folder, device, rounds
+    Up to *room* bytes of those last used are also held on the device; of these, new ones are written by save(), or when
+    they make room for others. What is handed out is read, never changed.
+    """
+
+    def __init__(self, folder: Path, device: torch.device | str, rounds: dict[int, int], room: int = 0) -> None:
+        self._folder, self._device, self._room, self.rounds = folder, device, room, rounds
+        self._held: dict[int, State] = {}  # the one longest not used first
+        self._unsaved: set[int] = set()
 
     def __getitem__(self, client: int) -> State:
-        return load_tensors(self._path(client, self.rounds[client]), self._device)[0]
+        state = self._held.get(client)
+        if state is None:
+            state = load_tensors(self._path(client), self._device)[0]
+        self._hold(client, state)
+        return state
 
     def __iter__(self) -> Iterator[int]:
         return iter(sorted(self.rounds))
@@ -99,21 +109,49 @@ class ClientStates(Mapping[int, State]):
     def __len__(self) -> int:
         return len(self.rounds)
 
-    def without_optimizers(self) -> ClientStates:
+    def without_optimizers(self) -> Mapping[int, State]:
         """The same states as methods know them: what the engine keeps of optimisers is left out."""
-        return _MethodStates(self._folder, self._device, self.rounds)
+        return _MethodStates(self)
 
     def put(self, client: int, round_: int, state: State) -> None:
-        save_tensors(self._path(client, round_), state, {})
         self.rounds[client] = round_
+        self._unsaved.add(client)
+        self._hold(client, {name: value.detach().to(self._device, copy=True) for name, value in state.items()})
 
-    def _path(self, client: int, round_: int) -> Path:
-        return self._folder / f"{client}-{round_}.safetensors"
+    def save(self) -> None:
+        """Write what is new: a checkpoint may name it from now on."""
+        for client in sorted(self._unsaved):
+            self._write(client)
+
+    def _write(self, client: int) -> None:
+        save_tensors(self._path(client), self._held[client], {})
+        self._unsaved.remove(client)
+
+    def _hold(self, client: int, state: State) -> None:
+        self._held.pop(client, None)
+        self._held[client] = state
+        while sum(value.nbytes for held in self._held.values() for value in held.values()) > self._room:
+            oldest = next(iter(self._held))
+            if oldest in self._unsaved:
+                self._write(oldest)
+            del self._held[oldest]
+
+    def _path(self, client: int) -> Path:
+        return self._folder / f"{client}-{self.rounds[client]}.safetensors"
 
 
-class _MethodStates(ClientStates):
+@dataclass(frozen=True)
+class _MethodStates(Mapping[int, State]):
+    states: ClientStates
+
     def __getitem__(self, client: int) -> State:
-        return {name: value for name, value in super().__getitem__(client).items() if not name.startswith(OPTIMIZER)}
+        return {name: value for name, value in self.states[client].items() if not name.startswith(OPTIMIZER)}
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.states)
+
+    def __len__(self) -> int:
+        return len(self.states)
 
 
 def save_checkpoint(folder: Path, run_id: str, server: State, progress: Progress) -> None:

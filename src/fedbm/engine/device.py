@@ -16,6 +16,7 @@ from fedbm.errors import FedBMError
 from fedbm.metrics import Array
 from fedbm.options import EngineOptions
 
+HELD = 16  # a GPU's memory by this is what a run may fill with clients' states
 IDLE = 0.0002  # seconds between looks at a device that is busy with all there is to do
 
 
@@ -78,6 +79,11 @@ def placed_once(array: Array, name: str, device: torch.device) -> Tensor:
         if device.type == "cuda":
             torch.cuda.synchronize(device)  # before another run reads it on its own stream
     return found
+
+
+def room_for_states(device: torch.device) -> int:
+    """Bytes of clients' states worth holding there: none on a CPU, whose client processes read them from disk."""
+    return torch.cuda.get_device_properties(device).total_memory // HELD if device.type == "cuda" else 0
 
 
 def computing(device: torch.device, precision: str) -> torch.autocast:

@@ -88,6 +88,7 @@ class Federation:
     min_answers: int = 0
     attempts: int = 1
     population: int | None = None
+    _best: State | None = None  # the best so far, until the next checkpoint
     _checkpoint_seconds: float = 0.0  # of the round before: a record is written ahead of its own checkpoint
 
     def rounds(self) -> Iterator[Event | None]:
@@ -164,10 +165,19 @@ class Federation:
         self.progress.bytes_received += traffic["received"]
         self.progress.seconds += sum(clock.laps.values())
         if round_ % self.checkpoint_every == 0 or round_ == train.rounds:
-            save_checkpoint(self.folder.path, self.run_id, self.server, self.progress)
+            self._checkpoint()
         clock.lap("checkpoint")
         self._checkpoint_seconds = clock.laps["checkpoint"]
         yield Event(round_, "done", record=record)
+
+    def _checkpoint(self) -> None:
+        """What the checkpoint names is written first."""
+        self.states.save()
+        if self._best is not None:
+            round_ = self.progress.best_round
+            save_tensors(best_path(self.folder.path, round_), self._best, {"run": self.run_id, "round": round_})
+            self._best = None
+        save_checkpoint(self.folder.path, self.run_id, self.server, self.progress)
 
     def _collect(self, round_: int, traffic: dict[str, int]) -> Generator[Event | None, None, Collected]:
         """Ask the selected clients for their updates and fold those that are usable, in client order."""
@@ -228,9 +238,9 @@ class Federation:
         self.progress.last = evaluation
         if self.progress.best is None or selection_score(evaluation) > selection_score(self.progress.best):
             self.progress.best = evaluation
-            # one common state is saved; a client's own model never is
+            # one common state is saved, with the next checkpoint; a client's own model never is
             best = self.common_state(clients) or self.server
-            save_tensors(best_path(self.folder.path, round_), best, {"run": self.run_id, "round": round_})
+            self._best = {name: value.clone() for name, value in best.items()}
         return evaluation
 
     def _score(self, clients: Mapping[int, State]) -> dict[str, Any] | None:

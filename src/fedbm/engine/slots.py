@@ -207,9 +207,10 @@ class Slot:
         self.capturing += time.perf_counter() - began
 
     def _hold(self, context: State) -> None:
-        """Copy a client's context into the tensors the graphs know."""
+        """Copy a client's context into the tensors the graphs know, those like convolutions' weights in their order."""
         if not self._context:
-            self._context = {name: value.clone() for name, value in context.items()}
+            order = torch.channels_last, torch.preserve_format
+            self._context = {n: v.clone(memory_format=order[v.dim() != 4]) for n, v in context.items()}
         copy_all([self._context[name] for name in context], list(context.values()))
 
     def _trained(self, parts: tuple[str, ...]) -> list[tuple[str, nn.Parameter]]:

@@ -247,11 +247,10 @@ def train_only(model: nn.Module, parts: tuple[str, ...]) -> list[tuple[str, nn.P
     return [(name, p) for name, p in model.named_parameters() if p.requires_grad]
 
 
-def trained_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Name, value and gradient of every parameter in training, for adjust()."""
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad and parameter.grad is not None:
-            yield name, parameter.detach(), parameter.grad
+def trained_parameters(model: nn.Module) -> tuple[list[str], list[Tensor], list[Tensor]]:
+    """Names, values and gradients of the parameters in training, for adjust(); lists, which foreach kernels take."""
+    named = [(n, p.detach(), p.grad) for n, p in model.named_parameters() if p.requires_grad and p.grad is not None]
+    return [n for n, _, _ in named], [value for _, value, _ in named], [gradient for _, _, gradient in named]
 
 
 def placed(draws: State, like: Tensor) -> State:

@@ -47,8 +47,10 @@ class FedDyn(FedAvg):
         return context
 
     def adjust(self, model: nn.Module, context: State) -> None:
-        for name, parameter, gradient in trained_parameters(model):
-            gradient.add_(parameter - context[name], alpha=self.alpha).sub_(context[G + name])
+        names, values, gradients = trained_parameters(model)
+        moved = torch._foreach_sub(values, [context[name] for name in names])
+        torch._foreach_add_(gradients, moved, alpha=self.alpha)
+        torch._foreach_sub_(gradients, [context[G + name] for name in names])
 
     def finish(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
         upload, _ = super().finish(model, data, context, facts)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import nn
 
 from fedbm.methods.base import Facts, State, trained_parameters
@@ -33,5 +34,6 @@ class FedProx(FedAvg):
 
     def adjust(self, model: nn.Module, context: State) -> None:
         if self.mu:
-            for name, parameter, gradient in trained_parameters(model):
-                gradient.add_(parameter - context[name], alpha=self.mu)
+            names, values, gradients = trained_parameters(model)
+            moved = torch._foreach_sub(values, [context[name] for name in names])
+            torch._foreach_add_(gradients, moved, alpha=self.mu)

@@ -54,9 +54,10 @@ class Scaffold(FedAvg):
 
     def adjust(self, model: nn.Module, context: State) -> None:
         context[STEPS].add_(1)
-        for name, _, gradient in trained_parameters(model):
-            context[SUM + name].add_(gradient)
-            gradient.add_(context[C + name]).sub_(context[OWN + name])
+        names, _, gradients = trained_parameters(model)
+        torch._foreach_add_([context[SUM + name] for name in names], gradients)
+        torch._foreach_add_(gradients, [context[C + name] for name in names])
+        torch._foreach_sub_(gradients, [context[OWN + name] for name in names])
 
     def finish(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
         upload, _ = super().finish(model, data, context, facts)
