@@ -122,6 +122,7 @@ def captured(work: Callable[[], None], again: Callable[[], None], stream: torch.
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:  # PyTorch has no class of its own for it
+            numbers.graphsafe_set_state(numbers.clone_state())  # which still believes that it is being captured
             if "captur" in str(error):
                 raise CannotCapture(str(error).splitlines()[0]) from error
             raise
