@@ -55,6 +55,7 @@ def tiny(scans: Path) -> dict[str, Any]:
         "clients": 4,
         "batch": 8,
         "rounds": 4,
+        "checkpoint_every": 1,
         "device": "cpu",
         "threads": 1,
     }

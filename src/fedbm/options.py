@@ -232,5 +232,7 @@ class EngineOptions:
         False, "captured engine: torch.compile its steps; takes a minute or two, pays over some hundred rounds"
     )
     together: int = option(3, "runs that share a GPU, each on streams of its own, where several are asked for", least=1)
-    checkpoint_every: int = option(1, "rounds between checkpoints", least=1)
+    checkpoint_every: int = option(
+        0, "rounds between checkpoints; 0: as often as takes a fiftieth of the time", least=0
+    )
     deterministic: bool = option(False, "on CUDA, use only deterministic kernels (slower)")

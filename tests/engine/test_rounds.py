@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 import fedbm
+from fedbm.engine import rounds
 from fedbm.engine.cohort import size_of
 from fedbm.engine.evaluate import personal_score
 from fedbm.engine.local import Samples
@@ -252,6 +253,18 @@ def test_personal_and_global_scores_are_kept_apart(tmp_path):
     assert simulate(tmp_path).rounds[-1]["personal"] is None
 
 
+def test_personal_scores_are_of_rounds_that_may_be_reported(tmp_path):
+    run = simulate(tmp_path, FedBNLike(), ratio=1.0, rounds=8, lr=0.3)
+    reached, expected = -1.0, []
+    for record in run.rounds:
+        found = record["val"]["accuracy"] + record["val"]["f1"]
+        expected.append(found > reached or record["round"] == 8)
+        reached = max(reached, found)
+    assert [record["personal"] is not None for record in run.rounds] == expected
+    assert not all(expected)
+    assert run.summary["personal"]["best"] == run.rounds[run.summary["best"]["round"] - 1]["personal"]["accuracy"]
+
+
 def test_personal_score_by_hand():
     """Recall of class 0 is 1, of class 1 one half; a client with labels 3 : 1 scores ¾·1 + ¼·½."""
 
@@ -274,3 +287,17 @@ def test_personal_score_by_hand():
 def test_mean_losses_are_weighted_by_samples():
     clients = [{"n": 1, "loss": {"a": 4.0}}, {"n": 3, "loss": {"a": 8.0, "b": 4.0}}]
     assert mean_losses(clients) == {"a": 7.0, "b": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("every", "share", "expected"),
+    [(0, 0, [1, 2, 3, 4, 5]), (0, 10**9, [1, 5]), (2, 0, [2, 4, 5])],
+    ids=["by time, cheap", "by time, dear", "by rounds"],
+)
+def test_when_checkpoints_are_written(every, share, expected, tmp_path, monkeypatch):
+    """The first tells what one costs; the last round's is always written."""
+    written, save = [], rounds.save_checkpoint
+    monkeypatch.setattr(rounds, "CHECKPOINTS_SHARE", share)
+    monkeypatch.setattr(rounds, "save_checkpoint", lambda *given: (written.append(given[-1].round), save(*given)))
+    simulate(tmp_path, rounds=5, checkpoint_every=every)
+    assert written == expected

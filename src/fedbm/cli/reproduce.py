@@ -7,7 +7,6 @@ import re
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +68,7 @@ def play_experiments(experiments: Sequence[Experiment], found: argparse.Namespac
     check_only(experiments, found.only)
     device = find_device(options.device)
     with decoding(console) as progress:
-        places = {
-            e.name: [locate(trial, progress) for trial in trials(checkpointed(e, device.type), seeds, engine)]
-            for e in experiments
-        }
+        places = {e.name: [locate(trial, progress) for trial in trials(e, seeds, engine)] for e in experiments}
     wanted = {(t.experiment, t.words) for e in experiments for t in trials(e, seeds, engine, found.only)}
     chosen = [p for some in places.values() for p in some if (p.trial.experiment, p.trial.words) in wanted]
     if not chosen:
@@ -90,11 +86,6 @@ def play_experiments(experiments: Sequence[Experiment], found: argparse.Namespac
         keep(experiment, some, told(some, out, kept, called), kept, console)
     if failures:
         raise FedBMError(f"{len(failures)} of {len(runs)} runs failed; the first is {failures[0]}")
-
-
-def checkpointed(experiment: Experiment, device: str) -> Experiment:
-    """Unless somebody says otherwise a GPU, whose rounds take a second, does not wait for the disk in each of them."""
-    return replace(experiment, shared={"checkpoint_every": 5 if device == "cuda" else 1, **experiment.shared})
 
 
 def told(places: Sequence[Place], out: Path, records: Path, device: str) -> Estimate:

@@ -5,7 +5,7 @@
     clients/<client>-<round>.safetensors
 
 The checkpoint is renamed into place last and names the others; what it does not name is removed afterwards. So at any
-moment the folder holds one whole, consistent state, and a kill at any moment loses at most one round's work.
+moment the folder holds one whole, consistent state, and a kill loses what came after the last checkpoint alone.
 """
 
 from __future__ import annotations

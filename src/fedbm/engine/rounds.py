@@ -27,6 +27,7 @@ from fedbm.methods.base import Folding, Method, State, Steps, Task
 from fedbm.options import TrainOptions
 from fedbm.seeds import numpy_rng
 
+CHECKPOINTS_SHARE = 50  # one part of so many is the most time that checkpoints take, unless their rounds are given
 MOST_EMPTY_ROUNDS = 10  # without one usable update; then something is wrong for good
 
 
@@ -83,13 +84,14 @@ class Federation:
     sets: Mapping[str, Samples]
     folder: RunFolder
     steps: Steps
-    checkpoint_every: int = 1
+    checkpoint_every: int = 0  # rounds; 0: by their share of the time
     notes: list[str] = field(default_factory=list)  # what the engine said and is not yet recorded
     min_answers: int = 0
     attempts: int = 1
     population: int | None = None
     _best: State | None = None  # the best so far, until the next checkpoint
     _checkpoint_seconds: float = 0.0  # of the round before: a record is written ahead of its own checkpoint
+    _next_checkpoint: float = 0.0  # no sooner than then, where rounds between checkpoints are not given
 
     def rounds(self) -> Iterator[Event | None]:
         """Play the rounds that are left; None means that work goes on, and a driver may turn to another run."""
@@ -164,11 +166,20 @@ class Federation:
         self.progress.bytes_sent += traffic["sent"]
         self.progress.bytes_received += traffic["received"]
         self.progress.seconds += sum(clock.laps.values())
-        if round_ % self.checkpoint_every == 0 or round_ == train.rounds:
+        if written := self._due(round_):
             self._checkpoint()
         clock.lap("checkpoint")
         self._checkpoint_seconds = clock.laps["checkpoint"]
+        if written:
+            self._next_checkpoint = time.perf_counter() + CHECKPOINTS_SHARE * self._checkpoint_seconds
         yield Event(round_, "done", record=record)
+
+    def _due(self, round_: int) -> bool:
+        if round_ == self.train.rounds:
+            return True
+        if self.checkpoint_every:
+            return round_ % self.checkpoint_every == 0
+        return time.perf_counter() >= self._next_checkpoint
 
     def _checkpoint(self) -> None:
         """What the checkpoint names is written first."""
@@ -236,7 +247,11 @@ class Federation:
             traffic["sent"] += scores.pop("sent")
         evaluation = {"round": round_, **scores}
         self.progress.last = evaluation
-        if self.progress.best is None or selection_score(evaluation) > selection_score(self.progress.best):
+        best_so_far = self.progress.best is None or selection_score(evaluation) > selection_score(self.progress.best)
+        if self.sets and (best_so_far or round_ == self.train.rounds):
+            with self._computing():
+                evaluation["personal"] = self._personal_score(clients)
+        if best_so_far:
             self.progress.best = evaluation
             # one common state is saved, with the next checkpoint; a client's own model never is
             best = self.common_state(clients) or self.server
@@ -248,13 +263,17 @@ class Federation:
         scores = global_score(self.method, self.model, self.server, clients, self.sets)
         if scores is None:
             return None
-        facts = self.cohort.census() if self.method.personalises and clients else {}
         return {
             "val": scores["val"][0],
             "test": scores["test"][0],
             "confusion": scores["test"][1].tolist(),
-            "personal": personal_score(self.method, self.model, self.server, clients, facts, self.sets["test"]),
+            "personal": None,
         }
+
+    def _personal_score(self, clients: Mapping[int, State]) -> dict[str, Any] | None:
+        """Of the rounds that can be reported alone: it costs as many evaluations as there are clients."""
+        facts = self.cohort.census() if self.method.personalises and clients else {}
+        return personal_score(self.method, self.model, self.server, clients, facts, self.sets["test"])
 
     def _ask_for_scores(self, round_: int) -> Generator[None, None, dict[str, Any]]:
         """On the clients' own images, where the server has none."""

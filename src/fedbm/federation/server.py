@@ -135,7 +135,7 @@ def assemble(
     server, progress = found
     folder.cut_after(progress.round)
     remove_unnamed(folder.path, progress)
-    every = config.engine.checkpoint_every
+    every = config.engine.checkpoint_every or 1  # between machines a round is worth more than a checkpoint
     expected = expected_upload(config.method, model, task, config.method.parts(server, progress.round + 1))
     terms = terms_of(agreement, options)
     roster = Roster(
