@@ -113,7 +113,7 @@ def test_list_and_show(fedbm: Command, runs: Path) -> None:
     assert (status, err) == (0, "")
     found = sorted(path.name for path in runs.iterdir())
     assert [line.split()[0] for line in out.splitlines()[1:]] == found
-    assert out.count(" done ") == 2
+    assert out.count(" 4/4 ") == 2
     status, out, err = fedbm("show", "fedavg", "--out", runs)
     assert (status, err) == (0, "")
     assert out.startswith(found[0])
@@ -131,7 +131,7 @@ def test_an_unfinished_and_an_unreadable_run(fedbm: Command, runs: Path, tmp_pat
     (tmp_path / "odd" / "rounds.jsonl").write_text("{\n")
     status, out, err = fedbm("list", "--out", tmp_path)
     assert (status, err) == (0, "")
-    assert "3/4 rounds" in out
+    assert " 3/4 " in out
     assert "unreadable" in out
     assert "is damaged" in out
     status, out, _ = fedbm("show", "half", "--out", tmp_path)

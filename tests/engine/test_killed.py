@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from whole_runs import after_round, assert_same_run, command, folder_of, plan_of, play, simulation
+from whole_runs import after_round, assert_same_run, command, folder_of, plan_of, play
 
+from fedbm import run_files
 from fedbm.cli import main
 from fedbm.engine.checkpoint import load_checkpoint
 from fedbm.plan import Plan
@@ -38,7 +39,7 @@ def test_killed_at_any_write(plan: Plan, unbroken: Path, finishing: bool) -> Non
 
 
 def test_stopped_between_a_checkpoint_and_its_picture(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    draw, drawn = simulation.draw_generated, []
+    draw, drawn = run_files.draw_generated, []
 
     def interrupted(*arguments: Any) -> None:
         drawn.append(arguments)
@@ -46,8 +47,8 @@ def test_stopped_between_a_checkpoint_and_its_picture(plan: Plan, monkeypatch: p
             raise KeyboardInterrupt
         draw(*arguments)
 
-    monkeypatch.setattr(simulation, "DRAWN", (2,))
-    monkeypatch.setattr(simulation, "draw_generated", interrupted)
+    monkeypatch.setattr(run_files, "DRAWN", (2,))
+    monkeypatch.setattr(run_files, "draw_generated", interrupted)
     with pytest.raises(KeyboardInterrupt):
         play(plan)
     assert not (folder_of(plan) / "generated" / "2.png").exists()

@@ -14,7 +14,7 @@ import torch
 from whole_runs import assert_same_run, plan_of, simulation
 from whole_runs import play as play_alone
 
-from fedbm import side_by_side
+from fedbm import run_files, side_by_side
 from fedbm.config import make_config, nest
 from fedbm.engine.rounds import Event
 from fedbm.side_by_side import places_for, run_all
@@ -144,7 +144,7 @@ def test_what_the_engine_says_is_shown_and_recorded_once(tiny: dict[str, Any], t
 
 
 def test_generated_images_are_drawn_on_the_way(tiny_fedbm: dict[str, Any], tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(simulation, "DRAWN", (1, 2, 4))
+    monkeypatch.setattr(run_files, "DRAWN", (1, 2, 4))
     plan = plan_of(tiny_fedbm, tmp_path)
     play_alone(plan)
     drawn = simulation.run_path(plan) / "generated"

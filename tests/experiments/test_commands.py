@@ -114,6 +114,8 @@ def test_a_run_that_fails_says_so_until_it_goes_on(
     assert (result.state, result.why) == ("failed", "the disk is full")
     assert main(words(file, tmp_path)) == 0
     assert not list((tmp_path / "runs").rglob("failed.json"))
+    said = capsys.readouterr().out
+    assert "Method  n  Accuracy  Macro-F1  F1, last round\n" in said, "one row has nothing to be compared with"
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from fedbm.federation.node_data import write_share
 from fedbm.federation.packing import digest
 from fedbm.federation.server_app import app as server_app
 from fedbm.plan import Plan, make_plan
+from fedbm.run_files import finish
 
 simulation = importlib.import_module("fedbm.simulate")  # fedbm.simulate is the function of that name
 
@@ -175,5 +176,5 @@ def digests_in_process(plan: Plan) -> list[str]:
     folder.path.mkdir(parents=True)
     federation = simulation.assemble(plan, folder, torch.device("cpu"))
     found = [digest(federation.server) for event in federation.rounds() if event.record is not None]
-    simulation.finish(plan, federation)
+    finish(plan, federation)
     return found

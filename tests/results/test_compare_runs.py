@@ -158,6 +158,24 @@ def test_an_unfinished_run_joins_the_group_of_its_data_whatever_its_path(tmp_pat
     assert group.unfinished[0].label == group.rows[0].runs[0].label
 
 
+def test_an_unfinished_run_is_told_by_how_it_was_dealt(tmp_path: Path) -> None:
+    """The configuration's clients and β stand idle where a column, a file or nodes say who holds what."""
+    run = fake_run(tmp_path, clients=10, beta=0.05, rounds=3, done=1)
+    of_columns = {"kind": "column", "settings": {"values": ["a", "b"]}, "counts": [[1], [2]], "of": {"data": "scans"}}
+    edit(run / "partition.json", **of_columns)
+    seen = read_run(run)
+    assert (seen.data, seen.partition, seen.beta, seen.clients) == ("scans", "column", None, 2)
+    edit(run / "partition.json", kind="quantity", settings={"beta": 0.5})
+    assert (read_run(run).partition, read_run(run).beta) == ("quantity", 0.5)
+    (run / "partition.json").unlink()
+    assert (read_run(run).partition, read_run(run).beta, read_run(run).clients) == ("dirichlet", 0.05, 10)
+    (run / "federation.json").write_text('{"format": 1, "options": {"nodes": 3}}')
+    assert (read_run(run).partition, read_run(run).beta, read_run(run).clients) == ("nodes", None, 3)
+    (run / "federation.json").write_text('{"format": 1}')
+    with pytest.raises(FedBMError, match=r"federation\.json lacks 'options'"):
+        read_run(run)
+
+
 def test_half_a_last_line_is_a_run_being_written(tmp_path: Path) -> None:
     run = fake_run(tmp_path, rounds=5, done=3)
     with (run / "rounds.jsonl").open("a") as stream:

@@ -105,14 +105,9 @@ def out_of(found: argparse.Namespace) -> Path:
 
 
 def listing(found: argparse.Namespace, console: Console) -> None:
-    from fedbm.cli.tables import runs_table
+    from fedbm.cli.listing import listing as show
 
-    out = out_of(found)
-    shown = runs_table(out)
-    if shown.row_count == 0:
-        console.print(f"there are no runs in {out} yet; 'fedbm demo' or 'fedbm run' makes some")
-    else:
-        console.print(shown)
+    show(out_of(found), console)
 
 
 def show(found: argparse.Namespace, console: Console) -> None:

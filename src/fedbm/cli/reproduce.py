@@ -23,7 +23,7 @@ from fedbm.experiments.analysis import columns
 from fedbm.experiments.estimate import Estimate, estimate
 from fedbm.experiments.files import Experiment, find_experiment, read_experiment, shipped
 from fedbm.experiments.outcomes import outcome_of, write_outcome
-from fedbm.experiments.tables import HEADS, cells_of, searched
+from fedbm.experiments.tables import grid, searched
 from fedbm.experiments.trials import Place, Standing, check_only, locate, standing, trials
 from fedbm.results.cost import show_seconds
 from fedbm.results.portions import device_name
@@ -100,10 +100,10 @@ def keep(experiment: Experiment, places: Sequence[Place], takes: Estimate, to: P
     outcome = outcome_of(experiment, [standing(place) for place in places], command, takes)
     for column in columns(outcome):
         if column.lead:
-            rows = [cells_of(line)[:-1] for line in column.lines]
-            console.print(table(f"{experiment.title}: {column.title}, test scores in %", HEADS[:-1], rows))
+            heads, *rows = grid(column, without=("unlike",))
+            console.print(table(f"{experiment.title}: {column.title}, test scores in %", heads, rows))
     if outcome.search:
-        heads = ("row", *outcome.axes, "n", "accuracy + macro-F1", "")
+        heads = ["row", *outcome.axes, "n", "accuracy + macro-F1", ""]
         console.print(table("Chosen on validation", heads, searched(outcome)))
     console.print(f"records: {write_outcome(outcome, to)}", soft_wrap=True)
 

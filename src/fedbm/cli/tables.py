@@ -17,10 +17,9 @@ from fedbm.data.download import BY_HAND, SUMS, downloaded
 from fedbm.data.inspect import Inspection, across
 from fedbm.data.partition import Partition, heterogeneity
 from fedbm.data.store import Dataset, downloads
-from fedbm.errors import FedBMError
 from fedbm.language.concepts import ConceptDistribution
 from fedbm.results.compare import compare, display
-from fedbm.results.runs import RunView, read_run, read_runs
+from fedbm.results.runs import RunView, read_runs
 from fedbm.results.tables import METRICS, lines
 
 MOST_COLUMNS = 12
@@ -117,20 +116,6 @@ def partition_words(partition: Partition, counts: NDArray[np.int64]) -> list[str
             f"{len(partition.moved)} samples were moved from the largest client to reach the minimum size."
         )
     return sentences
-
-
-def runs_table(out: Path) -> Table:
-    rows: list[tuple[Any, ...]] = []
-    for path in sorted(p.parent for p in out.glob("*/config.toml")):
-        try:
-            run = read_run(path)
-        except FedBMError as error:
-            rows.append((path.name, "unreadable", "", "", "", "", str(error)))
-            continue
-        best = run.summary["best"] if run.summary else None
-        state = "done" if run.finished else f"{'failed, ' * bool(run.failure)}{len(run.rounds)}/{run.planned} rounds"
-        rows.append((run.id, run.data, run.label, run.seed, state, percent(best, "accuracy"), percent(best, "f1")))
-    return table("", ("run", "data", "method", "seed", "state", "accuracy", "macro-F1"), rows, text_columns=3)
 
 
 def result_table(runs: Sequence[RunView]) -> Table:

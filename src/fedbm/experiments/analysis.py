@@ -38,8 +38,14 @@ class Line:
     published: Published | None
     comparable: bool  # whether a difference to the paper means anything
     unlike: tuple[Deviation, ...]
+    rival: bool = False  # whether the leading row is tested against it
     against: Paired | None = None  # leading row − this row
     corrected: float | None = None  # its p after Holm
+
+    @property
+    def seeds(self) -> int:
+        """Finished or not."""
+        return len(self.missing) + (len(self.row.runs) if self.row else 0)
 
     @property
     def why(self) -> str:
@@ -55,6 +61,7 @@ class Column:
     at: Mapping[str, Any]
     lines: tuple[Line, ...]
     lead: str  # the name of the leading row; "" where nothing is finished
+    of_paper: bool  # whether the experiment repeats one of the paper's, so that rows may be unlike it
 
     @property
     def group(self) -> Group:
@@ -83,9 +90,7 @@ def columns(outcome: Outcome, moment: str = "best") -> list[Column]:
     found = [_column(outcome, at, lead, ceilings, moment) for at in cells(outcome.axes)]
     lines = [line for column in found for line in column.lines]
     known = [line.against.p if line.against else None for line in lines]
-    planned = [
-        1.0 if p is None and line.name not in (lead, *ceilings) else p for p, line in zip(known, lines, strict=True)
-    ]
+    planned = [1.0 if p is None and line.rival else p for p, line in zip(known, lines, strict=True)]
     corrected = (after if p is not None else None for p, after in zip(known, holm(planned), strict=True))
     return [
         replace(column, lines=tuple(replace(line, corrected=next(corrected)) for line in column.lines))
@@ -105,15 +110,15 @@ def _ceilings(outcome: Outcome) -> set[str]:
 
 
 def _column(outcome: Outcome, at: Mapping[str, Any], lead: str, ceilings: set[str], moment: str) -> Column:
-    lines = [_line(outcome, name, at) for name in outcome.rows]
+    lines = [replace(_line(outcome, name, at), rival=name not in (lead, *ceilings)) for name in outcome.rows]
     scores = {line.name: line.row.by_seed(moment, HEADLINE_METRIC) for line in lines if line.row is not None}
     tested = [
         replace(line, against=paired(scores[lead], scores[line.name]))
-        if lead in scores and line.name in scores and line.name not in (lead, *ceilings)
+        if line.rival and lead in scores and line.name in scores
         else line
         for line in lines
     ]
-    return Column(_title(outcome, at), at, tuple(tested), lead if scores else "")
+    return Column(_title(outcome, at), at, tuple(tested), lead if scores else "", bool(outcome.shows))
 
 
 def _line(outcome: Outcome, name: str, at: Mapping[str, Any]) -> Line:

@@ -11,16 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedbm.errors import FedBMError, did_you_mean
-from fedbm.experiments.analysis import Column, Line, columns
+from fedbm.experiments.analysis import Column, columns
 from fedbm.experiments.outcomes import Outcome
-from fedbm.experiments.tables import difference, plus_minus
+from fedbm.experiments.tables import bars
 from fedbm.experiments.wording import verdicts
 from fedbm.files import write_text
 from fedbm.results.figures import WIDE, curves
 from fedbm.results.palette import numbers_of
 from fedbm.results.sections import curves_of
 from fedbm.results.svg import save_svg
-from fedbm.results.wording import probability
 
 MARKED = re.compile(r"(<!-- fedbm:results (?P<names>[\w\- ]+?) -->\n).*?(<!-- /fedbm:results -->)", re.DOTALL)
 PICTURE = "docs/images/results.svg"
@@ -64,14 +63,11 @@ def drawn(column: Column) -> str:
 
 def block(column: Column) -> list[str]:
     """The column's table, ours, the paper's, p; its sentences; and what is not like the paper."""
-    heads = ("Method", "n", "Accuracy", "paper", "Δ", "Macro-F1", "paper", "Δ", "p (Holm)")
-    rule = ["---", *["---:"] * (len(heads) - 1)]
-    rows = [_row(line, column) for line in column.lines]
     sentences = [f"- {verdict.sentence}" for verdict in verdicts(column)]
     return [
         f"**{column.title}**",
         "",
-        *(f"| {' | '.join(cells)} |" for cells in (heads, rule, *rows)),
+        *bars(column, without=("last_f1", "lead_minus_row_f1", "p", "effect_size", "unlike")),
         "",
         *sentences,
         *_unlike(column),
@@ -88,13 +84,3 @@ def _unlike(column: Column) -> list[str]:
             marked.setdefault(mark, []).append(line.name)
     words = [mark if len(names) == len(done) else f"{mark} ({', '.join(names)})" for mark, names in marked.items()]
     return [f"- Not like the paper: {', '.join(words)}; the report says what each means."] if words else []
-
-
-def _row(line: Line, column: Column) -> list[str]:
-    cells = []
-    for metric in ("accuracy", "f1"):
-        cells.append(plus_minus(line.row.score("best", metric)) if line.row else line.why)
-        cells += [line.published.shown(metric) if line.published else "–", difference(line, metric)]
-    corrected = "–" if line.corrected is None else probability(line.corrected)
-    name = f"**{line.name}**" if line.name == column.lead else line.name
-    return [name, str(len(line.row.runs)) if line.row else "0", *cells, corrected]

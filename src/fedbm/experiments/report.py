@@ -10,7 +10,7 @@ from fedbm.experiments.analysis import Column, Line, columns, same_but
 from fedbm.experiments.files import find_experiment, shipped
 from fedbm.experiments.outcomes import Outcome, Result
 from fedbm.experiments.search import search
-from fedbm.experiments.tables import SHOWN, difference, plus_minus, printed, test_of
+from fedbm.experiments.tables import SHOWN, cells_of, fillable
 from fedbm.experiments.trials import trials
 from fedbm.experiments.wording import verdicts
 from fedbm.files import write_text
@@ -40,6 +40,7 @@ def write_outcomes(outcomes: Sequence[Outcome], out: Path, title: str = "") -> P
             outcomes=[_view(outcome, some, f"e{number}") for number, (outcome, some) in enumerate(found, 1)],
             runs=[provenance(run) for run in runs.values()],
             shown=SHOWN,
+            filled={key for _, some in found for column in some for key in fillable(column)},
             metrics=METRICS,
             version=__version__,
         )
@@ -100,6 +101,7 @@ def _column(
         "title": column.title,
         "verdicts": verdicts(column) if column.lead else [],
         "lines": [_line(line, column, numbers) for line in column.lines],
+        "fills": fillable(column),
         "lead": column.lead,
         "colours": {row.name: colours[row.name] for row in group.rows},
         "group": group_view(group, f"{ident}g", colours) if column.lead and detail == "all" else None,
@@ -117,21 +119,12 @@ def _detail(outcome: Outcome) -> str:
 
 def _line(line: Line, column: Column, numbers: Mapping[Any, int]) -> dict[str, Any]:
     best, last = (_tops(column, line.name, moment) for moment in ("best", "last"))
-    cells = []
-    for metric in SHOWN:
-        score = line.row.score("best", metric) if line.row else None
-        paper = printed(line, metric)
-        cells.append((plus_minus(score) if line.row else "", metric in best, paper, difference(line, metric)))
     return {
         "name": line.name,
-        "lead": line.name == column.lead,
         "n": len(line.row.runs) if line.row else 0,
-        "why": line.why,
-        "cells": cells,
-        "last": plus_minus(line.row.score("last", "f1")) if line.row else "",
-        "last_best": "f1" in last,
-        "test": test_of(line),
-        "marks": ", ".join(str(numbers[one]) for one in line.unlike),
+        "lead": line.name == column.lead,
+        "cells": cells_of(line) | {"unlike": ", ".join(str(numbers[one]) for one in line.unlike)},
+        "bold": {*best, *(f"last_{metric}" for metric in last)},
     }
 
 

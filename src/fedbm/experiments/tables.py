@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fedbm.experiments.analysis import Column, Line, columns
 from fedbm.experiments.escaping import tex
@@ -17,22 +17,22 @@ from fedbm.results.wording import percent, points, probability
 
 SHOWN = {"accuracy": "Accuracy", "f1": "Macro-F1"}
 MOMENTS = ("best", "last")
-HEADS = (
-    "Method",
-    "n",
-    "Accuracy",
-    "paper",
-    "Δ",
-    "Macro-F1",
-    "paper",
-    "Δ",
-    "F1, last round",
-    "lead − row",
-    "p",
-    "p Holm",
-    "d",
-    "unlike",
-)
+HEADS = {
+    "row": "Method",
+    "n": "n",
+    "accuracy": "Accuracy",
+    "paper_accuracy": "paper",
+    "accuracy_minus_paper": "Δ",
+    "f1": "Macro-F1",
+    "paper_f1": "paper",
+    "f1_minus_paper": "Δ",
+    "last_f1": "F1, last round",
+    "lead_minus_row_f1": "lead − row",
+    "p": "p",
+    "p_holm": "p (Holm)",
+    "effect_size": "d",
+    "unlike": "unlike",
+}
 
 FIELDS = (
     *("experiment", "cell", "row", "round", "n", "accuracy", "accuracy_std", "f1", "f1_std"),
@@ -41,49 +41,62 @@ FIELDS = (
 )
 
 
-def cells_of(line: Line) -> list[str]:
-    """One line of a table as texts, in the order of HEADS."""
-    row = line.row
-    shown: list[str] = []
-    for metric in SHOWN:
-        shown.append(plus_minus(row.score("best", metric)) if row else line.why)
-        shown += [printed(line, metric), difference(line, metric)]
-    shown.append(plus_minus(row.score("last", "f1")) if row else line.why)
-    return [line.name, str(len(row.runs)) if row else "0", *shown, *test_of(line), _marks(line)]
+def grid(column: Column, without: Sequence[str] = ()) -> list[list[str]]:
+    """The table as texts, its heads first: all of HEADS but those *without* and those that no line can fill."""
+    kept = [key for key in fillable(column) if key not in without]
+    return [[shown[key] for key in kept] for shown in (HEADS, *map(cells_of, column.lines))]
 
 
-def plus_minus(score: Spread | None) -> str:
+def fillable(column: Column) -> list[str]:
+    """The keys of HEADS under which some line has a value, or will have one when its runs are finished."""
+    paper = any(line.published for line in column.lines)
+    apart = any(line.published and line.comparable for line in column.lines)
+    rivals = [line for line in column.lines if line.rival]
+    tested = any(line.seeds > 1 for line in rivals)
+    can = {
+        **dict.fromkeys(("paper_accuracy", "paper_f1"), paper),
+        **dict.fromkeys(("accuracy_minus_paper", "f1_minus_paper"), apart),
+        "lead_minus_row_f1": bool(rivals),
+        **dict.fromkeys(("p", "p_holm", "effect_size"), tested),
+        "unlike": column.of_paper,
+    }
+    return [key for key in HEADS if can.get(key, True)]
+
+
+def cells_of(line: Line) -> dict[str, str]:
+    """One line of a table as texts, by the keys of HEADS; a dash where there is no value."""
+    row, test = line.row, line.against
+    return {
+        "row": line.name,
+        "n": str(len(row.runs)) if row else "0",
+        **{metric: _plus_minus(row.score("best", metric)) if row else line.why for metric in SHOWN},
+        **{f"paper_{metric}": line.published.shown(metric) if line.published else "–" for metric in SHOWN},
+        **{f"{metric}_minus_paper": _text(_apart(line, metric), points) for metric in SHOWN},
+        "last_f1": _plus_minus(row.score("last", "f1")) if row else line.why,
+        "lead_minus_row_f1": _text(test.mean if test else None, points),
+        "p": _text(test.p if test else None, probability),
+        "p_holm": _text(line.corrected, probability),
+        "effect_size": _text(test.size if test else None, effect),
+        "unlike": _marks(line),
+    }
+
+
+def _plus_minus(score: Spread | None) -> str:
     if score is None:
         return "–"
     return percent(score.mean) + (f" ± {percent(score.std)}" if score.std is not None else "")
 
 
-def printed(line: Line, metric: str) -> str:
-    """The paper's number with the digits it prints."""
-    return line.published.shown(metric) if line.published else "–"
-
-
-def difference(line: Line, metric: str) -> str:
-    """Ours − the paper's, in points; only where both are and mean the same."""
-    found = _apart(line, metric)
-    return "–" if found is None else points(found)
+def _text(value: float | None, words: Callable[[float], str]) -> str:
+    return "–" if value is None else words(value)
 
 
 def _apart(line: Line, metric: str) -> float | None:
+    """Ours − the paper's; only where both are and mean the same."""
     score = line.row.score("best", metric) if line.row else None
     if score is None or line.published is None or not line.comparable:
         return None
     return score.mean - line.published.mean[metric] / 100
-
-
-def test_of(line: Line) -> list[str]:
-    """Difference, p, p after Holm, effect size; dashes where there is nothing to test."""
-    found = line.against
-    if found is None:
-        return ["–"] * 4
-    p = "–" if found.p is None else probability(found.p)
-    corrected = "–" if line.corrected is None else probability(line.corrected)
-    return [points(found.mean), p, corrected, "–" if found.size is None else effect(found.size)]
 
 
 def markdown(outcomes: Sequence[Outcome]) -> str:
@@ -95,16 +108,20 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
         for column in found:
             out += [f"**{column.title}**", ""]
             said = [f"- {verdict.sentence}" for verdict in verdicts(column)]
-            out += [*said, *[""] * bool(said), _bar(HEADS), _bar(["---", *["---:"] * (len(HEADS) - 1)])]
-            out += [_bar(_bold(column, line)) for line in column.lines]
+            out += [*said, *[""] * bool(said), *bars(column)]
             out += ["", *(f"- {words}." for words in column.missing), ""]
         out += [*(f"- Not like the paper, {_in_words(one)}." for one in _unlike(found)), "", *_searched(outcome)]
     return "\n".join(out).rstrip() + "\n"
 
 
-def _bold(column: Column, line: Line) -> list[str]:
-    shown = [cell.replace("|", "\\|") for cell in cells_of(line)]
-    return [f"**{cell}**" if place == 0 and line.name == column.lead else cell for place, cell in enumerate(shown)]
+def bars(column: Column, without: Sequence[str] = ()) -> list[str]:
+    """The table in Markdown, the leading row's name bold."""
+    heads, *rows = grid(column, without)
+    out = [_bar(heads), _bar(["---", *["---:"] * (len(heads) - 1)])]
+    for name, *cells in rows:
+        shown = f"**{name}**" if name == column.lead else name
+        out.append(_bar([cell.replace("|", "\\|") for cell in (shown, *cells)]))
+    return out
 
 
 def _unlike(found: Sequence[Column]) -> list[Deviation]:
@@ -161,13 +178,11 @@ def latex(outcomes: Sequence[Outcome]) -> str:
 
 def _table(outcome: Outcome, column: Column) -> list[str]:
     numbers = {one: place for place, one in enumerate(_unlike([column]), 1)}
-    heads = [*HEADS[:10], *HEADS[11:13]]  # p after correction alone
-    lines = [heads]
-    for line in column.lines:
-        shown = cells_of(line)
-        lines.append([*shown[:10], *shown[11:13]])
+    lines = grid(column, without=("p", "unlike"))  # p after correction alone
     signs = [",".join(map(str, sorted(numbers[one] for one in line.unlike))) for line in column.lines]
-    notes = [f"Scores in percent, mean ± std over n seeds. Lead: {column.lead or 'none, nothing is finished'}."]
+    notes = ["Scores in percent, mean ± std over n seeds."]
+    if "lead_minus_row_f1" in fillable(column):
+        notes[0] += f" Lead: {column.lead or 'none, nothing is finished'}."
     notes += [f"{words}." for words in column.missing]
     notes += [f"({number}) Not like the paper, {_in_words(one)}." for one, number in numbers.items()]
     return _floating(f"{outcome.title}: {column.title}.", lines, notes, ["", *signs])

@@ -37,7 +37,7 @@ from fedbm.federation.roster import Roster
 from fedbm.federation.status_file import StatusFile
 from fedbm.files import digest_of, write_json, write_text
 from fedbm.methods.base import State
-from fedbm.simulate import conclude
+from fedbm.run_files import conclude
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid

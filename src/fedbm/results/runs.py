@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from fedbm.engine.records import FORMAT, read_rounds
 from fedbm.errors import FedBMError
 from fedbm.files import digest_of, read_json
+from fedbm.options import BY_BETA
 from fedbm.results.failure import failure_of
 from fedbm.results.portions import own_seconds, read_portions
 
@@ -77,13 +79,15 @@ def read_run(path: str | Path) -> RunView:
     except tomllib.TOMLDecodeError as error:
         raise FedBMError(f"cannot read {path / 'config.toml'}: {error}") from error
     summary = _optional(path / "summary.json")
-    source = path / ("config.toml" if summary is None else "summary.json")
-    try:
-        facts = _asked_for(config) if summary is None else _identity(summary)
-    except KeyError as error:
-        raise FedBMError(f"{source} lacks {error}: it is not the file a run writes") from error
-    generated = path / "generated.png"
     dealt = _optional(path / "partition.json")
+    if summary is not None:
+        with _whole(path / "summary.json"):
+            facts = _identity(summary)
+    else:
+        with _whole(path / "config.toml"):
+            facts = _asked_for(config)
+        facts |= _dealt(path, dealt)
+    generated = path / "generated.png"
     return RunView(
         **facts,
         path=path,
@@ -126,18 +130,41 @@ def _identity(summary: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _asked_for(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What the summary of an unfinished run would say it is, from its configuration."""
+    """What the summary of an unfinished run would say it is, as far as its configuration tells."""
     data, train, method = config["data"], config["train"], config["method"]
     return {
         "method": method["name"],
         "label": method["name"],
         "data": Path(data["name"]).stem,
         "partition": data["partition"],
-        "beta": data["beta"] if data["partition"] == "dirichlet" else None,
+        "beta": data["beta"] if data["partition"] in BY_BETA else None,
         "clients": data["clients"],
         "seed": train["seed"],
         "planned": train["rounds"],
     }
+
+
+def _dealt(path: Path, dealt: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Who holds what in an unfinished run: a column, a file or nodes may make other clients than were configured."""
+    if dealt is not None:
+        with _whole(path / "partition.json"):
+            named = {"data": dealt["of"]["data"]} if "of" in dealt else {}
+            of = {"partition": dealt["kind"], "beta": dealt["settings"].get("beta"), "clients": len(dealt["counts"])}
+            return named | of
+    federation = _optional(path / "federation.json")
+    if federation is None:
+        return {}
+    with _whole(path / "federation.json"):
+        return {"partition": "nodes", "beta": None, "clients": federation["options"]["nodes"]}
+
+
+@contextmanager
+def _whole(source: Path) -> Iterator[None]:
+    """A key that is not there is *source*'s fault."""
+    try:
+        yield
+    except KeyError as error:
+        raise FedBMError(f"{source} lacks {error}: it is not the file a run writes") from error
 
 
 def _optional(path: Path) -> Mapping[str, Any] | None:

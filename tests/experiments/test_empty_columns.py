@@ -1,0 +1,111 @@
+"""A column of a table that no line can fill is left out, in Markdown, LaTeX, README and page alike."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_outcomes import fake_outcome
+
+from fedbm.experiments.analysis import Column, columns
+from fedbm.experiments.files import parse
+from fedbm.experiments.outcomes import Outcome
+from fedbm.experiments.readme import block
+from fedbm.experiments.report import write_outcomes
+from fedbm.experiments.tables import HEADS, fillable, grid, latex, markdown
+
+ALWAYS = ["row", "n", "accuracy", "f1", "last_f1"]
+APART = ["accuracy_minus_paper", "f1_minus_paper"]
+TEST = ["p", "p_holm", "effect_size"]
+
+
+def own(root: Path, *methods: str, seeds: int = 3, **more: Any) -> Outcome:
+    """A sweep of a user's own, with a row per method."""
+    rows = "".join(f'[[rows]]\nname = "{method}"\nmethod = "{method}"\n' for method in methods)
+    return fake_outcome(root, parse(f'[all]\ndata = "digits"\n{rows}', "mine", "mine.toml"), seeds=seeds, **more)
+
+
+def first(outcome: Outcome) -> Column:
+    return columns(outcome)[0]
+
+
+@pytest.mark.parametrize(
+    ("methods", "seeds", "more"),
+    [
+        (["fedbm"], 3, []),
+        (["fedbm", "central"], 3, []),  # a ceiling is not compared
+        (["fedbm", "fedavg"], 1, ["lead_minus_row_f1"]),  # one pair has a difference and nothing to test it by
+        (["fedbm", "fedavg"], 2, ["lead_minus_row_f1", *TEST]),
+    ],
+)
+def test_of_ones_own_sweep(tmp_path: Path, methods: list[str], seeds: int, more: list[str]) -> None:
+    column = first(own(tmp_path, *methods, seeds=seeds, rounds=2))
+    assert fillable(column) == [key for key in HEADS if key in (*ALWAYS, *more)]
+
+
+def test_what_is_not_finished_yet_keeps_its_place(tmp_path: Path) -> None:
+    missing = {(row, seed): ("not run", "") for row in ("fedbm", "fedavg") for seed in range(2)}
+    column = first(own(tmp_path, "fedbm", "fedavg", seeds=2, missing=missing))
+    assert column.lead == ""
+    assert set(fillable(column)) == {*ALWAYS, "lead_minus_row_f1", *TEST}
+
+
+def test_of_the_papers_experiments(tmp_path: Path) -> None:
+    """All columns; beside a stand-in, whose difference to the paper means nothing, all but that."""
+    whole = fake_outcome(tmp_path / "a", "modules", seeds=2, rounds=2, absent={"oct-c8": "not here"})
+    assert all(fillable(column) == list(HEADS) for column in columns(whole))
+    stand_in = fake_outcome(tmp_path / "b", "comparison-femnist", seeds=2, rounds=2, absent={"femnist": "not here"})
+    assert fillable(first(stand_in)) == [key for key in HEADS if key not in APART]
+
+
+def test_texts_of_one_row_have_no_dash(tmp_path: Path) -> None:
+    outcome = own(tmp_path, "fedbm", rounds=2)
+    heads, line = grid(first(outcome))
+    assert heads == ["Method", "n", "Accuracy", "Macro-F1", "F1, last round"]
+    assert line[:2] == ["fedbm", "3"]
+    assert all(re.fullmatch(r"\d+\.\d ± \d+\.\d", cell) for cell in line[2:])
+    for written in (markdown([outcome]), "\n".join(block(first(outcome)))):
+        table = [text for text in written.splitlines() if text.startswith("|")]
+        assert table[0].startswith("| Method | n | Accuracy | Macro-F1 |")
+        assert len({text.count("|") for text in table}) == 1
+        assert "–" not in "".join(table)
+    shown = latex([outcome])
+    assert "\\begin{tabular}{lrrrr}" in shown
+    assert "Method & n & Accuracy & Macro-F1 & F1, last round \\\\" in shown
+    assert "Lead" not in shown
+
+
+@pytest.mark.parametrize("methods", [["fedbm"], ["fedbm", "fedavg"]])
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_the_page_has_the_same_columns(tmp_path: Path, methods: list[str], seeds: int) -> None:
+    outcome = own(tmp_path, *methods, seeds=seeds, rounds=2)
+    text = write_outcomes([outcome], tmp_path / "page.html").read_text(encoding="utf-8")
+    assert widths(text) == [{len(fillable(first(outcome)))}]
+    assert ("tinted" in text, "Lead − row" in text) == (len(methods) > 1,) * 2
+    assert ("lead-row" in text[text.index("<table") :]) is (len(methods) > 1)
+    assert ">paper<" not in text
+    assert "Paper, Δ" not in text
+
+
+def test_the_page_of_the_papers_experiments(tmp_path: Path) -> None:
+    outcome = fake_outcome(tmp_path, "comparison-femnist", seeds=1, rounds=2, absent={"femnist": "not here"})
+    text = write_outcomes([outcome], tmp_path / "page.html").read_text(encoding="utf-8")
+    assert widths(text) == [{len(fillable(column))} for column in columns(outcome)]
+    assert "Paper, Δ" in text
+
+
+def widths(page: str) -> list[set[int]]:
+    """Of every table of measured scores: how many columns its heads span, and how many cells each line has."""
+    found = []
+    for table in re.findall(r'<table class="results measured">(.*?)</table>', page, re.DOTALL):
+        head, body = re.findall(r"<t(?:head|body)>(.*?)</t(?:head|body)>", table, re.DOTALL)
+        top, *below = re.findall(r"<tr[^>]*>(.*?)</tr>", head, re.DOTALL)
+        spans = [re.search(r'colspan="(\d)"', words) for words in re.findall("<th[^>]*>", top)]
+        grouped = sum(int(span[1]) for span in spans if span)
+        assert sum(row.count("<th") for row in below) == grouped
+        assert top.count("rowspan") == (len(spans) - top.count("colgroup") if below else 0)
+        lines = re.findall(r"<tr[^>]*>(.*?)</tr>", body, re.DOTALL)
+        found.append({grouped + spans.count(None), *(len(re.findall("<t[hd]", line)) for line in lines)})
+    return found
