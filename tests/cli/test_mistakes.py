@@ -115,7 +115,7 @@ def test_interrupted_while_looking(fedbm: Command, monkeypatch: pytest.MonkeyPat
     assert fedbm("list") == (130, "", "fedbm: interrupted\n")
     status, _, err = fedbm("compare")
     assert status == 130
-    assert one_sentence(err) == "interrupted; the same command goes on from the last whole round"
+    assert one_sentence(err) == "interrupted; the same command goes on from the last checkpoint"
 
 
 def test_a_reader_that_leaves() -> None:

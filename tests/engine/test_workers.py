@@ -281,7 +281,7 @@ def test_a_process_that_dies_stops_the_run_which_can_be_resumed(
         if event.record is not None and event.round == 2:
             os.kill(children()[0], signal.SIGKILL)
             break
-    with pytest.raises(FedBMError, match=r"^the process that .* was ended by signal 9.*last whole round$"):
+    with pytest.raises(FedBMError, match=r"^the process that .* was ended by signal 9.*last checkpoint$"):
         list(rounds)
     assert not children()
     assert play(broken)[0].round == 3
@@ -332,7 +332,7 @@ def test_no_process_outlives_its_parent(number: int, tiny_fedbm: dict[str, Any],
     _, err = process.communicate()
     if number == signal.SIGINT:
         assert process.returncode == 130
-        assert err == "fedbm: interrupted; the same command goes on from the last whole round\n"
+        assert err == "fedbm: interrupted; the same command goes on from the last checkpoint\n"
     assert gone([int(word) for word in found])
     assert not list((tmp_path / "shared").glob("fedbm-*"))
 

@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         resumes = words[:1] in (["run"], ["compare"], ["demo"], ["reproduce"], ["sweep"])
         resumes |= words[:2] == ["federation", "up"]
-        more = "; the same command goes on from the last whole round" if resumes else ""
+        more = "; the same command goes on from the last checkpoint" if resumes else ""
         print(f"fedbm: interrupted{more}", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output has left, as `| head` does

@@ -170,7 +170,7 @@ def remove_unnamed(folder: Path, progress: Progress) -> None:
 
 
 def load_checkpoint(folder: Path, run_id: str, device: torch.device | str) -> tuple[State, Progress] | None:
-    """The last whole round's state, or None where the run has not finished one."""
+    """The state it holds, or None where the run has not written one."""
     path = folder / "checkpoint.safetensors"
     if not path.exists():
         return None

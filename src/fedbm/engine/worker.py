@@ -45,7 +45,7 @@ class Worker:
         did = "waited for a client" if client is None else f"trained client {client}"
         how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
         why = " (is memory short? fewer workers need less)" if status == -9 else ""
-        return FedBMError(f"the process that {did} {how}{why}; run this again to go on from the last whole round")
+        return FedBMError(f"the process that {did} {how}{why}; run this again to go on from the last checkpoint")
 
     def _write(self, data: bytes) -> None:
         assert self._process.stdin is not None
