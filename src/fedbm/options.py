@@ -233,6 +233,6 @@ class EngineOptions:
     )
     together: int = option(3, "runs that share a GPU, each on streams of its own, where several are asked for", least=1)
     checkpoint_every: int = option(
-        0, "rounds between checkpoints; 0: as often as takes a fiftieth of the time", least=0
+        0, "rounds between checkpoints; 0: as often as takes a fiftieth of the time, between machines 1", least=0
     )
     deterministic: bool = option(False, "on CUDA, use only deterministic kernels (slower)")

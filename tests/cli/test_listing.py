@@ -124,6 +124,13 @@ def test_runs_that_are_not_finished(fedbm: Command, tmp_path: Path) -> None:
     assert len(lines) == 6
 
 
+def test_all_rounds_and_no_result(fedbm: Command, tmp_path: Path) -> None:
+    fake_run(tmp_path, rounds=6, done=6)
+    (run,) = tmp_path.iterdir()
+    (run / "summary.json").unlink(missing_ok=True)
+    assert " 6/6 no result " in fedbm("list", "--out", tmp_path)[1]
+
+
 def test_a_terminal_of_the_users_own_width(tmp_path: Path) -> None:
     runs = [fake_run(tmp_path, method, rounds=2) for method in ("fedavg", "fedbm")]
     terminal = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=50)

@@ -65,7 +65,7 @@ def played(
     whole = Setting(method, setting, train, model, images, labels, own, states, progress)
     say = (said if said is not None else []).append
     cohort = CapturedCohort(whole, slots, compile_, say) if captured else LocalCohort(whole)
-    steps = CapturedSteps(cohort.give_up_a_slot, compile_, say) if captured else plain_steps
+    steps = CapturedSteps(cohort.make_room, compile_, say) if captured else plain_steps
     losses = []
     for round_ in range(1, rounds + 1):
         folding = method.fold(server, clients)
@@ -194,6 +194,24 @@ def test_full_memory_means_fewer_slots(tmp_path, monkeypatch):
     other = played(FEDBM, train, torch.float64, tmp_path / "other", captured=True, slots=4, clients=12, said=said)
     assert_equal(plain, other, 1e-9)
     assert "the device's memory is full: going on with 3 clients side by side" in said
+
+
+def test_full_memory_while_a_state_is_kept(tmp_path, monkeypatch):
+    """The client whose state finds no memory starts anew; states go to disk before a slot is given up."""
+    put, puts = ClientStates.put, []
+
+    def short(self, *given):
+        puts.append(given)
+        if len(puts) == 3:
+            raise torch.OutOfMemoryError
+        put(self, *given)
+
+    said, train, method = [], TrainOptions(batch=4, lr=2**-7), METHODS["scaffold"]()
+    plain = played(method, train, torch.float64, tmp_path / "plain", captured=False, clients=12)
+    monkeypatch.setattr(ClientStates, "put", short)
+    other = played(method, train, torch.float64, tmp_path / "other", captured=True, slots=4, clients=12, said=said)
+    assert_equal(plain, other, 1e-9)
+    assert "the device's memory is full: clients' states are read from disk" in said
 
 
 def test_full_memory_in_the_middle_of_a_capture(tmp_path):

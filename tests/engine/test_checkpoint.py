@@ -90,6 +90,43 @@ def test_new_states_are_held_until_saved_or_crowded_out(tmp_path: Path) -> None:
     assert torch.equal(states[1]["body.weight"], state(4)["body.weight"])
 
 
+def test_states_are_the_reader_s_own(tmp_path: Path) -> None:
+    states = ClientStates(tmp_path, "cpu", {}, room=10**6)
+    states.put(1, 1, state(1))
+    states[1]["body.weight"].zero_()
+    assert torch.equal(states[1]["body.weight"], state(1)["body.weight"])
+
+
+def test_a_replaced_state_goes_unless_a_checkpoint_names_it(tmp_path: Path) -> None:
+    states = ClientStates(tmp_path, "cpu", {})
+    states.put(1, 1, state(1))
+    states.save()
+    states.put(1, 2, state(2))
+    states.put(1, 3, state(3))
+    assert names(tmp_path) == {"1-1.safetensors", "1-3.safetensors"}
+    states.save()
+    states.put(1, 4, state(4))
+    assert names(tmp_path) == {"1-1.safetensors", "1-3.safetensors", "1-4.safetensors"}  # the first: save_checkpoint's
+
+
+def test_without_memory_for_a_new_state_the_former_stays(tmp_path: Path) -> None:
+    class Full(torch.Tensor):
+        def detach(self) -> torch.Tensor:
+            raise torch.OutOfMemoryError
+
+    states = ClientStates(tmp_path, "cpu", {}, room=10**6)
+    states.put(1, 1, state(1))
+    for client in (1, 7):
+        with pytest.raises(torch.OutOfMemoryError):
+            states.put(client, 2, {"body.weight": torch.zeros(1).as_subclass(Full)})
+    assert dict(states.rounds) == {1: 1}
+    assert states.let_go()
+    assert not states.let_go()
+    assert names(tmp_path) == {"1-1.safetensors"}
+    states.put(1, 2, state(2))
+    assert names(tmp_path) == {"1-2.safetensors"}  # no checkpoint had named the first
+
+
 def test_progress_returns_with_its_numbers_as_keys(tmp_path: Path) -> None:
     progress = Progress(2, {"round": 1}, {"round": 2}, {3: 1, 10: 2}, {3: {"model": 1}}, 1.5, 100, 50)
     save_checkpoint(tmp_path, "me", state(2), progress)
@@ -114,6 +151,7 @@ def test_a_checkpoint_keeps_what_it_names_and_removes_the_rest(tmp_path: Path) -
     states = ClientStates(tmp_path / "clients", "cpu", progress.client_rounds)
     states.put(0, 1, state(1))
     states.put(4, 1, state(2))
+    states.save()
     save_tensors(best_path(tmp_path, 1), state(1), {})
     save_checkpoint(tmp_path, "me", state(1), progress)
     before = {"checkpoint.safetensors", "best-1.safetensors", "clients/0-1.safetensors", "clients/4-1.safetensors"}

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +26,17 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="a process that 
 
 
 @needs_fork
-@pytest.mark.parametrize("finishing", [False, True])
-def test_killed_at_any_write(plan: Plan, unbroken: Path, finishing: bool) -> None:
+@pytest.mark.parametrize(("finishing", "every"), [(False, 1), (True, 1), (False, 3)])
+def test_killed_at_any_write(plan: Plan, unbroken: Path, finishing: bool, every: int) -> None:
     """The n-th attempt dies just before its n-th flush, rename or removal; attempts add up to the whole run."""
+    engine = replace(plan.config.engine, checkpoint_every=every)
+    plan = replace(plan, config=replace(plan.config, engine=engine))
     if finishing:
         play(plan, until=after_round(4))
     attempts = 0
     while die_at(attempts + 1, plan):
         attempts += 1
-        assert attempts < 60, "no attempt gets to the end"
+        assert attempts < 60 * every, "no attempt gets to the end"
     assert attempts >= 15
     assert_same_run(folder_of(plan), unbroken)
 
@@ -109,7 +112,7 @@ def wait_for(text: str, process: subprocess.Popen[str]) -> None:
 
 def test_killed_in_earnest(tiny_fedbm: dict[str, Any], tmp_path: Path) -> None:
     """Other processes, killed at moments nobody chose; this one ends the run by the same command."""
-    settings = {**tiny_fedbm, "rounds": 12}
+    settings = {**tiny_fedbm, "rounds": 12, "checkpoint_every": 0}  # as often as takes a fiftieth of the time
     words = command(settings, tmp_path / "broken")
     moments = random.Random(3)
     for seen in ("round 2/", "round 7/"):

@@ -2,6 +2,8 @@
 
 import dataclasses
 import gc
+import sys
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -301,3 +303,35 @@ def test_when_checkpoints_are_written(every, share, expected, tmp_path, monkeypa
     monkeypatch.setattr(rounds, "save_checkpoint", lambda *given: (written.append(given[-1].round), save(*given)))
     simulate(tmp_path, rounds=5, checkpoint_every=every)
     assert written == expected
+
+
+@pytest.mark.parametrize("slow", ["whoever is told a note", "the disk"])
+def test_checkpoints_go_on_where_something_is_slow(slow, tmp_path, monkeypatch):
+    """By a clock that counts looks at it: what a run waits for is not its checkpoint's, and a slow disk has a bound."""
+    now, written, save = [0.0], [], rounds.save_checkpoint
+    simulation = sys.modules["fedbm.simulate"]
+    assemble = simulation.assemble
+
+    def look():
+        now[0] += 1
+        return now[0]
+
+    def saved(*given):
+        now[0] += 1000 if slow == "the disk" else 0
+        written.append(given[-1].round)
+        save(*given)
+
+    def told(event):
+        now[0] += 1000 if event.note and slow != "the disk" else 0
+
+    def with_a_note(*given):
+        federation = assemble(*given)
+        federation.notes.append("captured in 3 s")
+        return federation
+
+    monkeypatch.setattr(rounds, "time", SimpleNamespace(perf_counter=look))
+    monkeypatch.setattr(rounds, "save_checkpoint", saved)
+    monkeypatch.setattr(simulation, "assemble", with_a_note)
+    run = simulate(tmp_path, rounds=30, checkpoint_every=0, on_event=told)
+    assert len(written) >= 4
+    assert run.rounds[1]["seconds"]["checkpoint"] == (1001 if slow == "the disk" else 1)

@@ -174,6 +174,9 @@ def test_an_unfinished_run_is_told_by_how_it_was_dealt(tmp_path: Path) -> None:
     (run / "federation.json").write_text('{"format": 1}')
     with pytest.raises(FedBMError, match=r"federation\.json lacks 'options'"):
         read_run(run)
+    (run / "partition.json").write_text('{"format": 1, "kind": "iid", "settings": null, "counts": []}')
+    with pytest.raises(FedBMError, match=r"partition\.json is not the file a run writes"):
+        read_run(run)
 
 
 def test_half_a_last_line_is_a_run_being_written(tmp_path: Path) -> None:

@@ -60,12 +60,17 @@ def line_of(run: RunView) -> dict[str, str]:
         "data": run.data,
         "dealt": dealt(run),
         "clients": str(run.clients),
-        "rounds": f"{'failed ' * bool(run.failure)}{len(run.rounds)}/{run.planned}",
+        "rounds": f"{'failed ' * bool(run.failure)}{len(run.rounds)}/{run.planned}{unended(run)}",
         "seed": str(run.seed),
         "accuracy": percent(best, "accuracy"),
         "F1": percent(best, "f1"),
         "started": started(run),
     }
+
+
+def unended(run: RunView) -> str:
+    """All rounds are there and no result: it was stopped while that was written."""
+    return " no result" if len(run.rounds) == run.planned and not run.finished else ""
 
 
 def dealt(run: RunView) -> str:

@@ -88,20 +88,27 @@ class ClientStates(Mapping[int, State]):
     """Clients' states on disk, read when asked for: memory does not grow with clients.
 
     Up to *room* bytes of those last used are also held on the device; of these, new ones are written by save(), or when
-    they make room for others. What is handed out is read, never changed.
+    they make room for others. A state that a newer one replaces before a checkpoint has named it is removed.
     """
 
     def __init__(self, folder: Path, device: torch.device | str, rounds: dict[int, int], room: int = 0) -> None:
         self._folder, self._device, self._room, self.rounds = folder, device, room, rounds
+        self._named = dict(rounds)  # as in the last checkpoint
         self._held: dict[int, State] = {}  # the one longest not used first
+        self._size = 0  # bytes of those
         self._unsaved: set[int] = set()
+
+    def __contains__(self, client: object) -> bool:
+        return client in self.rounds
 
     def __getitem__(self, client: int) -> State:
         state = self._held.get(client)
         if state is None:
-            state = load_tensors(self._path(client), self._device)[0]
+            state = load_tensors(self._path(client, self.rounds[client]), self._device)[0]
+        if not self._room:
+            return state
         self._hold(client, state)
-        return state
+        return {name: value.clone() for name, value in state.items()}  # to be changed at will
 
     def __iter__(self) -> Iterator[int]:
         return iter(sorted(self.rounds))
@@ -114,30 +121,51 @@ class ClientStates(Mapping[int, State]):
         return _MethodStates(self)
 
     def put(self, client: int, round_: int, state: State) -> None:
-        self.rounds[client] = round_
+        copied = {name: value.detach().to(self._device, copy=True) for name, value in state.items()}
+        before, self.rounds[client] = self.rounds.get(client), round_  # only now: there was memory for it
         self._unsaved.add(client)
-        self._hold(client, {name: value.detach().to(self._device, copy=True) for name, value in state.items()})
+        self._hold(client, copied)
+        if before not in (None, round_, self._named.get(client)):
+            self._path(client, before).unlink(missing_ok=True)
 
     def save(self) -> None:
-        """Write what is new: a checkpoint may name it from now on."""
+        """Write what is new: the next checkpoint names it."""
         for client in sorted(self._unsaved):
             self._write(client)
+        self._named = dict(self.rounds)
 
-    def _write(self, client: int) -> None:
-        save_tensors(self._path(client), self._held[client], {})
-        self._unsaved.remove(client)
+    def let_go(self) -> bool:
+        """Hold none from now on; whether any was held."""
+        held, self._room = bool(self._held), 0
+        self._make_room()
+        return held
 
     def _hold(self, client: int, state: State) -> None:
-        self._held.pop(client, None)
+        self._drop(client)
         self._held[client] = state
-        while sum(value.nbytes for held in self._held.values() for value in held.values()) > self._room:
+        self._size += bytes_of(state)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        while self._held and (self._size > self._room or not self._room):
             oldest = next(iter(self._held))
             if oldest in self._unsaved:
                 self._write(oldest)
-            del self._held[oldest]
+            self._drop(oldest)
 
-    def _path(self, client: int) -> Path:
-        return self._folder / f"{client}-{self.rounds[client]}.safetensors"
+    def _drop(self, client: int) -> None:
+        self._size -= bytes_of(self._held.pop(client, {}))
+
+    def _write(self, client: int) -> None:
+        save_tensors(self._path(client, self.rounds[client]), self._held[client], {})
+        self._unsaved.remove(client)
+
+    def _path(self, client: int, round_: int) -> Path:
+        return self._folder / f"{client}-{round_}.safetensors"
+
+
+def bytes_of(state: State) -> int:
+    return sum(value.nbytes for value in state.values())
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ class CapturedCohort(LocalCohort):
                 self._say(f"{self._method.name} cannot be captured, its clients are trained in a plain loop: {why}")
             except torch.OutOfMemoryError as error:
                 full = error.with_traceback(None)  # which would keep the slots alive
-            if full is not None and not self.give_up_a_slot():
+            if full is not None and not self.make_room():
                 raise full
         yield from super().exchange(round_, list(left), parts)
         if (spent := sum(slot.capturing for slot in self._slots) - before) > 0:
@@ -62,16 +62,23 @@ class CapturedCohort(LocalCohort):
         self._threads.shutdown()
         self._slots.clear()
 
-    def give_up_a_slot(self) -> bool:
-        """Make room, unless there is one slot only; clients under way start anew and compute the same."""
-        if len(self._slots) < 2:
-            return False
+    def make_room(self) -> bool:
+        """Hold no client's state, or else give up a slot; whether there was one of these.
+
+        Clients under way start anew and compute the same.
+        """
         torch.cuda.synchronize()
-        self._slots.pop()
-        self._limit = len(self._slots)
+        if self._states.let_go():
+            done = "clients' states are read from disk"
+        elif len(self._slots) > 1:
+            self._slots.pop()
+            self._limit = len(self._slots)
+            done = f"going on with {self._limit} clients side by side"
+        else:
+            return False
         gc.collect()
         torch.cuda.empty_cache()
-        self._say(f"the device's memory is full: going on with {self._limit} clients side by side")
+        self._say(f"the device's memory is full: {done}")
         return True
 
     def _side_by_side(self, round_: int, left: deque[int], parts: Mapping[str, Part]) -> Iterator[Answer | None]:
@@ -99,7 +106,9 @@ class CapturedCohort(LocalCohort):
                     del playing[slot]
             while left and left[0] in issued and issued[left[0]].done:
                 busy = True
-                yield self._finished(round_, issued.pop(left.popleft()), parts, home)
+                answer = self._finished(round_, issued[left[0]], parts, home)
+                del issued[left.popleft()]  # it is answered; without memory for that it would start anew
+                yield answer
             if left and not busy:
                 time.sleep(IDLE)
             yield None

@@ -1,7 +1,7 @@
 """The round loop, written once over a cohort: select → broadcast → train → aggregate → evaluate → record.
 
 It yields wherever it has waited, so that a driver can show progress, stop, or advance many runs by turns. When it
-yields a record, that round is durable (with checkpoint_every = 1): stopping there loses nothing.
+yields a record, that round is in rounds.jsonl; a run that is stopped goes on from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from fedbm.options import TrainOptions
 from fedbm.seeds import numpy_rng
 
 CHECKPOINTS_SHARE = 50  # one part of so many is the most time that checkpoints take, unless their rounds are given
+MOST_UNSAVED = 60.0  # seconds, however long a checkpoint takes
 MOST_EMPTY_ROUNDS = 10  # without one usable update; then something is wrong for good
 
 
@@ -166,12 +167,7 @@ class Federation:
         self.progress.bytes_sent += traffic["sent"]
         self.progress.bytes_received += traffic["received"]
         self.progress.seconds += sum(clock.laps.values())
-        if written := self._due(round_):
-            self._checkpoint()
-        clock.lap("checkpoint")
-        self._checkpoint_seconds = clock.laps["checkpoint"]
-        if written:
-            self._next_checkpoint = time.perf_counter() + CHECKPOINTS_SHARE * self._checkpoint_seconds
+        self._checkpoint_seconds = self._checkpoint() if self._due(round_) else 0.0
         yield Event(round_, "done", record=record)
 
     def _due(self, round_: int) -> bool:
@@ -181,14 +177,18 @@ class Federation:
             return round_ % self.checkpoint_every == 0
         return time.perf_counter() >= self._next_checkpoint
 
-    def _checkpoint(self) -> None:
-        """What the checkpoint names is written first."""
+    def _checkpoint(self) -> float:
+        """Write it, first what it names; the seconds that took."""
+        began = time.perf_counter()
         self.states.save()
         if self._best is not None:
             round_ = self.progress.best_round
             save_tensors(best_path(self.folder.path, round_), self._best, {"run": self.run_id, "round": round_})
             self._best = None
         save_checkpoint(self.folder.path, self.run_id, self.server, self.progress)
+        ended = time.perf_counter()
+        self._next_checkpoint = ended + min(CHECKPOINTS_SHARE * (ended - began), MOST_UNSAVED)
+        return ended - began
 
     def _collect(self, round_: int, traffic: dict[str, int]) -> Generator[Event | None, None, Collected]:
         """Ask the selected clients for their updates and fold those that are usable, in client order."""

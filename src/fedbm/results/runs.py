@@ -165,6 +165,8 @@ def _whole(source: Path) -> Iterator[None]:
         yield
     except KeyError as error:
         raise FedBMError(f"{source} lacks {error}: it is not the file a run writes") from error
+    except (TypeError, AttributeError) as error:
+        raise FedBMError(f"{source} is not the file a run writes") from error
 
 
 def _optional(path: Path) -> Mapping[str, Any] | None:
