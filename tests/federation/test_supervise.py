@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 pytest.importorskip("flwr", reason="needs the flower extra")
 
@@ -20,7 +21,7 @@ from fedbm.federation import flower, supervise, watchdog
 from fedbm.federation.create import create
 from fedbm.federation.play import Follower, begin, deal
 from fedbm.federation.processes import running
-from fedbm.federation.sites import Server, all_folders, read, to_text
+from fedbm.federation.sites import Node, Server, all_folders, read, to_text
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="marks are found in /proc")
 
@@ -127,6 +128,13 @@ def test_a_run_that_lost_its_server_app_is_ended_at_the_next_start(study: Path, 
     change(memory, runs=[{"run-id": "5", "status": "running", "status-details": "N/A", "pending-at": "1"}])
     supervise.serve(study / "server", lambda words: None, times(1))
     assert json.loads(memory.read_text())["runs"][0]["status"] == "finished:stopped"
+
+
+@pytest.mark.parametrize(("cores", "each"), [(1, 1), (2, 1), (8, 2)])
+def test_nodes_of_one_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch, cores: int, each: int) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: cores)
+    nodes = [Node(client=0), Node(client=1, threads=5), Node(client=2)]
+    assert [node.threads for node in supervise.sharing(nodes)] == [each, 5, each]
 
 
 def test_a_dead_program_is_mentioned_and_comes_back(study: Path) -> None:

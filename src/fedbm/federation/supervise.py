@@ -11,8 +11,11 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
+
+import torch
 
 from fedbm.errors import FedBMError
 from fedbm.federation import flower
@@ -115,7 +118,7 @@ def everything(folder: Path, say: Say) -> Iterator[list[Child]]:
     whole: Whole = read(folder, Whole)
     home, sites = folder / "server", whole.folders(folder)
     settings: Server = read(home, Server)
-    nodes: list[Node] = [read(site, Node) for site in sites]
+    nodes = sharing([read(site, Node) for site in sites])
     images = []
     for site, node in zip(sites, nodes, strict=True):
         check_node_folder(site)
@@ -129,6 +132,12 @@ def everything(folder: Path, say: Say) -> Iterator[list[Child]]:
             admitted(child, say)
         say(f"ready: {len(nodes)} nodes are connected")
         yield children
+
+
+def sharing(nodes: Sequence[Node]) -> list[Node]:
+    """Nodes of one machine: those that leave their threads open share its cores, which else each would take whole."""
+    each = max(1, torch.get_num_threads() // len(nodes))
+    return [node if node.threads else replace(node, threads=each) for node in nodes]
 
 
 def begin_server(folder: Path, settings: Server, children: list[Child], say: Say) -> None:
