@@ -18,10 +18,9 @@ from fedbm.cli import main
 from fedbm.cli.arguments import given_keys, make_parser
 from fedbm.cli.compare import check_owned, config_of
 from fedbm.config import SECTIONS, Key, check_config, keys, make_config, nest
-from fedbm.engine.cohort import size_of
 from fedbm.federation.options import FederationOptions, read_run_file
 from fedbm.methods import METHODS
-from fedbm.methods.base import Facts, State, Task
+from fedbm.methods.base import Facts, State, Task, size_of
 from fedbm.methods.fedrep import FedRep
 from fedbm.options import type_words
 from pages import (

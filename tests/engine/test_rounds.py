@@ -13,12 +13,11 @@ from safetensors.torch import load_file
 
 import fedbm
 from fedbm.engine import rounds
-from fedbm.engine.cohort import size_of
 from fedbm.engine.evaluate import personal_score
 from fedbm.engine.local import Samples
 from fedbm.engine.rounds import mean_losses, select
 from fedbm.methods import FedAvg, FedBM, FedProto, FedRep
-from fedbm.methods.base import Facts, copy_state
+from fedbm.methods.base import Facts, copy_state, size_of
 
 TINY = {"size": 16, "width": 4, "batch": 32, "clients": 4, "beta": 0.5, "rounds": 3}
 GENERATOR = {"generator_width": 8, "generator_steps": 4, "generator_every": 1, "generator_batch": 16}

@@ -23,7 +23,7 @@ from safetensors.torch import save
 
 from fedbm.errors import FedBMError
 from fedbm.files import replacing
-from fedbm.methods.base import State
+from fedbm.methods.base import State, size_of
 
 FORMAT = 1
 CHECKSUM = "crc32"  # its key in a file's metadata
@@ -143,7 +143,7 @@ class ClientStates(Mapping[int, State]):
     def _hold(self, client: int, state: State) -> None:
         self._drop(client)
         self._held[client] = state
-        self._size += bytes_of(state)
+        self._size += size_of(state)
         self._make_room()
 
     def _make_room(self) -> None:
@@ -154,7 +154,7 @@ class ClientStates(Mapping[int, State]):
             self._drop(oldest)
 
     def _drop(self, client: int) -> None:
-        self._size -= bytes_of(self._held.pop(client, {}))
+        self._size -= size_of(self._held.pop(client, {}))
 
     def _write(self, client: int) -> None:
         save_tensors(self._path(client, self.rounds[client]), self._held[client], {})
@@ -162,10 +162,6 @@ class ClientStates(Mapping[int, State]):
 
     def _path(self, client: int, round_: int) -> Path:
         return self._folder / f"{client}-{round_}.safetensors"
-
-
-def bytes_of(state: State) -> int:
-    return sum(value.nbytes for value in state.values())
 
 
 @dataclass(frozen=True)

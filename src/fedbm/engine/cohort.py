@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedbm.engine.checkpoint import ClientStates, Progress
 from fedbm.engine.local import Samples, train_client
-from fedbm.methods.base import Facts, Method, Part, State, Task, Upload
+from fedbm.methods.base import Facts, Method, Part, State, Task, Upload, size_of
 from fedbm.options import TrainOptions
 
 
@@ -135,8 +135,3 @@ def flaw_of(state: State) -> str | None:
     if bool(torch.stack([value.to(device) for value in largest]).isfinite().all()):
         return None
     return f"{next(name for name, value in values.items() if not bool(value.isfinite().all()))} is not finite"
-
-
-def size_of(state: State) -> int:
-    """Bytes of the tensors, as they would be sent."""
-    return sum(value.numel() * value.element_size() for value in state.values())

@@ -209,8 +209,10 @@ class Slot:
     def _hold(self, context: State) -> None:
         """Copy a client's context into the tensors the graphs know, those like convolutions' weights in their order."""
         if not self._context:
-            order = torch.channels_last, torch.preserve_format
-            self._context = {n: v.clone(memory_format=order[v.dim() != 4]) for n, v in context.items()}
+            self._context = {
+                name: value.clone(memory_format=torch.channels_last if value.dim() == 4 else torch.preserve_format)
+                for name, value in context.items()
+            }
         copy_all([self._context[name] for name in context], list(context.values()))
 
     def _trained(self, parts: tuple[str, ...]) -> list[tuple[str, nn.Parameter]]:

@@ -239,6 +239,11 @@ def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
             torch._foreach_copy_(some, others)
 
 
+def size_of(state: State) -> int:
+    """Bytes of the tensors, as they would be sent."""
+    return sum(value.nbytes for value in state.values())
+
+
 def train_only(model: nn.Module, parts: tuple[str, ...]) -> list[tuple[str, nn.Parameter]]:
     """Put the named parts in train mode with gradients, all others in eval mode without; the trained parameters."""
     for part, module in model.named_children():
