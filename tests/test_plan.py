@@ -202,13 +202,13 @@ def test_options_of_a_method_object_are_what_they_declare(tiny: dict[str, Any]) 
         plan(fedbm.FedBM(generator="perhaps"))  # type: ignore[arg-type]
 
 
-def test_how_to_deal_can_be_named_from_python(tiny: dict[str, Any]) -> None:
+def test_how_to_deal_can_be_named_from_python(tiny: dict[str, Any], tmp_path: Path) -> None:
     free = {key: value for key, value in tiny.items() if key not in ("data", "method", "beta")}
-    run = fedbm.simulate(tiny["data"], "iid", "fedavg", **free)
+    run = fedbm.simulate(tiny["data"], "iid", "fedavg", out=tmp_path, **free)
     assert run.summary["partition"] == "iid"
 
 
-def test_objects_of_the_wrong_kind_are_named(tiny: dict[str, Any]) -> None:
+def test_objects_of_the_wrong_kind_are_named(tiny: dict[str, Any], tmp_path: Path) -> None:
     from torch import nn
 
     class Bare(FedAvg):
@@ -217,7 +217,7 @@ def test_objects_of_the_wrong_kind_are_named(tiny: dict[str, Any]) -> None:
         def loss(self, *arguments: Any) -> Any:
             return super().loss(*arguments)["cross_entropy"]
 
-    free = {key: value for key, value in tiny.items() if key not in ("data", "method")}
+    free = {key: value for key, value in tiny.items() if key not in ("data", "method")} | {"out": tmp_path}
     with pytest.raises(FedBMError, match="partition must be what a partitioner such as"):
         fedbm.simulate(tiny["data"], [[0, 1], [2]], **free)  # type: ignore[arg-type]
     with pytest.raises(FedBMError, match="body must be a function that makes the module"):
