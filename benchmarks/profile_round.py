@@ -63,9 +63,15 @@ def main() -> None:
             pass
 
 
+def while_issuing(waits: list[int], launches: list[int]) -> int:
+    """How many of the waits began between the first and the last launch of a graph."""
+    return sum(min(launches) < wait < max(launches) for wait in waits) if launches else 0
+
+
 def report(events: list[Any], record: dict[str, Any], batch: int) -> None:
     spans, by_kind, waits = [], defaultdict(int), defaultdict(lambda: [0, 0])
     kernels: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    waited, launched = [], []
     for event in events:
         if event.device_type() == DeviceType.CUDA:
             spans.append((event.start_ns(), event.start_ns() + event.duration_ns()))
@@ -75,6 +81,9 @@ def report(events: list[Any], record: dict[str, Any], batch: int) -> None:
         elif event.name() in WAITS:
             waits[event.name()][0] += 1
             waits[event.name()][1] += event.duration_ns()
+            waited.append(event.start_ns())
+        elif event.name().startswith("cudaGraphLaunch"):
+            launched.append(event.start_ns())
     steps = sum(-(-client["n"] // batch) for client in record["clients"])
     length = max(stop for _, stop in spans) - min(start for start, _ in spans)
     total = sum(by_kind.values())
@@ -90,6 +99,7 @@ def report(events: list[Any], record: dict[str, Any], batch: int) -> None:
     print("\n| the host waits in | times | ms |\n| --- | ---: | ---: |")
     for name, (count, time) in waits.items():
         print(f"| {name} | {count} | {time / 1e6:.1f} |")
+    print(f"\n{while_issuing(waited, launched)} of these waits began while {len(launched):,} graphs were launched")
     print(f"\nseconds: { {phase: round(value, 3) for phase, value in record['seconds'].items()} }")
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 import json
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
+from torch.autograd import DeviceType
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 
@@ -68,3 +69,24 @@ def test_mistakes(engine: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit, match="2"):
         engine.main(["--sections", "steps"])
     assert "there is no steps: choose from step, round" in capsys.readouterr().err
+
+
+def test_a_profile_tells_waits_among_launches_from_others(
+    engine: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of four waits two begin between the first and the last launch; kernels are what the device did."""
+    profile_round = importlib.import_module("profile_round")
+
+    def event(name: str, start: int, where: DeviceType = DeviceType.CPU) -> SimpleNamespace:
+        facts = {"name": name, "start_ns": start, "duration_ns": 10**6, "device_type": where}
+        return SimpleNamespace(**{key: lambda value=value: value for key, value in facts.items()})
+
+    launches = [event("cudaGraphLaunch", start) for start in (20, 40, 60)]
+    waits = [event("cudaStreamSynchronize", start) for start in (10, 30, 50, 70)]
+    kernels = [event("sm90_xmma_fprop", 0, DeviceType.CUDA), event("triton_poi", 2 * 10**6, DeviceType.CUDA)]
+    record = {"round": 12, "clients": [{"n": 9}], "seconds": {"train": 0.5}}
+    profile_round.report([*launches, *waits, *kernels], record, batch=8)
+    printed = capsys.readouterr().out
+    assert "round 12: 2 local steps of 1 clients, 3 ms" in printed
+    assert "the device is busy 67 % of the round" in printed
+    assert "| cudaStreamSynchronize | 4 | 4.0 |\n\n2 of these waits began while 3 graphs were launched" in printed

@@ -210,6 +210,7 @@ def test_memory_grows_neither_with_rounds_nor_with_clients(tmp_path):
                 gc.collect()
                 counts.append(sum(1 for o in gc.get_objects() if type(o) in (torch.Tensor, torch.nn.Parameter)))
 
+        # a checkpoint a round: between two of them the best model so far is held, once
         options = {**TINY, "rounds": 4, "clients": clients, "min_size": 1, "checkpoint_every": 1}
         fedbm.simulate("digits", method=FedBNLike(), out=str(tmp_path), on_event=look, **options)
         return counts
