@@ -103,3 +103,15 @@ def test_how_often_an_accuracy_was_looked_at(tmp_path: Path, rounds: int, words:
     found = reach(group)
     assert found is not None
     assert found.looked == words
+
+
+def test_what_is_unlike_the_paper_is_named_in_ascending_order(tmp_path: Path) -> None:
+    """FedBM's own deviations are numbered after those it shares with FedAvg, whose row comes first."""
+    outcome = fake_outcome(tmp_path, "comparison-ham10000", seeds=1, rounds=2)
+    text = page_of([outcome], tmp_path)
+    table = text[text.index('<table class="results measured">') : text.index("</table>")]
+    marked = re.findall(r"<td>(\d+(?:, \d+)+)</td></tr>", table)
+    cells = [[int(number) for number in found.split(", ")] for found in marked]
+    assert len(cells) == len(outcome.rows)
+    assert max(map(len, cells)) > min(map(len, cells))
+    assert all(found == sorted(found) for found in cells)

@@ -10,7 +10,7 @@ from fedbm.experiments.analysis import Column, Line, columns, same_but
 from fedbm.experiments.files import find_experiment, shipped
 from fedbm.experiments.outcomes import Outcome, Result
 from fedbm.experiments.search import search
-from fedbm.experiments.tables import SHOWN, cells_of, fillable
+from fedbm.experiments.tables import SHOWN, cells_of, fillable, numbered, signs
 from fedbm.experiments.trials import trials
 from fedbm.experiments.wording import verdicts
 from fedbm.files import write_text
@@ -58,8 +58,7 @@ def _title(outcomes: Sequence[Outcome]) -> str:
 
 def _view(outcome: Outcome, found: Sequence[Column], ident: str) -> dict[str, Any]:
     colours = numbers_of(outcome.rows)
-    unlike = dict.fromkeys(one for column in found for line in column.lines for one in line.unlike)
-    numbers = {one: number for number, one in enumerate(unlike, 1)}
+    numbers = numbered(found)
     done = [column for column in found if column.lead]
     runs = _run_names(outcome)
     return {
@@ -123,7 +122,7 @@ def _line(line: Line, column: Column, numbers: Mapping[Any, int]) -> dict[str, A
         "name": line.name,
         "n": len(line.row.runs) if line.row else 0,
         "lead": line.name == column.lead,
-        "cells": cells_of(line) | {"unlike": ", ".join(str(numbers[one]) for one in line.unlike)},
+        "cells": cells_of(line) | {"unlike": signs(line, numbers, ", ")},
         "bold": {*best, *(f"last_{metric}" for metric in last)},
     }
 

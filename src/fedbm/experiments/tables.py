@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from fedbm.experiments.analysis import Column, Line, columns
 from fedbm.experiments.escaping import tex
@@ -110,7 +110,7 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
             said = [f"- {verdict.sentence}" for verdict in verdicts(column)]
             out += [*said, *[""] * bool(said), *bars(column)]
             out += ["", *(f"- {words}." for words in column.missing), ""]
-        out += [*(f"- Not like the paper, {_in_words(one)}." for one in _unlike(found)), "", *_searched(outcome)]
+        out += [*(f"- Not like the paper, {_in_words(one)}." for one in numbered(found)), "", *_searched(outcome)]
     return "\n".join(out).rstrip() + "\n"
 
 
@@ -124,8 +124,15 @@ def bars(column: Column, without: Sequence[str] = ()) -> list[str]:
     return out
 
 
-def _unlike(found: Sequence[Column]) -> list[Deviation]:
-    return list(dict.fromkeys(one for column in found for line in column.lines for one in line.unlike))
+def numbered(found: Sequence[Column]) -> dict[Deviation, int]:
+    """What is not like the paper in these columns, counted from 1 in the order of their rows."""
+    unlike = dict.fromkeys(one for column in found for line in column.lines for one in line.unlike)
+    return {one: number for number, one in enumerate(unlike, 1)}
+
+
+def signs(line: Line, numbers: Mapping[Deviation, int], between: str) -> str:
+    """The numbers of what is not like the paper in this line, ascending."""
+    return between.join(map(str, sorted(numbers[one] for one in line.unlike)))
 
 
 def _marks(line: Line) -> str:
@@ -177,15 +184,15 @@ def latex(outcomes: Sequence[Outcome]) -> str:
 
 
 def _table(outcome: Outcome, column: Column) -> list[str]:
-    numbers = {one: place for place, one in enumerate(_unlike([column]), 1)}
+    numbers = numbered([column])
     lines = grid(column, without=("p", "unlike"))  # p after correction alone
-    signs = [",".join(map(str, sorted(numbers[one] for one in line.unlike))) for line in column.lines]
+    marked = [signs(line, numbers, ",") for line in column.lines]
     notes = ["Scores in percent, mean ± std over n seeds."]
     if "lead_minus_row_f1" in fillable(column):
         notes[0] += f" Lead: {column.lead or 'none, nothing is finished'}."
     notes += [f"{words}." for words in column.missing]
     notes += [f"({number}) Not like the paper, {_in_words(one)}." for one, number in numbers.items()]
-    return _floating(f"{outcome.title}: {column.title}.", lines, notes, ["", *signs])
+    return _floating(f"{outcome.title}: {column.title}.", lines, notes, ["", *marked])
 
 
 def _floating(
