@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fake_outcomes import fake_outcome
 from fake_runs import fake_run
+from rich.console import Console
 
+from fedbm.cli.compare import play
+from fedbm.config import Config, make_config
+from fedbm.engine.rounds import Event
 from fedbm.errors import FedBMError
 from fedbm.experiments.estimate import estimate
 from fedbm.experiments.files import parse
@@ -129,8 +134,10 @@ def test_portions_divide_the_clock_among_runs(tmp_path: Path) -> None:
     one = Portion("cuda", 10.0, {"a": 3, "b": 1}, {"a": 12.0, "b": 4.0})
     two = Portion("cuda", 6.0, {"a": 1}, {"a": 5.0})
     assert (one.share("a"), one.share("b")) == (7.5, 2.5)
-    assert own_seconds([one, two], "a") == 13.5
-    assert own_seconds([one, two], "c") is None
+    assert own_seconds([one, two], "a", 4) == 13.5
+    assert own_seconds([one, two], "a", 5) is None  # a round of it was played where no portion tells
+    assert own_seconds([one, two], "c", 1) is None
+    assert own_seconds([one, two], "c", 0) is None
     assert speed([one, two], "cuda") == pytest.approx(5 / 6)
     assert speed([one], "cpu") is None
     with measured(tmp_path, "cpu"):
@@ -139,6 +146,35 @@ def test_portions_divide_the_clock_among_runs(tmp_path: Path) -> None:
     (tmp_path / "portions.jsonl").write_text("half a li", encoding="utf-8")
     with pytest.raises(FedBMError, match="is damaged"):
         read_portions(tmp_path)
+
+
+def test_a_portion_that_is_killed_keeps_what_was_saved(tmp_path: Path) -> None:
+    with measured(tmp_path, "cpu") as first:
+        first.played("a", 3.0)
+    with measured(tmp_path, "cpu") as portion:
+        portion.played("b", 1.0)
+        portion.save()
+        portion.played("b", 1.0)
+        seen = read_portions(tmp_path)  # as a process started after the kill would
+    assert [p.rounds for p in seen] == [{"a": 1}, {"b": 1}]
+    assert [p.rounds for p in read_portions(tmp_path)] == [{"a": 1}, {"b": 2}]  # one line, however often saved
+
+
+def test_what_a_finished_run_took_is_kept_before_the_others_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def events(configs: Sequence[Config]) -> Iterator[tuple[int, Event]]:
+        for number, round_ in ((0, 1), (1, 1), (0, 2)):
+            yield number, Event(round_, "done", record={"round": round_, "seconds": {"total": 1.0}})
+        assert [p.rounds for p in read_portions(tmp_path)] == [{"one": 2, "two": 1}]
+        yield 1, Event(2, "done", record={"round": 2, "seconds": {"total": 1.0}})
+
+    monkeypatch.setattr("fedbm.cli.compare.run_all", events)
+    monkeypatch.setattr("fedbm.cli.compare.show_of", lambda *_: lambda news: None)
+    config = make_config({"train": {"rounds": 2}, "engine": {"device": "cpu"}})
+    runs = {tmp_path / name: (name, config) for name in ("one", "two")}
+    assert play(runs, Console()) == []
+    assert [p.rounds for p in read_portions(tmp_path)] == [{"one": 2, "two": 2}]
 
 
 def test_a_failed_run_is_shown_as_failed(tmp_path: Path) -> None:

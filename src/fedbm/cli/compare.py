@@ -120,6 +120,8 @@ def play(runs: Mapping[Path, tuple[str, Config]], console: Console, budget: floa
                 if news.record is not None:
                     clear_failure(folder)
                     spent.played(folder.name, news.record["seconds"]["total"])
+                    if news.record["round"] == configs[number].train.rounds:
+                        spent.save()  # a kill later does not lose what this run took
                 shows[number](news)
             if budget is not None and spent.so_far() > budget:
                 console.print("the budget is spent; the same command goes on from the last checkpoints")

@@ -30,6 +30,8 @@ class Portion:
     rounds: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic, repr=False)
+    path: Path | None = field(default=None, repr=False)  # the file of all portions
+    before: str = field(default="", repr=False)  # its lines ahead of this one
 
     def so_far(self) -> float:
         return time.monotonic() - self.began
@@ -37,6 +39,14 @@ class Portion:
     def played(self, run: str, seconds: float) -> None:
         self.rounds[run] = self.rounds.get(run, 0) + 1
         self.seconds[run] = self.seconds.get(run, 0.0) + seconds
+
+    def save(self) -> None:
+        """What was played so far, as the last line of the file; nothing where nothing was."""
+        self.wall = self.so_far()
+        if self.path is not None and self.rounds:
+            line = {key: getattr(self, key) for key in ("device", "wall", "rounds", "seconds")}
+            with replacing(self.path) as beside:
+                beside.write_text(f"{self.before}{json.dumps(line)}\n", encoding="utf-8")
 
     @property
     def overlap(self) -> float:
@@ -50,18 +60,13 @@ class Portion:
 
 @contextmanager
 def measured(out: Path, device: str) -> Iterator[Portion]:
-    """A portion to fill; however it ends, it is added to those of *out*, unless no round was played."""
-    portion = Portion(device)
+    """A portion to fill; however it ends, it is added to those of *out*: killed, as it was when last saved."""
+    path = out / NAME
+    portion = Portion(device, path=path, before=path.read_text(encoding="utf-8") if path.is_file() else "")
     try:
         yield portion
     finally:
-        portion.wall = portion.so_far()
-        if portion.rounds:
-            path = out / NAME
-            before = path.read_text(encoding="utf-8") if path.is_file() else ""
-            line = {key: value for key, value in vars(portion).items() if key != "began"}
-            with replacing(path) as beside:
-                beside.write_text(f"{before}{json.dumps(line)}\n", encoding="utf-8")
+        portion.save()
 
 
 def device_name(device: torch.device) -> str:
@@ -79,10 +84,11 @@ def read_portions(out: Path) -> list[Portion]:
         raise FedBMError(f"{path} is damaged: {error}; remove it, nothing but estimates depends on it") from error
 
 
-def own_seconds(portions: Sequence[Portion], run: str) -> float | None:
-    """What a run took of its device, over all portions; None where they know nothing of it."""
-    known = [portion.share(run) for portion in portions if run in portion.seconds]
-    return sum(known) if known else None
+def own_seconds(portions: Sequence[Portion], run: str, rounds: int) -> float | None:
+    """What a run of so many rounds took of its device; None where portions do not know of them all."""
+    if not rounds or sum(portion.rounds.get(run, 0) for portion in portions) < rounds:
+        return None  # played elsewhere, or in a portion that was killed
+    return sum(portion.share(run) for portion in portions)
 
 
 def speed(portions: Sequence[Portion], device: str) -> float | None:

@@ -87,14 +87,14 @@ def read_run(path: str | Path) -> RunView:
         with _whole(path / "config.toml"):
             facts = _asked_for(config)
         facts |= _dealt(path, dealt)
-    generated = path / "generated.png"
+    generated, rounds = path / "generated.png", read_rounds(path / "rounds.jsonl")
     return RunView(
         **facts,
         path=path,
         id=path.name if summary is None else str(summary.get("id", path.name)),
         config=config,
         config_text=text,
-        rounds=read_rounds(path / "rounds.jsonl"),
+        rounds=rounds,
         summary=summary,
         environment=_optional(path / "environment.json"),
         dealt=dealt,
@@ -104,7 +104,7 @@ def read_run(path: str | Path) -> RunView:
         drawn={int(p.stem): p for p in sorted(path.glob("generated/*.png")) if p.stem.isdecimal()},
         failure=failure_of(path) if summary is None else "",
         features=_optional(path / "features.json"),
-        own_seconds=own_seconds(read_portions(path.parent), path.name),
+        own_seconds=own_seconds(read_portions(path.parent), path.name, len(rounds)),
     )
 
 
