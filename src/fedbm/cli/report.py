@@ -60,16 +60,16 @@ def is_records(path: Path) -> bool:
 
 def report_records(paths: list[Path], found: argparse.Namespace, console: Console) -> None:
     outcomes = [o for path in paths for o in (read_outcomes(path) if path.is_dir() else [read_outcome(path)])]
-    to = Path(found.to)
+    to, whole = Path(found.to), any(path.is_dir() for path in paths)
     if found.readme:
         for written in fill_readme(outcomes, Path(found.readme)):
             console.print(f"wrote {written}", soft_wrap=True)
     elif found.markdown:
-        print(markdown(outcomes), end="")
+        print(markdown(outcomes, whole), end="")
     elif to.suffix in WRITERS:
-        write_text(to, WRITERS[to.suffix](outcomes))
+        write_text(to, WRITERS[to.suffix](outcomes, whole))
         console.print(f"report: {to}", soft_wrap=True)
     elif is_page(to):
-        console.print(f"report: {write_outcomes(outcomes, to)}", soft_wrap=True)
+        console.print(f"report: {write_outcomes(outcomes, to, whole=whole)}", soft_wrap=True)
     else:
         raise FedBMError(f"{to} does not say what to write: end its name in {listed(['.html', *WRITERS])}")

@@ -95,9 +95,7 @@ def told(places: Sequence[Place], out: Path, records: Path, device: str) -> Esti
 
 def keep(experiment: Experiment, places: Sequence[Place], takes: Estimate, to: Path, console: Console) -> None:
     """Write the records of what is finished, and list what is not."""
-    known = experiment.name in shipped()
-    command = f"fedbm reproduce {experiment.name} --data DIR" if known else f"fedbm sweep {experiment.name}.toml"
-    outcome = outcome_of(experiment, [standing(place) for place in places], command, takes)
+    outcome = outcome_of(experiment, [standing(place) for place in places], takes)
     for column in columns(outcome):
         if column.lead:
             heads, *rows = grid(column, without=("unlike",))

@@ -6,8 +6,9 @@ import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
 
-from fedbm.experiments.analysis import Column, Line, columns
+from fedbm.experiments.analysis import SHORT, Column, Line, columns
 from fedbm.experiments.escaping import tex
+from fedbm.experiments.left import left_of, measured_in, unrecorded
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.published import Deviation
 from fedbm.experiments.search import search
@@ -99,8 +100,10 @@ def _apart(line: Line, metric: str) -> float | None:
     return score.mean - line.published.mean[metric] / 100
 
 
-def markdown(outcomes: Sequence[Outcome]) -> str:
+def markdown(outcomes: Sequence[Outcome], whole: bool = False) -> str:
+    """*whole*: these are all records there are, so that the paper's other experiments are listed as not run."""
     out: list[str] = []
+    measured = measured_in(outcomes)
     for outcome in outcomes:
         out += [f"## {outcome.title}", "", f"{outcome.shows}. `{outcome.command}`".removeprefix(". "), ""]
         out += [f"- {note}" for note in outcome.notes] + [""] * bool(outcome.notes)
@@ -110,7 +113,12 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
             said = [f"- {verdict.sentence}" for verdict in verdicts(column)]
             out += [*said, *[""] * bool(said), *bars(column)]
             out += ["", *(f"- {words}." for words in column.missing), ""]
+        left = left_of(outcome, measured)
+        out += [f"- Left: {left.words}"] if left else []
         out += [*(f"- Not like the paper, {_in_words(one)}." for one in numbered(found)), "", *_searched(outcome)]
+    others = unrecorded(outcomes, measured) if whole else []
+    out += ["## Not run", ""] * bool(others)
+    out += [f"- **{one.title}.** {one.sentence} `{one.command}`" for one in others]
     return "\n".join(out).rstrip() + "\n"
 
 
@@ -171,16 +179,20 @@ def _bar(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def latex(outcomes: Sequence[Outcome]) -> str:
+def latex(outcomes: Sequence[Outcome], whole: bool = False) -> str:
     """booktabs tables as wide as a page, in ASCII; below each what is missing and what is not like the paper."""
-    out = ["% needs \\usepackage{booktabs}"]
+    out, measured = ["% needs \\usepackage{booktabs}"], measured_in(outcomes)
     for outcome in outcomes:
         for column in columns(outcome):
             out += _table(outcome, column)
         if outcome.search:
             lines = [_search_heads(outcome), *searched(outcome)]
             out += _floating(f"{outcome.title}: chosen on validation.", lines, [])
-    return "\n".join(out)
+        left = left_of(outcome, measured)
+        out += [f"\\par {tex(f'{outcome.title}, left: {left.words} {outcome.command}')}", ""] if left else []
+    others = unrecorded(outcomes, measured) if whole else []
+    out += [f"\\par {tex(f'{one.title}. {one.sentence} {one.command}')}" for one in others]
+    return "\n".join(out).rstrip() + "\n"
 
 
 def _table(outcome: Outcome, column: Column) -> list[str]:
@@ -213,7 +225,7 @@ def _floating(
     ]
 
 
-def comma_separated(outcomes: Sequence[Outcome]) -> str:
+def comma_separated(outcomes: Sequence[Outcome], whole: bool = False) -> str:
     """One line per experiment, cell, row and moment, with all digits; what is missing has its state and no numbers.
 
     Scores are shares of 1. A difference to the paper stands with the round that the paper's numbers are of.
@@ -226,6 +238,8 @@ def comma_separated(outcomes: Sequence[Outcome]) -> str:
             for lines in zip(*(column.lines for column in both), strict=True):
                 for moment, column, line in zip(MOMENTS, both, lines, strict=True):
                     writer.writerow(_values(outcome, column, line, moment))
+    for one in unrecorded(outcomes, measured_in(outcomes)) if whole else []:
+        writer.writerow([one.name, *[""] * (len(FIELDS) - 2), SHORT["not run"]])
     return written.getvalue()
 
 
