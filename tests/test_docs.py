@@ -255,7 +255,7 @@ def test_the_file_that_compare_shares_is_taken_as_the_page_gives_it(
     assert f"`{command[0]}`" in before
     played: list[Any] = []
 
-    def play_all(configs: Any, _: Any) -> tuple[list[Path], list[str]]:
+    def play_all(configs: Any, *_: Any) -> tuple[list[Path], list[str]]:
         played.extend(configs)
         return [], ["not played"]
 

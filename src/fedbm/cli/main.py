@@ -63,6 +63,8 @@ def run(found: argparse.Namespace, console: Console) -> None:
     check_engine(config)
     with decoding(console) as progress:
         plan = make_plan(config, progress=progress)
+    if "beta" in given_keys(found):
+        check_beta("--beta", plan.config)  # once more: the data may have a partition of their own
     path = run_path(plan)
     for note in plan.notes:
         console.print(f"note: {note}")

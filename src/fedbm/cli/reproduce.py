@@ -25,6 +25,7 @@ from fedbm.experiments.files import Experiment, find_experiment, read_experiment
 from fedbm.experiments.outcomes import outcome_of, write_outcome
 from fedbm.experiments.tables import grid, searched
 from fedbm.experiments.trials import Place, Standing, check_only, locate, standing, trials
+from fedbm.options import BY_BETA
 from fedbm.results.cost import show_seconds
 from fedbm.results.portions import device_name
 from fedbm.side_by_side import cores
@@ -73,6 +74,8 @@ def play_experiments(experiments: Sequence[Experiment], found: argparse.Namespac
     chosen = [p for some in places.values() for p in some if (p.trial.experiment, p.trial.words) in wanted]
     if not chosen:
         raise FedBMError(f"no run of {', '.join(places)} fits --only {' --only '.join(found.only)}")
+    for data in idle_beta(chosen):
+        console.print(f"note: {data} is not dealt by β: its cells along that axis share their runs", soft_wrap=True)
     kept, called = Path(found.records), device_name(device)
     say([standing(place) for place in chosen], told(chosen, out, kept, called), console)
     if found.plan:
@@ -86,6 +89,12 @@ def play_experiments(experiments: Sequence[Experiment], found: argparse.Namespac
         keep(experiment, some, told(some, out, kept, called), kept, console)
     if failures:
         raise FedBMError(f"{len(failures)} of {len(runs)} runs failed; the first is {failures[0]}")
+
+
+def idle_beta(places: Sequence[Place]) -> list[str]:
+    """The data sets along an axis β that have a partition which β does not shape."""
+    found = [p.config.data for p in places if p.config is not None and "beta" in p.trial.at]
+    return list(dict.fromkeys(data.name for data in found if data.partition not in BY_BETA))
 
 
 def told(places: Sequence[Place], out: Path, records: Path, device: str) -> Estimate:
