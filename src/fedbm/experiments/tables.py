@@ -59,7 +59,7 @@ def fillable(column: Column) -> list[str]:
         **dict.fromkeys(("accuracy_minus_paper", "f1_minus_paper"), apart),
         "lead_minus_row_f1": bool(rivals),
         **dict.fromkeys(("p", "p_holm", "effect_size"), tested),
-        "unlike": column.of_paper,
+        "unlike": column.lists_unlike,
     }
     return [key for key in HEADS if can.get(key, True)]
 
