@@ -54,6 +54,19 @@ def test_what_is_left_counts_a_run_once_and_says_what_was_not_measured(one_run: 
     )
 
 
+def test_what_was_told_where_runs_were_recorded_is_kept(one_run: Outcome) -> None:
+    """Times that another device knew are in the records; what runs on record tell goes before them."""
+    told = {"FedAvg": "about 1 min 0 s on GPU", "FedBM": "about 9 h 0 min on GPU"}
+    results = tuple(replace(r, takes=told.get(r.row, "")) if r.run is None else r for r in one_run.results)
+    left = left_of(replace(one_run, results=results), measured_in([one_run]))
+    assert left is not None
+    assert left.words == (
+        "20 runs. 1 of them would take about 20.0 s on cpu, by the times of runs like them; 2 of them would take about "
+        "1 min 0 s on GPU each; nothing like the other 17 is on record, so their time is not known; --budget 2m "
+        "measures it."
+    )
+
+
 def test_nothing_is_left_of_what_is_finished_or_not_the_papers(one_run: Outcome) -> None:
     measured = measured_in([one_run])
     assert left_of(replace(one_run, results=tuple(r for r in one_run.results if r.run)), measured) is None

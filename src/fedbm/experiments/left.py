@@ -7,9 +7,11 @@ its share of that device, or by the clock where the share was not measured. Noth
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from fedbm.config import Config, recommend
 from fedbm.data.catalog import CATALOG
@@ -35,25 +37,32 @@ class Measured:
 
 @dataclass(frozen=True)
 class Left:
-    """The runs of one experiment that are not finished, each once; *seconds* are those of *known* of them."""
+    """The runs of one experiment that are not finished, each once; *seconds* are those of *known* of them.
+
+    *told*: of others, how many take what, as was said where they were recorded: "about 20 min on cpu".
+    """
 
     runs: int
     known: int
     seconds: float
     device: str
+    told: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def words(self) -> str:
         """'54 runs. 9 of them would take about 26 min on NVIDIA H200, …; nothing like the other 45 is on record, …'."""
         said = []
         if self.known:
-            which = "They" if self.known == self.runs else f"{self.known} of them"
+            which = "they" if self.known == self.runs else f"{self.known} of them"
             time = show_seconds(self.seconds)
             said.append(f"{which} would take about {time} on {self.device}, by the times of runs like them")
-        if self.known < self.runs:
-            which = f"nothing like the other {self.runs - self.known}" if self.known else "Nothing like them"
+        said += [f"{count} of them would take {takes}{' each' * (count > 1)}" for takes, count in self.told.items()]
+        unknown = self.runs - self.known - sum(self.told.values())
+        if unknown:
+            which = "nothing like them" if unknown == self.runs else f"nothing like the other {unknown}"
             said.append(f"{which} is on record, so their time is not known; --budget 2m measures it")
-        return f"{self.runs} run{'s' * (self.runs != 1)}. {'; '.join(said)}."
+        words = "; ".join(said)
+        return f"{self.runs} run{'s' * (self.runs != 1)}. {words[0].upper()}{words[1:]}."
 
 
 @dataclass(frozen=True)
@@ -76,9 +85,9 @@ def measured_in(outcomes: Sequence[Outcome]) -> Measured:
 
 def left_of(outcome: Outcome, measured: Measured) -> Left | None:
     """What is left of *outcome*; None: nothing, or it is none of the paper's."""
-    missing = {result.key for result in outcome.results if result.run is None}
+    missing = {result.key: result.takes for result in outcome.results if result.run is None}
     planned = [trial for trial in _trials_of(outcome) if trial.key in missing]
-    return _left(planned, measured) if planned else None
+    return _left(planned, measured, missing) if planned else None
 
 
 def timed(outcome: Outcome, measured: Measured) -> Outcome:
@@ -86,7 +95,7 @@ def timed(outcome: Outcome, measured: Measured) -> Outcome:
     takes = {trial.key: seconds for trial in _trials_of(outcome) if (seconds := _seconds(trial, measured)) is not None}
     results = [
         replace(result, takes=f"about {show_seconds(takes[result.key])} on {measured.device}")
-        if result.run is None and not result.takes and result.key in takes
+        if result.run is None and result.key in takes
         else result
         for result in outcome.results
     ]
@@ -114,10 +123,11 @@ def _trials_of(outcome: Outcome) -> list[Trial]:
     return trials(find_experiment(outcome.name), 1 + max(result.seed for result in outcome.results), {})
 
 
-def _left(planned: Sequence[Trial], measured: Measured) -> Left:
-    once = {repr(trial.config): _seconds(trial, measured) for trial in planned}
-    known = [seconds for seconds in once.values() if seconds is not None]
-    return Left(len(once), len(known), sum(known), measured.device)
+def _left(planned: Sequence[Trial], measured: Measured, told: Mapping[Any, str] = MappingProxyType({})) -> Left:
+    once = {repr(trial.config): (_seconds(trial, measured), told.get(trial.key)) for trial in planned}
+    known = [seconds for seconds, _ in once.values() if seconds is not None]
+    others = Counter(takes for seconds, takes in once.values() if seconds is None and takes)
+    return Left(len(once), len(known), sum(known), measured.device, others)
 
 
 def _by_share(run: RunView) -> RunView:
