@@ -127,7 +127,11 @@ def test_a_run_that_fails_says_so_until_it_goes_on(
         (["reproduce", "modules", "--seeds", "0"], 'seeds must be a whole number from 1 to 99, not "0"'),
         (["reproduce", "modules", "--only", "beta=7"], "no run of modules fits --only beta=7"),
         (["reproduce", "modules", "--buget", "1m"], 'does not know --buget (did you mean "--budget"?)'),
-        (["sweep", "nowhere.toml"], "cannot read the experiment nowhere.toml: No such file or directory"),
+        (["reproduce", "modules", "--data", "nowhere"], "found by name, and there is no nowhere"),
+        (["sweep", "nowhere.toml"], "there is no experiment nowhere.toml: give a TOML file of your own"),
+        (["sweep", "modules"], "modules is an experiment of the paper: 'fedbm reproduce modules' runs it"),
+        (["records"], "no experiment of the paper has a finished run in runs"),
+        (["export", "--tensorboard", "events"], "there are no runs in runs to export"),
         (["report", "results", "--readme", "README.md"], "--readme takes records of experiments"),
         (["export", "--out", "nowhere"], "--tensorboard"),
     ],
@@ -142,6 +146,30 @@ def test_mistakes(
     monkeypatch.chdir(tmp_path)
     assert main(typed) == 2
     assert sentence in one_sentence(capsys.readouterr().err)
+
+
+def test_a_plan_counts_a_run_of_two_cells_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Central's runs stand in both columns, whether their images are here or not."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDBM_HOME", str(tmp_path))
+    assert main(["reproduce", "comparison-oct-c8", "--plan"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("63 runs: 63 absent\n")
+    assert "absent: FedAvg, beta 0.05, seed 0 and 62 more: the images of oct-c8 are not here" in said
+
+
+def test_a_report_of_records_without_a_finished_run_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDBM_HOME", str(tmp_path))
+    assert main(["records", "language-models"]) == 0
+    assert main(["report", "results", "--markdown"]) == 0
+    said = capsys.readouterr().out
+    assert "| BERT | 0 | data or model not here | 84.83 ± 2.44 | – |" in said
+    assert "- absent: the images of kvasir are not here" in said
 
 
 def test_the_list_names_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:

@@ -169,6 +169,8 @@ def export(found: argparse.Namespace, console: Console) -> None:
 
     out = out_of(found)
     chosen = [find_run(out, name) for name in found.runs] or sorted(p.parent for p in out.glob("*/config.toml"))
+    if not chosen:
+        raise FedBMError(f"there are no runs in {out} to export")
     for folder in write_events(read_runs(chosen), Path(found.tensorboard)):
         console.print(f"events: {folder}", soft_wrap=True)
 

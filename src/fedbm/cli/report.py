@@ -54,7 +54,7 @@ def is_page(to: Path) -> bool:
 def is_records(path: Path) -> bool:
     """A folder of records, or the file of one experiment."""
     if path.is_dir():
-        return not (path / "config.toml").exists() and any(path.glob("*.json")) and (path / "runs").is_dir()
+        return not (path / "config.toml").exists() and any(path.glob("*.json"))
     return path.suffix == ".json" and path.is_file()
 
 

@@ -47,10 +47,17 @@ def records(found: argparse.Namespace, console: Console) -> None:
     """Write what there is of the experiments named, by default of all that have a finished run."""
     options = make_config(nest(engine_of(found))).engine
     out, to, device = Path(options.out).expanduser(), Path(found.to), device_name(find_device(options.device))
+    written = 0
     for experiment in named(found.names or ["all"]):
         places = [locate(trial) for trial in trials(experiment, count_of(found.seeds), engine_of(found))]
         if found.names or any(standing(place).state == "finished" for place in places):
             keep(experiment, places, told(places, out, to, device), to, console)
+            written += 1
+    if not written:
+        raise FedBMError(
+            f"no experiment of the paper has a finished run in {out}: if there are runs, say by --data where their "
+            "data are; records of a grid of your own are written by 'fedbm sweep'"
+        )
 
 
 def named(names: Sequence[str]) -> list[Experiment]:
@@ -58,7 +65,11 @@ def named(names: Sequence[str]) -> list[Experiment]:
 
 
 def engine_of(found: argparse.Namespace) -> dict[str, Any]:
-    return {**given_keys(found), **({"data_folder": found.folder} if found.folder else {})}
+    if not found.folder:
+        return given_keys(found)
+    if not Path(found.folder).expanduser().is_dir():
+        raise FedBMError(f"--data is the folder in which data sets are found by name, and there is no {found.folder}")
+    return {**given_keys(found), "data_folder": found.folder}
 
 
 def play_experiments(experiments: Sequence[Experiment], found: argparse.Namespace, console: Console) -> None:
@@ -117,7 +128,8 @@ def keep(experiment: Experiment, places: Sequence[Place], takes: Estimate, to: P
 
 def say(standings: Sequence[Standing], takes: Estimate, console: Console) -> None:
     """How many runs there are in which state, what the rest takes, and what cannot run, with the reason."""
-    states = Counter(s.state for s in {s.folder or s.trial.words: s for s in standings}.values())
+    once = list({s.folder or repr(s.trial.config): s for s in standings}.values())  # cells may share a run
+    states = Counter(s.state for s in once)
     order = ("finished", "unfinished", "failed", "not run", "absent")
     count = sum(states.values())
     console.print(f"{count} run{'s' * (count != 1)}: " + ", ".join(f"{states[s]} {s}" for s in order if states[s]))
@@ -131,7 +143,7 @@ def say(standings: Sequence[Standing], takes: Estimate, console: Console) -> Non
             f"of {takes.unknown} nothing alike was measured on this device ({takes.device}) so far: "
             "a first portion, such as --budget 2m, tells"
         )
-    for (state, why), some in _by_reason(standings).items():
+    for (state, why), some in _by_reason(once).items():
         more = f" and {len(some) - 1} more" if len(some) > 1 else ""
         console.print(f"{state}: {some[0].trial.words}{more}: {why}", soft_wrap=True)
 
