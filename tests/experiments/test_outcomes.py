@@ -19,9 +19,10 @@ from PIL import Image
 from fedbm.errors import FedBMError
 from fedbm.experiments.analysis import columns
 from fedbm.experiments.escaping import tex
+from fedbm.experiments.latex import latex
 from fedbm.experiments.outcomes import Outcome, read_outcome, read_outcomes, write_outcome
 from fedbm.experiments.report import write_outcomes
-from fedbm.experiments.tables import FIELDS, HEADS, comma_separated, grid, latex, markdown
+from fedbm.experiments.tables import FIELDS, HEADS, comma_separated, grid, markdown
 from fedbm.experiments.wording import verdicts
 from fedbm.results.compare import compare
 from fedbm.results.fairness import findings

@@ -12,8 +12,10 @@ from fake_runs import plain
 
 from fedbm.experiments.analysis import columns
 from fedbm.experiments.files import Experiment, parse
+from fedbm.experiments.latex import latex
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.report import write_outcomes
+from fedbm.experiments.tables import markdown
 from fedbm.experiments.wording import verdicts
 from fedbm.results.fairness import findings
 
@@ -132,6 +134,8 @@ def test_where_an_advantage_is_not_established_it_says_what_was_tried(
     (first, *others) = (plain(verdict.sentence) for verdict in verdicts(column))
     assert ("An advantage is established." in first) == (not said)
     assert others == ["FedBM was tried here with τ 12.5, λ_dis 0.1 and pseudo-batch 16 alone."] * said
+    for written in (markdown, latex):
+        assert ("An advantage is not established" in written([replace(made, results=results)])) == (fedavg is NEAR)
 
 
 def test_the_sign_of_an_effect_is_a_minus(tmp_path: Path) -> None:

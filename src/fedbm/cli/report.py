@@ -10,10 +10,11 @@ from rich.console import Console
 from fedbm.cli.arguments import given_keys
 from fedbm.config import make_config, nest
 from fedbm.errors import FedBMError, listed
+from fedbm.experiments.latex import latex
 from fedbm.experiments.outcomes import read_outcome, read_outcomes
 from fedbm.experiments.readme import fill_readme
 from fedbm.experiments.report import write_outcomes
-from fedbm.experiments.tables import comma_separated, latex, markdown
+from fedbm.experiments.tables import comma_separated, markdown
 from fedbm.files import write_text
 from fedbm.plan import find_run
 from fedbm.results.report import markdown_table, write_report

@@ -1,4 +1,4 @@
-"""Outcomes as Markdown, LaTeX and CSV. A cell without a result says why, in words that cannot be taken for a number."""
+"""Outcomes as Markdown and CSV. A cell without a result says why, in words that cannot be taken for a number."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 
 from fedbm.experiments.analysis import SHORT, Column, Line, columns
-from fedbm.experiments.escaping import tex
 from fedbm.experiments.left import left_of, measured_in, unrecorded
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.published import Deviation
@@ -115,7 +114,7 @@ def markdown(outcomes: Sequence[Outcome], whole: bool = False) -> str:
             out += ["", *(f"- {words}." for words in column.missing), ""]
         left = left_of(outcome, measured)
         out += [f"- Left: {left.words}"] if left else []
-        out += [*(f"- Not like the paper, {_in_words(one)}." for one in numbered(found)), "", *_searched(outcome)]
+        out += [*(f"- Not like the paper, {in_words(one)}." for one in numbered(found)), "", *_searched(outcome)]
     others = unrecorded(outcomes, measured) if whole else []
     out += ["## Not run", ""] * bool(others)
     out += [f"- **{one.title}.** {one.sentence} `{one.command}`" for one in others]
@@ -147,7 +146,7 @@ def _marks(line: Line) -> str:
     return ", ".join(dict.fromkeys(one.mark for one in line.unlike))
 
 
-def _in_words(one: Deviation) -> str:
+def in_words(one: Deviation) -> str:
     return f"{one.mark}: {one.ours}; the paper: {one.paper}; {one.why}"
 
 
@@ -155,11 +154,11 @@ def _searched(outcome: Outcome) -> list[str]:
     """What was tried and what validation chose."""
     if not outcome.search:
         return []
-    heads = _search_heads(outcome)
+    heads = search_heads(outcome)
     return ["**Chosen on validation**", "", _bar(heads), _bar(["---"] * len(heads)), *map(_bar, searched(outcome)), ""]
 
 
-def _search_heads(outcome: Outcome) -> list[str]:
+def search_heads(outcome: Outcome) -> list[str]:
     return ["Row", *outcome.axes, "n", "validation accuracy + macro-F1", ""]
 
 
@@ -177,52 +176,6 @@ def searched(outcome: Outcome) -> list[list[str]]:
 
 def _bar(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def latex(outcomes: Sequence[Outcome], whole: bool = False) -> str:
-    """booktabs tables as wide as a page, in ASCII; below each what is missing and what is not like the paper."""
-    out, measured = ["% needs \\usepackage{booktabs}"], measured_in(outcomes)
-    for outcome in outcomes:
-        for column in columns(outcome):
-            out += _table(outcome, column)
-        if outcome.search:
-            lines = [_search_heads(outcome), *searched(outcome)]
-            out += _floating(f"{outcome.title}: chosen on validation.", lines, [])
-        left = left_of(outcome, measured)
-        out += [f"\\par {tex(f'{outcome.title}, left: {left.words} {outcome.command}')}", ""] if left else []
-    others = unrecorded(outcomes, measured) if whole else []
-    out += [f"\\par {tex(f'{one.title}. {one.sentence} {one.command}')}" for one in others]
-    return "\n".join(out).rstrip() + "\n"
-
-
-def _table(outcome: Outcome, column: Column) -> list[str]:
-    numbers = numbered([column])
-    lines = grid(column, without=("p", "unlike"))  # p after correction alone
-    marked = [signs(line, numbers, ",") for line in column.lines]
-    notes = ["Scores in percent, mean ± std over n seeds."]
-    if "lead_minus_row_f1" in fillable(column):
-        notes[0] += f" Lead: {column.lead or 'none, nothing is finished'}."
-    notes += [f"{words}." for words in column.missing]
-    notes += [f"({number}) Not like the paper, {_in_words(one)}." for one, number in numbers.items()]
-    return _floating(f"{outcome.title}: {column.title}.", lines, notes, ["", *marked])
-
-
-def _floating(
-    caption: str, lines: Sequence[Sequence[str]], notes: Sequence[str], signs: Sequence[str] = ()
-) -> list[str]:
-    """*lines*, the heads first; *signs* are set above the first cell of each."""
-    made = []
-    for place, cells in enumerate(lines):
-        sign = f"\\textsuperscript{{{signs[place]}}}" if signs and signs[place] else ""
-        first, *rest = map(tex, cells)
-        made.append(" & ".join([first + sign, *rest]) + " \\\\")
-    return [
-        *("\\begin{table*}", "\\centering", "\\footnotesize", "\\setlength{\\tabcolsep}{3pt}"),
-        *(f"\\caption{{{tex(caption)}}}", f"\\begin{{tabular}}{{l{'r' * (len(lines[0]) - 1)}}}", "\\toprule"),
-        *(made[0], "\\midrule", *made[1:], "\\bottomrule", "\\end{tabular}"),
-        *(f"\\par\\raggedright {tex(note)}" for note in notes),
-        *("\\end{table*}", ""),
-    ]
 
 
 def comma_separated(outcomes: Sequence[Outcome], whole: bool = False) -> str:
@@ -253,6 +206,6 @@ def _values(outcome: Outcome, column: Column, line: Line, moment: str) -> list[o
     found = line.against
     test = [found.mean, found.p, line.corrected, found.size] if found else [None] * 4
     n = len(line.row.runs) if line.row else 0
-    unlike = [_marks(line), " | ".join(map(_in_words, line.unlike))]
+    unlike = [_marks(line), " | ".join(map(in_words, line.unlike))]
     kept = [outcome.name, column.title, line.name, moment, n, *numbers, *paper, *apart]
     return [*kept, column.lead, *test, *unlike, line.why]
