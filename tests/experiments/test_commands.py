@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import json
 import os
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 from fake_outcomes import fake_outcome
+from fake_runs import fake_run
 
 from fedbm.cli import main
 from fedbm.experiments.outcomes import read_outcome, write_outcome
@@ -232,10 +234,8 @@ def test_features_are_computed_when_asked_for(two_runs: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("x.csv", "x.csv does not say what to write of runs: end its name in .html or .md; .tex and .csv are made of"),
-        ("x.tex", "x.tex does not say what to write of runs: end its name in .html or .md; .tex and .csv are made of"),
-        ("x.pdf", "x.pdf does not say what to write of runs: end its name in .html or .md"),
-        ("x", "x does not say what to write of runs: end its name in .html or .md"),
+        ("x.pdf", "x.pdf does not say what to write: end its name in .html, .md, .tex or .csv"),
+        ("x", "x does not say what to write: end its name in .html, .md, .tex or .csv"),
     ],
 )
 def test_a_page_is_not_written_under_another_kinds_name(
@@ -244,6 +244,25 @@ def test_a_page_is_not_written_under_another_kinds_name(
     assert main(["report", "--out", str(two_runs), "--to", str(tmp_path / name)]) == 2
     assert sentence in one_sentence(capsys.readouterr().err)
     assert not (tmp_path / name).exists()
+
+
+def test_runs_as_latex_and_for_programs(tmp_path: Path) -> None:
+    """A run without a result has its state and no number."""
+    done = [fake_run(tmp_path / "runs", "fedavg", seed, best={"f1": 0.5 + 0.1 * seed}) for seed in (0, 1)]
+    half = fake_run(tmp_path / "runs", "fedbm", done=2)
+    for suffix in ("csv", "tex"):
+        assert main(["report", "--out", str(tmp_path / "runs"), "--to", str(tmp_path / f"x.{suffix}")]) == 0
+    lines = list(csv.DictReader((tmp_path / "x.csv").read_text(encoding="utf-8").splitlines()))
+    assert [(line["run"], line["moment"]) for line in lines] == [
+        *((run.name, moment) for run in done for moment in ("best", "last")),
+        (half.name, ""),
+    ]
+    assert [float(line["f1"]) for line in lines[::2] if line["f1"]] == [0.5, 0.6]
+    assert (lines[-1]["state"], lines[-1]["accuracy"]) == ("unfinished, 2 of 6 rounds", "")
+    text = (tmp_path / "x.tex").read_text(encoding="utf-8")
+    assert "\nFedAvg & 2 & " in text
+    assert " & 55.0 $\\pm$ 7.1 & " in text
+    assert "No result: FedBM, seed 0, unfinished, 2 of 6 rounds." in text
 
 
 def test_a_table_of_runs_as_a_file(two_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

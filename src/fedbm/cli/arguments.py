@@ -108,7 +108,7 @@ def make_parser() -> Parser:
     report.add_argument(
         "--to",
         default="report.html",
-        help="the page to write (default report.html), or .md; of records also .tex or .csv",
+        help="the page to write (default report.html), or .md, .tex or .csv",
     )
     report.add_argument("--markdown", action="store_true", help="print the table as Markdown instead")
     report.add_argument("--readme", metavar="FILE", help="of records: put their picture and table into this page")

@@ -17,9 +17,12 @@ from fedbm.experiments.report import write_outcomes
 from fedbm.experiments.tables import comma_separated, markdown
 from fedbm.files import write_text
 from fedbm.plan import find_run
-from fedbm.results.report import markdown_table, write_report
+from fedbm.results.latex import latex_table
+from fedbm.results.report import write_report
+from fedbm.results.tables import comma_separated_runs, markdown_table
 
-WRITERS = {".md": markdown, ".tex": latex, ".csv": comma_separated}
+OF_RECORDS = {".md": markdown, ".tex": latex, ".csv": comma_separated}
+OF_RUNS = {".md": markdown_table, ".tex": latex_table, ".csv": comma_separated_runs}
 
 
 def report(found: argparse.Namespace, console: Console) -> None:
@@ -38,14 +41,13 @@ def report(found: argparse.Namespace, console: Console) -> None:
     to = Path(found.to)
     if found.markdown:
         print(markdown_table(chosen))
-    elif to.suffix == ".md":
-        write_text(to, markdown_table(chosen))
+    elif to.suffix in OF_RUNS:
+        write_text(to, OF_RUNS[to.suffix](chosen))
         console.print(f"report: {to}", soft_wrap=True)
     elif is_page(to):
         console.print(f"report: {write_report(chosen, to)}", soft_wrap=True)
     else:
-        also = "; .tex and .csv are made of records of experiments" if to.suffix in WRITERS else ""
-        raise FedBMError(f"{to} does not say what to write of runs: end its name in .html or .md{also}")
+        raise FedBMError(f"{to} does not say what to write: end its name in {listed(['.html', *OF_RUNS])}")
 
 
 def is_page(to: Path) -> bool:
@@ -67,10 +69,10 @@ def report_records(paths: list[Path], found: argparse.Namespace, console: Consol
             console.print(f"wrote {written}", soft_wrap=True)
     elif found.markdown:
         print(markdown(outcomes, whole), end="")
-    elif to.suffix in WRITERS:
-        write_text(to, WRITERS[to.suffix](outcomes, whole))
+    elif to.suffix in OF_RECORDS:
+        write_text(to, OF_RECORDS[to.suffix](outcomes, whole))
         console.print(f"report: {to}", soft_wrap=True)
     elif is_page(to):
         console.print(f"report: {write_outcomes(outcomes, to, whole=whole)}", soft_wrap=True)
     else:
-        raise FedBMError(f"{to} does not say what to write: end its name in {listed(['.html', *WRITERS])}")
+        raise FedBMError(f"{to} does not say what to write: end its name in {listed(['.html', *OF_RECORDS])}")

@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedbm.experiments.analysis import Column, columns
-from fedbm.experiments.escaping import tex
 from fedbm.experiments.left import left_of, measured_in, unrecorded
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.tables import fillable, grid, in_words, numbered, search_heads, searched, signs
 from fedbm.experiments.wording import verdicts
+from fedbm.results.escaping import tex
+from fedbm.results.latex import NEEDS, floating
 
 
 def latex(outcomes: Sequence[Outcome], whole: bool = False) -> str:
     """booktabs tables as wide as a page, in ASCII; below each what is found, missing and not like the paper."""
-    out, measured = ["% needs \\usepackage{booktabs}"], measured_in(outcomes)
+    out, measured = [NEEDS], measured_in(outcomes)
     for outcome in outcomes:
         for column in columns(outcome):
             out += _table(outcome, column)
         if outcome.search:
             lines = [search_heads(outcome), *searched(outcome)]
-            out += _floating(f"{outcome.title}: chosen on validation.", lines, [])
+            out += floating(f"{outcome.title}: chosen on validation.", lines, [])
         left = left_of(outcome, measured)
         out += [f"\\par {tex(f'{outcome.title}, left: {left.words} {outcome.command}')}", ""] if left else []
     others = unrecorded(outcomes, measured) if whole else []
@@ -38,22 +39,4 @@ def _table(outcome: Outcome, column: Column) -> list[str]:
     notes += [verdict.sentence for verdict in verdicts(column)]
     notes += [f"{words}." for words in column.missing]
     notes += [f"({number}) Not like the paper, {in_words(one)}." for one, number in numbers.items()]
-    return _floating(f"{outcome.title}: {column.title}.", lines, notes, ["", *marked])
-
-
-def _floating(
-    caption: str, lines: Sequence[Sequence[str]], notes: Sequence[str], marks: Sequence[str] = ()
-) -> list[str]:
-    """*lines*, the heads first; *marks* are set above the first cell of each."""
-    made = []
-    for place, cells in enumerate(lines):
-        mark = f"\\textsuperscript{{{marks[place]}}}" if marks and marks[place] else ""
-        first, *rest = map(tex, cells)
-        made.append(" & ".join([first + mark, *rest]) + " \\\\")
-    return [
-        *("\\begin{table*}", "\\centering", "\\footnotesize", "\\setlength{\\tabcolsep}{3pt}"),
-        *(f"\\caption{{{tex(caption)}}}", f"\\begin{{tabular}}{{l{'r' * (len(lines[0]) - 1)}}}", "\\toprule"),
-        *(made[0], "\\midrule", *made[1:], "\\bottomrule", "\\end{tabular}"),
-        *(f"\\par\\raggedright {tex(note)}" for note in notes),
-        *("\\end{table*}", ""),
-    ]
+    return floating(f"{outcome.title}: {column.title}.", lines, notes, ["", *marked])
