@@ -255,7 +255,7 @@ def test_the_file_that_compare_shares_is_taken_as_the_page_gives_it(
     assert f"`{command[0]}`" in before
     played: list[Any] = []
 
-    def play_all(configs: Any, _: Any) -> tuple[list[Path], list[str]]:
+    def play_all(configs: Any, *_: Any) -> tuple[list[Path], list[str]]:
         played.extend(configs)
         return [], ["not played"]
 
@@ -263,6 +263,14 @@ def test_the_file_that_compare_shares_is_taken_as_the_page_gives_it(
     assert main(["compare", *command]) == 2
     assert "not played" in capsys.readouterr().err
     assert len(played) == 3 * 2 * 3  # methods, β, seeds
+
+
+def test_the_results_in_the_readme_are_those_of_the_records(tmp_path: Path) -> None:
+    """By the command the page names; what it writes is what stands there."""
+    page = tmp_path / "README.md"
+    page.write_text(text_of(ROOT / "README.md"), encoding="utf-8")
+    assert main(["report", str(ROOT / "results"), "--readme", str(page)]) == 0
+    assert text_of(page) == text_of(ROOT / "README.md")
 
 
 # --- links, commands, files, tests ----------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f' (did you mean "{near[0]}"?)' if near else ""
 
 
-def listed(words: Iterable[str]) -> str:
-    """'a, b or c', for sentences that name the choices."""
+def listed(words: Iterable[str], joined: str = "or") -> str:
+    """'a, b or c', for sentences that name the choices; by "and" for those that need all."""
     *head, last = list(words)
-    return f"{', '.join(head)} or {last}" if head else last
+    return f"{', '.join(head)} {joined} {last}" if head else last

@@ -124,6 +124,23 @@ def test_runs_that_are_not_finished(fedbm: Command, tmp_path: Path) -> None:
     assert len(lines) == 6
 
 
+@pytest.mark.parametrize(
+    ("classes", "label"),
+    [
+        ("0123456789", "fedbm · temperature=7.5"),  # digits recommends a generator of width 32
+        ("012", "fedbm · temperature=7.5, generator_width=32"),  # other images of that name do not
+    ],
+)
+def test_an_unfinished_run_is_told_by_its_options(fedbm: Command, tmp_path: Path, classes: str, label: str) -> None:
+    fake_run(tmp_path, classes=classes, done=1, options={"temperature": 7.5, "generator_width": 32})
+    assert f" {label}  digits  " in fedbm("list", "--out", tmp_path)[1]
+
+
+def test_a_method_of_another_version_is_told_by_its_name(fedbm: Command, tmp_path: Path) -> None:
+    fake_run(tmp_path, done=1, options={"no_longer": 1})
+    assert " fedbm   digits  " in fedbm("list", "--out", tmp_path)[1]
+
+
 def test_all_rounds_and_no_result(fedbm: Command, tmp_path: Path) -> None:
     fake_run(tmp_path, rounds=6, done=6)
     (run,) = tmp_path.iterdir()

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from calling import Command, flags, one_sentence
 from hypothesis import HealthCheck, given, settings
@@ -19,6 +20,7 @@ from fedbm.cli.arguments import DATA_TASKS
 from fedbm.cli.main import COMMANDS
 from fedbm.config import keys
 from fedbm.errors import FedBMError
+from pictures import small_chars74k
 
 
 @pytest.mark.parametrize(
@@ -90,6 +92,32 @@ def test_mistakes(fedbm: Command, words: str, sentence: str, tmp_path: Path, mon
     assert sentence in one_sentence(err)
     assert status == 2
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["bad.toml", "broken.toml", "section.toml"]
+
+
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [
+        ("run --data chars74k --data-folder . --rounds 1 --beta 0.3", "--beta"),
+        ("compare --data chars74k --data-folder . --rounds 1 --beta 0.3", "--beta"),
+        ("compare --data chars74k --data-folder . --rounds 1 --betas 0.3,0.5", "--betas"),
+        ("data chars74k_hnd_16.npz --beta 0.3", "--beta"),
+    ],
+)
+def test_beta_for_data_with_a_partition_of_their_own(
+    fedbm: Command, words: str, flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chars74K is dealt by writer unless another partition is given: β would change nothing."""
+    monkeypatch.chdir(tmp_path)
+    np.savez("chars74k_hnd_16.npz", **small_chars74k())
+    status, _, err = fedbm(*words.split(), "--cache", "cache")
+    name = "chars74k_hnd_16.npz" if words.startswith("data") else "chars74k"
+    assert one_sentence(err) == (
+        f"{flag} matters for partition = dirichlet or quantity only, not for column, by which {name} is dealt by "
+        "default: leave it out"
+    )
+    assert status == 2
+    assert not Path("runs").exists()
+    assert fedbm("data", "chars74k_hnd_16.npz", "--partition", "dirichlet", "--beta", "0.3", "--cache", "cache")[0] == 0
 
 
 def test_names_that_look_like_markup(fedbm: Command, tiny: dict[str, Any], tmp_path: Path) -> None:

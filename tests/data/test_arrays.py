@@ -5,7 +5,7 @@ import pytest
 
 from fedbm.data.store import load
 from fedbm.errors import FedBMError
-from pictures import SHARED, read_at, scan, shades
+from pictures import SHARED, read_at, scan, shades, small_chars74k
 
 
 def arrays(writers: int = 10) -> dict[str, np.ndarray]:
@@ -75,13 +75,7 @@ def test_images_that_are_enlarged_are_said_to_be(tmp_path) -> None:
 
 def test_a_small_chars74k_is_known_by_its_name_and_drawn_by_writer(tmp_path) -> None:
     """55 writers, each class once: 50 take part; another name or other classes make it anyone's arrays."""
-    classes = np.array([*"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"])
-    held = {
-        "images": np.zeros((55 * 62, 16, 16), dtype=np.uint8),
-        "labels": np.tile(np.arange(62), 55),
-        "writer": np.repeat(np.arange(55), 62),
-        "classes": classes,
-    }
+    held = small_chars74k()
     np.savez(tmp_path / "chars74k_hnd_16.npz", **held)
     data = load("chars74k", folder=tmp_path, cache=tmp_path / "cache")
     assert (data.name, data.hflip, data.counts().tolist()) == ("chars74k", False, [[35] * 62, [5] * 62, [10] * 62])

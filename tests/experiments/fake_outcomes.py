@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.experiments.files import Experiment, find_experiment
-from fedbm.experiments.outcomes import Outcome, Result
+from fedbm.experiments.outcomes import Outcome, Result, with_results
 from fedbm.experiments.trials import trials
 from fedbm.results.runs import read_run
 
@@ -49,17 +49,4 @@ def fake_outcome(
                 )
             run = read_run(made[key])
         results.append(Result(trial.row, trial.at, trial.seed, state, why, run))
-    return Outcome(
-        name=experiment.name,
-        title=experiment.title,
-        shows=experiment.shows,
-        paper=experiment.paper,
-        figure=experiment.figure,
-        notes=experiment.notes,
-        search=experiment.search,
-        shared=experiment.shared,
-        axes=experiment.axes,
-        rows=tuple(row.name for row in experiment.rows),
-        command=f"fedbm reproduce {experiment.name} --data DIR",
-        results=tuple(results),
-    )
+    return with_results(experiment, results)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import json
 import os
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 from fake_outcomes import fake_outcome
+from fake_runs import fake_run
 
 from fedbm.cli import main
 from fedbm.experiments.outcomes import read_outcome, write_outcome
@@ -127,7 +129,11 @@ def test_a_run_that_fails_says_so_until_it_goes_on(
         (["reproduce", "modules", "--seeds", "0"], 'seeds must be a whole number from 1 to 99, not "0"'),
         (["reproduce", "modules", "--only", "beta=7"], "no run of modules fits --only beta=7"),
         (["reproduce", "modules", "--buget", "1m"], 'does not know --buget (did you mean "--budget"?)'),
-        (["sweep", "nowhere.toml"], "cannot read the experiment nowhere.toml: No such file or directory"),
+        (["reproduce", "modules", "--data", "nowhere"], "found by name, and there is no nowhere"),
+        (["sweep", "nowhere.toml"], "there is no experiment nowhere.toml: give a TOML file of your own"),
+        (["sweep", "modules"], "modules is an experiment of the paper: 'fedbm reproduce modules' runs it"),
+        (["records"], "no experiment of the paper has a finished run in runs"),
+        (["export", "--tensorboard", "events"], "there are no runs in runs to export"),
         (["report", "results", "--readme", "README.md"], "--readme takes records of experiments"),
         (["export", "--out", "nowhere"], "--tensorboard"),
     ],
@@ -142,6 +148,30 @@ def test_mistakes(
     monkeypatch.chdir(tmp_path)
     assert main(typed) == 2
     assert sentence in one_sentence(capsys.readouterr().err)
+
+
+def test_a_plan_counts_a_run_of_two_cells_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Central's runs stand in both columns, whether their images are here or not."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDBM_HOME", str(tmp_path))
+    assert main(["reproduce", "comparison-oct-c8", "--plan"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("63 runs: 63 absent\n")
+    assert "absent: FedAvg, beta 0.05, seed 0 and 62 more: the images of oct-c8 are not here" in said
+
+
+def test_a_report_of_records_without_a_finished_run_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDBM_HOME", str(tmp_path))
+    assert main(["records", "language-models"]) == 0
+    assert main(["report", "results", "--markdown"]) == 0
+    said = capsys.readouterr().out
+    assert "| BERT | 0 | data or model not here | 84.83 ± 2.44 | – |" in said
+    assert "- absent: the images of kvasir are not here" in said
 
 
 def test_the_list_names_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,6 +194,8 @@ def test_a_readme_is_filled_between_its_marks(tmp_path: Path, capsys: pytest.Cap
     assert "28.04 ± 9.74" in first  # w/o LKCC's accuracy as the paper prints it
     assert first.count("| Method |") == 1  # the first cell, though two are finished
     assert "\n- Not like the paper: " in first
+    assert "\nOf the paper, Table III, Table II, Table IX, Table VIII, Table VII, " in first
+    assert " and Table XII are not run: the report has " in first
     assert (tmp_path / "docs" / "images" / "results.svg").exists()
     assert main(command) == 0
     assert page.read_text(encoding="utf-8") == first
@@ -202,10 +234,8 @@ def test_features_are_computed_when_asked_for(two_runs: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("x.csv", "x.csv does not say what to write of runs: end its name in .html or .md; .tex and .csv are made of"),
-        ("x.tex", "x.tex does not say what to write of runs: end its name in .html or .md; .tex and .csv are made of"),
-        ("x.pdf", "x.pdf does not say what to write of runs: end its name in .html or .md"),
-        ("x", "x does not say what to write of runs: end its name in .html or .md"),
+        ("x.pdf", "x.pdf does not say what to write: end its name in .html, .md, .tex or .csv"),
+        ("x", "x does not say what to write: end its name in .html, .md, .tex or .csv"),
     ],
 )
 def test_a_page_is_not_written_under_another_kinds_name(
@@ -214,6 +244,25 @@ def test_a_page_is_not_written_under_another_kinds_name(
     assert main(["report", "--out", str(two_runs), "--to", str(tmp_path / name)]) == 2
     assert sentence in one_sentence(capsys.readouterr().err)
     assert not (tmp_path / name).exists()
+
+
+def test_runs_as_latex_and_for_programs(tmp_path: Path) -> None:
+    """A run without a result has its state and no number."""
+    done = [fake_run(tmp_path / "runs", "fedavg", seed, best={"f1": 0.5 + 0.1 * seed}) for seed in (0, 1)]
+    half = fake_run(tmp_path / "runs", "fedbm", done=2)
+    for suffix in ("csv", "tex"):
+        assert main(["report", "--out", str(tmp_path / "runs"), "--to", str(tmp_path / f"x.{suffix}")]) == 0
+    lines = list(csv.DictReader((tmp_path / "x.csv").read_text(encoding="utf-8").splitlines()))
+    assert [(line["run"], line["moment"]) for line in lines] == [
+        *((run.name, moment) for run in done for moment in ("best", "last")),
+        (half.name, ""),
+    ]
+    assert [float(line["f1"]) for line in lines[::2] if line["f1"]] == [0.5, 0.6]
+    assert (lines[-1]["state"], lines[-1]["accuracy"]) == ("unfinished, 2 of 6 rounds", "")
+    text = (tmp_path / "x.tex").read_text(encoding="utf-8")
+    assert "\nFedAvg & 2 & " in text
+    assert " & 55.0 $\\pm$ 7.1 & " in text
+    assert "No result: FedBM, seed 0, unfinished, 2 of 6 rounds." in text
 
 
 def test_a_table_of_runs_as_a_file(two_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

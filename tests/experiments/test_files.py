@@ -126,7 +126,7 @@ def test_a_mistake_is_one_sentence(text: str, sentence: str) -> None:
 def test_a_name_that_is_nearly_right() -> None:
     with pytest.raises(FedBMError, match='there is no experiment "module" \\(did you mean "modules"\\?\\)'):
         find_experiment("module")
-    with pytest.raises(FedBMError, match="cannot read the experiment nowhere.toml: No such file"):
+    with pytest.raises(FedBMError, match="there is no experiment nowhere.toml: give a TOML file"):
         read_experiment(Path("nowhere.toml"))
 
 

@@ -71,7 +71,7 @@ def test_a_sweep_killed_at_random_ends_with_the_same_table(tmp_path: Path) -> No
     for trial in planned:
         for _ in run(make_plan(trial.config)):
             pass
-    whole = outcome_of(experiment, [standing(locate(trial)) for trial in planned], "")
+    whole = outcome_of(experiment, [standing(locate(trial)) for trial in planned])
     assert comma_separated([again]) == comma_separated([whole])
 
 

@@ -18,12 +18,13 @@ from PIL import Image
 
 from fedbm.errors import FedBMError
 from fedbm.experiments.analysis import columns
-from fedbm.experiments.escaping import tex
+from fedbm.experiments.latex import latex
 from fedbm.experiments.outcomes import Outcome, read_outcome, read_outcomes, write_outcome
 from fedbm.experiments.report import write_outcomes
-from fedbm.experiments.tables import FIELDS, HEADS, comma_separated, grid, latex, markdown
+from fedbm.experiments.tables import FIELDS, HEADS, comma_separated, grid, markdown
 from fedbm.experiments.wording import verdicts
 from fedbm.results.compare import compare
+from fedbm.results.escaping import tex
 from fedbm.results.fairness import findings
 from fedbm.results.generated import galleries
 from fedbm.results.records import MOST_POINTS, read_record, write_record

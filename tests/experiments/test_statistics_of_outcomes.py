@@ -12,8 +12,10 @@ from fake_runs import plain
 
 from fedbm.experiments.analysis import columns
 from fedbm.experiments.files import Experiment, parse
+from fedbm.experiments.latex import latex
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.report import write_outcomes
+from fedbm.experiments.tables import markdown
 from fedbm.experiments.wording import verdicts
 from fedbm.results.fairness import findings
 
@@ -115,6 +117,25 @@ def test_a_sentence_speaks_of_shared_seeds(tmp_path: Path) -> None:
         "FedBM has 40.0 % macro-F1 against FedProx’s 60.0 %, the best of 2 others: −20.0 points (n = 1)."
     )
     assert "FedBM has 50.0 ± 10.0 % macro-F1 against FedAvg’s 46.3 ± 20.3 %: +3.7 points (n = 3, " in second
+
+
+@pytest.mark.parametrize(("fedavg", "said"), [(LOW, False), (NEAR, True), ({0: 0.99, 1: 1.0, 2: 1.0}, True)])
+def test_where_an_advantage_is_not_established_it_says_what_was_tried(
+    tmp_path: Path, fedavg: Mapping[int, float], said: bool
+) -> None:
+    options = {"temperature": 12.5, "lambda_dis": 0.1, "pseudo_batch": 16}
+    made = scored(tmp_path, grid(("FedAvg", "FedBM")), {"FedAvg": fedavg, "FedBM": HIGH})
+    results = tuple(
+        replace(r, run=replace(r.run, config={**r.run.config, "method": {"name": r.run.method, **options}}))
+        for r in made.results
+        if r.run is not None
+    )
+    (column,) = columns(replace(made, results=results))
+    (first, *others) = (plain(verdict.sentence) for verdict in verdicts(column))
+    assert ("An advantage is established." in first) == (not said)
+    assert others == ["FedBM was tried here with τ 12.5, λ_dis 0.1 and pseudo-batch 16 alone."] * said
+    for written in (markdown, latex):
+        assert ("An advantage is not established" in written([replace(made, results=results)])) == (fedavg is NEAR)
 
 
 def test_the_sign_of_an_effect_is_a_minus(tmp_path: Path) -> None:

@@ -199,6 +199,15 @@ def test_methods_without_texts_or_generator_say_so(tmp_path: Path) -> None:
     assert "None of these methods trains a generator." in said
 
 
+def test_a_generator_that_was_not_trained_yet_is_not_called_none(tmp_path: Path) -> None:
+    options = {"generator": True, "generator_every": 50}
+    run = fake_run(tmp_path / "runs", options=options, leave_out=["generated.png"])
+    lines = [json.loads(line) | {"generator": None} for line in (run / "rounds.jsonl").read_text().splitlines()]
+    (run / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    said = page_of([run], tmp_path).said()
+    assert "No generator was trained yet: that is done every 50 rounds, and no run has played so many." in said
+
+
 def test_personal_scores_stand_apart(tmp_path: Path) -> None:
     said = page_of([fake_run(tmp_path / "runs", "fedrep", seed) for seed in (0, 1)], tmp_path).said()
     assert "FedRep: 88.0 ± 0.0 % accuracy of clients’ own models on test images in their own label mix" in plain(said)

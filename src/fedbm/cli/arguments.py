@@ -108,7 +108,7 @@ def make_parser() -> Parser:
     report.add_argument(
         "--to",
         default="report.html",
-        help="the page to write (default report.html), or .md; of records also .tex or .csv",
+        help="the page to write (default report.html), or .md, .tex or .csv",
     )
     report.add_argument("--markdown", action="store_true", help="print the table as Markdown instead")
     report.add_argument("--readme", metavar="FILE", help="of records: put their picture and table into this page")
@@ -279,4 +279,6 @@ def check_beta(flag: str, config: Config) -> None:
     """β on the command line must matter; in a file it may stand idle, since a complete file gives every key."""
     if config.data.partition not in BY_BETA:
         kinds = " or ".join(BY_BETA)
-        raise FedBMError(f"{flag} matters for partition = {kinds} only, not for {config.data.partition}: leave it out")
+        partition = config.data.partition
+        own = "" if "data.partition" in config.given else f", by which {config.data.name} is dealt by default"
+        raise FedBMError(f"{flag} matters for partition = {kinds} only, not for {partition}{own}: leave it out")

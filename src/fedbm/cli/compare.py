@@ -18,6 +18,7 @@ from fedbm.config import Config, find_method, keys, make_config, nest, read_toml
 from fedbm.engine.device import find_device
 from fedbm.errors import FedBMError, listed
 from fedbm.methods import METHODS
+from fedbm.options import BY_BETA
 from fedbm.plan import make_plan
 from fedbm.results.failure import clear_failure, keep_failure
 from fedbm.results.portions import device_name, measured
@@ -47,9 +48,10 @@ def compare(found: argparse.Namespace, console: Console) -> None:
         for seed in range(count_of(found.seeds))
         for method in methods
     ]
-    if betas != [None]:
-        check_beta("--betas" if found.betas else "--beta", configs[0])
-    folders, failures = play_all(configs, console)
+    flag = "" if betas == [None] else "--betas" if found.betas else "--beta"
+    if flag:
+        check_beta(flag, configs[0])
+    folders, failures = play_all(configs, console, flag)
     if not folders:
         raise FedBMError(failures[0])
     for table in comparison_tables(folders):
@@ -83,10 +85,16 @@ def check_owned(given: dict[str, Any], methods: Sequence[str]) -> None:
             raise FedBMError(f"{key.switch} is an option of {listed(key.methods)}, none of which is compared")
 
 
-def play_all(configs: Sequence[Config], console: Console) -> tuple[list[Path], list[str]]:
-    """Play every run to its end. The folders of all that were begun, and what failed, a sentence each."""
+def play_all(configs: Sequence[Config], console: Console, beta: str = "") -> tuple[list[Path], list[str]]:
+    """Play every run to its end. The folders of all that were begun, and what failed, a sentence each.
+
+    *beta*: the flag by which β was given, if it was.
+    """
     with decoding(console) as progress:
-        runs = {run_path(make_plan(config, progress=progress)): config for config in configs}  # twice named, still one
+        plans = (make_plan(config, progress=progress) for config in configs)
+        runs = {run_path(plan): plan.config for plan in plans}  # twice named, still one
+    if beta:
+        check_beta(beta, next(iter(runs.values())))  # once more: the data may have a partition of their own
     done = sum((folder / "summary.json").exists() for folder in runs)
     if done:
         console.print(f"{done} of {len(runs)} runs are finished already")
@@ -130,7 +138,8 @@ def play(runs: Mapping[Path, tuple[str, Config]], console: Console, budget: floa
 
 
 def title_of(config: Config) -> str:
-    return f"{config.method.name}, β {config.data.beta:g}, seed {config.train.seed}"
+    beta = f"β {config.data.beta:g}, " if config.data.partition in BY_BETA else ""
+    return f"{config.method.name}, {beta}seed {config.train.seed}"
 
 
 def show_of(title: str, config: Config, console: Console, bars: Any) -> Show:

@@ -86,7 +86,10 @@ def partition(found: argparse.Namespace, console: Console) -> None:
     if found.picture and Path(found.picture).suffix.lower() != ".svg":
         raise FedBMError(f"--picture draws an SVG: give it a name that ends in .svg, not {found.picture}")
     config, dataset = read(found, console)
-    dealt = deal(recommend(config, dataset.recommends), dataset)
+    config = recommend(config, dataset.recommends)
+    if "beta" in given_keys(found):
+        check_beta("--beta", config)
+    dealt = deal(config, dataset)
     counts = dealt.counts(dataset.labels, len(dataset.classes))
     console.print(partition_table(counts, dataset.classes, client_names(dealt)))
     for sentence in partition_words(dealt, counts):

@@ -63,6 +63,8 @@ def run(found: argparse.Namespace, console: Console) -> None:
     check_engine(config)
     with decoding(console) as progress:
         plan = make_plan(config, progress=progress)
+    if "beta" in given_keys(found):
+        check_beta("--beta", plan.config)  # once more: the data may have a partition of their own
     path = run_path(plan)
     for note in plan.notes:
         console.print(f"note: {note}")
@@ -167,6 +169,8 @@ def export(found: argparse.Namespace, console: Console) -> None:
 
     out = out_of(found)
     chosen = [find_run(out, name) for name in found.runs] or sorted(p.parent for p in out.glob("*/config.toml"))
+    if not chosen:
+        raise FedBMError(f"there are no runs in {out} to export")
     for folder in write_events(read_runs(chosen), Path(found.tensorboard)):
         console.print(f"events: {folder}", soft_wrap=True)
 

@@ -10,15 +10,19 @@ from rich.console import Console
 from fedbm.cli.arguments import given_keys
 from fedbm.config import make_config, nest
 from fedbm.errors import FedBMError, listed
+from fedbm.experiments.latex import latex
 from fedbm.experiments.outcomes import read_outcome, read_outcomes
 from fedbm.experiments.readme import fill_readme
 from fedbm.experiments.report import write_outcomes
-from fedbm.experiments.tables import comma_separated, latex, markdown
+from fedbm.experiments.tables import comma_separated, markdown
 from fedbm.files import write_text
 from fedbm.plan import find_run
-from fedbm.results.report import markdown_table, write_report
+from fedbm.results.latex import latex_table
+from fedbm.results.report import write_report
+from fedbm.results.tables import comma_separated_runs, markdown_table
 
-WRITERS = {".md": markdown, ".tex": latex, ".csv": comma_separated}
+OF_RECORDS = {".md": markdown, ".tex": latex, ".csv": comma_separated}
+OF_RUNS = {".md": markdown_table, ".tex": latex_table, ".csv": comma_separated_runs}
 
 
 def report(found: argparse.Namespace, console: Console) -> None:
@@ -37,14 +41,13 @@ def report(found: argparse.Namespace, console: Console) -> None:
     to = Path(found.to)
     if found.markdown:
         print(markdown_table(chosen))
-    elif to.suffix == ".md":
-        write_text(to, markdown_table(chosen))
+    elif to.suffix in OF_RUNS:
+        write_text(to, OF_RUNS[to.suffix](chosen))
         console.print(f"report: {to}", soft_wrap=True)
     elif is_page(to):
         console.print(f"report: {write_report(chosen, to)}", soft_wrap=True)
     else:
-        also = "; .tex and .csv are made of records of experiments" if to.suffix in WRITERS else ""
-        raise FedBMError(f"{to} does not say what to write of runs: end its name in .html or .md{also}")
+        raise FedBMError(f"{to} does not say what to write: end its name in {listed(['.html', *OF_RUNS])}")
 
 
 def is_page(to: Path) -> bool:
@@ -54,22 +57,22 @@ def is_page(to: Path) -> bool:
 def is_records(path: Path) -> bool:
     """A folder of records, or the file of one experiment."""
     if path.is_dir():
-        return not (path / "config.toml").exists() and any(path.glob("*.json")) and (path / "runs").is_dir()
+        return not (path / "config.toml").exists() and any(path.glob("*.json"))
     return path.suffix == ".json" and path.is_file()
 
 
 def report_records(paths: list[Path], found: argparse.Namespace, console: Console) -> None:
     outcomes = [o for path in paths for o in (read_outcomes(path) if path.is_dir() else [read_outcome(path)])]
-    to = Path(found.to)
+    to, whole = Path(found.to), any(path.is_dir() for path in paths)
     if found.readme:
         for written in fill_readme(outcomes, Path(found.readme)):
             console.print(f"wrote {written}", soft_wrap=True)
     elif found.markdown:
-        print(markdown(outcomes), end="")
-    elif to.suffix in WRITERS:
-        write_text(to, WRITERS[to.suffix](outcomes))
+        print(markdown(outcomes, whole), end="")
+    elif to.suffix in OF_RECORDS:
+        write_text(to, OF_RECORDS[to.suffix](outcomes, whole))
         console.print(f"report: {to}", soft_wrap=True)
     elif is_page(to):
-        console.print(f"report: {write_outcomes(outcomes, to)}", soft_wrap=True)
+        console.print(f"report: {write_outcomes(outcomes, to, whole=whole)}", soft_wrap=True)
     else:
-        raise FedBMError(f"{to} does not say what to write: end its name in {listed(['.html', *WRITERS])}")
+        raise FedBMError(f"{to} does not say what to write: end its name in {listed(['.html', *OF_RECORDS])}")

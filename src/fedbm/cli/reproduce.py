@@ -25,6 +25,7 @@ from fedbm.experiments.files import Experiment, find_experiment, read_experiment
 from fedbm.experiments.outcomes import outcome_of, write_outcome
 from fedbm.experiments.tables import grid, searched
 from fedbm.experiments.trials import Place, Standing, check_only, locate, standing, trials
+from fedbm.options import BY_BETA
 from fedbm.results.cost import show_seconds
 from fedbm.results.portions import device_name
 from fedbm.side_by_side import cores
@@ -46,10 +47,17 @@ def records(found: argparse.Namespace, console: Console) -> None:
     """Write what there is of the experiments named, by default of all that have a finished run."""
     options = make_config(nest(engine_of(found))).engine
     out, to, device = Path(options.out).expanduser(), Path(found.to), device_name(find_device(options.device))
+    written = 0
     for experiment in named(found.names or ["all"]):
         places = [locate(trial) for trial in trials(experiment, count_of(found.seeds), engine_of(found))]
         if found.names or any(standing(place).state == "finished" for place in places):
             keep(experiment, places, told(places, out, to, device), to, console)
+            written += 1
+    if not written:
+        raise FedBMError(
+            f"no experiment of the paper has a finished run in {out}: if there are runs, say by --data where their "
+            "data are; records of a grid of your own are written by 'fedbm sweep'"
+        )
 
 
 def named(names: Sequence[str]) -> list[Experiment]:
@@ -57,7 +65,11 @@ def named(names: Sequence[str]) -> list[Experiment]:
 
 
 def engine_of(found: argparse.Namespace) -> dict[str, Any]:
-    return {**given_keys(found), **({"data_folder": found.folder} if found.folder else {})}
+    if not found.folder:
+        return given_keys(found)
+    if not Path(found.folder).expanduser().is_dir():
+        raise FedBMError(f"--data is the folder in which data sets are found by name, and there is no {found.folder}")
+    return {**given_keys(found), "data_folder": found.folder}
 
 
 def play_experiments(experiments: Sequence[Experiment], found: argparse.Namespace, console: Console) -> None:
@@ -73,6 +85,8 @@ def play_experiments(experiments: Sequence[Experiment], found: argparse.Namespac
     chosen = [p for some in places.values() for p in some if (p.trial.experiment, p.trial.words) in wanted]
     if not chosen:
         raise FedBMError(f"no run of {', '.join(places)} fits --only {' --only '.join(found.only)}")
+    for data in idle_beta(chosen):
+        console.print(f"note: {data} is not dealt by β: its cells along that axis share their runs", soft_wrap=True)
     kept, called = Path(found.records), device_name(device)
     say([standing(place) for place in chosen], told(chosen, out, kept, called), console)
     if found.plan:
@@ -88,6 +102,12 @@ def play_experiments(experiments: Sequence[Experiment], found: argparse.Namespac
         raise FedBMError(f"{len(failures)} of {len(runs)} runs failed; the first is {failures[0]}")
 
 
+def idle_beta(places: Sequence[Place]) -> list[str]:
+    """The data sets along an axis β that have a partition which β does not shape."""
+    found = [p.config.data for p in places if p.config is not None and "beta" in p.trial.at]
+    return list(dict.fromkeys(data.name for data in found if data.partition not in BY_BETA))
+
+
 def told(places: Sequence[Place], out: Path, records: Path, device: str) -> Estimate:
     """What the runs that are left take on this device."""
     return estimate([standing(place) for place in places], out, records, device, cores() if device == "cpu" else 1)
@@ -95,9 +115,7 @@ def told(places: Sequence[Place], out: Path, records: Path, device: str) -> Esti
 
 def keep(experiment: Experiment, places: Sequence[Place], takes: Estimate, to: Path, console: Console) -> None:
     """Write the records of what is finished, and list what is not."""
-    known = experiment.name in shipped()
-    command = f"fedbm reproduce {experiment.name} --data DIR" if known else f"fedbm sweep {experiment.name}.toml"
-    outcome = outcome_of(experiment, [standing(place) for place in places], command, takes)
+    outcome = outcome_of(experiment, [standing(place) for place in places], takes)
     for column in columns(outcome):
         if column.lead:
             heads, *rows = grid(column, without=("unlike",))
@@ -110,7 +128,8 @@ def keep(experiment: Experiment, places: Sequence[Place], takes: Estimate, to: P
 
 def say(standings: Sequence[Standing], takes: Estimate, console: Console) -> None:
     """How many runs there are in which state, what the rest takes, and what cannot run, with the reason."""
-    states = Counter(s.state for s in {s.folder or s.trial.words: s for s in standings}.values())
+    once = list({s.folder or repr(s.trial.config): s for s in standings}.values())  # cells may share a run
+    states = Counter(s.state for s in once)
     order = ("finished", "unfinished", "failed", "not run", "absent")
     count = sum(states.values())
     console.print(f"{count} run{'s' * (count != 1)}: " + ", ".join(f"{states[s]} {s}" for s in order if states[s]))
@@ -124,7 +143,7 @@ def say(standings: Sequence[Standing], takes: Estimate, console: Console) -> Non
             f"of {takes.unknown} nothing alike was measured on this device ({takes.device}) so far: "
             "a first portion, such as --budget 2m, tells"
         )
-    for (state, why), some in _by_reason(standings).items():
+    for (state, why), some in _by_reason(once).items():
         more = f" and {len(some) - 1} more" if len(some) > 1 else ""
         console.print(f"{state}: {some[0].trial.words}{more}: {why}", soft_wrap=True)
 

@@ -61,7 +61,7 @@ class Column:
     at: Mapping[str, Any]
     lines: tuple[Line, ...]
     lead: str  # the name of the leading row; "" where nothing is finished
-    of_paper: bool  # whether the experiment repeats one of the paper's, so that rows may be unlike it
+    lists_unlike: bool  # whether its rows name what is not like the paper: not those of a grid of one's own
 
     @property
     def group(self) -> Group:

@@ -9,7 +9,8 @@ rounds will tell.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,20 +41,29 @@ class Estimate:
 
 def rates(out: Path, records: Path, device: str) -> Rates:
     """Mean seconds a round of every kind of run in *out* and *records* that was computed on *device*."""
+    return rates_of(_readable(out, records), device)
+
+
+def rates_of(runs: Iterable[RunView], device: str) -> Rates:
+    """Mean seconds a round of every kind of these runs that was computed on *device*; an id counts once."""
     found: dict[tuple[Any, ...], list[float]] = {}
     seen: set[str] = set()
-    sources = [(path.parent, read_run) for path in sorted(out.glob("*/config.toml"))]
-    for path, read in [*sources, *((path, read_record) for path in sorted(records.glob("runs/*.json")))]:
-        try:
-            run = read(path)
-            kind = _kind_of(make_config(_settings(run)))
-        except FedBMError:  # said where runs are listed; an estimate can do without
-            continue
+    for run in runs:
         rounds = run.planned if run.finished else len(run.rounds)
         if run.id not in seen and (run.environment or {}).get("device") == device and rounds >= LEAST_ROUNDS:
-            found.setdefault(kind, []).append(_seconds_a_round(run))
+            with suppress(FedBMError):  # of a method or with settings that this version does not know
+                found.setdefault(kind_of(make_config(_settings(run))), []).append(_seconds_a_round(run))
         seen.add(run.id)
     return {kind: sum(values) / len(values) for kind, values in found.items()}
+
+
+def _readable(out: Path, records: Path) -> Iterator[RunView]:
+    for path in sorted(out.glob("*/config.toml")):
+        with suppress(FedBMError):  # said where runs are listed; an estimate can do without
+            yield read_run(path.parent)
+    for path in sorted(records.glob("runs/*.json")):
+        with suppress(FedBMError):
+            yield read_record(path)
 
 
 def estimate(standings: Sequence[Standing], out: Path, records: Path, device: str, at_once: int) -> Estimate:
@@ -81,7 +91,7 @@ def _left(standing: Standing, measured: Rates) -> float | None:
         played = len(run.rounds)
         rate = _seconds_a_round(run) if played >= LEAST_ROUNDS else None
     if rate is None:
-        rate = measured.get(_kind_of(config))
+        rate = measured.get(kind_of(config))
     return None if rate is None else rate * (config.train.rounds - played)
 
 
@@ -89,7 +99,7 @@ def _settings(run: RunView) -> dict[str, Mapping[str, Any]]:
     return {name: run.config[name] for name in ("data", "model", "method", "train") if name in run.config}
 
 
-def _kind_of(config: Config) -> tuple[Any, ...]:
+def kind_of(config: Config) -> tuple[Any, ...]:
     data, model, train = config.data, config.model, config.train
     options = ((key, bool(v) if isinstance(v, float) else v) for key, v in method_values(config.method).items())
     return (

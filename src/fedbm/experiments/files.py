@@ -75,6 +75,11 @@ def find_experiment(name: str) -> Experiment:
 def read_experiment(path: Path) -> Experiment:
     try:
         text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        if path.name in shipped():
+            raise FedBMError(f"{path} is an experiment of the paper: 'fedbm reproduce {path}' runs it") from error
+        near = did_you_mean(path.name, [beside.name for beside in path.parent.glob("*.toml")])
+        raise FedBMError(f"there is no experiment {path}{near}: give a TOML file of your own") from error
     except (OSError, UnicodeDecodeError) as error:
         raise FedBMError(f"cannot read the experiment {path}: {getattr(error, 'strerror', None) or error}") from error
     return parse(text, path.stem, str(path))

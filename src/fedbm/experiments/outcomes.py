@@ -15,7 +15,7 @@ from typing import Any
 from fedbm.errors import FedBMError
 from fedbm.experiments.estimate import Estimate
 from fedbm.experiments.files import Experiment, cells, shipped
-from fedbm.experiments.trials import Standing
+from fedbm.experiments.trials import Standing, key_of
 from fedbm.files import read_json, replacing
 from fedbm.results.cost import show_seconds
 from fedbm.results.records import read_record, write_record
@@ -39,7 +39,7 @@ class Result:
 
     @property
     def key(self) -> tuple[str, str, int]:
-        return self.row, json.dumps(self.at, sort_keys=True), self.seed
+        return key_of(self.row, self.at, self.seed)
 
 
 @dataclass(frozen=True)
@@ -63,23 +63,16 @@ class Outcome:
         return [result for result in self.results if result.row == row and result.at == at]
 
 
-def outcome_of(
-    experiment: Experiment, standings: Sequence[Standing], command: str, told: Estimate | None = None
-) -> Outcome:
+def command_of(name: str) -> str:
+    """What runs an experiment: the paper's by its name, one's own by its file."""
+    return f"fedbm reproduce {name} --data DIR" if name in shipped() else f"fedbm sweep {name}.toml"
+
+
+def outcome_of(experiment: Experiment, standings: Sequence[Standing], told: Estimate | None = None) -> Outcome:
     """From run folders; *told*: what the runs that are left take."""
-    return Outcome(
-        name=experiment.name,
-        title=experiment.title,
-        shows=experiment.shows,
-        paper=experiment.paper,
-        figure=experiment.figure,
-        notes=experiment.notes,
-        search=experiment.search,
-        shared=experiment.shared,
-        axes=experiment.axes,
-        rows=tuple(row.name for row in experiment.rows),
-        command=command,
-        results=tuple(
+    return with_results(
+        experiment,
+        [
             Result(
                 s.trial.row,
                 s.trial.at,
@@ -91,7 +84,24 @@ def outcome_of(
                 s.folder.name if s.folder else "",
             )
             for s in standings
-        ),
+        ],
+    )
+
+
+def with_results(experiment: Experiment, results: Sequence[Result]) -> Outcome:
+    return Outcome(
+        name=experiment.name,
+        title=experiment.title,
+        shows=experiment.shows,
+        paper=experiment.paper,
+        figure=experiment.figure,
+        notes=experiment.notes,
+        search=experiment.search,
+        shared=experiment.shared,
+        axes=experiment.axes,
+        rows=tuple(row.name for row in experiment.rows),
+        command=command_of(experiment.name),
+        results=tuple(results),
     )
 
 

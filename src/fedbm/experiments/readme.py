@@ -10,8 +10,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedbm.errors import FedBMError, did_you_mean
+from fedbm.errors import FedBMError, did_you_mean, listed
 from fedbm.experiments.analysis import Column, columns
+from fedbm.experiments.left import measured_in, unrecorded
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.tables import bars
 from fedbm.experiments.wording import verdicts
@@ -23,6 +24,7 @@ from fedbm.results.svg import save_svg
 
 MARKED = re.compile(r"(<!-- fedbm:results (?P<names>[\w\- ]+?) -->\n).*?(<!-- /fedbm:results -->)", re.DOTALL)
 PICTURE = "docs/images/results.svg"
+OF_PAPER = " of the paper"
 
 
 def fill_readme(outcomes: Sequence[Outcome], page: Path) -> list[Path]:
@@ -49,7 +51,11 @@ def fill_readme(outcomes: Sequence[Outcome], page: Path) -> list[Path]:
         raise FedBMError(f"the experiments {page} wants have no finished run yet")
     picture = page.parent / PICTURE
     save_svg(picture, drawn(shown[0]))
-    inside = [f"![Macro-F1 by round, {shown[0].title}]({PICTURE})", "", *(part for c in shown for part in block(c))]
+    inside = [
+        *(f"![Macro-F1 by round, {shown[0].title}]({PICTURE})", ""),
+        *(part for column in shown for part in block(column)),
+        *_not_run(outcomes),
+    ]
     write_text(page, text[: found.end(1)] + "\n".join(inside) + "\n" + text[found.start(3) :])
     return [page, picture]
 
@@ -73,6 +79,16 @@ def block(column: Column) -> list[str]:
         *_unlike(column),
         "",
     ]
+
+
+def _not_run(outcomes: Sequence[Outcome]) -> list[str]:
+    """The paper's tables and figures without a record, in one sentence; the report has one for each."""
+    found = [one.shows for one in unrecorded(outcomes, measured_in(outcomes))]
+    named = [shows.removesuffix(OF_PAPER) for shows in found if shows.endswith(OF_PAPER)]
+    if not named:
+        return []
+    are = "is" if len(named) == 1 else "are"
+    return [f"Of the paper, {listed(named, 'and')} {are} not run: the report has the commands, needs and times.", ""]
 
 
 def _unlike(column: Column) -> list[str]:

@@ -8,7 +8,8 @@ from typing import Any
 
 from fedbm.experiments.analysis import Column, Line, columns, same_but
 from fedbm.experiments.files import find_experiment, shipped
-from fedbm.experiments.outcomes import Outcome, Result
+from fedbm.experiments.left import Measured, left_of, measured_in, timed, unrecorded
+from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.search import search
 from fedbm.experiments.tables import SHOWN, cells_of, fillable, numbered, signs
 from fedbm.experiments.trials import trials
@@ -27,9 +28,13 @@ from fedbm.version import __version__
 TITLE = "FedBM: the paper’s tables and figures, measured again"
 
 
-def write_outcomes(outcomes: Sequence[Outcome], out: Path, title: str = "") -> Path:
-    """Write the page to *out* (in a folder: report.html) and return where it is."""
-    found = [(outcome, columns(outcome)) for outcome in outcomes]
+def write_outcomes(outcomes: Sequence[Outcome], out: Path, title: str = "", whole: bool = False) -> Path:
+    """Write the page to *out* (in a folder: report.html) and return where it is.
+
+    *whole*: these are all records there are, so that the paper's other experiments are listed as not run.
+    """
+    measured = measured_in(outcomes)
+    found = [(outcome, columns(outcome)) for outcome in (timed(one, measured) for one in outcomes)]
     groups = [column.group for _, some in found for column in some]
     runs = {run.id: run for group in groups for run in group.runs}
     text = (
@@ -37,7 +42,8 @@ def write_outcomes(outcomes: Sequence[Outcome], out: Path, title: str = "") -> P
         .get_template("experiments.html.j2")
         .render(
             title=title or _title(outcomes),
-            outcomes=[_view(outcome, some, f"e{number}") for number, (outcome, some) in enumerate(found, 1)],
+            outcomes=[_view(outcome, some, f"e{number}", measured) for number, (outcome, some) in enumerate(found, 1)],
+            unrecorded=unrecorded(outcomes, measured) if whole else [],
             runs=[provenance(run) for run in runs.values()],
             shown=SHOWN,
             filled={key for _, some in found for column in some for key in fillable(column)},
@@ -56,7 +62,7 @@ def _title(outcomes: Sequence[Outcome]) -> str:
     return "; ".join([TITLE] * (len(own) < len(outcomes)) + own)
 
 
-def _view(outcome: Outcome, found: Sequence[Column], ident: str) -> dict[str, Any]:
+def _view(outcome: Outcome, found: Sequence[Column], ident: str, measured: Measured) -> dict[str, Any]:
     colours = numbers_of(outcome.rows)
     numbers = numbered(found)
     done = [column for column in found if column.lead]
@@ -69,6 +75,7 @@ def _view(outcome: Outcome, found: Sequence[Column], ident: str) -> dict[str, An
         ],
         "unlike": [(number, one) for one, number in numbers.items()],
         "missing": _missing(found, runs),
+        "left": left_of(outcome, measured),
         "pictures": _pictures(outcome, found, colours) if outcome.figure and done else [],
         "search": search(outcome) if outcome.search else [],
         "finished": len({runs[result.key] for result in outcome.results if result.run is not None}),
@@ -85,9 +92,8 @@ def _run_names(outcome: Outcome) -> dict[Any, str]:
     if outcome.name in shipped():
         seeds = 1 + max(result.seed for result in outcome.results)
         for trial in trials(find_experiment(outcome.name), seeds, {}):
-            key = Result(trial.row, trial.at, trial.seed, "", "", None).key
-            if key in names:
-                names[key] = repr(trial.config)
+            if trial.key in names:
+                names[trial.key] = repr(trial.config)
     return names
 
 
@@ -136,6 +142,7 @@ def _tops(column: Column, name: str, moment: str) -> set[str]:
 def _missing(found: Sequence[Column], runs: Mapping[Any, str]) -> list[dict[str, Any]]:
     """Each reason once, with how many runs it keeps back, which, and what they would take; a run of two cells once."""
     reasons: dict[tuple[str, str], list[str]] = {}
+    timed_ones: set[tuple[str, str]] = set()
     seen: set[str] = set()
     for column in found:
         for line in column.lines:
@@ -146,7 +153,11 @@ def _missing(found: Sequence[Column], runs: Mapping[Any, str]) -> list[dict[str,
                 takes = f", {result.takes}" if result.takes else ""
                 words = f"{line.name}, {column.title}, seed {result.seed}{takes}"
                 reasons.setdefault((result.state, result.why), []).append(words)
-    return [{"state": state, "why": why, "runs": runs} for (state, why), runs in reasons.items()]
+                timed_ones |= {(result.state, result.why)} if result.takes else set()
+    return [
+        {"state": state, "why": why, "runs": runs, "timed": (state, why) in timed_ones}
+        for (state, why), runs in reasons.items()
+    ]
 
 
 def _pictures(outcome: Outcome, found: Sequence[Column], colours: Mapping[str, int]) -> list[Picture]:

@@ -34,9 +34,11 @@ def validation_score(run: RunView) -> float | None:
 def search(outcome: Outcome) -> list[Candidate]:
     """Every combination with its score; in each group of them the best is chosen, the first on ties.
 
-    Nothing is chosen while a combination lacks a seed: it might have been the best.
+    Nothing is chosen while a combination lacks a seed: it might have been the best. A row whose method has none of
+    these options has nothing to choose: its combinations are the same runs, and it is left out.
     """
     found: dict[str, list[Candidate]] = {}
+    ids: dict[str, set[tuple[str, ...]]] = {}
     for at in cells(outcome.axes):
         tried = {axis: at[axis] for axis in outcome.search}
         rest = {axis: value for axis, value in at.items() if axis not in outcome.search}
@@ -45,8 +47,10 @@ def search(outcome: Outcome) -> list[Candidate]:
             known = [score for score in scores if score is not None]
             complete = bool(known) and len(known) == len(scores)
             candidate = Candidate(row, rest, tried, spread(known) if complete else None)
-            found.setdefault(json.dumps([row, rest], sort_keys=True), []).append(candidate)
-    return [candidate for group in found.values() for candidate in _choose(group)]
+            group = json.dumps([row, rest], sort_keys=True)
+            found.setdefault(group, []).append(candidate)
+            ids.setdefault(group, set()).add(tuple(r.id or repr(r.key) for r in outcome.cell(row, at)))
+    return [one for group, some in found.items() if len(some) == 1 or len(ids[group]) > 1 for one in _choose(some)]
 
 
 def _choose(group: list[Candidate]) -> list[Candidate]:

@@ -1,4 +1,4 @@
-"""Outcomes as Markdown, LaTeX and CSV. A cell without a result says why, in words that cannot be taken for a number."""
+"""Outcomes as Markdown and CSV. A cell without a result says why, in words that cannot be taken for a number."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
 
-from fedbm.experiments.analysis import Column, Line, columns
-from fedbm.experiments.escaping import tex
+from fedbm.experiments.analysis import SHORT, Column, Line, columns
+from fedbm.experiments.left import left_of, measured_in, unrecorded
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.published import Deviation
 from fedbm.experiments.search import search
@@ -58,7 +58,7 @@ def fillable(column: Column) -> list[str]:
         **dict.fromkeys(("accuracy_minus_paper", "f1_minus_paper"), apart),
         "lead_minus_row_f1": bool(rivals),
         **dict.fromkeys(("p", "p_holm", "effect_size"), tested),
-        "unlike": column.of_paper,
+        "unlike": column.lists_unlike,
     }
     return [key for key in HEADS if can.get(key, True)]
 
@@ -99,8 +99,10 @@ def _apart(line: Line, metric: str) -> float | None:
     return score.mean - line.published.mean[metric] / 100
 
 
-def markdown(outcomes: Sequence[Outcome]) -> str:
+def markdown(outcomes: Sequence[Outcome], whole: bool = False) -> str:
+    """*whole*: these are all records there are, so that the paper's other experiments are listed as not run."""
     out: list[str] = []
+    measured = measured_in(outcomes)
     for outcome in outcomes:
         out += [f"## {outcome.title}", "", f"{outcome.shows}. `{outcome.command}`".removeprefix(". "), ""]
         out += [f"- {note}" for note in outcome.notes] + [""] * bool(outcome.notes)
@@ -110,7 +112,12 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
             said = [f"- {verdict.sentence}" for verdict in verdicts(column)]
             out += [*said, *[""] * bool(said), *bars(column)]
             out += ["", *(f"- {words}." for words in column.missing), ""]
-        out += [*(f"- Not like the paper, {_in_words(one)}." for one in numbered(found)), "", *_searched(outcome)]
+        left = left_of(outcome, measured)
+        out += [f"- Left: {left.words}"] if left else []
+        out += [*(f"- Not like the paper, {in_words(one)}." for one in numbered(found)), "", *_searched(outcome)]
+    others = unrecorded(outcomes, measured) if whole else []
+    out += ["## Not run", ""] * bool(others)
+    out += [f"- **{one.title}.** {one.sentence} `{one.command}`" for one in others]
     return "\n".join(out).rstrip() + "\n"
 
 
@@ -139,7 +146,7 @@ def _marks(line: Line) -> str:
     return ", ".join(dict.fromkeys(one.mark for one in line.unlike))
 
 
-def _in_words(one: Deviation) -> str:
+def in_words(one: Deviation) -> str:
     return f"{one.mark}: {one.ours}; the paper: {one.paper}; {one.why}"
 
 
@@ -147,11 +154,11 @@ def _searched(outcome: Outcome) -> list[str]:
     """What was tried and what validation chose."""
     if not outcome.search:
         return []
-    heads = _search_heads(outcome)
+    heads = search_heads(outcome)
     return ["**Chosen on validation**", "", _bar(heads), _bar(["---"] * len(heads)), *map(_bar, searched(outcome)), ""]
 
 
-def _search_heads(outcome: Outcome) -> list[str]:
+def search_heads(outcome: Outcome) -> list[str]:
     return ["Row", *outcome.axes, "n", "validation accuracy + macro-F1", ""]
 
 
@@ -171,49 +178,7 @@ def _bar(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def latex(outcomes: Sequence[Outcome]) -> str:
-    """booktabs tables as wide as a page, in ASCII; below each what is missing and what is not like the paper."""
-    out = ["% needs \\usepackage{booktabs}"]
-    for outcome in outcomes:
-        for column in columns(outcome):
-            out += _table(outcome, column)
-        if outcome.search:
-            lines = [_search_heads(outcome), *searched(outcome)]
-            out += _floating(f"{outcome.title}: chosen on validation.", lines, [])
-    return "\n".join(out)
-
-
-def _table(outcome: Outcome, column: Column) -> list[str]:
-    numbers = numbered([column])
-    lines = grid(column, without=("p", "unlike"))  # p after correction alone
-    marked = [signs(line, numbers, ",") for line in column.lines]
-    notes = ["Scores in percent, mean ± std over n seeds."]
-    if "lead_minus_row_f1" in fillable(column):
-        notes[0] += f" Lead: {column.lead or 'none, nothing is finished'}."
-    notes += [f"{words}." for words in column.missing]
-    notes += [f"({number}) Not like the paper, {_in_words(one)}." for one, number in numbers.items()]
-    return _floating(f"{outcome.title}: {column.title}.", lines, notes, ["", *marked])
-
-
-def _floating(
-    caption: str, lines: Sequence[Sequence[str]], notes: Sequence[str], signs: Sequence[str] = ()
-) -> list[str]:
-    """*lines*, the heads first; *signs* are set above the first cell of each."""
-    made = []
-    for place, cells in enumerate(lines):
-        sign = f"\\textsuperscript{{{signs[place]}}}" if signs and signs[place] else ""
-        first, *rest = map(tex, cells)
-        made.append(" & ".join([first + sign, *rest]) + " \\\\")
-    return [
-        *("\\begin{table*}", "\\centering", "\\footnotesize", "\\setlength{\\tabcolsep}{3pt}"),
-        *(f"\\caption{{{tex(caption)}}}", f"\\begin{{tabular}}{{l{'r' * (len(lines[0]) - 1)}}}", "\\toprule"),
-        *(made[0], "\\midrule", *made[1:], "\\bottomrule", "\\end{tabular}"),
-        *(f"\\par\\raggedright {tex(note)}" for note in notes),
-        *("\\end{table*}", ""),
-    ]
-
-
-def comma_separated(outcomes: Sequence[Outcome]) -> str:
+def comma_separated(outcomes: Sequence[Outcome], whole: bool = False) -> str:
     """One line per experiment, cell, row and moment, with all digits; what is missing has its state and no numbers.
 
     Scores are shares of 1. A difference to the paper stands with the round that the paper's numbers are of.
@@ -226,6 +191,8 @@ def comma_separated(outcomes: Sequence[Outcome]) -> str:
             for lines in zip(*(column.lines for column in both), strict=True):
                 for moment, column, line in zip(MOMENTS, both, lines, strict=True):
                     writer.writerow(_values(outcome, column, line, moment))
+    for one in unrecorded(outcomes, measured_in(outcomes)) if whole else []:
+        writer.writerow([one.name, *[""] * (len(FIELDS) - 2), SHORT["not run"]])
     return written.getvalue()
 
 
@@ -239,6 +206,6 @@ def _values(outcome: Outcome, column: Column, line: Line, moment: str) -> list[o
     found = line.against
     test = [found.mean, found.p, line.corrected, found.size] if found else [None] * 4
     n = len(line.row.runs) if line.row else 0
-    unlike = [_marks(line), " | ".join(map(_in_words, line.unlike))]
+    unlike = [_marks(line), " | ".join(map(in_words, line.unlike))]
     kept = [outcome.name, column.title, line.name, moment, n, *numbers, *paper, *apart]
     return [*kept, column.lead, *test, *unlike, line.why]

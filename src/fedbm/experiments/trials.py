@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,11 @@ from fedbm.results.failure import failure_of
 from fedbm.simulate import run_path
 
 
+def key_of(row: str, at: Mapping[str, Any], seed: int) -> tuple[str, str, int]:
+    """What names a run among those of its experiment."""
+    return row, json.dumps(at, sort_keys=True), seed
+
+
 @dataclass(frozen=True)
 class Trial:
     """One run of one cell: *at* names the cell's value on every axis."""
@@ -26,6 +32,10 @@ class Trial:
     at: Mapping[str, Any]
     seed: int
     config: Config
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        return key_of(self.row, self.at, self.seed)
 
     @property
     def words(self) -> str:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fedbm.errors import listed
 from fedbm.experiments.analysis import Column, Line
+from fedbm.results.compare import NAMES
 from fedbm.results.statistics import Paired, spread
 from fedbm.results.wording import HEADLINE_METRIC, NO_BREAK, mean_and_std, points, probability
 
 LEVEL = 0.05
+TUNED = {"temperature": "τ", "lambda_dis": "λ_dis", "pseudo_batch": "pseudo-batch"}  # by the paper's grid search, and τ
 
 
 @dataclass(frozen=True)
@@ -38,10 +41,22 @@ def verdicts(column: Column) -> list[Verdict]:
     more = f", the best of {len(others)} others" if len(others) > 1 else ""
     shown = [line for line in column.lines if line.name in others and line.row is not None]
     fedavg = [line for line in shown if line.row and line.row.method == "fedavg" and line.name != best]
-    return [
+    found = [
         *(_verdict(lead, line, more) for line in shown if line.name == best),
         *(_verdict(lead, line, "") for line in fedavg[:1]),
     ]
+    ahead = all(verdict.holds and others[best] > 0 for verdict in found)
+    return found if ahead else [*found, *_tried(lead)]
+
+
+def _tried(lead: Line) -> list[Verdict]:
+    """Where FedBM's advantage is not established: with which of the values it is tuned by it was tried."""
+    assert lead.row is not None
+    values = lead.row.runs[0].config["method"]
+    if lead.name != NAMES["fedbm"] or not all(key in values for key in TUNED):
+        return []
+    words = listed([f"{name}{NO_BREAK}{values[key]:g}" for key, name in TUNED.items()], "and")
+    return [Verdict(False, f"{lead.name} was tried here with {words} alone.")]
 
 
 def _verdict(lead: Line, other: Line, more: str) -> Verdict:

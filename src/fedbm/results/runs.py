@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedbm.config import at_beta, make_config, method_label
+from fedbm.data.catalog import CATALOG
 from fedbm.engine.records import FORMAT, read_rounds
 from fedbm.errors import FedBMError
 from fedbm.files import digest_of, read_json
@@ -87,6 +89,7 @@ def read_run(path: str | Path) -> RunView:
         with _whole(path / "config.toml"):
             facts = _asked_for(config)
         facts |= _dealt(path, dealt)
+        facts["label"] = _label(config, facts["data"], dealt)
     generated, rounds = path / "generated.png", read_rounds(path / "rounds.jsonl")
     return RunView(
         **facts,
@@ -134,7 +137,6 @@ def _asked_for(config: Mapping[str, Any]) -> dict[str, Any]:
     data, train, method = config["data"], config["train"], config["method"]
     return {
         "method": method["name"],
-        "label": method["name"],
         "data": Path(data["name"]).stem,
         "partition": data["partition"],
         "beta": data["beta"] if data["partition"] in BY_BETA else None,
@@ -142,6 +144,19 @@ def _asked_for(config: Mapping[str, Any]) -> dict[str, Any]:
         "seed": train["seed"],
         "planned": train["rounds"],
     }
+
+
+def _label(config: Mapping[str, Any], data: str, dealt: Mapping[str, Any] | None) -> str:
+    """The method and its options; its name alone where it was made in Python, or by another version."""
+    if "own" in config:
+        return str(config["method"]["name"])
+    entry = CATALOG.get(data)
+    known = entry is not None and list(entry.classes) == list((dealt or {}).get("classes", entry.classes))
+    recommends = at_beta(entry.recommends, config["data"]["beta"]) if entry and known else {}
+    try:
+        return method_label(make_config({"method": config["method"]}).method, recommends)
+    except FedBMError:
+        return str(config["method"]["name"])
 
 
 def _dealt(path: Path, dealt: Mapping[str, Any] | None) -> dict[str, Any]:

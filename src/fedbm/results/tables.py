@@ -1,8 +1,10 @@
-"""groups → tables: mean ± std over seeds in percent, the highest mean of each column marked; or Markdown."""
+"""groups → tables: mean ± std over seeds in percent, the highest mean of each column marked; Markdown and CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import io
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +22,10 @@ METRICS = {
 }
 MOMENTS = {"best": "At the round chosen on validation", "last": "At the last round"}
 ABSENT = "–"
+FIELDS = (
+    *("run", "method", "data", "partition", "beta", "clients", "seed", "rounds", "state", "moment", "round"),
+    *METRICS,
+)
 
 
 @dataclass(frozen=True)
@@ -76,24 +82,51 @@ def _rounds(row: Row, moment: str) -> str:
     return str(chosen[0]) if chosen[0] == chosen[-1] else f"{chosen[0]}–{chosen[-1]}"
 
 
+def comma_separated_runs(run_dirs: Sequence[Path]) -> str:
+    """A line per run and moment, scores as shares of 1 with all digits; a run without a result has its state alone."""
+    written = io.StringIO()
+    writer = csv.writer(written, lineterminator="\n")
+    writer.writerow(FIELDS)
+    for run in read_runs(run_dirs):
+        about = [run.id, run.label, run.data, run.partition, run.beta, run.clients, run.seed, run.planned, run.state]
+        for moment in MOMENTS if run.summary else ("",):
+            scores = run.summary[moment] if run.summary else {}
+            writer.writerow([*about, moment, *(scores.get(key) for key in ("round", *METRICS))])
+    return written.getvalue()
+
+
+def _shown(cell: Cell) -> str:
+    return f"{cell.mean} ± {cell.std}" if cell.std else cell.mean
+
+
+def grid(group: Group, show: Callable[[Cell], str] = _shown) -> list[list[str]]:
+    """The group's table as texts, its heads first: one line per row."""
+    heads = ["Method", "Seeds", *METRICS.values(), "Accuracy, last round", "Macro-F1, last round"]
+    both = zip(lines(group, "best"), lines(group, "last"), strict=True)
+    return [
+        heads,
+        *([best.row.name, str(len(best.row.runs)), *map(show, (*best.cells, *last.cells[:2]))] for best, last in both),
+    ]
+
+
+def without_result(group: Group) -> list[str]:
+    """A sentence for every run that is in no number."""
+    return [f"No result: {display(run.label, run.method)}, seed {run.seed}, {run.state}." for run in group.unfinished]
+
+
 def _markdown(group: Group) -> str:
     out = [f"**{_safe(group.title)}**", ""]
     if group.rows:
-        heads = ["Method", "Seeds", *METRICS.values(), "Accuracy, last round", "Macro-F1, last round"]
+        heads, *rows = grid(group, _bold)
         out += [_joined(heads), _joined(["---", *["---:"] * (len(heads) - 1)])]
-        for best, last in zip(lines(group, "best"), lines(group, "last"), strict=True):
-            shown = [_bold(cell) for cell in (*best.cells, *last.cells[:2])]
-            out.append(_joined([_safe(best.row.name), str(len(best.row.runs)), *shown]))
-        out.append("")
-    for run in group.unfinished:
-        name = _safe(display(run.label, run.method))
-        out += [f"No result: {name}, seed {run.seed}, {_safe(run.state)}.", ""]
+        out += [*(_joined([_safe(name), *cells]) for name, *cells in rows), ""]
+    for sentence in without_result(group):
+        out += [_safe(sentence), ""]
     return "\n".join(out)
 
 
 def _bold(cell: Cell) -> str:
-    text = f"{cell.mean} ± {cell.std}" if cell.std else cell.mean
-    return f"**{text}**" if cell.best else text
+    return f"**{_shown(cell)}**" if cell.best else _shown(cell)
 
 
 def _joined(cells: Sequence[str]) -> str:

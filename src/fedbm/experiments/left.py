@@ -1,0 +1,160 @@
+"""What of the paper's experiments is not finished: how many runs, by which command, and the time they would take.
+
+time = Σ rounds × seconds a round of runs like them on record, on the device most records are of. A run's seconds are
+its share of that device, or by the clock where the share was not measured. Nothing alike on record: no number.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from fedbm.config import Config, recommend
+from fedbm.data.catalog import CATALOG
+from fedbm.errors import listed
+from fedbm.experiments.estimate import Rates, kind_of, rates_of
+from fedbm.experiments.files import find_experiment, shipped
+from fedbm.experiments.outcomes import Outcome, command_of
+from fedbm.experiments.trials import Trial, trials
+from fedbm.language.shipped import ENCODER
+from fedbm.results.cost import show_seconds
+from fedbm.results.runs import RunView
+
+SEEDS = 3  # of an experiment that has no record to say how many
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Seconds a round, by the kind of run, on the device most records are of."""
+
+    device: str
+    rates: Rates
+
+
+@dataclass(frozen=True)
+class Left:
+    """The runs of one experiment that are not finished, each once; *seconds* are those of *known* of them.
+
+    *told*: of others, how many take what, as was said where they were recorded: "about 20 min on cpu".
+    """
+
+    runs: int
+    known: int
+    seconds: float
+    device: str
+    told: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def words(self) -> str:
+        """'54 runs. 9 of them would take about 26 min on NVIDIA H200, …; nothing like the other 45 is on record, …'."""
+        said = []
+        if self.known:
+            which = "they" if self.known == self.runs else f"{self.known} of them"
+            time = show_seconds(self.seconds)
+            said.append(f"{which} would take about {time} on {self.device}, by the times of runs like them")
+        said += [f"{count} of them would take {takes}{' each' * (count > 1)}" for takes, count in self.told.items()]
+        unknown = self.runs - self.known - sum(self.told.values())
+        if unknown:
+            which = "nothing like them" if unknown == self.runs else f"nothing like the other {unknown}"
+            said.append(f"{which} is on record, so their time is not known; --budget 2m measures it")
+        words = "; ".join(said)
+        return f"{self.runs} run{'s' * (self.runs != 1)}. {words[0].upper()}{words[1:]}."
+
+
+@dataclass(frozen=True)
+class Unrecorded:
+    """One of the paper's experiments of which nothing is on record."""
+
+    name: str
+    title: str
+    shows: str
+    sentence: str
+    command: str
+
+
+def measured_in(outcomes: Sequence[Outcome]) -> Measured:
+    runs = [result.run for outcome in outcomes for result in outcome.results if result.run is not None]
+    devices = Counter(str((run.environment or {}).get("device")) for run in runs)
+    device = devices.most_common(1)[0][0] if devices else ""
+    return Measured(device, rates_of(map(_by_share, runs), device))
+
+
+def left_of(outcome: Outcome, measured: Measured) -> Left | None:
+    """What is left of *outcome*; None: nothing, or it is none of the paper's."""
+    missing = {result.key: result.takes for result in outcome.results if result.run is None}
+    planned = [trial for trial in _trials_of(outcome) if trial.key in missing]
+    return _left(planned, measured, missing) if planned else None
+
+
+def timed(outcome: Outcome, measured: Measured) -> Outcome:
+    """*outcome*, in which a run that is not finished says what it would take, where runs like it are on record."""
+    takes = {trial.key: seconds for trial in _trials_of(outcome) if (seconds := _seconds(trial, measured)) is not None}
+    results = [
+        replace(result, takes=f"about {show_seconds(takes[result.key])} on {measured.device}")
+        if result.run is None and result.key in takes
+        else result
+        for result in outcome.results
+    ]
+    return replace(outcome, results=tuple(results))
+
+
+def unrecorded(outcomes: Sequence[Outcome], measured: Measured) -> list[Unrecorded]:
+    """The paper's experiments that are not among *outcomes*, where any of these is the paper's."""
+    there = {outcome.name for outcome in outcomes}
+    return [_unrecorded(name, measured) for name in shipped() if name not in there] if there & set(shipped()) else []
+
+
+def _unrecorded(name: str, measured: Measured) -> Unrecorded:
+    experiment = find_experiment(name)
+    planned = trials(experiment, SEEDS, {})
+    shows = experiment.shows[0].upper() + experiment.shows[1:]
+    sentence = f"{shows}. Not run; it needs {_needs(planned)}. {_left(planned, measured).words}"
+    return Unrecorded(name, experiment.title, experiment.shows, sentence, command_of(name))
+
+
+def _trials_of(outcome: Outcome) -> list[Trial]:
+    """None for an experiment of one's own: records do not hold all its settings."""
+    if outcome.name not in shipped() or not outcome.results:
+        return []
+    return trials(find_experiment(outcome.name), 1 + max(result.seed for result in outcome.results), {})
+
+
+def _left(planned: Sequence[Trial], measured: Measured, told: Mapping[Any, str] = MappingProxyType({})) -> Left:
+    once = {repr(trial.config): (_seconds(trial, measured), told.get(trial.key)) for trial in planned}
+    known = [seconds for seconds, _ in once.values() if seconds is not None]
+    others = Counter(takes for seconds, takes in once.values() if seconds is None and takes)
+    return Left(len(once), len(known), sum(known), measured.device, others)
+
+
+def _by_share(run: RunView) -> RunView:
+    if run.own_seconds is None or run.summary is None:
+        return run
+    return replace(run, summary={**run.summary, "seconds": run.own_seconds})
+
+
+def _seconds(trial: Trial, measured: Measured) -> float | None:
+    config = _complete(trial.config)
+    rate = measured.rates.get(kind_of(config))
+    return None if rate is None else rate * config.train.rounds
+
+
+def _complete(config: Config) -> Config:
+    """With what the catalogue recommends, as far as that is known without the images."""
+    entry = CATALOG.get(Path(config.data.name).stem)
+    return recommend(config, entry.recommends) if entry else config
+
+
+def _needs(planned: Sequence[Trial]) -> str:
+    """'the images of kvasir and oct-c8, and the weights of bert, which do not come with the package'."""
+
+    def named(of: Callable[[Config], str]) -> list[str]:
+        return list(dict.fromkeys(of(trial.config) for trial in planned))
+
+    data = listed(named(lambda config: config.data.name), "and")
+    models = [name for name in named(lambda config: config.language.encoder) if name != ENCODER]
+    weights = f", and the weights of {listed(models, 'and')}, which do not come with the package" if models else ""
+    return f"the images of {data}{weights}"
