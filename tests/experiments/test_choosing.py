@@ -139,6 +139,18 @@ def test_only_runs_with_as_much_work_a_round_foretell(tmp_path: Path, setting: s
     assert (len(told.each), told.unknown) == ((1, 0) if alike else (0, 1))
 
 
+def test_a_run_begun_elsewhere_does_not_foretell_its_rest_here(tmp_path: Path) -> None:
+    """Three of six rounds on a CPU: their pace tells what the rest takes there, and nothing of a GPU."""
+    folder = fake_run(tmp_path, "fedavg", rounds=6, done=3)
+    (trial,) = trials(parse('[all]\ndata = "digits"\nmethod = "fedavg"\nrounds = 6', "g", "g"), 1, {})
+    begun = [Standing(trial, "unfinished", folder, "", trial.config)]
+    there = estimate(begun, tmp_path, tmp_path / "results", "cpu", at_once=1)
+    pace = [record["seconds"]["total"] for record in read_run(folder).rounds[1:]]
+    assert there.seconds == pytest.approx(3 * sum(pace) / 2)
+    here = estimate(begun, tmp_path, tmp_path / "results", "NVIDIA H200", at_once=1)
+    assert (here.each, here.unknown) == ({}, 1)
+
+
 def test_portions_divide_the_clock_among_runs(tmp_path: Path) -> None:
     """Ten seconds, of which a worked 12 and b 4 side by side: a's own are 7.5, b's 2.5."""
     one = Portion("cuda", 10.0, {"a": 3, "b": 1}, {"a": 12.0, "b": 4.0})

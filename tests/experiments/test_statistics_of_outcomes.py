@@ -112,7 +112,8 @@ def test_a_sentence_speaks_of_shared_seeds(tmp_path: Path) -> None:
     """FedBM 40, 50 and 60 %, FedProx 60 % at seed 0 alone: 40 against 60, and not 50 against 60 with −20 points."""
     scores = {"FedBM": {0: 0.4, 1: 0.5, 2: 0.6}, "FedProx": {0: 0.6}, "FedAvg": {0: 0.3, 1: 0.4, 2: 0.69}}
     (column,) = columns(scored(tmp_path, grid(("FedAvg", "FedBM", "FedProx")), scores))
-    first, second = (plain(verdict.sentence) for verdict in verdicts(column))
+    first, second, third = (plain(verdict.sentence) for verdict in verdicts(column))
+    assert third.startswith("FedProx has not the seeds of FedBM, so its mean is not to be held against its: ")
     assert first.startswith(
         "FedBM has 40.0 % macro-F1 against FedProx’s 60.0 %, the best of 2 others: −20.0 points (n = 1)."
     )

@@ -76,12 +76,13 @@ def estimate(standings: Sequence[Standing], out: Path, records: Path, device: st
     each = {
         standing.folder: seconds / overlap
         for standing in left
-        if standing.folder is not None and (seconds := _left(standing, measured)) is not None
+        if standing.folder is not None and (seconds := _left(standing, measured, device)) is not None
     }
     return Estimate(each, len(left) - len(each), overlap, device)
 
 
-def _left(standing: Standing, measured: Rates) -> float | None:
+def _left(standing: Standing, measured: Rates, device: str) -> float | None:
+    """By the pace of the run itself where it was played on *device*, else by that of runs like it."""
     assert standing.config is not None
     assert standing.folder is not None
     config = standing.config
@@ -89,7 +90,8 @@ def _left(standing: Standing, measured: Rates) -> float | None:
     if standing.state != "not run" and (standing.folder / "config.toml").exists():
         run = read_run(standing.folder)
         played = len(run.rounds)
-        rate = _seconds_a_round(run) if played >= LEAST_ROUNDS else None
+        here = (run.environment or {}).get("device") == device
+        rate = _seconds_a_round(run) if here and played >= LEAST_ROUNDS else None
     if rate is None:
         rate = measured.get(kind_of(config))
     return None if rate is None else rate * (config.train.rounds - played)

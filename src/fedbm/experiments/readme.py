@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedbm.errors import FedBMError, did_you_mean, listed
+from fedbm.errors import FedBMError, did_you_mean
 from fedbm.experiments.analysis import Column, columns
 from fedbm.experiments.left import measured_in, unrecorded
 from fedbm.experiments.outcomes import Outcome
@@ -82,13 +82,13 @@ def block(column: Column) -> list[str]:
 
 
 def _not_run(outcomes: Sequence[Outcome]) -> list[str]:
-    """The paper's tables and figures without a record, in one sentence; the report has one for each."""
-    found = [one.shows for one in unrecorded(outcomes, measured_in(outcomes))]
-    named = [shows.removesuffix(OF_PAPER) for shows in found if shows.endswith(OF_PAPER)]
-    if not named:
+    """How many of the paper's tables and figures have no record; the report has a sentence for each."""
+    found = [one.shows for one in unrecorded(outcomes, measured_in(outcomes)) if one.shows.endswith(OF_PAPER)]
+    if not found:
         return []
-    are = "is" if len(named) == 1 else "are"
-    return [f"Of the paper, {listed(named, 'and')} {are} not run: the report has the commands, needs and times.", ""]
+    have = "has" if len(found) == 1 else "have"
+    count = f"{len(found)} of the paper’s tables and figures {have} no run on record"
+    return [f"{count}: the report names them, with commands, needs and times.", ""]
 
 
 def _unlike(column: Column) -> list[str]:

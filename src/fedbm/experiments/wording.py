@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedbm.errors import listed
@@ -46,7 +47,24 @@ def verdicts(column: Column) -> list[Verdict]:
         *(_verdict(lead, line, "") for line in fedavg[:1]),
     ]
     ahead = all(verdict.holds and others[best] > 0 for verdict in found)
-    return found if ahead else [*found, *_tried(lead)]
+    return [*found, *_unequal(lead, shown), *([] if ahead else _tried(lead))]
+
+
+def _unequal(lead: Line, others: Sequence[Line]) -> list[Verdict]:
+    """A mean over other seeds than the leading row's is not to be held against it: seeds differ more than methods."""
+    assert lead.row is not None
+    seeds = {line.name: set(line.row.by_seed("best", HEADLINE_METRIC)) for line in (lead, *others) if line.row}
+    apart = [line.name for line in others if seeds[line.name] != seeds[lead.name]]
+    if not apart:
+        return []
+    have, their = ("has", "its mean is") if len(apart) == 1 else ("have", "their means are")
+    return [
+        Verdict(
+            False,
+            f"{listed(apart, 'and')} {have} not the seeds of {lead.name}, so {their} not to be held against its: "
+            "lead − row is over the seeds both have.",
+        )
+    ]
 
 
 def _tried(lead: Line) -> list[Verdict]:
