@@ -113,7 +113,7 @@ def test_a_sentence_speaks_of_shared_seeds(tmp_path: Path) -> None:
     scores = {"FedBM": {0: 0.4, 1: 0.5, 2: 0.6}, "FedProx": {0: 0.6}, "FedAvg": {0: 0.3, 1: 0.4, 2: 0.69}}
     (column,) = columns(scored(tmp_path, grid(("FedAvg", "FedBM", "FedProx")), scores))
     first, second, third = (plain(verdict.sentence) for verdict in verdicts(column))
-    assert third.startswith("FedProx has not the seeds of FedBM, so its mean is not to be held against its: ")
+    assert third.startswith("FedProx has other seeds than FedBM: what tells is the difference over the seeds both have")
     assert first.startswith(
         "FedBM has 40.0 % macro-F1 against FedProx’s 60.0 %, the best of 2 others: −20.0 points (n = 1)."
     )

@@ -57,14 +57,9 @@ def _unequal(lead: Line, others: Sequence[Line]) -> list[Verdict]:
     apart = [line.name for line in others if seeds[line.name] != seeds[lead.name]]
     if not apart:
         return []
-    have, their = ("has", "its mean is") if len(apart) == 1 else ("have", "their means are")
-    return [
-        Verdict(
-            False,
-            f"{listed(apart, 'and')} {have} not the seeds of {lead.name}, so {their} not to be held against its: "
-            "lead − row is over the seeds both have.",
-        )
-    ]
+    have = "has" if len(apart) == 1 else "have"
+    words = f"{listed(apart, 'and')} {have} other seeds than {lead.name}"
+    return [Verdict(False, f"{words}: what tells is the difference over the seeds both have, not the means.")]
 
 
 def _tried(lead: Line) -> list[Verdict]:
