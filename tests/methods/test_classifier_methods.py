@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedbm.engine.local import central_passes
+from fedbm.engine.local import Samples, central_passes
 from fedbm.errors import FedBMError
 from fedbm.methods import Central, FedAvg, FedETF, FedNH, FedProto, FedRep, FedROD
 from fedbm.methods.base import Batch, Facts, Upload, copy_state, load_state, train_only
@@ -185,6 +185,27 @@ def test_fednh_uploads_counts_times_unit_means_and_no_classifier():
         assert "head.weight" not in upload.state
         assert torch.equal(upload.state["fednh.counts"], counts.float())
         assert torch.allclose(upload.state["fednh.sums"].norm(dim=1), counts.float(), atol=1e-4)
+
+
+@pytest.mark.parametrize(("method", "key"), [(FedNH(), "fednh.sums"), (FedProto(), "fedproto.means")])
+def test_prototypes_are_taken_in_eval_mode_from_the_trained_body(method, key):
+    """By the running statistics, which taking them does not move; a class the client lacks has a row of zeros."""
+    [data] = image_data(1)
+    labels = torch.tensor([2, 0, 2])
+    data = Samples(data.images, labels, data.indices, data.normalise)
+    server, states, [upload] = play(method, task(), TrainOptions(batch=4, lr=0.1), [data])
+    model = method.model(task())
+    load_state(model, {**states[0], **{n: v for n, v in server.items() if n.startswith("body.")}})
+    assert int(model.body.bn.num_batches_tracked) == 1, "one batch was trained on"
+    model.eval()
+    with torch.no_grad():
+        features = model.body(data.batch(torch.arange(3))[0])
+    if key == "fednh.sums":
+        features = F.normalize(features, dim=1)
+    expected = torch.stack([features[1], torch.zeros(6), (features[0] + features[2]) / 2])
+    if key == "fednh.sums":
+        expected = torch.tensor([[1.0], [0.0], [2.0]]) * F.normalize(expected, dim=1)
+    assert torch.allclose(upload.state[key], expected, atol=1e-6)
 
 
 # --- FedProto -------------------------------------------------------------------------------------------------------
