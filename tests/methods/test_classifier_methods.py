@@ -311,6 +311,8 @@ def test_central_passes_go_on_over_rounds():
         [(1, 1, 1, 3)],
         [(2, 0, 0, 2)],
     ]
+    [(_, _, steps)] = central_passes(TrainOptions(batch=1, ratio=0.29), 1, 100)
+    assert steps == slice(0, 29), "0.29 · 100 is 28.999… in floating point"
 
 
 def test_initial_states_agree_where_methods_share_a_part():
