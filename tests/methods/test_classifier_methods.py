@@ -155,7 +155,7 @@ def test_fednh_starts_with_orthonormal_rows_and_scale_20():
 
 
 def test_fednh_update_by_hand():
-    """ρ = 0.5. Class 0: r = 2·(0,1) + 2·(0,1), n = 4 → norm(½(1,0) + ½(0,1)) = (1,1)/√2. Class 1: nobody, stays."""
+    """ρ = 0.5. Class 0: r = 2·(0,1) + 2·(1,0), n = 4 → norm(½(1,0) + ½(1,1)/√2), at π/8. Class 1: nobody, stays."""
     server = {"head.weight": torch.eye(2), "head.scale": torch.tensor(20.0), "body.w": torch.tensor([0.0])}
     uploads = [
         Upload(
@@ -164,16 +164,20 @@ def test_fednh_update_by_hand():
             {
                 "body.w": torch.tensor([value]),
                 "head.scale": torch.tensor(scale),
-                "fednh.sums": torch.tensor([[0.0, 2.0], [0.0, 0.0]]),
+                "fednh.sums": torch.tensor([sums, [0.0, 0.0]]),
                 "fednh.counts": torch.tensor([2.0, 0.0]),
             },
         )
-        for i, n, value, scale in ((0, 1, 1.0, 10.0), (1, 9, 3.0, 20.0))
+        for i, n, value, scale, sums in ((0, 1, 1.0, 10.0, [0.0, 2.0]), (1, 9, 3.0, 20.0, [2.0, 0.0]))
     ]
     new = fold(FedNH(rho=0.5), server, uploads)
-    assert torch.allclose(new["head.weight"], torch.tensor([[0.5**0.5, 0.5**0.5], [0.0, 1.0]]))
+    assert torch.allclose(
+        new["head.weight"], torch.tensor([[math.cos(math.pi / 8), math.sin(math.pi / 8)], [0.0, 1.0]])
+    )
     assert new["body.w"].item() == 2.0, "plain mean, whatever the sizes"
     assert new["head.scale"].item() == 15.0
+    at_once = fold(FedNH(rho=0.0), server, uploads)["head.weight"]
+    assert torch.allclose(at_once, torch.tensor([[0.5**0.5, 0.5**0.5], [0.0, 1.0]])), "it stays where nothing is kept"
 
 
 def test_fednh_uploads_counts_times_unit_means_and_no_classifier():
