@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedbm.engine.local import Samples, central_passes
+from fedbm.engine.local import Samples, central_passes, schedule
 from fedbm.errors import FedBMError
 from fedbm.methods import Central, FedAvg, FedETF, FedNH, FedProto, FedRep, FedROD
 from fedbm.methods.base import Batch, Facts, Upload, copy_state, load_state, train_only
@@ -277,6 +277,7 @@ def test_fedetf_loss_by_hand_and_frozen_frame():
     model = method.model(task())
     server = method.server_init(model)
     context = method.begin(model, server, {}, Facts(0, 6, (4, 2, 0)))
+    assert model.head.scale.item() == 1, "β starts there"
     model.head.scale.data.fill_(3.0)
     images, _ = image_data(1)[0].batch(torch.arange(3))
     labels = torch.tensor([0, 1, 0])
@@ -317,6 +318,17 @@ def test_central_passes_go_on_over_rounds():
     ]
     [(_, _, steps)] = central_passes(TrainOptions(batch=1, ratio=0.29), 1, 100)
     assert steps == slice(0, 29), "0.29 · 100 is 28.999… in floating point"
+
+
+def test_central_learning_rate_decays_by_its_own_round_or_by_the_pass():
+    """The same n, B, E and ratio: round 2 ends the first pass and begins the second, round 4 is in the third."""
+    for each, expected in (
+        ("round", [[1.0], [0.5, 0.5], [0.25], [0.125]]),
+        ("epoch", [[1.0], [1.0, 0.5], [0.5], [0.25]]),
+    ):
+        train = TrainOptions(batch=4, epochs=2, ratio=0.5, lr=1.0, lr_decay=0.5, decay_each=each)
+        chunks = [schedule(Central(), task(), train, round_, Facts(0, 10, (10, 0, 0))) for round_ in (1, 2, 3, 4)]
+        assert [[chunk.lr for chunk in some] for some in chunks] == expected
 
 
 def test_initial_states_agree_where_methods_share_a_part():
