@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedbm.engine.local import central_passes
+from fedbm.engine.local import Samples, central_passes, schedule
 from fedbm.errors import FedBMError
 from fedbm.methods import Central, FedAvg, FedETF, FedNH, FedProto, FedRep, FedROD
 from fedbm.methods.base import Batch, Facts, Upload, copy_state, load_state, train_only
@@ -155,7 +155,7 @@ def test_fednh_starts_with_orthonormal_rows_and_scale_20():
 
 
 def test_fednh_update_by_hand():
-    """ρ = 0.5. Class 0: r = 2·(0,1) + 2·(0,1), n = 4 → norm(½(1,0) + ½(0,1)) = (1,1)/√2. Class 1: nobody, stays."""
+    """ρ = 0.5. Class 0: r = 2·(0,1) + 2·(1,0), n = 4 → norm(½(1,0) + ½(1,1)/√2), at π/8. Class 1: nobody, stays."""
     server = {"head.weight": torch.eye(2), "head.scale": torch.tensor(20.0), "body.w": torch.tensor([0.0])}
     uploads = [
         Upload(
@@ -164,16 +164,20 @@ def test_fednh_update_by_hand():
             {
                 "body.w": torch.tensor([value]),
                 "head.scale": torch.tensor(scale),
-                "fednh.sums": torch.tensor([[0.0, 2.0], [0.0, 0.0]]),
+                "fednh.sums": torch.tensor([sums, [0.0, 0.0]]),
                 "fednh.counts": torch.tensor([2.0, 0.0]),
             },
         )
-        for i, n, value, scale in ((0, 1, 1.0, 10.0), (1, 9, 3.0, 20.0))
+        for i, n, value, scale, sums in ((0, 1, 1.0, 10.0, [0.0, 2.0]), (1, 9, 3.0, 20.0, [2.0, 0.0]))
     ]
     new = fold(FedNH(rho=0.5), server, uploads)
-    assert torch.allclose(new["head.weight"], torch.tensor([[0.5**0.5, 0.5**0.5], [0.0, 1.0]]))
+    assert torch.allclose(
+        new["head.weight"], torch.tensor([[math.cos(math.pi / 8), math.sin(math.pi / 8)], [0.0, 1.0]])
+    )
     assert new["body.w"].item() == 2.0, "plain mean, whatever the sizes"
     assert new["head.scale"].item() == 15.0
+    at_once = fold(FedNH(rho=0.0), server, uploads)["head.weight"]
+    assert torch.allclose(at_once, torch.tensor([[0.5**0.5, 0.5**0.5], [0.0, 1.0]])), "it stays where nothing is kept"
 
 
 def test_fednh_uploads_counts_times_unit_means_and_no_classifier():
@@ -185,6 +189,27 @@ def test_fednh_uploads_counts_times_unit_means_and_no_classifier():
         assert "head.weight" not in upload.state
         assert torch.equal(upload.state["fednh.counts"], counts.float())
         assert torch.allclose(upload.state["fednh.sums"].norm(dim=1), counts.float(), atol=1e-4)
+
+
+@pytest.mark.parametrize(("method", "key"), [(FedNH(), "fednh.sums"), (FedProto(), "fedproto.means")])
+def test_prototypes_are_taken_in_eval_mode_from_the_trained_body(method, key):
+    """By the running statistics, which taking them does not move; a class the client lacks has a row of zeros."""
+    [data] = image_data(1)
+    labels = torch.tensor([2, 0, 2])
+    data = Samples(data.images, labels, data.indices, data.normalise)
+    server, states, [upload] = play(method, task(), TrainOptions(batch=4, lr=0.1), [data])
+    model = method.model(task())
+    load_state(model, {**states[0], **{n: v for n, v in server.items() if n.startswith("body.")}})
+    assert int(model.body.bn.num_batches_tracked) == 1, "one batch was trained on"
+    model.eval()
+    with torch.no_grad():
+        features = model.body(data.batch(torch.arange(3))[0])
+    if key == "fednh.sums":
+        features = F.normalize(features, dim=1)
+    expected = torch.stack([features[1], torch.zeros(6), (features[0] + features[2]) / 2])
+    if key == "fednh.sums":
+        expected = torch.tensor([[1.0], [0.0], [2.0]]) * F.normalize(expected, dim=1)
+    assert torch.allclose(upload.state[key], expected, atol=1e-6)
 
 
 # --- FedProto -------------------------------------------------------------------------------------------------------
@@ -252,6 +277,7 @@ def test_fedetf_loss_by_hand_and_frozen_frame():
     model = method.model(task())
     server = method.server_init(model)
     context = method.begin(model, server, {}, Facts(0, 6, (4, 2, 0)))
+    assert model.head.scale.item() == 1, "β starts there"
     model.head.scale.data.fill_(3.0)
     images, _ = image_data(1)[0].batch(torch.arange(3))
     labels = torch.tensor([0, 1, 0])
@@ -290,6 +316,19 @@ def test_central_passes_go_on_over_rounds():
         [(1, 1, 1, 3)],
         [(2, 0, 0, 2)],
     ]
+    [(_, _, steps)] = central_passes(TrainOptions(batch=1, ratio=0.29), 1, 100)
+    assert steps == slice(0, 29), "0.29 · 100 is 28.999… in floating point"
+
+
+def test_central_learning_rate_decays_by_its_own_round_or_by_the_pass():
+    """The same n, B, E and ratio: round 2 ends the first pass and begins the second, round 4 is in the third."""
+    for each, expected in (
+        ("round", [[1.0], [0.5, 0.5], [0.25], [0.125]]),
+        ("epoch", [[1.0], [1.0, 0.5], [0.5], [0.25]]),
+    ):
+        train = TrainOptions(batch=4, epochs=2, ratio=0.5, lr=1.0, lr_decay=0.5, decay_each=each)
+        chunks = [schedule(Central(), task(), train, round_, Facts(0, 10, (10, 0, 0))) for round_ in (1, 2, 3, 4)]
+        assert [[chunk.lr for chunk in some] for some in chunks] == expected
 
 
 def test_initial_states_agree_where_methods_share_a_part():

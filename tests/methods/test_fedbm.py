@@ -195,6 +195,13 @@ def test_conditions(condition, wide):
         assert gallery.shape == (3, 3, 1, 16, 16)
 
 
+def test_noise_and_label_is_noise_beside_a_one_hot_label_and_noise_alone_is_noise():
+    draws = {"pseudo.labels": torch.tensor([2, 0]), "pseudo.noise": torch.tensor([[1.0, 2, 3, 4, 5], [6, 7, 8, 9, 0]])}
+    [z, alone] = [FedBM(condition=c, **FAST).model(task()).generate(draws)[1] for c in ("noise+label", "noise")]
+    assert z.tolist() == [[1, 2, 3, 4, 5, 0, 0, 1], [6, 7, 8, 9, 0, 1, 0, 0]]
+    assert torch.equal(alone, draws["pseudo.noise"])
+
+
 def test_gallery_needs_a_trained_generator():
     method = FedBM(**FAST)
     assert method.gallery(method.model(task()), task(), 3) is None

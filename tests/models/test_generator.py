@@ -81,6 +81,16 @@ def test_batch_norm_gap_by_hand():
     assert bool(images.grad.isfinite().all())
 
 
+def test_batch_norm_of_features_counts_like_that_of_maps():
+    """A body may end in BatchNorm1d: values 1 and 3 against mean 5 and variance 4 are 3 + 3 away."""
+    body = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(1)).double().eval()
+    body[1].running_mean.fill_(5.0)
+    body[1].running_var.fill_(4.0)
+    with BatchNormGap.of(body) as gap:
+        body(torch.tensor([1.0, 3.0], dtype=torch.float64).view(2, 1, 1, 1))
+    assert gap.loss().item() == pytest.approx(6.0, abs=1e-12)
+
+
 def test_group_norm_has_no_statistics_to_match():
     assert batch_norms(nn.Sequential(nn.GroupNorm(2, 4), nn.BatchNorm2d(4, track_running_stats=False))) == []
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 PADDING = 4
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
 
 def diversity_loss(images: Tensor, conditions: Tensor, labels: Tensor, classes: int) -> Tensor:
@@ -55,20 +56,21 @@ class BatchNormGap:
                 hook.remove()
 
     def _measure(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        assert isinstance(layer, nn.BatchNorm2d)
+        assert isinstance(layer, BATCH_NORMS)
         assert layer.running_mean is not None
         assert layer.running_var is not None
         # under autocast the input is bf16; its statistics are not
-        variance, mean = torch.var_mean(inputs[0].to(layer.running_mean.dtype), dim=(0, 2, 3), correction=0)
+        values = inputs[0].to(layer.running_mean.dtype)
+        variance, mean = torch.var_mean(values, dim=(0, *range(2, values.ndim)), correction=0)
         self.gaps.append((mean - layer.running_mean).norm() + (variance - layer.running_var).norm())
 
     def loss(self) -> Tensor:
         return torch.stack(self.gaps).sum()
 
 
-def batch_norms(model: nn.Module) -> list[nn.BatchNorm2d]:
-    """The model's BatchNorm layers that keep running statistics."""
-    return [m for m in model.modules() if isinstance(m, nn.BatchNorm2d) and m.track_running_stats]
+def batch_norms(model: nn.Module) -> list[nn.BatchNorm1d | nn.BatchNorm2d]:
+    """The model's BatchNorm layers that keep running statistics, of maps and of features alike."""
+    return [m for m in model.modules() if isinstance(m, BATCH_NORMS) and m.track_running_stats]
 
 
 def draw_crops(size: int, hflip: bool, vflip: bool, steps: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
