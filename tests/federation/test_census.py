@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -145,6 +147,17 @@ def test_a_site_that_cannot_even_write_its_audit_says_no_more(
     second(deployed).config["state"] = str(deployed.folder / "smith")
     assert refusal(deployed) == "it failed; its own log says why"
     assert "smith" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no file that is always full")
+def test_a_log_on_a_full_disk_lets_no_text_out(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:
+    (deployed.folder / "smith").write_text("a file where the folder should be")
+    second(deployed).config["state"] = str(deployed.folder / "smith")
+    with open("/dev/full", "w", buffering=1) as full, open(os.devnull, "w") as nothing:
+        monkeypatch.setattr(sys, "stderr", full)
+        assert refusal(deployed) == "it failed; its own log says why"
+        monkeypatch.undo()
+        os.dup2(nothing.fileno(), full.fileno())  # for what its buffer still holds
 
 
 def test_a_node_of_another_protocol_says_so() -> None:

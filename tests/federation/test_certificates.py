@@ -125,5 +125,9 @@ def test_a_node_s_keys_must_be_a_pair_of_the_right_kind(keys: Path, tmp_path: Pa
 
 def test_what_is_no_certificate_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.crt").write_text("nonsense")
-    with pytest.raises(FedBMError, match="cannot read the certificate .*x.crt"):
+    with pytest.raises(
+        FedBMError, match=r"cannot read the certificate .*x\.crt: it is none; have it handed over again"
+    ):
         read_certificate(tmp_path / "x.crt")
+    with pytest.raises(FedBMError, match=r"cannot read the certificate .*y\.crt: No such file or directory; have it"):
+        read_certificate(tmp_path / "y.crt")

@@ -14,6 +14,7 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from fedbm.cli import main
 from fedbm.federation import flower
 from fedbm.federation.audit import Audit
+from fedbm.federation.status_file import StatusFile
 
 
 @pytest.fixture
@@ -74,6 +75,7 @@ def test_a_run_s_data_are_dealt_to_the_nodes(study: Path, capsys: pytest.Capture
         (["run", "study", "rnu.toml"], "there is no configuration file rnu.toml"),
         (["run", "study/hospital-1", "run.toml"], "is a node's folder"),
         (["run", "study", "study/server/run.toml"], "is not up: 'fedbm federation server study/server' starts it"),
+        (["stop", "study", "--run"], "is not up: 'fedbm federation server study/server' starts it"),
         (["init", "x", "--nodes", "0"], "--nodes must be a whole number from 1 to 65535, not 0"),
         (["init", "x", "--nodes", "three"], "--nodes must be a whole number from 1 to 65535, not three"),
         (["renew", "study/server"], "is one role's folder"),
@@ -123,6 +125,23 @@ def test_where_nothing_runs_that_is_said(study: Path, capsys: pytest.CaptureFixt
     assert said(capsys, "status", "study/hospital-1") == (0, "hospital-1: nothing runs\n")
     assert said(capsys, "audit", "study") == (0, "no audit yet\n")
     assert said(capsys, "logs", "study") == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("phase", "remark"),
+    [
+        ("train", "nobody is at work on it: its server app has ended; 'fedbm federation run' goes on with it"),
+        ("failed", "it failed: round 1 was tried 20 times"),
+        ("finished", ""),
+    ],
+)
+def test_a_run_that_nobody_plays_does_not_look_alive(
+    phase: str, remark: str, study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = StatusFile(study / "server" / "state" / "status.json", "fedavg-digits-s0", 5)
+    status.write(phase=phase, why="round 1 was tried 20 times" if phase == "failed" else None)
+    code, words = said(capsys, "status", "study")
+    assert (code, words.rstrip().endswith(remark), "it" in words.split()) == (0, True, bool(remark))
 
 
 def test_logs_and_audit_are_shown(study: Path, capsys: pytest.CaptureFixture[str]) -> None:

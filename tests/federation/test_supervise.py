@@ -208,7 +208,7 @@ def test_up_plays_a_run_and_ends_everything(
     assert main(["federation", "up", str(study)]) == 2
     found = capsys.readouterr()
     assert "ready: 2 nodes are connected" in found.out
-    assert "the run did not come to its end: finished:failed" in found.err
+    assert "the run did not come to its end: its server app ended early; the same command" in found.err
     assert nothing_is_left(study)
     monkeypatch.setattr(flower, "run_state", lambda folder, run: ("finished:completed", ""))
     change(memory, runs=[])

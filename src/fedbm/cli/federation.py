@@ -111,6 +111,7 @@ def run(found: argparse.Namespace, console: Console) -> None:
 
 def status(found: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.federation_live import drawn
+    from fedbm.federation.flower import is_alive
     from fedbm.federation.processes import running
     from fedbm.federation.standing import read_standing
 
@@ -122,8 +123,11 @@ def status(found: argparse.Namespace, console: Console) -> None:
         what = ", ".join(f"{role} ({pid})" for role, pid in seen.items()) or "nothing runs"
         console.print(f"{folder.name}: {what}", soft_wrap=True)
     if kind_of(found.folder) != "node":
-        standing = read_standing(server_folder(found.folder))
+        home = server_folder(found.folder)
+        standing = read_standing(home)
         console.print(drawn(standing) if standing else "no run yet")
+        if standing and (remark := standing.remark(at_work=is_alive(home))):
+            console.print(remark, soft_wrap=True)
 
 
 def show_page(found: argparse.Namespace, console: Console) -> None:
@@ -139,10 +143,11 @@ def show_page(found: argparse.Namespace, console: Console) -> None:
 
 def stop(found: argparse.Namespace, console: Console) -> None:
     from fedbm.federation.flower import OVER, end_run, runs
-    from fedbm.federation.processes import end_all
+    from fedbm.federation.processes import check_up, end_all
 
     if found.run:
         home = server_folder(found.folder)
+        check_up(home)
         going = [str(r["run-id"]) for r in runs(home) if r["status"] not in OVER]
         for started in going:
             end_run(home, started)

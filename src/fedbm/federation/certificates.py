@@ -130,8 +130,10 @@ def check_private(path: Path) -> None:
 def read_certificate(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise FedBMError(f"cannot read the certificate {path}: {error}") from error
+    except OSError as error:
+        raise FedBMError(f"cannot read the certificate {path}: {error.strerror}; have it handed over again") from error
+    except ValueError as error:
+        raise FedBMError(f"cannot read the certificate {path}: it is none; have it handed over again") from error
 
 
 def stamp(moment: datetime) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import traceback
-
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedbm.errors import FedBMError
 from fedbm.federation.protocol import CENSUS, EVALUATE, TRAIN
+from fedbm.federation.site_log import tell
 from fedbm.federation.wire import Envelope, from_records, to_records
 
 app = ClientApp()
@@ -24,8 +23,8 @@ def _reply(kind: str, message: Message, context: Context) -> Message:
         except FedBMError:
             request = Envelope({})  # has no terms, so it is refused as such
         found = answer(kind, request, context.node_config)
-    except Exception:  # an audit that cannot be written, say
-        traceback.print_exc()
+    except Exception as error:  # an audit that cannot be written, say
+        tell(error)
         found = Envelope({"code": "failed"})
     return Message(to_records(found), reply_to=message)
 

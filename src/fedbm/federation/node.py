@@ -7,8 +7,6 @@ the same upload wherever and however often it is played.
 from __future__ import annotations
 
 import math
-import sys
-import traceback
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -28,6 +26,7 @@ from fedbm.federation.node_store import NodeStore
 from fedbm.federation.packing import pack
 from fedbm.federation.privacy import epsilon, privatise
 from fedbm.federation.protocol import CENSUS, EVALUATE, TRAIN, UPLOAD, Refusal, Terms, accept_terms, versions
+from fedbm.federation.site_log import tell
 from fedbm.federation.wire import Envelope
 from fedbm.methods.base import Facts, State
 from fedbm.options import EngineOptions
@@ -64,10 +63,11 @@ def answer(kind: str, request: Envelope, node_config: Mapping[str, Any]) -> Enve
         audit = Audit(site.state / "audit.jsonl")
         found = _answer(kind, request, site, audit)
     except Refusal as refusal:
-        _tell(refusal.__cause__)
+        if refusal.__cause__ is not None:
+            tell(refusal.__cause__)
         found = _refused(refusal, kind, request, audit)
     except (Exception, SystemExit) as error:
-        _tell(error)
+        tell(error)
         found = _refused(Refusal("failed"), kind, request, audit)
     if audit is not None:
         found.body["head"] = audit.head
@@ -223,9 +223,3 @@ def _refused(refusal: Refusal, kind: str, request: Envelope, audit: Audit | None
         run = terms.get("run") if isinstance(terms, dict) else None
         audit.append("refused", request=kind, run=str(run)[:200], code=refusal.code)
     return Envelope({"code": refusal.code, "versions": versions(), **refusal.about})
-
-
-def _tell(error: BaseException | None) -> None:
-    """The whole story for the site's own log, which stays at the site."""
-    if error is not None:
-        traceback.print_exception(error, file=sys.stderr)

@@ -16,13 +16,17 @@ from fedbm.federation import flower
 from fedbm.federation.app import write_app
 from fedbm.federation.node_data import write_share
 from fedbm.federation.options import read_run_file
-from fedbm.federation.processes import running
+from fedbm.federation.processes import check_up
 from fedbm.federation.sites import Node, Server, Whole, read, to_text
 from fedbm.federation.standing import Standing, read_standing
 from fedbm.files import write_text
 from fedbm.plan import deal as deal_training
 from fedbm.plan import load_dataset
 
+ENDS = {
+    "finished:stopped": "it was stopped",
+    "finished:failed": "its server app ended early",
+}  # Flower's word for it → ours
 Show = Callable[[Standing | None], None]
 
 
@@ -32,8 +36,7 @@ def begin(folder: Path, file: Path) -> str:
     server: Server = read(folder, Server)
     if options.nodes > len(server.names):
         raise FedBMError(f"{file} asks for {options.nodes} nodes, but server.toml knows {len(server.names)}")
-    if "superlink" not in running(folder):
-        raise FedBMError(f"the server of {folder} is not up: 'fedbm federation server {folder}' starts it")
+    check_up(folder)
     for run in flower.runs(folder):
         if run["status"] not in flower.OVER:
             raise FedBMError(
@@ -76,7 +79,8 @@ class Follower:
         """FedBMError unless the run came to its end."""
         state, details = self.outcome
         if state != "finished:completed":
-            why = state if details in ("", "N/A") else details.removeprefix("ServerApp failed with exception: ")
+            told = details.removeprefix("ServerApp failed with exception: ")
+            why = ENDS.get(state, state) if details in ("", "N/A") else told
             raise FedBMError(f"the run did not come to its end: {why}; the same command goes on from its last round")
 
 

@@ -165,6 +165,12 @@ def running(folder: Path) -> Mapping[str, int]:
     return found
 
 
+def check_up(folder: Path) -> None:
+    """FedBMError unless the SuperLink of the server in *folder* runs."""
+    if "superlink" not in running(folder):
+        raise FedBMError(f"the server of {folder} is not up: 'fedbm federation server {folder}' starts it")
+
+
 def programs(folder: Path) -> list[str]:
     """The command lines of all that carries this folder's mark."""
     found = []

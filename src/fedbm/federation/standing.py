@@ -49,6 +49,14 @@ class Standing:
         """(round, accuracy) of every evaluated round."""
         return [(int(r["round"]), float(r[side]["accuracy"])) for r in self.rounds if r.get(side)]
 
+    def remark(self, at_work: bool) -> str:
+        """What the phase alone does not say: why the run failed, or that no server app is *at_work* on it."""
+        if self.status["phase"] == "failed":
+            return f"it failed: {self.status['why']}"
+        if self.over or at_work:
+            return ""
+        return "nobody is at work on it: its server app has ended; 'fedbm federation run' goes on with it"
+
     def age(self, now: datetime | None = None) -> float:
         """Seconds since the server app last wrote."""
         return ((now or datetime.now(UTC)) - datetime.fromisoformat(self.status["updated"])).total_seconds()

@@ -1,0 +1,61 @@
+"""Every field that a node's answers hold is in the protocol's table, and every field of the table leaves a node."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Message
+from one_process import Deployed, deploy
+
+from fedbm.federation.node_data import write_share
+from fedbm.federation.wire import from_records
+
+PAGE = Path(__file__).parents[2] / "docs" / "federation-protocol.md"
+NAMES = {"query.census": "census"}  # Flower's message types, where the page has another word
+
+Told = dict[str, set[str]]  # answer → the fields of those that left
+
+
+def documented() -> Told:
+    """The table of fields: a field's name is in backticks."""
+    [table] = re.findall(r"\| answer \| fields \|\n\| --- \| --- \|\n((?:\|.*\n)+)", PAGE.read_text(encoding="utf-8"))
+    rows = [re.match(r"\| (\w+) \| (.*) \|$", line) for line in table.splitlines()]
+    found = {row[1]: set(re.findall(r"`(\w+)`", row[2])) for row in rows if row}
+    every = found.pop("every")
+    return {answer: fields | every for answer, fields in found.items()}
+
+
+def overhear(deployed: Deployed) -> Told:
+    """Serve, and all that the nodes said meanwhile."""
+    told: Told = defaultdict(set)
+
+    def hear(request: Message, reply: Message) -> Message:
+        envelope = from_records(reply.content)
+        kind = request.metadata.message_type
+        told[NAMES.get(kind, kind) if envelope.body["code"] == "ok" else "refusal"] |= set(envelope.body)
+        assert set(envelope.packed) == ({"upload"} if kind == "train" and envelope.body["code"] == "ok" else set())
+        if kind == "train":  # it will lack what it was taken to hold
+            for parts in deployed.folder.glob("node-1/*/parts"):
+                shutil.rmtree(parts)
+        return reply
+
+    for node in deployed.grid.nodes.values():
+        node.spoil = hear
+    deployed.serve()
+    return told
+
+
+def test_what_leaves_a_site_is_what_the_protocol_lists(tiny: dict[str, Any], tmp_path: Path) -> None:
+    settings = {**tiny, "method": "fedproto", "clients": 3, "rounds": 2, "ratio": 1.0, "beta": 0.5}
+    deployed = deploy(tmp_path, settings, {"evaluate": "nodes"})
+    dataset = deployed.plan.dataset
+    stranger = tmp_path / "stranger"
+    write_share(stranger, dataset, deployed.plan.partition.clients[2])
+    manifest = stranger / "manifest.json"
+    manifest.write_text(manifest.read_text().replace(dataset.classes[0], "unheard of"))
+    next(n for n in deployed.grid.nodes.values() if n.config["client"] == 2).config["data"] = str(stranger)
+    assert overhear(deployed) == documented()
