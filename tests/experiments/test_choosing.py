@@ -178,8 +178,14 @@ def test_a_portion_that_is_killed_keeps_what_was_saved(tmp_path: Path) -> None:
         portion.save()
         portion.played("b", 1.0)
         seen = read_portions(tmp_path)  # as a process started after the kill would
+        with measured(tmp_path, "cpu") as beside:  # by another process, say
+            beside.played("c", 1.0)
     assert [p.rounds for p in seen] == [{"a": 1}, {"b": 1}]
-    assert [p.rounds for p in read_portions(tmp_path)] == [{"a": 1}, {"b": 2}]  # one line, however often saved
+    assert [p.rounds for p in read_portions(tmp_path)] == [
+        {"a": 1},
+        {"c": 1},
+        {"b": 2},
+    ]  # one line, however often saved
 
 
 def test_what_a_finished_run_took_is_kept_before_the_others_end(

@@ -31,7 +31,7 @@ class Portion:
     seconds: dict[str, float] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic, repr=False)
     path: Path | None = field(default=None, repr=False)  # the file of all portions
-    before: str = field(default="", repr=False)  # its lines ahead of this one
+    saved: str = field(default="", repr=False)  # the line of this one in it
 
     def so_far(self) -> float:
         return time.monotonic() - self.began
@@ -41,12 +41,14 @@ class Portion:
         self.seconds[run] = self.seconds.get(run, 0.0) + seconds
 
     def save(self) -> None:
-        """What was played so far, as the last line of the file; nothing where nothing was."""
+        """What was played so far, as one line of the file, beside those of others; nothing where nothing was."""
         self.wall = self.so_far()
         if self.path is not None and self.rounds:
-            line = {key: getattr(self, key) for key in ("device", "wall", "rounds", "seconds")}
+            there = self.path.read_text(encoding="utf-8") if self.path.is_file() else ""
+            line = json.dumps({key: getattr(self, key) for key in ("device", "wall", "rounds", "seconds")}) + "\n"
             with replacing(self.path) as beside:
-                beside.write_text(f"{self.before}{json.dumps(line)}\n", encoding="utf-8")
+                beside.write_text((there.replace(self.saved, "") if self.saved else there) + line, encoding="utf-8")
+            self.saved = line
 
     @property
     def overlap(self) -> float:
@@ -61,8 +63,7 @@ class Portion:
 @contextmanager
 def measured(out: Path, device: str) -> Iterator[Portion]:
     """A portion to fill; however it ends, it is added to those of *out*: killed, as it was when last saved."""
-    path = out / NAME
-    portion = Portion(device, path=path, before=path.read_text(encoding="utf-8") if path.is_file() else "")
+    portion = Portion(device, path=out / NAME)
     try:
         yield portion
     finally:
