@@ -185,7 +185,7 @@ def test_a_portion_that_is_killed_keeps_what_was_saved(tmp_path: Path) -> None:
         {"a": 1},
         {"c": 1},
         {"b": 2},
-    ]  # one line, however often saved
+    ]  # one line each
 
 
 def test_what_a_finished_run_took_is_kept_before_the_others_end(

@@ -90,7 +90,8 @@ def read(
         first = min(problems)
         raise FedBMError(
             f"{len(problems)} of {count} images cannot be read as JPEG or PNG, the first is "
-            f'{listing.ids[first]} ({problems[first]}): mend or remove them, or say bad_files = "skip"'
+            f"{listing.ids[first]} ({problems[first]}): mend or remove them, or say "
+            'bad_files = "skip" (--bad-files skip)'
         )
     if not problems:
         return Decoded(images, listing, ())

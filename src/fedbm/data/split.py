@@ -115,7 +115,7 @@ def check_usable(
         for name, count in zip(classes, np.bincount(labels, minlength=len(classes)), strict=True):
             if count < len(SPLITS):
                 raise FedBMError(
-                    f'class "{name}" of {where} has {count} images, '
+                    f'class "{name}" of {where} has {count} {"image" if count == 1 else "images"}, '
                     "to be split into train, val and test it needs at least 3"
                 )
         return
