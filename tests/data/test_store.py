@@ -378,7 +378,7 @@ def test_skipped_files_are_noted_and_may_not_use_up_a_class(folder, cache) -> No
     assert load(folder, size=16, cache=cache, bad_files="skip").notes == data.notes
     for i in range(4):
         (folder / "z-line" / f"{i}.png").write_bytes(b"")
-    with pytest.raises(FedBMError, match='class "z-line" of clinic has 1 images'):
+    with pytest.raises(FedBMError, match='class "z-line" of clinic has 1 image, '):
         load(folder, size=16, cache=cache, bad_files="skip")
 
 
