@@ -43,19 +43,20 @@ class Line:
 
 
 def lines(group: Group, moment: str) -> list[Line]:
-    """One line per row, a cell per metric. Central is a ceiling, not a competitor: it is never best."""
+    """One line per row, a cell per metric. Best are only rows with the most seeds, for seeds differ more than methods;
+    and never Central, a ceiling and not a competitor."""
+    most = max((len(row.runs) for row in group.rows if row.method != "central"), default=0)
     scores = [[row.score(moment, metric) for metric in METRICS] for row in group.rows]
-    rivals = [line for row, line in zip(group.rows, scores, strict=True) if row.method != "central"]
+    ranked = [row.method != "central" and len(row.runs) == most for row in group.rows]
+    rivals = [line for line, counts in zip(scores, ranked, strict=True) if counts]
     tops = [_top([line[column] for line in rivals]) for column in range(len(METRICS))]
     return [
         Line(
             row,
             _rounds(row, moment),
-            tuple(
-                _cell(score, top if row.method != "central" else None) for score, top in zip(line, tops, strict=True)
-            ),
+            tuple(_cell(score, top if counts else None) for score, top in zip(line, tops, strict=True)),
         )
-        for row, line in zip(group.rows, scores, strict=True)
+        for row, line, counts in zip(group.rows, scores, ranked, strict=True)
     ]
 
 
