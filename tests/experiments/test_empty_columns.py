@@ -17,7 +17,7 @@ from fedbm.experiments.readme import block
 from fedbm.experiments.report import write_outcomes
 from fedbm.experiments.tables import HEADS, fillable, grid, markdown
 
-ALWAYS = ["row", "n", "accuracy", "f1", "last_f1"]
+ALWAYS = ["row", "n", "accuracy", "f1", "last_f1", "late_f1"]
 APART = ["accuracy_minus_paper", "f1_minus_paper"]
 TEST = ["p", "p_holm", "effect_size"]
 
@@ -64,7 +64,7 @@ def test_of_the_papers_experiments(tmp_path: Path) -> None:
 def test_texts_of_one_row_have_no_dash(tmp_path: Path) -> None:
     outcome = own(tmp_path, "fedbm", rounds=2)
     heads, line = grid(first(outcome))
-    assert heads == ["Method", "n", "Accuracy", "Macro-F1", "F1, last round"]
+    assert heads == ["Method", "n", "Accuracy", "Macro-F1", "F1, last round", "F1, last quarter"]
     assert line[:2] == ["fedbm", "3"]
     assert all(re.fullmatch(r"\d+\.\d ± \d+\.\d", cell) for cell in line[2:])
     for written in (markdown([outcome]), "\n".join(block(first(outcome)))):
@@ -73,8 +73,8 @@ def test_texts_of_one_row_have_no_dash(tmp_path: Path) -> None:
         assert len({text.count("|") for text in table}) == 1
         assert "–" not in "".join(table)
     shown = latex([outcome])
-    assert "\\begin{tabular}{lrrrr}" in shown
-    assert "Method & n & Accuracy & Macro-F1 & F1, last round \\\\" in shown
+    assert "\\begin{tabular}{lrrrrr}" in shown
+    assert "Method & n & Accuracy & Macro-F1 & F1, last round & F1, last quarter \\\\" in shown
     assert "Lead" not in shown
 
 

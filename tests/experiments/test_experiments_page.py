@@ -45,7 +45,7 @@ def behind(outcome: Outcome) -> Outcome:
         if run is not None and run.summary is not None:
             scores = {"accuracy": level[result.row], "f1": level[result.row]}
             summary = {m: {**run.summary[m], **scores} for m in ("best", "last")}
-            run = replace(run, summary={**run.summary, **summary})
+            run = replace(run, summary={**run.summary, **summary}, late={**(run.late or {}), **scores})
         results.append(replace(result, run=run))
     return replace(outcome, results=tuple(results))
 
@@ -53,7 +53,7 @@ def behind(outcome: Outcome) -> Outcome:
 def test_bold_is_the_highest_mean_and_the_tint_is_explained(ablation: Outcome, tmp_path: Path) -> None:
     text = page_of([behind(ablation)], tmp_path)
     table = text[text.index('<table class="results measured">') : text.index("</table>")]
-    assert re.findall(r"<strong>([\d.]+)", table) == ["50.0"] * 3  # accuracy, macro-F1, macro-F1 at the last round
+    assert re.findall(r"<strong>([\d.]+)", table) == ["50.0"] * 4  # accuracy, and macro-F1 thrice
     (tinted,) = re.findall(r'<tr class="lead-row">.*?</tr>', table, re.DOTALL)
     assert ">FedBM<" in tinted
     assert "<strong>" not in tinted

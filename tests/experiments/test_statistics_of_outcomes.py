@@ -15,7 +15,7 @@ from fedbm.experiments.files import Experiment, parse
 from fedbm.experiments.latex import latex
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.report import write_outcomes
-from fedbm.experiments.tables import markdown
+from fedbm.experiments.tables import cells_of, markdown
 from fedbm.experiments.wording import verdicts
 from fedbm.results.fairness import findings
 
@@ -42,7 +42,7 @@ def scored(root: Path, experiment: Experiment, scores: Mapping[str, Mapping[int,
         if run is not None and run.summary is not None:
             f1 = scores[result.row][result.seed]
             at = {"best": {**run.summary["best"], "f1": f1}, "last": {**run.summary["last"], "f1": f1 / 2}}
-            run = replace(run, summary={**run.summary, **at})
+            run = replace(run, summary={**run.summary, **at}, late={**(run.late or {}), "f1": f1 / 4})
         results.append(replace(result, run=run))
     return replace(made, results=tuple(results))
 
@@ -88,6 +88,24 @@ def test_the_last_round_has_tests_of_its_own(tmp_path: Path) -> None:
     assert last is not None
     assert last.mean == pytest.approx(best.mean / 2)
     assert last.p == pytest.approx(best.p)
+
+
+def test_the_last_quarter_is_a_second_look(tmp_path: Path) -> None:
+    """The scores made here are a quarter of the chosen round's, so is their difference; p and d do not change."""
+    made = scored(tmp_path, grid(("FedAvg", "FedBM")), {"FedAvg": NEAR, "FedBM": HIGH})
+    (column,) = columns(made)
+    found = column.lines[0]
+    assert found.late is not None
+    assert found.against is not None
+    assert found.late.mean == pytest.approx(found.against.mean / 4)
+    assert found.late.p == pytest.approx(found.against.p)
+    sentence = plain(verdicts(column)[0].sentence)
+    assert "not established. Over the last quarter of the rounds: +0.3 points (95 % interval " in sentence
+    assert sentence.endswith(", p = 0.23, not corrected).")
+    unevaluated = tuple(replace(r, run=replace(r.run, late=None)) for r in made.results if r.run is not None)
+    (column,) = columns(replace(made, results=unevaluated))
+    assert verdicts(column)[0].sentence.endswith("not established.")
+    assert cells_of(column.lines[0])["late_f1"] == "–"
 
 
 def test_without_fedbm_the_first_row_leads_whatever_the_scores(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from fedbm.errors import FedBMError
 from fedbm.methods import FedAvg
 from fedbm.results.compare import Group, compare
 from fedbm.results.fairness import findings
-from fedbm.results.runs import read_run, read_runs
+from fedbm.results.records import read_record, write_record
+from fedbm.results.runs import late_scores, read_run, read_runs
 from fedbm.results.tables import lines, markdown_table
 from fedbm.results.wording import headline, percent, points, seed_by_seed
 
@@ -78,6 +79,28 @@ def test_a_mean_over_fewer_seeds_is_not_best(tmp_path: Path) -> None:
         "fednh": False,
         "central": False,
     }
+
+
+def test_late_scores_worked_by_hand() -> None:
+    """Of eight rounds the last quarter is 7 and 8; what was not evaluated does not count, an unknown score stays so."""
+    rounds = [{"round": r, "test": {"f1": r / 10, "auc": 0.5}} for r in range(1, 9)]
+    assert late_scores(rounds, 8) == pytest.approx({"f1": 0.75, "auc": 0.5})
+    rounds[-1]["test"] = None
+    assert late_scores(rounds, 8) == pytest.approx({"f1": 0.7, "auc": 0.5})
+    rounds[-2]["test"] = {"f1": 0.3, "auc": None}
+    assert late_scores(rounds, 8) == {"f1": 0.3, "auc": None}
+    assert late_scores(rounds[:6], 8) is None
+
+
+def test_a_record_keeps_the_late_scores(tmp_path: Path) -> None:
+    """Of all rounds, not of those its curves keep."""
+    run = read_run(fake_run(tmp_path, "fedavg", rounds=240))
+    assert run.late is not None
+    write_record(run, tmp_path / "record.json")
+    again = read_record(tmp_path / "record.json")
+    assert again.late == run.late == late_scores(run.rounds, 240)
+    assert late_scores(again.rounds, 240) != run.late
+    assert read_run(fake_run(tmp_path, "fedavg", 1, rounds=8, done=7)).late is None
 
 
 def test_the_rival_is_the_best_other_method_not_a_variant_nor_central(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ class Line:
     rival: bool = False  # whether the leading row is tested against it
     against: Paired | None = None  # leading row − this row
     corrected: float | None = None  # its p after Holm
+    late: Paired | None = None  # leading row − this row over the last quarter of the rounds
 
     @property
     def seeds(self) -> int:
@@ -84,7 +85,7 @@ class Column:
 
 
 def columns(outcome: Outcome, moment: str = "best") -> list[Column]:
-    """*moment*: the round at which rows are tested, "best" (chosen on validation) or "last"."""
+    """*moment*: that at which rows are tested, one of those of RunView.scores()."""
     ceilings = _ceilings(outcome)
     lead = leading_row(outcome)
     found = [_column(outcome, at, lead, ceilings, moment) for at in cells(outcome.axes)]
@@ -111,9 +112,12 @@ def _ceilings(outcome: Outcome) -> set[str]:
 
 def _column(outcome: Outcome, at: Mapping[str, Any], lead: str, ceilings: set[str], moment: str) -> Column:
     lines = [replace(_line(outcome, name, at), rival=name not in (lead, *ceilings)) for name in outcome.rows]
-    scores = {line.name: line.row.by_seed(moment, HEADLINE_METRIC) for line in lines if line.row is not None}
+    scores, late = (
+        {line.name: line.row.by_seed(when, HEADLINE_METRIC) for line in lines if line.row is not None}
+        for when in (moment, "late")
+    )
     tested = [
-        replace(line, against=paired(scores[lead], scores[line.name]))
+        replace(line, against=paired(scores[lead], scores[line.name]), late=paired(late[lead], late[line.name]))
         if line.rival and lead in scores and line.name in scores
         else line
         for line in lines

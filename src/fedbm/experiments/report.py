@@ -11,7 +11,7 @@ from fedbm.experiments.files import find_experiment, shipped
 from fedbm.experiments.left import Measured, left_of, measured_in, timed, unrecorded
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.search import search
-from fedbm.experiments.tables import SHOWN, cells_of, fillable, numbered, signs
+from fedbm.experiments.tables import MOMENTS, SHOWN, cells_of, fillable, numbered, signs
 from fedbm.experiments.trials import trials
 from fedbm.experiments.wording import verdicts
 from fedbm.files import write_text
@@ -123,13 +123,13 @@ def _detail(outcome: Outcome) -> str:
 
 
 def _line(line: Line, column: Column, numbers: Mapping[Any, int]) -> dict[str, Any]:
-    best, last = (_tops(column, line.name, moment) for moment in ("best", "last"))
+    best, *others = (_tops(column, line.name, moment) for moment in MOMENTS)
     return {
         "name": line.name,
         "n": len(line.row.runs) if line.row else 0,
         "lead": line.name == column.lead,
         "cells": cells_of(line) | {"unlike": signs(line, numbers, ", ")},
-        "bold": {*best, *(f"last_{metric}" for metric in last)},
+        "bold": {*best, *(f"{at}_{metric}" for at, tops in zip(MOMENTS[1:], others, strict=True) for metric in tops)},
     }
 
 

@@ -84,12 +84,23 @@ def _verdict(lead: Line, other: Line, more: str) -> Verdict:
         f"{lead.name} has {mean_and_std(ours)} macro-F1 against {other.name}’s {mean_and_std(theirs)}{more}: "
         f"{points(found.mean)}{NO_BREAK}points{_test(found, other.corrected)}."
     )
+    late = _late(other.late)
     if found.p is None:
         why = "One pair of seeds" if found.n == 1 else "Differences that do not vary"
-        return Verdict(False, f"{opening} {why} cannot be tested.")
+        return Verdict(False, f"{opening} {why} cannot be tested.{late}")
     if not holds:
-        return Verdict(False, f"{opening} An advantage is not established.")
-    return Verdict(True, f"{opening} {'An advantage' if found.mean > 0 else 'A disadvantage'} is established.")
+        return Verdict(False, f"{opening} An advantage is not established.{late}")
+    return Verdict(True, f"{opening} {'An advantage' if found.mean > 0 else 'A disadvantage'} is established.{late}")
+
+
+def _late(found: Paired | None) -> str:
+    """A second look, not corrected for many: rounds swing, and a mean over many of them less."""
+    if found is None or found.p is None:
+        return ""
+    return (
+        f" Over the last quarter of the rounds: {points(found.mean)}{NO_BREAK}points (95{NO_BREAK}% interval "
+        f"{points(found.low)} to {points(found.high)}, p{NO_BREAK}{equals(found.p)}, not corrected)."
+    )
 
 
 def _test(found: Paired, corrected: float | None) -> str:

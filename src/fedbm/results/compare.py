@@ -38,11 +38,12 @@ class Row:
     runs: tuple[RunView, ...]
 
     def score(self, moment: str, metric: str) -> Spread | None:
-        """*metric* over seeds at *moment*: "best" (the round chosen on validation) or "last"."""
-        return spread_or_none(list(self.by_seed(moment, metric).values()))
+        """*metric* over seeds at *moment*, one of those of RunView.scores()."""
+        scores = [run.scores(moment) for run in self.runs]
+        return spread_or_none([None if found is None else found[metric] for found in scores])
 
     def by_seed(self, moment: str, metric: str) -> dict[int, Any]:
-        return {run.seed: run.summary[moment][metric] for run in self.runs if run.summary is not None}
+        return {run.seed: found[metric] for run in self.runs if (found := run.scores(moment)) is not None}
 
 
 @dataclass(frozen=True)

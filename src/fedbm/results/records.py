@@ -40,6 +40,7 @@ def record_of(run: RunView) -> dict[str, Any]:
         "config": {name: dict(run.config[name]) for name in SECTIONS if name in run.config},
         "environment": dict(run.environment) if run.environment else None,
         "summary": dict(run.summary),
+        "late": dict(run.late) if run.late else None,
         "own_seconds": run.own_seconds,
         "dealt": _dealt(run.dealt) if run.dealt else None,
         "checksum": run.checksum,
@@ -102,6 +103,7 @@ def read_record(path: Path) -> RunView:
             strip_rounds=tuple(value.get("drawn", ())),
             features=value["features"],
             own_seconds=value["own_seconds"],
+            late=value.get("late"),
         )
     except (KeyError, TypeError) as error:
         raise FedBMError(f"{path} lacks {error}: it is not the file 'fedbm records' writes") from error

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from fedbm.config import at_beta, make_config, method_label
@@ -48,10 +49,17 @@ class RunView:
     failure: str = ""  # why it failed, where it did
     features: Mapping[str, Any] | None = None  # features.json
     own_seconds: float | None = None  # of the device it was computed on, which other runs may have shared
+    late: Mapping[str, float | None] | None = None  # late_scores() of a finished run
 
     @property
     def finished(self) -> bool:
         return self.summary is not None
+
+    def scores(self, moment: str) -> Mapping[str, Any] | None:
+        """On the test images, at "best" (the round chosen on validation), "last", or "late" (late_scores())."""
+        if self.summary is None:
+            return None
+        return self.late if moment == "late" else self.summary[moment]
 
     @property
     def train_images(self) -> int:
@@ -91,6 +99,7 @@ def read_run(path: str | Path) -> RunView:
         facts |= _dealt(path, dealt)
         facts["label"] = _label(config, facts["data"], dealt)
     generated, rounds = path / "generated.png", read_rounds(path / "rounds.jsonl")
+    late = late_scores(rounds, facts["planned"]) if summary is not None else None
     return RunView(
         **facts,
         path=path,
@@ -108,7 +117,20 @@ def read_run(path: str | Path) -> RunView:
         failure=failure_of(path) if summary is None else "",
         features=_optional(path / "features.json"),
         own_seconds=own_seconds(read_portions(path.parent), path.name, len(rounds)),
+        late=late,
     )
+
+
+def late_scores(rounds: Sequence[Mapping[str, Any]], planned: int) -> dict[str, float | None] | None:
+    """Mean test scores over the last quarter of the rounds planned: of a typical round, not of a lucky one.
+
+    None where none of them was evaluated on test images; a score that one of them lacks is None.
+    """
+    found = [r["test"] for r in rounds if r["round"] > 0.75 * planned and r.get("test")]
+    if not found:
+        return None
+    values = {name: [one[name] for one in found] for name in found[0]}
+    return {name: None if None in some else fmean(some) for name, some in values.items()}
 
 
 def dealt_digest(dealt: Mapping[str, Any]) -> str:

@@ -38,7 +38,7 @@ class Cell:
 @dataclass(frozen=True)
 class Line:
     row: Row
-    rounds: str  # "41" or "38–44"
+    rounds: str  # "41" or "38–44"; "" for a mean over rounds
     cells: tuple[Cell, ...]
 
 
@@ -53,7 +53,7 @@ def lines(group: Group, moment: str) -> list[Line]:
     return [
         Line(
             row,
-            _rounds(row, moment),
+            "" if moment == "late" else _rounds(row, moment),
             tuple(_cell(score, top if counts else None) for score, top in zip(line, tops, strict=True)),
         )
         for row, line, counts in zip(group.rows, scores, ranked, strict=True)
