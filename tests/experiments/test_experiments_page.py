@@ -118,4 +118,4 @@ def test_what_is_unlike_the_paper_is_named_in_ascending_order(ablation: Outcome)
     ]
     numbers = numbered([replace(column, lines=tuple(lines))])
     assert numbers == {first: 1, second: 2, own: 3}
-    assert [signs(line, numbers, ", ") for line in lines] == ["1, 2", "1, 2, 3"]
+    assert [signs(line, numbers, ", ") for line in lines] == ["1, 2", "1–3"]

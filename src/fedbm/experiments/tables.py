@@ -139,8 +139,22 @@ def numbered(found: Sequence[Column]) -> dict[Deviation, int]:
 
 
 def signs(line: Line, numbers: Mapping[Deviation, int], between: str) -> str:
-    """The numbers of what is not like the paper in this line, ascending."""
-    return between.join(map(str, sorted(numbers[one] for one in line.unlike)))
+    """The numbers of what is not like the paper in this line, ascending, three or more in a row as first–last."""
+    return between.join(_ranges(sorted(numbers[one] for one in line.unlike)))
+
+
+def _ranges(numbers: Sequence[int]) -> list[str]:
+    """
+    >>> _ranges([1, 2, 3, 5, 6, 9])
+    ['1–3', '5', '6', '9']
+    """
+    stretches: list[list[int]] = []
+    for number in numbers:
+        if stretches and number == stretches[-1][-1] + 1:
+            stretches[-1].append(number)
+        else:
+            stretches.append([number])
+    return [words for some in stretches for words in ([f"{some[0]}–{some[-1]}"] if len(some) > 2 else map(str, some))]
 
 
 def _marks(line: Line) -> str:

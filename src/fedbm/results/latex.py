@@ -28,7 +28,7 @@ def floating(
     """A table as wide as a page: *lines*, the heads first, with *marks* above the first cell of each; *notes* below."""
     made = []
     for place, cells in enumerate(lines):
-        mark = f"\\textsuperscript{{{marks[place]}}}" if marks and marks[place] else ""
+        mark = f"\\textsuperscript{{{tex(marks[place])}}}" if marks and marks[place] else ""
         first, *rest = map(tex, cells)
         made.append(" & ".join([first + mark, *rest]) + " \\\\")
     return [
