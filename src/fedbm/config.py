@@ -11,8 +11,9 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from fedbm.errors import FedBMError, did_you_mean, listed
 from fedbm.methods import METHODS, FedAvg, FedBM, Method
@@ -25,6 +26,7 @@ from fedbm.options import (
     check,
     check_all,
     type_words,
+    types_of,
 )
 
 SECTIONS: dict[str, type] = {
@@ -67,7 +69,8 @@ class Key:
         return "--" + self.flag.replace("_", "-")
 
 
-def keys() -> list[Key]:
+@cache
+def keys() -> tuple[Key, ...]:
     """Every key of every section, method options included, each flag once."""
     found = [key for section, options in SECTIONS.items() for key in _keys_of(section, options)]
     found.append(
@@ -86,11 +89,11 @@ def keys() -> list[Key]:
         for key in _keys_of("method", method):
             first = by_name.get(key.name, key)
             by_name[key.name] = dataclasses.replace(first, methods=(*first.methods, name))
-    return [*found, *by_name.values()]
+    return (*found, *by_name.values())
 
 
 def _keys_of(section: str, options: type) -> Iterator[Key]:
-    hints = get_type_hints(options)
+    hints = types_of(options)
     for f in dataclasses.fields(options):
         flag = f.metadata["flag"] or f.name
         yield Key(section, f.name, flag, type_words(hints[f.name]), f.default, f.metadata["meaning"])

@@ -14,6 +14,7 @@ import typing
 import unicodedata
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedbm.errors import FedBMError, did_you_mean, listed
@@ -35,10 +36,16 @@ def option(
     )
 
 
+@cache
+def types_of(section: type) -> dict[str, Any]:
+    """The declared type of every field; read once, since it is asked for with every value."""
+    return get_type_hints(section)
+
+
 def check(section: type, key: str, value: Any) -> Any:
     """*value* as the type the field declares, or FedBMError. Text is read as the command line gives it."""
     field = next(f for f in dataclasses.fields(section) if f.name == key)
-    kind = get_type_hints(section)[key]
+    kind = types_of(section)[key]
     checked = _convert(kind, value, key)
     if isinstance(checked, int | float):
         above, least, most = (field.metadata[bound] for bound in ("above", "least", "most"))

@@ -15,11 +15,15 @@ from calling import Command, flags, one_sentence
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedbm.cli import compare, demo
+from fedbm import features, plan
+from fedbm.cli import compare, concepts, demo
 from fedbm.cli.arguments import DATA_TASKS
 from fedbm.cli.main import COMMANDS
 from fedbm.config import keys
 from fedbm.errors import FedBMError
+from fedbm.experiments import trials
+from fedbm.federation import agreement, play
+from fedbm.language import shipped
 from pictures import small_chars74k
 
 
@@ -171,6 +175,7 @@ def test_a_terminal_that_knows_no_greek(fedbm: Command, monkeypatch: pytest.Monk
     assert b"Dirichlet concentration ?" in shown.getvalue()
 
 
+COMPUTING = (plan, shipped, demo, compare, concepts, features, trials, agreement, play)  # what begins to, or names it
 words = st.lists(
     st.sampled_from(
         [*COMMANDS, *DATA_TASKS, *(key.switch for key in keys()), "--save", "--to", "--help", "--", "-x", "digits"]
@@ -190,11 +195,13 @@ def test_any_words(words: list[str], fedbm: Command, tmp_path: Path, monkeypatch
         raise FedBMError("stopped")
 
     monkeypatch.chdir(tmp_path)
-    for place in ("plan.make_plan", "plan.load_dataset", "plan.concepts_for", "language.shipped.ship"):
-        monkeypatch.setattr(f"fedbm.{place}", stop)
-    for module in (demo, compare):
-        monkeypatch.setattr(module, "make_plan", stop)
+    for module in COMPUTING:
+        for name in {"make_plan", "load_dataset", "concepts_for", "ship"} & set(vars(module)):
+            monkeypatch.setattr(module, name, stop)
     status, _, err = fedbm(*words)
+    others = [sys.modules[name] for name in list(sys.modules) if name.startswith("fedbm.")]
+    keeping = [m.__name__ for m in others if m not in COMPUTING and any(value is stop for value in vars(m).values())]
+    assert not keeping, "imported first by these words, they would keep stop() for the tests to come"
     assert status in (0, 2)
     if status == 2:
         one_sentence(err)
