@@ -86,13 +86,13 @@ def measured_in(outcomes: Sequence[Outcome]) -> Measured:
 def left_of(outcome: Outcome, measured: Measured) -> Left | None:
     """What is left of *outcome*; None: nothing, or it is none of the paper's."""
     missing = {result.key: result.takes for result in outcome.results if result.run is None}
-    planned = [trial for trial in _trials_of(outcome) if trial.key in missing]
+    planned = [trial for trial in trials_of(outcome) if trial.key in missing]
     return _left(planned, measured, missing) if planned else None
 
 
 def timed(outcome: Outcome, measured: Measured) -> Outcome:
     """*outcome*, in which a run that is not finished says what it would take, where runs like it are on record."""
-    takes = {trial.key: seconds for trial in _trials_of(outcome) if (seconds := _seconds(trial, measured)) is not None}
+    takes = {trial.key: seconds for trial in trials_of(outcome) if (seconds := _seconds(trial, measured)) is not None}
     results = [
         replace(result, takes=f"about {show_seconds(takes[result.key])} on {measured.device}")
         if result.run is None and result.key in takes
@@ -116,7 +116,7 @@ def _unrecorded(name: str, measured: Measured) -> Unrecorded:
     return Unrecorded(name, experiment.title, experiment.shows, sentence, command_of(name))
 
 
-def _trials_of(outcome: Outcome) -> list[Trial]:
+def trials_of(outcome: Outcome) -> list[Trial]:
     """None for an experiment of one's own: records do not hold all its settings."""
     if outcome.name not in shipped() or not outcome.results:
         return []

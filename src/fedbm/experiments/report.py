@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.experiments.analysis import Column, Line, columns, same_but
-from fedbm.experiments.files import find_experiment, shipped
-from fedbm.experiments.left import Measured, left_of, measured_in, timed, unrecorded
+from fedbm.experiments.files import shipped
+from fedbm.experiments.left import Measured, left_of, measured_in, timed, trials_of, unrecorded
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.search import search
 from fedbm.experiments.tables import MOMENTS, SHOWN, cells_of, fillable, numbered, signs
-from fedbm.experiments.trials import trials
 from fedbm.experiments.wording import verdicts
 from fedbm.files import write_text
 from fedbm.results.along import Course, along
@@ -89,12 +88,7 @@ def _run_names(outcome: Outcome) -> dict[Any, str]:
     Equal settings are one run; of an experiment whose settings are not known here, equal ids are.
     """
     names = {result.key: result.run.id if result.run else repr(result.key) for result in outcome.results}
-    if outcome.name in shipped():
-        seeds = 1 + max(result.seed for result in outcome.results)
-        for trial in trials(find_experiment(outcome.name), seeds, {}):
-            if trial.key in names:
-                names[trial.key] = repr(trial.config)
-    return names
+    return names | {trial.key: repr(trial.config) for trial in trials_of(outcome) if trial.key in names}
 
 
 def _column(
