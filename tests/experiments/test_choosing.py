@@ -157,6 +157,7 @@ def test_portions_divide_the_clock_among_runs(tmp_path: Path) -> None:
     two = Portion("cuda", 6.0, {"a": 1}, {"a": 5.0})
     assert (one.share("a"), one.share("b")) == (7.5, 2.5)
     assert own_seconds([one, two], "a", 4) == 13.5
+    assert own_seconds([one, two], "a", 3) == pytest.approx(13.5 * 3 / 4)  # one was lost and played again
     assert own_seconds([one, two], "a", 5) is None  # a round of it was played where no portion tells
     assert own_seconds([one, two], "c", 1) is None
     assert own_seconds([one, two], "c", 0) is None

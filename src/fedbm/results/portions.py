@@ -86,10 +86,14 @@ def read_portions(out: Path) -> list[Portion]:
 
 
 def own_seconds(portions: Sequence[Portion], run: str, rounds: int) -> float | None:
-    """What a run of so many rounds took of its device; None where portions do not know of them all."""
-    if not rounds or sum(portion.rounds.get(run, 0) for portion in portions) < rounds:
+    """What so many rounds of a run took of its device; None where portions do not know of them all.
+
+    A round lost before its checkpoint and played again is known twice: rounds · Σ share / played counts it once.
+    """
+    played = sum(portion.rounds.get(run, 0) for portion in portions)
+    if not rounds or played < rounds:
         return None  # played elsewhere, or in a portion that was killed
-    return sum(portion.share(run) for portion in portions)
+    return rounds * sum(portion.share(run) for portion in portions) / played
 
 
 def speed(portions: Sequence[Portion], device: str) -> float | None:
