@@ -189,7 +189,7 @@ def test_a_readme_is_filled_between_its_marks(tmp_path: Path, capsys: pytest.Cap
     command = ["report", str(tmp_path / "results"), "--readme", str(page)]
     assert main(command) == 0
     first = page.read_text(encoding="utf-8")
-    assert first.startswith("# Title\n<!-- fedbm:results modules -->\n![Macro-F1 by round, Kvasir")
+    assert first.startswith("# Title\n<!-- fedbm:results modules -->\n![Macro-F1 of every seed, Kvasir")
     assert first.endswith("<!-- /fedbm:results -->\nend\n")
     assert "old" not in first
     assert "| **FedBM** | 2 |" in first

@@ -14,7 +14,7 @@ from fedbm.experiments.files import parse
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.published import Deviation
 from fedbm.experiments.report import TITLE, write_outcomes
-from fedbm.experiments.tables import numbered, signs
+from fedbm.experiments.tables import SHOWN, numbered, signs
 from fedbm.results.compare import compare
 from fedbm.results.reach import reach
 from fedbm.results.records import read_record, write_record
@@ -60,6 +60,17 @@ def test_bold_is_the_highest_mean_and_the_tint_is_explained(ablation: Outcome, t
     assert "Bold: highest mean; tinted: the leading row, with which others are compared" in table
     assert "The tint does not say that it is best." in text
     assert "font-weight: 600" not in text[text.index(".measured") : text.index(".lead-row")]
+
+
+def test_a_table_has_its_scores_as_pictures_before_it(ablation: Outcome, figure: Outcome, tmp_path: Path) -> None:
+    """Accuracy and macro-F1 of each cell with a result, the paper's beside; a figure has its own pictures instead."""
+    text = page_of([ablation], tmp_path)
+    named = re.findall(
+        r'aria-label="(.*?) of every seed at the round chosen on validation, and the paper’s; (.*?)"', text
+    )
+    assert named == [(words, column.title) for column in columns(ablation) if column.lead for words in SHOWN.values()]
+    assert text.index("of every seed at the round chosen") < text.index('<table class="results measured">')
+    assert "of every seed at the round chosen" not in page_of([figure], tmp_path)
 
 
 def test_a_run_of_two_cells_is_counted_once(tmp_path: Path) -> None:

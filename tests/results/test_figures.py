@@ -30,6 +30,7 @@ from fedbm.results.figures import (
     save_svg,
     similarity,
 )
+from fedbm.results.panels import panels
 from fedbm.results.statistics import Spread, spread, spread_or_none
 
 ODD = ["<script>alert(1)</script>", "核 & Kern", "$x_1$ \"quoted\" 'so'"]
@@ -40,6 +41,7 @@ FIGURES: dict[str, Callable[[str], str]] = {
         [Curve(ODD[0], 0, (((1, 0.1), (2, 0.4)), ((1, 0.3), (2, 0.5))), ((2, 0.5),))], title, "y"
     ),
     "dots": lambda title: dots([Dots(ODD[0], 0, (1.0, 2.0)), Dots(ODD[1], 1, (1.5,))], title, "x"),
+    "panels": lambda title: panels([Curve(ODD[k % 2], k, (((1, 0.1), (2, 0.1 * k)),)) for k in range(2)], title, "y"),
     "bars": lambda title: bars([(ODD[0], 0), (ODD[1], 1)], {"a": [1.0, 2.0], "b": [3.0, 0.0]}, title, show_bytes),
     "bubbles": lambda title: partition_bubbles(SQUARE, ODD, title),
     "confusion": lambda title: confusion(SQUARE, ODD, title),

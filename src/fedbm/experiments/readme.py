@@ -14,13 +14,14 @@ from fedbm.errors import FedBMError, did_you_mean
 from fedbm.experiments.analysis import Column, columns
 from fedbm.experiments.left import measured_in, unrecorded
 from fedbm.experiments.outcomes import Outcome
+from fedbm.experiments.pictures import scores
 from fedbm.experiments.tables import bars
 from fedbm.experiments.wording import verdicts
 from fedbm.files import write_text
-from fedbm.results.figures import WIDE, curves
+from fedbm.results.figures import WIDE
 from fedbm.results.palette import numbers_of
-from fedbm.results.sections import curves_of
 from fedbm.results.svg import save_svg
+from fedbm.results.wording import HEADLINE_METRIC
 
 MARKED = re.compile(r"(<!-- fedbm:results (?P<names>[\w\- ]+?) -->\n).*?(<!-- /fedbm:results -->)", re.DOTALL)
 PICTURE = "docs/images/results.svg"
@@ -50,21 +51,15 @@ def fill_readme(outcomes: Sequence[Outcome], page: Path) -> list[Path]:
     if not shown:
         raise FedBMError(f"the experiments {page} wants have no finished run yet")
     picture = page.parent / PICTURE
-    save_svg(picture, drawn(shown[0]))
+    colours = numbers_of([line.name for line in shown[0].lines])
+    save_svg(picture, scores(shown[0], colours, HEADLINE_METRIC, WIDE))
     inside = [
-        *(f"![Macro-F1 by round, {shown[0].title}]({PICTURE})", ""),
+        *(f"![Macro-F1 of every seed, {shown[0].title}]({PICTURE})", ""),
         *(part for column in shown for part in block(column)),
         *_not_run(outcomes),
     ]
     write_text(page, text[: found.end(1)] + "\n".join(inside) + "\n" + text[found.start(3) :])
     return [page, picture]
-
-
-def drawn(column: Column) -> str:
-    """Macro-F1 by round, a line per row."""
-    group = column.group
-    lines = curves_of(group, numbers_of([line.name for line in column.lines]), "f1")
-    return curves(lines, f"Macro-F1 by round; {column.title}", "macro-F1 on the test images, %", 100.0, WIDE)
 
 
 def block(column: Column) -> list[str]:

@@ -10,6 +10,7 @@ from fedbm.experiments.analysis import Column, Line, columns, same_but
 from fedbm.experiments.files import shipped
 from fedbm.experiments.left import Measured, left_of, measured_in, timed, trials_of, unrecorded
 from fedbm.experiments.outcomes import Outcome
+from fedbm.experiments.pictures import scores
 from fedbm.experiments.search import search
 from fedbm.experiments.tables import MOMENTS, SHOWN, cells_of, fillable, numbered, signs
 from fedbm.experiments.wording import verdicts
@@ -24,6 +25,7 @@ from fedbm.results.tables import METRICS
 from fedbm.results.tables import lines as table_lines
 from fedbm.version import __version__
 
+HALF = 450.0  # pixels: two pictures side by side
 TITLE = "FedBM: the paper’s tables and figures, measured again"
 
 
@@ -103,10 +105,15 @@ def _column(
         "fills": fillable(column),
         "lead": column.lead,
         "colours": {row.name: colours[row.name] for row in group.rows},
-        "group": group_view(group, f"{ident}g", colours) if column.lead and detail == "all" else None,
+        "scores": _scores(column, colours) if column.lead and detail != "none" else [],
+        "group": group_view(group, f"{ident}g", colours) | {"dots": None} if column.lead and detail == "all" else None,
         "training": training(group, colours) if column.lead and detail == "curves" else None,
         "cost": cost_lines(group),
     }
+
+
+def _scores(column: Column, colours: Mapping[str, int]) -> list[Picture]:
+    return [Picture(scores(column, colours, metric, HALF)) for metric in SHOWN]
 
 
 def _detail(outcome: Outcome) -> str:

@@ -41,20 +41,27 @@ Points = tuple[tuple[int, float], ...]  # (round, value), by round
 
 @dataclass(frozen=True)
 class Curve:
-    """A label's lines, one per seed; *marks* are points to set off, such as each seed's chosen round."""
+    """A label's lines, one per seed; *marks* are points to set off, such as each seed's chosen round.
+
+    Where every label has a picture of its own, curves of one *panel* share theirs.
+    """
 
     label: str
     colour: int
     lines: tuple[Points, ...]
     marks: Points = ()
     finished: bool = True
+    panel: str = ""
 
 
 @dataclass(frozen=True)
 class Dots:
+    """A label's values; *beside* is another's mean and standard deviation, to compare with."""
+
     label: str
     colour: int
     values: tuple[float, ...]
+    beside: tuple[float, float] | None = None
 
 
 def curves(drawn: Sequence[Curve], title: str, axis: str, scale: float = 1.0, width: float = WIDE) -> str:
@@ -62,14 +69,14 @@ def curves(drawn: Sequence[Curve], title: str, axis: str, scale: float = 1.0, wi
 
     A line that is not finished is thin, dashed and has no band: it must not pass for a result.
     """
-    drawn = [curve for curve in drawn if _over_seeds(curve)]
+    drawn = [curve for curve in drawn if over_seeds(curve)]
     names = _names([curve.label for curve in drawn], width)
     left, top, right, bottom = 40.0, 34.0, 26 + widest(names), 40.0
     height = max(330.0, top + bottom + 34 * len(drawn))
 
     def draw(figure: Figure) -> None:
         axes = plain_axes(figure, left, top, width - left - right, height - top - bottom)
-        ends = [_curve(axes, curve, scale) for curve in drawn]
+        ends = [curve_on(axes, curve, scale) for curve in drawn]
         axes.grid(axis="y", color=MUTED, alpha=0.25, linewidth=0.7)
         axes.xaxis.set_major_locator(ticks(width / 110, integer=True))
         axes.yaxis.set_major_locator(ticks(6))
@@ -94,9 +101,9 @@ def curves(drawn: Sequence[Curve], title: str, axis: str, scale: float = 1.0, wi
     return render(width, height, title, draw)
 
 
-def _curve(axes: Axes, curve: Curve, scale: float) -> tuple[float, float]:
+def curve_on(axes: Axes, curve: Curve, scale: float) -> tuple[float, float]:
     """Draw one curve; where it ends."""
-    common = _over_seeds(curve, scale)
+    common = over_seeds(curve, scale)
     rounds, stats, colour = list(common), list(common.values()), series(curve.colour)
     if len(curve.lines) > 1:
         low, high = [s.low for s in stats], [s.high for s in stats]
@@ -109,7 +116,7 @@ def _curve(axes: Axes, curve: Curve, scale: float) -> tuple[float, float]:
     return rounds[-1], stats[-1].mean
 
 
-def _over_seeds(curve: Curve, scale: float = 1.0) -> dict[int, Spread]:
+def over_seeds(curve: Curve, scale: float = 1.0) -> dict[int, Spread]:
     """By round, where every seed has a value: a mean over changing seeds would jump for no reason."""
     by_round: dict[int, list[float]] = {}
     for line in curve.lines:
@@ -119,10 +126,14 @@ def _over_seeds(curve: Curve, scale: float = 1.0) -> dict[int, Spread]:
 
 
 def dots(rows: Sequence[Dots], title: str, axis: str, width: float = WIDE) -> str:
-    """One line per label with a dot for every seed and a tick at their mean, on a common scale."""
+    """One line per label with a dot for every value and a tick at their mean, on a common scale.
+
+    What is beside is a grey bar, mean ± standard deviation, with its middle marked.
+    """
     names = _names([row.label for row in rows], width)
     left, top, right, step = 16 + widest(names), 24.0, 24.0, 30.0
     everything = [value for row in rows for value in row.values]
+    everything += [row.beside[0] + sign * row.beside[1] for row in rows if row.beside for sign in (-1, 1)]
     margin = 0.08 * (max(everything) - min(everything)) or 1.0
 
     def draw(figure: Figure) -> None:
@@ -135,6 +146,11 @@ def dots(rows: Sequence[Dots], title: str, axis: str, width: float = WIDE) -> st
         sheet = pixel_axes(figure)
         for place, row in enumerate(rows):
             mean, level = spread(row.values).mean, [place] * len(row.values)
+            if row.beside:
+                middle, std = row.beside
+                ends = [middle - std, middle + std]
+                axes.plot(ends, [place, place], color=MUTED, lw=12, alpha=0.22, solid_capstyle="butt")
+                axes.plot(middle, place, "|", ms=12, mew=2, color=MUTED)
             axes.plot([mean, mean], [place - 0.32, place + 0.32], color=INK, lw=1.6)
             colour, ring = series(row.colour), bool(dashes(row.colour))  # hollow where a line would be dashed
             edge: dict[str, Any] = {"mfc": PAPER, "mec": colour, "mew": 2.0} if ring else {"mec": PAPER, "mew": 1.2}

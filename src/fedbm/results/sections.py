@@ -14,11 +14,11 @@ from fedbm.results.figures import (
     Curve,
     Points,
     confusion,
-    curves,
     partition_bubbles,
     similarity,
 )
 from fedbm.results.matrices import WRITTEN_UP_TO
+from fedbm.results.panels import lines
 from fedbm.results.runs import RunView
 from fedbm.results.tables import MOMENTS
 
@@ -62,7 +62,7 @@ def training(group: Group, colours: Mapping[str, int]) -> Section:
         drawn = _curves(group, colours, measure, metric)
         if drawn:
             title = f"{name} by round for {_joined(curve.label for curve in drawn)}; {group.title}"
-            wide, narrow = (curves(drawn, title, axis, scale, width) for width in (WIDE, NARROW))
+            wide, narrow = (lines(drawn, title, axis, scale, width) for width in (WIDE, NARROW))
             panels.append(Panel(name, (Picture(wide, narrow=narrow),)))
     note = (
         "Line: mean over seeds; band: lowest to highest seed. A dot is one seed’s round chosen on "
@@ -139,11 +139,6 @@ def _loss(record: Mapping[str, Any]) -> float | None:
     return None if not terms or None in terms else sum(terms)
 
 
-def curves_of(group: Group, colours: Mapping[str, int], metric: str) -> list[Curve]:
-    """Every row's test scores by round."""
-    return _curves(group, colours, _tested(metric), metric)
-
-
 def _curves(
     group: Group,
     colours: Mapping[str, int],
@@ -152,16 +147,17 @@ def _curves(
 ) -> list[Curve]:
     drawn = []
     for row in group.rows:
-        lines = tuple(line for run in row.runs if (line := _line(run, measure)))
+        found = tuple(line for run in row.runs if (line := _line(run, measure)))
         marks = tuple(
             (run.summary["best"]["round"], run.summary["best"][metric])
             for run in row.runs
             if metric and run.summary is not None
         )
-        drawn.append(Curve(row.name, colours[row.name], lines, marks))
+        drawn.append(Curve(row.name, colours[row.name], found, marks))
     for run in group.unfinished:
         name, line = display(run.label, run.method), _line(run, measure)
-        drawn.append(Curve(f"{name}, seed {run.seed}, unfinished", colours[name], (line,), finished=False))
+        label = f"{name}, seed {run.seed}, unfinished"
+        drawn.append(Curve(label, colours[name], (line,), finished=False, panel=name))
     return [curve for curve in drawn if any(curve.lines)]
 
 
