@@ -19,7 +19,7 @@ from fedbm.cli.arguments import make_parser
 from fedbm.cli.main import read_config
 from fedbm.engine.device import find_device
 from fedbm.plan import make_plan
-from fedbm.simulate import run
+from fedbm.simulation import run
 
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy")
 KINDS = {

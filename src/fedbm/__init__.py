@@ -24,7 +24,7 @@ from fedbm.models.resnet import ResNet18
 from fedbm.predict import load_model
 from fedbm.results.report import write_report
 from fedbm.results.runs import read_run
-from fedbm.simulate import simulate
+from fedbm.simulation import simulate
 from fedbm.version import __version__
 
 __all__ = [

@@ -12,7 +12,7 @@ from fedbm.methods import METHODS, Method
 from fedbm.methods.base import Batch, Facts, placed, train_only
 from fedbm.plan import make_plan
 from fedbm.results.runs import read_run
-from fedbm.simulate import run, run_path
+from fedbm.simulation import run, run_path
 from small import TinyBody, image_data, task
 
 TINY = {"data": "digits", "size": 16, "width": 4, "batch": 32, "clients": 4, "beta": 0.5, "rounds": 2}

@@ -24,7 +24,7 @@ from fedbm.results.failure import clear_failure, keep_failure
 from fedbm.results.portions import device_name, measured
 from fedbm.results.report import write_report
 from fedbm.side_by_side import run_all
-from fedbm.simulate import run_path
+from fedbm.simulation import run_path
 
 
 def compare(found: argparse.Namespace, console: Console) -> None:

@@ -56,8 +56,8 @@ def run(found: argparse.Namespace, console: Console) -> None:
     from fedbm.engine.records import RunFolder
     from fedbm.plan import make_plan
     from fedbm.results.runs import read_run
-    from fedbm.simulate import check_engine, run_path
-    from fedbm.simulate import run as play
+    from fedbm.simulation import check_engine, run_path
+    from fedbm.simulation import run as play
 
     config = read_config(found)
     check_engine(config)
