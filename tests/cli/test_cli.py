@@ -18,8 +18,8 @@ from rich.console import Console
 
 from fedbm import side_by_side, simulation
 from fedbm.cli import compare, demo
+from fedbm.cli.commands import COMMANDS
 from fedbm.cli.live import showing
-from fedbm.cli.main import COMMANDS
 from fedbm.config import Config, keys, make_config, read_toml
 from fedbm.engine.rounds import Event
 from fedbm.errors import FedBMError

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from fedbm.cli.arguments import check_beta, given_keys
+from fedbm.cli.flags import check_beta, given_keys
 from fedbm.cli.live import Bar, Lines, Show, decoding, live_bars
 from fedbm.cli.tables import comparison_tables
 from fedbm.config import Config, find_method, keys, make_config, nest, read_toml
