@@ -15,9 +15,7 @@ from fedbm import public
 
 
 def test_import_is_light_until_a_name_is_asked_for() -> None:
-    program = (
-        "import sys, fedbm; assert 'torch' not in sys.modules; fedbm.load; sys.modules['torch']"
-    )
+    program = "import sys, fedbm; assert 'torch' not in sys.modules; fedbm.load; sys.modules['torch']"
     environment = {"PYTHONPATH": str(Path(__file__).parents[1] / "src")}
     subprocess.run([sys.executable, "-c", program], check=True, env=environment)
 
