@@ -31,7 +31,7 @@ from fedbm.engine.local import Samples
 from fedbm.engine.records import RunFolder
 from fedbm.engine.rounds import Federation
 from fedbm.plan import Plan, make_plan
-from fedbm.simulate import assemble, run
+from fedbm.simulation import assemble, run
 
 BOUND_IMAGES = 576  # of the one large batch: 24 times 8 real and 16 generated
 

@@ -16,10 +16,10 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from fedbm.cli.arguments import make_parser
-from fedbm.cli.main import read_config
+from fedbm.cli.commands import read_config
 from fedbm.engine.device import find_device
 from fedbm.plan import make_plan
-from fedbm.simulate import run
+from fedbm.simulation import run
 
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy")
 KINDS = {

@@ -11,7 +11,7 @@ import torch
 import fedbm.plan
 from fedbm.cli import main
 from fedbm.cli.arguments import make_parser
-from fedbm.cli.main import read_config
+from fedbm.cli.commands import read_config
 from fedbm.config import make_config, nest, read_toml, to_toml
 from fedbm.errors import FedBMError
 from fedbm.language.concepts import ConceptDistribution

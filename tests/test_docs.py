@@ -15,8 +15,9 @@ import torch
 
 import fedbm
 from fedbm.cli import main
-from fedbm.cli.arguments import given_keys, make_parser
+from fedbm.cli.arguments import make_parser
 from fedbm.cli.compare import check_owned, config_of
+from fedbm.cli.flags import given_keys
 from fedbm.config import SECTIONS, Key, check_config, keys, make_config, nest
 from fedbm.federation.options import FederationOptions, read_run_file
 from fedbm.methods import METHODS

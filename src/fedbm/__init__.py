@@ -8,55 +8,24 @@ print(run.summary["best"])
 fedbm.write_report([run.path], "report.html")
 """
 
-from fedbm.data.deal import by_classes, by_column, dirichlet, iid, quantity
-from fedbm.data.inspect import inspect
-from fedbm.data.partition import Partition, from_file
-from fedbm.data.store import Dataset, load
-from fedbm.errors import FedBMError
-from fedbm.language.concepts import ConceptDistribution, sample_concepts
-from fedbm.language.concepts import build as build_concepts
-from fedbm.language.shipped import load_shipped
-from fedbm.methods import METHODS, FedAvg, FedBM, Method
-from fedbm.models.generator import Generator
-from fedbm.models.generator_loss import BatchNormGap, diversity_loss
-from fedbm.models.heads import ConceptHead, concept_logits, concept_loss
-from fedbm.models.resnet import ResNet18
-from fedbm.predict import load_model
-from fedbm.results.report import write_report
-from fedbm.results.runs import read_run
-from fedbm.simulate import simulate
-from fedbm.version import __version__
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "METHODS",
-    "BatchNormGap",
-    "ConceptDistribution",
-    "ConceptHead",
-    "Dataset",
-    "FedAvg",
-    "FedBM",
-    "FedBMError",
-    "Generator",
-    "Method",
-    "Partition",
-    "ResNet18",
-    "__version__",
-    "build_concepts",
-    "by_classes",
-    "by_column",
-    "concept_logits",
-    "concept_loss",
-    "dirichlet",
-    "diversity_loss",
-    "from_file",
-    "iid",
-    "inspect",
-    "load",
-    "load_model",
-    "load_shipped",
-    "quantity",
-    "read_run",
-    "sample_concepts",
-    "simulate",
-    "write_report",
-]
+from fedbm.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from fedbm.public import *  # noqa: F403
+else:
+
+    def __getattr__(name: str) -> Any:
+        """The public names, all at the first that is asked for: PyTorch, behind them, takes seconds to import."""
+        if name == "__all__" or not name.startswith("_"):
+            import fedbm.public as public
+
+            globals().update({each: getattr(public, each) for each in public.__all__})
+            globals()["__all__"] = ["__version__", *public.__all__]
+            if name in globals():
+                return globals()[name]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__getattr__("__all__")})

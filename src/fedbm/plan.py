@@ -21,16 +21,17 @@ from fedbm.data.deal import by_classes, by_column, dirichlet, iid, quantity
 from fedbm.data.partition import Partition, check_partition, from_file
 from fedbm.data.prepared import checksum
 from fedbm.data.store import Dataset, load
-from fedbm.errors import FedBMError
+from fedbm.errors import FedBMError, listed
 from fedbm.files import digest_of, sha256_file
 from fedbm.identity import changed, class_digest, described
 from fedbm.language.concepts import ConceptDistribution, build
 from fedbm.language.prompts import choose
 from fedbm.language.shipped import ENCODER, shipped_for
 from fedbm.methods import METHODS
-from fedbm.methods.base import Method, Task
+from fedbm.methods.base import Method, Task, train_only
 from fedbm.models.body import resnet_factory
 from fedbm.options import DataOptions, LanguageOptions, check
+from fedbm.seeds import seeded_modules
 
 PROTOCOL = 3  # raised when the same configuration would give another result
 
@@ -112,6 +113,8 @@ def make_plan(
     if make_body is not None:  # not by the body itself, whose initial weights differ from seed to seed
         made["body"] = described(make_body)
     few = {name: digest_of({name: what})[:8] for name, what in made.items()}
+    if made:  # the package's own methods and bodies fit each other
+        check_trained(config.method, task, config.train.epochs)
     return Plan(config, dataset, partition, task, run_id, dataset.notes, own, few)
 
 
@@ -193,6 +196,19 @@ def name_run(config: Config, dataset: Dataset, partition: Partition, task: Task,
     }
     words = [config.method.name, dataset.name, f"s{config.train.seed}", digest_of(determines)[:12]]
     return "-".join(re.sub(r"[^\w.]+", "_", word) for word in words)
+
+
+def check_trained(method: Method, task: Task, epochs: int) -> None:
+    """Every stretch of local training needs parameters: a body of one's own may have none, and be trained alone."""
+    with seeded_modules(task.seed, "model"):  # a method of one's own may draw from the global generator
+        model = method.model(task)
+    for phase in method.phases(epochs):
+        if phase.epochs and not train_only(model, phase.train):
+            parts = listed([f"the {part}" for part in phase.train] or ["nothing"], "and")
+            raise FedBMError(
+                f"{method.name} has a phase that trains {parts} alone, where there are no parameters to train; "
+                "give a body that has some, or another method"
+            )
 
 
 def own_code(method: Method) -> dict[str, str]:

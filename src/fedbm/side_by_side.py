@@ -150,6 +150,6 @@ def _work(pipe: Connection) -> None:
 
 def _played(config: Config) -> Iterator[Event | None]:
     from fedbm.plan import make_plan
-    from fedbm.simulate import play
+    from fedbm.simulation import play
 
     yield from play(make_plan(config))

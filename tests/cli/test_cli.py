@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import io
 import json
 import re
@@ -17,17 +16,15 @@ import pytest
 from calling import Command, flags, one_sentence
 from rich.console import Console
 
-from fedbm import side_by_side
+from fedbm import side_by_side, simulation
 from fedbm.cli import compare, demo
+from fedbm.cli.commands import COMMANDS
 from fedbm.cli.live import showing
-from fedbm.cli.main import COMMANDS
 from fedbm.config import Config, keys, make_config, read_toml
 from fedbm.engine.rounds import Event
 from fedbm.errors import FedBMError
 from fedbm.methods import METHODS
 from fedbm.plan import make_plan
-
-simulation = importlib.import_module("fedbm.simulate")  # fedbm.simulate is the function of that name
 
 
 def test_the_promised_form(fedbm: Command, tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from calling import Command, flags, one_sentence
 from PIL import Image
 from rich.console import Console
 
-from fedbm.cli.arguments import DATA_TASKS
 from fedbm.cli.live import decoding, fetching
+from fedbm.cli.parser import DATA_TASKS
 from fedbm.data import download
 
 SMALL = ("--size", 16, "--channels", 1)

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from fedbm import features, plan
 from fedbm.cli import compare, concepts, demo
-from fedbm.cli.arguments import DATA_TASKS
-from fedbm.cli.main import COMMANDS
+from fedbm.cli.commands import COMMANDS
+from fedbm.cli.parser import DATA_TASKS
 from fedbm.config import keys
 from fedbm.errors import FedBMError
 from fedbm.experiments import trials

@@ -22,7 +22,7 @@ from fedbm.federation.packing import digest
 from fedbm.federation.processes import end_all, programs
 from fedbm.federation.sites import all_folders
 from fedbm.plan import make_plan
-from fedbm.simulate import run, run_path
+from fedbm.simulation import run, run_path
 
 NODES = ("hospital-1", "hospital-2", "hospital-3")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 from torch import nn
 from whole_runs import after_round, assert_same_run, command, contents, folder_of, plan_of, play, stop_after
 
-from fedbm import FedBMError
+from fedbm import FedBMError, simulation
 from fedbm.cli import main
 from fedbm.methods import FedAvg, FedBM
 from fedbm.methods.base import Facts, OwnData, State, load_state
@@ -85,7 +84,7 @@ def test_states_held_in_memory_change_nothing(
         for out in ("whole", "broken")
     ]
     play(plans[0])
-    monkeypatch.setattr(sys.modules["fedbm.simulate"], "room_for_states", lambda device: room)
+    monkeypatch.setattr(simulation, "room_for_states", lambda device: room)
     play(plans[1], until=after_round(3))
     play(plans[1], until=lambda event: event.round == 4 and event.phase == "aggregate")
     play(plans[1])

@@ -2,7 +2,6 @@
 
 import dataclasses
 import gc
-import sys
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -12,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 import fedbm
+from fedbm import simulation
 from fedbm.engine import rounds
 from fedbm.engine.evaluate import personal_score
 from fedbm.engine.local import Samples
@@ -309,7 +309,6 @@ def test_when_checkpoints_are_written(every, share, expected, tmp_path, monkeypa
 def test_checkpoints_go_on_where_something_is_slow(slow, tmp_path, monkeypatch):
     """By a clock that counts looks at it: what a run waits for is not its checkpoint's, and a slow disk has a bound."""
     now, written, save = [0.0], [], rounds.save_checkpoint
-    simulation = sys.modules["fedbm.simulate"]
     assemble = simulation.assemble
 
     def look():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,13 +10,12 @@ from typing import Any
 
 import torch
 
+from fedbm import simulation
 from fedbm.config import make_config, nest
 from fedbm.engine.checkpoint import load_tensors
 from fedbm.engine.rounds import Event
 from fedbm.methods.base import Method
 from fedbm.plan import Plan, make_plan
-
-simulation = importlib.import_module("fedbm.simulate")  # fedbm.simulate is the function of that name
 
 
 def plan_of(settings: Mapping[str, Any], out: Path, own: Method | None = None, **more: Any) -> Plan:

@@ -44,6 +44,17 @@ def test_every_table_and_figure_has_a_file() -> None:
     assert shipped() == list(RUNS)
 
 
+def test_what_the_paper_prints_and_what_it_does_not() -> None:
+    """Tables I to XII and the two figures that are of runs; a search and a check are about the paper, but not in it."""
+    found = {name: find_experiment(name) for name in shipped()}
+    numbers = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII")
+    printed = {one.printed for one in found.values()}
+    assert printed == {*(f"Table {number}" for number in numbers), "Figure 3", "Figure 4", ""}
+    assert [name for name, one in found.items() if not one.printed] == ["search-ham10000", "precision"]
+    assert found["modules"].shows == "Table VI of the paper"
+    assert found["precision"].shows.startswith("whether the precision")
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_a_shipped_experiment_is_whole(name: str) -> None:
     experiment = find_experiment(name)

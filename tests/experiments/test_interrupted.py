@@ -18,7 +18,7 @@ from fedbm.experiments.outcomes import outcome_of, read_outcome
 from fedbm.experiments.tables import comma_separated
 from fedbm.experiments.trials import locate, standing, trials
 from fedbm.plan import make_plan
-from fedbm.simulate import run
+from fedbm.simulation import run
 
 GRID = """
 title = "τ on digits"

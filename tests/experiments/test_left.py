@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fake_outcomes import fake_outcome
 
-from fedbm.cli.main import main
+from fedbm.cli import main
 from fedbm.experiments.files import parse, shipped
 from fedbm.experiments.left import left_of, measured_in, timed, unrecorded
 from fedbm.experiments.outcomes import Outcome, write_outcome

@@ -7,6 +7,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -169,6 +170,44 @@ def test_a_failure_of_other_settings_does_not_stay(modules: Outcome, tmp_path: P
     assert "failed" in {r.state for r in read_outcome(tmp_path / "modules.json").results}
     write_outcome(replace(named, results=tuple(replace(r, id=r.id + "x") for r in bare)), tmp_path)
     assert {r.state for r in read_outcome(tmp_path / "modules.json").results} == {"not run"}
+
+
+def told_of_one(outcome: Outcome, **more: Any) -> Outcome:
+    """Only the first result of *outcome*, without a run, and so changed."""
+    return replace(outcome, results=(replace(outcome.results[0], **{"run": None, "why": "", "id": "it", **more}),))
+
+
+@pytest.mark.parametrize("state", ["unfinished", "failed"])
+def test_a_run_that_is_here_says_itself_what_it_takes(modules: Outcome, state: str, tmp_path: Path) -> None:
+    """Also where it says nothing: what was told before may be of a folder that has changed."""
+    before = told_of_one(modules, state="unfinished", takes="about 3 h on GPU")
+    for takes in ("about 4 min on cpu", ""):
+        write_outcome(before, tmp_path)
+        path = write_outcome(told_of_one(modules, state=state, why="now", takes=takes), tmp_path)
+        assert [(r.state, r.why, r.takes) for r in read_outcome(path).results] == [(state, "now", takes)]
+
+
+@pytest.mark.parametrize("before", ["not run", "unfinished", "failed"])
+@pytest.mark.parametrize(("now", "known"), [("not run", "it"), ("absent", "")])
+def test_of_a_run_that_is_not_here_the_last_word_is_kept(
+    modules: Outcome, before: str, now: str, known: str, tmp_path: Path
+) -> None:
+    for takes, kept in (("", "about 3 h on GPU"), ("about 4 min on cpu", "about 4 min on cpu")):
+        write_outcome(told_of_one(modules, state=before, takes="about 3 h on GPU"), tmp_path)
+        path = write_outcome(told_of_one(modules, state=now, takes=takes, id=known), tmp_path)
+        (result,) = read_outcome(path).results
+        assert (result.takes, result.id) == (kept, "it")
+        assert result.state == (now if before == "not run" else before)
+        path.unlink()
+
+
+def test_what_is_finished_elsewhere_outlasts_a_folder_that_is_not(modules: Outcome, tmp_path: Path) -> None:
+    finished = next(r for r in modules.results if r.run is not None)
+    assert finished.run is not None
+    write_outcome(replace(modules, results=(replace(finished, id=finished.run.id),)), tmp_path)
+    here = replace(finished, run=None, state="unfinished", why="1 of 4 rounds played", id=finished.run.id)
+    (result,) = read_outcome(write_outcome(replace(modules, results=(here,)), tmp_path)).results
+    assert (result.state, result.run is not None) == ("finished", True)
 
 
 def test_rows_and_cells_that_left_the_file_leave_the_record(modules: Outcome, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from fedbm.experiments.files import parse
 from fedbm.experiments.trials import check_only, locate, standing, trials
 from fedbm.plan import make_plan
 from fedbm.results.failure import clear_failure, keep_failure
-from fedbm.simulate import run_path
+from fedbm.simulation import run_path
 
 GRID = parse(
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,6 +18,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedbm import simulation
 from fedbm.config import make_config, nest, to_toml
 from fedbm.data.store import Dataset
 from fedbm.engine.records import RunFolder
@@ -29,8 +29,6 @@ from fedbm.federation.packing import digest
 from fedbm.federation.server_app import app as server_app
 from fedbm.plan import Plan, make_plan
 from fedbm.run_files import finish
-
-simulation = importlib.import_module("fedbm.simulate")  # fedbm.simulate is the function of that name
 
 CLASSES = ("cyst", "normal", "polyp")  # of the folder `scans`, for a server that does not look into it
 

@@ -1,18 +1,22 @@
 """What must hold for all eleven: the contract, gradients, either optimiser and norm, half participation, resuming."""
 
 import dataclasses
+from typing import ClassVar
 
 import pytest
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file
+from torch import nn
 
 import fedbm
 from fedbm.config import make_config, nest
-from fedbm.methods import METHODS, Method
-from fedbm.methods.base import Batch, Facts, placed, train_only
+from fedbm.errors import FedBMError
+from fedbm.methods import METHODS, FedAvg, Method
+from fedbm.methods.base import Batch, Facts, Phase, placed, train_only
 from fedbm.plan import make_plan
 from fedbm.results.runs import read_run
-from fedbm.simulate import run, run_path
+from fedbm.simulation import run, run_path
 from small import TinyBody, image_data, task
 
 TINY = {"data": "digits", "size": 16, "width": 4, "batch": 32, "clients": 4, "beta": 0.5, "rounds": 2}
@@ -114,6 +118,46 @@ def test_client_state_survives_an_interruption_bit_for_bit(name, tmp_path):
     assert len(whole) > 1
     for file, tensors in whole.items():
         assert all(torch.equal(value, stopped[file][name]) for name, value in tensors.items())
+
+
+class Pooled(nn.Module):
+    """A body without parameters: 12 features of a 16 × 16 image."""
+
+    def forward(self, images):
+        return F.adaptive_avg_pool2d(images, (3, 4)).flatten(1)
+
+
+@pytest.mark.parametrize(("name", "more"), [*((name, {}) for name in METHODS), ("fedbm", {"classifier": "random"})])
+def test_a_body_without_parameters(name, more, tmp_path):
+    """It serves the methods that train something beside it; the others say so before anything is made."""
+    options = settings(name, rounds=1, out=str(tmp_path / "runs"), **more) | (
+        {"lambda_dis": 0} if name == "fedbm" else {}
+    )
+    for made_here in ("data", "method", "width"):
+        del options[made_here]
+    if name == "fedrep" or more:
+        with pytest.raises(FedBMError) as refused:
+            fedbm.simulate("digits", method=name, body=Pooled, **options)
+        assert str(refused.value) == (
+            f"{name} has a phase that trains the body alone, where there are no parameters to train; "
+            "give a body that has some, or another method"
+        )
+        assert not (tmp_path / "runs").exists()
+    else:
+        assert fedbm.simulate("digits", method=name, body=Pooled, **options).finished
+
+
+class Mistyped(FedAvg):
+    name: ClassVar[str] = "mistyped"
+
+    def phases(self, epochs):
+        return (Phase(epochs, ("bodyy",)),)
+
+
+def test_a_method_of_ones_own_that_trains_nothing(tmp_path):
+    with pytest.raises(FedBMError, match="mistyped has a phase that trains the bodyy alone"):
+        fedbm.simulate("digits", method=Mistyped(), size=16, width=4, rounds=1, out=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_body_of_ones_own_serves_every_method(tmp_path):

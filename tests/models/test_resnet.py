@@ -37,7 +37,7 @@ def test_feature_dim_is_measured_where_none_is_declared():
     body = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 7), torch.nn.BatchNorm1d(7))
     assert feature_dim(body, (1, 4, 4)) == 7
     assert body.training
-    with pytest.raises(ValueError, match=r"returned shape \(1, 1, 4, 4\)"):
+    with pytest.raises(FedBMError, match=r"returned the shape \(1, 1, 4, 4\)"):
         feature_dim(torch.nn.Identity(), (1, 4, 4))
 
 

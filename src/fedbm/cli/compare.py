@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from fedbm.cli.arguments import check_beta, given_keys
+from fedbm.cli.flags import check_beta, given_keys
 from fedbm.cli.live import Bar, Lines, Show, decoding, live_bars
 from fedbm.cli.tables import comparison_tables
 from fedbm.config import Config, find_method, keys, make_config, nest, read_toml
@@ -24,7 +24,7 @@ from fedbm.results.failure import clear_failure, keep_failure
 from fedbm.results.portions import device_name, measured
 from fedbm.results.report import write_report
 from fedbm.side_by_side import run_all
-from fedbm.simulate import run_path
+from fedbm.simulation import run_path
 
 
 def compare(found: argparse.Namespace, console: Console) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from fedbm.cli.arguments import check_beta, given_keys
+from fedbm.cli.flags import check_beta, given_keys
 from fedbm.cli.live import decoding, fetching
 from fedbm.cli.tables import (
     catalog_table,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedbm.cli.arguments import given_keys
 from fedbm.cli.compare import config_of, count_of, play_all
+from fedbm.cli.flags import given_keys
 from fedbm.cli.tables import partition_table, partition_words, result_table
 from fedbm.errors import FedBMError
 from fedbm.plan import make_plan

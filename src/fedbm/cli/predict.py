@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedbm.cli.arguments import given_keys
+from fedbm.cli.flags import given_keys
 from fedbm.cli.tables import table
 from fedbm.config import make_config, nest
 from fedbm.errors import FedBMError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedbm.cli.arguments import given_keys
+from fedbm.cli.flags import given_keys
 from fedbm.config import make_config, nest
 from fedbm.errors import FedBMError, listed
 from fedbm.experiments.latex import latex

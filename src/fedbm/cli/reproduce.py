@@ -12,8 +12,8 @@ from typing import Any
 
 from rich.console import Console
 
-from fedbm.cli.arguments import given_keys
 from fedbm.cli.compare import count_of, play
+from fedbm.cli.flags import given_keys
 from fedbm.cli.live import decoding
 from fedbm.cli.tables import table
 from fedbm.config import make_config, nest

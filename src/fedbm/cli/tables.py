@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from fedbm.cli.arguments import default_words
+from fedbm.cli.flags import default_words
 from fedbm.config import keys
 from fedbm.data.catalog import CATALOG
 from fedbm.data.download import BY_HAND, SUMS, downloaded

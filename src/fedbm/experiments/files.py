@@ -24,7 +24,7 @@ from fedbm.errors import FedBMError, did_you_mean, listed
 from fedbm.methods import METHODS
 from fedbm.results.compare import NAMES
 
-KEYS = ("title", "shows", "paper", "figure", "notes", "methods", "all", "axes", "rows", "search")
+KEYS = ("title", "printed", "shows", "paper", "figure", "notes", "methods", "all", "axes", "rows", "search")
 FOLDER = files("fedbm.experiments").joinpath("paper")
 
 
@@ -43,7 +43,8 @@ class Experiment:
     rows: tuple[RowPlan, ...]
     shared: Mapping[str, Any] = field(default_factory=dict)
     axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    shows: str = ""  # which table or figure of the paper
+    printed: str = ""  # which table or figure of the paper, such as "Table III"; "": it is none of them
+    shows: str = ""  # that in words or, of another experiment, what it is about
     paper: str = ""  # the table of the paper's numbers; "": it prints none
     figure: str = ""  # the axis along which scores are drawn; "": a table
     notes: tuple[str, ...] = ()  # what was chosen, and why
@@ -106,13 +107,15 @@ def parse(text: str, name: str, where: str) -> Experiment:
             raise FedBMError(f'{where}: there is no setting "{flag}"{did_you_mean(flag, known)}')
         if flag == "seed":
             raise FedBMError(f"{where} sets a seed; how many there are is said by --seeds")
+    printed = _text(values, "printed", where)
     experiment = Experiment(
         name=name,
         title=_text(values, "title", where) or name,
         rows=_rows(values, axes.pop("method", []), where),
         shared=shared,
         axes={axis: tuple(choices) for axis, choices in axes.items()},
-        shows=_text(values, "shows", where),
+        printed=printed,
+        shows=_text(values, "shows", where) or (f"{printed} of the paper" if printed else ""),
         paper=_text(values, "paper", where),
         figure=_text(values, "figure", where),
         notes=_texts(values, "notes", where),

@@ -71,7 +71,7 @@ class Unrecorded:
 
     name: str
     title: str
-    shows: str
+    printed: str  # which of its tables and figures; "": none
     sentence: str
     command: str
 
@@ -113,7 +113,7 @@ def _unrecorded(name: str, measured: Measured) -> Unrecorded:
     planned = trials(experiment, SEEDS, {})
     shows = experiment.shows[0].upper() + experiment.shows[1:]
     sentence = f"{shows}. Not run; it needs {_needs(planned)}. {_left(planned, measured).words}"
-    return Unrecorded(name, experiment.title, experiment.shows, sentence, command_of(name))
+    return Unrecorded(name, experiment.title, experiment.printed, sentence, command_of(name))
 
 
 def trials_of(outcome: Outcome) -> list[Trial]:

@@ -190,12 +190,20 @@ def _still_meant(now: Outcome, before: Outcome) -> list[Result]:
 
 
 def _together(before: Result | None, now: Result) -> Result:
-    """What is known of a trial: another machine may know more than this one."""
+    """What is known of a trial: a run whose folder is here speaks for itself, of others another machine may know more.
+
+    A finished run stays, whatever a folder of the same id has of it: they would end alike.
+    """
     if before is None or now.run is not None:
         return now
-    if before.run is not None or (before.state in ("failed", "unfinished") and now.state in ("not run", "absent")):
+    if before.run is not None:
         return before
-    return replace(now, takes=now.takes or before.takes, id=now.id or before.id)
+    if now.state not in ("not run", "absent"):
+        return now
+    takes = now.takes or before.takes
+    if before.state in ("failed", "unfinished"):
+        return replace(before, takes=takes)
+    return replace(now, takes=takes, id=now.id or before.id)
 
 
 def _trial(result: Result) -> dict[str, Any]:

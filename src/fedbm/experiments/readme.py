@@ -25,7 +25,6 @@ from fedbm.results.wording import HEADLINE_METRIC
 
 MARKED = re.compile(r"(<!-- fedbm:results (?P<names>[\w\- ]+?) -->\n).*?(<!-- /fedbm:results -->)", re.DOTALL)
 PICTURE = "docs/images/results.svg"
-OF_PAPER = " of the paper"
 
 
 def fill_readme(outcomes: Sequence[Outcome], page: Path) -> list[Path]:
@@ -78,7 +77,7 @@ def block(column: Column) -> list[str]:
 
 def _not_run(outcomes: Sequence[Outcome]) -> list[str]:
     """How many of the paper's tables and figures have no record; the report has a sentence for each."""
-    found = [one.shows for one in unrecorded(outcomes, measured_in(outcomes)) if one.shows.endswith(OF_PAPER)]
+    found = [one.printed for one in unrecorded(outcomes, measured_in(outcomes)) if one.printed]
     if not found:
         return []
     have = "has" if len(found) == 1 else "have"

@@ -15,7 +15,7 @@ from fedbm.errors import FedBMError, did_you_mean, listed
 from fedbm.experiments.files import Experiment, cells
 from fedbm.plan import make_plan
 from fedbm.results.failure import failure_of
-from fedbm.simulate import run_path
+from fedbm.simulation import run_path
 
 
 def key_of(row: str, at: Mapping[str, Any], seed: int) -> tuple[str, str, int]:

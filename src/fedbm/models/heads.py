@@ -21,6 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedbm.errors import FedBMError
+
 
 def concept_logits(h: Tensor, mean: Tensor, variance: Tensor, temperature: float) -> Tensor:
     """τ h·μ_k + ½ τ² h²·σ²_k for unit rows h [B,D] and μ, σ² [K,D] → [B,K]."""
@@ -120,5 +122,8 @@ def feature_dim(body: nn.Module, shape: tuple[int, int, int]) -> int:
         features = body.eval()(torch.zeros(1, *shape))
     body.train(training)
     if features.ndim != 2:
-        raise ValueError(f"a body maps images to features [B,F]; this one returned shape {tuple(features.shape)}")
+        raise FedBMError(
+            f"a body maps images to features [B,F], and this one returned the shape {tuple(features.shape)}; "
+            "let it end in nn.Flatten()"
+        )
     return int(features.shape[1])

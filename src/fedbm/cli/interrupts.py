@@ -1,0 +1,51 @@
+"""Ctrl-C while modules are imported, which takes PyTorch seconds.
+
+A KeyboardInterrupt raised there may reach the start-up code of a C extension, which drops it and goes on with half a
+NumPy, or makes an ImportError of it. So none is raised within an import.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
+
+Handler = Callable[[int, FrameType | None], None]
+AGAIN = 0.05  # seconds until an import is looked at again
+
+
+@contextmanager
+def on_interrupt(handler: Handler) -> Iterator[None]:
+    """*handler* in place of Python's own; whoever has Ctrl-C ignored, such as nohup, keeps it so."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:
+        signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def end_with(sentence: str) -> Handler:
+    """End the process there and then: for its first seconds, when nothing has begun that needs an orderly end."""
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        os.write(2, f"{sentence}\n".encode())
+        os._exit(130)
+
+    return end
+
+
+def raise_after_imports(number: int, frame: FrameType | None) -> None:
+    """KeyboardInterrupt now or, within an import, as soon as it is over."""
+    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+        frame = frame.f_back
+    if frame is None:
+        raise KeyboardInterrupt
+    waiting = threading.Timer(AGAIN, signal.pthread_kill, (threading.main_thread().ident, number))
+    waiting.daemon = True
+    waiting.start()

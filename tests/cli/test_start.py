@@ -1,0 +1,116 @@
+"""The first seconds of a command: PyTorch is imported when it is needed, and Ctrl-C is heard before and while it is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = "import sys; from fedbm.cli import main; sys.exit(main())"  # what an installed `fedbm` does
+DROPPED = """
+import time
+print("importing", flush=True)
+try:
+    time.sleep({seconds})
+except KeyboardInterrupt:
+    print("dropped", flush=True)  # as a C extension may
+"""
+
+
+def started(start: list[str], beside: Path) -> subprocess.Popen[str]:
+    """A process that finds the modules in *beside* before all others, and hears Ctrl-C."""
+    return subprocess.Popen(
+        [sys.executable, *start],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (beside, ROOT / "src")))},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["--version"], 0, "fedbm 0."),
+        (["--help"], 0, "train one model"),
+        ([], 0, "train one model"),
+        (["rnu"], 2, 'there is no command "rnu" (did you mean "run"?)'),
+        (["federation", "inti"], 2, 'has no task "inti" (did you mean "init"?)'),
+    ],
+)
+def test_help_and_typos_need_no_pytorch(words: list[str], status: int, said: str, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise RuntimeError('PyTorch was imported')")
+    process = started(["-m", "fedbm", *words], tmp_path)
+    out, err = process.communicate()
+    assert said in out + err
+    assert process.returncode == status
+    assert "RuntimeError" not in err
+
+
+@pytest.mark.parametrize("start", [["-m", "fedbm"], ["-c", SCRIPT]])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "--rounds", "3"], "fedbm: interrupted; the same command goes on from the last checkpoint\n"),
+        (["list"], "fedbm: interrupted\n"),
+    ],
+)
+def test_interrupted_while_pytorch_is_imported(start: list[str], words: list[str], said: str, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(DROPPED.format(seconds=60))
+    process = started([*start, *words], tmp_path)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "importing\n"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate() == ("", said)
+    assert process.returncode == 130
+
+
+def test_interrupted_while_a_command_imports(tmp_path: Path) -> None:
+    """Not within the import, where it could be dropped, but as soon as it is over."""
+    (tmp_path / "slow.py").write_text(DROPPED.format(seconds=0.2))
+    program = """
+import time
+from fedbm.cli.interrupts import on_interrupt, raise_after_imports
+try:
+    with on_interrupt(raise_after_imports):
+        import slow
+        print("imported", flush=True)
+        time.sleep(60)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    process = started(["-c", program], tmp_path)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "importing\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate()
+    assert out.splitlines()[-1:] == ["interrupted"]
+    assert "dropped" not in out
+    assert err == ""
+
+
+def test_who_ignores_interrupts_keeps_it_so(tmp_path: Path) -> None:
+    program = """
+import signal
+from fedbm.cli.interrupts import end_with, on_interrupt
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+with on_interrupt(end_with("ended")):
+    signal.raise_signal(signal.SIGINT)
+assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+"""
+    process = started(["-c", program], tmp_path)
+    assert process.communicate() == ("", "")
+    assert process.returncode == 0
+
+
+def test_help_on_a_terminal_that_knows_no_greek(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    out, err = started(["-m", "fedbm", "--help"], tmp_path).communicate()
+    assert "run methods ? ? ? seeds" in out
+    assert err == ""
