@@ -73,6 +73,18 @@ def test_a_table_has_its_scores_as_pictures_before_it(ablation: Outcome, figure:
     assert "of every seed at the round chosen" not in page_of([figure], tmp_path)
 
 
+def test_a_run_of_two_experiments_has_the_name_the_first_gives_it(ablation: Outcome, tmp_path: Path) -> None:
+    second = replace(
+        ablation,
+        name="again",
+        rows=tuple(f"again {row}" for row in ablation.rows),
+        results=tuple(replace(result, row=f"again {result.row}") for result in ablation.results),
+    )
+    text = page_of([ablation, second], tmp_path)
+    listed = re.findall(r"<summary>(.*?), kvasir, seed", text[text.index("Where it comes from") :])
+    assert set(listed) == {"FedBM"}, "the fakes of a seed share an id, and FedBM is the first row"
+
+
 def test_a_run_of_two_cells_is_counted_once(tmp_path: Path) -> None:
     """Eleven methods, two β, three seeds: 66 cells, but Central's three runs stand in both columns."""
     made = fake_outcome(tmp_path / "runs", "comparison-ham10000", rounds=2, absent={"ham10000": "no images"})

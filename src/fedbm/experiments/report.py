@@ -20,6 +20,7 @@ from fedbm.results.cost import cost_lines
 from fedbm.results.figures import NARROW, WIDE
 from fedbm.results.palette import numbers_of
 from fedbm.results.report import environment, group_view, provenance
+from fedbm.results.runs import RunView
 from fedbm.results.sections import Picture, training
 from fedbm.results.tables import METRICS
 from fedbm.results.tables import lines as table_lines
@@ -37,7 +38,9 @@ def write_outcomes(outcomes: Sequence[Outcome], out: Path, title: str = "", whol
     measured = measured_in(outcomes)
     found = [(outcome, columns(outcome)) for outcome in (timed(one, measured) for one in outcomes)]
     groups = [column.group for _, some in found for column in some]
-    runs = {run.id: run for group in groups for run in group.runs}
+    runs: dict[str, RunView] = {}
+    for run in (run for group in groups for run in group.runs):
+        runs.setdefault(run.id, run)  # one that experiments share has the name that the first gives it
     text = (
         environment()
         .get_template("experiments.html.j2")
