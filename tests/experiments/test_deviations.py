@@ -41,6 +41,13 @@ def test_what_reads_no_text_is_not_marked_for_it(tmp_path: Path) -> None:
     assert "prompts" not in marks(tmp_path / "d", data="kvasir")
 
 
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "feddyn", "central", "fedproto"])
+def test_who_weights_clients_by_their_samples(method: str, tmp_path: Path) -> None:
+    """SCAFFOLD and FedDyn take a plain mean of weights, as in print; central training and FedProto take none."""
+    run = read_run(fake_run(tmp_path, method, data="ham10000", options={"weighting": "size"}))
+    assert ("weights" in {one.mark for one in deviations(run)}) == (method == "fedavg")
+
+
 def test_the_rule_that_chooses_the_round_is_every_rows(tmp_path: Path) -> None:
     assert "round" in marks(tmp_path, "fedavg")
 
