@@ -329,3 +329,27 @@ def test_the_page_says_what_the_tables_say(modules: Outcome, tmp_path: Path) -> 
     assert "body.bn is not finite" in text
     assert "Kvasir, β\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}0.05, seed 0" in text
     assert write_outcomes([modules], tmp_path / "again.html").read_text(encoding="utf-8") == text
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"format": 1, "summary": []}', "lacks 'config'"),
+        ('{"format": 1, "summary": {}, "config": {}}', "lacks 'method'"),
+        ('{"format": 1, "summary": [], "config": {}}', "is not the file"),
+    ],
+)
+def test_a_damaged_record_is_named_not_the_experiment(tmp_path: Path, content: str, words: str) -> None:
+    outcome = fake_outcome(tmp_path / "runs", "precision", rounds=3)
+    path = write_outcome(outcome, tmp_path / "results")
+    damaged = sorted((tmp_path / "results" / "runs").glob("*.json"))[0]
+    damaged.write_text(content, encoding="utf-8")
+    with pytest.raises(FedBMError, match=words) as caught:
+        read_outcome(path)
+    assert damaged.name in str(caught.value)
+
+
+def test_no_record_is_made_of_a_run_without_rounds(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "runs", rounds=3, leave_out=["rounds.jsonl"])
+    with pytest.raises(FedBMError, match=r"has no rounds\.jsonl, from which its record is made; put the file back"):
+        write_record(read_run(run), tmp_path / "record.json")
