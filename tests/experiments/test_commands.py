@@ -152,6 +152,20 @@ def test_mistakes(
     assert sentence in one_sentence(capsys.readouterr().err)
 
 
+def test_a_folder_of_runs_means_all_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for seed in (0, 1):
+        fake_run(tmp_path / "elsewhere", seed=seed, rounds=2)
+    assert main(["report", "elsewhere", "--to", "all.csv"]) == 0
+    assert len((tmp_path / "all.csv").read_text(encoding="utf-8").splitlines()) == 1 + 2 * 2  # runs, moments
+    (tmp_path / "empty").mkdir()
+    capsys.readouterr()
+    assert main(["report", "empty"]) == 2
+    assert "empty holds neither runs nor records of experiments" in one_sentence(capsys.readouterr().err)
+
+
 def test_a_plan_counts_a_run_of_two_cells_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

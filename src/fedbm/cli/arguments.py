@@ -103,7 +103,9 @@ def make_parser() -> Parser:
 
     report = command("report", "draw one offline HTML page from runs, or from the records of experiments")
     report.add_argument(
-        "runs", nargs="*", help="runs: folders, ids or parts of ids (default: all in --out); or a folder of records"
+        "runs",
+        nargs="*",
+        help="runs: folders of one or many, ids or parts of ids (default: all in --out); or a folder of records",
     )
     report.add_argument(
         "--to",
@@ -125,7 +127,7 @@ def make_parser() -> Parser:
     add_keys(features, ["out", "cache", "device", "data_folder"])
 
     export = command("export", "write runs' curves for other programs to show")
-    export.add_argument("runs", nargs="*", help="folders, ids or parts of ids (default: all runs in --out)")
+    export.add_argument("runs", nargs="*", help="folders of one or many, ids or parts of ids (default: all in --out)")
     export.add_argument("--tensorboard", required=True, metavar="DIR", help="folder for TensorBoard's event files")
     add_keys(export, ["out"])
 
