@@ -152,6 +152,20 @@ def test_mistakes(
     assert sentence in one_sentence(capsys.readouterr().err)
 
 
+def test_where_nothing_can_be_played_the_command_says_so_and_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script that goes on would take an empty table for a result; that the data are absent is on record."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "grid.toml").write_text('[all]\ndata = "digitz"\nrounds = 1\n', encoding="utf-8")
+    assert main(["sweep", "grid.toml", "--plan"]) == 0
+    assert main(["sweep", "grid.toml"]) == 2
+    said, error = capsys.readouterr()
+    assert 'no data set is called "digitz" (did you mean "digits"?)' in said
+    assert "not one of these runs can be played here" in one_sentence(error)
+    assert {r.state for r in read_outcome(tmp_path / "results" / "grid.json").results} == {"absent"}
+
+
 def test_a_folder_of_runs_means_all_of_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
