@@ -18,6 +18,7 @@ from PIL import Image
 
 from fedbm.errors import FedBMError
 from fedbm.experiments.analysis import columns
+from fedbm.experiments.files import parse
 from fedbm.experiments.latex import latex
 from fedbm.experiments.outcomes import Outcome, read_outcome, read_outcomes, write_outcome
 from fedbm.experiments.report import write_outcomes
@@ -329,6 +330,13 @@ def test_the_page_says_what_the_tables_say(modules: Outcome, tmp_path: Path) -> 
     assert "body.bn is not finite" in text
     assert "Kvasir, β\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}0.05, seed 0" in text
     assert write_outcomes([modules], tmp_path / "again.html").read_text(encoding="utf-8") == text
+
+
+def test_among_variants_of_fedavg_none_stands_for_it(tmp_path: Path) -> None:
+    rows = "".join(f'[[rows]]\nname = "{name}"\nmethod = "fedavg"\n' for name in ("a", "b", "c"))
+    outcome = fake_outcome(tmp_path / "runs", parse(rows, "mine", "mine.toml"), rounds=3)
+    (verdict,) = verdicts(columns(outcome)[0])
+    assert "the best of 2 others" in verdict.sentence
 
 
 @pytest.mark.parametrize(
