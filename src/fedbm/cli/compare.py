@@ -27,7 +27,7 @@ from fedbm.side_by_side import run_all
 from fedbm.simulate import run_path
 
 SPENT = "the budget is spent; the same command goes on from the last checkpoints"
-TOO_SHORT = "the budget is spent before one round was played to its end, and what was begun of it is lost: give more time"
+TOO_SHORT = "the budget is spent before one round was played to its end, and what was begun is lost: give more time"
 
 
 def compare(found: argparse.Namespace, console: Console) -> None:
