@@ -63,17 +63,7 @@ def test_the_rule_that_chooses_the_round_is_every_rows(tmp_path: Path) -> None:
 def test_entries_name_what_there_is_and_a_difference() -> None:
     known = {f"{key.section}.{key.name}" for key in keys()}
     for entry in _deviations():
-        assert set(entry) <= {
-            "mark",
-            "paper",
-            "ours",
-            "why",
-            "methods",
-            "data",
-            "train_images",
-            "when",
-            "unless",
-            "unless_train_images",
-        }
+        where = {"methods", "data", "train_images", "when", "unless", "unless_train_images"}
+        assert set(entry) <= {"mark", "paper", "ours", "why", *where}
         assert {*entry.get("when", {}), *entry.get("unless", {})} <= known
         assert entry["paper"] not in ("the same", entry["ours"])
