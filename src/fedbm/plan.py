@@ -234,4 +234,4 @@ def find_run(out: Path, name: str) -> Path:
         raise FedBMError(
             f'"{name}" means {len(found)} runs in {out} ({found[0].name}, {found[1].name}, …); say more of it'
         )
-    raise FedBMError(f'there is no run "{name}" in {out}; "fedbm list --out {out}" shows them')
+    raise FedBMError(f'there is no run "{name}" in {out} and no such folder; "fedbm list --out {out}" shows them')
