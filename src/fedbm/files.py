@@ -58,7 +58,9 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise FedBMError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:
         raise FedBMError(f"cannot read {path}: {error}") from error
 
 

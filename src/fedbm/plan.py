@@ -217,17 +217,37 @@ def own_code(method: Method) -> dict[str, str]:
     return {} if METHODS.get(method.name) is kind else {"code": class_digest(kind)}
 
 
+def find_runs(out: Path, names: Sequence[str]) -> list[Path]:
+    """The run folders that *names* mean, each a folder of runs or what find_run() takes; without names all of *out*."""
+    return [run for name in names for run in _meant(out, name)] if names else _runs_in(out)
+
+
+def _meant(out: Path, name: str) -> list[Path]:
+    folder = Path(name)
+    if found := _runs_in(folder):
+        return found
+    try:
+        return [find_run(out, name)]
+    except FedBMError as error:
+        if folder.is_dir():
+            raise FedBMError(f"{folder} holds neither runs nor records of experiments") from error
+        raise
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    return sorted(path.parent for path in folder.glob("*/config.toml"))
+
+
 def find_run(out: Path, name: str) -> Path:
     """The one run folder that *name* means: a path, an id, or a part of one id."""
     for path in (Path(name), out / name):
         if (path / "config.toml").exists():
             return path
-    runs = sorted(path.parent for path in out.glob("*/config.toml"))
-    found = [path for path in runs if name in path.name]
+    found = [path for path in _runs_in(out) if name in path.name]
     if len(found) == 1:
         return found[0]
     if found:
         raise FedBMError(
             f'"{name}" means {len(found)} runs in {out} ({found[0].name}, {found[1].name}, …); say more of it'
         )
-    raise FedBMError(f'there is no run "{name}" in {out}; "fedbm list --out {out}" shows them')
+    raise FedBMError(f'there is no run "{name}" in {out} and no such folder; "fedbm list --out {out}" shows them')

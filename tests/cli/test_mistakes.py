@@ -59,7 +59,7 @@ from pictures import small_chars74k
         ("run broken.toml", "broken.toml is not valid TOML: "),
         ("run bad.toml worse.toml", "fedbm run does not know worse.toml"),
         ("show", "the following arguments are required: run; 'fedbm show --help' explains"),
-        ("show nothing", 'there is no run "nothing" in runs; "fedbm list --out runs" shows them'),
+        ("show nothing", 'there is no run "nothing" in runs and no such folder; "fedbm list --out runs" shows them'),
         ("report", "there are no runs in runs to report on"),
         ("report nothing", 'there is no run "nothing" in runs'),
         ("predict nothing x.png", 'there is no run "nothing" in runs'),

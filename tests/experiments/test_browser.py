@@ -14,6 +14,7 @@ import pytest
 from fake_outcomes import fake_outcome
 from PIL import Image
 
+from fedbm.experiments.files import parse
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.report import write_outcomes
 from fedbm.results.palette import numbers_of
@@ -81,6 +82,14 @@ def test_light_dark_and_narrow(page: Path, tmp_path: Path) -> None:
     for picture in (light, dark):
         assert picture.std() > 5  # something is drawn
         assert np.abs(np.diff(picture[:, -12:], axis=0)).max() == 0  # nothing runs into the right margin
+    narrow = shot(page, tmp_path, "narrow", 500)
+    assert np.abs(np.diff(narrow[:, -3:], axis=0)).max() == 0
+
+
+def test_names_that_cannot_break_do_not_widen_the_page(tmp_path: Path) -> None:
+    rows = "".join(f'[[rows]]\nname = "{letter * 90}"\nmethod = "fedavg"\n' for letter in "ab")
+    long = fake_outcome(tmp_path / "runs", parse(f'title = "{"t" * 90}"\n{rows}', "long", "long.toml"), rounds=3)
+    page = write_outcomes([long], tmp_path / "page.html")
     narrow = shot(page, tmp_path, "narrow", 500)
     assert np.abs(np.diff(narrow[:, -3:], axis=0)).max() == 0
 

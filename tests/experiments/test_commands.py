@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from fake_outcomes import fake_outcome
 from fake_runs import fake_run
 
 from fedbm.cli import main
+from fedbm.engine.rounds import Event
 from fedbm.experiments.outcomes import read_outcome, write_outcome
 from fedbm.results.records import read_record, write_record
 from fedbm.results.runs import read_run
@@ -90,7 +92,7 @@ def test_a_spent_budget_ends_cleanly_and_is_gone_on_from(
     file = grid(tmp_path, tiny_fedbm, rounds=400)
     assert main(words(file, tmp_path, "--only", "FedAvg", "--budget", "1s")) == 0
     said = capsys.readouterr().out
-    assert "the budget is spent; the same command goes on from the last checkpoints" in said
+    assert "the budget is spent" in said
     assert "1 run: 1 unfinished" in said or "1 run: 1 not run" in said
     assert not list((tmp_path / "runs").rglob(".*.part"))
     outcome = read_outcome(tmp_path / "results" / "grid.json")
@@ -122,6 +124,24 @@ def test_a_run_that_fails_says_so_until_it_goes_on(
     )
 
 
+def test_a_budget_shorter_than_a_round_is_said_to_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Again and again it would begin the same round."""
+
+    def slow(_: Any) -> Iterator[tuple[int, Event]]:
+        while True:
+            yield 0, Event(1, "train", 1, 5)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fedbm.cli.compare.run_all", slow)
+    (tmp_path / "grid.toml").write_text('[all]\ndata = "digits"\nrounds = 1\n', encoding="utf-8")
+    assert main(["sweep", "grid.toml", "--budget", "0s"]) == 0
+    said = capsys.readouterr().out
+    assert "the budget is spent before one round was played to its end" in said
+    assert "goes on from the last checkpoints" not in said
+
+
 @pytest.mark.parametrize(
     ("typed", "sentence"),
     [
@@ -150,6 +170,34 @@ def test_mistakes(
     monkeypatch.chdir(tmp_path)
     assert main(typed) == 2
     assert sentence in one_sentence(capsys.readouterr().err)
+
+
+def test_where_nothing_can_be_played_the_command_says_so_and_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script that goes on would take an empty table for a result; that the data are absent is on record."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "grid.toml").write_text('[all]\ndata = "digitz"\nrounds = 1\n', encoding="utf-8")
+    assert main(["sweep", "grid.toml", "--plan"]) == 0
+    assert main(["sweep", "grid.toml"]) == 2
+    said, error = capsys.readouterr()
+    assert 'no data set is called "digitz" (did you mean "digits"?)' in said
+    assert "not one of these runs can be played here" in one_sentence(error)
+    assert {r.state for r in read_outcome(tmp_path / "results" / "grid.json").results} == {"absent"}
+
+
+def test_a_folder_of_runs_means_all_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for seed in (0, 1):
+        fake_run(tmp_path / "elsewhere", seed=seed, rounds=2)
+    assert main(["report", "elsewhere", "--to", "all.csv"]) == 0
+    assert len((tmp_path / "all.csv").read_text(encoding="utf-8").splitlines()) == 1 + 2 * 2  # runs, moments
+    (tmp_path / "empty").mkdir()
+    capsys.readouterr()
+    assert main(["report", "empty"]) == 2
+    assert "empty holds neither runs nor records of experiments" in one_sentence(capsys.readouterr().err)
 
 
 def test_a_plan_counts_a_run_of_two_cells_once(

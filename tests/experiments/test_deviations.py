@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,20 @@ def test_what_reads_no_text_is_not_marked_for_it(tmp_path: Path) -> None:
     assert "prompts" not in marks(tmp_path / "d", data="kvasir")
 
 
+def test_dermamnists_split_is_known_by_its_size(tmp_path: Path) -> None:
+    """HAM10000's own files are split by lesion, into 7,010 or 7,011 to train."""
+    run = read_run(fake_run(tmp_path, data="ham10000"))
+    sizes = {count: replace(run, dealt={**(run.dealt or {}), "counts": [[count - 7, 7]]}) for count in (7007, 7010)}
+    assert {n: "split" in {one.mark for one in deviations(r)} for n, r in sizes.items()} == {7007: False, 7010: True}
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "feddyn", "central", "fedproto"])
+def test_who_weights_clients_by_their_samples(method: str, tmp_path: Path) -> None:
+    """SCAFFOLD and FedDyn take a plain mean of weights, as in print; central training and FedProto take none."""
+    run = read_run(fake_run(tmp_path, method, data="ham10000", options={"weighting": "size"}))
+    assert ("weights" in {one.mark for one in deviations(run)}) == (method == "fedavg")
+
+
 def test_the_rule_that_chooses_the_round_is_every_rows(tmp_path: Path) -> None:
     assert "round" in marks(tmp_path, "fedavg")
 
@@ -48,6 +63,7 @@ def test_the_rule_that_chooses_the_round_is_every_rows(tmp_path: Path) -> None:
 def test_entries_name_what_there_is_and_a_difference() -> None:
     known = {f"{key.section}.{key.name}" for key in keys()}
     for entry in _deviations():
-        assert set(entry) <= {"mark", "paper", "ours", "why", "methods", "data", "train_images", "when", "unless"}
+        where = {"methods", "data", "train_images", "when", "unless", "unless_train_images"}
+        assert set(entry) <= {"mark", "paper", "ours", "why", *where}
         assert {*entry.get("when", {}), *entry.get("unless", {})} <= known
         assert entry["paper"] not in ("the same", entry["ours"])

@@ -57,7 +57,7 @@ def test_bold_is_the_highest_mean_and_the_tint_is_explained(ablation: Outcome, t
     (tinted,) = re.findall(r'<tr class="lead-row">.*?</tr>', table, re.DOTALL)
     assert ">FedBM<" in tinted
     assert "<strong>" not in tinted
-    assert "Bold: highest mean; tinted: the leading row, with which others are compared" in table
+    assert "Bold: highest mean among rows with the most seeds; tinted: the leading row" in table
     assert "The tint does not say that it is best." in text
     assert "font-weight: 600" not in text[text.index(".measured") : text.index(".lead-row")]
 
@@ -83,6 +83,16 @@ def test_a_run_of_two_experiments_has_the_name_the_first_gives_it(ablation: Outc
     text = page_of([ablation, second], tmp_path)
     listed = re.findall(r"<summary>(.*?), kvasir, seed", text[text.index("Where it comes from") :])
     assert set(listed) == {"FedBM"}, "the fakes of a seed share an id, and FedBM is the first row"
+
+
+def test_a_single_missing_run_is_named_where_it_is_said_to_be_missing(tmp_path: Path) -> None:
+    alone, many = {("FedBM", 2): ("failed", "it broke")}, {("w/o LKCC", seed): ("not run", "") for seed in (0, 1)}
+    made = fake_outcome(tmp_path / "runs", "modules", rounds=2, absent=NOT_HERE, missing={**alone, **many})
+    one_beta = replace(made, axes={**made.axes, "data": ("kvasir",), "beta": (0.05,)})
+    text = page_of([replace(one_beta, results=tuple(r for r in made.results if r.at["beta"] == 0.05))], tmp_path)
+    missing = text[text.index("What is missing") :].replace("\N{NO-BREAK SPACE}", " ")
+    assert "1 run failed: it broke: FedBM, Kvasir, β = 0.05, seed 2</li>" in missing
+    assert re.search(r"2 runs not run\s*<details", missing)
 
 
 def test_a_run_of_two_cells_is_counted_once(tmp_path: Path) -> None:

@@ -44,6 +44,19 @@ def test_a_run_takes_what_runs_like_it_took(one_run: Outcome) -> None:
     assert set(takes.values()) == {""}  # another method is not alike, and what is finished takes nothing
 
 
+def test_a_time_by_the_clock_is_told_from_a_share_of_the_device(one_run: Outcome) -> None:
+    """Beside runs whose share was measured it would look as if the method took longer."""
+    results = tuple(replace(r, run=replace(r.run, own_seconds=None)) if r.run else r for r in one_run.results)
+    unshared = replace(one_run, results=results)
+    (takes,) = {r.takes for r in timed(unshared, measured_in([unshared])).results} - {""}
+    assert takes.endswith(" s on cpu by the clock, perhaps shared")
+    left = left_of(unshared, measured_in([unshared]))
+    assert left is not None
+    assert (
+        "by the times of runs like them (by the clock, perhaps shared with other runs and so too long);" in left.words
+    )
+
+
 def test_what_is_left_counts_a_run_once_and_says_what_was_not_measured(one_run: Outcome) -> None:
     left = left_of(one_run, measured_in([one_run]))
     assert left is not None

@@ -133,6 +133,14 @@ def test_an_unfinished_line_is_dashed_and_a_finished_one_is_not() -> None:
     assert "stroke-dasharray" in curves([Curve("a", len(svg.SERIES), (line,))], "t", "y"), "the palette begins again"
 
 
+def test_the_dots_of_a_dashed_line_are_hollow() -> None:
+    """Colour 8 is colour 1 again: SCAFFOLD's dots and FedETF's would look alike."""
+    line = ((1, 0.1), (2, 0.2))
+    solid, dashed = (curves([Curve("a", number, (line,), ((2, 0.2),))], "t", "y") for number in (1, 8))
+    assert solid.count("fill: var(--s1, #d55e00)") > dashed.count("fill: var(--s1, #d55e00)") == 0
+    assert "fill: var(--paper, #ffffff)" in dashed
+
+
 def test_the_line_is_the_mean_and_the_band_goes_from_lowest_to_highest() -> None:
     """Seeds at 0 and 2 are drawn like one seed at 1, with a band that two equal seeds do not open."""
     level = [((1, value), (2, value)) for value in (0.0, 1.0, 2.0)]

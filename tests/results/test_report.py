@@ -224,8 +224,11 @@ def test_more_than_three_partitions_show_the_first_and_say_so(tmp_path: Path) ->
         ("config.toml", "[data", "cannot read"),
         ("summary.json", "{", "cannot read"),
         ("summary.json", '{"format": 1}', "lacks 'method'"),
+        ("summary.json", "", "remove it: the command that made the run writes it anew"),
         ("summary.json", '{"format": 99}', "format 99"),
         ("rounds.jsonl", '{"round": 1\n{"round": 2}\n', "line 1 of"),
+        ("rounds.jsonl", '{"round": 1}\n', "line 1 of .* lacks 'loss'"),
+        ("rounds.jsonl", "", "rounds 1 to 3 of a finished run, but holds 0 of them"),
         ("generated.png", "no picture", "cannot read"),
     ],
 )
@@ -236,6 +239,25 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: str, words:
         write_report([run], tmp_path / "page.html")
     assert name in str(caught.value)
     assert not (tmp_path / "page.html").exists()
+
+
+def test_a_finished_run_whose_rounds_were_cut_off_is_refused(tmp_path: Path) -> None:
+    """Its last quarter would be a mean over other rounds, and the accuracy it reached another."""
+    run = fake_run(tmp_path / "runs", rounds=3)
+    lines = (run / "rounds.jsonl").read_text().splitlines(keepends=True)
+    (run / "rounds.jsonl").write_text("".join(lines[:2]) + lines[2][:30])
+    with pytest.raises(FedBMError, match="should hold rounds 1 to 3 of a finished run, but holds 2 of them; put the"):
+        write_report([run], tmp_path / "page.html")
+
+
+@pytest.mark.parametrize("score", [None, "high"])
+def test_a_summary_without_a_score_is_no_result(tmp_path: Path, score: object) -> None:
+    run = fake_run(tmp_path / "runs", rounds=3)
+    summary = json.loads((run / "summary.json").read_text())
+    summary["best"]["f1"] = score
+    (run / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(FedBMError, match="summary.json is not the file a run writes; remove it"):
+        write_report([run], tmp_path / "page.html")
 
 
 def test_pictures_of_the_wrong_shape_are_refused(tmp_path: Path) -> None:

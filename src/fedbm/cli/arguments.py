@@ -110,7 +110,9 @@ def show(parser: Parser) -> None:
 
 def report(parser: Parser) -> None:
     parser.add_argument(
-        "runs", nargs="*", help="runs: folders, ids or parts of ids (default: all in --out); or a folder of records"
+        "runs",
+        nargs="*",
+        help="runs: folders of one or many, ids or parts of ids (default: all in --out); or a folder of records",
     )
     parser.add_argument(
         "--to",
@@ -134,7 +136,7 @@ def features(parser: Parser) -> None:
 
 
 def export(parser: Parser) -> None:
-    parser.add_argument("runs", nargs="*", help="folders, ids or parts of ids (default: all runs in --out)")
+    parser.add_argument("runs", nargs="*", help="folders of one or many, ids or parts of ids (default: all in --out)")
     parser.add_argument("--tensorboard", required=True, metavar="DIR", help="folder for TensorBoard's event files")
     add_keys(parser, ["out"])
 

@@ -143,12 +143,12 @@ def features(found: argparse.Namespace, console: Console) -> None:
 
 
 def export(found: argparse.Namespace, console: Console) -> None:
-    from fedbm.plan import find_run
+    from fedbm.plan import find_runs
     from fedbm.results.runs import read_runs
     from fedbm.results.tensorboard import write_events
 
     out = out_of(found)
-    chosen = [find_run(out, name) for name in found.runs] or sorted(p.parent for p in out.glob("*/config.toml"))
+    chosen = find_runs(out, found.runs)
     if not chosen:
         raise FedBMError(f"there are no runs in {out} to export")
     for folder in write_events(read_runs(chosen), Path(found.tensorboard)):

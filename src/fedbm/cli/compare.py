@@ -26,6 +26,9 @@ from fedbm.results.report import write_report
 from fedbm.side_by_side import run_all
 from fedbm.simulation import run_path
 
+SPENT = "the budget is spent; the same command goes on from the last checkpoints"
+TOO_SHORT = "the budget is spent before one round was played to its end, and what was begun is lost: give more time"
+
 
 def compare(found: argparse.Namespace, console: Console) -> None:
     names = list(METHODS) if found.methods == "all" else found.methods.split(",")
@@ -132,7 +135,7 @@ def play(runs: Mapping[Path, tuple[str, Config]], console: Console, budget: floa
                         spent.save()  # a kill later does not lose what this run took
                 shows[number](news)
             if budget is not None and spent.so_far() > budget:
-                console.print("the budget is spent; the same command goes on from the last checkpoints")
+                console.print(SPENT if spent.rounds else TOO_SHORT, soft_wrap=True)
                 break
     return failures
 

@@ -150,6 +150,12 @@ def counting(
 
 
 def loss_of(record: dict[str, Any]) -> str:
+    """
+    >>> loss_of({"loss": {"cross_entropy": 1.0, "variance": 0.5}}), loss_of({"loss": {}})
+    ('loss 1.500 (cross entropy 1.000 + variance 0.500)', 'no update was used')
+    """
+    if not record["loss"]:
+        return "no update was used"
     total = sum(record["loss"].values())
     terms = " + ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in record["loss"].items())
     return f"loss {total:.3f} ({terms})" if len(record["loss"]) > 1 else f"loss {total:.3f}"

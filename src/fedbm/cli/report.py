@@ -16,7 +16,7 @@ from fedbm.experiments.readme import fill_readme
 from fedbm.experiments.report import write_outcomes
 from fedbm.experiments.tables import comma_separated, markdown
 from fedbm.files import write_text
-from fedbm.plan import find_run
+from fedbm.plan import find_runs
 from fedbm.results.latex import latex_table
 from fedbm.results.report import write_report
 from fedbm.results.tables import comma_separated_runs, markdown_table
@@ -35,7 +35,7 @@ def report(found: argparse.Namespace, console: Console) -> None:
     if found.readme:
         raise FedBMError("--readme takes records of experiments: fedbm report results --readme README.md")
     out = Path(make_config(nest(given_keys(found))).engine.out).expanduser()
-    chosen = [find_run(out, name) for name in found.runs] or sorted(p.parent for p in out.glob("*/config.toml"))
+    chosen = find_runs(out, found.runs)
     if not chosen:
         raise FedBMError(f"there are no runs in {out} to report on")
     to = Path(found.to)

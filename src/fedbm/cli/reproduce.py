@@ -100,6 +100,8 @@ def play_experiments(experiments: Sequence[Experiment], found: argparse.Namespac
         keep(experiment, some, told(some, out, kept, called), kept, console)
     if failures:
         raise FedBMError(f"{len(failures)} of {len(runs)} runs failed; the first is {failures[0]}")
+    if not runs:
+        raise FedBMError("not one of these runs can be played here: what they need is absent, as listed above")
 
 
 def idle_beta(places: Sequence[Place]) -> list[str]:

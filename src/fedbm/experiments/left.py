@@ -1,13 +1,14 @@
 """What of the paper's experiments is not finished: how many runs, by which command, and the time they would take.
 
 time = Σ rounds × seconds a round of runs like them on record, on the device most records are of. A run's seconds are
-its share of that device, or by the clock where the share was not measured. Nothing alike on record: no number.
+its share of that device; where no share was measured they are by the clock, which counts what other runs beside it
+took of the device as well, and that is said. Nothing alike on record: no number.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -33,13 +34,15 @@ class Measured:
 
     device: str
     rates: Rates
+    by_clock: Set[Any]  # the kinds of which no share of the device was measured
 
 
 @dataclass(frozen=True)
 class Left:
     """The runs of one experiment that are not finished, each once; *seconds* are those of *known* of them.
 
-    *told*: of others, how many take what, as was said where they were recorded: "about 20 min on cpu".
+    *by_clock*: how many of these by the clock. *told*: of others, how many take what, as was said where they were
+    recorded: "about 20 min on cpu".
     """
 
     runs: int
@@ -47,6 +50,7 @@ class Left:
     seconds: float
     device: str
     told: Mapping[str, int] = field(default_factory=dict)
+    by_clock: int = 0
 
     @property
     def words(self) -> str:
@@ -55,7 +59,7 @@ class Left:
         if self.known:
             which = "they" if self.known == self.runs else f"{self.known} of them"
             time = show_seconds(self.seconds)
-            said.append(f"{which} would take about {time} on {self.device}, by the times of runs like them")
+            said.append(f"{which} would take about {time} on {self.device}, by the times of runs like them{self._long}")
         said += [f"{count} of them would take {takes}{' each' * (count > 1)}" for takes, count in self.told.items()]
         unknown = self.runs - self.known - sum(self.told.values())
         if unknown:
@@ -63,6 +67,13 @@ class Left:
             said.append(f"{which} is on record, so their time is not known; --budget 2m measures it")
         words = "; ".join(said)
         return f"{self.runs} run{'s' * (self.runs != 1)}. {words[0].upper()}{words[1:]}."
+
+    @property
+    def _long(self) -> str:
+        if not self.by_clock:
+            return ""
+        which = "" if self.by_clock == self.known else f"for {self.by_clock} of these "
+        return f" ({which}by the clock, perhaps shared with other runs and so too long)"
 
 
 @dataclass(frozen=True)
@@ -80,7 +91,9 @@ def measured_in(outcomes: Sequence[Outcome]) -> Measured:
     runs = [result.run for outcome in outcomes for result in outcome.results if result.run is not None]
     devices = Counter(str((run.environment or {}).get("device")) for run in runs)
     device = devices.most_common(1)[0][0] if devices else ""
-    return Measured(device, rates_of(map(_by_share, runs), device))
+    shares = rates_of([_by_share(run) for run in runs if run.own_seconds is not None], device)
+    clock = rates_of(runs, device)
+    return Measured(device, {**clock, **shares}, clock.keys() - shares.keys())
 
 
 def left_of(outcome: Outcome, measured: Measured) -> Left | None:
@@ -92,11 +105,9 @@ def left_of(outcome: Outcome, measured: Measured) -> Left | None:
 
 def timed(outcome: Outcome, measured: Measured) -> Outcome:
     """*outcome*, in which a run that is not finished says what it would take, where runs like it are on record."""
-    takes = {trial.key: seconds for trial in trials_of(outcome) if (seconds := _seconds(trial, measured)) is not None}
+    takes = {trial.key: words for trial in trials_of(outcome) if (words := _takes(trial, measured))}
     results = [
-        replace(result, takes=f"about {show_seconds(takes[result.key])} on {measured.device}")
-        if result.run is None and result.key in takes
-        else result
+        replace(result, takes=takes[result.key]) if result.run is None and result.key in takes else result
         for result in outcome.results
     ]
     return replace(outcome, results=tuple(results))
@@ -124,22 +135,33 @@ def trials_of(outcome: Outcome) -> list[Trial]:
 
 
 def _left(planned: Sequence[Trial], measured: Measured, told: Mapping[Any, str] = MappingProxyType({})) -> Left:
-    once = {repr(trial.config): (_seconds(trial, measured), told.get(trial.key)) for trial in planned}
-    known = [seconds for seconds, _ in once.values() if seconds is not None]
-    others = Counter(takes for seconds, takes in once.values() if seconds is None and takes)
-    return Left(len(once), len(known), sum(known), measured.device, others)
+    once = {repr(trial.config): trial for trial in planned}
+    known = {name: seconds for name, trial in once.items() if (seconds := _seconds(trial, measured)) is not None}
+    others = Counter(takes for name, trial in once.items() if name not in known and (takes := told.get(trial.key)))
+    by_clock = sum(_kind(once[name]) in measured.by_clock for name in known)
+    return Left(len(once), len(known), sum(known.values()), measured.device, others, by_clock)
 
 
 def _by_share(run: RunView) -> RunView:
-    if run.own_seconds is None or run.summary is None:
-        return run
-    return replace(run, summary={**run.summary, "seconds": run.own_seconds})
+    return replace(run, summary={**(run.summary or {}), "seconds": run.own_seconds})
+
+
+def _takes(trial: Trial, measured: Measured) -> str:
+    """'about 2 min 24 s on NVIDIA H200'; "" where nothing like it is on record."""
+    seconds = _seconds(trial, measured)
+    if seconds is None:
+        return ""
+    clock = " by the clock, perhaps shared" if _kind(trial) in measured.by_clock else ""
+    return f"about {show_seconds(seconds)} on {measured.device}{clock}"
 
 
 def _seconds(trial: Trial, measured: Measured) -> float | None:
-    config = _complete(trial.config)
-    rate = measured.rates.get(kind_of(config))
-    return None if rate is None else rate * config.train.rounds
+    rate = measured.rates.get(_kind(trial))
+    return None if rate is None else rate * _complete(trial.config).train.rounds
+
+
+def _kind(trial: Trial) -> tuple[Any, ...]:
+    return kind_of(_complete(trial.config))
 
 
 def _complete(config: Config) -> Config:

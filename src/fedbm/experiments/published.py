@@ -58,6 +58,7 @@ def deviations(run: RunView) -> list[Deviation]:
         if run.data in entry.get("data", [run.data])
         and run.method in entry.get("methods", [run.method])
         and entry.get("train_images", run.train_images) == run.train_images
+        and entry.get("unless_train_images") != run.train_images
         and _holds(run, entry.get("when", {}))
         and not ("unless" in entry and _holds(run, entry["unless"]))
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedbm.experiments.files import cells
@@ -22,6 +22,13 @@ class Candidate:
     tried: Mapping[str, Any]
     score: Spread | None  # validation accuracy + macro-F1 at the best round, over seeds; None: not all seeds are there
     chosen: bool = False
+    alike: int = 1  # how many combinations have this score
+
+    @property
+    def words(self) -> str:
+        """'chosen', or 'chosen, the first of 2 alike'."""
+        more = f", the first of {self.alike} alike" if self.alike > 1 else ""
+        return f"chosen{more}" if self.chosen else ""
 
 
 def validation_score(run: RunView) -> float | None:
@@ -58,4 +65,4 @@ def _choose(group: list[Candidate]) -> list[Candidate]:
     if len(means) < len(group):
         return group
     best = means.index(max(means))
-    return [Candidate(c.row, c.at, c.tried, c.score, place == best) for place, c in enumerate(group)]
+    return [replace(c, chosen=place == best, alike=means.count(means[place])) for place, c in enumerate(group)]

@@ -185,7 +185,7 @@ def searched(outcome: Outcome) -> list[list[str]]:
         score = one.score
         shown = "not complete" if score is None else f"{score.mean:.3f}" + (f" ± {score.std:.3f}" if score.std else "")
         values = [str(at[axis]) for axis in outcome.axes]
-        lines.append([one.row, *values, str(score.n if score else 0), shown, "chosen" if one.chosen else ""])
+        lines.append([one.row, *values, str(score.n if score else 0), shown, one.words])
     return lines
 
 

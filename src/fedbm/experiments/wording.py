@@ -42,6 +42,7 @@ def verdicts(column: Column) -> list[Verdict]:
     more = f", the best of {len(others)} others" if len(others) > 1 else ""
     shown = [line for line in column.lines if line.name in others and line.row is not None]
     fedavg = [line for line in shown if line.row and line.row.method == "fedavg" and line.name != best]
+    fedavg = [] if lead.row.method == "fedavg" else fedavg  # among its own variants none stands for it
     found = [
         *(_verdict(lead, line, more) for line in shown if line.name == best),
         *(_verdict(lead, line, "") for line in fedavg[:1]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedbm.results.compare import Group
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 SIDE = 430.0
 SMALL = 11.5  # letters
+LINE = 13.0  # between two of their lines
+TURN = 0.7 * SIDE  # names of what lies further right stand to the left of it
 MARKS = ("o", "s", "^", "D", "v", "P", "X")  # beyond the palette classes differ by shape as well
 
 
@@ -60,16 +62,36 @@ def scatter(features: Mapping[str, Any], title: str) -> str:
         axes.margins(0.06)
         axes.autoscale_view()
         sheet = pixel_axes(figure)
-        for k, place in enumerate(anchors or ()):
-            x, y = axes.transData.transform(place)
-            if named:
-                right = x > 0.7 * SIDE
-                write(sheet, x - 10 if right else x + 10, height - y, names[k], "right" if right else "left", SMALL)
+        if named and anchors:
+            stars = [(x, height - y) for x, y in map(axes.transData.transform, anchors)]
+            lines = beside(stars, [text_width(name, SMALL) for name in names])
+            for (x, _), y, name in zip(stars, lines, names, strict=True):
+                right = x > TURN
+                write(sheet, x - 10 if right else x + 10, y, name, "right" if right else "left", SMALL)
         for k, (x, y) in enumerate(legend):
             sheet.plot(x + 4, SIDE + y, _mark(k), ms=7, color=series(k))
             write(sheet, x + 13, SIDE + y, names[k], size=SMALL, colour=MUTED)
 
     return render(SIDE, height, title, draw)
+
+
+def beside(stars: Sequence[tuple[float, float]], widths: Sequence[float]) -> list[float]:
+    """How far down the name of each star stands: beside it, or below the names that are there already.
+
+    >>> beside([(50.0, 100.0), (52.0, 101.0), (300.0, 101.0)], [20.0, 20.0, 20.0])
+    [100.0, 113.0, 101.0]
+    """
+    placed: list[tuple[float, float, float]] = []  # left, right, y
+    found = [0.0] * len(stars)
+    for index in sorted(range(len(stars)), key=lambda index: stars[index][1]):
+        x, y = stars[index]
+        left = x - 10 - widths[index] if x > TURN else x + 10
+        for other_left, other_right, other_y in sorted(placed, key=lambda one: one[2]):
+            if left < other_right and other_left < left + widths[index] and abs(y - other_y) < LINE:
+                y = other_y + LINE
+        placed.append((left, left + widths[index], y))
+        found[index] = y
+    return found
 
 
 def _mark(k: int) -> str:

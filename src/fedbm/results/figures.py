@@ -112,8 +112,15 @@ def curve_on(axes: Axes, curve: Curve, scale: float) -> tuple[float, float]:
     style: dict[str, Any] = {"dashes": pattern} if pattern else {"solid_capstyle": "round"}
     axes.plot(rounds, [s.mean for s in stats], color=colour, lw=2.0 if curve.finished else 1.2, **style)
     for number, value in curve.marks:
-        axes.plot(number, value * scale, "o", ms=7, color=colour, mec=PAPER, mew=1.4, clip_on=False, zorder=4)
+        axes.plot(number, value * scale, "o", color=colour, clip_on=False, zorder=4, **_dot(curve.colour, 7))
     return rounds[-1], stats[-1].mean
+
+
+def _dot(number: int, size: float) -> dict[str, Any]:
+    """Hollow where the line is dashed: colours that begin again must not look alike."""
+    if dashes(number):
+        return {"ms": size - 1.5, "mfc": PAPER, "mec": series(number), "mew": 2.0}
+    return {"ms": size, "mec": PAPER, "mew": 1.3}
 
 
 def over_seeds(curve: Curve, scale: float = 1.0) -> dict[int, Spread]:
@@ -152,9 +159,7 @@ def dots(rows: Sequence[Dots], title: str, axis: str, width: float = WIDE) -> st
                 axes.plot(ends, [place, place], color=MUTED, lw=12, alpha=0.22, solid_capstyle="butt")
                 axes.plot(middle, place, "|", ms=12, mew=2, color=MUTED)
             axes.plot([mean, mean], [place - 0.32, place + 0.32], color=INK, lw=1.6)
-            colour, ring = series(row.colour), bool(dashes(row.colour))  # hollow where a line would be dashed
-            edge: dict[str, Any] = {"mfc": PAPER, "mec": colour, "mew": 2.0} if ring else {"mec": PAPER, "mew": 1.2}
-            axes.plot(row.values, level, "o", ms=7.5 if ring else 9, color=colour, alpha=0.9, **edge)
+            axes.plot(row.values, level, "o", color=series(row.colour), alpha=0.9, **_dot(row.colour, 9))
             write(sheet, 0, top + step * (place + 0.5), names[place])
         write(sheet, left, 10, axis, colour=MUTED)
 

@@ -14,7 +14,7 @@ from typing import Any
 from fedbm.errors import FedBMError
 from fedbm.files import read_json, replacing
 from fedbm.results.generated import COLUMNS, strip_of
-from fedbm.results.runs import RunView, dealt_digest
+from fedbm.results.runs import RunView, dealt_digest, identity
 
 FORMAT = 1
 MOST_POINTS = 100
@@ -30,6 +30,11 @@ SECTIONS = ("data", "language", "model", "method", "train", "concepts")  # not e
 def record_of(run: RunView) -> dict[str, Any]:
     """The record of a finished run."""
     assert run.summary is not None
+    if not run.rounds:
+        raise FedBMError(
+            f"{run.path} has no rounds.jsonl, from which its record is made; put the file back, or remove {run.path} "
+            "to start this run over"
+        )
     kept = _kept([record["round"] for record in run.rounds], run.summary["best"]["round"])
     details = dict(run.details) if run.details else None
     if details and len(details["classes"]) > MOST_CLASSES:
@@ -82,14 +87,12 @@ def read_record(path: Path) -> RunView:
     value = read_json(path)
     if not isinstance(value, dict) or value.get("format") != FORMAT or "summary" not in value:
         raise FedBMError(f"{path} is no record of a run that this FedBM reads; 'fedbm records' writes them")
-    summary, config = value["summary"], value["config"]
     try:
-        same = {key: summary[key] for key in ("method", "label", "data", "partition", "beta", "clients", "seed")}
+        summary, config = value["summary"], value["config"]
         return RunView(
-            **same,
+            **identity(summary),
             path=path,
             id=value["run"],
-            planned=summary["rounds"],
             config=config,
             config_text=_toml(config),
             rounds=_rounds(value["curves"]),
@@ -105,8 +108,10 @@ def read_record(path: Path) -> RunView:
             own_seconds=value["own_seconds"],
             late=value.get("late"),
         )
-    except (KeyError, TypeError) as error:
+    except KeyError as error:
         raise FedBMError(f"{path} lacks {error}: it is not the file 'fedbm records' writes") from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise FedBMError(f"{path} is not the file 'fedbm records' writes") from error
 
 
 def _write_picture(source: Path, path: Path) -> None:

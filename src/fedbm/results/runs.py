@@ -19,6 +19,9 @@ from fedbm.options import BY_BETA
 from fedbm.results.failure import failure_of
 from fedbm.results.portions import own_seconds, read_portions
 
+ANEW = "; remove it: the command that made the run writes it anew"  # of summary.json, from the last checkpoint
+ALWAYS = ("loss", "val", "test", "personal", "generator", "dropped", "bytes", "seconds")  # what every round records
+
 
 @dataclass(frozen=True)
 class RunView:
@@ -88,17 +91,18 @@ def read_run(path: str | Path) -> RunView:
         config = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise FedBMError(f"cannot read {path / 'config.toml'}: {error}") from error
-    summary = _optional(path / "summary.json")
+    summary = _optional(path / "summary.json", ANEW)
     dealt = _optional(path / "partition.json")
     if summary is not None:
-        with _whole(path / "summary.json"):
-            facts = _identity(summary)
+        with _whole(path / "summary.json", ANEW):
+            facts = identity(summary)
     else:
         with _whole(path / "config.toml"):
             facts = _asked_for(config)
         facts |= _dealt(path, dealt)
         facts["label"] = _label(config, facts["data"], dealt)
     generated, rounds = path / "generated.png", read_rounds(path / "rounds.jsonl")
+    _all_there(path / "rounds.jsonl", rounds, facts["planned"] if summary is not None else None)
     late = late_scores(rounds, facts["planned"]) if summary is not None else None
     return RunView(
         **facts,
@@ -149,9 +153,26 @@ def _config_text(path: Path) -> str:
         raise FedBMError(f"{path} is no run: it holds no readable config.toml{hint}") from error
 
 
-def _identity(summary: Mapping[str, Any]) -> dict[str, Any]:
+def identity(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What a summary says the run is; KeyError or TypeError where it is none, or lacks a score every run has."""
     same = ("method", "label", "data", "partition", "beta", "clients", "seed")
-    return {key: summary[key] for key in same} | {"planned": summary["rounds"]}
+    found = {key: summary[key] for key in same} | {"planned": summary["rounds"]}
+    for moment in ("best", "last"):
+        for score in ("accuracy", "f1"):
+            float(summary[moment][score])
+    return found
+
+
+def _all_there(source: Path, rounds: Sequence[Mapping[str, Any]], planned: int | None) -> None:
+    """Of a finished run (*planned*) every round: a mean over those that happen to be left would pass for one of all."""
+    for number, record in enumerate(rounds, 1):
+        if lacking := next((key for key in ALWAYS if key not in record), None):
+            raise FedBMError(f"line {number} of {source} lacks '{lacking}': it is not a line that a run writes")
+    if planned and source.is_file() and [record["round"] for record in rounds] != list(range(1, planned + 1)):
+        raise FedBMError(
+            f"{source} should hold rounds 1 to {planned} of a finished run, but holds {len(rounds)} of them; put the "
+            f"file back, or remove {source.parent} to start this run over"
+        )
 
 
 def _asked_for(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,20 +217,23 @@ def _dealt(path: Path, dealt: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 @contextmanager
-def _whole(source: Path) -> Iterator[None]:
+def _whole(source: Path, remedy: str = "") -> Iterator[None]:
     """A key that is not there is *source*'s fault."""
     try:
         yield
     except KeyError as error:
-        raise FedBMError(f"{source} lacks {error}: it is not the file a run writes") from error
-    except (TypeError, AttributeError) as error:
-        raise FedBMError(f"{source} is not the file a run writes") from error
+        raise FedBMError(f"{source} lacks {error}: it is not the file a run writes{remedy}") from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise FedBMError(f"{source} is not the file a run writes{remedy}") from error
 
 
-def _optional(path: Path) -> Mapping[str, Any] | None:
+def _optional(path: Path, remedy: str = "") -> Mapping[str, Any] | None:
     if not path.is_file():
         return None
-    value = read_json(path)
+    try:
+        value = read_json(path)
+    except FedBMError as error:
+        raise FedBMError(f"{error}{remedy}") from error
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         found = value.get("format") if isinstance(value, dict) else None
         raise FedBMError(f"{path} has format {found}, this FedBM reads format {FORMAT}; use the one that wrote it")
