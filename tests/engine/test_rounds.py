@@ -92,11 +92,15 @@ def test_or_stops_by_option(tmp_path):
 
 
 def test_a_round_without_a_usable_update_changes_nothing_and_the_run_goes_on(tmp_path):
-    run = simulate(tmp_path, Spoilt(bad=(0, 1, 2, 3)))
-    assert [r["clients"] for r in run.rounds] == [[], [], []]
-    assert [len(r["dropped"]) for r in run.rounds] == [2, 2, 2]
-    untouched = simulate(tmp_path, Spoilt(bad=(0, 1, 2, 3)), rounds=1)
-    assert equal(weights(run), weights(untouched))
+    """One client a round, and the first round's alone is sound: rounds that ask another change nothing."""
+    chosen = [select(4, 0.25, 0, round_)[0] for round_ in range(1, 7)]
+    used = [client == chosen[0] for client in chosen]
+    assert len(set(chosen)) > 1
+    run = simulate(tmp_path, Spoilt(bad=tuple({0, 1, 2, 3} - {chosen[0]})), ratio=0.25, rounds=6)
+    assert [len(r["clients"]) for r in run.rounds] == [int(one) for one in used]
+    assert [len(r["dropped"]) for r in run.rounds] == [int(not one) for one in used]
+    for before, after, changes in zip(run.rounds, run.rounds[1:], used[1:], strict=False):
+        assert (before["val"] == after["val"]) is not changes
 
 
 @pytest.mark.parametrize(("method", "options"), [(FedProto, {}), (FedRep, {}), (FedRep, {"common_head": "vote"})])
@@ -120,7 +124,7 @@ def test_while_no_clients_model_is_usable_there_is_nothing_to_score(tmp_path, me
     run = simulate(tmp_path, Late(**options), ratio=0.25, rounds=first + 1)
     assert [r["val"] is None for r in run.rounds] == [True] * (first - 1) + [False] * 2
     assert run.summary["best"]["round"] >= first
-    with pytest.raises(fedbm.FedBMError, match="no client ever sent a usable update, so .* has no model to score"):
+    with pytest.raises(fedbm.FedBMError, match=f"round {first - 1}: .*no client sent a usable update"):
         simulate(tmp_path, Late(**options), ratio=0.25, rounds=first - 1)
 
 
@@ -130,6 +134,17 @@ def test_ten_such_rounds_running_stop_it_with_a_sentence_that_names_a_client(tmp
     [folder] = tmp_path.iterdir()
     assert not (folder / "summary.json").exists()
     assert len((folder / "rounds.jsonl").read_text().splitlines()) == 9
+
+
+@pytest.mark.parametrize(
+    ("rounds", "words"), [(1, "round 1: no client sent"), (3, "round 3: in 3 rounds running no client")]
+)
+def test_a_short_run_without_one_usable_update_is_no_result(tmp_path, rounds, words):
+    """Its score would be that of the model as it was made."""
+    with pytest.raises(fedbm.FedBMError, match=words):
+        simulate(tmp_path, Spoilt(bad=(0, 1, 2, 3)), rounds=rounds)
+    [folder] = tmp_path.iterdir()
+    assert not (folder / "summary.json").exists()
 
 
 def test_a_generator_that_blows_up_stops_the_run_and_says_so(tmp_path):

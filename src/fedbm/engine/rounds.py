@@ -115,11 +115,12 @@ class Federation:
             )
         clock.lap("train")
         self.progress.empty_rounds = 0 if clients else self.progress.empty_rounds + 1
-        if self.progress.empty_rounds == MOST_EMPTY_ROUNDS:
-            last = dropped[-1]
+        if self.progress.empty_rounds == min(MOST_EMPTY_ROUNDS, train.rounds):  # a short run's model would be untrained
+            last, empty = dropped[-1], self.progress.empty_rounds
+            running = f"in {empty} rounds running no client" if empty > 1 else "no client"
             raise FedBMError(
-                f"round {round_}: in {MOST_EMPTY_ROUNDS} rounds running no client sent a usable update (client "
-                f"{last['client']}: {last['why']}); a lower lr may help"
+                f"round {round_}: {running} sent a usable update (client {last['client']}: {last['why']}); "
+                "a lower lr may help"
             )
         yield Event(round_, "aggregate")
         if clients:
@@ -236,11 +237,6 @@ class Federation:
             with self._computing():
                 scores = self._score(clients)
             if scores is None:
-                if round_ == self.train.rounds and self.progress.best is None:
-                    raise FedBMError(
-                        f"no client ever sent a usable update, so {self.method.name} has no model to score; "
-                        "a lower lr may help"
-                    )
                 return None
         else:
             scores = yield from self._ask_for_scores(round_)
