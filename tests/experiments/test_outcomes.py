@@ -396,6 +396,18 @@ def test_a_damaged_record_is_named_not_the_experiment(tmp_path: Path, content: s
     assert damaged.name in str(caught.value)
 
 
+@pytest.mark.parametrize("content", ["{", None])
+def test_a_damaged_record_of_a_run_that_is_here_is_written_anew(tmp_path: Path, content: str | None) -> None:
+    outcome = fake_outcome(tmp_path / "runs", "precision", rounds=3)
+    path = write_outcome(outcome, tmp_path / "results")
+    damaged = sorted((tmp_path / "results" / "runs").glob("*.json"))[0]
+    whole = damaged.read_text(encoding="utf-8")
+    damaged.unlink() if content is None else damaged.write_text(content, encoding="utf-8")
+    write_outcome(outcome, tmp_path / "results")
+    assert damaged.read_text(encoding="utf-8") == whole
+    assert comma_separated([read_outcome(path)]) == comma_separated([outcome])
+
+
 def test_no_record_is_made_of_a_run_without_rounds(tmp_path: Path) -> None:
     run = fake_run(tmp_path / "runs", rounds=3, leave_out=["rounds.jsonl"])
     with pytest.raises(FedBMError, match=r"has no rounds\.jsonl, from which its record is made; put the file back"):

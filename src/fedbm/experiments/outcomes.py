@@ -124,11 +124,11 @@ def write_outcome(outcome: Outcome, folder: Path) -> Path:
     cell that is no longer in it goes, and so does one whose runs would now be others.
     """
     path = folder / f"{outcome.name}.json"
-    before = {result.key: result for result in _still_meant(outcome, read_outcome(path))} if path.exists() else {}
-    merged = {**before, **{r.key: _together(before.get(r.key), r) for r in outcome.results}}
-    for result in outcome.results:
+    for result in outcome.results:  # before former ones are read: a damaged record of a run that is here is mended
         if result.run is not None:
             write_record(result.run, folder / "runs" / f"{result.run.id}.json")
+    before = {result.key: result for result in _still_meant(outcome, read_outcome(path))} if path.exists() else {}
+    merged = {**before, **{r.key: _together(before.get(r.key), r) for r in outcome.results}}
     order = {name: place for place, name in enumerate(outcome.rows)}
     place = {json.dumps(at, sort_keys=True): number for number, at in enumerate(cells(outcome.axes))}
     ordered = sorted(merged.values(), key=lambda r: (place.get(r.key[1], len(place)), order.get(r.row, 0), r.seed))
