@@ -16,7 +16,7 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -28,6 +28,8 @@ from fedbm.config import Config
 from fedbm.engine.device import find_device
 from fedbm.engine.rounds import Event
 from fedbm.errors import FedBMError
+
+Fits = Callable[[int, int], bool]  # whether the run of this number may begin, beside so many others of its process
 
 
 @dataclass(eq=False)
@@ -41,11 +43,14 @@ class Worker:
     runs: set[int] = field(default_factory=set)
 
 
-def run_all(configs: Sequence[Config], processes: int | None = None) -> Generator[tuple[int, Event | str], None, None]:
+def run_all(
+    configs: Sequence[Config], processes: int | None = None, fits: Fits | None = None
+) -> Generator[tuple[int, Event | str], None, None]:
     """Events of all runs as they come, by the run's number; for one that failed, the sentence that says why.
 
-    *processes*: how many on a CPU; as many as there are cores unless given. Runs are begun in the order given. Closed,
-    it ends them; they can be resumed.
+    *processes*: how many on a CPU; as many as there are cores unless given. Runs are begun in the order given, those
+    that do not fit once they do; if nothing is played any more, they are left. Closed, it ends its runs; they can be
+    resumed.
     """
     waiting = list(enumerate(configs))
     places = places_for(configs[0], processes or cores()) if configs else []
@@ -55,12 +60,20 @@ def run_all(configs: Sequence[Config], processes: int | None = None) -> Generato
             for together, changes in places[len(workers) :] if waiting else ():
                 workers.append(_hire(together, changes))
             for worker in sorted(workers, key=lambda worker: len(worker.runs)):
-                while waiting and len(worker.runs) < worker.together:
-                    number, config = waiting.pop(0)
+                while len(worker.runs) < worker.together:
+                    beside = len(worker.runs)
+                    nearest = next(
+                        (i for i, (number, _) in enumerate(waiting) if not fits or fits(number, beside)), None
+                    )
+                    if nearest is None:
+                        break
+                    number, config = waiting.pop(nearest)
                     worker.runs.add(number)
                     engine = dataclasses.replace(config.engine, **worker.changes)
                     with suppress(BrokenPipeError):  # it has ended, as is about to be noticed
                         worker.pipe.send((number, dataclasses.replace(config, engine=engine)))
+            if not any(worker.runs for worker in workers):
+                break  # what is waiting does not fit
             heard = wait([worker.pipe for worker in workers])
             for worker in [worker for worker in workers if worker.pipe in heard]:
                 try:

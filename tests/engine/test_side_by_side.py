@@ -56,6 +56,25 @@ def test_runs_that_share_a_process(tiny: dict[str, Any], tmp_path: Path, monkeyp
         assert_same_run(simulation.run_path(beside), simulation.run_path(alone))
 
 
+def test_runs_that_do_not_fit_wait_until_they_do_and_are_left_if_they_never_do(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two at a time: the first only fits alone, so it comes last; the second never fits."""
+    monkeypatch.setattr(side_by_side, "places_for", lambda config, processes: [(2, {"threads": 1})])
+    asked = []
+
+    def fits(number: int, beside: int) -> bool:
+        asked.append((number, beside))
+        return number > 1 or (number == 0 and beside == 0 and len(asked) > 4)
+
+    seeds = [{"seed": seed, "rounds": 2} for seed in range(4)]
+    news = list(run_all(configs_of(tiny, tmp_path, *seeds), fits=fits))
+    rounds = [(number, event.round) for number, event in news if isinstance(event, Event) and event.record is not None]
+    assert rounds[-2:] == [(0, 1), (0, 2)]
+    assert sorted(rounds) == [(n, r) for n in (0, 2, 3) for r in (1, 2)]
+    assert asked[:6] == [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (3, 1)]
+
+
 def test_a_fault_of_one_run_is_told_and_the_others_of_its_process_go_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -108,7 +108,7 @@ def test_a_run_that_fails_says_so_until_it_goes_on(
     settings = {k: v for k, v in tiny.items() if k not in ("device", "threads")}
     file.write_text("[all]\n" + "\n".join(f"{k} = {json.dumps(v)}" for k, v in settings.items()), encoding="utf-8")
     with monkeypatch.context() as patch:
-        patch.setattr(fedbm.cli.compare, "run_all", lambda configs: ((0, "the disk is full") for _ in [0]))
+        patch.setattr(fedbm.cli.compare, "run_all", lambda configs, fits: ((0, "the disk is full") for _ in [0]))
         assert main(words(file, tmp_path)) == 2
     seen = capsys.readouterr()
     assert one_sentence(seen.err).endswith("the disk is full")
@@ -129,7 +129,7 @@ def test_a_budget_shorter_than_a_round_is_said_to_be(
 ) -> None:
     """Again and again it would begin the same round."""
 
-    def slow(_: Any) -> Iterator[tuple[int, Event]]:
+    def slow(configs: Any, fits: Any) -> Iterator[tuple[int, Event]]:
         while True:
             yield 0, Event(1, "train", 1, 5)
 
@@ -142,11 +142,35 @@ def test_a_budget_shorter_than_a_round_is_said_to_be(
     assert "goes on from the last checkpoints" not in said
 
 
+def test_whole_leaves_runs_that_would_not_end_for_the_next_time(
+    tiny_fedbm: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is known of their pace, FedBM's runs do not fit: FedAvg's ends, and they come the next time."""
+    file = grid(tmp_path, tiny_fedbm)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "fedbm.cli.compare.fitting",
+            lambda runs, together, budget, portion: lambda number, beside: runs[number][1].method.name != "fedbm",
+        )
+        assert main(words(file, tmp_path, "--budget", "1h", "--whole")) == 0
+        said = capsys.readouterr().out
+    assert "no run that is left would end within the budget; the same command goes on with them" in said
+    assert "3 runs: 1 finished, 2 not run" in said
+    assert main(words(file, tmp_path, "--budget", "1h", "--whole")) == 0
+    said = capsys.readouterr().out
+    assert "3 runs: 3 finished" in said
+    assert "would end within the budget" not in said
+
+
 @pytest.mark.parametrize(
     ("typed", "sentence"),
     [
         (["reproduce", "modulse"], 'there is no experiment "modulse" (did you mean "modules"?)'),
         (["reproduce", "modules", "--only", "w/o LKC"], 'there is no row "w/o LKC" (did you mean "w/o LKCC"?)'),
+        (
+            ["reproduce", "modules", "--whole"],
+            "--whole keeps to runs that end within a budget: give one",
+        ),
         (["reproduce", "modules", "--budget", "soon"], '--budget must be a time such as 25m, 90s or 1h30m, not "soon"'),
         (["reproduce", "modules", "--seeds", "0"], 'seeds must be a whole number from 1 to 99, not "0"'),
         (["reproduce", "modules", "--only", "beta=7"], "no run of modules fits --only beta=7"),

@@ -199,6 +199,9 @@ def add_portions(parser: Parser) -> None:
     parser.add_argument("--seeds", default="3", help="how many seeds, 0 and up (default 3)")
     parser.add_argument("--budget", metavar="TIME", help="stop after this time, such as 25m or 1h30m")
     parser.add_argument(
+        "--whole", action="store_true", help="begin no run that would not end within the budget, by the pace of others"
+    )
+    parser.add_argument(
         "--only", action="append", default=[], metavar="WHAT", help="rows by name, or axis=value,…; may be repeated"
     )
     parser.add_argument("--records", default="results", metavar="DIR", help="where records go (default results)")

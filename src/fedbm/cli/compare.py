@@ -17,6 +17,7 @@ from fedbm.cli.tables import comparison_tables
 from fedbm.config import Config, find_method, keys, make_config, nest, read_toml
 from fedbm.engine.device import find_device
 from fedbm.errors import FedBMError, listed
+from fedbm.experiments.fitting import fitting
 from fedbm.methods import METHODS
 from fedbm.options import BY_BETA
 from fedbm.plan import make_plan
@@ -27,6 +28,7 @@ from fedbm.side_by_side import run_all
 from fedbm.simulation import run_path
 
 SPENT = "the budget is spent; the same command goes on from the last checkpoints"
+LEFT = "no run that is left would end within the budget; the same command goes on with them"
 TOO_SHORT = "the budget is spent before one round was played to its end, and what was begun is lost: give more time"
 
 
@@ -105,10 +107,13 @@ def play_all(configs: Sequence[Config], console: Console, beta: str = "") -> tup
     return [folder for folder in runs if (folder / "config.toml").exists()], failures
 
 
-def play(runs: Mapping[Path, tuple[str, Config]], console: Console, budget: float | None = None) -> list[str]:
+def play(
+    runs: Mapping[Path, tuple[str, Config]], console: Console, budget: float | None = None, whole: bool = False
+) -> list[str]:
     """Play what is left of these titled runs, side by side on what is there, for *budget* seconds at most.
 
     One that fails does not stop the others: its folder says why, and so does what is returned, a sentence each.
+    *whole*: none is begun that would not end within the budget.
     """
     left = [folder for folder in runs if not (folder / "summary.json").exists()]
     if not left:
@@ -119,8 +124,12 @@ def play(runs: Mapping[Path, tuple[str, Config]], console: Console, budget: floa
         bars = stack.enter_context(live_bars(console)) if console.is_terminal else None
         shows = [show_of(*runs[folder], console, bars) for folder in left]
         device = find_device(configs[0].engine.device)
-        events = stack.enter_context(closing(run_all(configs)))  # closed, it ends its runs
         spent = stack.enter_context(measured(left[0].parent, device_name(device)))
+        may_begin = None
+        if whole and budget is not None:
+            together = configs[0].engine.together if device.type == "cuda" else 1
+            may_begin = fitting(list(zip(left, configs, strict=True)), together, budget, spent)
+        events = stack.enter_context(closing(run_all(configs, fits=may_begin)))  # closed, it ends its runs
         for number, news in events:
             folder = left[number]
             if isinstance(news, str):
@@ -137,6 +146,9 @@ def play(runs: Mapping[Path, tuple[str, Config]], console: Console, budget: floa
             if budget is not None and spent.so_far() > budget:
                 console.print(SPENT if spent.rounds else TOO_SHORT, soft_wrap=True)
                 break
+        else:
+            if len(failures) < sum(not (folder / "summary.json").exists() for folder in left):
+                console.print(LEFT, soft_wrap=True)
     return failures
 
 

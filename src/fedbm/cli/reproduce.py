@@ -77,6 +77,8 @@ def play_experiments(experiments: Sequence[Experiment], found: argparse.Namespac
     began, engine, seeds = time.monotonic(), engine_of(found), count_of(found.seeds)
     options = make_config(nest(engine)).engine
     out, budget = Path(options.out).expanduser(), seconds_of(found.budget) if found.budget else None
+    if found.whole and budget is None:
+        raise FedBMError("--whole keeps to runs that end within a budget: give one by --budget, such as 25m")
     check_only(experiments, found.only)
     device = find_device(options.device)
     with decoding(console) as progress:
@@ -92,7 +94,7 @@ def play_experiments(experiments: Sequence[Experiment], found: argparse.Namespac
     if found.plan:
         return
     runs = {p.folder: (p.trial.words, p.config) for p in chosen if p.folder is not None and p.config is not None}
-    failures = play(runs, console, None if budget is None else budget - (time.monotonic() - began))
+    failures = play(runs, console, None if budget is None else budget - (time.monotonic() - began), found.whole)
     console.print("\nnow:")
     say([standing(place) for place in chosen], told(chosen, out, kept, called), console)
     for experiment in experiments:
