@@ -73,6 +73,18 @@ def test_a_table_has_its_scores_as_pictures_before_it(ablation: Outcome, figure:
     assert "of every seed at the round chosen" not in page_of([figure], tmp_path)
 
 
+def test_a_table_without_a_result_is_folded_and_no_other_is(ablation: Outcome, tmp_path: Path) -> None:
+    """Two β of Kvasir have runs, two of OCT-C8 have none: their tables are there, closed, and open in print."""
+    text = page_of([ablation], tmp_path)
+    folded = re.findall(r'<details class="more-of-it"><summary>No run is finished here.*?</details>', text, re.DOTALL)
+    assert [re.findall(r'aria-label="(.*?)"', one)[0] for one in folded] == [
+        column.title for column in columns(ablation) if not column.lead
+    ]
+    assert all("data or model not here" in one for one in folded)
+    assert len(folded) == 2
+    assert text.count('<table class="results measured">') == 4
+
+
 def test_a_run_of_two_experiments_has_the_name_the_first_gives_it(ablation: Outcome, tmp_path: Path) -> None:
     second = replace(
         ablation,
