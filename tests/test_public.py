@@ -36,6 +36,12 @@ def test_no_module_has_a_public_name() -> None:
     assert not modules & set(fedbm.__all__)
 
 
+def test_what_stands_in_a_names_place_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fedbm, "simulate", print)
+    assert not hasattr(fedbm, "smulate")
+    assert fedbm.simulate is print
+
+
 def test_a_name_that_is_not_there() -> None:
     with pytest.raises(AttributeError, match="module 'fedbm' has no attribute 'smulate'"):
         _ = fedbm.smulate

@@ -21,7 +21,8 @@ else:
         if name == "__all__" or not name.startswith("_"):
             import fedbm.public as public
 
-            globals().update({each: getattr(public, each) for each in public.__all__})
+            for each in public.__all__:
+                globals().setdefault(each, getattr(public, each))  # what somebody put in a name's place stays
             globals()["__all__"] = ["__version__", *public.__all__]
             if name in globals():
                 return globals()[name]

@@ -6,9 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
+from fedbm.cli import main
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = "import sys; from fedbm.cli import main; sys.exit(main())"  # what an installed `fedbm` does
@@ -107,6 +110,33 @@ assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     process = started(["-c", program], tmp_path)
     assert process.communicate() == ("", "")
     assert process.returncode == 0
+
+
+def test_interrupted_again_while_python_ends(tmp_path: Path) -> None:
+    program = """
+import atexit, signal, sys
+from fedbm.cli import commands, main
+
+def interrupted(found, console):
+    atexit.register(signal.raise_signal, signal.SIGINT)
+    raise KeyboardInterrupt
+
+commands.COMMANDS["list"] = interrupted
+sys.argv = ["fedbm", "list"]
+sys.exit(main())
+"""
+    process = started(["-c", program], tmp_path)
+    assert process.communicate() == ("", "fedbm: interrupted\n")
+    assert process.returncode == 130
+
+
+def test_a_command_in_a_thread_leaves_interrupts_to_the_main_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["fedbm", "config", "--toml"])
+    with ThreadPoolExecutor() as pool:
+        assert pool.submit(main).result() == 0
+    assert "[train]" in capsys.readouterr().out
 
 
 def test_help_on_a_terminal_that_knows_no_greek(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

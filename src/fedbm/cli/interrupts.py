@@ -20,14 +20,27 @@ AGAIN = 0.05  # seconds until an import is looked at again
 
 @contextmanager
 def on_interrupt(handler: Handler) -> Iterator[None]:
-    """*handler* in place of Python's own; whoever has Ctrl-C ignored, such as nohup, keeps it so."""
+    """*handler* in place of Python's own; whoever has Ctrl-C ignored, as a script's `… &` does, keeps it so."""
     before = signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:
-        signal.signal(signal.SIGINT, handler)
+    if before is not signal.default_int_handler or not _heard_here():
+        yield
+        return
+    signal.signal(signal.SIGINT, handler)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def hear_no_more() -> None:
+    """For the end of a process that says it was interrupted: once more would be a traceback of what Python tidies."""
+    if _heard_here():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _heard_here() -> bool:
+    """Signals are the main thread's."""
+    return threading.current_thread() is threading.main_thread()
 
 
 def end_with(sentence: str) -> Handler:

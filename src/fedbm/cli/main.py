@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 
-from fedbm.cli.interrupts import end_with, on_interrupt, raise_after_imports
+from fedbm.cli.interrupts import end_with, hear_no_more, on_interrupt, raise_after_imports
 from fedbm.errors import FedBMError
 
 
@@ -31,6 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("fedbm:", " ".join(str(error).splitlines()), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
+        if own is None:
+            hear_no_more()
         print(interrupted(words), file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output has left, as `| head` does
