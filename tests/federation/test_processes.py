@@ -163,6 +163,21 @@ def test_no_orphans_however_the_keeper_ends(
     assert running(tmp_path) == {}
 
 
+def test_started_by_nohup_it_outlives_its_terminal(tmp_path: Path) -> None:
+    pytest.importorskip("flwr", reason="needs the flower extra")
+    from fedbm.federation.supervise import supervising
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with supervising([tmp_path]):
+            signal.raise_signal(signal.SIGHUP)
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_stop_ends_the_keeper_first(keeper: subprocess.Popen[str], tmp_path: Path) -> None:
     assert set(running(tmp_path)) == {"program", "supervisor"}
     assert end_all(tmp_path) >= 2

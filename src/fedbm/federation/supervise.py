@@ -45,6 +45,7 @@ def supervising(folders: Sequence[Path]) -> Iterator[list[Child]]:
         raise KeyboardInterrupt
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}  # as by nohup
     for number in before:
         signal.signal(number, interrupt)
     guards = guard(folders)
