@@ -362,6 +362,21 @@ def test_features_reach_the_record_of_the_run(
     assert read_record(record).features == json.loads((folder / "features.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.parametrize("kept", [None, 2])
+def test_a_finished_run_that_cannot_be_recorded_is_said_before_others_are_played(
+    tiny_fedbm: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], kept: int | None
+) -> None:
+    file = grid(tmp_path, tiny_fedbm)
+    assert main(words(file, tmp_path, "--only", "FedAvg")) == 0
+    rounds = next((tmp_path / "runs").glob("fedavg-*")) / "rounds.jsonl"
+    lines = rounds.read_text(encoding="utf-8").splitlines(keepends=True)
+    rounds.unlink() if kept is None else rounds.write_text("".join(lines[:kept]), encoding="utf-8")
+    capsys.readouterr()
+    assert main(words(file, tmp_path)) == 2
+    assert "put the file back, or remove" in one_sentence(capsys.readouterr().err)
+    assert list((tmp_path / "runs").glob("fedbm-*")) == []
+
+
 def test_tensorboard_reads_what_was_exported(two_runs: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="needs the extra tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
