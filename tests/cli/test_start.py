@@ -98,6 +98,28 @@ except KeyboardInterrupt:
     assert err == ""
 
 
+def test_interrupted_where_importing_a_module_runs_the_command(tmp_path: Path) -> None:
+    """Such an import ends with the command: to wait for its end would be to wait for ever."""
+    (tmp_path / "tool.py").write_text("""
+import sys, time
+from fedbm.cli import commands, main
+
+def command(found, console):
+    print("playing", flush=True)
+    time.sleep(60)
+
+commands.COMMANDS["list"] = command
+sys.argv = ["fedbm", "list"]
+sys.exit(main())
+""")
+    process = started(["-c", "import tool"], tmp_path)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "playing\n"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=30) == ("", "fedbm: interrupted\n")
+    assert process.returncode == 130
+
+
 def test_who_ignores_interrupts_keeps_it_so(tmp_path: Path) -> None:
     program = """
 import signal

@@ -55,10 +55,17 @@ def end_with(sentence: str) -> Handler:
 
 def raise_after_imports(number: int, frame: FrameType | None) -> None:
     """KeyboardInterrupt now or, within an import, as soon as it is over."""
-    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
-        frame = frame.f_back
-    if frame is None:
+    if not _importing(frame):
         raise KeyboardInterrupt
     waiting = threading.Timer(AGAIN, signal.pthread_kill, (threading.main_thread().ident, number))
     waiting.daemon = True
     waiting.start()
+
+
+def _importing(frame: FrameType | None) -> bool:
+    """Whether *frame* is within an import that the command began: one around the command ends after it."""
+    while frame is not None and frame.f_globals.get("__name__") != "fedbm.cli.main":
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
