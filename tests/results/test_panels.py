@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from fedbm.results.figures import NARROW, Curve, Dots, curves, dots
+from fedbm.results.figures import NARROW, WIDE, Curve, Dots, curves, dots
 from fedbm.results.panels import TOGETHER, lines, panels
 
 Paths = list[list[tuple[float, float]]]
@@ -65,10 +65,19 @@ def test_panels_have_one_scale_and_the_first_ones_mean_in_all() -> None:
     assert a[0][0] < b[0][0] < c[0][0], "side by side"
 
 
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_panels_of_one_method_are_told_apart_by_its_options(width: float) -> None:
+    names = [f"FedBM · temperature={t} · lambda_dis={d}" for t in (0.5, 1.5) for d in (0.1, 0.2)]
+    drawn = texts(panels([level(name, k, 0.1 * k) for k, name in enumerate(names)], "t", "y", 1, width))
+    assert drawn.count("FedBM") == 4
+    assert len({text for text in drawn if text.startswith("temp")}) == 4
+
+
 def test_panels_fit_a_phone() -> None:
     some = [level("a method of a long name indeed", k, 0.1 * k) for k in range(3)]
-    root = ET.fromstring(panels(some, "t", "y", 1, NARROW))
-    assert root.get("width") == f"{NARROW:g}"
+    drawn = panels(some, "t", "macro-F1 on the test images, %", 1, NARROW)
+    assert ET.fromstring(drawn).get("width") == f"{NARROW:g}"
+    assert max(map(len, texts(drawn))) < 60, "letters of 6.1 pixels, as a browser sets them"
 
 
 def test_what_is_beside_is_a_bar_of_two_standard_deviations_and_widens_the_scale() -> None:

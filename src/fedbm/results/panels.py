@@ -31,7 +31,7 @@ def panels(drawn: Sequence[Curve], title: str, axis: str, scale: float = 1.0, wi
     first = next(iter(by_panel))
     beside = {number: at.mean for number, at in over_seeds(by_panel[first][0], scale).items()}
     across = max(1, int(width // ACROSS))
-    left, top, step = 34.0, 54.0, TALL + 62
+    left, top, step = 34.0, 62.0, TALL + 62
     room = (width - left) / across
     height = top + step * -(-len(by_panel) // across) - 20
 
@@ -51,12 +51,13 @@ def panels(drawn: Sequence[Curve], title: str, axis: str, scale: float = 1.0, wi
             axes.yaxis.set_major_locator(ticks(4))
             axes.margins(x=0.0, y=0.04)
             axes.tick_params(labelleft=place % across == 0)
-            write(sheet, x, y - 12, shorten(name, int(room / 8.5)))
+            for line, part in enumerate(reversed([part for part in name.partition(" · ")[::2] if part])):
+                write(sheet, x, y - 12 - 15 * line, shorten(part, int(room / 8.5)))  # options below what has them
         low, high = min(one.get_ylim()[0] for one in found), max(one.get_ylim()[1] for one in found)
         last = max(one.get_xlim()[1] for one in found)
         for one in found:
             one.set_ylim(low, high)
             one.set_xlim(one.get_xlim()[0], last)
-        write(sheet, 0, 12, f"{axis}, by round; thin: {shorten(first, 24)}", colour=MUTED)
+        write(sheet, 0, 12, f"{axis}, by round; thin: the first", colour=MUTED)
 
     return render(width, height, title, draw)
