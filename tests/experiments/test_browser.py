@@ -12,12 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fake_outcomes import fake_outcome
+from fake_runs import fake_run
 from PIL import Image
 
 from fedbm.experiments.files import parse
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.report import write_outcomes
+from fedbm.methods import METHODS
 from fedbm.results.palette import numbers_of
+from fedbm.results.report import write_report
 from fedbm.results.svg import SERIES
 
 CHROMIUM = next(
@@ -84,6 +87,28 @@ def test_light_dark_and_narrow(page: Path, tmp_path: Path) -> None:
         assert np.abs(np.diff(picture[:, -12:], axis=0)).max() == 0  # nothing runs into the right margin
     narrow = shot(page, tmp_path, "narrow", 500)
     assert np.abs(np.diff(narrow[:, -3:], axis=0)).max() == 0
+
+
+@pytest.mark.parametrize("of", ["experiments", "runs"])
+def test_on_a_wide_screen_every_column_of_every_table_is_seen(of: str, outcomes: list[Outcome], tmp_path: Path) -> None:
+    """The last ones, the share of the device and what is not like the paper, are those that a table too wide hides."""
+    page = tmp_path / "page.html"
+    if of == "experiments":
+        write_outcomes(outcomes, page)
+    else:
+        write_report([fake_run(tmp_path / "runs", method, seed) for method in METHODS for seed in (0, 1)], page)
+    look = """<script>
+    document.querySelectorAll("details").forEach(one => one.open = true);
+    const tables = [...document.querySelectorAll(".scroll")].filter(one => one.querySelector("table"));
+    document.title = tables.length + " tables, too wide: " +
+        tables.filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.ariaLabel).join("; ");
+    </script></body>"""
+    page.write_text(page.read_text(encoding="utf-8").replace("</body>", look), encoding="utf-8")
+    seen = browse(page, tmp_path, "--window-size=1280,2400", "--dump-dom").stdout
+    found = re.search(r"<title>(\d+) tables, too wide: (.*?)</title>", seen)
+    assert found
+    assert int(found[1]) > 2
+    assert found[2] == ""
 
 
 def test_names_that_cannot_break_do_not_widen_the_page(tmp_path: Path) -> None:

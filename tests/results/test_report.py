@@ -169,8 +169,11 @@ def test_an_unfinished_run_is_named_and_counted_nowhere(tmp_path: Path) -> None:
     page = page_of(runs, tmp_path)
     assert page.rows == counted
     assert "FedBM, seed 2, unfinished, 4 of 6 rounds" in page.said()
-    assert "FedBM, seed 2, unfinished" in page.said()
-    assert "unfinished, 4 of 6 rounds" in page.said()
+    assert "Thin and dashed: a run that is not finished." in page.said()
+
+
+def test_what_an_unfinished_line_means_is_said_only_where_there_is_one(tmp_path: Path) -> None:
+    assert "Thin and dashed" not in page_of([fake_run(tmp_path / "runs")], tmp_path).said()
 
 
 def test_a_page_of_unfinished_runs_only(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def _column(
         "lead": column.lead,
         "colours": {row.name: colours[row.name] for row in group.rows},
         "scores": _scores(column, colours) if column.lead and detail != "none" else [],
-        "group": group_view(group, f"{ident}g", colours) | {"dots": None} if column.lead and detail == "all" else None,
+        "group": group_view(group, f"{ident}g", colours) if column.lead and detail == "all" else None,
         "training": training(group, colours) if column.lead and detail == "curves" else None,
         "cost": cost_lines(group),
     }

@@ -39,7 +39,10 @@ def write_report(run_dirs: Sequence[str | Path], out: str | Path, title: str | N
         .get_template("report.html.j2")
         .render(
             title=title or _title(groups),
-            groups=[group_view(group, f"g{number}", colours) for number, group in enumerate(groups, 1)],
+            groups=[
+                group_view(group, f"g{number}", colours, _dots(group, colours))
+                for number, group in enumerate(groups, 1)
+            ],
             runs=[provenance(run) for group in groups for run in group.runs],
             metrics=METRICS,
             version=__version__,
@@ -76,7 +79,8 @@ def colours_of(groups: Sequence[Group]) -> dict[str, int]:
     return numbers_of(sorted(methods, key=lambda name: methods[name] != "fedbm"))
 
 
-def group_view(group: Group, ident: str, colours: Mapping[str, int]) -> dict[str, Any]:
+def group_view(group: Group, ident: str, colours: Mapping[str, int], dots: Picture | None = None) -> dict[str, Any]:
+    """What the page shows of a group; *dots*: every seed's score, where they are not shown above it."""
     texts, concepts = class_texts(group)
     pictures, no_pictures = galleries(group)
     return {
@@ -92,7 +96,7 @@ def group_view(group: Group, ident: str, colours: Mapping[str, int]) -> dict[str
         "personal": [sentence for row in group.rows if (sentence := _personal(row))],
         "unfinished": [(display(run.label, run.method), run) for run in group.unfinished],
         "seeds": [_seed_line(row, run) for row in group.rows for run in row.runs],
-        "dots": _dots(group, colours),
+        "dots": dots,
         "training": training(group, colours),
         "partition": partition(group),
         "mistakes": mistakes(group),

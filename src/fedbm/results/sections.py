@@ -69,6 +69,7 @@ def training(group: Group, colours: Mapping[str, int]) -> Section:
         "validation: the table’s upper half is the mean of these dots. "
         "Methods minimise different losses: compare a loss only with itself."
     )
+    note += " Thin and dashed: a run that is not finished." if any(run.rounds for run in group.unfinished) else ""
     note += _left_out([run for run in group.runs if not run.rounds], "rounds.jsonl")
     why = "" if panels else "No run here has recorded a round."
     return Section("Training", note, tuple(panels), why, wide=True)
