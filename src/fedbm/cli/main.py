@@ -13,7 +13,11 @@ from fedbm.errors import FedBMError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; never a traceback for what a user can mend."""
+    """Run one command and return its exit status; never a traceback for what a user can mend.
+
+    Called from Python, with *arguments*: signals stay the caller's, who learns of Ctrl-C by the 130 that is returned,
+    as of bad input by the 2; no exception tells. --help and --version end as argparse has it, by SystemExit.
+    """
     words = list(sys.argv[1:] if arguments is None else arguments)
     own = None if arguments is None else nullcontext()  # called from Python, where Ctrl-C is the caller's
     try:
