@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -139,6 +140,9 @@ def test_names_that_look_like_markup(fedbm: Command, tiny: dict[str, Any], tmp_p
 
 
 def test_interrupted_while_looking(fedbm: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Called from Python the status tells, and Ctrl-C is heard afterwards as before: the process goes on."""
+    heard = signal.getsignal(signal.SIGINT)
+
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
@@ -148,6 +152,7 @@ def test_interrupted_while_looking(fedbm: Command, monkeypatch: pytest.MonkeyPat
     status, _, err = fedbm("compare")
     assert status == 130
     assert one_sentence(err) == "interrupted; the same command goes on from the last checkpoint"
+    assert signal.getsignal(signal.SIGINT) is heard
 
 
 def test_a_reader_that_leaves() -> None:

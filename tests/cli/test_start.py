@@ -10,8 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
+from calling import one_sentence
 
 from fedbm.cli import main
+from fedbm.cli.commands import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = "import sys; from fedbm.cli import main; sys.exit(main())"  # what an installed `fedbm` does
@@ -53,7 +56,54 @@ def test_help_and_typos_need_no_pytorch(words: list[str], status: int, said: str
     out, err = process.communicate()
     assert said in out + err
     assert process.returncode == status
-    assert "RuntimeError" not in err
+    assert "PyTorch was imported" not in err
+
+
+@pytest.mark.parametrize("words", [["list"], ["run", "--help"], ["federation", "status", "nowhere"]])
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (
+            "import nowhere_to_be_found",
+            "nowhere_to_be_found cannot be imported (No module named 'nowhere_to_be_found')",
+        ),
+        (
+            "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')",
+            "PyTorch cannot be imported (No module named 'torch')",
+        ),
+        ("raise ImportError('DLL load failed')", "PyTorch cannot be imported (DLL load failed)"),
+        (
+            "raise OSError('libcudart.so.12:\\nno such file')",
+            "PyTorch cannot be imported (libcudart.so.12: no such file)",
+        ),
+    ],
+)
+def test_without_pytorch_a_command_says_how_to_install_it(
+    words: list[str], fault: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "torch.py").write_text(fault)
+    process = started(["-m", "fedbm", *words], tmp_path)
+    out, err = process.communicate()
+    assert out == ""
+    assert one_sentence(err) == (
+        f"{said}; install FedBM with all it needs, in its own folder: pip install -c constraints.txt -e ."
+    )
+    assert process.returncode == 2
+
+
+def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of the package is a traceback to report, also where it is an import or was raised within PyTorch."""
+
+    def torch_fails(*_: object) -> None:
+        torch.nn.Linear(2, 1)(torch.zeros(1, 3))
+
+    def import_fails(*_: object) -> None:
+        import fedbm.nowhere  # noqa: F401
+
+    for fails, kind in ((torch_fails, RuntimeError), (import_fails, ModuleNotFoundError)):
+        monkeypatch.setitem(COMMANDS, "list", fails)
+        with pytest.raises(kind):
+            main(["list"])
 
 
 @pytest.mark.parametrize("start", [["-m", "fedbm"], ["-c", SCRIPT]])

@@ -16,6 +16,7 @@ from fedbm.engine.checkpoint import (
     load_best,
     load_checkpoint,
     load_tensors,
+    rounds_behind,
     save_checkpoint,
     save_tensors,
 )
@@ -53,6 +54,18 @@ def test_a_flipped_bit_is_noticed(tmp_path: Path, place: int) -> None:
     path.write_bytes(written)
     with pytest.raises(FedBMError, match="tensors are not those that were written.*put the file back, or remove it"):
         load_checkpoint(tmp_path, "run", "cpu")
+
+
+def test_the_round_a_run_goes_on_after(tmp_path: Path) -> None:
+    """Of a checkpoint that cannot be read the run complains itself; a plan counts on beginning anew."""
+    assert rounds_behind(tmp_path) == 0
+    save_checkpoint(tmp_path, "run", state(1), Progress(round=3))
+    assert rounds_behind(tmp_path) == 3
+    for content in (b"", b"no tensors", (tmp_path / "checkpoint.safetensors").read_bytes()[:40]):
+        (tmp_path / "checkpoint.safetensors").write_bytes(content)
+        assert rounds_behind(tmp_path) == 0
+    save_tensors(tmp_path / "checkpoint.safetensors", state(1), {"progress": [3]})
+    assert rounds_behind(tmp_path) == 0
 
 
 def test_another_format_is_refused(tmp_path: Path) -> None:

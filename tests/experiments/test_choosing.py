@@ -13,6 +13,7 @@ from rich.console import Console
 
 from fedbm.cli.compare import play
 from fedbm.config import Config, make_config
+from fedbm.engine.checkpoint import Progress, save_checkpoint
 from fedbm.engine.rounds import Event
 from fedbm.errors import FedBMError
 from fedbm.experiments.estimate import estimate
@@ -141,14 +142,19 @@ def test_only_runs_with_as_much_work_a_round_foretell(tmp_path: Path, setting: s
     assert (len(told.each), told.unknown) == ((1, 0) if alike else (0, 1))
 
 
-def test_a_run_begun_elsewhere_does_not_foretell_its_rest_here(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kept", "left"), [(3, 3), (2, 4), (None, 6)])
+def test_what_is_left_of_a_run_is_what_its_checkpoint_has_not_behind_it(
+    tmp_path: Path, kept: int | None, left: int
+) -> None:
     """Three of six rounds on a CPU: their pace tells what the rest takes there, and nothing of a GPU."""
     folder = fake_run(tmp_path, "fedavg", rounds=6, done=3)
+    if kept is not None:
+        save_checkpoint(folder, folder.name, {}, Progress(round=kept))
     (trial,) = trials(parse('[all]\ndata = "digits"\nmethod = "fedavg"\nrounds = 6', "g", "g"), 1, {})
     begun = [Standing(trial, "unfinished", folder, "", trial.config)]
     there = estimate(begun, tmp_path, tmp_path / "results", "cpu", at_once=1)
     pace = [record["seconds"]["total"] for record in read_run(folder).rounds[1:]]
-    assert there.seconds == pytest.approx(3 * sum(pace) / 2)
+    assert there.seconds == pytest.approx(left * sum(pace) / 2)
     here = estimate(begun, tmp_path, tmp_path / "results", "NVIDIA H200", at_once=1)
     assert (here.each, here.unknown) == ({}, 1)
 

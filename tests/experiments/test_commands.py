@@ -6,6 +6,7 @@ import csv
 import errno
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from fake_runs import fake_run
 
 from fedbm.cli import main
 from fedbm.engine.rounds import Event
+from fedbm.experiments.files import read_experiment
 from fedbm.experiments.outcomes import read_outcome, write_outcome
 from fedbm.results.records import read_record, write_record
 from fedbm.results.runs import read_run
@@ -375,6 +377,76 @@ def test_a_finished_run_that_cannot_be_recorded_is_said_before_others_are_played
     assert main(words(file, tmp_path)) == 2
     assert "put the file back, or remove" in one_sentence(capsys.readouterr().err)
     assert list((tmp_path / "runs").glob("fedbm-*")) == []
+
+
+def edit(folder: Path, key: str, line: str) -> None:
+    """*line* in place of that of *key* in the configuration of the run in *folder*."""
+    path = folder / "config.toml"
+    text, count = re.subn(rf"^{key} = .*$", line, path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert count == 1
+    path.write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("lr", "0.5", "train.lr is 0.5 and was 0.01"),
+        ("seed", "7", "train.seed is 7 and was 0"),
+        ("beta", "0.3", "data.beta is 0.3 and was 0.1"),
+        ("clients", "0", "data.clients is 0 and was 4"),
+        ("epochs", "2025-01-02", 'train.epochs is "2025-01-02" and was 1'),
+        ("optimizer", '"adam"', 'train.optimizer is "adam" and was "sgd"'),
+    ],
+)
+def test_a_finished_run_whose_configuration_was_edited_is_not_recorded(
+    tiny_fedbm: dict[str, Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    key: str,
+    value: str,
+    said: str,
+) -> None:
+    """Its record would say so for ever, with scores of other settings: neither 'records' nor 'sweep' writes it."""
+    file = grid(tmp_path, tiny_fedbm)
+    assert main(words(file, tmp_path, "--only", "FedAvg")) == 0
+    folder = next((tmp_path / "runs").glob("fedavg-*"))
+    record = tmp_path / "results" / "runs" / f"{folder.name}.json"
+    before = record.read_bytes()
+    edit(folder, key, f"{key} = {value}")
+    monkeypatch.setattr("fedbm.cli.reproduce.named", lambda names: [read_experiment(file)])
+    where = ["--out", str(tmp_path / "runs"), "--to", str(tmp_path / "results")]
+    for typed in (words(file, tmp_path), ["records", "grid", *where, "--seeds", "1"]):
+        capsys.readouterr()
+        assert main(typed) == 2
+        assert f"config.toml was edited after the run: {said}; put that back, or remove" in one_sentence(
+            capsys.readouterr().err
+        )
+    assert list((tmp_path / "runs").glob("fedbm-*")) == [], "said before others are played"
+    assert record.read_bytes() == before
+
+
+def test_what_changes_no_result_may_be_another(tiny_fedbm: dict[str, Any], tmp_path: Path) -> None:
+    """FedAvg reads no texts, and a version that lacked a setting had its default: the same command finds the run."""
+    file = grid(tmp_path, tiny_fedbm)
+    assert main(words(file, tmp_path, "--only", "FedAvg")) == 0
+    folder = next((tmp_path / "runs").glob("fedavg-*"))
+    edit(folder, "prompt_share", "prompt_share = 0.5")
+    edit(folder, "momentum", "")
+    assert main(words(file, tmp_path, "--only", "FedAvg")) == 0
+
+
+def test_of_many_edited_settings_a_few_are_named(
+    tiny_fedbm: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = grid(tmp_path, tiny_fedbm)
+    assert main(words(file, tmp_path, "--only", "FedAvg")) == 0
+    folder = next((tmp_path / "runs").glob("fedavg-*"))
+    for key in ("lr", "batch", "epochs", "seed", "rounds"):
+        edit(folder, key, f"{key} = 9")
+    assert main(words(file, tmp_path, "--only", "FedAvg")) == 2
+    said = one_sentence(capsys.readouterr().err)
+    assert "train.rounds is 9 and was 3, train.epochs is 9 and was 1, train.batch is 9 and was 8, 2 more are" in said
 
 
 def test_tensorboard_reads_what_was_exported(two_runs: Path, tmp_path: Path) -> None:

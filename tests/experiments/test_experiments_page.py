@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,6 +96,21 @@ def test_a_run_of_two_experiments_has_the_name_the_first_gives_it(ablation: Outc
     text = page_of([ablation, second], tmp_path)
     listed = re.findall(r"<summary>(.*?), kvasir, seed", text[text.index("Where it comes from") :])
     assert set(listed) == {"FedBM"}, "the fakes of a seed share an id, and FedBM is the first row"
+
+
+def test_no_id_of_a_page_occurs_twice_and_every_reference_has_its_id(
+    ablation: Outcome, figure: Outcome, tmp_path: Path
+) -> None:
+    """Two experiments may share runs, and so have equal pictures."""
+    own = parse('title = "Own"\nmethods = ["fedavg", "fedbm"]\n[all]\ndata = "digits"', "own", "own")
+    shared = fake_outcome(tmp_path / "runs", own, seeds=2, rounds=3)
+    several = [shared, ablation, figure, replace(shared, name="again")]
+    text = write_outcomes(several, tmp_path / "page.html", whole=True).read_text(encoding="utf-8")
+    ids = Counter(re.findall(r'\sid="([^"]*)"', text))
+    assert [name for name, count in ids.items() if count > 1] == []
+    referred = re.findall(r'(?:href="#|url\(#|\sfor="|labelledby=")([^")]+)', text)
+    assert set(referred) <= set(ids)
+    assert [name for name in ids if re.match(r"f[0-9a-f]{8}-2-", name)], "no two pictures were equal"
 
 
 def test_a_single_missing_run_is_named_where_it_is_said_to_be_missing(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedbm.config import Config, make_config
+from fedbm.engine.checkpoint import Progress, save_checkpoint
 from fedbm.experiments.fitting import fits, fitting, paces
 from fedbm.results.portions import Portion
 
@@ -35,12 +36,16 @@ def test_fewer_beside_it_leave_it_more_of_the_device() -> None:
 
 
 def test_a_run_half_played_needs_half_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half is what the checkpoint has behind it: lines of later rounds, or of a run without one, are played again."""
     config: Config = make_config({"train": {"rounds": 10}})
-    runs = [(tmp_path / name, config) for name in ("new", "half", "played")]
-    (tmp_path / "half").mkdir()
-    lines = "".join(json.dumps({"round": number}) + "\n" for number in range(1, 6))
-    (tmp_path / "half" / "rounds.jsonl").write_text(lines, encoding="utf-8")
+    runs = [(tmp_path / name, config) for name in ("new", "half", "lost", "played")]
+    lines = "".join(json.dumps({"round": number}) + "\n" for number in range(1, 9))
+    for name in ("half", "lost"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rounds.jsonl").write_text(lines, encoding="utf-8")
+    save_checkpoint(tmp_path / "half", "half", {}, Progress(round=5))
     portion = Portion("cpu", rounds={"played": 4}, seconds={"played": 8.0})
     monkeypatch.setattr(portion, "so_far", lambda: 30.0)
-    assert [fitting(runs, 1, budget, portion)(0, 0) for budget in (49.0, 50.0)] == [False, True]
-    assert [fitting(runs, 1, budget, portion)(1, 0) for budget in (39.0, 40.0)] == [False, True]
+    for number, seconds in ((0, 20.0), (1, 10.0), (2, 20.0)):
+        fitted = [fitting(runs, 1, 30 + budget, portion)(number, 0) for budget in (seconds - 1, seconds)]
+        assert fitted == [False, True], runs[number][0].name

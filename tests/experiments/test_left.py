@@ -80,6 +80,26 @@ def test_what_was_told_where_runs_were_recorded_is_kept(one_run: Outcome) -> Non
     )
 
 
+@pytest.mark.parametrize("state", ["unfinished", "failed"])
+def test_what_the_rest_of_a_run_takes_is_kept(one_run: Outcome, state: str) -> None:
+    """It was said where its checkpoint is; runs like it tell of a whole one, for want of such a word."""
+
+    def begun(takes: str) -> Outcome:
+        changed = {"state": state, "why": "167 of 200 rounds played", "takes": takes}
+        results = [replace(r, **changed) if r.row == "FedBM" and r.run is None else r for r in one_run.results]
+        return replace(one_run, results=tuple(results))
+
+    for takes, told, words in (
+        ("about 3.3 s on GPU", "about 3.3 s on GPU", "20 runs. 1 of them would take about 3.3 s on GPU; nothing like"),
+        ("", "about 20.0 s on cpu", "20 runs. 1 of them would take about 20.0 s on cpu, by the times of runs like"),
+    ):
+        measured = measured_in([begun(takes)])
+        assert {r.takes for r in timed(begun(takes), measured).results if r.state == state} == {told}
+        left = left_of(begun(takes), measured)
+        assert left is not None
+        assert left.words.startswith(words)
+
+
 def test_nothing_is_left_of_what_is_finished_or_not_the_papers(one_run: Outcome) -> None:
     measured = measured_in([one_run])
     assert left_of(replace(one_run, results=tuple(r for r in one_run.results if r.run)), measured) is None

@@ -78,6 +78,18 @@ def test_ids_of_two_figures_never_meet(name: str) -> None:
     assert referred == ids[0], "every id is used and every use has its id"
 
 
+@pytest.mark.parametrize("name", FIGURES)
+def test_equal_figures_of_a_page_have_ids_of_their_own(name: str) -> None:
+    placed, drawing = svg.for_one_page(), FIGURES[name]("one")
+    shown = [placed(drawing) for _ in range(3)]
+    assert shown[0] == drawing
+    ids = [re.findall(r' id="([^"]+)"', one) for one in shown]
+    assert len({name for own in ids for name in own}) == 3 * len(ids[0]) > 0
+    for one, own in zip(shown, ids, strict=True):
+        assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', one)) == set(own)
+    assert svg.for_one_page()(drawing) == drawing, "another page begins anew"
+
+
 def test_drawing_leaves_matplotlib_as_it_was() -> None:
     before = dict(matplotlib.rcParams)
     for figure in FIGURES.values():

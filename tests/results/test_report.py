@@ -225,6 +225,7 @@ def test_more_than_three_partitions_show_the_first_and_say_so(tmp_path: Path) ->
     ("name", "content", "words"),
     [
         ("config.toml", "[data", "cannot read"),
+        ("config.toml", "train = 3", "is not the file a run writes"),
         ("summary.json", "{", "cannot read"),
         ("summary.json", '{"format": 1}', "lacks 'method'"),
         ("summary.json", "", "remove it: the command that made the run writes it anew"),

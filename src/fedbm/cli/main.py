@@ -8,11 +8,16 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from fedbm.cli.interrupts import end_with, hear_no_more, on_interrupt, raise_after_imports
+from fedbm.cli.lacking import lacking
 from fedbm.errors import FedBMError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; never a traceback for what a user can mend."""
+    """Run one command and return its exit status; never a traceback for what a user can mend.
+
+    Called from Python, with *arguments*: signals stay the caller's, who learns of Ctrl-C by the 130 that is returned,
+    as of bad input by the 2; no exception tells. --help and --version end as argparse has it, by SystemExit.
+    """
     words = list(sys.argv[1:] if arguments is None else arguments)
     own = None if arguments is None else nullcontext()  # called from Python, where Ctrl-C is the caller's
     try:
@@ -28,8 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         finally:
             sys.stdout.flush()  # at exit it would be too late to be quiet about a broken pipe
     except FedBMError as error:
-        print("fedbm:", " ".join(str(error).splitlines()), file=sys.stderr)
-        return 2
+        return mistaken(str(error))
     except KeyboardInterrupt:
         if own is None:
             hear_no_more()
@@ -37,7 +41,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:  # the reader of our output has left, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except Exception as error:
+        if not (sentence := lacking(error)):
+            raise
+        return mistaken(sentence)
     return 0
+
+
+def mistaken(sentence: str) -> int:
+    """Say it in one line; the exit status."""
+    print("fedbm:", " ".join(sentence.splitlines()), file=sys.stderr)
+    return 2
 
 
 def interrupted(words: Sequence[str]) -> str:

@@ -24,12 +24,11 @@ from fedbm.experiments.estimate import Estimate, estimate
 from fedbm.experiments.files import Experiment, find_experiment, read_experiment, shipped
 from fedbm.experiments.outcomes import outcome_of, write_outcome
 from fedbm.experiments.tables import grid, searched
-from fedbm.experiments.trials import Place, Standing, check_only, locate, standing, trials
+from fedbm.experiments.trials import Place, Standing, check_only, finished_run, locate, standing, trials
 from fedbm.options import BY_BETA
 from fedbm.results.cost import show_seconds
 from fedbm.results.portions import device_name
 from fedbm.results.records import record_of
-from fedbm.results.runs import read_run
 from fedbm.side_by_side import cores
 
 
@@ -96,8 +95,8 @@ def play_experiments(experiments: Sequence[Experiment], found: argparse.Namespac
     if found.plan:
         return
     for place in (place for some in places.values() for place in some):
-        if (there := standing(place)).state == "finished" and there.folder is not None:
-            record_of(read_run(there.folder))  # what cannot be recorded is said now, not after hours of playing
+        if (there := standing(place)).state == "finished":
+            record_of(finished_run(there))  # what cannot be recorded is said now, not after hours of playing
     runs = {p.folder: (p.trial.words, p.config) for p in chosen if p.folder is not None and p.config is not None}
     failures = play(runs, console, None if budget is None else budget - (time.monotonic() - began), found.whole)
     console.print("\nnow:")

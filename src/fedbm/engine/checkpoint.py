@@ -210,6 +210,18 @@ def load_checkpoint(folder: Path, run_id: str, device: torch.device | str) -> tu
     return server, Progress(**values)
 
 
+def rounds_behind(folder: Path) -> int:
+    """The round a run would go on after; 0 where it would begin anew, or has to: its checkpoint cannot be read.
+
+    Only the file's metadata is read: this is for plans, and the run itself says what is wrong with a damaged file.
+    """
+    try:
+        with safe_open(folder / "checkpoint.safetensors", framework="pt") as file:
+            return int(json.loads((file.metadata() or {})["progress"])["round"])
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError):
+        return 0
+
+
 def load_best(folder: Path, round_: int) -> State:
     """The state of the best round: from its own file or, once the run was finished, from model.safetensors."""
     path = best_path(folder, round_)

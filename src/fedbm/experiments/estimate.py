@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.config import Config, make_config, method_values
+from fedbm.engine.checkpoint import rounds_behind
 from fedbm.errors import FedBMError
 from fedbm.experiments.trials import Standing
 from fedbm.results.portions import read_portions, speed
@@ -81,20 +82,24 @@ def estimate(standings: Sequence[Standing], out: Path, records: Path, device: st
     return Estimate(each, len(left) - len(each), overlap, device)
 
 
+def rounds_left(folder: Path, config: Config) -> int:
+    """What a run has yet to play: all that its checkpoint has not behind it, also where a line tells of them."""
+    return config.train.rounds - rounds_behind(folder)
+
+
 def _left(standing: Standing, measured: Rates, device: str) -> float | None:
     """By the pace of the run itself where it was played on *device*, else by that of runs like it."""
     assert standing.config is not None
     assert standing.folder is not None
     config = standing.config
-    played, rate = 0, None
+    rate = None
     if standing.state != "not run" and (standing.folder / "config.toml").exists():
         run = read_run(standing.folder)
-        played = len(run.rounds)
         here = (run.environment or {}).get("device") == device
-        rate = _seconds_a_round(run) if here and played >= LEAST_ROUNDS else None
+        rate = _seconds_a_round(run) if here and len(run.rounds) >= LEAST_ROUNDS else None
     if rate is None:
         rate = measured.get(kind_of(config))
-    return None if rate is None else rate * (config.train.rounds - played)
+    return None if rate is None else rate * rounds_left(standing.folder, config)
 
 
 def _settings(run: RunView) -> dict[str, Mapping[str, Any]]:

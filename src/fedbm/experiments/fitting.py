@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.config import Config
-from fedbm.engine.records import read_rounds
-from fedbm.experiments.estimate import LEAST_ROUNDS, kind_of
+from fedbm.experiments.estimate import LEAST_ROUNDS, kind_of, rounds_left
 from fedbm.results.portions import Portion
 
 Kind = tuple[Any, ...]
@@ -25,7 +24,7 @@ def fitting(
 ) -> Callable[[int, int], bool]:
     """(number of a run, runs beside it) → whether it would end within *budget* seconds of *portion*."""
     kinds = {folder.name: kind_of(config) for folder, config in runs}
-    rounds = [config.train.rounds - len(read_rounds(folder / "rounds.jsonl")) for folder, config in runs]
+    rounds = [rounds_left(folder, config) for folder, config in runs]
 
     def may_begin(number: int, beside: int) -> bool:
         kind, left = kinds[runs[number][0].name], budget - portion.so_far()

@@ -2,7 +2,8 @@
 
 time = Σ rounds × seconds a round of runs like them on record, on the device most records are of. A run's seconds are
 its share of that device; where no share was measured they are by the clock, which counts what other runs beside it
-took of the device as well, and that is said. Nothing alike on record: no number.
+took of the device as well, and that is said. Nothing alike on record: no number. Of a run that was begun, what was told
+where its checkpoint is goes before that: records hold none, so that by them all its rounds would count.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from fedbm.data.catalog import CATALOG
 from fedbm.errors import listed
 from fedbm.experiments.estimate import Rates, kind_of, rates_of
 from fedbm.experiments.files import find_experiment, shipped
-from fedbm.experiments.outcomes import Outcome, command_of
+from fedbm.experiments.outcomes import Outcome, Result, command_of
 from fedbm.experiments.trials import Trial, trials
 from fedbm.language.shipped import ENCODER
 from fedbm.results.cost import show_seconds
@@ -98,7 +99,7 @@ def measured_in(outcomes: Sequence[Outcome]) -> Measured:
 
 def left_of(outcome: Outcome, measured: Measured) -> Left | None:
     """What is left of *outcome*; None: nothing, or it is none of the paper's."""
-    missing = {result.key: result.takes for result in outcome.results if result.run is None}
+    missing = {result.key: result for result in outcome.results if result.run is None}
     planned = [trial for trial in trials_of(outcome) if trial.key in missing]
     return _left(planned, measured, missing) if planned else None
 
@@ -107,7 +108,9 @@ def timed(outcome: Outcome, measured: Measured) -> Outcome:
     """*outcome*, in which a run that is not finished says what it would take, where runs like it are on record."""
     takes = {trial.key: words for trial in trials_of(outcome) if (words := _takes(trial, measured))}
     results = [
-        replace(result, takes=takes[result.key]) if result.run is None and result.key in takes else result
+        replace(result, takes=takes[result.key])
+        if result.run is None and result.key in takes and not _rest_told(result)
+        else result
         for result in outcome.results
     ]
     return replace(outcome, results=tuple(results))
@@ -134,10 +137,23 @@ def trials_of(outcome: Outcome) -> list[Trial]:
     return trials(find_experiment(outcome.name), 1 + max(result.seed for result in outcome.results), {})
 
 
-def _left(planned: Sequence[Trial], measured: Measured, told: Mapping[Any, str] = MappingProxyType({})) -> Left:
+def _rest_told(result: Result | None) -> bool:
+    """Whether it was told what the rounds after its checkpoint take."""
+    return result is not None and result.state in ("unfinished", "failed") and bool(result.takes)
+
+
+def _left(planned: Sequence[Trial], measured: Measured, missing: Mapping[Any, Result] = MappingProxyType({})) -> Left:
     once = {repr(trial.config): trial for trial in planned}
-    known = {name: seconds for name, trial in once.items() if (seconds := _seconds(trial, measured)) is not None}
-    others = Counter(takes for name, trial in once.items() if name not in known and (takes := told.get(trial.key)))
+    known = {
+        name: seconds
+        for name, trial in once.items()
+        if not _rest_told(missing.get(trial.key)) and (seconds := _seconds(trial, measured)) is not None
+    }
+    others = Counter(
+        result.takes
+        for name, trial in once.items()
+        if name not in known and (result := missing.get(trial.key)) and result.takes
+    )
     by_clock = sum(_kind(once[name]) in measured.by_clock for name in known)
     return Left(len(once), len(known), sum(known.values()), measured.device, others, by_clock)
 

@@ -15,7 +15,7 @@ from typing import Any
 from fedbm.errors import FedBMError
 from fedbm.experiments.estimate import Estimate
 from fedbm.experiments.files import Experiment, cells, shipped
-from fedbm.experiments.trials import Standing, key_of
+from fedbm.experiments.trials import Standing, finished_run, key_of
 from fedbm.files import read_json, replacing
 from fedbm.results.cost import show_seconds
 from fedbm.results.records import read_record, write_record
@@ -79,7 +79,7 @@ def outcome_of(experiment: Experiment, standings: Sequence[Standing], told: Esti
                 s.trial.seed,
                 s.state,
                 s.why or _words(s),
-                read_run(s.folder) if s.state == "finished" and s.folder else None,
+                finished_run(s) if s.state == "finished" else None,
                 _takes(s, told),
                 s.folder.name if s.folder else "",
             )

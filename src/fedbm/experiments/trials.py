@@ -5,17 +5,24 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedbm.config import Config, keys, make_config, nest
+from fedbm.config import Config, keys, make_config, nest, to_toml
 from fedbm.errors import FedBMError, did_you_mean, listed
 from fedbm.experiments.files import Experiment, cells
 from fedbm.plan import make_plan
+from fedbm.results.compare import flat, varying
 from fedbm.results.failure import failure_of
+from fedbm.results.records import SECTIONS
+from fedbm.results.runs import RunView, read_run
 from fedbm.simulation import run_path
+
+FEW = 3  # edited settings that are named
 
 
 def key_of(row: str, at: Mapping[str, Any], seed: int) -> tuple[str, str, int]:
@@ -116,6 +123,36 @@ def standing(place: Place) -> Standing:
     else:
         state = "unfinished" if (place.folder / "rounds.jsonl").exists() else "not run"
     return Standing(place.trial, state, place.folder, failure if state == "failed" else "", place.config)
+
+
+def finished_run(done: Standing) -> RunView:
+    """The run of a finished trial; refused where its config.toml says what was not computed, as its record would."""
+    assert done.folder is not None
+    assert done.config is not None
+    run, asked = read_run(done.folder), tomllib.loads(to_toml(done.config))
+    said, meant = flat(run.config, *SECTIONS), flat(asked, *SECTIONS)
+    unlike = varying([said, meant])
+    if unlike and not _leads_to(run, asked):
+        told = [f"{key} is {_shown(said.get(key))} and was {_shown(meant.get(key))}" for key in unlike[:FEW]]
+        more = [f"{len(unlike) - FEW} more are others"] if len(unlike) > FEW else []
+        raise FedBMError(
+            f"{run.path / 'config.toml'} was edited after the run: {', '.join(told + more)}; put that back, or remove "
+            f"{run.path} to start this run over"
+        )
+    return run
+
+
+def _shown(value: Any) -> str:
+    return "unset" if value is None else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _leads_to(run: RunView, asked: Mapping[str, Any]) -> bool:
+    """Whether a run's own configuration, with the data where they are now, names it: idle settings may differ."""
+    values = {name: run.config[name] for name in SECTIONS if name in run.config} | {"engine": asked["engine"]}
+    values["data"] = {**run.config.get("data", {}), "name": asked["data"]["name"]}
+    with suppress(FedBMError):
+        return make_plan(make_config(values)).id == run.path.name
+    return False
 
 
 def _owned(settings: Mapping[str, Any], method: Any) -> dict[str, Any]:

@@ -74,9 +74,13 @@ def compare(runs: Sequence[RunView]) -> list[Group]:
 
 
 def settings(run: RunView, *sections: str) -> dict[str, Any]:
-    """{"train.lr": 0.01, …} of the sections named, without the seed."""
-    flat = {f"{section}.{key}": value for section in sections for key, value in run.config.get(section, {}).items()}
-    return {key: value for key, value in flat.items() if key not in NOT_A_SETTING}
+    """flat() of a run's configuration, without the seed and what the group already says."""
+    return {key: value for key, value in flat(run.config, *sections).items() if key not in NOT_A_SETTING}
+
+
+def flat(config: Mapping[str, Any], *sections: str) -> dict[str, Any]:
+    """{"train.lr": 0.01, …} of the sections named."""
+    return {f"{section}.{key}": value for section in sections for key, value in config.get(section, {}).items()}
 
 
 def varying(all_settings: Sequence[Mapping[str, Any]]) -> list[str]:

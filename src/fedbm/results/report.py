@@ -19,7 +19,7 @@ from fedbm.results.runs import RunView, read_runs
 from fedbm.results.sections import Picture, class_texts, mistakes, partition, training
 from fedbm.results.sites import per_client
 from fedbm.results.statistics import spread
-from fedbm.results.svg import SERIES
+from fedbm.results.svg import SERIES, for_one_page
 from fedbm.results.tables import METRICS, MOMENTS, lines, markdown_table
 from fedbm.results.wording import headline, mean_and_std, percent, seed_by_seed
 from fedbm.version import __version__
@@ -54,7 +54,7 @@ def write_report(run_dirs: Sequence[str | Path], out: str | Path, title: str | N
 
 
 def environment() -> Environment:
-    """The package's templates: everything is escaped, and a name that is not there is an error."""
+    """The package's templates, for one page: everything is escaped, and a name that is not there is an error."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(
@@ -65,6 +65,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.globals["palette"] = len(SERIES)
+    made.filters["placed"] = for_one_page()
     return made
 
 

@@ -91,6 +91,8 @@ def read_run(path: str | Path) -> RunView:
         config = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise FedBMError(f"cannot read {path / 'config.toml'}: {error}") from error
+    if not all(isinstance(pairs, dict) for pairs in config.values()):
+        raise FedBMError(f"{path / 'config.toml'} is not the file a run writes: that has sections alone")
     summary = _optional(path / "summary.json", ANEW)
     dealt = _optional(path / "partition.json")
     if summary is not None:

@@ -12,6 +12,7 @@ import io
 import re
 import warnings
 import xml.etree.ElementTree as ET
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ LEGIBLE = 0.7  # of its size: a figure shrinks to this on a small screen, then i
 
 _XLINK = "{http://www.w3.org/1999/xlink}href"
 _ID_USE = re.compile(r"#([\w.-]+)")
+_PREFIX = re.compile(r' id="(f[0-9a-f]{8}-)')  # of a drawing's ids: what _for_the_page() makes of all it holds
 
 
 def series(number: int) -> str:
@@ -57,6 +59,18 @@ def render(width: float, height: float, title: str, draw: Callable[[Figure], Non
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(written, format="svg", transparent=True, metadata=nothing)
     return _for_the_page(written.getvalue(), width, height, title)
+
+
+def for_one_page() -> Callable[[str], str]:
+    """A function that every drawing of one page goes through: of equal ones, each after the first gets other ids."""
+    shown: Counter[str] = Counter()
+
+    def placed(svg: str) -> str:
+        shown[svg] += 1
+        prefix = _PREFIX.search(svg)
+        return svg.replace(prefix[1], f"{prefix[1]}{shown[svg]}-") if prefix and shown[svg] > 1 else svg
+
+    return placed
 
 
 def save_svg(path: Path, svg: str) -> None:
