@@ -43,9 +43,7 @@ def test_nothing_is_tested_without_spread(ours: dict[int, float]) -> None:
         ((301 / 360, 296 / 360, 310 / 360), (294 / 360, 289 / 360, 303 / 360)),  # 7 of 360 images each time
     ],
 )
-def test_the_last_digits_of_equal_differences_are_no_spread(
-    ours: tuple[float, ...], theirs: tuple[float, ...]
-) -> None:
+def test_the_last_digits_of_equal_differences_are_no_spread(ours: tuple[float, ...], theirs: tuple[float, ...]) -> None:
     """Taken for one, they would make p nearly 0."""
     found = paired(dict(enumerate(ours)), dict(enumerate(theirs)))
     assert found is not None
