@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-
 ROUNDING = 1e-12  # a spread of differences below this share of the scores is that of the last digits alone
 
 
