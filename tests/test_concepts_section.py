@@ -61,6 +61,29 @@ def test_other_words_are_another_run_where_concepts_matter(tmp_path, tiny, tiny_
     assert run_id(tiny, WORDS) == run_id(tiny, {})
 
 
+def test_a_file_of_concepts_read_from_other_words_is_refused(tmp_path, tiny_fedbm) -> None:
+    """Its embeddings would be used, and the words given passed over."""
+    with pytest.raises(FedBMError, match=r'calls cyst "fluid-filled cyst", but .* was read from "cyst"; leave one of'):
+        make_plan(read_by_run(file_of(tmp_path, tiny_fedbm, WORDS)))
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({"encoder": "bert"}, r'encoder is "bert", but .* was read with made up; leave one of the two out'),
+        ({"pooling": "cls"}, r'pooling is "cls", but .* was read already; leave one of the two out'),
+        ({"encoder_folder": "models"}, r'encoder_folder is "models", but .* was read already; leave one of the two'),
+    ],
+)
+def test_a_file_of_concepts_and_another_encoder_are_refused(tmp_path, tiny_fedbm, asked, sentence) -> None:
+    """None would be asked, and the run's configuration would name one that read nothing."""
+    with pytest.raises(FedBMError, match=sentence):
+        make_plan(make_config(nest({**tiny_fedbm, **asked})))
+    saved = to_toml(make_plan(make_config(nest({**tiny_fedbm, "encoder": "made up"}))).config)
+    (tmp_path / "config.toml").write_text(saved)
+    assert make_plan(make_config(read_toml(tmp_path / "config.toml"))).config.language.encoder == "made up"
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

@@ -54,6 +54,15 @@ def test_the_loaded_model_scores_as_the_run_says(tiny: dict[str, Any], tmp_path:
         model.predict(np.zeros((2, 16, 16, 1)))
 
 
+def test_a_common_model_is_there_however_few_clients_have_trained(tiny: dict[str, Any], tmp_path: Path) -> None:
+    """FedROD's is the server's alone; FedRep's would be the head of the one client that trained, which stays."""
+    one = {"clients": 2, "ratio": 0.5, "rounds": 1}
+    model = fedbm.load_model(trained(tiny, tmp_path, **one, method="fedrod"), "cpu")
+    assert model.classes == ("cyst", "normal", "polyp")
+    with pytest.raises(FedBMError, match="has no common model: with fedrep, head stays with each client"):
+        fedbm.load_model(trained(tiny, tmp_path, **one, method="fedrep"), "cpu")
+
+
 def test_a_body_of_ones_own_is_given_again(tiny: dict[str, Any], tmp_path: Path) -> None:
     folder = trained({key: value for key, value in tiny.items() if key != "width"}, tmp_path, body=Flat)
     assert fedbm.load_model(folder, "cpu", make_body=Flat).classes == ("cyst", "normal", "polyp")

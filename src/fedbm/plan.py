@@ -90,13 +90,7 @@ def make_plan(
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, keep_optimizer=True))
     concepts = None
     if config.method.needs_concepts:
-        concepts = concepts_for(config.language, dataset.classes, dataset.concepts, dataset.modality, config.train.seed)
-        for name, text, read in zip(dataset.classes, dataset.concepts, concepts.texts, strict=True):
-            if name in config.concepts and text != read:
-                raise FedBMError(
-                    f'[concepts] calls {name} "{text}", but {config.language.concept_file} was read from "{read}"; '
-                    "leave one of the two out"
-                )
+        concepts = agreed_concepts(config, dataset.classes, dataset.concepts, dataset.modality)
     task = Task(
         classes=dataset.classes,
         shape=dataset.shape,
@@ -159,12 +153,31 @@ def deal(config: Config, dataset: Dataset) -> Partition:
     return dirichlet(dataset.labels, train, options.clients, options.beta, *guard)
 
 
+def agreed_concepts(config: Config, classes: Sequence[str], texts: Sequence[str], modality: str) -> ConceptDistribution:
+    """The classes' concepts, of the words that the user gave: a file read from others is refused."""
+    concepts = concepts_for(config.language, classes, texts, modality, config.train.seed)
+    for name, text, read in zip(classes, texts, concepts.texts, strict=True):
+        if name in config.concepts and text != read:
+            raise FedBMError(
+                f'[concepts] calls {name} "{text}", but {config.language.concept_file} was read from "{read}"; '
+                "leave one of the two out"
+            )
+    return concepts
+
+
 def concepts_for(
     options: LanguageOptions, classes: Sequence[str], texts: Sequence[str], modality: str, seed: int
 ) -> ConceptDistribution:
     """The classes' concepts: from a file, from those shipped with the package, or read by the encoder."""
     if options.concept_file:
         concepts = ConceptDistribution.load(Path(options.concept_file)).select(classes)
+        for key in ("encoder", "encoder_folder", "pooling"):
+            asked, read = getattr(options, key), concepts.provenance.get(key)
+            if asked not in (getattr(LanguageOptions, key), read):  # a saved configuration names the default
+                by = f"with {read}" if read else "already"
+                raise FedBMError(
+                    f'{key} is "{asked}", but {options.concept_file} was read {by}; leave one of the two out'
+                )
     else:
         shipped = None
         if options.encoder == ENCODER and not options.encoder_folder and not options.pooling:

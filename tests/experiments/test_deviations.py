@@ -49,6 +49,15 @@ def test_dermamnists_split_is_known_by_its_size(tmp_path: Path) -> None:
     assert {n: "split" in {one.mark for one in deviations(r)} for n, r in sizes.items()} == {7007: False, 7010: True}
 
 
+@pytest.mark.parametrize(("data", "partition"), [("ham10000", "dirichlet"), ("femnist", "column")])
+def test_a_partition_by_writer_is_not_said_to_be_drawn_by_the_seed(data: str, partition: str, tmp_path: Path) -> None:
+    run = read_run(fake_run(tmp_path, data=data))
+    run = replace(run, config={**run.config, "data": {**run.config["data"], "partition": partition}})
+    [seeds] = [one for one in deviations(run) if one.mark == "seeds"]
+    assert ("draws the partition" in seeds.ours) == (partition == "dirichlet")
+    assert ("the same 50 writers" in seeds.ours) == (partition == "column")
+
+
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "feddyn", "central", "fedproto"])
 def test_who_weights_clients_by_their_samples(method: str, tmp_path: Path) -> None:
     """SCAFFOLD and FedDyn take a plain mean of weights, as in print; central training and FedProto take none."""

@@ -13,7 +13,9 @@ import torch
 from one_process import deploy, events_of, records_of
 
 from fedbm.errors import FedBMError
+from fedbm.federation.checks import read_upload
 from fedbm.federation.node import answer
+from fedbm.federation.packing import pack
 from fedbm.federation.privacy import epsilon, privatise
 from fedbm.federation.wire import Envelope
 
@@ -34,6 +36,20 @@ def test_noise_has_the_spread_that_is_asked_for() -> None:
     first, second = (privatise(zero, zero, clip=0.5, noise=2.0)["w"] for _ in range(2))
     assert float(first.std()) == pytest.approx(1.0, rel=0.02)
     assert not torch.equal(first, second)  # not from the run's seed, which the server knows
+
+
+def test_a_variance_that_noise_or_rounding_took_below_zero_is_read_as_zero() -> None:
+    """Its root is no number, and one such channel is the end of every score. Other numbers may be negative."""
+    name = "body.bn1.running_var"
+    sent = {name: torch.tensor([1.0, 1.0]), "w": torch.tensor([1.0])}
+    expected = {key: (value.dtype, tuple(value.shape)) for key, value in sent.items()}
+    noised = {name: torch.tensor([-0.5, 0.5]), "w": torch.tensor([-0.5])}
+    found = read_upload(pack(noised), expected, sent, max_norm=10.0)
+    assert (found[name].tolist(), found["w"].tolist()) == ([0.0, 0.5], [-0.5])
+    sent[name] = torch.tensor([0.99, 1.0])
+    small = {name: torch.tensor([1e-6, 1.0]), "w": torch.tensor([1.0])}  # −0.989999 is −0.990234 in 16 bits
+    found = read_upload(pack(small, "delta", sent), expected, sent, max_norm=10.0)
+    assert found[name].tolist() == [0.0, 1.0]
 
 
 def test_epsilon_grows_with_releases_and_falls_with_noise() -> None:

@@ -184,6 +184,19 @@ def test_classes_the_catalogue_does_not_know_come_from_concepts(tmp_path: Path) 
     assert agree(*read_run_file(path)).task.classes == ("ill", "well")
 
 
+def test_words_that_a_file_of_concepts_was_not_read_from_are_refused(
+    tiny_fedbm: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "run.toml"
+    words = '[concepts]\ncyst = "fluid-filled cyst"\nnormal = "normal"\npolyp = "polyp"\n'
+    file = f'[language]\nconcept_file = "{tiny_fedbm["concept_file"]}"\n'
+    path.write_text(f'[data]\nname = "our-scans"\n[method]\nname = "fedbm"\n{file}{words}')
+    with pytest.raises(FedBMError, match=r'calls cyst "fluid-filled cyst", but .* was read from "cyst"'):
+        agree(*read_run_file(path))
+    path.write_text(path.read_text().replace("fluid-filled ", ""))
+    assert agree(*read_run_file(path)).task.concepts is not None
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [

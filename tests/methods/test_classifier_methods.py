@@ -331,6 +331,14 @@ def test_central_learning_rate_decays_by_its_own_round_or_by_the_pass():
         assert [[chunk.lr for chunk in some] for some in chunks] == expected
 
 
+def test_central_rounds_that_share_a_pass_draw_different_numbers():
+    """Two steps a round, three a pass: the pass that round 2 ends was begun in round 1."""
+    train = TrainOptions(batch=4, epochs=2, ratio=0.5)
+    rounds = [schedule(Central(), task(), train, round_, Facts(0, 10, (10, 0, 0))) for round_ in (1, 2, 3, 4)]
+    seeds = [chunk.rng.initial_seed() for some in rounds for chunk in some]
+    assert len(set(seeds)) == len(seeds) == 5
+
+
 def test_initial_states_agree_where_methods_share_a_part():
     heads = [copy_state(m.model(task()), ("head",))["head.weight"] for m in (FedAvg(), FedRep(), FedROD(), FedProto())]
     assert all(torch.equal(heads[0], head) for head in heads)

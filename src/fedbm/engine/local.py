@@ -109,8 +109,9 @@ def schedule(method: Method, task: Task, train: TrainOptions, round_: int, facts
             lr = learning_rate(train, origin if train.decay_each == "epoch" else round_, epoch)
             stream = (task.seed, "client", origin, facts.client, number, epoch)
             plan = epoch_plan(facts.n, train.batch, torch_rng(*stream, "order"))[steps]
+            before = steps.start or 0  # of this pass, in rounds before: each step draws its own numbers
             for first in range(0, len(plan), CHUNK):
-                rng = torch_rng(*stream, "draws", first)
+                rng = torch_rng(*stream, "draws", before + first)
                 yield Chunk(number, phase.train, lr, plan[first : first + CHUNK], rng)
 
 

@@ -282,7 +282,9 @@ class Federation:
 
     def common_state(self, clients: Mapping[int, State]) -> State | None:
         """The one state that makes the global score, or None where several do or it is a single client's own."""
-        if first_state(self.method, self.server, clients) is None or (self.method.personalises and len(clients) == 1):
+        if first_state(self.method, self.server, clients) is None:
+            return None
+        if self.method.personalises and len(clients) == 1 and first_state(self.method, self.server, {}) is None:
             return None
         several = list(islice(self.method.global_states(self.server, clients), 2))
         return several[0] if len(several) == 1 else None

@@ -24,7 +24,7 @@ from fedbm.identity import changed
 from fedbm.methods import METHODS
 from fedbm.methods.base import Task
 from fedbm.models.body import resnet_factory
-from fedbm.plan import PROTOCOL, concepts_for, load_dataset
+from fedbm.plan import PROTOCOL, agreed_concepts, load_dataset
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def agree(config: Config, options: FederationOptions) -> Agreement:
     texts, modality = known.pop("concepts"), known.pop("modality")
     concepts = None
     if config.method.needs_concepts:
-        concepts = concepts_for(config.language, known["classes"], texts, modality, config.train.seed)
+        concepts = agreed_concepts(config, known["classes"], texts, modality)
     make_body = resnet_factory(config.model, channels)
     task = Task(**known, seed=config.train.seed, make_body=make_body, concepts=concepts)
     return Agreement(config, task, dataset, name, recommends, name_run(config, task, name, dataset))

@@ -38,7 +38,8 @@ def read_upload(packed: Packed, expected: Mapping[str, Form], sent: State, max_n
         raise FedBMError(flaw)
     if (norm := norm_of(state, sent)) > max_norm:
         raise FedBMError(f"its difference to what was sent has norm {norm:.3g}, above max_norm = {max_norm:g}")
-    return state
+    # dp_noise, or delta's rounding, may take BatchNorm's variance below 0, whose root is no number
+    return {name: value.clamp_min(0) if name.endswith(".running_var") else value for name, value in state.items()}
 
 
 def misfit_of(entries: Sequence[Entry], expected: Mapping[str, Form]) -> str | None:

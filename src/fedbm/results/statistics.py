@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+ROUNDING = 1e-12  # a spread of differences below this share of the scores is that of the last digits alone
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -58,7 +60,8 @@ def paired(x: Mapping[int, float], y: Mapping[int, float]) -> Paired | None:
     if not both:
         return None
     apart = spread([x[seed] - y[seed] for seed in both])
-    if not apart.std:  # one pair, or all alike
+    largest = max(abs(scores[seed]) for scores in (x, y) for seed in both)
+    if not apart.std or apart.std <= ROUNDING * largest:  # one pair, or all alike
         return Paired(apart.n, apart.mean, apart.mean, apart.mean, None, None)
     from scipy.stats import t as student
 
