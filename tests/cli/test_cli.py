@@ -148,6 +148,9 @@ def test_report(fedbm: Command, runs: Path, tmp_path: Path) -> None:
     assert (status, err) == (0, "")
     assert out.count("FedAvg") == 1
     assert "|" in out
+    status, _, err = fedbm("report", "--out", page)
+    assert status == 2
+    assert f"named by --to {page}" in one_sentence(err)
 
 
 def test_predict(fedbm: Command, runs: Path, scans: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from fake_outcomes import fake_outcome
-from fake_runs import fake_run
+from fake_runs import fake_run, plain
 
 from fedbm.cli import main
 from fedbm.engine.rounds import Event
@@ -280,6 +280,24 @@ def test_a_readme_is_filled_between_its_marks(tmp_path: Path, capsys: pytest.Cap
     assert "has no place for results" in one_sentence(capsys.readouterr().err)
     assert main(["report", str(tmp_path / "results"), "--to", str(tmp_path / "x.pdf")]) == 2
     assert "end its name in .html, .md, .tex or .csv" in one_sentence(capsys.readouterr().err)
+
+
+def test_a_readme_has_the_differences_of_what_it_shows_no_table_of(tmp_path: Path) -> None:
+    for name in ("modules", "generator-terms"):
+        outcome = fake_outcome(tmp_path / name, name, seeds=2, rounds=3, absent={"oct-c8": "not here"})
+        write_outcome(outcome, tmp_path / "results")
+    page = tmp_path / "README.md"
+    page.write_text("<!-- fedbm:results modules -->\n<!-- /fedbm:results -->\n", encoding="utf-8")
+    assert main(["report", str(tmp_path / "results"), "--readme", str(page)]) == 0
+    text = plain(page.read_text(encoding="utf-8"))
+    found = [line.split(" | ") for line in text.splitlines() if line.startswith("| Kvasir")]
+    assert [line[:2] for line in found][:2] == [
+        ["| Kvasir, β = 0.1", "FedBM − w/o LKCC"],  # β = 0.05 has its table above
+        ["| Kvasir, β = 0.1", "FedBM − w/o CGDE"],
+    ]
+    assert ["| Kvasir, β = 0.05", "FedBM − w/o L_div"] in [line[:2] for line in found]
+    assert not any(line[:2] == ["| Kvasir, β = 0.05", "FedBM − w/o LKCC"] for line in found)
+    assert found[0][3:5] == ["+57.7", "2"]  # the paper: 73.75 − 16.07
 
 
 @pytest.fixture(scope="module")

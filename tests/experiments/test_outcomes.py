@@ -340,7 +340,7 @@ def test_verdicts_are_alike_whoever_is_ahead(tmp_path: Path) -> None:
         results = tuple(
             replace(r, run=scored_run(r.run, scores[r.row][r.seed])) if r.run else r for r in outcome.results
         )
-        return " ".join(v.sentence for v in verdicts(columns(replace(outcome, results=results))[0]))
+        return verdicts(columns(replace(outcome, results=results))[0])[0].sentence
 
     ahead = said([0.9, 0.92, 0.91], [0.7, 0.721, 0.711], "a")
     assert "+19.9 points" in ahead.replace("\N{NO-BREAK SPACE}", " ")

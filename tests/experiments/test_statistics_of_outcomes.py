@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from fake_outcomes import fake_outcome
 from fake_runs import plain
+from scipy.stats import t as student
 
 from fedbm.experiments.analysis import columns
-from fedbm.experiments.files import Experiment, parse
+from fedbm.experiments.files import Experiment, find_experiment, parse
 from fedbm.experiments.latex import latex
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.report import write_outcomes
@@ -155,6 +156,40 @@ def test_where_an_advantage_is_not_established_it_says_what_was_tried(
     assert others == ["FedBM was tried here with τ 12.5, λ_dis 0.1 and pseudo-batch 16 alone."] * said
     for written in (markdown, latex):
         assert ("An advantage is not established" in written([replace(made, results=results)])) == (fedavg is NEAR)
+
+
+def by_paper(root: Path, scores: Mapping[str, Mapping[int, float]]) -> list[str]:
+    """What is said of Kvasir, β = 0.05, in the table of modules: FedBM has 69.51 ± 4.11 in the paper, w/o LKCC 21.18 ±
+    7.12 and w/o CGDE 61.67 ± 6.61."""
+    rows = ("FedBM", "w/o LKCC", "w/o CGDE")
+    made = scored(root, find_experiment("modules"), {name: scores.get(name, {}) for name in rows})
+    (column,) = (column for column in columns(made) if column.at == {"data": "kvasir", "beta": 0.05})
+    return [plain(verdict.sentence) for verdict in verdicts(column)]
+
+
+HOW = "(Welch’s t-test against its three trials, level 0.05, not corrected; so few seeds show large differences alone)."
+
+
+def test_rows_are_tested_against_the_papers_three_trials(tmp_path: Path) -> None:
+    """By hand: 0.70, 0.72, 0.71 have mean 0.71 and s²/n = 0.0001/3, the paper's 0.0712²/3; ν by Satterthwaite."""
+    *_, last = by_paper(tmp_path, {"FedBM": {0: 0.65, 1: 0.70, 2: 0.75}, "w/o LKCC": {0: 0.70, 1: 0.72, 2: 0.71}})
+    ours, theirs = 0.01**2 / 3, 0.0712**2 / 3
+    t, freedom = (0.71 - 0.2118) / (ours + theirs) ** 0.5, (ours + theirs) ** 2 / (ours**2 / 2 + theirs**2 / 2)
+    p = 2 * float(student.sf(t, freedom))
+    assert last == (
+        f"w/o LKCC (+49.8 points, p = {p:.3f}) differs from the paper’s macro-F1; "
+        f"no difference is established for FedBM {HOW}"
+    )
+
+
+def test_rows_that_are_near_the_paper_are_said_to_be_so(tmp_path: Path) -> None:
+    scores = {"FedBM": {0: 0.65, 1: 0.70, 2: 0.75}, "w/o CGDE": {0: 0.6, 1: 0.7, 2: 0.5}}
+    *_, last = by_paper(tmp_path, scores)
+    assert last == f"No difference to the paper’s macro-F1 is established for FedBM and w/o CGDE {HOW}"
+
+
+def test_one_seed_is_not_tested_against_the_paper(tmp_path: Path) -> None:
+    assert not any("the paper’s" in sentence for sentence in by_paper(tmp_path, {"FedBM": {1: 0.1}}))
 
 
 def test_the_sign_of_an_effect_is_a_minus(tmp_path: Path) -> None:

@@ -26,6 +26,9 @@ OF_RUNS = {".md": markdown_table, ".tex": latex_table, ".csv": comma_separated_r
 
 
 def report(found: argparse.Namespace, console: Console) -> None:
+    given = given_keys(found)
+    if "out" in given and Path(given["out"]).suffix in (".html", ".htm", *OF_RUNS):
+        raise FedBMError(f"--out is the folder that holds runs; the page to write is named by --to {given['out']}")
     records = [Path(name) for name in found.runs if is_records(Path(name))]
     if records and len(records) < len(found.runs):
         raise FedBMError("runs and records of experiments make two reports: give one kind at a time")
@@ -34,7 +37,7 @@ def report(found: argparse.Namespace, console: Console) -> None:
         return
     if found.readme:
         raise FedBMError("--readme takes records of experiments: fedbm report results --readme README.md")
-    out = Path(make_config(nest(given_keys(found))).engine.out).expanduser()
+    out = Path(make_config(nest(given)).engine.out).expanduser()
     chosen = find_runs(out, found.runs)
     if not chosen:
         raise FedBMError(f"there are no runs in {out} to report on")

@@ -48,6 +48,13 @@ class Line:
         """Finished or not."""
         return len(self.missing) + (len(self.row.runs) if self.row else 0)
 
+    def minus_paper(self, metric: str) -> float | None:
+        """Ours − the paper's; only where both are and mean the same."""
+        score = self.row.score("best", metric) if self.row else None
+        if score is None or self.published is None or not self.comparable:
+            return None
+        return score.mean - self.published.mean[metric] / 100
+
     @property
     def why(self) -> str:
         """For a cell without a number: 'not run', 'failed', …"""

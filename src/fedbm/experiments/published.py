@@ -12,6 +12,8 @@ from typing import Any
 from fedbm.experiments.files import FOLDER
 from fedbm.results.runs import RunView
 
+TRIALS = 3
+
 
 @dataclass(frozen=True)
 class Published:

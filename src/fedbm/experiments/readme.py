@@ -1,6 +1,7 @@
 """A README's one picture and one table, from records: between two marks, so that a command can renew them.
 
-<!-- fedbm:results NAME … -->   the experiments whose tables are wanted, each with its first cell that has a result
+<!-- fedbm:results NAME … -->   the experiments whose tables are wanted, each with its first cell that has a result;
+                                of the paper's others, differences
 <!-- /fedbm:results -->
 """
 
@@ -15,7 +16,7 @@ from fedbm.experiments.analysis import Column, columns
 from fedbm.experiments.left import measured_in, unrecorded
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.pictures import scores
-from fedbm.experiments.tables import bars
+from fedbm.experiments.tables import bars, differences
 from fedbm.experiments.wording import verdicts
 from fedbm.files import write_text
 from fedbm.results.figures import WIDE
@@ -55,6 +56,7 @@ def fill_readme(outcomes: Sequence[Outcome], page: Path) -> list[Path]:
     inside = [
         *(f"![Macro-F1 of every seed, {shown[0].title}]({PICTURE})", ""),
         *(part for column in shown for part in block(column)),
+        *_besides(outcomes, shown),
         *_not_run(outcomes),
     ]
     write_text(page, text[: found.end(1)] + "\n".join(inside) + "\n" + text[found.start(3) :])
@@ -73,6 +75,13 @@ def block(column: Column) -> list[str]:
         *_unlike(column),
         "",
     ]
+
+
+def _besides(outcomes: Sequence[Outcome], shown: Sequence[Column]) -> list[str]:
+    """Differences in the paper's other cells, where there are any; their tables are in the report."""
+    found = [column for outcome in outcomes if outcome.paper for column in columns(outcome)]
+    found = [one for one in found if one not in shown and any(line.against for line in one.lines)]
+    return ["Differences in what else is on record, beside the paper’s:", "", *differences(found), ""] if found else []
 
 
 def _not_run(outcomes: Sequence[Outcome]) -> list[str]:

@@ -72,7 +72,7 @@ def cells_of(line: Line) -> dict[str, str]:
         "n": str(len(row.runs)) if row else "0",
         **{metric: _plus_minus(row.score("best", metric)) if row else line.why for metric in SHOWN},
         **{f"paper_{metric}": line.published.shown(metric) if line.published else "–" for metric in SHOWN},
-        **{f"{metric}_minus_paper": _text(_apart(line, metric), points) for metric in SHOWN},
+        **{f"{metric}_minus_paper": _text(line.minus_paper(metric), points) for metric in SHOWN},
         **{f"{at}_f1": _plus_minus(row.score(at, "f1")) if row else line.why for at in ("last", "late")},
         "lead_minus_row_f1": _text(test.mean if test else None, points),
         "p": _text(test.p if test else None, probability),
@@ -90,14 +90,6 @@ def _plus_minus(score: Spread | None) -> str:
 
 def _text(value: float | None, words: Callable[[float], str]) -> str:
     return "–" if value is None else words(value)
-
-
-def _apart(line: Line, metric: str) -> float | None:
-    """Ours − the paper's; only where both are and mean the same."""
-    score = line.row.score("best", metric) if line.row else None
-    if score is None or line.published is None or not line.comparable:
-        return None
-    return score.mean - line.published.mean[metric] / 100
 
 
 def markdown(outcomes: Sequence[Outcome], whole: bool = False) -> str:
@@ -129,6 +121,28 @@ def bars(column: Column, without: Sequence[str] = ()) -> list[str]:
     for name, *cells in rows:
         shown = f"**{name}**" if name == column.lead else name
         out.append(_bar([cell.replace("|", "\\|") for cell in (shown, *cells)]))
+    return out
+
+
+def differences(found: Sequence[Column]) -> list[str]:
+    """One Markdown table of all columns: leading row − every row tested against it, and the paper's difference."""
+    out = [_bar(["", "macro-F1 of", "points", "paper", "n", "p", "p (Holm)"]), _bar(["---", "---", *["---:"] * 5])]
+    for column in found:
+        lead = next(line for line in column.lines if line.name == column.lead)
+        for line in column.lines:
+            if line.against is None:
+                continue
+            cells, both = cells_of(line), (lead.published, line.published)
+            paper = both[0].mean["f1"] - both[1].mean["f1"] if both[0] and both[1] else None
+            out.append(
+                _bar(
+                    [
+                        *(column.title, f"{lead.name} − {line.name}".replace("|", "\\|"), cells["lead_minus_row_f1"]),
+                        *(_text(None if paper is None else paper / 100, points), str(line.against.n)),
+                        *(cells["p"], cells["p_holm"]),
+                    ]
+                )
+            )
     return out
 
 
@@ -217,7 +231,7 @@ def _values(outcome: Outcome, column: Column, line: Line, moment: str) -> list[o
     theirs = line.published
     both = (theirs.mean, theirs.std) if theirs else ({}, {})
     paper = [round(part[metric] / 100, 6) if metric in part else None for metric in SHOWN for part in both]
-    apart = [_apart(line, metric) if moment == "best" else None for metric in SHOWN]
+    apart = [line.minus_paper(metric) if moment == "best" else None for metric in SHOWN]
     found = line.against
     test = [found.mean, found.p, line.corrected, found.size] if found else [None] * 4
     n = len(line.row.runs) if line.row else 0

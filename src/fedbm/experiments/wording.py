@@ -7,12 +7,15 @@ from dataclasses import dataclass
 
 from fedbm.errors import listed
 from fedbm.experiments.analysis import Column, Line
+from fedbm.experiments.published import TRIALS
 from fedbm.results.compare import NAMES
-from fedbm.results.statistics import Paired, spread
+from fedbm.results.statistics import Paired, spread, welch
 from fedbm.results.wording import HEADLINE_METRIC, NO_BREAK, mean_and_std, points, probability
 
 LEVEL = 0.05
 TUNED = {"temperature": "τ", "lambda_dis": "λ_dis", "pseudo_batch": "pseudo-batch"}  # by the paper's grid search, and τ
+
+FEW = 3  # rows that are named
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,43 @@ class Verdict:
 
 
 def verdicts(column: Column) -> list[Verdict]:
+    """What tells of the leading row, and of all rows beside the paper's."""
+    return [*_of_the_lead(column), *_beside_the_paper(column)]
+
+
+def _beside_the_paper(column: Column) -> list[Verdict]:
+    """Whose mean differs from the printed one by more than both spreads explain; nothing where none can be tested."""
+    found = {line.name: test for line in column.lines if (test := _unlike_the_paper(line))}
+    if not found:
+        return []
+    apart = [
+        f"{name} ({points(difference)}{NO_BREAK}points, p{NO_BREAK}{equals(p)})"
+        for name, (difference, p) in found.items()
+        if p < LEVEL
+    ]
+    alike = [name for name, (_, p) in found.items() if p >= LEVEL]
+    said = []
+    if apart:
+        said += [f"{listed(apart, 'and')} differ{'s' * (len(apart) == 1)} from the paper’s macro-F1"]
+    if alike:
+        many = f"any of {len(alike)} {'other ' * bool(apart)}rows"
+        rows = many if len(alike) > FEW else listed(alike, "and")
+        said += [f"{'no difference' if apart else 'No difference to the paper’s macro-F1'} is established for {rows}"]
+    how = f"Welch’s t-test against its three trials, level{NO_BREAK}{LEVEL}, not corrected"
+    return [Verdict(False, f"{'; '.join(said)} ({how}; so few seeds show large differences alone).")]
+
+
+def _unlike_the_paper(line: Line) -> tuple[float, float] | None:
+    """Ours − the paper's, and its p."""
+    difference = line.minus_paper(HEADLINE_METRIC)
+    if difference is None or line.row is None or line.published is None:
+        return None
+    ours = spread(list(line.row.by_seed("best", HEADLINE_METRIC).values()))
+    p = welch(ours, line.published.mean[HEADLINE_METRIC] / 100, line.published.std[HEADLINE_METRIC] / 100, TRIALS)
+    return None if p is None else (difference, p)
+
+
+def _of_the_lead(column: Column) -> list[Verdict]:
     """The leading row against the best other, and against FedAvg where that is another; nothing of a row by itself.
 
     The best is the one with the least lead − row over the seeds both have, and scores are means over these seeds.

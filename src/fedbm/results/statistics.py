@@ -71,6 +71,22 @@ def paired(x: Mapping[int, float], y: Mapping[int, float]) -> Paired | None:
     return Paired(apart.n, apart.mean, apart.mean - reach, apart.mean + reach, p, apart.mean / apart.std)
 
 
+def welch(x: Spread, mean: float, std: float, n: int) -> float | None:
+    """Two-sided p of t = (x̄ − mean) / √(s²_x/n_x + std²/n), degrees of freedom by Welch and Satterthwaite.
+
+    For values of which no more is known than that. None where a side is a single value, or neither varies.
+    Hand-worked: means 2 and −2, both with a std of 1 and n = 3, have t = 4·√1.5 = 4.899, 4 degrees of freedom.
+
+    >>> round(welch(spread([1.0, 2.0, 3.0]), -2.0, 1.0, 3), 4)
+    0.008
+    """
+    if x.std is None or n < 2 or not (x.std or std):
+        return None
+    from scipy.stats import ttest_ind_from_stats
+
+    return float(ttest_ind_from_stats(x.mean, x.std, x.n, mean, std, n, equal_var=False).pvalue)
+
+
 def holm(values: Sequence[float | None]) -> list[float | None]:
     """Holm's correction: in ascending order p_(i)·(m − i + 1), never below the one before, at most 1.
 
