@@ -78,6 +78,27 @@ from pictures import small_chars74k
         ("compare --partition iid --betas 0.1,0.5", "--betas matters for partition = dirichlet or quantity only, not"),
         ("compare --partition classes --beta 0.1", "--beta matters for partition = dirichlet or quantity only, not"),
         ("run --partition iid --beta 0.3", "--beta matters for partition = dirichlet or quantity only, not for iid"),
+        (
+            "run --classes-per-client 3",
+            "only, not for dirichlet, by which digits is dealt by default: say --partition c",
+        ),
+        (
+            "run --partition iid --classes-per-client 3",
+            "matters for partition = classes only, not for iid: leave it out",
+        ),
+        ("run --optimizer adam --momentum 0.5", "--momentum matters for optimizer = sgd only, not for adam: leave it"),
+        (
+            "run --classifier trained --temperature 3",
+            "--temperature matters for classifier = distribution or mean only",
+        ),
+        (
+            "run --generator no --lambda-dis 1",
+            "--lambda-dis matters for generator = yes only, not for no: leave it out",
+        ),
+        (
+            "compare --methods fedavg,fedbm --generator no --generator-lr 1",
+            "--generator-lr matters for generator = yes",
+        ),
         ("data digits --partition iid --beta 0.3", "--beta matters for partition = dirichlet or quantity only, not"),
         ("compare --seeds 0", 'seeds must be a whole number from 1 to 99, not "0"'),
         ("compare bad.toml", 'has no key "ruonds" (did you mean "rounds"?)'),

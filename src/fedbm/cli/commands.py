@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fedbm.cli.arguments import make_parser
-from fedbm.cli.flags import check_beta, given_keys
+from fedbm.cli.flags import check_matters, given_keys
 from fedbm.errors import FedBMError, did_you_mean
 
 if TYPE_CHECKING:
@@ -39,8 +39,7 @@ def run(found: argparse.Namespace, console: Console) -> None:
     check_engine(config)
     with decoding(console) as progress:
         plan = make_plan(config, progress=progress)
-    if "beta" in given_keys(found):
-        check_beta("--beta", plan.config)  # once more: the data may have a partition of their own
+    check_matters(given_keys(found), plan.config)  # once more: the data may have a partition of their own
     path = run_path(plan)
     for note in plan.notes:
         console.print(f"note: {note}")
@@ -75,8 +74,7 @@ def read_config(found: argparse.Namespace) -> Config:
     for section, pairs in nest(flags).items():
         values[section] = {**values.get(section, {}), **pairs}
     config = make_config(values, where=file or "the command")
-    if "beta" in flags:
-        check_beta("--beta", config)
+    check_matters(flags, config)
     return config
 
 

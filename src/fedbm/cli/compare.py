@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from fedbm.cli.flags import check_beta, given_keys
+from fedbm.cli.flags import check_matters, given_keys
 from fedbm.cli.live import Bar, Lines, Show, decoding, live_bars
 from fedbm.cli.tables import comparison_tables
 from fedbm.config import Config, find_method, keys, make_config, nest, read_toml
@@ -53,10 +53,10 @@ def compare(found: argparse.Namespace, console: Console) -> None:
         for seed in range(count_of(found.seeds))
         for method in methods
     ]
-    flag = "" if betas == [None] else "--betas" if found.betas else "--beta"
-    if flag:
-        check_beta(flag, configs[0])
-    folders, failures = play_all(configs, console, flag)
+    flags, switch = [*given, *([] if betas == [None] else ["beta"])], "--betas" if found.betas else "--beta"
+    for config in configs:
+        check_matters(flags, config, switch)
+    folders, failures = play_all(configs, console, flags, switch)
     if not folders:
         raise FedBMError(failures[0])
     for table in comparison_tables(folders):
@@ -90,16 +90,18 @@ def check_owned(given: dict[str, Any], methods: Sequence[str]) -> None:
             raise FedBMError(f"{key.switch} is an option of {listed(key.methods)}, none of which is compared")
 
 
-def play_all(configs: Sequence[Config], console: Console, beta: str = "") -> tuple[list[Path], list[str]]:
+def play_all(
+    configs: Sequence[Config], console: Console, flags: Sequence[str] = (), beta: str = "--beta"
+) -> tuple[list[Path], list[str]]:
     """Play every run to its end. The folders of all that were begun, and what failed, a sentence each.
 
-    *beta*: the flag by which β was given, if it was.
+    *flags*: those given, which must matter; *beta*: the switch by which β was given.
     """
     with decoding(console) as progress:
         plans = (make_plan(config, progress=progress) for config in configs)
         runs = {run_path(plan): plan.config for plan in plans}  # twice named, still one
-    if beta:
-        check_beta(beta, next(iter(runs.values())))  # once more: the data may have a partition of their own
+    for config in runs.values():
+        check_matters(flags, config, beta)  # once more: the data may have a partition of their own
     done = sum((folder / "summary.json").exists() for folder in runs)
     if done:
         console.print(f"{done} of {len(runs)} runs are finished already")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from fedbm.cli.flags import check_beta, given_keys
+from fedbm.cli.flags import check_matters, given_keys
 from fedbm.cli.live import decoding, fetching
 from fedbm.cli.tables import (
     catalog_table,
@@ -87,8 +87,7 @@ def partition(found: argparse.Namespace, console: Console) -> None:
         raise FedBMError(f"--picture draws an SVG: give it a name that ends in .svg, not {found.picture}")
     config, dataset = read(found, console)
     config = recommend(config, dataset.recommends)
-    if "beta" in given_keys(found):
-        check_beta("--beta", config)
+    check_matters(given_keys(found), config)
     dealt = deal(config, dataset)
     counts = dealt.counts(dataset.labels, len(dataset.classes))
     console.print(partition_table(counts, dataset.classes, client_names(dealt)))
@@ -111,8 +110,7 @@ def read(found: argparse.Namespace, console: Console) -> tuple[Config, Dataset]:
 
     given = given_keys(found)
     config = check_config(make_config(nest({**given, "data": found.what})))
-    if "beta" in given:
-        check_beta("--beta", config)
+    check_matters(given, config)
     with decoding(console) as progress:
         dataset = load_dataset(config, progress)
     console.print(dataset_table(dataset))

@@ -6,7 +6,7 @@ The keys are those of every method as well, so that asking for them imports PyTo
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedbm.errors import FedBMError
@@ -14,6 +14,17 @@ from fedbm.options import BY_BETA
 
 if TYPE_CHECKING:
     from fedbm.config import Config, Key
+
+# flag → the key it hangs on, and the values of that key for which it matters
+MATTERS: Mapping[str, tuple[str, tuple[Any, ...]]] = {
+    "beta": ("partition", BY_BETA),
+    "classes_per_client": ("partition", ("classes",)),
+    "momentum": ("optimizer", ("sgd",)),
+    "temperature": ("classifier", ("distribution", "mean")),
+    **dict.fromkeys(("condition", "pseudo_batch", "lambda_div", "lambda_dis"), ("generator", (True,))),
+    **dict.fromkeys(("generator_every", "generator_steps", "generator_batch"), ("generator", (True,))),
+    **dict.fromkeys(("generator_lr", "generator_width"), ("generator", (True,))),
+}
 
 
 def names(section: str | None = None, without: Iterable[str] = ()) -> list[str]:
@@ -57,9 +68,7 @@ def help_text(key: Key) -> str:
 
 def default_words(key: Key) -> str:
     """The default as it would be typed; '' where there is none."""
-    if isinstance(key.default, bool):
-        return "yes" if key.default else "no"
-    return "" if key.default is None else str(key.default)
+    return "" if key.default is None else _typed(key.default)
 
 
 def given_keys(found: argparse.Namespace) -> dict[str, Any]:
@@ -70,10 +79,24 @@ def given_keys(found: argparse.Namespace) -> dict[str, Any]:
     return {flag: value for flag, value in vars(found).items() if flag in flags}
 
 
-def check_beta(flag: str, config: Config) -> None:
-    """β on the command line must matter; in a file it may stand idle, since a complete file gives every key."""
-    if config.data.partition not in BY_BETA:
-        kinds = " or ".join(BY_BETA)
-        partition = config.data.partition
-        own = "" if "data.partition" in config.given else f", by which {config.data.name} is dealt by default"
-        raise FedBMError(f"{flag} matters for partition = {kinds} only, not for {partition}{own}: leave it out")
+def check_matters(flags: Iterable[str], config: Config, beta: str = "--beta") -> None:
+    """What is said on the command line must matter; in a file it may stand idle, since a complete file gives every key.
+
+    *beta*: the switch by which β was given.
+    """
+    held = {**vars(config.data), **vars(config.train), **vars(config.method)}
+    for flag in flags:
+        key, values = MATTERS.get(flag, ("", ()))
+        if key not in held or held[key] in values:
+            continue
+        switch = beta if flag == "beta" else "--" + flag.replace("_", "-")
+        by_default = key == "partition" and "data.partition" not in config.given
+        own = f", by which {config.data.name} is dealt by default" if by_default else ""
+        say = f"say --{key} {values[0]}, or " if by_default and len(values) == 1 else ""
+        words, found = " or ".join(map(_typed, values)), _typed(held[key])
+        raise FedBMError(f"{switch} matters for {key} = {words} only, not for {found}{own}: {say}leave it out")
+
+
+def _typed(value: Any) -> str:
+    """As it would be typed."""
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
