@@ -12,7 +12,7 @@ from fake_outcomes import fake_outcome
 
 from fedbm.experiments.analysis import columns
 from fedbm.experiments.files import parse
-from fedbm.experiments.outcomes import Outcome
+from fedbm.experiments.outcomes import Outcome, Result
 from fedbm.experiments.published import Deviation
 from fedbm.experiments.report import TITLE, write_outcomes
 from fedbm.experiments.tables import SHOWN, numbered, signs
@@ -72,6 +72,20 @@ def test_a_table_has_its_scores_as_pictures_before_it(ablation: Outcome, figure:
     assert named == [(words, column.title) for column in columns(ablation) if column.lead for words in SHOWN.values()]
     assert text.index("of every seed at the round chosen") < text.index('<table class="results measured">')
     assert "of every seed at the round chosen" not in page_of([figure], tmp_path)
+
+
+def test_what_the_lead_is_ahead_by_is_a_picture_where_it_can_be_tested(ablation: Outcome, tmp_path: Path) -> None:
+    def uneven(result: Result) -> Result:
+        if result.run is None or result.run.summary is None:
+            return result
+        best = {**result.run.summary["best"], "f1": 0.5 + 0.1 * result.seed * (result.row == "FedBM")}
+        return replace(result, run=replace(result.run, summary={**result.run.summary, "best": best}))
+
+    made = replace(ablation, results=tuple(map(uneven, ablation.results)))
+    said = 'aria-label="Macro-F1 of FedBM minus that of each row, 95 % intervals'
+    assert page_of([made], tmp_path).count(said) == sum(bool(column.lead) for column in columns(made)) > 0
+    alone = tuple(replace(r, run=None, state="not run") if r.seed else r for r in made.results)
+    assert said not in page_of([replace(made, results=alone)], tmp_path)
 
 
 def test_a_table_without_a_result_is_folded_and_no_other_is(ablation: Outcome, tmp_path: Path) -> None:

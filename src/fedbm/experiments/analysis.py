@@ -71,6 +71,13 @@ class Column:
     lead: str  # the name of the leading row; "" where nothing is finished
     lists_unlike: bool  # whether its rows name what is not like the paper: not those of a grid of one's own
 
+    def printed_against(self, line: Line) -> float | None:
+        """Leading row − *line* in the paper's macro-F1; only where it prints both, and they mean the same."""
+        lead = next((one.published for one in self.lines if one.name == self.lead), None)
+        if lead is None or line.published is None or not line.comparable:
+            return None
+        return (lead.mean[HEADLINE_METRIC] - line.published.mean[HEADLINE_METRIC]) / 100
+
     @property
     def group(self) -> Group:
         """With the rows' own names."""

@@ -1,4 +1,4 @@
-"""A column's scores as a picture: a dot for every seed, their mean, and what the paper prints."""
+"""A column as pictures: every seed's score with their mean, what the leading row is ahead by, and the paper's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 from fedbm.experiments.analysis import Column, Line
 from fedbm.experiments.tables import SHOWN
+from fedbm.results.drawing import shorten
 from fedbm.results.figures import Dots, dots
+from fedbm.results.intervals import Interval, intervals
 
 
 def scores(column: Column, colours: Mapping[str, int], metric: str, width: float) -> str:
@@ -24,3 +26,23 @@ def _dots(line: Line, colours: Mapping[str, int], metric: str) -> Dots:
     paper = (line.published.mean[metric], line.published.std[metric]) if line.published and line.comparable else None
     values = tuple(100 * value for value in line.row.by_seed("best", metric).values())
     return Dots(line.name, colours[line.name], values, paper)
+
+
+def differences(column: Column, colours: Mapping[str, int], width: float) -> str | None:
+    """Leading row − row in macro-F1, with 95 % intervals; None where no row has one."""
+    drawn = []
+    for line in column.lines:
+        if line.against is not None and line.against.p is not None:
+            mean, low, high = (100 * value for value in (line.against.mean, line.against.low, line.against.high))
+            paper = column.printed_against(line)
+            drawn.append(Interval(line.name, mean, low, high, None if paper is None else 100 * paper))
+    if not drawn:
+        return None
+    key = "; grey: the paper" if any(row.beside is not None for row in drawn) else ""
+    return intervals(
+        drawn,
+        colours[column.lead],
+        f"Macro-F1 of {column.lead} minus that of each row, 95 % intervals not corrected for many; {column.title}",
+        f"Macro-F1, {shorten(column.lead, 12)} − row; bar: 95 %{key}",
+        width,
+    )

@@ -10,7 +10,7 @@ from fedbm.experiments.analysis import Column, Line, columns, same_but
 from fedbm.experiments.files import shipped
 from fedbm.experiments.left import Measured, left_of, measured_in, timed, trials_of, unrecorded
 from fedbm.experiments.outcomes import Outcome
-from fedbm.experiments.pictures import scores
+from fedbm.experiments.pictures import differences, scores
 from fedbm.experiments.search import search
 from fedbm.experiments.tables import MOMENTS, SHOWN, cells_of, fillable, numbered, signs
 from fedbm.experiments.wording import verdicts
@@ -116,7 +116,8 @@ def _column(
 
 
 def _scores(column: Column, colours: Mapping[str, int]) -> list[Picture]:
-    return [Picture(scores(column, colours, metric, HALF)) for metric in SHOWN]
+    ahead = differences(column, colours, HALF)
+    return [*(Picture(scores(column, colours, metric, HALF)) for metric in SHOWN), *([Picture(ahead)] if ahead else [])]
 
 
 def _detail(outcome: Outcome) -> str:

@@ -128,21 +128,11 @@ def differences(found: Sequence[Column]) -> list[str]:
     """One Markdown table of all columns: leading row − every row tested against it, and the paper's difference."""
     out = [_bar(["", "macro-F1 of", "points", "paper", "n", "p", "p (Holm)"]), _bar(["---", "---", *["---:"] * 5])]
     for column in found:
-        lead = next(line for line in column.lines if line.name == column.lead)
         for line in column.lines:
-            if line.against is None:
-                continue
-            cells, both = cells_of(line), (lead.published, line.published)
-            paper = both[0].mean["f1"] - both[1].mean["f1"] if both[0] and both[1] else None
-            out.append(
-                _bar(
-                    [
-                        *(column.title, f"{lead.name} − {line.name}".replace("|", "\\|"), cells["lead_minus_row_f1"]),
-                        *(_text(None if paper is None else paper / 100, points), str(line.against.n)),
-                        *(cells["p"], cells["p_holm"]),
-                    ]
-                )
-            )
+            if line.against is not None:
+                what, cells = f"{column.lead} − {line.name}".replace("|", "\\|"), cells_of(line)
+                points_of = [cells["lead_minus_row_f1"], _text(column.printed_against(line), points)]
+                out.append(_bar([column.title, what, *points_of, str(line.against.n), cells["p"], cells["p_holm"]]))
     return out
 
 

@@ -112,11 +112,11 @@ def curve_on(axes: Axes, curve: Curve, scale: float) -> tuple[float, float]:
     style: dict[str, Any] = {"dashes": pattern} if pattern else {"solid_capstyle": "round"}
     axes.plot(rounds, [s.mean for s in stats], color=colour, lw=2.0 if curve.finished else 1.2, **style)
     for number, value in curve.marks:
-        axes.plot(number, value * scale, "o", color=colour, clip_on=False, zorder=4, **_dot(curve.colour, 7))
+        axes.plot(number, value * scale, "o", color=colour, clip_on=False, zorder=4, **dot(curve.colour, 7))
     return rounds[-1], stats[-1].mean
 
 
-def _dot(number: int, size: float) -> dict[str, Any]:
+def dot(number: int, size: float) -> dict[str, Any]:
     """Hollow where the line is dashed: colours that begin again must not look alike."""
     if dashes(number):
         return {"ms": size - 1.5, "mfc": PAPER, "mec": series(number), "mew": 2.0}
@@ -137,20 +137,10 @@ def dots(rows: Sequence[Dots], title: str, axis: str, width: float = WIDE) -> st
 
     What is beside is a grey bar, mean ± standard deviation, with its middle marked.
     """
-    names = _names([row.label for row in rows], width)
-    left, top, right, step = 16 + widest(names), 24.0, 24.0, 30.0
     everything = [value for row in rows for value in row.values]
     everything += [row.beside[0] + sign * row.beside[1] for row in rows if row.beside for sign in (-1, 1)]
-    margin = 0.08 * (max(everything) - min(everything)) or 1.0
 
-    def draw(figure: Figure) -> None:
-        axes = plain_axes(figure, left, top, width - left - right, step * len(rows))
-        axes.grid(axis="x", color=MUTED, alpha=0.25, linewidth=0.7)
-        axes.xaxis.set_major_locator(ticks(width / 110))
-        axes.set_xlim(min(everything) - margin, max(everything) + margin)
-        axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.set_yticks([])
-        sheet = pixel_axes(figure)
+    def draw(axes: Axes) -> None:
         for place, row in enumerate(rows):
             mean, level = spread(row.values).mean, [place] * len(row.values)
             if row.beside:
@@ -159,11 +149,38 @@ def dots(rows: Sequence[Dots], title: str, axis: str, width: float = WIDE) -> st
                 axes.plot(ends, [place, place], color=MUTED, lw=12, alpha=0.22, solid_capstyle="butt")
                 axes.plot(middle, place, "|", ms=12, mew=2, color=MUTED)
             axes.plot([mean, mean], [place - 0.32, place + 0.32], color=INK, lw=1.6)
-            axes.plot(row.values, level, "o", color=series(row.colour), alpha=0.9, **_dot(row.colour, 9))
-            write(sheet, 0, top + step * (place + 0.5), names[place])
+            axes.plot(row.values, level, "o", color=series(row.colour), alpha=0.9, **dot(row.colour, 9))
+
+    return lanes([row.label for row in rows], everything, title, axis, draw, width)
+
+
+def lanes(
+    labels: Sequence[str],
+    everything: Sequence[float],
+    title: str,
+    axis: str,
+    draw: Callable[[Axes], None],
+    width: float = WIDE,
+) -> str:
+    """A lane for each label, 0, 1, … from the top, on a scale wide enough for *everything*: *draw* fills them."""
+    names = _names(labels, width)
+    left, top, right, step = 16 + widest(names), 24.0, 24.0, 30.0
+    margin = 0.08 * (max(everything) - min(everything)) or 1.0
+
+    def fill(figure: Figure) -> None:
+        axes = plain_axes(figure, left, top, width - left - right, step * len(names))
+        axes.grid(axis="x", color=MUTED, alpha=0.25, linewidth=0.7)
+        axes.xaxis.set_major_locator(ticks(width / 110))
+        axes.set_xlim(min(everything) - margin, max(everything) + margin)
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.set_yticks([])
+        sheet = pixel_axes(figure)
+        draw(axes)
+        for place, name in enumerate(names):
+            write(sheet, 0, top + step * (place + 0.5), name)
         write(sheet, left, 10, axis, colour=MUTED)
 
-    return render(width, top + step * len(rows) + 28, title, draw)
+    return render(width, top + step * len(names) + 28, title, fill)
 
 
 def bars(
