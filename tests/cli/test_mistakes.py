@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from fedbm import features, plan
 from fedbm.cli import compare, concepts, demo
 from fedbm.cli.commands import COMMANDS
+from fedbm.cli.flags import MATTERS, names
 from fedbm.cli.parser import DATA_TASKS
-from fedbm.config import keys
+from fedbm.config import keys, make_config, nest
 from fedbm.errors import FedBMError
 from fedbm.experiments import trials
 from fedbm.federation import agreement, play
@@ -234,3 +235,12 @@ def test_any_words(words: list[str], fedbm: Command, tmp_path: Path, monkeypatch
     else:
         assert err == ""
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_flags_hang_on_are_keys_and_values_there_are() -> None:
+    """Each is refused by name elsewhere, if it is not one: a renamed option must not leave a rule without effect."""
+    for flag, (key, values) in MATTERS.items():
+        assert flag in names()
+        for value in values:
+            made = make_config(nest({"method": "fedbm", key: value}))
+            assert value in [*vars(made.data).values(), *vars(made.train).values(), *vars(made.method).values()]
