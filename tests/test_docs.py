@@ -266,12 +266,14 @@ def test_the_file_that_compare_shares_is_taken_as_the_page_gives_it(
     assert len(played) == 3 * 2 * 3  # methods, β, seeds
 
 
-def test_the_results_in_the_readme_are_those_of_the_records(tmp_path: Path) -> None:
+def test_the_results_in_the_readmes_are_those_of_the_records(tmp_path: Path) -> None:
     """By the command the page names; what it writes is what stands there."""
     page = tmp_path / "README.md"
     page.write_text(text_of(ROOT / "README.md"), encoding="utf-8")
     assert main(["report", str(ROOT / "results"), "--readme", str(page)]) == 0
     assert text_of(page) == text_of(ROOT / "README.md")
+    assert main(["report", str(ROOT / "results"), "--to", str(page)]) == 0
+    assert text_of(page) == text_of(ROOT / "results" / "README.md")
 
 
 # --- links, commands, files, tests ----------------------------------------------------------------------------------

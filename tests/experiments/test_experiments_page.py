@@ -12,9 +12,9 @@ from fake_outcomes import fake_outcome
 
 from fedbm.experiments.analysis import columns
 from fedbm.experiments.files import parse
-from fedbm.experiments.outcomes import Outcome, Result
+from fedbm.experiments.outcomes import TITLE, Outcome, Result
 from fedbm.experiments.published import Deviation
-from fedbm.experiments.report import TITLE, write_outcomes
+from fedbm.experiments.report import write_outcomes
 from fedbm.experiments.tables import SHOWN, numbered, signs
 from fedbm.results.compare import compare
 from fedbm.results.reach import reach

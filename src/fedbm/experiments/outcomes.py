@@ -23,6 +23,8 @@ from fedbm.results.runs import RunView, read_run
 
 FORMAT = 1
 
+TITLE = "FedBM: the paper’s tables and figures, measured again"
+
 
 @dataclass(frozen=True)
 class Result:
@@ -66,6 +68,12 @@ class Outcome:
 def command_of(name: str) -> str:
     """What runs an experiment: the paper's by its name, one's own by its file."""
     return f"fedbm reproduce {name} --data DIR" if name in shipped() else f"fedbm sweep {name}.toml"
+
+
+def title_of(outcomes: Sequence[Outcome]) -> str:
+    """The paper's share a title; an experiment of one's own has its own."""
+    own = [outcome.title for outcome in outcomes if outcome.name not in shipped() or len(outcomes) == 1]
+    return "; ".join([TITLE] * (len(own) < len(outcomes)) + own)
 
 
 def outcome_of(experiment: Experiment, standings: Sequence[Standing], told: Estimate | None = None) -> Outcome:

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.experiments.analysis import Column, Line, columns, same_but
-from fedbm.experiments.files import shipped
 from fedbm.experiments.left import Measured, left_of, measured_in, timed, trials_of, unrecorded
-from fedbm.experiments.outcomes import Outcome
+from fedbm.experiments.outcomes import Outcome, title_of
 from fedbm.experiments.pictures import differences, scores
 from fedbm.experiments.search import search
 from fedbm.experiments.tables import MOMENTS, SHOWN, cells_of, fillable, numbered, signs
@@ -27,7 +26,6 @@ from fedbm.results.tables import lines as table_lines
 from fedbm.version import __version__
 
 HALF = 450.0  # pixels: two pictures side by side
-TITLE = "FedBM: the paper’s tables and figures, measured again"
 
 
 def write_outcomes(outcomes: Sequence[Outcome], out: Path, title: str = "", whole: bool = False) -> Path:
@@ -45,7 +43,7 @@ def write_outcomes(outcomes: Sequence[Outcome], out: Path, title: str = "", whol
         environment()
         .get_template("experiments.html.j2")
         .render(
-            title=title or _title(outcomes),
+            title=title or title_of(outcomes),
             outcomes=[_view(outcome, some, f"e{number}", measured) for number, (outcome, some) in enumerate(found, 1)],
             unrecorded=unrecorded(outcomes, measured) if whole else [],
             runs=[provenance(run) for run in runs.values()],
@@ -58,12 +56,6 @@ def write_outcomes(outcomes: Sequence[Outcome], out: Path, title: str = "", whol
     path = out / "report.html" if out.is_dir() else out
     write_text(path, text)
     return path
-
-
-def _title(outcomes: Sequence[Outcome]) -> str:
-    """The paper's share a title; an experiment of one's own has its own."""
-    own = [outcome.title for outcome in outcomes if outcome.name not in shipped() or len(outcomes) == 1]
-    return "; ".join([TITLE] * (len(own) < len(outcomes)) + own)
 
 
 def _view(outcome: Outcome, found: Sequence[Column], ident: str, measured: Measured) -> dict[str, Any]:

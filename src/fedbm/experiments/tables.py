@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from fedbm.experiments.analysis import SHORT, Column, Line, columns
 from fedbm.experiments.left import left_of, measured_in, unrecorded
-from fedbm.experiments.outcomes import Outcome
+from fedbm.experiments.outcomes import Outcome, title_of
 from fedbm.experiments.published import Deviation
 from fedbm.experiments.search import search
 from fedbm.experiments.wording import effect, verdicts
@@ -94,7 +94,7 @@ def _text(value: float | None, words: Callable[[float], str]) -> str:
 
 def markdown(outcomes: Sequence[Outcome], whole: bool = False) -> str:
     """*whole*: these are all records there are, so that the paper's other experiments are listed as not run."""
-    out: list[str] = []
+    out = [f"# {title_of(outcomes)}", ""] if whole else []
     measured = measured_in(outcomes)
     for outcome in outcomes:
         out += [f"## {outcome.title}", "", f"{outcome.shows}. `{outcome.command}`".removeprefix(". "), ""]
@@ -103,8 +103,8 @@ def markdown(outcomes: Sequence[Outcome], whole: bool = False) -> str:
         for column in found:
             out += [f"**{column.title}**", ""]
             said = [f"- {verdict.sentence}" for verdict in verdicts(column)]
-            out += [*said, *[""] * bool(said), *bars(column)]
-            out += ["", *(f"- {words}." for words in column.missing), ""]
+            out += [*said, *[""] * bool(said), *(bars(column) if column.lead else _folded(bars(column))), ""]
+            out += [*(f"- {words}." for words in column.missing), *[""] * bool(column.missing)]
         left = left_of(outcome, measured)
         out += [f"- Left: {left.words}"] if left else []
         out += [*(f"- Not like the paper, {in_words(one)}." for one in numbered(found)), "", *_searched(outcome)]
@@ -122,6 +122,11 @@ def bars(column: Column, without: Sequence[str] = ()) -> list[str]:
         shown = f"**{name}**" if name == column.lead else name
         out.append(_bar([cell.replace("|", "\\|") for cell in (shown, *cells)]))
     return out
+
+
+def _folded(table: Sequence[str]) -> list[str]:
+    """As a reader of Markdown opens it by a click: the table of a cell in which nothing is finished."""
+    return ["<details><summary>The table says why, row by row</summary>", "", *table, "", "</details>"]
 
 
 def differences(found: Sequence[Column]) -> list[str]:
