@@ -128,19 +128,23 @@ def test_mistakes(fedbm: Command, words: str, sentence: str, tmp_path: Path, mon
         ("compare --data chars74k --data-folder . --rounds 1 --beta 0.3", "--beta"),
         ("compare --data chars74k --data-folder . --rounds 1 --betas 0.3,0.5", "--betas"),
         ("data chars74k_hnd_16.npz --beta 0.3", "--beta"),
+        ("run --data chars74k --data-folder . --rounds 1 --classes-per-client 3", "--classes-per-client"),
+        ("compare --data chars74k --data-folder . --rounds 1 --classes-per-client 3", "--classes-per-client"),
+        ("data chars74k_hnd_16.npz --classes-per-client 3", "--classes-per-client"),
     ],
 )
-def test_beta_for_data_with_a_partition_of_their_own(
+def test_flags_of_dealing_for_data_with_a_partition_of_their_own(
     fedbm: Command, words: str, flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Chars74K is dealt by writer unless another partition is given: β would change nothing."""
+    """Chars74K is dealt by writer unless another partition is given: they would change nothing."""
     monkeypatch.chdir(tmp_path)
     np.savez("chars74k_hnd_16.npz", **small_chars74k())
     status, _, err = fedbm(*words.split(), "--cache", "cache")
     name = "chars74k_hnd_16.npz" if words.startswith("data") else "chars74k"
+    kinds, say = ("classes", "say --partition classes, or ") if "classes" in flag else ("dirichlet or quantity", "")
     assert one_sentence(err) == (
-        f"{flag} matters for partition = dirichlet or quantity only, not for column, by which {name} is dealt by "
-        "default: leave it out"
+        f"{flag} matters for partition = {kinds} only, not for column, by which {name} is dealt by default: "
+        f"{say}leave it out"
     )
     assert status == 2
     assert not Path("runs").exists()

@@ -39,7 +39,7 @@ def run(found: argparse.Namespace, console: Console) -> None:
     check_engine(config)
     with decoding(console) as progress:
         plan = make_plan(config, progress=progress)
-    check_matters(given_keys(found), plan.config)  # once more: the data may have a partition of their own
+    check_matters(given_keys(found), plan.config)  # once more: the data may recommend another partition
     path = run_path(plan)
     for note in plan.notes:
         console.print(f"note: {note}")
@@ -74,7 +74,7 @@ def read_config(found: argparse.Namespace) -> Config:
     for section, pairs in nest(flags).items():
         values[section] = {**values.get(section, {}), **pairs}
     config = make_config(values, where=file or "the command")
-    check_matters(flags, config)
+    check_matters(flags, config, recommended=False)
     return config
 
 

@@ -55,7 +55,7 @@ def compare(found: argparse.Namespace, console: Console) -> None:
     ]
     flags, switch = [*given, *([] if betas == [None] else ["beta"])], "--betas" if found.betas else "--beta"
     for config in configs:
-        check_matters(flags, config, switch)
+        check_matters(flags, config, switch, recommended=False)
     folders, failures = play_all(configs, console, flags, switch)
     if not folders:
         raise FedBMError(failures[0])
@@ -101,7 +101,7 @@ def play_all(
         plans = (make_plan(config, progress=progress) for config in configs)
         runs = {run_path(plan): plan.config for plan in plans}  # twice named, still one
     for config in runs.values():
-        check_matters(flags, config, beta)  # once more: the data may have a partition of their own
+        check_matters(flags, config, beta)  # once more: the data may recommend another partition
     done = sum((folder / "summary.json").exists() for folder in runs)
     if done:
         console.print(f"{done} of {len(runs)} runs are finished already")

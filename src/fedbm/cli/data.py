@@ -110,7 +110,7 @@ def read(found: argparse.Namespace, console: Console) -> tuple[Config, Dataset]:
 
     given = given_keys(found)
     config = check_config(make_config(nest({**given, "data": found.what})))
-    check_matters(given, config)
+    check_matters(given, config, recommended=False)
     with decoding(console) as progress:
         dataset = load_dataset(config, progress)
     console.print(dataset_table(dataset))

@@ -79,10 +79,11 @@ def given_keys(found: argparse.Namespace) -> dict[str, Any]:
     return {flag: value for flag, value in vars(found).items() if flag in flags}
 
 
-def check_matters(flags: Iterable[str], config: Config, beta: str = "--beta") -> None:
+def check_matters(flags: Iterable[str], config: Config, beta: str = "--beta", recommended: bool = True) -> None:
     """What is said on the command line must matter; in a file it may stand idle, since a complete file gives every key.
 
-    *beta*: the switch by which β was given.
+    *beta*: the switch by which β was given. *recommended*: whether the data's recommendations are in *config*; until
+    they are, nothing is said of a partition that was not asked for.
     """
     held = {**vars(config.data), **vars(config.train), **vars(config.method)}
     for flag in flags:
@@ -91,6 +92,8 @@ def check_matters(flags: Iterable[str], config: Config, beta: str = "--beta") ->
             continue
         switch = beta if flag == "beta" else "--" + flag.replace("_", "-")
         by_default = key == "partition" and "data.partition" not in config.given
+        if by_default and not recommended:
+            continue
         own = f", by which {config.data.name} is dealt by default" if by_default else ""
         say = f"say --{key} {values[0]}, or " if by_default and len(values) == 1 else ""
         words, found = " or ".join(map(_typed, values)), _typed(held[key])
