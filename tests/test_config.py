@@ -287,6 +287,17 @@ def test_what_depends_on_beta_is_recommended_at_that_beta_alone() -> None:
     assert [config.train.rounds for config in found] == [200] * 3
 
 
+@pytest.mark.parametrize("partition", ["iid", "classes"])
+def test_a_beta_that_shapes_no_partition_recommends_nothing(partition: str) -> None:
+    """Else it would decide τ, though a flag that gives it is refused as one that changes nothing."""
+    recommends = {"temperature": {0.05: 17.5, 0.1: 7.5}, "rounds": 200}
+    asked = [make_config(nest({"beta": beta, "partition": partition})) for beta in (0.05, 0.1)]
+    found = [recommend(config, recommends) for config in asked]
+    assert [(config.method.temperature, config.train.rounds) for config in found] == [(FedBM().temperature, 200)] * 2
+    own = recommend(make_config(nest({"beta": 0.05})), {**recommends, "partition": partition})
+    assert own.method.temperature == FedBM().temperature
+
+
 def test_a_dictionary_among_a_methods_fields_can_be_read_again(tmp_path: Path) -> None:
     @dataclasses.dataclass(frozen=True)
     class Weighted(FedAvg):

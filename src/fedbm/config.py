@@ -18,6 +18,7 @@ from typing import Any
 from fedbm.errors import FedBMError, did_you_mean, listed
 from fedbm.methods import METHODS, FedAvg, FedBM, Method
 from fedbm.options import (
+    BY_BETA,
     DataOptions,
     EngineOptions,
     LanguageOptions,
@@ -165,15 +166,21 @@ def read_toml(path: Path) -> dict[str, dict[str, Any]]:
     return values
 
 
-def at_beta(recommends: Mapping[str, Any], beta: float) -> dict[str, Any]:
-    """Recommendations with those that depend on β decided; at a β they do not name they say nothing."""
-    decided = {k: v.get(beta) if isinstance(v, Mapping) else v for k, v in recommends.items()}
+def at_beta(recommends: Mapping[str, Any], partition: str, beta: float) -> dict[str, Any]:
+    """Recommendations with those that depend on β decided; at a β they do not name, or an idle one, they say nothing.
+
+    >>> [at_beta({"temperature": {0.05: 12.5}}, kind, 0.05) for kind in ("dirichlet", "iid")]
+    [{'temperature': 12.5}, {}]
+    """
+    shapes = beta if partition in BY_BETA else None
+    decided = {k: v.get(shapes) if isinstance(v, Mapping) else v for k, v in recommends.items()}
     return {k: v for k, v in decided.items() if v is not None}
 
 
 def recommend(config: Config, recommends: Mapping[str, Any]) -> Config:
     """*config* with the data set's recommendations for the keys the user did not give."""
-    recommends = at_beta(recommends, config.data.beta)
+    own = {} if "data.partition" in config.given else recommends
+    recommends = at_beta(recommends, own.get("partition", config.data.partition), config.data.beta)
     parts: dict[str, Any] = {}
     for section in ("data", "model", "method", "train"):
         options = getattr(config, section)

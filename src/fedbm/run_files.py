@@ -49,10 +49,11 @@ def describe(plan: Plan, folder: RunFolder, device: torch.device) -> None:
 def finish(plan: Plan, federation: Federation) -> None:
     """What is left to write when the rounds are over."""
     config, partition = plan.config, plan.partition
+    recommends = at_beta(plan.dataset.recommends, config.data.partition, config.data.beta)
     conclude(
         federation,
         {
-            "label": method_label(config.method, at_beta(plan.dataset.recommends, config.data.beta)),
+            "label": method_label(config.method, recommends),
             "data": plan.dataset.name,
             "clients": len(partition.clients),
             "partition": partition.kind,

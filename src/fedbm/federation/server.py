@@ -103,8 +103,9 @@ def play(
             state=digest(federation.server),
         )
         status.write_record(record)
+    data = agreement.config.data
     about = {
-        "label": method_label(federation.method, at_beta(agreement.recommends, agreement.config.data.beta)),
+        "label": method_label(federation.method, at_beta(agreement.recommends, data.partition, data.beta)),
         "data": agreement.data,
         "clients": options.nodes,
         "partition": "nodes",

@@ -197,7 +197,8 @@ def _label(config: Mapping[str, Any], data: str, dealt: Mapping[str, Any] | None
         return str(config["method"]["name"])
     entry = CATALOG.get(data)
     known = entry is not None and list(entry.classes) == list((dealt or {}).get("classes", entry.classes))
-    recommends = at_beta(entry.recommends, config["data"]["beta"]) if entry and known else {}
+    asked = config["data"]
+    recommends = at_beta(entry.recommends, asked["partition"], asked["beta"]) if entry and known else {}
     try:
         return method_label(make_config({"method": config["method"]}).method, recommends)
     except FedBMError:
