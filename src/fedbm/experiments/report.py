@@ -26,6 +26,7 @@ from fedbm.results.tables import lines as table_lines
 from fedbm.version import __version__
 
 HALF = 450.0  # pixels: two pictures side by side
+AHEAD = "What the leading row is ahead by; the intervals are not corrected for many tests"
 
 
 def write_outcomes(outcomes: Sequence[Outcome], out: Path, title: str = "", whole: bool = False) -> Path:
@@ -109,7 +110,8 @@ def _column(
 
 def _scores(column: Column, colours: Mapping[str, int]) -> list[Picture]:
     ahead = differences(column, colours, HALF)
-    return [*(Picture(scores(column, colours, metric, HALF)) for metric in SHOWN), *([Picture(ahead)] if ahead else [])]
+    of_seeds = [Picture(scores(column, colours, metric, HALF)) for metric in SHOWN]
+    return [*of_seeds, *([Picture(ahead, AHEAD)] if ahead else [])]
 
 
 def _detail(outcome: Outcome) -> str:

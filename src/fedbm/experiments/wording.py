@@ -36,21 +36,23 @@ def _beside_the_paper(column: Column) -> list[Verdict]:
     found = {line.name: test for line in column.lines if (test := _unlike_the_paper(line))}
     if not found:
         return []
-    apart = [
-        f"{name} ({points(difference)}{NO_BREAK}points, p{NO_BREAK}{equals(p)})"
+    shown = {
+        name: f"{name} ({points(difference)}{NO_BREAK}points, p{NO_BREAK}{equals(p)})"
         for name, (difference, p) in found.items()
-        if p < LEVEL
-    ]
-    alike = [name for name, (_, p) in found.items() if p >= LEVEL]
+    }
+    apart = [name for name, (_, p) in found.items() if p < LEVEL]
+    alike = [name for name in found if name not in apart]
     said = []
     if apart:
-        said += [f"{listed(apart, 'and')} differ{'s' * (len(apart) == 1)} from the paper’s macro-F1"]
+        names = listed((shown[name] for name in apart), "and")
+        said += [f"{names} differ{'s' * (len(apart) == 1)} from the paper’s macro-F1"]
     if alike:
-        many = f"any of {len(alike)} {'other ' * bool(apart)}rows"
-        rows = many if len(alike) > FEW else listed(alike, "and")
+        nearest = min(alike, key=lambda name: found[name][1])
+        many = f"any of {len(alike)} {'other ' * bool(apart)}rows, of which {shown[nearest]} has the lowest p"
+        rows = many if len(alike) > FEW else listed((shown[name] for name in alike), "and")
         said += [f"{'no difference' if apart else 'No difference to the paper’s macro-F1'} is established for {rows}"]
-    how = f"Welch’s t-test against its three trials, level{NO_BREAK}{LEVEL}, not corrected"
-    return [Verdict(False, f"{'; '.join(said)} ({how}; so few seeds show large differences alone).")]
+    how = f"by Welch’s t-test against its three trials, level{NO_BREAK}{LEVEL}, not corrected"
+    return [Verdict(False, f"{'; '.join(said)}, {how}; so few seeds show large differences alone.")]
 
 
 def _unlike_the_paper(line: Line) -> tuple[float, float] | None:
