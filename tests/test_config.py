@@ -287,7 +287,7 @@ def test_what_depends_on_beta_is_recommended_at_that_beta_alone() -> None:
     assert [config.train.rounds for config in found] == [200] * 3
 
 
-@pytest.mark.parametrize("partition", ["iid", "classes"])
+@pytest.mark.parametrize("partition", ["iid", "classes", "column"])
 def test_a_beta_that_shapes_no_partition_recommends_nothing(partition: str) -> None:
     """Else it would decide τ, though a flag that gives it is refused as one that changes nothing."""
     recommends = {"temperature": {0.05: 17.5, 0.1: 7.5}, "rounds": 200}

@@ -172,7 +172,7 @@ def at_beta(recommends: Mapping[str, Any], partition: str, beta: float) -> dict[
     >>> [at_beta({"temperature": {0.05: 12.5}}, kind, 0.05) for kind in ("dirichlet", "iid")]
     [{'temperature': 12.5}, {}]
     """
-    shapes = beta if partition in BY_BETA else None
+    shapes = beta if partition in (*BY_BETA, "file") else None  # a file brings the β it was dealt with
     decided = {k: v.get(shapes) if isinstance(v, Mapping) else v for k, v in recommends.items()}
     return {k: v for k, v in decided.items() if v is not None}
 

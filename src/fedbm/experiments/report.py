@@ -26,7 +26,7 @@ from fedbm.results.tables import lines as table_lines
 from fedbm.version import __version__
 
 HALF = 450.0  # pixels: two pictures side by side
-AHEAD = "What the leading row is ahead by; the intervals are not corrected for many tests"
+AHEAD = "What the leading row is ahead by; intervals are not corrected"
 
 
 def write_outcomes(outcomes: Sequence[Outcome], out: Path, title: str = "", whole: bool = False) -> Path:
