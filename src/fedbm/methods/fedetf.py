@@ -3,7 +3,7 @@
     V       = √(K/(K−1)) · U (I − 11ᵀ/K),  U orthonormal K × K, drawn once      (v_j·v_k = −1/(K−1) for j ≠ k)
     g       = norm(P f(x)),  P linear F → K, trained and averaged with the body
     client  CE(β gᵀV + log n_{i,·}, y),  β learnable from 1
-    predict softmax(β gᵀV), where argmax gᵀV is highest for β > 0
+    predict argmax gᵀV
 
 Reference: Li, Shang, He, Lin, Wu. No fear of classifier biases: neural collapse inspired federated learning with
 synthetic and fixed classifier. ICCV 2023.
@@ -58,14 +58,10 @@ class FedETF(FedAvg):
         return (Phase(epochs, ("body", "project", "head")),)
 
     def loss(self, model: nn.Module, batch: Batch, context: State) -> dict[str, Tensor]:
-        logits = self.logits(model, batch.images)
-        return {"cross_entropy": F.cross_entropy(logits + context["prior"], batch.labels)}
-
-    def logits(self, model: nn.Module, images: Tensor) -> Tensor:
         assert isinstance(model, Classifier)
         assert isinstance(model.head, FrameHead)
-        logits: Tensor = model.head.scale * model(images)
-        return logits
+        logits = model.head.scale * model(batch.images)
+        return {"cross_entropy": F.cross_entropy(logits + context["prior"], batch.labels)}
 
     def finish(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
         upload, own = super().finish(model, data, context, facts)
@@ -82,7 +78,7 @@ def simplex_frame(classes: int, rng: torch.Generator) -> Tensor:
 
 
 class FrameHead(CrossEntropyHead):
-    """gᵀV for g = norm(features); β is learnt beside it."""
+    """gᵀV for g = norm(features); β is learnt beside it and used in the loss alone."""
 
     frame: Tensor
 
