@@ -57,6 +57,12 @@ class Group:
     def runs(self) -> tuple[RunView, ...]:
         return tuple(run for row in self.rows for run in row.runs) + self.unfinished
 
+    @property
+    def dealt(self) -> dict[int, Mapping[str, Any]]:
+        """Who held what, by seed. Not as central training's files have it: one run of it stands beside every β."""
+        held = [run for run in self.runs if run.dealt is not None and run.method != "central"]
+        return {run.seed: run.dealt for run in sorted(held, key=lambda run: run.seed) if run.dealt is not None}
+
 
 def compare(runs: Sequence[RunView]) -> list[Group]:
     """Groups in the order of their titles; rows in the order of NAMES. Refuses a run that is there twice.

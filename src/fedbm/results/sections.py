@@ -76,7 +76,7 @@ def training(group: Group, colours: Mapping[str, int]) -> Section:
 
 
 def partition(group: Group) -> Section:
-    dealt = {run.seed: run.dealt for run in sorted(group.runs, key=lambda run: run.seed) if run.dealt is not None}
+    dealt = group.dealt
     shown = dict(list(dealt.items())[: PARTITIONS_SHOWN if len(dealt) <= PARTITIONS_SHOWN else 1])
     panels = tuple(
         Panel(f"Seed {seed}", (_partition(group, seed, one, alone=len(shown) == 1),)) for seed, one in shown.items()
@@ -84,7 +84,9 @@ def partition(group: Group) -> Section:
     note = "Which client holds which classes: a bubble’s area is its number of training images."
     if len(shown) < len(dealt):
         note += f" The first of {len(dealt)} seeds is shown."
-    why = "" if panels else _without(group.runs, "partition.json")
+    clients = [run for run in group.runs if run.method != "central"]
+    none = _without(clients, "partition.json") if clients else "Central training has all images in one place."
+    why = "" if panels else none
     return Section("Clients and classes", note, panels, why, wide=True)
 
 

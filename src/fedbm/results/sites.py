@@ -33,7 +33,7 @@ def client_scores(counts: Sequence[Sequence[int]], confusion: Sequence[Sequence[
 
 def per_client(group: Group, colours: Mapping[str, int]) -> Section:
     drawn = [
-        Dots(row.name, colours[row.name], tuple(100 * score for run in row.runs for score in _scores(run)))
+        Dots(row.name, colours[row.name], tuple(100 * score for run in row.runs for score in _scores(run, group)))
         for row in group.rows
     ]
     drawn = [row for row in drawn if row.values]
@@ -42,13 +42,15 @@ def per_client(group: Group, colours: Mapping[str, int]) -> Section:
         "round chosen on validation. The tick is their mean. A wide row leaves some clients behind."
     )
     if not drawn:
-        return Section("Client by client", note, (), "No finished run holds details.json and partition.json.")
+        return Section("Client by client", note, (), "No run with clients holds details.json and partition.json.")
     title = f"Accuracy of the global model in every client's label mix; {group.title}"
     wide, narrow = (dots(drawn, title, "accuracy in a client’s label mix, %", width) for width in (WIDE, NARROW))
     return Section("Client by client", note, (Panel("Clients", (Picture(wide, narrow=narrow),)),), wide=True)
 
 
-def _scores(run: RunView) -> list[float]:
-    if run.details is None or run.dealt is None:
+def _scores(run: RunView, group: Group) -> list[float]:
+    """Central training has no clients: it is judged by those of the others' at its seed."""
+    dealt = group.dealt.get(run.seed) if run.method == "central" else run.dealt
+    if run.details is None or dealt is None:
         return []
-    return client_scores(run.dealt["counts"], run.details["confusion"]["best"])
+    return client_scores(dealt["counts"], run.details["confusion"]["best"])
