@@ -110,3 +110,14 @@ def widths(page: str) -> list[set[int]]:
         lines = re.findall(r"<tr[^>]*>(.*?)</tr>", body, re.DOTALL)
         found.append({grouped + spans.count(None), *(len(re.findall("<t[hd]", line)) for line in lines)})
     return found
+
+
+def test_a_cell_without_any_number_is_a_line_in_markdown(tmp_path: Path) -> None:
+    """No run, and nothing printed in the paper: the reason is all there is to say. With a number of it, a table."""
+    missing = {("FedBM", seed): ("not run", "") for seed in range(2)}
+    written = markdown([fake_outcome(tmp_path / "a", "pseudo-batch", seeds=2, missing=missing)])
+    cell = "Kvasir, β\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}0.05, pseudo_batch 32"
+    assert f"**{cell}**: not run: FedBM (seeds 0, 1)." in written
+    assert "|" not in written
+    rows = {(row, seed): ("not run", "") for row in ("FedBM", "w/o LKCC", "w/o CGDE") for seed in range(2)}
+    assert markdown([fake_outcome(tmp_path / "b", "modules", seeds=2, missing=rows)]).count("</details>") == 4

@@ -101,6 +101,9 @@ def markdown(outcomes: Sequence[Outcome], whole: bool = False) -> str:
         out += [f"- {note}" for note in outcome.notes] + [""] * bool(outcome.notes)
         found = columns(outcome)
         for column in found:
+            if not column.lead and not any(line.published for line in column.lines):  # a table would hold no number
+                out += [f"**{column.title}**: {'; '.join(column.missing)}.", ""]
+                continue
             out += [f"**{column.title}**", ""]
             said = [f"- {verdict.sentence}" for verdict in verdicts(column)]
             out += [*said, *[""] * bool(said), *(bars(column) if column.lead else _folded(bars(column))), ""]
