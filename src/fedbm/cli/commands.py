@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fedbm.cli.arguments import make_parser
-from fedbm.cli.flags import check_matters, given_keys
+from fedbm.cli.flags import check_concepts_matter, check_matters, given_keys
 from fedbm.errors import FedBMError, did_you_mean
 
 if TYPE_CHECKING:
@@ -35,11 +35,13 @@ def run(found: argparse.Namespace, console: Console) -> None:
     from fedbm.simulation import check_engine, run_path
     from fedbm.simulation import run as play
 
-    config = read_config(found)
+    config, flags = read_config(found), given_keys(found)
+    check_matters(flags, config, recommended=False)
+    check_concepts_matter(flags, [config.method])
     check_engine(config)
     with decoding(console) as progress:
         plan = make_plan(config, progress=progress)
-    check_matters(given_keys(found), plan.config)  # once more: the data may recommend another partition
+    check_matters(flags, plan.config)  # once more: the data may recommend another partition
     path = run_path(plan)
     for note in plan.notes:
         console.print(f"note: {note}")
@@ -73,9 +75,7 @@ def read_config(found: argparse.Namespace) -> Config:
         values["method"] = {}  # another method than the file's: the file's options are not its own
     for section, pairs in nest(flags).items():
         values[section] = {**values.get(section, {}), **pairs}
-    config = make_config(values, where=file or "the command")
-    check_matters(flags, config, recommended=False)
-    return config
+    return make_config(values, where=file or "the command")
 
 
 def out_of(found: argparse.Namespace) -> Path:

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from fedbm.cli.flags import check_matters, given_keys
+from fedbm.cli.flags import check_concepts_matter, check_matters, given_keys
 from fedbm.cli.live import Bar, Lines, Show, decoding, live_bars
 from fedbm.cli.tables import comparison_tables
 from fedbm.config import Config, find_method, keys, make_config, nest, read_toml
@@ -56,6 +56,7 @@ def compare(found: argparse.Namespace, console: Console) -> None:
     flags, switch = [*given, *([] if betas == [None] else ["beta"])], "--betas" if found.betas else "--beta"
     for config in configs:
         check_matters(flags, config, switch, recommended=False)
+    check_concepts_matter(flags, [config.method for config in configs])
     folders, failures = play_all(configs, console, flags, switch)
     if not folders:
         raise FedBMError(failures[0])
