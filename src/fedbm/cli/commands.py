@@ -93,13 +93,15 @@ def listing(found: argparse.Namespace, console: Console) -> None:
 def show(found: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.tables import partition_table, result_table
     from fedbm.plan import find_run
-    from fedbm.results.runs import read_run
+    from fedbm.results.runs import EDITED, read_run
 
     seen = read_run(find_run(out_of(found), found.run))
     console.print(Text(seen.id, style="bold"), soft_wrap=True)
     if seen.environment:
         console.print(f"command: {seen.environment['command']}", soft_wrap=True)
     console.print(seen.config_text)
+    if seen.edited:
+        console.print(f"config.toml {EDITED}\n", soft_wrap=True)
     if seen.dealt:
         import numpy as np
 
@@ -123,11 +125,12 @@ def features(found: argparse.Namespace, console: Console) -> None:
     from fedbm.features import write_features
     from fedbm.plan import find_run
     from fedbm.results.records import renew_record
-    from fedbm.results.runs import read_run
+    from fedbm.results.runs import read_run, unedited
 
     given = given_keys(found)
     for name in found.runs:
         folder = find_run(out_of(found), name)
+        unedited(read_run(folder))  # its record would tell of settings that were not computed
         written = write_features(folder, {k: v for k, v in given.items() if k != "out"})
         console.print(f"features: {written}; 'fedbm report {folder}' shows them", soft_wrap=True)
         record = renew_record(read_run(folder), Path(found.records))

@@ -24,6 +24,7 @@ from fedbm.plan import make_plan
 from fedbm.results.failure import clear_failure, keep_failure
 from fedbm.results.portions import device_name, measured
 from fedbm.results.report import write_report
+from fedbm.results.runs import read_runs
 from fedbm.side_by_side import run_all
 from fedbm.simulation import run_path
 
@@ -103,9 +104,10 @@ def play_all(
         runs = {run_path(plan): plan.config for plan in plans}  # twice named, still one
     for config in runs.values():
         check_matters(flags, config, beta)  # once more: the data may recommend another partition
-    done = sum((folder / "summary.json").exists() for folder in runs)
+    done = [folder for folder in runs if (folder / "summary.json").exists()]
     if done:
-        console.print(f"{done} of {len(runs)} runs are finished already")
+        read_runs(done)  # what cannot be reported is said now, not after hours of playing
+        console.print(f"{len(done)} of {len(runs)} runs are finished already")
     failures = play({folder: (title_of(config), config) for folder, config in runs.items()}, console)
     return [folder for folder in runs if (folder / "config.toml").exists()], failures
 
