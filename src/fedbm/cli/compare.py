@@ -17,6 +17,7 @@ from fedbm.cli.tables import comparison_tables
 from fedbm.config import Config, find_method, keys, make_config, nest, read_toml
 from fedbm.engine.device import find_device
 from fedbm.errors import FedBMError, listed
+from fedbm.experiments.estimate import Rates
 from fedbm.experiments.fitting import fitting
 from fedbm.methods import METHODS
 from fedbm.options import BY_BETA
@@ -113,12 +114,12 @@ def play_all(
 
 
 def play(
-    runs: Mapping[Path, tuple[str, Config]], console: Console, budget: float | None = None, whole: bool = False
+    runs: Mapping[Path, tuple[str, Config]], console: Console, budget: float | None = None, whole: Rates | None = None
 ) -> list[str]:
     """Play what is left of these titled runs, side by side on what is there, for *budget* seconds at most.
 
     One that fails does not stop the others: its folder says why, and so does what is returned, a sentence each.
-    *whole*: none is begun that would not end within the budget.
+    *whole*, seconds a round on record: with them none is begun that would not end within the budget.
     """
     left = [folder for folder in runs if not (folder / "summary.json").exists()]
     if not left:
@@ -131,9 +132,9 @@ def play(
         device = find_device(configs[0].engine.device)
         spent = stack.enter_context(measured(left[0].parent, device_name(device)))
         may_begin = None
-        if whole and budget is not None:
+        if whole is not None and budget is not None:
             together = configs[0].engine.together if device.type == "cuda" else 1
-            may_begin = fitting(list(zip(left, configs, strict=True)), together, budget, spent)
+            may_begin = fitting(list(zip(left, configs, strict=True)), together, budget, spent, whole)
         events = stack.enter_context(closing(run_all(configs, fits=may_begin)))  # closed, it ends its runs
         for number, news in events:
             folder = left[number]
