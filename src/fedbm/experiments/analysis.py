@@ -71,6 +71,11 @@ class Column:
     lead: str  # the name of the leading row; "" where nothing is finished
     lists_unlike: bool  # whether its rows name what is not like the paper: not those of a grid of one's own
 
+    @property
+    def empty(self) -> bool:
+        """Whether a table of it would hold no number, neither ours nor the paper's."""
+        return not self.lead and not any(line.published for line in self.lines)
+
     def printed_against(self, line: Line) -> float | None:
         """Leading row − *line* in the paper's macro-F1; only where it prints both, and they mean the same."""
         lead = next((one.published for one in self.lines if one.name == self.lead), None)

@@ -101,7 +101,7 @@ def markdown(outcomes: Sequence[Outcome], whole: bool = False) -> str:
         out += [f"- {note}" for note in outcome.notes] + [""] * bool(outcome.notes)
         found = columns(outcome)
         for column in found:
-            if not column.lead and not any(line.published for line in column.lines):  # a table would hold no number
+            if column.empty:
                 out += [f"**{column.title}**: {'; '.join(column.missing)}.", ""]
                 continue
             out += [f"**{column.title}**", ""]
