@@ -14,7 +14,7 @@ from typing import Any
 
 from fedbm.config import Config, keys, make_config, nest, to_toml
 from fedbm.errors import FedBMError, did_you_mean, listed
-from fedbm.experiments.files import Experiment, cells
+from fedbm.experiments.files import Experiment, cells, in_row
 from fedbm.plan import make_plan
 from fedbm.results.compare import flat, varying
 from fedbm.results.failure import failure_of
@@ -83,10 +83,9 @@ def trials(experiment: Experiment, seeds: int, engine: Mapping[str, Any], only: 
         settings = {**shared, **row.settings}
         facts = {"method": "fedbm", **settings, **at, "row": row.name}
         if all(any(_alike(facts.get(key), value) for value in values) for key, values in wanted):
-            made += [
-                Trial(experiment.name, row.name, at, seed, make_config(nest({**settings, **engine, "seed": seed})))
-                for seed in range(seeds)
-            ]
+            with in_row(experiment.file, row.name):
+                configs = [make_config(nest({**settings, **engine, "seed": seed})) for seed in range(seeds)]
+            made += [Trial(experiment.name, row.name, at, seed, config) for seed, config in enumerate(configs)]
     return made
 
 
