@@ -29,10 +29,11 @@ from fedbm.results.compare import compare
 from fedbm.results.escaping import tex
 from fedbm.results.fairness import findings
 from fedbm.results.generated import galleries
-from fedbm.results.records import MOST_POINTS, read_record, write_record
+from fedbm.results.records import MOST_POINTS, _kept, read_record, write_record
 from fedbm.results.report import colours_of, environment, group_view
 from fedbm.results.runs import RunView, read_run
 from fedbm.results.tables import METRICS
+from pages import DOCS, section_of
 
 FAILED = ("failed", "round 3: the update of client 1 is unusable: body.bn is not finite")
 
@@ -178,6 +179,15 @@ def test_what_is_finished_elsewhere_outlasts_a_folder_that_is_not(modules: Outco
     here = replace(finished, run=None, state="unfinished", why="1 of 4 rounds played", id=finished.run.id)
     (result,) = read_outcome(write_outcome(replace(modules, results=(here,)), tmp_path)).results
     assert (result.state, result.run is not None) == ("finished", True)
+
+
+def test_the_page_names_what_a_trial_has_and_how_many_rounds_a_record(modules: Outcome, tmp_path: Path) -> None:
+    """The most there are: evenly spaced ones, and between them the best."""
+    words = section_of(DOCS / "records.md", "Records of experiments")
+    trials = json.loads(write_outcome(modules, tmp_path).read_text(encoding="utf-8"))["trials"]
+    assert {key for trial in trials for key in trial} <= set(re.findall(r"`(\w+)`", words))
+    most = max(len(_kept(range(1, rounds + 1), best)) for rounds in range(1, 402) for best in (1, rounds // 2 + 1))
+    assert f"columns over at most {most} rounds" in words
 
 
 def test_records_without_ids_are_read(modules: Outcome, tmp_path: Path) -> None:
