@@ -132,6 +132,16 @@ def test_without_data_a_record_stays_if_it_is_of_the_same_settings(outcome: Outc
     refused(replace(absent, shared={**outcome.shared, "rounds": 9}), tmp_path, 7)
 
 
+def test_a_record_is_not_made_of_itself(tmp_path: Path) -> None:
+    """Its pictures would be compressed once more, and what records leave out would be lost."""
+    made = fake_outcome(tmp_path / "runs", parse(GRID, "mine", "mine"), seeds=1, rounds=2)
+    path = write_outcome(made, tmp_path / "results")
+    before = contents(tmp_path / "results")
+    assert any(name.suffix == ".jpg" for name in before)
+    write_outcome(read_outcome(path), tmp_path / "results")
+    assert contents(tmp_path / "results") == before
+
+
 def test_where_nothing_is_on_record_nothing_is_dropped(outcome: Outcome, tmp_path: Path) -> None:
     assert would_drop(outcome, tmp_path / "nowhere") == ""
 
