@@ -195,3 +195,22 @@ def test_what_is_unlike_the_paper_is_named_in_ascending_order(ablation: Outcome)
     numbers = numbered([replace(column, lines=tuple(lines))])
     assert numbers == {first: 1, second: 2, own: 3}
     assert [signs(line, numbers, ", ") for line in lines] == ["1, 2", "1–3"]
+
+
+def test_cells_that_share_a_run_which_is_not_finished_count_it_once(tmp_path: Path) -> None:
+    """FedAvg has no temperature: its two cells are one run, also where it failed or was not run."""
+    grid = "[axes]\ntemperature = [7.5, 12.5]\n" + "".join(
+        f'[[rows]]\nname = "{method}"\nmethod = "{method}"\n' for method in ("fedavg", "fedprox", "fedbm")
+    )
+    states = {"fedavg": ("failed", "the disk is full"), "fedprox": ("not run", "")}
+    missing = {(row, 0): state for row, state in states.items()}
+    outcome = fake_outcome(tmp_path / "runs", parse(grid, "mine", "mine"), seeds=1, rounds=3, missing=missing)
+    ids = [r.row if r.row in states else f"{r.row} {r.at}" for r in outcome.results]
+    named = tuple(
+        replace(r, id=one, run=replace(r.run, id=one) if r.run else None)
+        for r, one in zip(outcome.results, ids, strict=True)
+    )
+    text = page_of([replace(outcome, results=named)], tmp_path)
+    assert "2 of 4 runs are finished." in text
+    assert "1 run failed: the disk is full" in text
+    assert "1 run not run" in text

@@ -117,7 +117,9 @@ def test_the_papers_numbers_are_typed_right() -> None:
         ("[all]\nseed = 1", "g sets a seed; how many there are is said by --seeds"),
         ("[[rows]]\nmethod = 'fedavg'", 'g: every one of [[rows]] needs name = "…"'),
         ("[[rows]]\nname = 'a'\nmethod = 'fedavgg'", 'g: there is no method "fedavgg" (did you mean "fedavg"?)'),
-        ("[[rows]]\nname = 'a'\nmethod = 'fedavg'\nmu = 1", "mu is an option of fedprox, not of fedavg"),
+        ("[[rows]]\nname = 'a'\nmethod = 'fedavg'\nmu = 1", 'g, row "a": mu is an option of fedprox, not of fedavg'),
+        ("[[rows]]\nname = 'a'\nbeat = 1", 'g, row "a": there is no setting "beat" (did you mean "beta"?)'),
+        ("[[rows]]\nname = 'a'\nseed = 1", 'g, row "a", sets a seed; how many there are is said by --seeds'),
         ("[[rows]]\nname = 'a'\n[[rows]]\nname = 'a'", 'g has two rows called "a"; give each a name of its own'),
         ("methods = 'all'", "g: methods must be a list of texts in quotes"),
         ("figure = 'clients'", 'g: "clients" is no axis'),
@@ -135,6 +137,28 @@ def test_a_mistake_is_one_sentence(text: str, sentence: str) -> None:
         parse(text, "g", "g")
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[[rows]]\nname = 'a'\n[[rows]]\nname = 'b'\nmethod = 'fedprox'\nmu = -3", 'g, row "b": mu must be at least'),
+        ("[axes]\nbeta = [0.1, -1]", 'g, row "FedBM": beta must be above 0, not -1'),
+        ("[all]\nrounds = 'many'", 'g, row "FedBM": rounds must be a whole number, not "many"'),
+    ],
+)
+def test_a_wrong_value_is_said_with_its_file_and_row(text: str, sentence: str) -> None:
+    with pytest.raises(FedBMError) as caught:
+        trials(parse(text, "g", "g"), 1, {})
+    assert sentence in str(caught.value)
+
+
+def test_a_file_of_ones_own_does_not_take_the_name_of_a_shipped_one(tmp_path: Path) -> None:
+    file = tmp_path / "comparison-kvasir.toml"
+    file.write_text('[all]\ndata = "digits"\n', encoding="utf-8")
+    with pytest.raises(FedBMError, match="has the name of an experiment of the paper") as caught:
+        read_experiment(file)
+    assert str(caught.value).endswith("or run that experiment by 'fedbm reproduce comparison-kvasir'")
 
 
 def test_a_name_that_is_nearly_right() -> None:

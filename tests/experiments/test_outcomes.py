@@ -29,10 +29,11 @@ from fedbm.results.compare import compare
 from fedbm.results.escaping import tex
 from fedbm.results.fairness import findings
 from fedbm.results.generated import galleries
-from fedbm.results.records import MOST_POINTS, read_record, write_record
+from fedbm.results.records import MOST_POINTS, _kept, read_record, write_record
 from fedbm.results.report import colours_of, environment, group_view
 from fedbm.results.runs import RunView, read_run
 from fedbm.results.tables import METRICS
+from pages import DOCS, section_of
 
 FAILED = ("failed", "round 3: the update of client 1 is unusable: body.bn is not finite")
 
@@ -142,37 +143,6 @@ def test_what_another_machine_finished_stays(modules: Outcome, tmp_path: Path) -
     }
 
 
-def moved(outcome: Outcome, suffix: str) -> Outcome:
-    """The same trials on a machine that has none of the runs, whose ids now end in *suffix*."""
-    ids = {r.key: (r.run.id if r.run else "never") + suffix for r in outcome.results}
-    return replace(
-        outcome, results=tuple(replace(r, state="not run", why="", run=None, id=ids[r.key]) for r in outcome.results)
-    )
-
-
-def test_a_record_of_other_settings_does_not_stay(modules: Outcome, tmp_path: Path) -> None:
-    """A file edited from 4 to 9 rounds: the runs of before are not results of it, at whichever seed."""
-    write_outcome(modules, tmp_path)
-    write_outcome(moved(modules, ""), tmp_path)
-    assert sum(r.run is not None for r in read_outcome(tmp_path / "modules.json").results) == 10
-    edited = moved(modules, "-edited")
-    fewer = replace(edited, results=tuple(r for r in edited.results if r.seed == 0))
-    write_outcome(fewer, tmp_path)
-    again = read_outcome(tmp_path / "modules.json")
-    here = [r for r in again.results if r.at["data"] == "kvasir" and r.row in ("FedBM", "w/o LKCC")]
-    assert {(r.seed, r.state, r.run) for r in here} == {(0, "not run", None)}
-
-
-def test_a_failure_of_other_settings_does_not_stay(modules: Outcome, tmp_path: Path) -> None:
-    named = replace(modules, results=tuple(replace(r, id=f"{r.row}{r.at}{r.seed}") for r in modules.results))
-    write_outcome(named, tmp_path)
-    bare = tuple(replace(r, state="not run", why="", run=None) for r in named.results)
-    write_outcome(replace(named, results=bare), tmp_path)
-    assert "failed" in {r.state for r in read_outcome(tmp_path / "modules.json").results}
-    write_outcome(replace(named, results=tuple(replace(r, id=r.id + "x") for r in bare)), tmp_path)
-    assert {r.state for r in read_outcome(tmp_path / "modules.json").results} == {"not run"}
-
-
 def told_of_one(outcome: Outcome, **more: Any) -> Outcome:
     """Only the first result of *outcome*, without a run, and so changed."""
     return replace(outcome, results=(replace(outcome.results[0], **{"run": None, "why": "", "id": "it", **more}),))
@@ -211,13 +181,13 @@ def test_what_is_finished_elsewhere_outlasts_a_folder_that_is_not(modules: Outco
     assert (result.state, result.run is not None) == ("finished", True)
 
 
-def test_rows_and_cells_that_left_the_file_leave_the_record(modules: Outcome, tmp_path: Path) -> None:
-    write_outcome(modules, tmp_path)
-    axes = {"data": ["kvasir"], "beta": [0.05]}
-    kept = tuple(r for r in modules.results if r.row != "w/o CGDE" and r.at == {"data": "kvasir", "beta": 0.05})
-    write_outcome(replace(modules, rows=("FedBM", "w/o LKCC"), axes=axes, results=kept), tmp_path)
-    again = read_outcome(tmp_path / "modules.json")
-    assert [(r.row, r.seed) for r in again.results] == [(row, n) for row in ("FedBM", "w/o LKCC") for n in range(3)]
+def test_the_page_names_what_a_trial_has_and_how_many_rounds_a_record(modules: Outcome, tmp_path: Path) -> None:
+    """The most there are: evenly spaced ones, and between them the best."""
+    words = section_of(DOCS / "records.md", "Records of experiments")
+    trials = json.loads(write_outcome(modules, tmp_path).read_text(encoding="utf-8"))["trials"]
+    assert {key for trial in trials for key in trial} <= set(re.findall(r"`(\w+)`", words))
+    most = max(len(_kept(range(1, rounds + 1), best)) for rounds in range(1, 402) for best in (1, rounds // 2 + 1))
+    assert f"columns over at most {most} rounds" in words
 
 
 def test_records_without_ids_are_read(modules: Outcome, tmp_path: Path) -> None:

@@ -204,6 +204,11 @@ def add_portions(parser: Parser) -> None:
     parser.add_argument(
         "--only", action="append", default=[], metavar="WHAT", help="rows by name, or axis=value,…; may be repeated"
     )
-    parser.add_argument("--records", default="results", metavar="DIR", help="where records go (default results)")
+    parser.add_argument(
+        "--records",
+        default="results",
+        metavar="DIR",
+        help="where records go; runs on record there are not computed again (default results)",
+    )
     parser.add_argument("--plan", action="store_true", help="say what there is and what it would take; run nothing")
     add_keys(parser, names("engine", without=["data_folder"]))

@@ -22,9 +22,9 @@ from fedbm.errors import FedBMError
 from fedbm.experiments.analysis import columns
 from fedbm.experiments.estimate import Estimate, estimate, rates
 from fedbm.experiments.files import Experiment, find_experiment, read_experiment, shipped
-from fedbm.experiments.outcomes import outcome_of, write_outcome
+from fedbm.experiments.outcomes import outcome_of, unread_outcome, would_drop, write_outcome
 from fedbm.experiments.tables import grid, searched
-from fedbm.experiments.trials import Place, Standing, check_only, finished_run, locate, standing, trials
+from fedbm.experiments.trials import DONE, Place, Standing, check_only, finished_run, locate, standing, trials
 from fedbm.options import BY_BETA
 from fedbm.results.cost import show_seconds
 from fedbm.results.portions import device_name
@@ -48,17 +48,20 @@ def records(found: argparse.Namespace, console: Console) -> None:
     """Write what there is of the experiments named, by default of all that have a finished run."""
     options = make_config(nest(engine_of(found))).engine
     out, to, device = Path(options.out).expanduser(), Path(found.to), device_name(find_device(options.device))
-    written = 0
+    planned = []
     for experiment in named(found.names or ["all"]):
         places = [locate(trial) for trial in trials(experiment, count_of(found.seeds), engine_of(found))]
         if found.names or any(standing(place).state == "finished" for place in places):
-            keep(experiment, places, told(places, out, to, device), to, console)
-            written += 1
-    if not written:
+            planned.append((experiment, places))
+    if not planned:
         raise FedBMError(
             f"no experiment of the paper has a finished run in {out}: if there are runs, say by --data where their "
             "data are; records of a grid of your own are written by 'fedbm sweep'"
         )
+    for sentence in refusals(planned, to, "--to"):
+        raise FedBMError(sentence)
+    for experiment, places in planned:
+        keep(experiment, places, told(places, out, to, device), to, console)
 
 
 def named(names: Sequence[str]) -> list[Experiment]:
@@ -83,32 +86,51 @@ def play_experiments(experiments: Sequence[Experiment], found: argparse.Namespac
     check_only(experiments, found.only)
     device = find_device(options.device)
     with decoding(console) as progress:
-        places = {e.name: [locate(trial, progress) for trial in trials(e, seeds, engine)] for e in experiments}
+        planned = [(e, [locate(trial, progress) for trial in trials(e, seeds, engine)]) for e in experiments]
     wanted = {(t.experiment, t.words) for e in experiments for t in trials(e, seeds, engine, found.only)}
-    chosen = [p for some in places.values() for p in some if (p.trial.experiment, p.trial.words) in wanted]
+    chosen = [p for _, places in planned for p in places if (p.trial.experiment, p.trial.words) in wanted]
     if not chosen:
-        raise FedBMError(f"no run of {', '.join(places)} fits --only {' --only '.join(found.only)}")
+        names = ", ".join(experiment.name for experiment in experiments)
+        raise FedBMError(f"no run of {names} fits --only {' --only '.join(found.only)}")
     for data in idle_beta(chosen):
         console.print(f"note: {data} is not dealt by β: its cells along that axis share their runs", soft_wrap=True)
     kept, called = Path(found.records), device_name(device)
-    say([standing(place) for place in chosen], told(chosen, out, kept, called), console)
+    say([standing(place, kept) for place in chosen], told(chosen, out, kept, called), kept, console)
+    for sentence in refusals(planned, kept, "--records"):
+        if not found.plan:
+            raise FedBMError(sentence)
+        console.print(f"note: nothing would be played: {sentence}", soft_wrap=True)
     if found.plan:
         return
-    for place in (place for some in places.values() for place in some):
-        if (there := standing(place)).state == "finished":
+    for place in (place for _, places in planned for place in places):
+        if (there := standing(place, kept)).state in DONE:
             record_of(finished_run(there))  # what cannot be recorded is said now, not after hours of playing
-    runs = {p.folder: (p.trial.words, p.config) for p in chosen if p.folder is not None and p.config is not None}
+    runs = {
+        p.folder: (p.trial.words, p.config)
+        for p in chosen
+        if p.folder is not None and p.config is not None and standing(p, kept).state != "on record"
+    }
     whole = rates(out, kept, called) if found.whole else None
-    failures = play(runs, console, None if budget is None else budget - (time.monotonic() - began), whole)
+    try:
+        failures = play(runs, console, None if budget is None else budget - (time.monotonic() - began), whole)
+    except KeyboardInterrupt:
+        for experiment, places in planned:
+            keep(experiment, places, told(places, out, kept, called), kept, console, tables=False)
+        raise
     console.print("\nnow:")
-    say([standing(place) for place in chosen], told(chosen, out, kept, called), console)
-    for experiment in experiments:
-        some = places[experiment.name]
-        keep(experiment, some, told(some, out, kept, called), kept, console)
+    say([standing(place, kept) for place in chosen], told(chosen, out, kept, called), kept, console)
+    for experiment, places in planned:
+        keep(experiment, places, told(places, out, kept, called), kept, console)
     if failures:
         raise FedBMError(f"{len(failures)} of {len(runs)} runs failed; the first is {failures[0]}")
-    if not runs:
+    if all(place.folder is None for place in chosen):
         raise FedBMError("not one of these runs can be played here: what they need is absent, as listed above")
+
+
+def refusals(planned: Sequence[tuple[Experiment, Sequence[Place]]], to: Path, by: str) -> list[str]:
+    """A sentence for each experiment whose record in *to* holds finished runs that it has no place for."""
+    now = [unread_outcome(experiment, [standing(place, to) for place in places]) for experiment, places in planned]
+    return [sentence for outcome in now if (sentence := would_drop(outcome, to, by))]
 
 
 def idle_beta(places: Sequence[Place]) -> list[str]:
@@ -119,29 +141,38 @@ def idle_beta(places: Sequence[Place]) -> list[str]:
 
 def told(places: Sequence[Place], out: Path, records: Path, device: str) -> Estimate:
     """What the runs that are left take on this device."""
-    return estimate([standing(place) for place in places], out, records, device, cores() if device == "cpu" else 1)
+    standings = [standing(place, records) for place in places]
+    left = [s for s in standings if s.state not in DONE]
+    return estimate(left, out, records, device, cores() if device == "cpu" else 1)
 
 
-def keep(experiment: Experiment, places: Sequence[Place], takes: Estimate, to: Path, console: Console) -> None:
-    """Write the records of what is finished, and list what is not."""
-    outcome = outcome_of(experiment, [standing(place) for place in places], takes)
-    for column in columns(outcome):
+def keep(
+    experiment: Experiment, places: Sequence[Place], takes: Estimate, to: Path, console: Console, tables: bool = True
+) -> None:
+    """Write the records of what is finished, after its tables."""
+    outcome = outcome_of(experiment, [standing(place, to) for place in places], takes)
+    for column in columns(outcome) if tables else ():
         if column.lead:
             heads, *rows = grid(column, without=("unlike",))
             console.print(table(f"{experiment.title}: {column.title}, test scores in %", heads, rows))
-    if outcome.search:
+    if outcome.search and tables:
         heads = ["row", *outcome.axes, "n", "accuracy + macro-F1", ""]
         console.print(table("Chosen on validation", heads, searched(outcome)))
     console.print(f"records: {write_outcome(outcome, to)}", soft_wrap=True)
 
 
-def say(standings: Sequence[Standing], takes: Estimate, console: Console) -> None:
+def say(standings: Sequence[Standing], takes: Estimate, records: Path, console: Console) -> None:
     """How many runs there are in which state, what the rest takes, and what cannot run, with the reason."""
     once = list({s.folder or repr(s.trial.config): s for s in standings}.values())  # cells may share a run
     states = Counter(s.state for s in once)
-    order = ("finished", "unfinished", "failed", "not run", "absent")
+    order = (*DONE, "unfinished", "failed", "not run", "absent")
     count = sum(states.values())
     console.print(f"{count} run{'s' * (count != 1)}: " + ", ".join(f"{states[s]} {s}" for s in order if states[s]))
+    if states["on record"]:
+        console.print(
+            f"what is on record in {records} is not computed again, unless --records names another folder",
+            soft_wrap=True,
+        )
     if takes.each:
         console.print(
             f"{len(takes.each)} of them, like runs measured on this device ({takes.device}), take about "

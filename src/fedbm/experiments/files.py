@@ -14,7 +14,8 @@ from __future__ import annotations
 import itertools
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -51,6 +52,7 @@ class Experiment:
     lead: str = ""  # the row that is tested against every other; "": FedBM, or the first row
     notes: tuple[str, ...] = ()  # what was chosen, and why
     search: tuple[str, ...] = ()  # axes among whose values one is chosen, on validation
+    file: str = ""  # where it stands, for what is said of a mistake in it
 
 
 def cells(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -76,6 +78,7 @@ def find_experiment(name: str) -> Experiment:
 
 
 def read_experiment(path: Path) -> Experiment:
+    """One of the user's own; not under the name of a shipped one, in whose record its runs would be written."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
@@ -85,6 +88,11 @@ def read_experiment(path: Path) -> Experiment:
         raise FedBMError(f"there is no experiment {path}{near}: give a TOML file of your own") from error
     except (OSError, UnicodeDecodeError) as error:
         raise FedBMError(f"cannot read the experiment {path}: {getattr(error, 'strerror', None) or error}") from error
+    if path.stem in shipped():
+        raise FedBMError(
+            f"{path} has the name of an experiment of the paper, in whose record its runs would be written: give the "
+            f"file another name, or run that experiment by 'fedbm reproduce {path.stem}'"
+        )
     return parse(text, path.stem, str(path))
 
 
@@ -123,6 +131,7 @@ def parse(text: str, name: str, where: str) -> Experiment:
         lead=_text(values, "lead", where),
         notes=_texts(values, "notes", where),
         search=_search(values, where),
+        file=where,
     )
     for axis in (*experiment.search, *([experiment.figure] if experiment.figure else [])):
         if axis not in experiment.axes:
@@ -146,7 +155,10 @@ def _rows(values: Mapping[str, Any], axis: Sequence[Any], where: str) -> tuple[R
         name = settings.pop("name", None)
         if not isinstance(name, str) or not name.strip():
             raise FedBMError(f'{where}: every one of [[rows]] needs name = "…"')
-        nest(settings if "method" in settings else {**settings, "method": _method(values)})
+        if "seed" in settings:
+            raise FedBMError(f'{where}, row "{name}", sets a seed; how many there are is said by --seeds')
+        with in_row(where, name):
+            nest(settings if "method" in settings else {**settings, "method": _method(values)})
         rows.append(RowPlan(name, settings))
     for row_plan in rows:
         chosen = row_plan.settings.get("method", "fedbm")
@@ -156,6 +168,15 @@ def _rows(values: Mapping[str, Any], axis: Sequence[Any], where: str) -> tuple[R
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise FedBMError(f'{where} has two rows called "{twice}"; give each a name of its own')
     return tuple(rows) or (RowPlan(NAMES.get(_method(values), _method(values)), {}),)
+
+
+@contextmanager
+def in_row(where: str, name: str) -> Iterator[None]:
+    """A mistake found within is said with the file and the row it is in."""
+    try:
+        yield
+    except FedBMError as error:
+        raise FedBMError(f'{where}, row "{name}": {error}') from error
 
 
 def _method(values: Mapping[str, Any]) -> str:

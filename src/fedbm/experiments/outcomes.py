@@ -15,7 +15,7 @@ from typing import Any
 from fedbm.errors import FedBMError
 from fedbm.experiments.estimate import Estimate
 from fedbm.experiments.files import Experiment, cells, shipped
-from fedbm.experiments.trials import Standing, finished_run, key_of
+from fedbm.experiments.trials import DONE, Standing, finished_run, key_of
 from fedbm.files import read_json, replacing
 from fedbm.results.cost import show_seconds
 from fedbm.results.records import read_record, write_record
@@ -78,7 +78,17 @@ def title_of(outcomes: Sequence[Outcome]) -> str:
 
 
 def outcome_of(experiment: Experiment, standings: Sequence[Standing], told: Estimate | None = None) -> Outcome:
-    """From run folders; *told*: what the runs that are left take."""
+    """From run folders and records; *told*: what the runs that are left take."""
+    unread = unread_outcome(experiment, standings)
+    results = [
+        replace(result, why=s.why or _words(s), run=finished_run(s) if s.state in DONE else None, takes=_takes(s, told))
+        for result, s in zip(unread.results, standings, strict=True)
+    ]
+    return replace(unread, results=tuple(results))
+
+
+def unread_outcome(experiment: Experiment, standings: Sequence[Standing]) -> Outcome:
+    """Which runs there are, by their ids, and in which state; none is read."""
     return with_results(
         experiment,
         [
@@ -86,11 +96,10 @@ def outcome_of(experiment: Experiment, standings: Sequence[Standing], told: Esti
                 s.trial.row,
                 s.trial.at,
                 s.trial.seed,
-                s.state,
-                s.why or _words(s),
-                finished_run(s) if s.state == "finished" else None,
-                _takes(s, told),
-                s.folder.name if s.folder else "",
+                "finished" if s.state in DONE else s.state,
+                s.why,
+                None,
+                id=s.folder.name if s.folder else "",
             )
             for s in standings
         ],
@@ -130,13 +139,16 @@ def _words(standing: Standing) -> str:
 def write_outcome(outcome: Outcome, folder: Path) -> Path:
     """Write trials and records to *folder*.
 
-    What another machine finished and recorded there stays, unless the experiment's file has changed since: a row or
-    cell that is no longer in it goes, and so does one whose runs would now be others.
+    What another machine finished and recorded there stays; where it cannot, as would_drop() says, nothing is written.
+    Of what is not finished, a row or cell that is no longer in the experiment goes, and so does one whose runs would
+    now be others.
     """
+    if sentence := would_drop(outcome, folder):
+        raise FedBMError(sentence)
     path = folder / f"{outcome.name}.json"
     for result in outcome.results:  # before former ones are read: a damaged record of a run that is here is mended
-        if result.run is not None:
-            write_record(result.run, folder / "runs" / f"{result.run.id}.json")
+        if result.run is not None and result.run.path != (record := folder / "runs" / f"{result.run.id}.json"):
+            write_record(result.run, record)
     before = {result.key: result for result in _still_meant(outcome, read_outcome(path))} if path.exists() else {}
     merged = {**before, **{r.key: _together(before.get(r.key), r) for r in outcome.results}}
     order = {name: place for place, name in enumerate(outcome.rows)}
@@ -153,7 +165,28 @@ def write_outcome(outcome: Outcome, folder: Path) -> Path:
     return path
 
 
-def read_outcome(path: Path, read: Callable[[Path], RunView] = read_record) -> Outcome:
+def would_drop(now: Outcome, folder: Path, by: str = "--records") -> str:
+    """The sentence that refuses to write *now* to *folder*: which finished runs on record there would go; "": none.
+
+    They are of other data or settings, or of another grid of this name. A run that *now* has too stays, whatever its
+    row and cell are called. *by*: the option that chooses the folder.
+    """
+    path = folder / f"{now.name}.json"
+    if not path.exists():
+        return ""
+    before = read_outcome(path, lambda record: None)
+    stay = {result.id for result in (*now.results, *_still_meant(now, before))}
+    gone = {result.id for result in before.results if result.state == "finished"} - stay
+    if not gone:
+        return ""
+    return (
+        f"{path} holds {len(gone)} finished run{'s' * (len(gone) > 1)} of other data, settings or rows than these, and "
+        f"would lose them: give the records of these another folder by {by} DIR, or remove that file if what it holds "
+        "is no longer wanted"
+    )
+
+
+def read_outcome(path: Path, read: Callable[[Path], RunView | None] = read_record) -> Outcome:
     value = read_json(path)
     if not isinstance(value, dict) or value.get("format") != FORMAT or "trials" not in value:
         raise FedBMError(f"{path} holds no experiment that this FedBM reads; 'fedbm records' writes them")
@@ -194,10 +227,16 @@ def read_outcomes(folder: Path) -> list[Outcome]:
 
 
 def _still_meant(now: Outcome, before: Outcome) -> list[Result]:
-    """The results of before whose row and cell are in the file, and of which no seed has another id now."""
+    """The results of before whose row and cell are in the file, and of which no seed has another id now.
+
+    Where no id is known, as without the data, what all runs share must be the same.
+    """
     ids = {result.key: result.id for result in now.results}
     there = {(row, json.dumps(at, sort_keys=True)) for row in now.rows for at in cells(now.axes)}
-    other = {r.key[:2] for r in before.results if r.id and ids.get(r.key) and ids[r.key] != r.id}
+    known = [r for r in before.results if r.id and ids.get(r.key)]
+    other = {r.key[:2] for r in known if ids[r.key] != r.id}
+    if dict(now.shared) != dict(before.shared):
+        there &= {r.key[:2] for r in known}
     return [result for result in before.results if result.key[:2] in there - other]
 
 

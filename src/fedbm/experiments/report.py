@@ -88,7 +88,7 @@ def _run_names(outcome: Outcome) -> dict[Any, str]:
 
     Equal settings are one run; of an experiment whose settings are not known here, equal ids are.
     """
-    names = {result.key: result.run.id if result.run else repr(result.key) for result in outcome.results}
+    names = {r.key: (r.run.id if r.run else r.id) or repr(r.key) for r in outcome.results}
     return names | {trial.key: repr(trial.config) for trial in trials_of(outcome) if trial.key in names}
 
 

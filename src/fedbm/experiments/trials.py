@@ -14,15 +14,16 @@ from typing import Any
 
 from fedbm.config import Config, keys, make_config, nest, to_toml
 from fedbm.errors import FedBMError, did_you_mean, listed
-from fedbm.experiments.files import Experiment, cells
+from fedbm.experiments.files import Experiment, cells, in_row
 from fedbm.plan import make_plan
 from fedbm.results.compare import flat, varying
 from fedbm.results.failure import failure_of
-from fedbm.results.records import SECTIONS
+from fedbm.results.records import SECTIONS, read_record
 from fedbm.results.runs import RunView, read_run
 from fedbm.simulation import run_path
 
 FEW = 3  # edited settings that are named
+DONE = ("finished", "on record")  # states of a run that is not to be played
 
 
 def key_of(row: str, at: Mapping[str, Any], seed: int) -> tuple[str, str, int]:
@@ -62,13 +63,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Standing:
-    """A trial and its run: finished, unfinished, failed, not run, or absent (what it needs is not here)."""
+    """A trial and its run: finished, on record, unfinished, failed, not run, or absent (what it needs is not here)."""
 
     trial: Trial
     state: str
     folder: Path | None = None
     why: str = ""
     config: Config | None = None
+    record: Path | None = None  # of a run that is on record, finished here or elsewhere
 
 
 def trials(experiment: Experiment, seeds: int, engine: Mapping[str, Any], only: Sequence[str] = ()) -> list[Trial]:
@@ -83,10 +85,9 @@ def trials(experiment: Experiment, seeds: int, engine: Mapping[str, Any], only: 
         settings = {**shared, **row.settings}
         facts = {"method": "fedbm", **settings, **at, "row": row.name}
         if all(any(_alike(facts.get(key), value) for value in values) for key, values in wanted):
-            made += [
-                Trial(experiment.name, row.name, at, seed, make_config(nest({**settings, **engine, "seed": seed})))
-                for seed in range(seeds)
-            ]
+            with in_row(experiment.file, row.name):
+                configs = [make_config(nest({**settings, **engine, "seed": seed})) for seed in range(seeds)]
+            made += [Trial(experiment.name, row.name, at, seed, config) for seed, config in enumerate(configs)]
     return made
 
 
@@ -111,13 +112,16 @@ def locate(trial: Trial, progress: Callable[[int, int], None] | None = None) -> 
     return Place(trial, run_path(plan), "", plan.config)
 
 
-def standing(place: Place) -> Standing:
-    """Where the run stands now."""
+def standing(place: Place, records: Path | None = None) -> Standing:
+    """Where the run stands now. One that *records* holds a record of is done: its id says that it would end alike."""
     if place.folder is None:
         return Standing(place.trial, "absent", why=place.why)
     failure = failure_of(place.folder)
+    record = records / "runs" / f"{place.folder.name}.json" if records else None
     if (place.folder / "summary.json").exists():
         state = "finished"
+    elif record and record.exists():
+        return Standing(place.trial, "on record", place.folder, config=place.config, record=record)
     elif failure:
         state = "failed"
     else:
@@ -127,6 +131,8 @@ def standing(place: Place) -> Standing:
 
 def finished_run(done: Standing) -> RunView:
     """The run of a finished trial; refused where its config.toml says what was not computed, as its record would."""
+    if done.record is not None:
+        return read_record(done.record)
     assert done.folder is not None
     assert done.config is not None
     run, asked = read_run(done.folder), tomllib.loads(to_toml(done.config))

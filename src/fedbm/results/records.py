@@ -1,6 +1,6 @@
 """A run as one small JSON file, which a repository can hold: all that a report needs, without tensors.
 
-Curves are kept at no more than MOST_POINTS rounds, the best and the last among them; bytes and seconds are summed from
+Curves are kept at no more than MOST_POINTS rounds and the best, the last among them; bytes and seconds are summed from
 one kept round to the next, so that totals stay exact. Scores keep all their digits, curves five.
 """
 
