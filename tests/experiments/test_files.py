@@ -128,6 +128,8 @@ def test_the_papers_numbers_are_typed_right() -> None:
         ("title = 3", "g: title must be a text in quotes"),
         ("rows = 3", "g: rows are written as [[rows]]"),
         ("all = 3", "g: all is a section, write [all] and below it its keys"),
+        ("[all]\nmu = 0.1", "g: mu is an option of fedprox, and no row is of them"),
+        ("[axes]\nmu = [0.1, 1]\nmethod = ['fedavg']", "g: mu is an option of fedprox, and no row is of them"),
         ("lead = 'b'\n[[rows]]\nname = 'a'", 'g: lead = "b" is no row; there are a'),
         ("title = ", "g is not valid TOML"),
     ],

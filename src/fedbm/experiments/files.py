@@ -136,6 +136,11 @@ def parse(text: str, name: str, where: str) -> Experiment:
     for axis in (*experiment.search, *([experiment.figure] if experiment.figure else [])):
         if axis not in experiment.axes:
             raise FedBMError(f'{where}: "{axis}" is no axis{did_you_mean(axis, experiment.axes)}')
+    chosen = {row.settings.get("method", _method(values)) for row in experiment.rows}
+    owners = {key.flag: key.methods for key in keys() if key.methods and key.name != "name"}
+    for flag in (*shared, *experiment.axes):
+        if flag in owners and not chosen & set(owners[flag]):
+            raise FedBMError(f"{where}: {flag} is an option of {listed(owners[flag])}, and no row is of them")
     names = [row.name for row in experiment.rows]
     if experiment.lead and experiment.lead not in names:
         near = did_you_mean(experiment.lead, names)
