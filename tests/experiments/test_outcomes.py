@@ -276,14 +276,47 @@ def test_latex_has_what_a_search_tried(tmp_path: Path) -> None:
     assert text.count("& chosen") == 1
 
 
-@given(st.text())
+def test_latex_has_commands_as_they_are_typed(modules: Outcome) -> None:
+    """A dash for two hyphens, or quotes that are not those of a keyboard, could not be copied."""
+    text = latex([modules], whole=True)
+    assert "\\texttt{fedbm reproduce modules -{}-data DIR}" in text
+    assert "\\texttt{fedbm reproduce comparison-ham10000 -{}-data DIR}" in text  # of which there is no record
+    assert "; \\texttt{-{}-budget 2m} measures it" in text
+    assert not re.search(r"--[a-z]", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("by 'fedbm reproduce search-ham10000'.", "by \\texttt{fedbm reproduce search-ham10000}."),
+        ("clients' models, the paper's", "clients' models, the paper's"),
+        ("'fedbm run --out a_b'; 1–3", "\\texttt{fedbm run -{}-out a\\_b}; 1--3"),
+        ("a -- b ''c'' --- d", "a -{}- b '{}'c'{}' -{}-{}- d"),
+        ("""a "word" 'a "word"'""", "a ''word'' \\texttt{a {\\char34}word{\\char34}}"),
+    ],
+)
+def test_code_in_prose_is_code_in_latex(text: str, written: str) -> None:
+    assert tex(text) == written
+
+
+def test_latex_has_the_notes_once_below_the_first_table(modules: Outcome) -> None:
+    warned = replace(modules, notes=("Chosen after results were known: it suggests.", "One of two."))
+    first, *others = latex([warned]).split("\\end{table*}")
+    for note in warned.notes:
+        assert f"\\par\\raggedright {note}\n" in first
+        assert not any(note in other for other in others)
+
+
+@given(st.text() | st.text("'-`?, fed\\"))
 def test_any_text_is_safe_in_latex(text: str) -> None:
     """Only commands, groups and formulas that are whole: what is left without them holds none of LaTeX's signs."""
     written = tex(text)
     assert written.isascii()
     assert "\n" not in written
     assert written.count("$") % 2 == written.count("\\$") % 2
+    written = re.sub(r"(?<=[-'`?!,])\{\}|\{\\char34\}", "", written)
     bare = re.sub(r"\\text\w+\{\}|\\dots\{\}|\\[`'^~\"cv]\{\w\}|\\[&%$#_{}]|\$[^$]*\$|\{[\[*]\}", "", written)
+    bare = re.sub(r"\\texttt\{([^{}\\]*)\}", r"\1", bare)
     assert not set(bare) & set("\\&%$#_{}^")
 
 
