@@ -246,6 +246,17 @@ def test_a_cell_with_missing_runs_is_not_whole(tmp_path: Path) -> None:
     assert "Every run finished." not in page
 
 
+def test_seeds_are_said_of_the_methods_with_a_result(tmp_path: Path) -> None:
+    """Not of FedAvg, which a line above is not finished."""
+    for name, fedavg in (("whole", LOW), ("part", {})):
+        made = scored(
+            tmp_path / name, grid(("FedAvg", "FedBM", "FedProx")), dict.fromkeys(FOUR, HIGH) | {"FedAvg": fedavg}
+        )
+        (column,) = columns(made)
+        who = "Every method" if fedavg else "Every method with a result"
+        assert f"{who} ran with the seeds 0, 1, 2." in [finding.sentence for finding in findings(column.group)]
+
+
 def test_a_row_by_itself_has_no_verdict(tmp_path: Path) -> None:
     """A search has one row in each of its cells: that it stands alone says nothing."""
     made = fake_outcome(tmp_path, "search-ham10000", seeds=1, rounds=3)
