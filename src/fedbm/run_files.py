@@ -15,10 +15,10 @@ import torch
 
 from fedbm.config import at_beta, method_label, to_toml
 from fedbm.engine.checkpoint import best_path, load_best, save_tensors
-from fedbm.engine.environment import environment
+from fedbm.engine.environment import write_settings
 from fedbm.engine.records import FORMAT, RunFolder, finite
 from fedbm.engine.rounds import Federation
-from fedbm.files import replacing, write_json, write_text
+from fedbm.files import replacing, write_json
 from fedbm.methods.base import load_state
 from fedbm.plan import Plan
 from fedbm.results.generated import COLUMNS
@@ -35,8 +35,7 @@ def describe(plan: Plan, folder: RunFolder, device: torch.device) -> None:
     if plan.own_partition:  # so that the saved configuration finds this run again
         made: dict[str, Any] = {"partition": "file", "partition_file": str(folder.path / "partition.json")}
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, **made))
-    write_text(folder.path / "config.toml", to_toml(config, plan.own))
-    write_json(folder.path / "environment.json", environment(device))
+    write_settings(folder.path, to_toml(config, plan.own), device)
     of = {"data": dataset.name, "checksum": dataset.checksum, "shape": dataset.shape}
     write_json(folder.path / "partition.json", {**partition.to_json(dataset.labels, dataset.classes), "of": of})
     counts = partition.counts(dataset.labels, len(dataset.classes))

@@ -100,6 +100,29 @@ from pictures import small_chars74k
             "compare --methods fedavg,fedbm --generator no --generator-lr 1",
             "--generator-lr matters for generator = yes",
         ),
+        (
+            "run --method fedavg --encoder bert",
+            "--encoder matters for methods that read concepts only, not for fedavg: leave it out",
+        ),
+        ("run --method central --encoder-folder nowhere", "--encoder-folder matters for methods that read concepts"),
+        ("run --method fedetf --pooling cls", "--pooling matters for methods that read concepts only, not for fedetf"),
+        ("run --method scaffold --concept-file nowhere", "--concept-file matters for methods that read concepts only"),
+        (
+            "run --classifier random --generator no --prompt-share 0.5",
+            "that read concepts only, not for fedbm · classifier=random, generator=no: leave it out",
+        ),
+        (
+            "run fedavg.toml --prompt-share 0.5",
+            "--prompt-share matters for methods that read concepts only, not for f",
+        ),
+        (
+            "compare --methods fedavg,fednh --seeds 2 --encoder bert",
+            "--encoder matters for methods that read concepts only, not for fedavg or fednh: leave it out",
+        ),
+        (
+            "compare --methods fedavg,fedbm --classifier trained --generator no --encoder bert",
+            "not for fedavg or fedbm · classifier=trained, generator=no: leave it out",
+        ),
         ("data digits --partition iid --beta 0.3", "--beta matters for partition = dirichlet or quantity only, not"),
         ("compare --seeds 0", 'seeds must be a whole number from 1 to 99, not "0"'),
         ("compare bad.toml", 'has no key "ruonds" (did you mean "rounds"?)'),
@@ -115,10 +138,16 @@ def test_mistakes(fedbm: Command, words: str, sentence: str, tmp_path: Path, mon
     Path("bad.toml").write_text("[train]\nruonds = 3\n")
     Path("section.toml").write_text("[trian]\nrounds = 3\n")
     Path("broken.toml").write_text("[train\n")
+    Path("fedavg.toml").write_text('[method]\nname = "fedavg"\n')
     status, _, err = fedbm(*words.split())
     assert sentence in one_sentence(err)
     assert status == 2
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["bad.toml", "broken.toml", "section.toml"]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [
+        "bad.toml",
+        "broken.toml",
+        "fedavg.toml",
+        "section.toml",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -149,6 +178,33 @@ def test_flags_of_dealing_for_data_with_a_partition_of_their_own(
     assert status == 2
     assert not Path("runs").exists()
     assert fedbm("data", "chars74k_hnd_16.npz", "--partition", "dirichlet", "--beta", "0.3", "--cache", "cache")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "run --prompt-share 0.5",
+        "run --classifier trained --prompt-share 0.5",  # its generator reads them
+        "run --generator no --classifier mean --prompt-share 0.5",
+        "run fedavg.toml",  # may stand in a file
+        "run fedavg.toml --method fedbm --prompt-share 0.25",
+        "compare --methods fedavg,fedbm --prompt-share 0.5",
+        "compare language.toml --methods fedavg,fedprox",
+        "concepts fedavg.toml --prompt-share 0.25",  # shows them, whatever the method
+    ],
+)
+def test_flags_of_language_where_they_matter(
+    fedbm: Command, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: Any, **__: Any) -> Any:
+        raise FedBMError("as far as to the data")
+
+    monkeypatch.chdir(tmp_path)
+    for module, name in ((plan, "make_plan"), (compare, "make_plan"), (concepts, "concepts_for")):
+        monkeypatch.setattr(module, name, stop)
+    Path("language.toml").write_text('[language]\nencoder = "bert"\nprompt_share = 0.5\n')
+    Path("fedavg.toml").write_text('[method]\nname = "fedavg"\n' + Path("language.toml").read_text())
+    assert one_sentence(fedbm(*words.split())[2]) == "as far as to the data"
 
 
 def test_names_that_look_like_markup(fedbm: Command, tiny: dict[str, Any], tmp_path: Path) -> None:

@@ -152,7 +152,9 @@ def test_whole_leaves_runs_that_would_not_end_for_the_next_time(
     with monkeypatch.context() as patch:
         patch.setattr(
             "fedbm.cli.compare.fitting",
-            lambda runs, together, budget, portion: lambda number, beside: runs[number][1].method.name != "fedbm",
+            lambda runs, together, budget, portion, recorded: (
+                lambda number, beside: runs[number][1].method.name != "fedbm"
+            ),
         )
         assert main(words(file, tmp_path, "--budget", "1h", "--whole")) == 0
         said = capsys.readouterr().out
@@ -162,6 +164,27 @@ def test_whole_leaves_runs_that_would_not_end_for_the_next_time(
     said = capsys.readouterr().out
     assert "3 runs: 3 finished" in said
     assert "would end within the budget" not in said
+
+
+@pytest.mark.parametrize("kept", ["runs", "results"])
+def test_whole_begins_no_run_whose_like_took_too_long_before(
+    tiny_fedbm: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], kept: str
+) -> None:
+    """FedAvg's seed 0 took weeks: seed 1 is not begun for an hour, though nothing was played in it yet."""
+    file = grid(tmp_path, tiny_fedbm)
+    assert main(words(file, tmp_path, "--only", "FedAvg")) == 0
+    folder = next((tmp_path / "runs").glob("fedavg-*"))
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    (folder / "summary.json").write_text(json.dumps({**summary, "seconds": 1e7}), encoding="utf-8")
+    if kept == "results":
+        write_record(read_run(folder), tmp_path / "results" / "runs" / f"{folder.name}.json")
+        shutil.rmtree(folder)
+    more = ["--only", "FedAvg", "--seeds", "2", "--budget", "1h"]
+    assert main(words(file, tmp_path, *more, "--whole")) == 0
+    assert "no run that is left would end within the budget" in capsys.readouterr().out
+    assert [path.name for path in (tmp_path / "runs").glob("fedavg-*")] == [folder.name] * (kept == "runs")
+    assert main(words(file, tmp_path, *more)) == 0
+    assert "2 runs: 2 finished" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

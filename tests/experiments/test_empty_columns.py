@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +111,35 @@ def widths(page: str) -> list[set[int]]:
         lines = re.findall(r"<tr[^>]*>(.*?)</tr>", body, re.DOTALL)
         found.append({grouped + spans.count(None), *(len(re.findall("<t[hd]", line)) for line in lines)})
     return found
+
+
+def test_a_cell_without_any_number_is_a_line_in_markdown(tmp_path: Path) -> None:
+    """No run, and nothing printed in the paper: the reason is all there is to say. With a number of it, a table."""
+    missing = {("FedBM", seed): ("not run", "") for seed in range(2)}
+    written = markdown([fake_outcome(tmp_path / "a", "pseudo-batch", seeds=2, missing=missing)])
+    cell = "Kvasir, β\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}0.05, pseudo_batch 32"
+    assert f"**{cell}**: not run: FedBM (seeds 0, 1)." in written
+    assert "|" not in written
+    rows = {(row, seed): ("not run", "") for row in ("FedBM", "w/o LKCC", "w/o CGDE") for seed in range(2)}
+    assert markdown([fake_outcome(tmp_path / "b", "modules", seeds=2, missing=rows)]).count("</details>") == 4
+
+
+def test_the_page_lists_cells_without_any_number_and_draws_no_course_of_one(tmp_path: Path) -> None:
+    """Two values of the figure's axis make a course, one does not; the other cells are a list, not a table each."""
+    whole = fake_outcome(tmp_path, "pseudo-batch", seeds=2, rounds=2, absent={"oct-c8": "not here"})
+
+    def page(*places: int) -> str:
+        results = tuple(
+            r
+            if r.run and r.at["pseudo_batch"] in places and r.at["beta"] == 0.05
+            else replace(r, run=None, state="failed")
+            for r in whole.results
+        )
+        return write_outcomes([replace(whole, results=results)], tmp_path / "page.html").read_text(encoding="utf-8")
+
+    one, two = page(32), page(32, 8)
+    assert ("Along the axis" in one, "Along the axis" in two) == (False, True)
+    assert [made.count("<caption>Test scores") for made in (one, two)] == [1, 2]
+    listed = one[one.index("Without a result") : one.index("Not like the paper")]
+    assert listed.count("<li>") == len(columns(whole)) - 1
+    assert "OCT-C8, β\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}0.1, pseudo_batch 4" in listed

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from fedbm.config import check_config
 from fedbm.errors import FedBMError
+from fedbm.experiments.analysis import leading_row
 from fedbm.experiments.files import FOLDER, find_experiment, parse, read_experiment, shipped
+from fedbm.experiments.outcomes import with_results
 from fedbm.experiments.published import published
 from fedbm.experiments.trials import Trial, trials
 from pages import DOCS, blocks_of, rows_of, section_of
@@ -124,6 +126,7 @@ def test_the_papers_numbers_are_typed_right() -> None:
         ("title = 3", "g: title must be a text in quotes"),
         ("rows = 3", "g: rows are written as [[rows]]"),
         ("all = 3", "g: all is a section, write [all] and below it its keys"),
+        ("lead = 'b'\n[[rows]]\nname = 'a'", 'g: lead = "b" is no row; there are a'),
         ("title = ", "g is not valid TOML"),
     ],
 )
@@ -164,6 +167,20 @@ def test_the_page_counts_right() -> None:
 
 def trials_of(name: str) -> list[Trial]:
     return trials(find_experiment(name.strip("`")), 3, {})
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_the_leading_row_is_what_the_paper_proposes(name: str) -> None:
+    """Each of its ablations asks what FedBM, or LKCC, as proposed has over a part of it; never the other way round."""
+    proposed = {
+        "classifier": "Embedding (Distribution)",
+        "prompt-share": "LKCC (100%)",
+        "lambda-div": "λ_div = 1",
+        "lambda-dis": "λ_dis = 0.1",
+        "language-models": "BiomedCLIP",
+        "precision": "bf16",
+    }
+    assert leading_row(with_results(find_experiment(name), [])) == proposed.get(name, "FedBM")
 
 
 def test_an_axis_of_methods_makes_rows() -> None:

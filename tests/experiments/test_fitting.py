@@ -1,4 +1,4 @@
-"""Whether a run would end within a budget: by the pace of its kind, of the slowest kind, or nobody knows yet."""
+"""Whether a run would end within a budget: by the pace of its kind, here or on record, or of the slowest kind."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import pytest
 
 from fedbm.config import Config, make_config
 from fedbm.engine.checkpoint import Progress, save_checkpoint
-from fedbm.experiments.fitting import fits, fitting, paces
+from fedbm.experiments.estimate import kind_of
+from fedbm.experiments.fitting import fits, fitting, pace_of, paces
 from fedbm.results.portions import Portion
 
-A, B = ("a",), ("b",)
+A, B, C = ("a",), ("b",), ("c",)
 
 
 def test_paces_are_means_over_the_rounds_of_a_kind_and_one_round_tells_nothing() -> None:
@@ -21,18 +22,34 @@ def test_paces_are_means_over_the_rounds_of_a_kind_and_one_round_tells_nothing()
     assert paces(Portion("cpu"), {}) == {}
 
 
-def test_a_kind_that_was_not_played_is_taken_for_the_slowest() -> None:
-    known = {A: 1.0, B: 3.0}
-    assert fits(A, 10, beside=0, together=1, left=10.0, known=known)
-    assert not fits(A, 10, beside=0, together=1, left=9.9, known=known)
-    assert fits(("c",), 10, beside=0, together=1, left=30.0, known=known)
-    assert not fits(("c",), 10, beside=0, together=1, left=29.9, known=known)
-    assert fits(A, 10, beside=0, together=1, left=-5.0, known={}), "the first tells"
+def test_a_kind_that_nothing_is_known_of_is_taken_for_the_slowest() -> None:
+    played = {A: 1.0, B: 3.0}
+    assert pace_of(A, played, {}) == 1.0
+    assert pace_of(C, played, {}) == pace_of(C, played, {A: 70.0, B: 80.0}) == 3.0
+    assert pace_of(A, {}, {}) is None, "the first tells"
+    assert pace_of(A, {}, {B: 1.0}) is None, "and one of another kind on record does not"
+
+
+def test_a_kind_on_record_goes_as_much_slower_as_those_that_were_played() -> None:
+    """A goes at twice, B at four times the seconds on record, so C, of 5 s there, is taken to need 15."""
+    recorded = {A: 1.0, B: 2.0, C: 5.0}
+    assert pace_of(C, {A: 2.0, B: 8.0}, recorded) == pytest.approx(15.0)
+    assert pace_of(C, {A: 0.5}, recorded) == pytest.approx(2.5), "faster as well"
+    assert pace_of(C, {("d",): 99.0}, recorded) == 5.0, "none is known in both"
+    assert pace_of(C, {}, recorded) == 5.0, "nothing was played yet"
+    assert pace_of(A, {A: 2.0, B: 8.0}, recorded) == 2.0, "what was played here tells most"
+    assert pace_of(C, {A: 2.0}, {A: 0.0, C: 5.0}) == 5.0, "no pace to compare with"
+    assert pace_of(C, {A: 2.0}, {C: 0.0}) == 2.0, "no time at all is no number either"
+
+
+def test_rounds_left_must_end_in_the_seconds_left() -> None:
+    assert fits(1.0, 10, beside=0, together=1, left=10.0)
+    assert not fits(1.0, 10, beside=0, together=1, left=9.9)
 
 
 def test_fewer_beside_it_leave_it_more_of_the_device() -> None:
     """1 s a round with four together: 100 rounds take 100 s beside three, 25 s alone."""
-    assert [fits(A, 100, beside, 4, 50.0, {A: 1.0}) for beside in range(4)] == [True, True, False, False]
+    assert [fits(1.0, 100, beside, 4, 50.0) for beside in range(4)] == [True, True, False, False]
 
 
 def test_a_run_half_played_needs_half_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,5 +64,19 @@ def test_a_run_half_played_needs_half_the_time(tmp_path: Path, monkeypatch: pyte
     portion = Portion("cpu", rounds={"played": 4}, seconds={"played": 8.0})
     monkeypatch.setattr(portion, "so_far", lambda: 30.0)
     for number, seconds in ((0, 20.0), (1, 10.0), (2, 20.0)):
-        fitted = [fitting(runs, 1, 30 + budget, portion)(number, 0) for budget in (seconds - 1, seconds)]
+        fitted = [fitting(runs, 1, 30 + budget, portion, {})(number, 0) for budget in (seconds - 1, seconds)]
         assert fitted == [False, True], runs[number][0].name
+
+
+def test_a_kind_on_record_is_judged_by_it_from_the_first_run_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten rounds of 3 s on record: not begun in 29 s, nor in 59 once FedAvg takes twice what it took."""
+    fedavg, fedbm = (make_config({"method": {"name": name}, "train": {"rounds": 10}}) for name in ("fedavg", "fedbm"))
+    runs, recorded = [(tmp_path / "a", fedavg), (tmp_path / "b", fedbm)], {kind_of(fedavg): 1.0, kind_of(fedbm): 3.0}
+    portion = Portion("cpu")
+    monkeypatch.setattr(portion, "so_far", lambda: 0.0)
+    assert [fitting(runs, 1, budget, portion, recorded)(1, 0) for budget in (29.0, 30.0)] == [False, True]
+    portion.rounds["a"], portion.seconds["a"] = 5, 10.0
+    assert [fitting(runs, 1, budget, portion, recorded)(1, 0) for budget in (59.0, 60.0)] == [False, True]
+    assert fitting(runs, 1, 20.0, portion, {})(1, 0), "without it, by the slowest that was played"

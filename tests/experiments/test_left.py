@@ -44,6 +44,17 @@ def test_a_run_takes_what_runs_like_it_took(one_run: Outcome) -> None:
     assert set(takes.values()) == {""}  # another method is not alike, and what is finished takes nothing
 
 
+def test_one_slow_run_does_not_stand_for_its_kind(one_run: Outcome) -> None:
+    """Of 20, 22 and 96 seconds the middle one: the last had shared its device with more than the others."""
+    (done,) = (r for r in one_run.results if r.run)
+    assert done.run is not None
+    others = (replace(done.run, id=name, own_seconds=seconds) for name, seconds in (("b", 96.0), ("c", 22.0)))
+    more = (replace(done, seed=seed, run=run) for seed, run in enumerate(others, 1))
+    of_three = replace(one_run, results=(*one_run.results, *more))
+    takes = {r.takes for r in timed(of_three, measured_in([of_three])).results if r.at["beta"] == 0.05}
+    assert takes == {"", "about 22.0 s on cpu"}
+
+
 def test_a_time_by_the_clock_is_told_from_a_share_of_the_device(one_run: Outcome) -> None:
     """Beside runs whose share was measured it would look as if the method took longer."""
     results = tuple(replace(r, run=replace(r.run, own_seconds=None)) if r.run else r for r in one_run.results)

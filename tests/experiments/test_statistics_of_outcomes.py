@@ -15,7 +15,7 @@ from scipy.stats import ttest_ind_from_stats
 from fedbm.experiments.analysis import columns
 from fedbm.experiments.files import Experiment, find_experiment, parse
 from fedbm.experiments.latex import latex
-from fedbm.experiments.outcomes import Outcome
+from fedbm.experiments.outcomes import Outcome, read_outcome, write_outcome
 from fedbm.experiments.report import write_outcomes
 from fedbm.experiments.tables import cells_of, markdown
 from fedbm.experiments.wording import verdicts
@@ -116,6 +116,13 @@ def test_without_fedbm_the_first_row_leads_whatever_the_scores(tmp_path: Path) -
     (column,) = columns(made)
     assert column.lead == "FedAvg"
     assert [line.against is not None for line in column.lines] == [False, True, True]
+
+
+def test_the_row_a_file_names_leads_and_a_record_keeps_it(tmp_path: Path) -> None:
+    experiment = replace(grid(("FedAvg", "FedBM")), lead="FedAvg")
+    made = scored(tmp_path, experiment, {"FedAvg": HIGH, "FedBM": LOW})
+    assert [column.lead for column in columns(made)] == ["FedAvg"]
+    assert [column.lead for column in columns(read_outcome(write_outcome(made, tmp_path / "results")))] == ["FedAvg"]
 
 
 def test_fedbm_leads_before_it_is_finished(tmp_path: Path) -> None:

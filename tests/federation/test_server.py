@@ -21,6 +21,7 @@ from fedbm.federation.options import FederationOptions, make_options, read_run_f
 from fedbm.federation.packing import digest
 from fedbm.files import sha256_file
 from fedbm.metrics import NAMES
+from fedbm.results.runs import read_run
 
 
 class Killed(BaseException):
@@ -92,6 +93,16 @@ def test_a_finished_run_is_left_alone(tiny: dict[str, Any], tmp_path: Path) -> N
     assert (deployed.state / "audit.jsonl").read_bytes() == lines
     status = json.loads((deployed.state / "status.json").read_text())
     assert (status["phase"], status["round"], status["rounds"]) == ("finished", 2, 2)
+
+
+def test_an_edited_configuration_is_seen_at_the_server_too(tiny: dict[str, Any], tmp_path: Path) -> None:
+    deployed = small(tiny, tmp_path)
+    deployed.serve()
+    [folder] = (deployed.state / "runs").iterdir()
+    assert not read_run(folder).edited
+    text = (folder / "config.toml").read_text(encoding="utf-8")
+    (folder / "config.toml").write_text(text.replace("\nlr = 0.01\n", "\nlr = 0.02\n"), encoding="utf-8")
+    assert read_run(folder).edited
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedproto", "fedrep", "fedrod"])

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fedbm.cli.arguments import make_parser
-from fedbm.cli.flags import check_matters, given_keys
+from fedbm.cli.flags import check_concepts_matter, check_matters, given_keys
 from fedbm.errors import FedBMError, did_you_mean
 
 if TYPE_CHECKING:
@@ -35,11 +35,13 @@ def run(found: argparse.Namespace, console: Console) -> None:
     from fedbm.simulation import check_engine, run_path
     from fedbm.simulation import run as play
 
-    config = read_config(found)
+    config, flags = read_config(found), given_keys(found)
+    check_matters(flags, config, recommended=False)
+    check_concepts_matter(flags, [config.method])
     check_engine(config)
     with decoding(console) as progress:
         plan = make_plan(config, progress=progress)
-    check_matters(given_keys(found), plan.config)  # once more: the data may recommend another partition
+    check_matters(flags, plan.config)  # once more: the data may recommend another partition
     path = run_path(plan)
     for note in plan.notes:
         console.print(f"note: {note}")
@@ -73,9 +75,7 @@ def read_config(found: argparse.Namespace) -> Config:
         values["method"] = {}  # another method than the file's: the file's options are not its own
     for section, pairs in nest(flags).items():
         values[section] = {**values.get(section, {}), **pairs}
-    config = make_config(values, where=file or "the command")
-    check_matters(flags, config, recommended=False)
-    return config
+    return make_config(values, where=file or "the command")
 
 
 def out_of(found: argparse.Namespace) -> Path:
@@ -93,13 +93,15 @@ def listing(found: argparse.Namespace, console: Console) -> None:
 def show(found: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.tables import partition_table, result_table
     from fedbm.plan import find_run
-    from fedbm.results.runs import read_run
+    from fedbm.results.runs import EDITED, read_run
 
     seen = read_run(find_run(out_of(found), found.run))
     console.print(Text(seen.id, style="bold"), soft_wrap=True)
     if seen.environment:
         console.print(f"command: {seen.environment['command']}", soft_wrap=True)
     console.print(seen.config_text)
+    if seen.edited:
+        console.print(f"config.toml {EDITED}\n", soft_wrap=True)
     if seen.dealt:
         import numpy as np
 
@@ -123,11 +125,12 @@ def features(found: argparse.Namespace, console: Console) -> None:
     from fedbm.features import write_features
     from fedbm.plan import find_run
     from fedbm.results.records import renew_record
-    from fedbm.results.runs import read_run
+    from fedbm.results.runs import read_run, unedited
 
     given = given_keys(found)
     for name in found.runs:
         folder = find_run(out_of(found), name)
+        unedited(read_run(folder))  # its record would tell of settings that were not computed
         written = write_features(folder, {k: v for k, v in given.items() if k != "out"})
         console.print(f"features: {written}; 'fedbm report {folder}' shows them", soft_wrap=True)
         record = renew_record(read_run(folder), Path(found.records))

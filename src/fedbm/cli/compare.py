@@ -11,12 +11,13 @@ from typing import Any
 
 from rich.console import Console
 
-from fedbm.cli.flags import check_matters, given_keys
+from fedbm.cli.flags import check_concepts_matter, check_matters, given_keys
 from fedbm.cli.live import Bar, Lines, Show, decoding, live_bars
 from fedbm.cli.tables import comparison_tables
 from fedbm.config import Config, find_method, keys, make_config, nest, read_toml
 from fedbm.engine.device import find_device
 from fedbm.errors import FedBMError, listed
+from fedbm.experiments.estimate import Rates
 from fedbm.experiments.fitting import fitting
 from fedbm.methods import METHODS
 from fedbm.options import BY_BETA
@@ -24,6 +25,7 @@ from fedbm.plan import make_plan
 from fedbm.results.failure import clear_failure, keep_failure
 from fedbm.results.portions import device_name, measured
 from fedbm.results.report import write_report
+from fedbm.results.runs import read_runs
 from fedbm.side_by_side import run_all
 from fedbm.simulation import run_path
 
@@ -56,6 +58,7 @@ def compare(found: argparse.Namespace, console: Console) -> None:
     flags, switch = [*given, *([] if betas == [None] else ["beta"])], "--betas" if found.betas else "--beta"
     for config in configs:
         check_matters(flags, config, switch, recommended=False)
+    check_concepts_matter(flags, [config.method for config in configs])
     folders, failures = play_all(configs, console, flags, switch)
     if not folders:
         raise FedBMError(failures[0])
@@ -102,20 +105,21 @@ def play_all(
         runs = {run_path(plan): plan.config for plan in plans}  # twice named, still one
     for config in runs.values():
         check_matters(flags, config, beta)  # once more: the data may recommend another partition
-    done = sum((folder / "summary.json").exists() for folder in runs)
+    done = [folder for folder in runs if (folder / "summary.json").exists()]
     if done:
-        console.print(f"{done} of {len(runs)} runs are finished already")
+        read_runs(done)  # what cannot be reported is said now, not after hours of playing
+        console.print(f"{len(done)} of {len(runs)} runs are finished already")
     failures = play({folder: (title_of(config), config) for folder, config in runs.items()}, console)
     return [folder for folder in runs if (folder / "config.toml").exists()], failures
 
 
 def play(
-    runs: Mapping[Path, tuple[str, Config]], console: Console, budget: float | None = None, whole: bool = False
+    runs: Mapping[Path, tuple[str, Config]], console: Console, budget: float | None = None, whole: Rates | None = None
 ) -> list[str]:
     """Play what is left of these titled runs, side by side on what is there, for *budget* seconds at most.
 
     One that fails does not stop the others: its folder says why, and so does what is returned, a sentence each.
-    *whole*: none is begun that would not end within the budget.
+    *whole*, seconds a round on record: with them none is begun that would not end within the budget.
     """
     left = [folder for folder in runs if not (folder / "summary.json").exists()]
     if not left:
@@ -128,9 +132,9 @@ def play(
         device = find_device(configs[0].engine.device)
         spent = stack.enter_context(measured(left[0].parent, device_name(device)))
         may_begin = None
-        if whole and budget is not None:
+        if whole is not None and budget is not None:
             together = configs[0].engine.together if device.type == "cuda" else 1
-            may_begin = fitting(list(zip(left, configs, strict=True)), together, budget, spent)
+            may_begin = fitting(list(zip(left, configs, strict=True)), together, budget, spent, whole)
         events = stack.enter_context(closing(run_all(configs, fits=may_begin)))  # closed, it ends its runs
         for number, news in events:
             folder = left[number]

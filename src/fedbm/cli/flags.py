@@ -9,11 +9,12 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedbm.errors import FedBMError
+from fedbm.errors import FedBMError, listed
 from fedbm.options import BY_BETA
 
 if TYPE_CHECKING:
     from fedbm.config import Config, Key
+    from fedbm.methods import Method
 
 # flag → the key it hangs on, and the values of that key for which it matters
 MATTERS: Mapping[str, tuple[str, tuple[Any, ...]]] = {
@@ -98,6 +99,17 @@ def check_matters(flags: Iterable[str], config: Config, beta: str = "--beta", re
         say = f"say --{key} {values[0]}, or " if by_default and len(values) == 1 else ""
         words, found = " or ".join(map(_typed, values)), _typed(held[key])
         raise FedBMError(f"{switch} matters for {key} = {words} only, not for {found}{own}: {say}leave it out")
+
+
+def check_concepts_matter(flags: Iterable[str], methods: Sequence[Method]) -> None:
+    """Flags of [language] must matter too: to one of the methods at least, with the options it has."""
+    from fedbm.config import keys, method_label
+
+    given = set(flags)
+    switch = next((key.switch for key in keys() if key.section == "language" and key.flag in given), None)
+    if switch and not any(method.needs_concepts for method in methods):
+        idle = listed(dict.fromkeys(method_label(method, {}) for method in methods))
+        raise FedBMError(f"{switch} matters for methods that read concepts only, not for {idle}: leave it out")
 
 
 def _typed(value: Any) -> str:

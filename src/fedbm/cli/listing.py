@@ -15,7 +15,7 @@ from rich.text import Text
 
 from fedbm.cli.tables import percent, table
 from fedbm.errors import FedBMError
-from fedbm.results.runs import RunView, read_run
+from fedbm.results.runs import EDITED, RunView, read_run
 
 TEXTS = ("run", "method", "data", "dealt")
 SHOWN = (*TEXTS, "clients", "rounds", "seed", "accuracy", "F1", "started")  # from left to right
@@ -26,10 +26,10 @@ SHORTEST = 20  # cells that are left of a method and its options
 
 
 def listing(out: Path, console: Console) -> None:
-    """The table, then why runs failed or cannot be read, each reason once."""
+    """The table, then why runs failed, are edited or cannot be read, each reason once."""
     lines: list[Mapping[str, str]] = []
     unreadable: list[str] = []
-    failed: dict[str, list[str]] = {}
+    told: dict[tuple[str, str], list[str]] = {}
     for path in sorted(p.parent for p in out.glob("*/config.toml")):
         try:
             run = read_run(path)
@@ -39,14 +39,16 @@ def listing(out: Path, console: Console) -> None:
             continue
         lines.append(line_of(run))
         if run.failure:
-            failed.setdefault(run.failure, []).append(run.id)
+            told.setdefault(("failed", run.failure), []).append(run.id)
+        if run.edited:
+            told.setdefault(("edited", f"config.toml {EDITED}"), []).append(run.id)
     if not lines:
         console.print(f"there are no runs in {out} yet; 'fedbm demo' or 'fedbm run' makes some")
         return
     console.print(fitted(lines, console.width if console.is_terminal else sys.maxsize), soft_wrap=True)
-    for why, runs in failed.items():
+    for (state, why), runs in told.items():
         more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
-        console.print(f"failed: {runs[0]}{more}: {why}", soft_wrap=True)
+        console.print(f"{state}: {runs[0]}{more}: {why}", soft_wrap=True)
     for why in unreadable:
         console.print(f"unreadable: {why}", soft_wrap=True)
 
@@ -60,12 +62,17 @@ def line_of(run: RunView) -> dict[str, str]:
         "data": run.data,
         "dealt": dealt(run),
         "clients": str(run.clients),
-        "rounds": f"{'failed ' * bool(run.failure)}{len(run.rounds)}/{run.planned}{unended(run)}",
+        "rounds": f"{doubts(run)}{len(run.rounds)}/{run.planned}{unended(run)}",
         "seed": str(run.seed),
         "accuracy": percent(best, "accuracy"),
         "F1": percent(best, "f1"),
         "started": started(run),
     }
+
+
+def doubts(run: RunView) -> str:
+    """What a line below the table explains."""
+    return "edited " * run.edited + "failed " * bool(run.failure)
 
 
 def unended(run: RunView) -> str:

@@ -20,7 +20,7 @@ from fedbm.config import make_config, nest
 from fedbm.engine.device import find_device
 from fedbm.errors import FedBMError
 from fedbm.experiments.analysis import columns
-from fedbm.experiments.estimate import Estimate, estimate
+from fedbm.experiments.estimate import Estimate, estimate, rates
 from fedbm.experiments.files import Experiment, find_experiment, read_experiment, shipped
 from fedbm.experiments.outcomes import outcome_of, write_outcome
 from fedbm.experiments.tables import grid, searched
@@ -98,7 +98,8 @@ def play_experiments(experiments: Sequence[Experiment], found: argparse.Namespac
         if (there := standing(place)).state == "finished":
             record_of(finished_run(there))  # what cannot be recorded is said now, not after hours of playing
     runs = {p.folder: (p.trial.words, p.config) for p in chosen if p.folder is not None and p.config is not None}
-    failures = play(runs, console, None if budget is None else budget - (time.monotonic() - began), found.whole)
+    whole = rates(out, kept, called) if found.whole else None
+    failures = play(runs, console, None if budget is None else budget - (time.monotonic() - began), whole)
     console.print("\nnow:")
     say([standing(place) for place in chosen], told(chosen, out, kept, called), console)
     for experiment in experiments:

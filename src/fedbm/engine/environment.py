@@ -1,4 +1,7 @@
-"""environment.json: with what a run was computed, for those who want to repeat or doubt it."""
+"""environment.json: with what a run was computed, for those who want to repeat or doubt it.
+
+It stands beside config.toml and has a digest of the settings there, so that an edit later is seen.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,34 @@ import os
 import platform
 import shlex
 import sys
+import tomllib
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from fedbm.files import digest_of, write_json, write_text
 from fedbm.version import __version__
 
 PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "Pillow", "safetensors")
+
+
+def write_settings(folder: Path, text: str, device: torch.device) -> None:
+    """config.toml, which is *text*, and environment.json."""
+    write_text(folder / "config.toml", text)
+    known = {**environment(device), "settings": settings_digest(tomllib.loads(text))}
+    write_json(folder / "environment.json", known)
+
+
+def settings_digest(config: Mapping[str, Any]) -> str:
+    """Of all but [engine], which changes no result; "" where JSON has no word for a value, so that no run wrote it."""
+    try:
+        return digest_of({section: pairs for section, pairs in config.items() if section != "engine"})
+    except (TypeError, ValueError):  # a date, infinity
+        return ""
 
 
 def environment(device: torch.device) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """An outcome → its columns: for every row n, mean ± std, the paper's number, and the difference to the leading row.
 
-The leading row is FedBM where it takes part, else the first row of the file: chosen before a score is known. It is
-tested against every other row but central training (paired t-test over seeds, macro-F1 at the round chosen on
-validation). Holm's correction is over all tests the experiment plans, rows × cells: one whose runs are not finished
-counts as not rejected, so that no verdict is undone by what finishes later.
+The leading row is the one its file names, else FedBM where it takes part, else the first: chosen before a score is
+known. It is tested against every other row but central training (paired t-test over seeds, macro-F1 at the round
+chosen on validation). Holm's correction is over all tests the experiment plans, rows × cells: one whose runs are not
+finished counts as not rejected, so that no verdict is undone by what finishes later.
 """
 
 from __future__ import annotations
@@ -71,6 +71,11 @@ class Column:
     lead: str  # the name of the leading row; "" where nothing is finished
     lists_unlike: bool  # whether its rows name what is not like the paper: not those of a grid of one's own
 
+    @property
+    def empty(self) -> bool:
+        """Whether a table of it would hold no number, neither ours nor the paper's."""
+        return not self.lead and not any(line.published for line in self.lines)
+
     def printed_against(self, line: Line) -> float | None:
         """Leading row − *line* in the paper's macro-F1; only where it prints both, and they mean the same."""
         lead = next((one.published for one in self.lines if one.name == self.lead), None)
@@ -114,7 +119,9 @@ def columns(outcome: Outcome, moment: str = "best") -> list[Column]:
 
 
 def leading_row(outcome: Outcome) -> str:
-    """FedBM, or the first row of the file; central training, a ceiling, only if alone."""
+    """The row its file names, or FedBM, or the first; central training, a ceiling, only if named or alone."""
+    if outcome.lead:
+        return outcome.lead
     rows = [name for name in outcome.rows if name not in _ceilings(outcome)] or list(outcome.rows)
     return NAMES["fedbm"] if NAMES["fedbm"] in rows else rows[0]
 

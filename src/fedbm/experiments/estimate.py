@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from fedbm.config import Config, make_config, method_values
@@ -41,12 +42,15 @@ class Estimate:
 
 
 def rates(out: Path, records: Path, device: str) -> Rates:
-    """Mean seconds a round of every kind of run in *out* and *records* that was computed on *device*."""
+    """Median seconds a round of every kind of run in *out* and *records* that was computed on *device*."""
     return rates_of(_readable(out, records), device)
 
 
 def rates_of(runs: Iterable[RunView], device: str) -> Rates:
-    """Mean seconds a round of every kind of these runs that was computed on *device*; an id counts once."""
+    """Median seconds a round of every kind of these runs that was computed on *device*; an id counts once.
+
+    Not the mean: a run that shared its device with more others than the rest would count for them all.
+    """
     found: dict[tuple[Any, ...], list[float]] = {}
     seen: set[str] = set()
     for run in runs:
@@ -55,7 +59,7 @@ def rates_of(runs: Iterable[RunView], device: str) -> Rates:
             with suppress(FedBMError):  # of a method or with settings that this version does not know
                 found.setdefault(kind_of(make_config(_settings(run))), []).append(_seconds_a_round(run))
         seen.add(run.id)
-    return {kind: sum(values) / len(values) for kind, values in found.items()}
+    return {kind: median(values) for kind, values in found.items()}
 
 
 def _readable(out: Path, records: Path) -> Iterator[RunView]:

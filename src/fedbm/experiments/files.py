@@ -1,6 +1,7 @@
 """An experiment is a TOML file: what all runs share, the axes of a grid, the rows of a table.
 
     title = "…"                     what it shows
+    lead = "…"                      the row that is tested against every other; unset: FedBM, else the first
     [all]                           settings every run has, by the names of the flags of `fedbm run`
     [axes]                          lists of values; every combination is a cell, the first axis outermost
     [[rows]]                        name = "…" and the settings that make this row; they win over axes and [all]
@@ -24,7 +25,7 @@ from fedbm.errors import FedBMError, did_you_mean, listed
 from fedbm.methods import METHODS
 from fedbm.results.compare import NAMES
 
-KEYS = ("title", "printed", "shows", "paper", "figure", "notes", "methods", "all", "axes", "rows", "search")
+KEYS = ("title", "printed", "shows", "paper", "figure", "lead", "notes", "methods", "all", "axes", "rows", "search")
 FOLDER = files("fedbm.experiments").joinpath("paper")
 
 
@@ -47,6 +48,7 @@ class Experiment:
     shows: str = ""  # that in words or, of another experiment, what it is about
     paper: str = ""  # the table of the paper's numbers; "": it prints none
     figure: str = ""  # the axis along which scores are drawn; "": a table
+    lead: str = ""  # the row that is tested against every other; "": FedBM, or the first row
     notes: tuple[str, ...] = ()  # what was chosen, and why
     search: tuple[str, ...] = ()  # axes among whose values one is chosen, on validation
 
@@ -118,12 +120,17 @@ def parse(text: str, name: str, where: str) -> Experiment:
         shows=_text(values, "shows", where) or (f"{printed} of the paper" if printed else ""),
         paper=_text(values, "paper", where),
         figure=_text(values, "figure", where),
+        lead=_text(values, "lead", where),
         notes=_texts(values, "notes", where),
         search=_search(values, where),
     )
     for axis in (*experiment.search, *([experiment.figure] if experiment.figure else [])):
         if axis not in experiment.axes:
             raise FedBMError(f'{where}: "{axis}" is no axis{did_you_mean(axis, experiment.axes)}')
+    names = [row.name for row in experiment.rows]
+    if experiment.lead and experiment.lead not in names:
+        near = did_you_mean(experiment.lead, names)
+        raise FedBMError(f'{where}: lead = "{experiment.lead}" is no row{near}; there are {listed(names)}')
     return experiment
 
 

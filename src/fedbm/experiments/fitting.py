@@ -2,25 +2,29 @@
 
     seconds a round · rounds left · (runs beside it + 1) / runs that go together  ≤  seconds left
 
-The pace is that of runs of its kind or, where none was played, of the slowest kind. Before anything is known a run
-fits: it will tell.
+Seconds a round of its kind, where s are those of this portion and r those on record:
+
+    s[kind]  or  r[kind] · mean over kinds in both of s/r (1 without any)  or  max s
+
+Before anything is known a run fits: it will tell.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from fedbm.config import Config
-from fedbm.experiments.estimate import LEAST_ROUNDS, kind_of, rounds_left
+from fedbm.experiments.estimate import LEAST_ROUNDS, Rates, kind_of, rounds_left
 from fedbm.results.portions import Portion
 
 Kind = tuple[Any, ...]
 
 
 def fitting(
-    runs: Sequence[tuple[Path, Config]], together: int, budget: float, portion: Portion
+    runs: Sequence[tuple[Path, Config]], together: int, budget: float, portion: Portion, recorded: Rates
 ) -> Callable[[int, int], bool]:
     """(number of a run, runs beside it) → whether it would end within *budget* seconds of *portion*."""
     kinds = {folder.name: kind_of(config) for folder, config in runs}
@@ -28,7 +32,8 @@ def fitting(
 
     def may_begin(number: int, beside: int) -> bool:
         kind, left = kinds[runs[number][0].name], budget - portion.so_far()
-        return fits(kind, rounds[number], beside, together, left, paces(portion, kinds))
+        pace = pace_of(kind, paces(portion, kinds), recorded)
+        return pace is None or fits(pace, rounds[number], beside, together, left)
 
     return may_begin
 
@@ -43,12 +48,25 @@ def paces(portion: Portion, kinds: Mapping[str, Kind]) -> dict[Kind, float]:
     return {kind: seconds / rounds for kind, (rounds, seconds) in totals.items()}
 
 
-def fits(kind: Kind, rounds: int, beside: int, together: int, left: float, known: Mapping[Kind, float]) -> bool:
+def pace_of(kind: Kind, played: Rates, recorded: Rates) -> float | None:
+    """Seconds a round; None where nothing tells.
+
+    >>> played, recorded = {("a",): 3.0, ("b",): 9.0}, {("a",): 1.5, ("c",): 2.0}
+    >>> [pace_of((kind,), played, recorded) for kind in "abcd"]  # all go at half the pace they had
+    [3.0, 9.0, 4.0, 9.0]
+    """
+    if kind in played:
+        return played[kind]
+    if recorded.get(kind):
+        slower = [seconds / recorded[known] for known, seconds in played.items() if recorded.get(known)]
+        return recorded[kind] * (fmean(slower) if slower else 1.0)
+    return max(played.values(), default=None)
+
+
+def fits(pace: float, rounds: int, beside: int, together: int, left: float) -> bool:
     """Whether so many rounds would end in *left* seconds, with so many runs *beside* this one.
 
-    >>> [fits(("a",), 100, beside, 4, 60.0, {("a",): 1.0, ("b",): 9.0}) for beside in range(4)]
+    >>> [fits(1.0, 100, beside, 4, 60.0) for beside in range(4)]
     [True, True, False, False]
     """
-    if not known:
-        return True
-    return known.get(kind, max(known.values())) * rounds * (beside + 1) / together <= left
+    return pace * rounds * (beside + 1) / together <= left

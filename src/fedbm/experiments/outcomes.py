@@ -53,6 +53,7 @@ class Outcome:
     shows: str
     paper: str
     figure: str
+    lead: str  # the row its file names; "": none
     notes: tuple[str, ...]
     search: tuple[str, ...]
     shared: Mapping[str, Any]
@@ -103,6 +104,7 @@ def with_results(experiment: Experiment, results: Sequence[Result]) -> Outcome:
         shows=experiment.shows,
         paper=experiment.paper,
         figure=experiment.figure,
+        lead=experiment.lead,
         notes=experiment.notes,
         search=experiment.search,
         shared=experiment.shared,
@@ -140,7 +142,8 @@ def write_outcome(outcome: Outcome, folder: Path) -> Path:
     order = {name: place for place, name in enumerate(outcome.rows)}
     place = {json.dumps(at, sort_keys=True): number for number, at in enumerate(cells(outcome.axes))}
     ordered = sorted(merged.values(), key=lambda r: (place.get(r.key[1], len(place)), order.get(r.row, 0), r.seed))
-    head = {key: getattr(outcome, key) for key in ("title", "shows", "paper", "figure", "notes", "search", "command")}
+    told = ("title", "shows", "paper", "figure", "lead", "notes", "search", "command")
+    head = {key: getattr(outcome, key) for key in told}
     value = {"format": FORMAT, "experiment": outcome.name, **head}
     value |= {"shared": outcome.shared, "axes": outcome.axes, "rows": outcome.rows}
     lines = [f"{json.dumps(key)}: {json.dumps(item, ensure_ascii=False)}" for key, item in value.items()]
@@ -159,6 +162,7 @@ def read_outcome(path: Path, read: Callable[[Path], RunView] = read_record) -> O
         return Outcome(
             name=value["experiment"],
             **{key: value[key] for key in ("title", "shows", "paper", "figure", "shared", "axes", "command")},
+            lead=value.get("lead", ""),  # records of before it could be named have none
             notes=tuple(value["notes"]),
             search=tuple(value["search"]),
             rows=tuple(value["rows"]),

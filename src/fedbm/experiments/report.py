@@ -70,7 +70,9 @@ def _view(outcome: Outcome, found: Sequence[Column], ident: str, measured: Measu
         "columns": [
             _column(column, f"{ident}c{n}", colours, numbers, _detail(outcome), _shown_elsewhere(column, found))
             for n, column in enumerate(found, 1)
+            if not column.empty
         ],
+        "empty": [column.title for column in found if column.empty],
         "unlike": [(number, one) for one, number in numbers.items()],
         "missing": _missing(found, runs),
         "left": left_of(outcome, measured),
@@ -182,7 +184,7 @@ def _pictures(outcome: Outcome, found: Sequence[Column], colours: Mapping[str, i
         name = some[0].title.removesuffix(f", {axis} {some[0].at[axis]}")
         for metric, words in SHOWN.items():
             drawn = [_course(row, metric, some, axis, places, colours) for row in outcome.rows]
-            if any(course.values for course in drawn):
+            if any(len(course.values) > 1 for course in drawn):  # a point by itself has no course
                 title = f"{words} by {axis}; {name}"
                 wide, narrow = (
                     along(drawn, [str(place) for place in places], title, f"{words} on the test images, %", axis, width)

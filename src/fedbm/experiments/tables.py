@@ -104,6 +104,9 @@ def markdown(outcomes: Sequence[Outcome], whole: bool = False) -> str:
         out += [f"- {md(note)}" for note in outcome.notes] + [""] * bool(outcome.notes)
         found = columns(outcome)
         for column in found:
+            if column.empty:
+                out += [f"**{md(column.title)}**: {md('; '.join(column.missing))}.", ""]
+                continue
             out += [f"**{md(column.title)}**", ""]
             said = [f"- {md(verdict.sentence)}" for verdict in verdicts(column)]
             out += [*said, *[""] * bool(said), *(bars(column) if column.lead else _folded(bars(column))), ""]

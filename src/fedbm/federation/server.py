@@ -19,7 +19,7 @@ import torch
 from fedbm.config import at_beta, method_label, to_toml
 from fedbm.engine.checkpoint import ClientStates, Progress, load_checkpoint, remove_unnamed
 from fedbm.engine.device import arithmetic, enough_memory, find_device
-from fedbm.engine.environment import environment
+from fedbm.engine.environment import write_settings
 from fedbm.engine.evaluate import first_state
 from fedbm.engine.local import Samples, plain_steps
 from fedbm.engine.records import FORMAT, RunFolder
@@ -35,7 +35,7 @@ from fedbm.federation.packing import digest
 from fedbm.federation.protocol import CONCEPTS, INIT, make_terms, versions
 from fedbm.federation.roster import Roster
 from fedbm.federation.status_file import StatusFile
-from fedbm.files import digest_of, write_json, write_text
+from fedbm.files import digest_of, write_json
 from fedbm.methods.base import State
 from fedbm.run_files import conclude
 
@@ -194,8 +194,7 @@ def own_parts(agreement: Agreement) -> dict[str, State]:
 
 def describe(agreement: Agreement, options: FederationOptions, folder: Path, device: torch.device) -> None:
     """What is known before the first round."""
-    write_text(folder / "config.toml", to_toml(agreement.config))
-    write_json(folder / "environment.json", environment(device))
+    write_settings(folder, to_toml(agreement.config), device)
     terms = terms_of(agreement, options)
     asked = {"format": FORMAT, "options": dataclasses.asdict(options), "terms": terms, "digest": digest_of(terms)}
     write_json(folder / "federation.json", asked)

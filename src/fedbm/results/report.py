@@ -172,7 +172,8 @@ def _dots(group: Group, colours: Mapping[str, int]) -> Picture | None:
 
 def provenance(run: RunView) -> dict[str, Any]:
     environment = dict(run.environment or {})
-    environment.pop("format", None)
+    for of_the_file in ("format", "settings"):
+        environment.pop(of_the_file, None)
     return {
         "id": run.id,
         "name": display(run.label, run.method),

@@ -12,6 +12,7 @@ from typing import Any
 
 from fedbm.config import at_beta, make_config, method_label
 from fedbm.data.catalog import CATALOG
+from fedbm.engine.environment import settings_digest
 from fedbm.engine.records import FORMAT, read_rounds
 from fedbm.errors import FedBMError
 from fedbm.files import digest_of, read_json
@@ -19,6 +20,7 @@ from fedbm.options import BY_BETA
 from fedbm.results.failure import failure_of
 from fedbm.results.portions import own_seconds, read_portions
 
+EDITED = "was edited after the run: put back the settings it was computed with, or remove its folder to start over"
 ANEW = "; remove it: the command that made the run writes it anew"  # of summary.json, from the last checkpoint
 ALWAYS = ("loss", "val", "test", "personal", "generator", "dropped", "bytes", "seconds")  # what every round records
 
@@ -49,6 +51,7 @@ class RunView:
     drawn: Mapping[int, Path] = field(default_factory=dict)  # round → generated/<round>.png
     strip: Path | None = None  # of a record, in place of *drawn*: the rounds side by side
     strip_rounds: tuple[int, ...] = ()
+    edited: bool = False  # config.toml has other settings than the run began with
     failure: str = ""  # why it failed, where it did
     features: Mapping[str, Any] | None = None  # features.json
     own_seconds: float | None = None  # of the device it was computed on, which other runs may have shared
@@ -78,10 +81,17 @@ class RunView:
 
 
 def read_runs(folders: Sequence[Path]) -> list[RunView]:
-    """Every run once, however often and by whichever name its folder was given."""
+    """Every run once, however often and by whichever name its folder was given; one that was edited is refused."""
     if not folders:
         raise FedBMError("no run was given; name at least one run folder, such as runs/*")
-    return [read_run(folder) for folder in {folder.resolve(): folder for folder in folders}.values()]
+    return [unedited(read_run(folder)) for folder in {folder.resolve(): folder for folder in folders}.values()]
+
+
+def unedited(run: RunView) -> RunView:
+    """*run*, whose scores are then of the settings beside them."""
+    if run.edited:
+        raise FedBMError(f"{run.path / 'config.toml'} {EDITED}")
+    return run
 
 
 def read_run(path: str | Path) -> RunView:
@@ -103,6 +113,8 @@ def read_run(path: str | Path) -> RunView:
             facts = _asked_for(config)
         facts |= _dealt(path, dealt)
         facts["label"] = _label(config, facts["data"], dealt)
+    environment = _optional(path / "environment.json")
+    kept = (environment or {}).get("settings")  # older versions kept none
     generated, rounds = path / "generated.png", read_rounds(path / "rounds.jsonl")
     _all_there(path / "rounds.jsonl", rounds, facts["planned"] if summary is not None else None)
     late = late_scores(rounds, facts["planned"]) if summary is not None else None
@@ -114,12 +126,13 @@ def read_run(path: str | Path) -> RunView:
         config_text=text,
         rounds=rounds,
         summary=summary,
-        environment=_optional(path / "environment.json"),
+        environment=environment,
         dealt=dealt,
         checksum=str(dealt.get("of", {}).get("checksum", "")) if dealt else "",
         details=_optional(path / "details.json"),
         generated=generated if generated.is_file() else None,
         drawn={int(p.stem): p for p in sorted(path.glob("generated/*.png")) if p.stem.isdecimal()},
+        edited=kept is not None and kept != settings_digest(config),
         failure=failure_of(path) if summary is None else "",
         features=_optional(path / "features.json"),
         own_seconds=own_seconds(read_portions(path.parent), path.name, len(rounds)),
