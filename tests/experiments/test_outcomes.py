@@ -296,7 +296,8 @@ def test_names_do_not_become_markup_in_markdown(tmp_path: Path) -> None:
 def test_any_text_is_one_cell_in_markdown(text: str) -> None:
     """Without what is escaped no sign is left that could begin emphasis, code, a link, a tag or a cell."""
     bare = re.sub(r"\\[\\|*`\[_]", "", md(text))
-    assert not set(bare) & set("\\|*`[")
+    assert not set(bare) & set("\\|*`")
+    assert not re.search(r"\[[^]]*\][(\[]", bare)
     assert not re.search(r"<[\w/!?]", bare)
 
 

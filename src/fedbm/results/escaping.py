@@ -24,16 +24,16 @@ LIGATURES = ("--", "''", "``", "?`", "!`", ",,")  # of two signs LaTeX would mak
 CODE = re.compile(  # 'fedbm features RUN', --resume, --data DIR, --budget 2m
     r"(?<![^\s(])(?:'([^'\n]+)'(?!\w)|(--[a-z][\w-]*(?: (?:[A-Z]{2,}|\d+[a-z]*)\b)?))"
 )
-MARKUP = re.compile(r"[\\|*`\[]|(?<!\w)_|_(?!\w)|<(?=[\w/!?])")
+MARKUP = re.compile(r"[\\|*`]|\[(?=[^]]*\][(\[])|(?<!\w)_|_(?!\w)|<(?=[\w/!?])")
 GREEK = "αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΥΦΨΩ"  # the others look like Latin letters, and LaTeX has no name for them
 ACCENTS = {"\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0308": '"', "\u0327": "c", "\u030c": "v"}
 
 
 def md(text: str) -> str:
-    r"""What would begin emphasis, code, a link, a tag or a cell is escaped; "λ_dis" and "p < 0.1" begin nothing.
+    r"""What would begin emphasis, code, a link, a tag or a cell is escaped; "λ_dis", "p < 0.1" and "x[y]" do not.
 
-    >>> print(md("a|b *c* _d_ λ_dis <b> p < 0.1 [e](f) `g`"))
-    a\|b \*c\* \_d\_ λ_dis &lt;b> p < 0.1 \[e](f) \`g\`
+    >>> print(md("a|b *c* _d_ λ_dis <b> p < 0.1 [e](f) `g` fedbm[text]"))
+    a\|b \*c\* \_d\_ λ_dis &lt;b> p < 0.1 \[e](f) \`g\` fedbm[text]
     """
     return MARKUP.sub(lambda found: "&lt;" if found[0] == "<" else f"\\{found[0]}", text)
 
