@@ -111,6 +111,29 @@ def test_on_a_wide_screen_every_column_of_every_table_is_seen(of: str, outcomes:
     assert found[2] == ""
 
 
+@pytest.mark.parametrize("scheme", [(), ("--blink-settings=preferredColorScheme=0",)], ids=["light", "dark"])
+def test_on_a_narrow_screen_a_shade_says_that_a_table_goes_on(page: Path, tmp_path: Path, scheme: list[str]) -> None:
+    """At its right edge, until the end is reached; a table that fits has none."""
+    alone = """<script>
+    const it = document.querySelector(".scroll:has(table.measured)");
+    document.querySelector(".page").replaceChildren(it);
+    document.querySelector(".page").style.padding = 0;
+    MORE
+    </script></body>"""
+
+    def edges(width: int, more: str = "") -> np.ndarray:
+        one = tmp_path / "one.html"
+        text = page.read_text(encoding="utf-8").replace("</body>", alone.replace("MORE", more))
+        one.write_text(text, encoding="utf-8")
+        seen = shot(one, tmp_path, "one", width, *scheme)[:500]
+        return np.abs(seen[:, -2:] - seen[-1, 0]).max(axis=(1, 2))  # how far each line's end is from the page's colour
+
+    shaded = np.median(edges(500)[150:300])
+    assert shaded > 15
+    assert np.median(edges(500, "it.scrollLeft = it.scrollWidth;")[150:300]) < 2
+    assert np.median(edges(1300)[150:300]) < 2
+
+
 def test_names_that_cannot_break_do_not_widen_the_page(tmp_path: Path) -> None:
     rows = "".join(f'[[rows]]\nname = "{letter * 90}"\nmethod = "fedavg"\n' for letter in "ab")
     long = fake_outcome(tmp_path / "runs", parse(f'title = "{"t" * 90}"\n{rows}', "long", "long.toml"), rounds=3)
@@ -130,14 +153,42 @@ def test_print_has_every_curve_in_the_light_colours(outcomes: list[Outcome], tmp
     assert "#4fa8e8" not in drawn  # FedBM's on a dark screen
 
 
-def stroked(pdf: Path) -> set[str]:
-    """The colours in which a PDF draws lines."""
-    written = pdf.read_bytes()
-    found: set[tuple[bytes, ...]] = set()
+@pytest.mark.parametrize("of", ["experiments", "runs"])
+def test_print_is_that_of_a_page_on_which_everything_is_opened(
+    of: str, outcomes: list[Outcome], tmp_path: Path
+) -> None:
+    """Seed by seed, which runs are missing, the text of each class, every run's settings."""
+    page, opened = tmp_path / "page.html", tmp_path / "opened.html"
+    if of == "experiments":
+        write_outcomes(outcomes[:1], page)
+    else:
+        write_report(
+            [fake_run(tmp_path / "runs", method, seed) for method in ("fedavg", "fedbm") for seed in (0, 1)], page
+        )
+    text = page.read_text(encoding="utf-8")
+    assert "<details open" not in text
+    opened.write_text(text.replace("<details", "<details open"), encoding="utf-8")
+    drawn = []
+    for one in (page, opened):
+        browse(one, tmp_path, "--no-pdf-header-footer", f"--print-to-pdf={tmp_path / 'page.pdf'}")
+        drawn.append(streams(tmp_path / "page.pdf"))
+    assert drawn[0] == drawn[1]
+
+
+def streams(pdf: Path) -> list[bytes]:
+    """What a PDF's compressed streams hold."""
+    written, found = pdf.read_bytes(), []
     assert written.startswith(b"%PDF")
     for start in re.finditer(rb"stream\r?\n", written):
         with suppress(zlib.error):  # a stream that is not compressed holds no drawing
-            content = zlib.decompressobj().decompress(written[start.end() :])
-            pieces = re.split(rb"(?m)^([\d.]+ [\d.]+ [\d.]+) RG", content)
-            found |= {tuple(c.split()) for c, then in zip(pieces[1::2], pieces[2::2], strict=True) if b"\nS\n" in then}
+            found.append(zlib.decompressobj().decompress(written[start.end() :]))
+    return found
+
+
+def stroked(pdf: Path) -> set[str]:
+    """The colours in which a PDF draws lines."""
+    found: set[tuple[bytes, ...]] = set()
+    for content in streams(pdf):
+        pieces = re.split(rb"(?m)^([\d.]+ [\d.]+ [\d.]+) RG", content)
+        found |= {tuple(c.split()) for c, then in zip(pieces[1::2], pieces[2::2], strict=True) if b"\nS\n" in then}
     return {"#" + "".join(f"{round(255 * float(part)):02x}" for part in colour) for colour in found}

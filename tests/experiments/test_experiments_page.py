@@ -147,6 +147,26 @@ def test_a_run_of_two_cells_is_counted_once(tmp_path: Path) -> None:
     assert "63 runs cannot be run here: no images" in text
 
 
+def test_a_cell_whose_runs_another_shows_has_its_table_alone(tmp_path: Path) -> None:
+    """Central training does not depend on β. Nothing else is finished at 0.1: its curves and bytes stand at 0.05."""
+    made = fake_outcome(tmp_path / "runs", "comparison-kvasir", seeds=1, rounds=2)
+    central = next(r.run for r in made.results if r.row == "Central")
+
+    def only(result: Result, *, methods: bool) -> Result:
+        if result.row == "Central":
+            return replace(result, run=central)
+        kept = methods and result.at["beta"] == 0.05
+        return result if kept else replace(result, run=None, state="not run")
+
+    for methods in (True, False):  # without methods the first cell shows them
+        some = replace(made, results=tuple(only(result, methods=methods) for result in made.results))
+        text = page_of([some], tmp_path)
+        assert [column.lead for column in columns(some)] == ["FedBM", "FedBM"]
+        assert text.count("Curves, clients, confusions, features, bytes and time") == 1
+        assert text.count("Bytes and time of one run") == 1
+        assert "No run with clients holds" not in text
+
+
 def test_time_is_labelled_and_there_for_ablations_and_figures(
     ablation: Outcome, figure: Outcome, tmp_path: Path
 ) -> None:

@@ -26,7 +26,7 @@ from fedbm.experiments.report import write_outcomes
 from fedbm.experiments.tables import FIELDS, HEADS, comma_separated, grid, markdown
 from fedbm.experiments.wording import verdicts
 from fedbm.results.compare import compare
-from fedbm.results.escaping import tex
+from fedbm.results.escaping import md, tex
 from fedbm.results.fairness import findings
 from fedbm.results.generated import galleries
 from fedbm.results.records import MOST_POINTS, _kept, read_record, write_record
@@ -209,8 +209,12 @@ def test_missing_cells_say_why_and_hold_no_number(modules: Outcome) -> None:
     assert row["accuracy"] == row["f1"] == row["last_f1"] == "not run"
     assert "- failed: round 3: the update of client 1 is unusable: body.bn is not finite: FedBM (seed 2)." in shown
     assert "- absent: the images of oct-c8 are not here: FedBM (seeds 0, 1" in shown
-    with_numbers = [line.split(",") for line in comma_separated([modules]).splitlines() if "w/o CGDE" in line]
-    assert all("not run" in line[-1] or "not here" in line[-1] for line in with_numbers)
+    lines = [one for one in csv.DictReader(comma_separated([modules]).splitlines()) if one["round"] == "best"]
+    assert {one["missing"] for one in lines if one["row"] == "w/o CGDE"} == {"not run", "data or model not here"}
+    assert (lines[0]["row"], lines[0]["missing"]) == ("FedBM", "failed")
+    assert lines[0]["missing_in_words"] == f"failed: {FAILED[1]}: FedBM (seed 2)"
+    assert {one["missing_in_words"] for one in lines if not one["missing"]} == {""}
+    assert {one["command"] for one in lines} == {"fedbm reproduce modules --data DIR"}
 
 
 def test_the_paper_stands_beside(modules: Outcome) -> None:
@@ -225,6 +229,46 @@ def test_the_paper_stands_beside(modules: Outcome) -> None:
     assert ours is not None
     shown = next(text for text in markdown([modules]).splitlines() if text.startswith("| w/o LKCC"))
     assert f"| 28.04 ± 9.74 | {100 * ours.mean - 28.04:+.1f} |".replace("-", "−") in shown
+
+
+def test_names_do_not_become_markup_in_markdown(tmp_path: Path) -> None:
+    """A bar would begin a cell, and a browser would read a tag."""
+    rows = """
+    title = "a|b *c* <b>d</b>"
+    shows = "_s_"
+    notes = ["`n` <i>"]
+    [axes]
+    lr = [0.1, 0.01]
+    [search]
+    choose = ["lr"]
+    [[rows]]
+    name = "x|y <u>"
+    method = "fedavg"
+    [[rows]]
+    name = "*z*"
+    method = "fedbm"
+    """
+    outcome = fake_outcome(tmp_path, parse(rows, "own", "own.toml"), seeds=1, rounds=2)
+    shown = markdown([outcome], whole=True)
+    assert shown.startswith(
+        "# a\\|b \\*c\\* &lt;b>d&lt;/b>\n\n## a\\|b \\*c\\* &lt;b>d&lt;/b>\n\n\\_s\\_. `fedbm sweep"
+    )
+    assert "- \\`n\\` &lt;i>\n" in shown
+    assert "**x\\|y &lt;u>**" in shown  # the leading row
+    assert "x\\|y &lt;u> has " in shown
+    searched = shown[shown.index("**Chosen on validation**") :].splitlines()[2:]
+    assert [line.split(" | ")[0] for line in searched[2:]] == ["| x\\|y &lt;u>"] * 2 + ["| \\*z\\*"] * 2
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in searched}) == 1
+    assert not re.search(r"</?[bui]>", shown)
+
+
+@given(st.text(st.characters(exclude_categories=["Cc", "Cs"])))
+def test_any_text_is_one_cell_in_markdown(text: str) -> None:
+    """Without what is escaped no sign is left that could begin emphasis, code, a link, a tag or a cell."""
+    bare = re.sub(r"\\[\\|*`\[_]", "", md(text))
+    assert not set(bare) & set("\\|*`")
+    assert not re.search(r"\[[^]]*\][(\[]", bare)
+    assert not re.search(r"<[\w/!?]", bare)
 
 
 def test_latex_is_whole_and_safe(modules: Outcome) -> None:
@@ -246,14 +290,47 @@ def test_latex_has_what_a_search_tried(tmp_path: Path) -> None:
     assert text.count("& chosen") == 1
 
 
-@given(st.text())
+def test_latex_has_commands_as_they_are_typed(modules: Outcome) -> None:
+    """A dash for two hyphens, or quotes that are not those of a keyboard, could not be copied."""
+    text = latex([modules], whole=True)
+    assert "\\texttt{fedbm reproduce modules -{}-data DIR}" in text
+    assert "\\texttt{fedbm reproduce comparison-ham10000 -{}-data DIR}" in text  # of which there is no record
+    assert "; \\texttt{-{}-budget 2m} measures it" in text
+    assert not re.search(r"--[a-z]", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("by 'fedbm reproduce search-ham10000'.", "by \\texttt{fedbm reproduce search-ham10000}."),
+        ("clients' models, the paper's", "clients' models, the paper's"),
+        ("'fedbm run --out a_b'; 1–3", "\\texttt{fedbm run -{}-out a\\_b}; 1--3"),
+        ("a -- b ''c'' --- d", "a -{}- b '{}'c'{}' -{}-{}- d"),
+        ("""a "word" 'a "word"'""", "a ''word'' \\texttt{a {\\char34}word{\\char34}}"),
+    ],
+)
+def test_code_in_prose_is_code_in_latex(text: str, written: str) -> None:
+    assert tex(text) == written
+
+
+def test_latex_has_the_notes_once_below_the_first_table(modules: Outcome) -> None:
+    warned = replace(modules, notes=("Chosen after results were known: it suggests.", "One of two."))
+    first, *others = latex([warned]).split("\\end{table*}")
+    for note in warned.notes:
+        assert f"\\par\\raggedright {note}\n" in first
+        assert not any(note in other for other in others)
+
+
+@given(st.text() | st.text("'-`?, fed\\"))
 def test_any_text_is_safe_in_latex(text: str) -> None:
     """Only commands, groups and formulas that are whole: what is left without them holds none of LaTeX's signs."""
     written = tex(text)
     assert written.isascii()
     assert "\n" not in written
     assert written.count("$") % 2 == written.count("\\$") % 2
+    written = re.sub(r"(?<=[-'`?!,])\{\}|\{\\char34\}", "", written)
     bare = re.sub(r"\\text\w+\{\}|\\dots\{\}|\\[`'^~\"cv]\{\w\}|\\[&%$#_{}]|\$[^$]*\$|\{[\[*]\}", "", written)
+    bare = re.sub(r"\\texttt\{([^{}\\]*)\}", r"\1", bare)
     assert not set(bare) & set("\\&%$#_{}^")
 
 

@@ -215,8 +215,23 @@ def test_of_many_rows_that_are_near_the_paper_the_one_with_the_lowest_p_is_named
     assert plain(last.sentence) == f"No difference to the paper’s macro-F1 is established for {said}"
 
 
-def test_one_seed_is_not_tested_against_the_paper(tmp_path: Path) -> None:
-    assert not any("the paper’s" in sentence for sentence in by_paper(tmp_path, {"FedBM": {1: 0.1}}))
+@pytest.mark.parametrize("few", [{1: 0.1}, {0: 0.1, 1: 0.1001}])
+def test_fewer_than_three_seeds_are_not_tested_against_the_paper(tmp_path: Path, few: Mapping[int, float]) -> None:
+    assert not any("the paper’s" in sentence for sentence in by_paper(tmp_path, {"FedBM": few}))
+
+
+@pytest.mark.parametrize("fedavg", [{0: 0.7, 1: 0.7195}, {0: 1.0, 1: 1.0195}], ids=["ahead", "behind"])
+def test_two_seeds_establish_nothing_whatever_their_p(tmp_path: Path, fedavg: Mapping[int, float]) -> None:
+    """Differences of 20 and 20.05 points: t = 801, and with one degree of freedom p = 2/(π·801) = 0.0008."""
+    made = scored(tmp_path, grid(("FedAvg", "FedBM")), {"FedAvg": fedavg, "FedBM": {0: 0.9, 1: 0.92}})
+    (column,) = columns(made)
+    (corrected,) = (line.corrected for line in column.lines if line.corrected is not None)
+    assert corrected < 0.01
+    first, *_ = verdicts(column)
+    assert not first.holds
+    assert "(n = 2, 95 % interval " in plain(first.sentence)  # the numbers are shown all the same
+    assert "Two seeds cannot establish a difference." in first.sentence
+    assert "is established" not in first.sentence
 
 
 def test_the_sign_of_an_effect_is_a_minus(tmp_path: Path) -> None:
@@ -236,6 +251,17 @@ def test_a_cell_with_missing_runs_is_not_whole(tmp_path: Path) -> None:
     assert len(column.group.runs) == 4  # what is not there has no settings to compare
     page = write_outcomes([made], tmp_path / "page.html").read_text(encoding="utf-8")
     assert "Every run finished." not in page
+
+
+def test_seeds_are_said_of_the_methods_with_a_result(tmp_path: Path) -> None:
+    """Not of FedAvg, which a line above is not finished."""
+    for name, fedavg in (("whole", LOW), ("part", {})):
+        made = scored(
+            tmp_path / name, grid(("FedAvg", "FedBM", "FedProx")), dict.fromkeys(FOUR, HIGH) | {"FedAvg": fedavg}
+        )
+        (column,) = columns(made)
+        who = "Every method" if fedavg else "Every method with a result"
+        assert f"{who} ran with the seeds 0, 1, 2." in [finding.sentence for finding in findings(column.group)]
 
 
 def test_a_row_by_itself_has_no_verdict(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ def say(standings: Sequence[Standing], takes: Estimate, records: Path, console: 
     if takes.each:
         console.print(
             f"{len(takes.each)} of them, like runs measured on this device ({takes.device}), take about "
-            f"{show_seconds(takes.seconds)}, at {takes.overlap:.1f} seconds of rounds in a second of the clock"
+            f"{show_seconds(takes.seconds)}{_rounds_in(takes)}"
         )
     if takes.unknown:
         console.print(
@@ -186,6 +186,20 @@ def say(standings: Sequence[Standing], takes: Estimate, records: Path, console: 
     for (state, why), some in _by_reason(once).items():
         more = f" and {len(some) - 1} more" if len(some) > 1 else ""
         console.print(f"{state}: {some[0].trial.words}{more}: {why}", soft_wrap=True)
+
+
+def _rounds_in(takes: Estimate) -> str:
+    """Where the clock's time is not that of the rounds: side by side they overlap, and alone the start-up comes on top.
+
+    >>> _rounds_in(Estimate({Path("a"): 60.0}, 0, 2.5, "cpu"))
+    ' by the clock, for 2 min 30 s of rounds, which overlap in runs side by side'
+    >>> _rounds_in(Estimate({Path("a"): 60.0}, 0, 0.9, "cpu"))
+    ' by the clock, for 54.0 s of rounds and what lies between them'
+    """
+    if 0.95 < takes.overlap < 1.05:
+        return ""
+    why = ", which overlap in runs side by side" if takes.overlap > 1 else " and what lies between them"
+    return f" by the clock, for {show_seconds(takes.seconds * takes.overlap)} of rounds{why}"
 
 
 def _by_reason(standings: Sequence[Standing]) -> dict[tuple[str, str], list[Standing]]:

@@ -84,8 +84,14 @@ class Unrecorded:
     name: str
     title: str
     printed: str  # which of its tables and figures; "": none
-    sentence: str
+    shows: str
+    needs: str  # 'it needs the images of kvasir, …'
+    takes: str  # how many runs it is, and what they would take
     command: str
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.shows[0].upper()}{self.shows[1:]}. Not run; {self.needs}. {self.takes}"
 
 
 def measured_in(outcomes: Sequence[Outcome]) -> Measured:
@@ -125,9 +131,8 @@ def unrecorded(outcomes: Sequence[Outcome], measured: Measured) -> list[Unrecord
 def _unrecorded(name: str, measured: Measured) -> Unrecorded:
     experiment = find_experiment(name)
     planned = trials(experiment, SEEDS, {})
-    shows = experiment.shows[0].upper() + experiment.shows[1:]
-    sentence = f"{shows}. Not run; it needs {_needs(planned)}. {_left(planned, measured).words}"
-    return Unrecorded(name, experiment.title, experiment.printed, sentence, command_of(name))
+    needs, takes = f"it needs {_needs(planned)}", _left(planned, measured).words
+    return Unrecorded(name, experiment.title, experiment.printed, experiment.shows, needs, takes, command_of(name))
 
 
 def trials_of(outcome: Outcome) -> list[Trial]:

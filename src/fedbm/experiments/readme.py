@@ -19,6 +19,7 @@ from fedbm.experiments.pictures import scores
 from fedbm.experiments.tables import bars, differences
 from fedbm.experiments.wording import verdicts
 from fedbm.files import write_text
+from fedbm.results.escaping import md
 from fedbm.results.figures import WIDE
 from fedbm.results.palette import numbers_of
 from fedbm.results.svg import save_svg
@@ -65,9 +66,9 @@ def fill_readme(outcomes: Sequence[Outcome], page: Path) -> list[Path]:
 
 def block(column: Column) -> list[str]:
     """The column's table, ours, the paper's, p; its sentences; and what is not like the paper."""
-    sentences = [f"- {verdict.sentence}" for verdict in verdicts(column)]
+    sentences = [f"- {md(verdict.sentence)}" for verdict in verdicts(column)]
     return [
-        f"**{column.title}**",
+        f"**{md(column.title)}**",
         "",
         *bars(column, without=("last_f1", "lead_minus_row_f1", "p", "effect_size", "unlike")),
         "",
@@ -102,4 +103,4 @@ def _unlike(column: Column) -> list[str]:
         for mark in dict.fromkeys(one.mark for one in line.unlike):
             marked.setdefault(mark, []).append(line.name)
     words = [mark if len(names) == len(done) else f"{mark} ({', '.join(names)})" for mark, names in marked.items()]
-    return [f"- Not like the paper: {', '.join(words)}; the report says what each means."] if words else []
+    return [f"- Not like the paper: {md(', '.join(words))}; the report says what each means."] if words else []

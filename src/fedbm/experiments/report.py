@@ -68,7 +68,7 @@ def _view(outcome: Outcome, found: Sequence[Column], ident: str, measured: Measu
         "id": ident,
         "outcome": outcome,
         "columns": [
-            _column(column, f"{ident}c{n}", colours, numbers, _detail(outcome))
+            _column(column, f"{ident}c{n}", colours, numbers, _detail(outcome), _shown_elsewhere(column, found))
             for n, column in enumerate(found, 1)
             if not column.empty
         ],
@@ -93,9 +93,11 @@ def _run_names(outcome: Outcome) -> dict[Any, str]:
 
 
 def _column(
-    column: Column, ident: str, colours: Mapping[str, int], numbers: Mapping[Any, int], detail: str
+    column: Column, ident: str, colours: Mapping[str, int], numbers: Mapping[Any, int], detail: str, again: bool
 ) -> dict[str, Any]:
+    """*again*: another cell shows its runs, so that here there is nothing beside the table."""
     group = column.group
+    own = bool(column.lead) and not again
     return {
         "id": ident,
         "title": column.title,
@@ -105,10 +107,18 @@ def _column(
         "lead": column.lead,
         "colours": {row.name: colours[row.name] for row in group.rows},
         "scores": _scores(column, colours) if column.lead and detail != "none" else [],
-        "group": group_view(group, f"{ident}g", colours) if column.lead and detail == "all" else None,
-        "training": training(group, colours) if column.lead and detail == "curves" else None,
-        "cost": cost_lines(group),
+        "group": group_view(group, f"{ident}g", colours) if own and detail == "all" else None,
+        "training": training(group, colours) if own and detail == "curves" else None,
+        "cost": cost_lines(group) if own else [],
     }
+
+
+def _shown_elsewhere(column: Column, found: Sequence[Column]) -> bool:
+    """Whether it has runs of central training alone, and a cell with more runs, or one before it, has them too."""
+    if any(row.method != "central" for row in column.group.rows):
+        return False
+    own, *others = ({run.id for run in one.group.runs} for one in (column, *found))
+    return any(own < other for other in others) or own in others[: found.index(column)]
 
 
 def _scores(column: Column, colours: Mapping[str, int]) -> list[Picture]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from fedbm.experiments.analysis import SHORT, Column, Line, columns
-from fedbm.experiments.left import left_of, measured_in, unrecorded
+from fedbm.experiments.left import left_of, measured_in, timed, unrecorded
 from fedbm.experiments.outcomes import Outcome, title_of
 from fedbm.experiments.published import Deviation
 from fedbm.experiments.search import search
 from fedbm.experiments.wording import effect, verdicts
+from fedbm.results.escaping import md
 from fedbm.results.statistics import Spread
 from fedbm.results.wording import percent, points, probability
 
@@ -39,6 +41,7 @@ FIELDS = (
     *("experiment", "cell", "row", "round", "n", "accuracy", "accuracy_std", "f1", "f1_std"),
     *("paper_accuracy", "paper_accuracy_std", "paper_f1", "paper_f1_std", "accuracy_minus_paper", "f1_minus_paper"),
     *("lead", "lead_minus_row_f1", "p", "p_holm", "effect_size", "unlike", "unlike_in_words", "missing"),
+    *("missing_in_words", "takes", "command"),
 )
 
 
@@ -94,26 +97,26 @@ def _text(value: float | None, words: Callable[[float], str]) -> str:
 
 def markdown(outcomes: Sequence[Outcome], whole: bool = False) -> str:
     """*whole*: these are all records there are, so that the paper's other experiments are listed as not run."""
-    out = [f"# {title_of(outcomes)}", ""] if whole else []
+    out = [f"# {md(title_of(outcomes))}", ""] if whole else []
     measured = measured_in(outcomes)
     for outcome in outcomes:
-        out += [f"## {outcome.title}", "", f"{outcome.shows}. `{outcome.command}`".removeprefix(". "), ""]
-        out += [f"- {note}" for note in outcome.notes] + [""] * bool(outcome.notes)
+        out += [f"## {md(outcome.title)}", "", f"{md(outcome.shows)}. `{outcome.command}`".removeprefix(". "), ""]
+        out += [f"- {md(note)}" for note in outcome.notes] + [""] * bool(outcome.notes)
         found = columns(outcome)
         for column in found:
             if column.empty:
-                out += [f"**{column.title}**: {'; '.join(column.missing)}.", ""]
+                out += [f"**{md(column.title)}**: {md('; '.join(column.missing))}.", ""]
                 continue
-            out += [f"**{column.title}**", ""]
-            said = [f"- {verdict.sentence}" for verdict in verdicts(column)]
+            out += [f"**{md(column.title)}**", ""]
+            said = [f"- {md(verdict.sentence)}" for verdict in verdicts(column)]
             out += [*said, *[""] * bool(said), *(bars(column) if column.lead else _folded(bars(column))), ""]
-            out += [*(f"- {words}." for words in column.missing), *[""] * bool(column.missing)]
+            out += [*(f"- {md(words)}." for words in column.missing), *[""] * bool(column.missing)]
         left = left_of(outcome, measured)
         out += [f"- Left: {left.words}"] if left else []
-        out += [*(f"- Not like the paper, {in_words(one)}." for one in numbered(found)), "", *_searched(outcome)]
+        out += [*(f"- Not like the paper, {md(in_words(one))}." for one in numbered(found)), "", *_searched(outcome)]
     others = unrecorded(outcomes, measured) if whole else []
     out += ["## Not run", ""] * bool(others)
-    out += [f"- **{one.title}.** {one.sentence} `{one.command}`" for one in others]
+    out += [f"- **{md(one.title)}.** {md(one.sentence)} `{one.command}`" for one in others]
     return "\n".join(out).rstrip() + "\n"
 
 
@@ -122,8 +125,8 @@ def bars(column: Column, without: Sequence[str] = ()) -> list[str]:
     heads, *rows = grid(column, without)
     out = [_bar(heads), _bar(["---", *["---:"] * (len(heads) - 1)])]
     for name, *cells in rows:
-        shown = f"**{name}**" if name == column.lead else name
-        out.append(_bar([cell.replace("|", "\\|") for cell in (shown, *cells)]))
+        shown = f"**{md(name)}**" if name == column.lead else md(name)
+        out.append(_bar([shown, *map(md, cells)]))
     return out
 
 
@@ -138,9 +141,9 @@ def differences(found: Sequence[Column]) -> list[str]:
     for column in found:
         for line in column.lines:
             if line.against is not None:
-                what, cells = f"{column.lead} − {line.name}".replace("|", "\\|"), cells_of(line)
+                what, cells = md(f"{column.lead} − {line.name}"), cells_of(line)
                 points_of = [cells["lead_minus_row_f1"], _text(column.printed_against(line), points)]
-                out.append(_bar([column.title, what, *points_of, str(line.against.n), cells["p"], cells["p_holm"]]))
+                out.append(_bar([md(column.title), what, *points_of, str(line.against.n), cells["p"], cells["p_holm"]]))
     return out
 
 
@@ -181,8 +184,8 @@ def _searched(outcome: Outcome) -> list[str]:
     """What was tried and what validation chose."""
     if not outcome.search:
         return []
-    heads = search_heads(outcome)
-    return ["**Chosen on validation**", "", _bar(heads), _bar(["---"] * len(heads)), *map(_bar, searched(outcome)), ""]
+    heads, *rows = ([*map(md, cells)] for cells in (search_heads(outcome), *searched(outcome)))
+    return ["**Chosen on validation**", "", _bar(heads), _bar(["---"] * len(heads)), *map(_bar, rows), ""]
 
 
 def search_heads(outcome: Outcome) -> list[str]:
@@ -208,18 +211,21 @@ def _bar(cells: Sequence[str]) -> str:
 def comma_separated(outcomes: Sequence[Outcome], whole: bool = False) -> str:
     """One line per experiment, cell, row and moment, with all digits; what is missing has its state and no numbers.
 
-    Scores are shares of 1. A difference to the paper stands with the round that the paper's numbers are of.
+    Scores are shares of 1. A difference to the paper stands with the round that the paper's numbers are of. Of what is
+    missing there is the reason with its seeds, and what a run of it would take where runs like it are on record.
     """
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
     writer.writerow(FIELDS)
-    for outcome in outcomes:
+    measured = measured_in(outcomes)
+    for outcome in (timed(one, measured) for one in outcomes):
         for both in zip(*(columns(outcome, moment) for moment in MOMENTS), strict=True):
             for lines in zip(*(column.lines for column in both), strict=True):
                 for moment, column, line in zip(MOMENTS, both, lines, strict=True):
                     writer.writerow(_values(outcome, column, line, moment))
-    for one in unrecorded(outcomes, measured_in(outcomes)) if whole else []:
-        writer.writerow([one.name, *[""] * (len(FIELDS) - 2), SHORT["not run"]])
+    for one in unrecorded(outcomes, measured) if whole else []:
+        said = [SHORT["not run"], one.needs, one.takes, one.command]
+        writer.writerow([one.name, *[""] * (len(FIELDS) - 1 - len(said)), *said])
     return written.getvalue()
 
 
@@ -235,4 +241,6 @@ def _values(outcome: Outcome, column: Column, line: Line, moment: str) -> list[o
     n = len(line.row.runs) if line.row else 0
     unlike = [_marks(line), " | ".join(map(in_words, line.unlike))]
     kept = [outcome.name, column.title, line.name, moment, n, *numbers, *paper, *apart]
-    return [*kept, column.lead, *test, *unlike, line.why]
+    why = " | ".join(replace(column, lines=(line,)).missing)
+    takes = " | ".join(dict.fromkeys(result.takes for result in line.missing if result.takes))
+    return [*kept, column.lead, *test, *unlike, line.why, why, takes, outcome.command]

@@ -13,6 +13,7 @@ from fedbm.results.statistics import Paired, spread, welch
 from fedbm.results.wording import HEADLINE_METRIC, NO_BREAK, mean_and_std, points, probability
 
 LEVEL = 0.05
+FEWEST = 3  # seeds that a verdict rests on: two leave one degree of freedom, and happen to agree too often
 TUNED = {"temperature": "τ", "lambda_dis": "λ_dis", "pseudo_batch": "pseudo-batch"}  # by the paper's grid search, and τ
 
 FEW = 3  # rows that are named
@@ -56,11 +57,13 @@ def _beside_the_paper(column: Column) -> list[Verdict]:
 
 
 def _unlike_the_paper(line: Line) -> tuple[float, float] | None:
-    """Ours − the paper's, and its p."""
+    """Ours − the paper's, and its p; nothing of fewer seeds than a verdict rests on."""
     difference = line.minus_paper(HEADLINE_METRIC)
     if difference is None or line.row is None or line.published is None:
         return None
     ours = spread(list(line.row.by_seed("best", HEADLINE_METRIC).values()))
+    if ours.n < FEWEST:
+        return None
     p = welch(ours, line.published.mean[HEADLINE_METRIC] / 100, line.published.std[HEADLINE_METRIC] / 100, TRIALS)
     return None if p is None else (difference, p)
 
@@ -131,6 +134,8 @@ def _verdict(lead: Line, other: Line, more: str) -> Verdict:
     if found.p is None:
         why = "One pair of seeds" if found.n == 1 else "Differences that do not vary"
         return Verdict(False, f"{opening} {why} cannot be tested.{late}")
+    if found.n < FEWEST:
+        return Verdict(False, f"{opening} Two seeds cannot establish a difference.{late}")
     if not holds:
         return Verdict(False, f"{opening} An advantage is not established.{late}")
     return Verdict(True, f"{opening} {'An advantage' if found.mean > 0 else 'A disadvantage'} is established.{late}")

@@ -1,4 +1,4 @@
-"""What a method costs: bytes sent and received, seconds by phase; means over its seeds."""
+"""What a method costs: bytes sent and received, seconds by phase; means over its seeds, and how far wall times vary."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ class CostLine:
     received: str  # per round
     total_bytes: str
     round_time: str
+    round_range: str  # of its seeds, shortest to longest: one that shared the device may make the mean; "" for one seed
     total_time: str
+    total_range: str
     own_time: str  # of the device, which other runs may have shared
 
 
@@ -38,8 +40,8 @@ def cost_lines(group: Group) -> list[CostLine]:
             show_bytes(_mean(row, _per_round(_sent))),
             show_bytes(_mean(row, _per_round(_received))),
             show_bytes(_mean(row, lambda run: _sent(run) + _received(run))),
-            show_seconds(_mean(row, _per_round(_total))),
-            show_seconds(_mean(row, _total)),
+            *_times(row, _per_round(_total)),
+            *_times(row, _total),
             _own_time(row),
         )
         for row in group.rows
@@ -112,6 +114,13 @@ def _drawn(
 
 def _mean(row: Row, measure: Callable[[RunView], float]) -> float:
     return spread([measure(run) for run in row.runs]).mean
+
+
+def _times(row: Row, measure: Callable[[RunView], float]) -> tuple[str, str]:
+    """The mean, and the shortest to the longest where they differ in print."""
+    found = spread([measure(run) for run in row.runs])
+    low, high = show_seconds(found.low), show_seconds(found.high)
+    return show_seconds(found.mean), f"{low} – {high}" if low != high else ""
 
 
 def _own_time(row: Row) -> str:

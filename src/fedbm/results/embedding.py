@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fedbm.errors import listed
 from fedbm.results.compare import Group
 from fedbm.results.drawing import pixel_axes, shorten, text_width, write
 from fedbm.results.figures import in_lines
@@ -18,26 +19,30 @@ SIDE = 430.0
 SMALL = 11.5  # letters
 LINE = 13.0  # between two of their lines
 TURN = 0.7 * SIDE  # names of what lies further right stand to the left of it
+HOW = "'fedbm features RUN' computes them and renews the run's record."
+STARS = (
+    "A star is a class’s text, where the classifier is made of texts: images should gather around it (images and texts "
+    "are each centred by their mean). "
+)
 MARKS = ("o", "s", "^", "D", "v", "P", "X")  # beyond the palette classes differ by shape as well
 
 
 def embedding(group: Group) -> Section:
-    """One picture for the first seed of each row that has features."""
-    pictures = []
+    """One picture for the first seed of each row that has features; the rows that have none are named."""
+    pictures, lacking, stars = [], [], False
     for row in group.rows:
         run = next((run for run in row.runs if run.features is not None), None)
         if run is not None and run.features is not None:
             title = f"t-SNE of test features of {row.name}, seed {run.seed}; {group.title}"
             pictures.append(Picture(scatter(run.features, title), f"{row.name}, seed {run.seed}"))
-    note = (
-        "t-SNE of test images’ features: a point is an image, colour and shape are its true class. A star is a "
-        "class’s text, where the classifier is made of texts: images should gather around it "
-        "(images and texts are each centred by their mean). "
-        "Distances between far groups mean nothing."
-    )
-    why = (
-        "" if pictures else "No run here has features; 'fedbm features RUN' computes them and renews the run's record."
-    )
+            stars |= bool(run.features["anchors"])
+        else:
+            lacking.append(row.name)
+    note = "t-SNE of test images’ features: a point is an image, colour and shape are its true class. "
+    note += STARS if stars else ""
+    note += "Distances between far groups mean nothing."
+    note += f" No run of {listed(lacking, 'and')} has features; {HOW}" if pictures and lacking else ""
+    why = "" if pictures else f"No run here has features; {HOW}"
     return Section("Features of test images", note, (Panel("Features", tuple(pictures)),) if pictures else (), why)
 
 

@@ -1,8 +1,11 @@
-"""Any text → LaTeX that pdflatex sets as it is, in ASCII."""
+"""Any text → LaTeX that pdflatex sets as it is, in ASCII; or Markdown that shows it as it is."""
 
 from __future__ import annotations
 
+import re
 import unicodedata
+from collections.abc import Mapping
+from itertools import pairwise
 
 MATHS = {"±": "pm", "×": "times", "·": "cdot", "→": "to", "≤": "le", "≥": "ge", "≠": "ne", "≈": "approx", "µ": "mu"}
 PROSE = {"–": "--", "—": "---", "…": "\\dots{}", "’": "'", "‘": "`", "“": "``", "”": "''", '"': "''"}
@@ -16,8 +19,23 @@ SIGNS = {
     **LONG,
     "−": "$-$",
 }
+TYPED = SIGNS | {"'": "\\textquotesingle{}", "`": "\\textasciigrave{}", '"': "{\\char34}"}  # straight, as on a keyboard
+LIGATURES = ("--", "''", "``", "?`", "!`", ",,")  # of two signs LaTeX would make one
+CODE = re.compile(  # 'fedbm features RUN', --resume, --data DIR, --budget 2m
+    r"(?<![^\s(])(?:'([^'\n]+)'(?!\w)|(--[a-z][\w-]*(?: (?:[A-Z]{2,}|\d+[a-z]*)\b)?))"
+)
+MARKUP = re.compile(r"[\\|*`]|\[(?=[^]]*\][(\[])|(?<!\w)_|_(?!\w)|<(?=[\w/!?])")
 GREEK = "αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΥΦΨΩ"  # the others look like Latin letters, and LaTeX has no name for them
 ACCENTS = {"\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0308": '"', "\u0327": "c", "\u030c": "v"}
+
+
+def md(text: str) -> str:
+    r"""What would begin emphasis, code, a link, a tag or a cell is escaped; "λ_dis", "p < 0.1" and "x[y]" do not.
+
+    >>> print(md("a|b *c* _d_ λ_dis <b> p < 0.1 [e](f) `g` fedbm[text]"))
+    a\|b \*c\* \_d\_ λ_dis &lt;b> p < 0.1 \[e](f) \`g\` fedbm[text]
+    """
+    return MARKUP.sub(lambda found: "&lt;" if found[0] == "<" else f"\\{found[0]}", text)
 
 
 def tex(text: str) -> str:
@@ -25,13 +43,36 @@ def tex(text: str) -> str:
 
     >>> print(tex("τ, λ_dis & Σ ≥ 50 %, café 猫"))
     $\tau$, $\lambda$\_dis \& $\Sigma$ $\ge$ 50 \%, caf\'{e} {[}U+732B]
+
+    What stands in straight quotes, and a flag, is code.
+
+    >>> print(tex("the paper's; 'fedbm data' takes --to"))
+    the paper's; \texttt{fedbm data} takes \texttt{-{}-to}
     """
-    return "".join(map(_sign, text))
+    prose, *found = CODE.split(text)
+    pieces = [_written(prose, SIGNS)]
+    for quoted, flag, prose in zip(found[::3], found[1::3], found[2::3], strict=True):
+        pieces += [code(quoted or flag), _written(prose, SIGNS)]
+    return "".join(pieces)
 
 
-def _sign(sign: str) -> str:
-    if sign in SIGNS:
-        return SIGNS[sign]
+def code(text: str) -> str:
+    r"""What is to be typed, in signs that can be copied.
+
+    >>> print(code("fedbm run --data 'my scans'"))
+    \texttt{fedbm run -{}-data \textquotesingle{}my scans\textquotesingle{}}
+    """
+    return f"\\texttt{{{_written(text, TYPED)}}}"
+
+
+def _written(text: str, signs: Mapping[str, str]) -> str:
+    both = pairwise(f"{text} ")
+    return "".join(_sign(sign, signs) + "{}" * (sign + following in LIGATURES) for sign, following in both)
+
+
+def _sign(sign: str, signs: Mapping[str, str]) -> str:
+    if sign in signs:
+        return signs[sign]
     if sign.isascii():
         return sign if sign.isprintable() else " "
     if sign in GREEK:

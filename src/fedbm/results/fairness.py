@@ -52,7 +52,8 @@ def _seeds(group: Group) -> Finding | None:
     (seeds,) = names
     if len(seeds) == 1:
         return Finding(False, f"One seed ({seeds[0]}) shows no spread: another may turn out differently.")
-    return Finding(True, f"Every method ran with the seeds {_joined(seeds)}.")
+    some = " with a result" if group.missing or group.unfinished else ""
+    return Finding(True, f"Every method{some} ran with the seeds {_joined(seeds)}.")
 
 
 def _partitions(group: Group) -> Finding | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedbm.errors import listed
 from fedbm.results.compare import Group, Row, display
 from fedbm.results.figures import (
     NARROW,
@@ -23,6 +24,8 @@ from fedbm.results.runs import RunView
 from fedbm.results.tables import MOMENTS
 
 PARTITIONS_SHOWN = 3
+CENTRAL_ALONE = "Central training has all images in one place."
+BY_CLIENT = ("fedproto",)  # methods without a global model: every client's own is scored, and their matrices added up
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ def partition(group: Group) -> Section:
     if len(shown) < len(dealt):
         note += f" The first of {len(dealt)} seeds is shown."
     clients = [run for run in group.runs if run.method != "central"]
-    none = _without(clients, "partition.json") if clients else "Central training has all images in one place."
+    none = _without(clients, "partition.json") if clients else CENTRAL_ALONE
     why = "" if panels else none
     return Section("Clients and classes", note, panels, why, wide=True)
 
@@ -97,8 +100,8 @@ def mistakes(group: Group) -> Section:
         if pictures:
             panels.append(Panel(name, pictures))
     note = (
-        "Truth down, prediction across, in percent of the true class; n test images. Seeds are added up. "
-        "The shade is the root of the share, so that rare confusions show."
+        "Truth down, prediction across, in percent of the true class; n test images. Seeds are added up"
+        f"{_and_clients(group)}. The shade is the root of the share, so that rare confusions show."
     )
     finished = [run for row in group.rows for run in row.runs]
     note += _left_out([run for run in finished if run.details is None], "details.json")
@@ -189,6 +192,17 @@ def _confusion(group: Group, row: Row, moment: str) -> Picture | None:
 
 def _many_classes(runs: Sequence[RunView]) -> bool:
     return any(len(run.details["classes"]) > WRITTEN_UP_TO for run in runs if run.details is not None)
+
+
+def _and_clients(group: Group) -> str:
+    names = without_global_model(group)
+    return f"; of {names} clients’ own models too, so that n counts an image once for each" if names else ""
+
+
+def without_global_model(group: Group) -> str:
+    """The names of the rows of which every client's own model is scored; "": none."""
+    names = [row.name for row in group.rows if row.method in BY_CLIENT]
+    return listed(names, "and") if names else ""
 
 
 def _left_out(runs: Sequence[RunView], name: str) -> str:

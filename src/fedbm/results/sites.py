@@ -1,9 +1,10 @@
-"""How unequal clients fare: accuracy of the global model in each client's own label mix.
+"""How unequal clients fare: accuracy in each client's own label mix.
 
     accuracy of client i = Σ_k p_ik · recall_k
 
 p_ik is class k's share of the client's training samples, recall_k from the test confusion matrix at the round chosen on
-validation: the test set, weighted to what the client sees.
+validation: the test set, weighted to what the client sees. It is that of the global model, or of a method without one
+the sum over clients' models, so that recall_k is their mean.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from fedbm.results.compare import Group
 from fedbm.results.figures import NARROW, WIDE, Dots, dots
 from fedbm.results.runs import RunView
-from fedbm.results.sections import Panel, Picture, Section
+from fedbm.results.sections import CENTRAL_ALONE, Panel, Picture, Section, without_global_model
 
 
 def client_scores(counts: Sequence[Sequence[int]], confusion: Sequence[Sequence[int]]) -> list[float]:
@@ -37,13 +38,17 @@ def per_client(group: Group, colours: Mapping[str, int]) -> Section:
         for row in group.rows
     ]
     drawn = [row for row in drawn if row.values]
+    names = without_global_model(group)
+    instead = f" (of {names}, without one: the mean over all clients’ models)" if names else ""
     note = (
-        "A dot is a client at a seed: the global model’s accuracy on test images in the client’s own label mix, at the "
-        "round chosen on validation. The tick is their mean. A wide row leaves some clients behind."
+        f"A dot is a client at a seed: the global model’s accuracy{instead} on test images in the client’s own label "
+        "mix, at the round chosen on validation. The tick is their mean. A wide row leaves some clients behind."
     )
     if not drawn:
-        return Section("Client by client", note, (), "No run with clients holds details.json and partition.json.")
-    title = f"Accuracy of the global model in every client's label mix; {group.title}"
+        clients = any(run.method != "central" for run in group.runs)
+        why = "No run with clients holds details.json and partition.json." if clients else CENTRAL_ALONE
+        return Section("Client by client", note, (), why)
+    title = f"Accuracy in every client's label mix; {group.title}"
     wide, narrow = (dots(drawn, title, "accuracy in a client’s label mix, %", width) for width in (WIDE, NARROW))
     return Section("Client by client", note, (Panel("Clients", (Picture(wide, narrow=narrow),)),), wide=True)
 

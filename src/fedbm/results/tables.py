@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedbm.results.compare import Group, Row, compare, display
+from fedbm.results.escaping import md
 from fedbm.results.runs import read_runs
 from fedbm.results.statistics import Spread
 from fedbm.results.wording import percent
@@ -116,13 +117,13 @@ def without_result(group: Group) -> list[str]:
 
 
 def _markdown(group: Group) -> str:
-    out = [f"**{_safe(group.title)}**", ""]
+    out = [f"**{md(group.title)}**", ""]
     if group.rows:
         heads, *rows = grid(group, _bold)
         out += [_joined(heads), _joined(["---", *["---:"] * (len(heads) - 1)])]
-        out += [*(_joined([_safe(name), *cells]) for name, *cells in rows), ""]
+        out += [*(_joined([md(name), *cells]) for name, *cells in rows), ""]
     for sentence in without_result(group):
-        out += [_safe(sentence), ""]
+        out += [md(sentence), ""]
     return "\n".join(out)
 
 
@@ -132,7 +133,3 @@ def _bold(cell: Cell) -> str:
 
 def _joined(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def _safe(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;")
