@@ -128,10 +128,11 @@ def test_what_does_not_start_says_why(tmp_path: Path) -> None:
 
 
 KEEPER = """
-import sys, time
+import signal, sys
 from pathlib import Path
 from fedbm.federation.processes import Child
 from fedbm.federation.supervise import supervising, work
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts in the background
 folder = Path(sys.argv[1])
 with supervising([folder]) as children:
     program = Child("program", [sys.executable, "-S", "-c", sys.argv[2]], folder)
