@@ -113,10 +113,13 @@ def widths(page: str) -> list[set[int]]:
     return found
 
 
-def test_a_cell_without_any_number_is_a_line_in_markdown(tmp_path: Path) -> None:
+def test_a_cell_without_any_number_is_a_line_in_markdown_and_latex(tmp_path: Path) -> None:
     """No run, and nothing printed in the paper: the reason is all there is to say. With a number of it, a table."""
     missing = {("FedBM", seed): ("not run", "") for seed in range(2)}
-    written = markdown([fake_outcome(tmp_path / "a", "pseudo-batch", seeds=2, missing=missing)])
+    nothing = fake_outcome(tmp_path / "a", "pseudo-batch", seeds=2, missing=missing)
+    written = markdown([nothing])
+    assert "tabular" not in latex([nothing])
+    assert latex([nothing]).count("not run: FedBM (seeds 0, 1).") == len(columns(nothing))
     cell = "Kvasir, β\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}0.05, pseudo_batch 32"
     assert f"**{cell}**: not run: FedBM (seeds 0, 1)." in written
     assert "|" not in written

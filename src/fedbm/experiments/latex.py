@@ -20,8 +20,12 @@ def latex(outcomes: Sequence[Outcome], whole: bool = False) -> str:
     """
     out, measured = [NEEDS], measured_in(outcomes)
     for outcome in outcomes:
-        for number, column in enumerate(columns(outcome)):
+        found = columns(outcome)
+        for number, column in enumerate(column for column in found if not column.empty):
             out += _table(outcome, column, () if number else outcome.notes)
+        for column in (column for column in found if column.empty):
+            why = "; ".join(column.missing)
+            out += [f"\\par {tex(f'{outcome.title}, {column.title}: {why}.')}", ""]
         if outcome.search:
             lines = [search_heads(outcome), *searched(outcome)]
             out += floating(f"{outcome.title}: chosen on validation.", lines, [])
