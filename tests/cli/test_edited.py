@@ -13,7 +13,9 @@ from calling import Command, flags, one_sentence
 
 from fedbm.engine.environment import settings_digest
 
-REMEDY = "was edited after the run: put back the settings it was computed with, or remove its folder to start over"
+REMEDY = (
+    "was edited since the run began: put back the settings it was begun with, or remove its folder to start it over"
+)
 
 
 @pytest.fixture
@@ -35,6 +37,9 @@ def test_a_digest_is_of_what_is_said_not_of_how() -> None:
     digest = "28c5bbcea010ddbeb58f364c48b775ecd8cccfc7faa610ecfa454987e8c798c3"
     assert settings_digest({"train": {"lr": 0.01}}) == digest
     assert settings_digest({"engine": {"slots": 3}, "train": {"lr": 0.01}}) == digest
+    assert settings_digest({"model": {"init": "a.pth"}, "train": {"lr": 0.01}}) != digest  # a section more
+    moved = [settings_digest({"data": {"name": place, "clients": 3}}) for place in ("here", "there")]
+    assert moved[0] == moved[1] != settings_digest({"data": {"name": "here", "clients": 4}})
     assert settings_digest({"train": {"lr": 0.02}}) != digest
     assert settings_digest({"train": {"lr": 0.01}, "own": {"code": "1f"}}) != digest
 
@@ -74,7 +79,13 @@ def test_it_is_listed_as_edited_and_in_no_report(
 
 @pytest.mark.parametrize(
     ("pattern", "line"),
-    [("slots = .*", "slots = 2"), ("seed = .*", "seed   = 0  # mine"), (r"\[engine\]", "[engine]\n")],
+    [
+        ("slots = .*", "slots = 2"),
+        ("seed = .*", "seed   = 0  # mine"),
+        (r"\[engine\]", "[engine]\n"),
+        ("partition_file = .*", 'partition_file = "moved/partition.json"'),
+        (r"(\[data\]\nname) = .*", r'\1 = "moved/scans"'),
+    ],
 )
 def test_what_says_the_same_is_not_edited(fedbm: Command, run: Path, pattern: str, line: str) -> None:
     edit(run, pattern, line)
@@ -92,11 +103,17 @@ def test_runs_of_versions_that_kept_no_digest_are_taken_as_they_are(fedbm: Comma
     assert fedbm("report", run, "--markdown")[0] == 0
 
 
+@pytest.mark.parametrize("finished", [True, False])
 def test_compare_says_so_before_it_plays_others(
-    fedbm: Command, run: Path, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fedbm: Command, run: Path, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: bool
 ) -> None:
+    """And so does 'run': what is left of one would be played under other settings than it shows."""
     monkeypatch.chdir(tmp_path)
     edit(run, "lr = .*", "lr = 0.5")
+    if not finished:
+        (run / "summary.json").unlink()
+    status, _, err = fedbm("run", *flags({**tiny, "method": "fedavg"}))
+    assert (status, one_sentence(err)) == (2, f"runs/{run.name}/config.toml {REMEDY}")
     shared = {key: value for key, value in tiny.items() if key != "method"}
     status, _, err = fedbm("compare", *flags(shared), "--methods", "fedavg,fedprox", "--seeds", 1)
     assert status == 2

@@ -31,7 +31,7 @@ def run(found: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.tables import client_names, partition_table, partition_words, result_table
     from fedbm.engine.records import RunFolder
     from fedbm.plan import make_plan
-    from fedbm.results.runs import read_run
+    from fedbm.results.runs import check_resumable, read_run
     from fedbm.simulation import check_engine, run_path
     from fedbm.simulation import run as play
 
@@ -43,6 +43,7 @@ def run(found: argparse.Namespace, console: Console) -> None:
         plan = make_plan(config, progress=progress)
     check_matters(flags, plan.config)  # once more: the data may recommend another partition
     path = run_path(plan)
+    check_resumable(path)
     for note in plan.notes:
         console.print(f"note: {note}")
     counts = plan.partition.counts(plan.dataset.labels, len(plan.dataset.classes))

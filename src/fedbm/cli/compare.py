@@ -25,7 +25,7 @@ from fedbm.plan import make_plan
 from fedbm.results.failure import clear_failure, keep_failure
 from fedbm.results.portions import device_name, measured
 from fedbm.results.report import write_report
-from fedbm.results.runs import read_runs
+from fedbm.results.runs import check_resumable
 from fedbm.side_by_side import run_all
 from fedbm.simulation import run_path
 
@@ -105,10 +105,11 @@ def play_all(
         runs = {run_path(plan): plan.config for plan in plans}  # twice named, still one
     for config in runs.values():
         check_matters(flags, config, beta)  # once more: the data may recommend another partition
-    done = [folder for folder in runs if (folder / "summary.json").exists()]
+    for folder in runs:
+        check_resumable(folder)  # what cannot be reported is said now, not after hours of playing
+    done = sum((folder / "summary.json").exists() for folder in runs)
     if done:
-        read_runs(done)  # what cannot be reported is said now, not after hours of playing
-        console.print(f"{len(done)} of {len(runs)} runs are finished already")
+        console.print(f"{done} of {len(runs)} runs are finished already")
     failures = play({folder: (title_of(config), config) for folder, config in runs.items()}, console)
     return [folder for folder in runs if (folder / "config.toml").exists()], failures
 

@@ -21,6 +21,11 @@ import torch
 from fedbm.files import digest_of, write_json, write_text
 from fedbm.version import __version__
 
+PLACES = {  # where something lies, not what it is: a run's id is of what is found there
+    "data": ("name", "metadata", "partition_file"),
+    "language": ("encoder_folder", "concept_file"),
+    "model": ("init",),
+}
 PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "Pillow", "safetensors")
 
 
@@ -32,9 +37,14 @@ def write_settings(folder: Path, text: str, device: torch.device) -> None:
 
 
 def settings_digest(config: Mapping[str, Any]) -> str:
-    """Of all but [engine], which changes no result; "" where JSON has no word for a value, so that no run wrote it."""
+    """Of all but [engine] and PLACES, which may change when things are moved; "" where JSON has no word for a value."""
+    kept = {
+        section: {key: value for key, value in pairs.items() if key not in PLACES.get(section, ())}
+        for section, pairs in config.items()
+        if section != "engine"
+    }
     try:
-        return digest_of({section: pairs for section, pairs in config.items() if section != "engine"})
+        return digest_of(kept)
     except (TypeError, ValueError):  # a date, infinity
         return ""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from fedbm.config import at_beta, make_config, method_label
 from fedbm.data.catalog import CATALOG
+from fedbm.engine.checkpoint import rounds_behind
 from fedbm.engine.environment import settings_digest
 from fedbm.engine.records import FORMAT, read_rounds
 from fedbm.errors import FedBMError
@@ -20,7 +21,9 @@ from fedbm.options import BY_BETA
 from fedbm.results.failure import failure_of
 from fedbm.results.portions import own_seconds, read_portions
 
-EDITED = "was edited after the run: put back the settings it was computed with, or remove its folder to start over"
+EDITED = (
+    "was edited since the run began: put back the settings it was begun with, or remove its folder to start it over"
+)
 ANEW = "; remove it: the command that made the run writes it anew"  # of summary.json, from the last checkpoint
 ALWAYS = ("loss", "val", "test", "personal", "generator", "dropped", "bytes", "seconds")  # what every round records
 
@@ -92,6 +95,12 @@ def unedited(run: RunView) -> RunView:
     if run.edited:
         raise FedBMError(f"{run.path / 'config.toml'} {EDITED}")
     return run
+
+
+def check_resumable(folder: Path) -> None:
+    """FedBMError where a run would go on, or be shown, beside a config.toml that does not tell of it."""
+    if (folder / "summary.json").exists() or rounds_behind(folder):  # else it begins anew, and so does its config.toml
+        unedited(read_run(folder))
 
 
 def read_run(path: str | Path) -> RunView:
