@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from fake_outcomes import fake_outcome
 from fake_runs import fake_run
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -322,6 +322,7 @@ def test_latex_has_the_notes_once_below_the_first_table(modules: Outcome) -> Non
 
 
 @given(st.text() | st.text("'-`?, fed\\"))
+@example("'``'")
 def test_any_text_is_safe_in_latex(text: str) -> None:
     """Only commands, groups and formulas that are whole: what is left without them holds none of LaTeX's signs."""
     written = tex(text)

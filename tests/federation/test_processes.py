@@ -133,6 +133,7 @@ from pathlib import Path
 from fedbm.federation.processes import Child
 from fedbm.federation.supervise import supervising, work
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts in the background
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and in what nohup starts
 folder = Path(sys.argv[1])
 with supervising([folder]) as children:
     program = Child("program", [sys.executable, "-S", "-c", sys.argv[2]], folder)

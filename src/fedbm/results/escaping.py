@@ -66,8 +66,12 @@ def code(text: str) -> str:
 
 
 def _written(text: str, signs: Mapping[str, str]) -> str:
-    both = pairwise(f"{text} ")
-    return "".join(_sign(sign, signs) + "{}" * (sign + following in LIGATURES) for sign, following in both)
+    """Two signs of which LaTeX would make one are kept apart, where the first is written as itself."""
+    pieces = []
+    for sign, following in pairwise(f"{text} "):
+        written = _sign(sign, signs)
+        pieces.append(written + "{}" * (written == sign and sign + following in LIGATURES))
+    return "".join(pieces)
 
 
 def _sign(sign: str, signs: Mapping[str, str]) -> str:
