@@ -41,6 +41,13 @@ def _sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
+def make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
 def cannot_write(path: Path, error: OSError) -> FedBMError:
     return FedBMError(f"cannot write {path}: {error.strerror or error}; free some space or choose another folder")
 

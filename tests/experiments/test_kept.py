@@ -19,6 +19,7 @@ from fedbm.cli import main
 from fedbm.errors import FedBMError
 from fedbm.experiments.files import parse, read_experiment
 from fedbm.experiments.outcomes import Outcome, read_outcome, would_drop, write_outcome
+from fedbm.results.failure import keep_failure
 from fedbm.side_by_side import run_all
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
@@ -263,7 +264,45 @@ def test_a_damaged_record_is_named_before_anything_is_played(
     monkeypatch.setattr("fedbm.cli.compare.run_all", none_is_played)
     capsys.readouterr()
     assert main(command()) == 2
-    assert f"cannot read results/runs/{record.name}" in one_sentence(capsys.readouterr().err)
+    said = one_sentence(capsys.readouterr().err)
+    assert said.startswith(f"cannot read results/runs/{record.name}")
+    assert said.endswith("; once it is removed, the run is computed anew")
+    other = next((swept / "results" / "runs").glob("fedprox-*.json"))
+    shutil.copy(other, record)
+    assert main(command()) == 2
+    said = one_sentence(capsys.readouterr().err)
+    assert said.startswith(f"results/runs/{record.name} is the record of another run, {other.stem}; once")
+
+
+def test_a_record_that_was_removed_leaves_its_place(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """So one gets rid of a run: it is not run then, and the others stay."""
+    shutil.rmtree(next((swept / "runs").glob("fedprox-*")))
+    next((swept / "results" / "runs").glob("fedprox-*.json")).unlink()
+    assert main(command("--only", "fedavg")) == 0
+    states = {r.row: r.state for r in read_outcome(swept / "results" / "grid.json").results}
+    assert states == {"fedavg": "finished", "fedprox": "not run"}
+
+
+def test_a_run_that_failed_here_is_done_where_it_is_on_record(
+    swept: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = next((swept / "runs").glob("fedavg-*"))
+    (run / "summary.json").unlink()
+    keep_failure(run, "the disk is full")
+    monkeypatch.setattr("fedbm.cli.compare.run_all", none_is_played)
+    capsys.readouterr()
+    assert main(command()) == 0
+    assert capsys.readouterr().out.startswith("2 runs: 1 finished, 1 on record\n")
+
+
+def test_records_that_cannot_be_written_are_named_before_anything_is_played(
+    swept: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (swept / "file").write_text("", encoding="utf-8")
+    monkeypatch.setattr("fedbm.cli.compare.run_all", none_is_played)
+    capsys.readouterr()
+    assert main(command("--seeds", "2", "--records", "file/x")) == 2
+    assert one_sentence(capsys.readouterr().err).startswith("cannot write file/x: Not a directory")
 
 
 def test_ctrl_c_keeps_records_of_what_is_finished(
@@ -281,5 +320,27 @@ def test_ctrl_c_keeps_records_of_what_is_finished(
     said = capsys.readouterr()
     assert one_sentence(said.err) == "interrupted; the same command goes on from the last checkpoint"
     assert said.out.endswith("records: results/grid.json\n")
+    assert "Accuracy" not in said.out, "one who stops wants no tables"
     assert [r.state for r in read_outcome(swept / "results" / "grid.json").results] == ["finished", "not run"]
     assert main(["report", "results", "--to", "page.html"]) == 0
+
+
+def test_ctrl_c_stays_one_where_records_cannot_be_written(
+    swept: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(configs: Sequence[Any], fits: Any = None) -> Iterator[Any]:
+        raise KeyboardInterrupt
+        yield
+
+    def full(outcome: Outcome, folder: Path) -> Path:
+        raise FedBMError("the disk is full")
+
+    shutil.rmtree(next((swept / "runs").glob("fedprox-*")))
+    next((swept / "results" / "runs").glob("fedprox-*.json")).unlink()
+    monkeypatch.setattr("fedbm.cli.compare.run_all", interrupted)
+    monkeypatch.setattr("fedbm.cli.reproduce.write_outcome", full)
+    capsys.readouterr()
+    assert main(command()) == 130
+    said = capsys.readouterr()
+    assert said.out.endswith("no records were written: the disk is full\n")
+    assert one_sentence(said.err).startswith("interrupted; ")

@@ -25,10 +25,12 @@ from fedbm.experiments.files import Experiment, find_experiment, read_experiment
 from fedbm.experiments.outcomes import outcome_of, unread_outcome, would_drop, write_outcome
 from fedbm.experiments.tables import grid, searched
 from fedbm.experiments.trials import DONE, Place, Standing, check_only, finished_run, locate, standing, trials
+from fedbm.files import make_folder
 from fedbm.options import BY_BETA
 from fedbm.results.cost import show_seconds
 from fedbm.results.portions import device_name
 from fedbm.results.records import record_of
+from fedbm.results.runs import check_resumable
 from fedbm.side_by_side import cores
 
 
@@ -102,9 +104,9 @@ def play_experiments(experiments: Sequence[Experiment], found: argparse.Namespac
         console.print(f"note: nothing would be played: {sentence}", soft_wrap=True)
     if found.plan:
         return
-    for place in (place for _, places in planned for place in places):
-        if (there := standing(place, kept)).state in DONE:
-            record_of(finished_run(there))  # what cannot be recorded is said now, not after hours of playing
+    for there in (standing(place, kept) for _, places in planned for place in places):
+        check_recordable(there)  # what cannot be recorded is said now, not after hours of playing
+    make_folder(kept)
     runs = {
         p.folder: (p.trial.words, p.config)
         for p in chosen
@@ -114,8 +116,11 @@ def play_experiments(experiments: Sequence[Experiment], found: argparse.Namespac
     try:
         failures = play(runs, console, None if budget is None else budget - (time.monotonic() - began), whole)
     except KeyboardInterrupt:
-        for experiment, places in planned:
-            keep(experiment, places, told(places, out, kept, called), kept, console, tables=False)
+        try:
+            for experiment, places in planned:
+                keep(experiment, places, told(places, out, kept, called), kept, console, tables=False)
+        except FedBMError as error:
+            console.print(f"no records were written: {error}", soft_wrap=True)
         raise
     console.print("\nnow:")
     say([standing(place, kept) for place in chosen], told(chosen, out, kept, called), kept, console)
@@ -125,6 +130,16 @@ def play_experiments(experiments: Sequence[Experiment], found: argparse.Namespac
         raise FedBMError(f"{len(failures)} of {len(runs)} runs failed; the first is {failures[0]}")
     if all(place.folder is None for place in chosen):
         raise FedBMError("not one of these runs can be played here: what they need is absent, as listed above")
+
+
+def check_recordable(there: Standing) -> None:
+    """FedBMError where its record cannot be read, or could not be written when the run is finished."""
+    if there.state in DONE:
+        run = finished_run(there)
+        if there.state == "finished":
+            record_of(run)
+    elif there.folder is not None:
+        check_resumable(there.folder)
 
 
 def refusals(planned: Sequence[tuple[Experiment, Sequence[Place]]], to: Path, by: str) -> list[str]:

@@ -58,7 +58,7 @@ def rates_of(runs: Iterable[RunView], device: str) -> Rates:
         if run.id not in seen and (run.environment or {}).get("device") == device and rounds >= LEAST_ROUNDS:
             with suppress(FedBMError):  # of a method or with settings that this version does not know
                 found.setdefault(kind_of(make_config(_settings(run))), []).append(_seconds_a_round(run))
-        seen.add(run.id)
+            seen.add(run.id)
     return {kind: median(values) for kind, values in found.items()}
 
 

@@ -140,11 +140,11 @@ def parse(text: str, name: str, where: str) -> Experiment:
     owners = {key.flag: key.methods for key in keys() if key.methods and key.name != "name"}
     for flag in (*shared, *experiment.axes):
         if flag in owners and not chosen & set(owners[flag]):
-            raise FedBMError(f"{where}: {flag} is an option of {listed(owners[flag])}, and no row is of them")
+            raise FedBMError(f"{where}: {flag} is an option of {listed(owners[flag])}, which no row has for its method")
     names = [row.name for row in experiment.rows]
     if experiment.lead and experiment.lead not in names:
         near = did_you_mean(experiment.lead, names)
-        raise FedBMError(f'{where}: lead = "{experiment.lead}" is no row{near}; there are {listed(names)}')
+        raise FedBMError(f'{where}: lead = "{experiment.lead}" is no row{near}; there are {listed(names, "and")}')
     return experiment
 
 
@@ -167,7 +167,7 @@ def _rows(values: Mapping[str, Any], axis: Sequence[Any], where: str) -> tuple[R
         rows.append(RowPlan(name, settings))
     for row_plan in rows:
         chosen = row_plan.settings.get("method", "fedbm")
-        if chosen not in METHODS:
+        if not isinstance(chosen, str) or chosen not in METHODS:
             raise FedBMError(f'{where}: there is no method "{chosen}"{did_you_mean(str(chosen), METHODS)}')
     names = [row_plan.name for row_plan in rows]
     if twice := next((name for name in names if names.count(name) > 1), None):

@@ -149,7 +149,7 @@ def write_outcome(outcome: Outcome, folder: Path) -> Path:
     for result in outcome.results:  # before former ones are read: a damaged record of a run that is here is mended
         if result.run is not None and result.run.path != (record := folder / "runs" / f"{result.run.id}.json"):
             write_record(result.run, record)
-    before = {result.key: result for result in _still_meant(outcome, read_outcome(path))} if path.exists() else {}
+    before = {result.key: result for result in _still_meant(outcome, _there(path))} if path.exists() else {}
     merged = {**before, **{r.key: _together(before.get(r.key), r) for r in outcome.results}}
     order = {name: place for place, name in enumerate(outcome.rows)}
     place = {json.dumps(at, sort_keys=True): number for number, at in enumerate(cells(outcome.axes))}
@@ -174,7 +174,7 @@ def would_drop(now: Outcome, folder: Path, by: str = "--records") -> str:
     path = folder / f"{now.name}.json"
     if not path.exists():
         return ""
-    before = read_outcome(path, lambda record: None)
+    before = _there(path, lambda record: None)
     stay = {result.id for result in (*now.results, *_still_meant(now, before))}
     gone = {result.id for result in before.results if result.state == "finished"} - stay
     if not gone:
@@ -224,6 +224,14 @@ def read_outcomes(folder: Path) -> list[Outcome]:
     if not found:
         raise FedBMError(f"{folder} holds no records of experiments; 'fedbm records' writes them")
     return [read_outcome(path) for path in found]
+
+
+def _there(path: Path, read: Callable[[Path], RunView | None] = read_record) -> Outcome:
+    """The outcome, without finished runs whose records were removed."""
+    found = read_outcome(path, lambda record: read(record) if record.exists() else None)
+    runs = path.parent / "runs"
+    kept = (r for r in found.results if r.state != "finished" or (runs / f"{r.id}.json").exists())
+    return replace(found, results=tuple(kept))
 
 
 def _still_meant(now: Outcome, before: Outcome) -> list[Result]:

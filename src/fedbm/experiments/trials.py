@@ -132,7 +132,15 @@ def standing(place: Place, records: Path | None = None) -> Standing:
 def finished_run(done: Standing) -> RunView:
     """The run of a finished trial; refused where its config.toml says what was not computed, as its record would."""
     if done.record is not None:
-        return read_record(done.record)
+        try:
+            recorded = read_record(done.record)
+        except FedBMError as error:
+            raise FedBMError(f"{error}; once it is removed, the run is computed anew") from error
+        if recorded.id != done.record.stem:
+            raise FedBMError(
+                f"{done.record} is the record of another run, {recorded.id}; once it is removed, this one is computed"
+            )
+        return recorded
     assert done.folder is not None
     assert done.config is not None
     run, asked = read_run(done.folder), tomllib.loads(to_toml(done.config))
