@@ -20,7 +20,8 @@ from fake_runs import fake_run, plain
 from fedbm.cli import main
 from fedbm.engine.rounds import Event
 from fedbm.experiments.files import read_experiment
-from fedbm.experiments.outcomes import read_outcome, write_outcome
+from fedbm.experiments.keeping import write_outcome
+from fedbm.experiments.outcomes import read_outcome
 from fedbm.results.records import read_record, write_record
 from fedbm.results.runs import read_run
 

@@ -18,7 +18,8 @@ from PIL import Image
 from fedbm.cli import main
 from fedbm.errors import FedBMError
 from fedbm.experiments.files import parse, read_experiment
-from fedbm.experiments.outcomes import Outcome, read_outcome, would_drop, write_outcome
+from fedbm.experiments.keeping import would_drop, write_outcome
+from fedbm.experiments.outcomes import Outcome, read_outcome
 from fedbm.results.failure import keep_failure
 from fedbm.side_by_side import run_all
 

@@ -11,8 +11,9 @@ from fake_outcomes import fake_outcome
 
 from fedbm.cli import main
 from fedbm.experiments.files import parse, shipped
+from fedbm.experiments.keeping import write_outcome
 from fedbm.experiments.left import left_of, measured_in, timed, unrecorded
-from fedbm.experiments.outcomes import Outcome, write_outcome
+from fedbm.experiments.outcomes import Outcome
 
 SETTINGS = {
     "data": {"name": "ham10000", "clients": 10},

@@ -20,8 +20,9 @@ from PIL import Image
 from fedbm.errors import FedBMError
 from fedbm.experiments.analysis import columns
 from fedbm.experiments.files import parse
+from fedbm.experiments.keeping import write_outcome
 from fedbm.experiments.latex import latex
-from fedbm.experiments.outcomes import Outcome, read_outcome, read_outcomes, write_outcome
+from fedbm.experiments.outcomes import Outcome, read_outcome, read_outcomes
 from fedbm.experiments.report import write_outcomes
 from fedbm.experiments.tables import FIELDS, HEADS, comma_separated, grid, markdown
 from fedbm.experiments.wording import verdicts

@@ -14,8 +14,9 @@ from scipy.stats import ttest_ind_from_stats
 
 from fedbm.experiments.analysis import columns
 from fedbm.experiments.files import Experiment, find_experiment, parse
+from fedbm.experiments.keeping import write_outcome
 from fedbm.experiments.latex import latex
-from fedbm.experiments.outcomes import Outcome, read_outcome, write_outcome
+from fedbm.experiments.outcomes import Outcome, read_outcome
 from fedbm.experiments.report import write_outcomes
 from fedbm.experiments.tables import cells_of, markdown
 from fedbm.experiments.wording import verdicts

@@ -22,7 +22,8 @@ from fedbm.errors import FedBMError
 from fedbm.experiments.analysis import columns
 from fedbm.experiments.estimate import Estimate, estimate, rates
 from fedbm.experiments.files import Experiment, find_experiment, read_experiment, shipped
-from fedbm.experiments.outcomes import outcome_of, unread_outcome, would_drop, write_outcome
+from fedbm.experiments.keeping import would_drop, write_outcome
+from fedbm.experiments.outcomes import outcome_of, unread_outcome
 from fedbm.experiments.tables import grid, searched
 from fedbm.experiments.trials import DONE, Place, Standing, check_only, finished_run, locate, standing, trials
 from fedbm.files import make_folder
