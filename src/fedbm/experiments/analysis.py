@@ -1,7 +1,7 @@
 """An outcome → its columns: for every row n, mean ± std, the paper's number, and the difference to the leading row.
 
-The leading row is the one its file names, else FedBM where it takes part, else the first: chosen before a score is
-known. It is tested against every other row but central training (paired t-test over seeds, macro-F1 at the round
+The leading row is the one its file names, else FedBM where it takes part, else the first: never chosen by its score.
+It is tested against every other row but central training (paired t-test over seeds, macro-F1 at the round
 chosen on validation). Holm's correction is over all tests the experiment plans, rows × cells: one whose runs are not
 finished counts as not rejected, so that no verdict is undone by what finishes later.
 """
