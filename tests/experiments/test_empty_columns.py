@@ -114,7 +114,8 @@ def widths(page: str) -> list[set[int]]:
 
 
 def test_a_cell_without_any_number_is_a_line_in_markdown_and_latex(tmp_path: Path) -> None:
-    """No run, and nothing printed in the paper: the reason is all there is to say. With a number of it, a table."""
+    """No run, and nothing printed in the paper: the reason is all there is to say. With a number of it, a table in
+    Markdown; in LaTeX a comment, for it is nothing to print."""
     missing = {("FedBM", seed): ("not run", "") for seed in range(2)}
     nothing = fake_outcome(tmp_path / "a", "pseudo-batch", seeds=2, missing=missing)
     written = markdown([nothing])
@@ -124,7 +125,9 @@ def test_a_cell_without_any_number_is_a_line_in_markdown_and_latex(tmp_path: Pat
     assert f"**{cell}**: not run: FedBM (seeds 0, 1)." in written
     assert "|" not in written
     rows = {(row, seed): ("not run", "") for row in ("FedBM", "w/o LKCC", "w/o CGDE") for seed in range(2)}
-    assert markdown([fake_outcome(tmp_path / "b", "modules", seeds=2, missing=rows)]).count("</details>") == 4
+    not_run = fake_outcome(tmp_path / "b", "modules", seeds=2, missing=rows)
+    assert markdown([not_run]).count("</details>") == 4
+    assert all(line.startswith("% ") for one in (nothing, not_run) for line in latex([one]).splitlines())
 
 
 def test_the_page_lists_cells_without_any_number_and_draws_no_course_of_one(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from itertools import pairwise
 MATHS = {"±": "pm", "×": "times", "·": "cdot", "→": "to", "≤": "le", "≥": "ge", "≠": "ne", "≈": "approx", "µ": "mu"}
 PROSE = {"–": "--", "—": "---", "…": "\\dots{}", "’": "'", "‘": "`", "“": "``", "”": "''", '"': "''"}
 LONG = {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "\N{NO-BREAK SPACE}": "~"}
+LETTERS = {"ß": "ss", "æ": "ae", "Æ": "AE", "œ": "oe", "Œ": "OE", "ø": "o", "Ø": "O", "ł": "l", "Ł": "L", "ı": "i"}
 SIGNS = {
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
     **{sign: f"${sign}$" for sign in "<>|"},
@@ -17,7 +18,9 @@ SIGNS = {
     **{sign: f"$\\{name}$" for sign, name in MATHS.items()},
     **PROSE,
     **LONG,
+    **{letter: f"\\{name}{{}}" for letter, name in LETTERS.items()},
     "−": "$-$",
+    "°": "$^\\circ$",
 }
 TYPED = SIGNS | {"'": "\\textquotesingle{}", "`": "\\textasciigrave{}", '"': "{\\char34}"}  # straight, as on a keyboard
 LIGATURES = ("--", "''", "``", "?`", "!`", ",,")  # of two signs LaTeX would make one
@@ -27,6 +30,8 @@ CODE = re.compile(  # 'fedbm features RUN', --resume, --data DIR, --budget 2m
 MARKUP = re.compile(r"[\\|*`]|\[(?=[^]]*\][(\[])|(?<!\w)_|_(?!\w)|<(?=[\w/!?])")
 GREEK = "αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΥΦΨΩ"  # the others look like Latin letters, and LaTeX has no name for them
 ACCENTS = {"\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0308": '"', "\u0327": "c", "\u030c": "v"}
+ACCENTS |= {"\u0304": "=", "\u0306": "u", "\u0307": ".", "\u030a": "r", "\u030b": "H"}
+INDEXED = re.compile(r"(?:\$(\\[a-zA-Z]+)\$|\b([A-Z]))\\_([a-z]+)(?![a-zA-Z0-9]|\\_)")  # λ_dis, L_sem, sign by sign
 
 
 def md(text: str) -> str:
@@ -42,7 +47,7 @@ def tex(text: str) -> str:
     r"""What LaTeX has no sign for is shown by its number, since pdflatex would stop at it.
 
     >>> print(tex("τ, λ_dis & Σ ≥ 50 %, café 猫"))
-    $\tau$, $\lambda$\_dis \& $\Sigma$ $\ge$ 50 \%, caf\'{e} {[}U+732B]
+    $\tau$, $\lambda_{\mathrm{dis}}$ \& $\Sigma$ $\ge$ 50 \%, caf\'{e} {[}U+732B]
 
     What stands in straight quotes, and a flag, is code.
 
@@ -50,10 +55,15 @@ def tex(text: str) -> str:
     the paper's; \texttt{fedbm data} takes \texttt{-{}-to}
     """
     prose, *found = CODE.split(text)
-    pieces = [_written(prose, SIGNS)]
+    pieces = [_prose(prose)]
     for quoted, flag, prose in zip(found[::3], found[1::3], found[2::3], strict=True):
-        pieces += [code(quoted or flag), _written(prose, SIGNS)]
+        pieces += [code(quoted or flag), _prose(prose)]
     return "".join(pieces)
+
+
+def _prose(text: str) -> str:
+    """With indices where one letter has one."""
+    return INDEXED.sub(lambda found: f"${found[1] or found[2]}_{{\\mathrm{{{found[3]}}}}}$", _written(text, SIGNS))
 
 
 def code(text: str) -> str:
@@ -68,7 +78,7 @@ def code(text: str) -> str:
 def _written(text: str, signs: Mapping[str, str]) -> str:
     """Two signs of which LaTeX would make one are kept apart, where the first is written as itself."""
     pieces = []
-    for sign, following in pairwise(f"{text} "):
+    for sign, following in pairwise(f"{unicodedata.normalize('NFC', text)} "):
         written = _sign(sign, signs)
         pieces.append(written + "{}" * (written == sign and sign + following in LIGATURES))
     return "".join(pieces)

@@ -97,11 +97,11 @@ def comma_separated_runs(run_dirs: Sequence[Path]) -> str:
     return written.getvalue()
 
 
-def _shown(cell: Cell) -> str:
+def shown(cell: Cell) -> str:
     return f"{cell.mean} ± {cell.std}" if cell.std else cell.mean
 
 
-def grid(group: Group, show: Callable[[Cell], str] = _shown) -> list[list[str]]:
+def grid(group: Group, show: Callable[[Cell], str]) -> list[list[str]]:
     """The group's table as texts, its heads first: one line per row."""
     heads = ["Method", "Seeds", *METRICS.values(), "Accuracy, last round", "Macro-F1, last round"]
     both = zip(lines(group, "best"), lines(group, "last"), strict=True)
@@ -128,7 +128,7 @@ def _markdown(group: Group) -> str:
 
 
 def _bold(cell: Cell) -> str:
-    return f"**{_shown(cell)}**" if cell.best else _shown(cell)
+    return f"**{shown(cell)}**" if cell.best else shown(cell)
 
 
 def _joined(cells: Sequence[str]) -> str:
