@@ -55,17 +55,24 @@ class Left:
 
     @property
     def words(self) -> str:
-        """'54 runs. 9 of them would take about 26 min on NVIDIA H200, …; nothing like the other 45 is on record, …'."""
+        """'54 runs. 9 of them would take about 26 min on NVIDIA H200, …; nothing like the other 45 is on record, …'.
+
+        >>> Left(1, 1, 104.0, "NVIDIA H200").words
+        '1 run. It would take about 1 min 44 s on NVIDIA H200, by the times of runs like it.'
+        """
+        they, them, their = ("it", "it", "its") if self.runs == 1 else ("they", "them", "their")
         said = []
         if self.known:
-            which = "they" if self.known == self.runs else f"{self.known} of them"
+            which = they if self.known == self.runs else f"{self.known} of them"
             time = show_seconds(self.seconds)
-            said.append(f"{which} would take about {time} on {self.device}, by the times of runs like them{self._long}")
-        said += [f"{count} of them would take {takes}{' each' * (count > 1)}" for takes, count in self.told.items()]
+            said.append(f"{which} would take about {time} on {self.device}, by the times of runs like {them}{self._long}")
+        for takes, count in self.told.items():
+            which = they if count == self.runs == 1 else f"{count} of them"
+            said.append(f"{which} would take {takes}{' each' * (count > 1)}")
         unknown = self.runs - self.known - sum(self.told.values())
         if unknown:
-            which = "nothing like them" if unknown == self.runs else f"nothing like the other {unknown}"
-            said.append(f"{which} is on record, so their time is not known; --budget 2m measures it")
+            which = f"nothing like {them}" if unknown == self.runs else f"nothing like the other {unknown}"
+            said.append(f"{which} is on record, so {their} time is not known; --budget 2m measures it")
         words = "; ".join(said)
         return f"{self.runs} run{'s' * (self.runs != 1)}. {words[0].upper()}{words[1:]}."
 
