@@ -16,7 +16,7 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -28,6 +28,9 @@ from fedbm.config import Config
 from fedbm.engine.device import find_device
 from fedbm.engine.rounds import Event
 from fedbm.errors import FedBMError
+
+END = None  # what a process is sent in place of a run: end each with the round it is in
+MOST_TO_END = 10.0  # seconds that a process without runs has to end by itself
 
 Fits = Callable[[int, int], bool]  # whether the run of this number may begin, beside so many others of its process
 
@@ -44,19 +47,30 @@ class Worker:
 
 
 def run_all(
-    configs: Sequence[Config], processes: int | None = None, fits: Fits | None = None
+    configs: Sequence[Config],
+    processes: int | None = None,
+    fits: Fits | None = None,
+    ending: Callable[[], bool] | None = None,
 ) -> Generator[tuple[int, Event | str], None, None]:
     """Events of all runs as they come, by the run's number; for one that failed, the sentence that says why.
 
     *processes*: how many on a CPU; as many as there are cores unless given. Runs are begun in the order given, those
-    that do not fit once they do; if nothing is played any more, they are left. Closed, it ends its runs; they can be
-    resumed.
+    that do not fit once they do; if nothing is played any more, they are left. Once *ending* says so, none is begun,
+    and each ends with the round it is in, of which nothing is lost. Closed, it ends its runs there and then; they can
+    be resumed from their last checkpoints.
     """
     waiting = list(enumerate(configs))
     places = places_for(configs[0], processes or cores()) if configs else []
     workers: list[Worker] = []
+    asked = False
     try:
         while waiting or any(worker.runs for worker in workers):
+            if not asked and ending is not None and ending():
+                asked = True
+                waiting.clear()
+                for worker in workers:
+                    with suppress(BrokenPipeError):
+                        worker.pipe.send(END)
             for together, changes in places[len(workers) :] if waiting else ():
                 workers.append(_hire(together, changes))
             for worker in sorted(workers, key=lambda worker: len(worker.runs)):
@@ -92,6 +106,9 @@ def run_all(
                     yield number, news
     finally:
         for worker in workers:
+            worker.pipe.close()  # one that has no run ends by itself, in order
+        for worker in workers:
+            worker.process.join(0 if worker.runs else MOST_TO_END)
             worker.process.terminate()
             worker.process.join()
 
@@ -133,35 +150,54 @@ def _start(process: Any) -> None:
 
 def _work(pipe: Connection) -> None:
     """Advance the runs one has by turns, until nobody is there to be told: then they can be resumed."""
-    runs: dict[int, Iterator[Event | None]] = {}
+    runs: dict[int, Generator[Event | None, None, None]] = {}
+    rounds: dict[int, int] = {}  # of the runs, by their numbers
+    ending = False
     while True:
         while pipe.poll(0 if runs else None):
             try:
-                number, config = pipe.recv()
+                given = pipe.recv()
             except (EOFError, ConnectionResetError):
                 return
-            runs[number] = _played(config)
+            if given is END:
+                ending = True
+            else:
+                number, config = given
+                runs[number], rounds[number] = _played(config), config.train.rounds
         for number in list(runs):
-            news: Event | str | None
-            try:
-                news = next(runs[number])
-                over = False
-            except StopIteration:
-                news, over = None, True
-            except Exception as error:  # the other runs of this process go on
-                if not isinstance(error, FedBMError):
-                    traceback.print_exc()
-                news, over = str(error) if isinstance(error, FedBMError) else f"{type(error).__name__}: {error}", True
-            if over:
+            told = _turn(runs[number], rounds[number] if ending else 0)
+            if told and not isinstance(told[-1], Event):
                 del runs[number]
-            if news is not None or over:
-                try:
+            try:
+                for news in told:
                     pipe.send((number, news))
-                except (BrokenPipeError, ConnectionResetError):
-                    return
+            except (BrokenPipeError, ConnectionResetError):
+                return
 
 
-def _played(config: Config) -> Iterator[Event | None]:
+def _turn(run: Generator[Event | None, None, None], before: int) -> list[Event | str | None]:
+    """What a run tells in its turn; last None where it is over, or why it failed.
+
+    It is ended after the first round *before* this one, its last, after which all is written.
+    """
+    try:
+        event = next(run)
+        if event is None:
+            return []
+        if before and event.record is not None and event.round < before:
+            run.close()  # which keeps the round
+            return [event, None]
+        return [event]
+    except StopIteration:
+        return [None]
+    except FedBMError as error:
+        return [str(error)]
+    except Exception as error:  # the other runs of this process go on
+        traceback.print_exc()
+        return [f"{type(error).__name__}: {error}"]
+
+
+def _played(config: Config) -> Generator[Event | None, None, None]:
     from fedbm.plan import make_plan
     from fedbm.simulation import play
 

@@ -135,7 +135,8 @@ def play(plan: Plan) -> Iterator[Event | None]:
                     return
             yield event
     finally:
-        turns.close()
+        with arithmetic(plan.config.engine, plan.config.train.precision), stream:
+            turns.close()  # which keeps what was played, if that was between two rounds
         if device.type == "cuda":  # captured steps hold themselves in cycles, and the next run wants their room
             gc.collect()
             torch.cuda.empty_cache()
@@ -149,9 +150,9 @@ def _turns(plan: Plan, device: torch.device) -> Generator[Event | None, None, No
         if folder.done:  # another process finished it since we looked
             return
         federation = assemble(plan, folder, device)
-        with closing(federation.cohort):
+        with closing(federation.cohort), closing(federation.rounds()) as events:
             draw_when_due(federation)  # where the run was stopped between a round's checkpoint and its picture
-            for event in federation.rounds():
+            for event in events:
                 if event is not None and event.record is not None:
                     draw_when_due(federation)
                 yield event

@@ -256,7 +256,7 @@ def test_demo(fedbm: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert " 1/2 " not in again
 
 
-def one_after_the_other(configs: Sequence[Config], fits: Any = None) -> Iterator[tuple[int, Event]]:
+def one_after_the_other(configs: Sequence[Config], **_: Any) -> Iterator[tuple[int, Event]]:
     """run_all() without its processes."""
     for number, config in enumerate(configs):
         for event in simulation.run(make_plan(config)):
@@ -292,7 +292,7 @@ def test_one_failed_run_does_not_stop_a_comparison(fedbm: Command, tiny: dict[st
 
 @pytest.mark.usefixtures("small_demo")
 def test_a_failing_demo(fedbm: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(configs: Sequence[Config], fits: Any = None) -> Iterator[tuple[int, Event]]:
+    def fail(configs: Sequence[Config], **_: Any) -> Iterator[tuple[int, Event]]:
         yield from islice(one_after_the_other(configs), 1)
         raise FedBMError("run 1 of 2 ended with status 1")
 

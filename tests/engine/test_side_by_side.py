@@ -16,7 +16,9 @@ from whole_runs import play as play_alone
 
 from fedbm import run_files, side_by_side
 from fedbm.config import make_config, nest
+from fedbm.engine.checkpoint import load_checkpoint
 from fedbm.engine.rounds import Event
+from fedbm.side_by_side import _hire as hire
 from fedbm.side_by_side import places_for, run_all
 
 
@@ -78,15 +80,15 @@ def test_runs_that_do_not_fit_wait_until_they_do_and_are_left_if_they_never_do(
 def test_a_fault_of_one_run_is_told_and_the_others_of_its_process_go_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def played(config: str) -> Iterator[str]:
-        yield f"{config} 1"
-        if config == "bad":
+    def played(config: Any) -> Iterator[Event]:
+        yield Event(1, config.train.seed)
+        if config.train.seed == 0:
             raise ValueError("a fault in the program")
-        yield f"{config} 2"
+        yield Event(2, config.train.seed)
 
     class Pipe:
         def __init__(self) -> None:
-            self.given, self.told = [(0, "bad"), (1, "good")], list[Any]()
+            self.given, self.told = [(seed, make_config(nest({"seed": seed}))) for seed in (0, 1)], list[Any]()
 
         def poll(self, timeout: float | None) -> bool:
             return bool(self.given) or timeout is None
@@ -103,10 +105,10 @@ def test_a_fault_of_one_run_is_told_and_the_others_of_its_process_go_on(
     pipe = Pipe()
     side_by_side._work(pipe)  # type: ignore[arg-type]
     assert pipe.told == [
-        (0, "bad 1"),
-        (1, "good 1"),
+        (0, Event(1, 0)),
+        (1, Event(1, 1)),
         (0, "ValueError: a fault in the program"),
-        (1, "good 2"),
+        (1, Event(2, 1)),
         (1, None),
     ]
     assert "Traceback" in capsys.readouterr().err
@@ -134,6 +136,43 @@ def test_turning_away_ends_the_processes_and_the_run_can_be_resumed(tiny: dict[s
     alone, resumed = (plan_of(tiny, tmp_path / name, workers=1) for name in ("alone", "resumed"))
     play_alone(alone)
     assert_same_run(simulation.run_path(resumed), simulation.run_path(alone))
+
+
+@pytest.mark.parametrize("together", [1, 2])
+def test_asked_to_end_runs_end_with_the_round_they_are_in_and_lose_nothing(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    """Checkpoints are far between: what is gone on from was written on ending. The third run never began."""
+    monkeypatch.setattr(side_by_side, "places_for", lambda config, processes: [(together, {"workers": 1})])
+    hired = []
+    monkeypatch.setattr(side_by_side, "_hire", lambda *place: hired.append(hire(*place)) or hired[-1])
+    settings = {**tiny, "rounds": 40, "checkpoint_every": 1000}
+    configs = configs_of(settings, tmp_path / "asked", *({"seed": seed} for seed in range(3)))
+    ended: dict[int, list[int]] = {0: []}
+    for number, event in run_all(configs, ending=lambda: len(ended[0]) >= 3):
+        assert isinstance(event, Event)
+        if event.record is not None:
+            ended.setdefault(number, []).append(event.round)
+    assert list(ended) == list(range(together))
+    assert len(ended[0]) < 40
+    assert [worker.process.exitcode for worker in hired] == [0], "not killed: it had no run any more"
+    for number, rounds in ended.items():
+        begun = plan_of(settings, tmp_path / "asked", seed=number, workers=1)
+        _, progress = load_checkpoint(simulation.run_path(begun), begun.id, torch.device("cpu")) or pytest.fail("none")
+        assert progress.round == len(rounds)
+    list(run_all(configs[:1]))
+    alone, resumed = (plan_of(settings, tmp_path / name, seed=0, workers=1) for name in ("alone", "asked"))
+    play_alone(alone)
+    assert_same_run(simulation.run_path(resumed), simulation.run_path(alone))
+
+
+def test_asked_to_end_a_run_in_its_last_round_is_finished(tiny: dict[str, Any], tmp_path: Path) -> None:
+    [config] = configs_of({**tiny, "rounds": 1}, tmp_path, {})
+    begun: list[Event] = []
+    for _, event in run_all([config], ending=lambda: bool(begun)):
+        assert isinstance(event, Event)
+        begun.append(event)
+    assert [path.name for path in tmp_path.rglob("summary.json")] == ["summary.json"]
 
 
 def test_places(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

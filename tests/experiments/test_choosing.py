@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_outcomes import fake_outcome
@@ -200,7 +201,7 @@ def test_a_portion_that_is_killed_keeps_what_was_saved(tmp_path: Path) -> None:
 def test_what_a_finished_run_took_is_kept_before_the_others_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def events(configs: Sequence[Config], fits: None = None) -> Iterator[tuple[int, Event]]:
+    def events(configs: Sequence[Config], **_: Any) -> Iterator[tuple[int, Event]]:
         for number, round_ in ((0, 1), (1, 1), (0, 2)):
             yield number, Event(round_, "done", record={"round": round_, "seconds": {"total": 1.0}})
         assert [p.rounds for p in read_portions(tmp_path)] == [{"one": 2, "two": 1}]

@@ -20,6 +20,7 @@ from fake_runs import fake_run, plain
 from fedbm.cli import main
 from fedbm.engine.rounds import Event
 from fedbm.experiments.files import read_experiment
+from fedbm.experiments.fitting import LastRounds
 from fedbm.experiments.keeping import write_outcome
 from fedbm.experiments.outcomes import read_outcome
 from fedbm.results.records import read_record, write_record
@@ -111,7 +112,7 @@ def test_a_run_that_fails_says_so_until_it_goes_on(
     settings = {k: v for k, v in tiny.items() if k not in ("device", "threads")}
     file.write_text("[all]\n" + "\n".join(f"{k} = {json.dumps(v)}" for k, v in settings.items()), encoding="utf-8")
     with monkeypatch.context() as patch:
-        patch.setattr(fedbm.cli.compare, "run_all", lambda configs, fits: ((0, "the disk is full") for _ in [0]))
+        patch.setattr(fedbm.cli.compare, "run_all", lambda configs, **_: ((0, "the disk is full") for _ in [0]))
         assert main(words(file, tmp_path)) == 2
     seen = capsys.readouterr()
     assert one_sentence(seen.err).endswith("the disk is full")
@@ -132,7 +133,7 @@ def test_a_budget_shorter_than_a_round_is_said_to_be(
 ) -> None:
     """Again and again it would begin the same round."""
 
-    def slow(configs: Any, fits: Any) -> Iterator[tuple[int, Event]]:
+    def slow(configs: Any, **_: Any) -> Iterator[tuple[int, Event]]:
         while True:
             yield 0, Event(1, "train", 1, 5)
 
@@ -143,6 +144,32 @@ def test_a_budget_shorter_than_a_round_is_said_to_be(
     said = capsys.readouterr().out
     assert "the budget is spent before one round was played to its end" in said
     assert "goes on from the last checkpoints" not in said
+
+
+def test_what_was_played_when_a_budget_ends_is_not_played_again(
+    tiny: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checkpoints are far between: what is gone on from was written because the budget came to its end."""
+    file = tmp_path / "grid.toml"
+    settings = {k: v for k, v in tiny.items() if k not in ("device", "threads")} | {"rounds": 30}
+    file.write_text("[all]\n" + "\n".join(f"{k} = {json.dumps(v)}" for k, v in settings.items()), encoding="utf-8")
+    told = words(file, tmp_path, "--budget", "1h", "--checkpoint-every", "1000")
+
+    class AfterTheFirst(LastRounds):
+        def __call__(self) -> bool:
+            self.said = self.said or bool(self.latest)
+            return self.said
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedbm.cli.compare.LastRounds", AfterTheFirst)
+        assert main(told) == 0
+    said = capsys.readouterr().out
+    assert "the budget is spent; the same command goes on from the last checkpoints" in said
+    (rounds,) = (tmp_path / "runs").rglob("rounds.jsonl")
+    played = len(rounds.read_text(encoding="utf-8").splitlines())
+    assert 0 < played < 30
+    assert main(told) == 0
+    assert f"going on after round {played}" in capsys.readouterr().out
 
 
 def test_whole_leaves_runs_that_would_not_end_for_the_next_time(

@@ -10,7 +10,7 @@ import pytest
 from fedbm.config import Config, make_config
 from fedbm.engine.checkpoint import Progress, save_checkpoint
 from fedbm.experiments.estimate import kind_of
-from fedbm.experiments.fitting import fits, fitting, pace_of, paces
+from fedbm.experiments.fitting import LastRounds, fits, fitting, pace_of, paces
 from fedbm.results.portions import Portion
 
 A, B, C = ("a",), ("b",), ("c",)
@@ -80,3 +80,23 @@ def test_a_kind_on_record_is_judged_by_it_from_the_first_run_on(
     portion.rounds["a"], portion.seconds["a"] = 5, 10.0
     assert [fitting(runs, 1, budget, portion, recorded)(1, 0) for budget in (59.0, 60.0)] == [False, True]
     assert fitting(runs, 1, 20.0, portion, {})(1, 0), "without it, by the slowest that was played"
+
+
+def test_the_last_rounds_are_those_that_end_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the longest of the latest, a tenth of the budget at most; once it is so, a shorter round changes nothing."""
+    portion = Portion("cpu")
+    now = 0.0
+    monkeypatch.setattr(Portion, "so_far", lambda self: now)
+    ending = LastRounds(100.0, portion)
+    now = 99.0
+    assert not ending(), "no round is known"
+    ending.latest |= {0: 2.0, 1: 0.5}
+    assert not LastRounds(100.0, portion, {0: 0.9})()
+    assert ending()
+    ending.latest[0] = 0.1
+    assert ending()
+    now = 89.0
+    assert not LastRounds(100.0, portion, {0: 50.0})()
+    now = 91.0
+    assert LastRounds(100.0, portion, {0: 50.0})()
+    assert not LastRounds(None, portion, {0: 50.0})()

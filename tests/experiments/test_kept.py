@@ -178,7 +178,7 @@ def command(*more: str, file: str = "grid.toml") -> list[str]:
     return ["sweep", file, "--cache", "cache", "--device", "cpu", "--seeds", "1", *more]
 
 
-def none_is_played(configs: Sequence[Any], fits: Any = None) -> Iterator[Any]:
+def none_is_played(configs: Sequence[Any], **_: Any) -> Iterator[Any]:
     raise AssertionError(f"{len(configs)} runs would be played")
 
 
@@ -309,7 +309,7 @@ def test_records_that_cannot_be_written_are_named_before_anything_is_played(
 def test_ctrl_c_keeps_records_of_what_is_finished(
     swept: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(configs: Sequence[Any], fits: Any = None) -> Iterator[Any]:
+    def interrupted(configs: Sequence[Any], **_: Any) -> Iterator[Any]:
         yield from run_all(configs[:1])
         raise KeyboardInterrupt
 
@@ -329,7 +329,7 @@ def test_ctrl_c_keeps_records_of_what_is_finished(
 def test_ctrl_c_stays_one_where_records_cannot_be_written(
     swept: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(configs: Sequence[Any], fits: Any = None) -> Iterator[Any]:
+    def interrupted(configs: Sequence[Any], **_: Any) -> Iterator[Any]:
         raise KeyboardInterrupt
         yield
 

@@ -18,7 +18,7 @@ from fedbm.config import Config, find_method, keys, make_config, nest, read_toml
 from fedbm.engine.device import find_device
 from fedbm.errors import FedBMError, listed
 from fedbm.experiments.estimate import Rates
-from fedbm.experiments.fitting import fitting
+from fedbm.experiments.fitting import LastRounds, fitting
 from fedbm.methods import METHODS
 from fedbm.options import BY_BETA
 from fedbm.plan import make_plan
@@ -136,7 +136,8 @@ def play(
         if whole is not None and budget is not None:
             together = configs[0].engine.together if device.type == "cuda" else 1
             may_begin = fitting(list(zip(left, configs, strict=True)), together, budget, spent, whole)
-        events = stack.enter_context(closing(run_all(configs, fits=may_begin)))  # closed, it ends its runs
+        ending = LastRounds(budget, spent)
+        events = stack.enter_context(closing(run_all(configs, fits=may_begin, ending=ending)))  # closed, it ends them
         for number, news in events:
             folder = left[number]
             if isinstance(news, str):
@@ -146,16 +147,18 @@ def play(
             else:
                 if news.record is not None:
                     clear_failure(folder)
-                    spent.played(folder.name, news.record["seconds"]["total"])
+                    ending.latest[number] = news.record["seconds"]["total"]
+                    spent.played(folder.name, ending.latest[number])
                     if news.record["round"] == configs[number].train.rounds:
                         spent.save()  # a kill later does not lose what this run took
+                        del ending.latest[number]
                 shows[number](news)
             if budget is not None and spent.so_far() > budget:
                 console.print(SPENT if spent.rounds else TOO_SHORT, soft_wrap=True)
                 break
         else:
             if len(failures) < sum(not (folder / "summary.json").exists() for folder in left):
-                console.print(LEFT, soft_wrap=True)
+                console.print(SPENT if ending.said else LEFT, soft_wrap=True)
     return failures
 
 

@@ -1,7 +1,8 @@
 """The round loop, written once over a cohort: select → broadcast → train → aggregate → evaluate → record.
 
 It yields wherever it has waited, so that a driver can show progress, stop, or advance many runs by turns. When it
-yields a record, that round is in rounds.jsonl; a run that is stopped goes on from its last checkpoint.
+yields a record, that round is in rounds.jsonl; closed then, it writes a checkpoint. A run that is stopped goes on from
+its last checkpoint.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class Federation:
     _checkpoint_seconds: float = 0.0  # of the round before: a record is written ahead of its own checkpoint
     _next_checkpoint: float = 0.0  # no sooner than then, where rounds between checkpoints are not given
 
-    def rounds(self) -> Iterator[Event | None]:
+    def rounds(self) -> Generator[Event | None, None, None]:
         """Play the rounds that are left; None means that work goes on, and a driver may turn to another run."""
         while self.progress.round < self.train.rounds:
             yield from self._round(self.progress.round + 1)
@@ -168,8 +169,14 @@ class Federation:
         self.progress.bytes_sent += traffic["sent"]
         self.progress.bytes_received += traffic["received"]
         self.progress.seconds += sum(clock.laps.values())
-        self._checkpoint_seconds = self._checkpoint() if self._due(round_) else 0.0
-        yield Event(round_, "done", record=record)
+        due = self._due(round_)
+        self._checkpoint_seconds = self._checkpoint() if due else 0.0
+        try:
+            yield Event(round_, "done", record=record)
+        except GeneratorExit:
+            if not due:
+                self._checkpoint()
+            raise
 
     def _due(self, round_: int) -> bool:
         if round_ == self.train.rounds:

@@ -1,4 +1,4 @@
-"""Whether a run would end within what is left of a budget, by the pace of those that were played in it:
+"""Whether a run, or a round, would end within what is left of a budget. A run, by the pace of those played in it:
 
     seconds a round · rounds left · (runs beside it + 1) / runs that go together  ≤  seconds left
 
@@ -6,12 +6,13 @@ Seconds a round of its kind, where s are those of this portion and r those on re
 
     s[kind]  or  r[kind] · mean over kinds in both of s/r (1 without any)  or  max s
 
-Before anything is known a run fits: it will tell.
+Before anything is known a run fits: it will tell. A round, by the longest of each run's latest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,6 +22,25 @@ from fedbm.experiments.estimate import LEAST_ROUNDS, Rates, kind_of, rounds_left
 from fedbm.results.portions import Portion
 
 Kind = tuple[Any, ...]
+
+
+@dataclass
+class LastRounds:
+    """() → whether a round that began now might not end within the budget; once so, always so.
+
+    Runs then end with the rounds they are in. A tenth of the budget at most is kept for these.
+    """
+
+    budget: float | None
+    portion: Portion
+    latest: dict[int, float] = field(default_factory=dict)  # seconds of each run's latest round, while it goes on
+    said: bool = False
+
+    def __call__(self) -> bool:
+        if self.budget is not None and not self.said:
+            needs = min(max(self.latest.values(), default=0.0), self.budget / 10)
+            self.said = self.portion.so_far() > self.budget - needs
+        return self.said
 
 
 def fitting(

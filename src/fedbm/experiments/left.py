@@ -64,8 +64,8 @@ class Left:
         said = []
         if self.known:
             which = they if self.known == self.runs else f"{self.known} of them"
-            time = show_seconds(self.seconds)
-            said.append(f"{which} would take about {time} on {self.device}, by the times of runs like {them}{self._long}")
+            takes = f"about {show_seconds(self.seconds)} on {self.device}"
+            said.append(f"{which} would take {takes}, by the times of runs like {them}{self._long}")
         for takes, count in self.told.items():
             which = they if count == self.runs == 1 else f"{count} of them"
             said.append(f"{which} would take {takes}{' each' * (count > 1)}")
