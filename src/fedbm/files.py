@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -64,11 +64,20 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_each_once)
     except OSError as error:
         raise FedBMError(f"cannot read {path}: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, a number too long, or nested too deep
         raise FedBMError(f"cannot read {path}: {error}") from error
+
+
+def _each_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; where two files were merged by hand, one of two values would be lost without a word."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{json.dumps(next(name for name in names if names.count(name) > 1))} stands in it twice")
+    return found
 
 
 def sha256_file(path: Path) -> str:

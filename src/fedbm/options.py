@@ -81,10 +81,10 @@ def type_words(kind: Any) -> str:
 def _convert(kind: Any, value: Any, key: str) -> Any:
     if get_origin(kind) is Literal:
         choices = {str(choice): choice for choice in get_args(kind)}
-        word = value if isinstance(value, str) else _shown(value)
+        word = value if isinstance(value, str) else shown(value)
         if word not in choices:
             quoted = [choice or '""' for choice in choices]
-            raise FedBMError(f"{key} must be {listed(quoted)}, not {_shown(value)}{did_you_mean(word, choices)}")
+            raise FedBMError(f"{key} must be {listed(quoted)}, not {shown(value)}{did_you_mean(word, choices)}")
         return choices[word]
     if get_origin(kind) in (types.UnionType, typing.Union):  # "number | None": None means not given
         return None if value is None else _convert(next(k for k in get_args(kind) if k is not type(None)), value, key)
@@ -105,7 +105,7 @@ def _convert(kind: Any, value: Any, key: str) -> Any:
             return words[value.lower()]
     elif kind is str and isinstance(value, str):
         if any(unicodedata.category(c) in ("Cc", "Cs") for c in value):  # control characters, bytes that are no UTF-8
-            raise FedBMError(f"{key} holds a character that cannot be printed: {_shown(value)}")
+            raise FedBMError(f"{key} holds a character that cannot be printed: {shown(value)}")
         return value
     elif kind in (int, float) and not isinstance(value, bool):
         with suppress(TypeError, ValueError, OverflowError):  # no number, infinite, or beyond every float
@@ -115,10 +115,10 @@ def _convert(kind: Any, value: Any, key: str) -> Any:
             if kind is int and number == int(number):
                 return int(number) if abs(number) < 2**53 else int(value)  # beyond, a float has not all digits
     article = "" if kind is bool else "a "
-    raise FedBMError(f"{key} must be {article}{type_words(kind)}, not {_shown(value)}")
+    raise FedBMError(f"{key} must be {article}{type_words(kind)}, not {shown(value)}")
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """A value within a sentence: text in quotes, on one line, and not too much of it."""
     try:
         text = json.dumps(value, ensure_ascii=not value.isprintable()) if isinstance(value, str) else str(value)

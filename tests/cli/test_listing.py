@@ -158,11 +158,14 @@ def test_a_terminal_of_the_users_own_width(tmp_path: Path) -> None:
     assert [line.split()[0] for line in lines] == [run.name for run in runs]
 
 
-@pytest.mark.parametrize("environment", [{}, {"started": "yesterday"}, {"started": None}])
+@pytest.mark.parametrize(
+    "environment", [{}, {"started": "yesterday"}, {"started": None}, {"started": "0001-01-01T00:00:00+10:00"}]
+)
 def test_when_a_run_started_is_not_on_record(fedbm: Command, tmp_path: Path, environment: dict[str, str]) -> None:
     run = fake_run(tmp_path, rounds=2)
     (run / "environment.json").write_text(json.dumps({"format": 1, **environment}))
     assert fedbm("list", "--out", tmp_path)[1].rstrip().endswith(" –")
+    assert fedbm("show", run.name, "--out", tmp_path)[0] == 0  # the command is not on record either
 
 
 @pytest.mark.parametrize(("kind", "beta", "words"), [("quantity", 0.5, "quantity β 0.5"), ("column", None, "column")])

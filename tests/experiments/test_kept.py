@@ -272,7 +272,7 @@ def test_a_damaged_record_is_named_before_anything_is_played(
     shutil.copy(other, record)
     assert main(command()) == 2
     said = one_sentence(capsys.readouterr().err)
-    assert said.startswith(f"results/runs/{record.name} is the record of another run, {other.stem}; once")
+    assert said.startswith(f'results/runs/{record.name} is the record of another run, "{other.stem}"; once')
 
 
 def test_a_record_that_was_removed_leaves_its_place(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:

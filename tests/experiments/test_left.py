@@ -16,10 +16,10 @@ from fedbm.experiments.left import left_of, measured_in, timed, unrecorded
 from fedbm.experiments.outcomes import Outcome
 
 SETTINGS = {
-    "data": {"name": "ham10000", "clients": 10},
+    "data": {"name": "ham10000", "partition": "dirichlet", "beta": 0.1, "clients": 10},
     "model": {},
     "method": {"name": "fedbm"},
-    "train": {"rounds": 200, "precision": "bf16"},
+    "train": {"rounds": 200, "seed": 0, "precision": "bf16"},
 }
 
 

@@ -30,7 +30,7 @@ from fedbm.results.compare import compare
 from fedbm.results.escaping import md, tex
 from fedbm.results.fairness import findings
 from fedbm.results.generated import galleries
-from fedbm.results.records import MOST_POINTS, _kept, read_record, write_record
+from fedbm.results.records import MOST_POINTS, _kept, read_record, record_of, write_record
 from fedbm.results.report import colours_of, environment, group_view
 from fedbm.results.runs import RunView, read_run
 from fedbm.results.tables import METRICS
@@ -370,7 +370,7 @@ def test_broken_records_are_one_sentence(modules: Outcome, tmp_path: Path) -> No
     value = json.loads(path.read_text(encoding="utf-8"))
     record = tmp_path / "runs" / f"{value['trials'][0]['run']}.json"
     record.write_text('{"format": 1, "summary": {}, "config": {}}', encoding="utf-8")
-    with pytest.raises(FedBMError, match="it is not the file 'fedbm records' writes"):
+    with pytest.raises(FedBMError, match="run is missing"):
         read_outcome(path)
     record.unlink()
     with pytest.raises(FedBMError, match="cannot read"):
@@ -430,9 +430,9 @@ def test_among_variants_of_fedavg_none_stands_for_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ('{"format": 1, "summary": []}', "lacks 'config'"),
-        ('{"format": 1, "summary": {}, "config": {}}', "lacks 'method'"),
-        ('{"format": 1, "summary": [], "config": {}}', "is not the file"),
+        ('{"format": 1, "summary": []}', "run is missing"),
+        ('{"format": 1, "run": "a", "config": {}, "summary": {}}', "environment is missing"),
+        ('{"format": 1, "summary": [], "run": 3}', "config is missing"),
     ],
 )
 def test_a_damaged_record_is_named_not_the_experiment(tmp_path: Path, content: str, words: str) -> None:
@@ -461,3 +461,27 @@ def test_no_record_is_made_of_a_run_without_rounds(tmp_path: Path) -> None:
     run = fake_run(tmp_path / "runs", rounds=3, leave_out=["rounds.jsonl"])
     with pytest.raises(FedBMError, match=r"has no rounds\.jsonl, from which its record is made; put the file back"):
         write_record(read_run(run), tmp_path / "record.json")
+
+
+def test_a_record_under_the_name_of_another_run_is_refused(tmp_path: Path) -> None:
+    outcome = fake_outcome(tmp_path / "runs", "precision", rounds=3)
+    path = write_outcome(outcome, tmp_path / "results")
+    one, other, *_ = sorted((tmp_path / "results" / "runs").glob("*.json"))
+    one.write_bytes(other.read_bytes())
+    with pytest.raises(FedBMError, match=f'{one.name} is the record of another run, "{other.stem}"$'):
+        read_outcome(path)
+
+
+def test_a_term_of_the_generator_that_was_not_finite_has_no_sum(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "runs", rounds=3)
+    lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines[0]["generator"] = {"cross_entropy": 1.0, "diversity": 0.5}
+    lines[1]["generator"] = {"cross_entropy": 1.0, "diversity": None}
+    (run / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    assert record_of(read_run(run))["curves"]["generator"][:2] == [1.5, None]
+
+
+def test_a_picture_is_drawn_along_values_written_as_numbers_and_as_texts(tmp_path: Path) -> None:
+    text = 'figure = "clients"\nmethods = ["fedavg"]\n[axes]\nclients = [3, "2"]\n'
+    outcome = fake_outcome(tmp_path / "runs", parse(text, "mine", "mine.toml"), seeds=1, rounds=3)
+    assert "by clients" in write_outcomes([outcome], tmp_path / "page.html").read_text(encoding="utf-8")

@@ -199,7 +199,8 @@ def test_an_unfinished_run_joins_the_group_of_its_data_whatever_its_path(tmp_pat
 def test_an_unfinished_run_is_told_by_how_it_was_dealt(tmp_path: Path) -> None:
     """The configuration's clients and β stand idle where a column, a file or nodes say who holds what."""
     run = fake_run(tmp_path, clients=10, beta=0.05, rounds=3, done=1)
-    of_columns = {"kind": "column", "settings": {"values": ["a", "b"]}, "counts": [[1], [2]], "of": {"data": "scans"}}
+    of_columns = {"kind": "column", "settings": {"values": ["a", "b"]}, "of": {"data": "scans"}}
+    of_columns |= {"counts": [[1, 0, 0], [0, 2, 0]], "clients": [[0], [1, 2]]}
     edit(run / "partition.json", **of_columns)
     seen = read_run(run)
     assert (seen.data, seen.partition, seen.beta, seen.clients) == ("scans", "column", None, 2)
@@ -210,10 +211,12 @@ def test_an_unfinished_run_is_told_by_how_it_was_dealt(tmp_path: Path) -> None:
     (run / "federation.json").write_text('{"format": 1, "options": {"nodes": 3}}')
     assert (read_run(run).partition, read_run(run).beta, read_run(run).clients) == ("nodes", None, 3)
     (run / "federation.json").write_text('{"format": 1}')
-    with pytest.raises(FedBMError, match=r"federation\.json lacks 'options'"):
+    with pytest.raises(FedBMError, match=r"federation\.json: options is missing"):
         read_run(run)
-    (run / "partition.json").write_text('{"format": 1, "kind": "iid", "settings": null, "counts": []}')
-    with pytest.raises(FedBMError, match=r"partition\.json is not the file a run writes"):
+    (run / "partition.json").write_text(
+        '{"format": 1, "kind": "iid", "settings": null, "classes": ["a"], "counts": [[1]], "clients": [[0]]}'
+    )
+    with pytest.raises(FedBMError, match=r"partition\.json: settings must be an object, not null"):
         read_run(run)
 
 

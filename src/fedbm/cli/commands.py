@@ -98,8 +98,8 @@ def show(found: argparse.Namespace, console: Console) -> None:
 
     seen = read_run(find_run(out_of(found), found.run))
     console.print(Text(seen.id, style="bold"), soft_wrap=True)
-    if seen.environment:
-        console.print(f"command: {seen.environment['command']}", soft_wrap=True)
+    if command := (seen.environment or {}).get("command"):
+        console.print(f"command: {command}", soft_wrap=True)
     console.print(seen.config_text)
     if seen.edited:
         console.print(f"config.toml {EDITED}\n", soft_wrap=True)

@@ -88,7 +88,7 @@ def dealt(run: RunView) -> str:
 
 def started(run: RunView) -> str:
     """By the clock of whoever reads."""
-    with suppress(ValueError):
+    with suppress(ValueError, OverflowError):
         when = datetime.fromisoformat(str((run.environment or {}).get("started")))
         return f"{when.astimezone():%Y-%m-%d %H:%M}"
     return "–"

@@ -102,7 +102,7 @@ def read_rounds(path: Path) -> tuple[dict[str, Any], ...]:
             record = json.loads(line)
             if type(record["round"]) is not int:
                 raise TypeError("its round is no whole number")
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise FedBMError(
                 f"line {number} of {path} is damaged: {error}; remove {path.parent} to start this run over"
             ) from error

@@ -12,7 +12,7 @@ from fedbm.errors import FedBMError
 from fedbm.experiments.files import cells
 from fedbm.experiments.outcomes import FORMAT, Outcome, Result, read_outcome
 from fedbm.files import replacing
-from fedbm.results.records import read_record, write_record
+from fedbm.results.records import record_named, write_record
 from fedbm.results.runs import RunView
 
 
@@ -66,7 +66,7 @@ def would_drop(now: Outcome, folder: Path, by: str = "--records") -> str:
     )
 
 
-def _there(path: Path, read: Callable[[Path], RunView | None] = read_record) -> Outcome:
+def _there(path: Path, read: Callable[[Path], RunView | None] = record_named) -> Outcome:
     """The outcome, without finished runs whose records were removed."""
     found = read_outcome(path, lambda record: read(record) if record.exists() else None)
     runs = path.parent / "runs"

@@ -13,14 +13,36 @@ from typing import Any
 
 from fedbm.errors import FedBMError
 from fedbm.experiments.estimate import Estimate
-from fedbm.experiments.files import Experiment, shipped
+from fedbm.experiments.files import Experiment, cells, shipped
 from fedbm.experiments.trials import DONE, Standing, finished_run, key_of
 from fedbm.files import read_json
+from fedbm.options import shown
 from fedbm.results.cost import show_seconds
-from fedbm.results.records import read_record
+from fedbm.results.records import record_named
 from fedbm.results.runs import RunView, read_run
+from fedbm.shapes import SCALAR, TEXT, check, each, keys, number, or_null, whole
 
 FORMAT = 1
+SETTINGS = keys({"beta?": number(0)}, SCALAR)
+EXPERIMENT = keys(
+    {
+        **dict.fromkeys(("experiment", "title", "shows", "paper", "figure", "command", "lead?"), TEXT),
+        **dict.fromkeys(("notes", "search"), each(TEXT)),
+        "shared": SETTINGS,
+        "axes": keys({"beta?": each(number(0), least=1)}, each(SCALAR, least=1)),
+        "rows": each(TEXT, least=1),
+        "trials": each(
+            keys(
+                {
+                    **dict.fromkeys(("row", "state", "why", "takes"), TEXT),
+                    "at": SETTINGS,
+                    "seed": whole(0, 98),  # there are up to 99
+                    **dict.fromkeys(("run", "id?"), or_null(TEXT)),
+                }
+            )
+        ),
+    }
+)
 
 TITLE = "FedBM: the paper’s tables and figures, measured again"
 
@@ -135,35 +157,52 @@ def _words(standing: Standing) -> str:
     return ""
 
 
-def read_outcome(path: Path, read: Callable[[Path], RunView | None] = read_record) -> Outcome:
+def read_outcome(path: Path, read: Callable[[Path], RunView | None] = record_named) -> Outcome:
     value = read_json(path)
     if not isinstance(value, dict) or value.get("format") != FORMAT or "trials" not in value:
         raise FedBMError(f"{path} holds no experiment that this FedBM reads; 'fedbm records' writes them")
+    check(value, EXPERIMENT, path)
+    if unknown := _unknown(value):
+        raise FedBMError(f"{path}: {unknown}")
     runs = path.parent / "runs"
-    try:
-        return Outcome(
-            name=value["experiment"],
-            **{key: value[key] for key in ("title", "shows", "paper", "figure", "shared", "axes", "command")},
-            lead=value.get("lead", ""),  # records of before it could be named have none
-            notes=tuple(value["notes"]),
-            search=tuple(value["search"]),
-            rows=tuple(value["rows"]),
-            results=tuple(
-                Result(
-                    t["row"],
-                    t["at"],
-                    t["seed"],
-                    t["state"],
-                    t["why"],
-                    read(runs / f"{t['run']}.json") if t["run"] else None,
-                    t["takes"],
-                    t.get("id") or t["run"] or "",
-                )
-                for t in value["trials"]
-            ),
-        )
-    except (KeyError, TypeError) as error:
-        raise FedBMError(f"{path} lacks {error}: it is not the file 'fedbm records' writes") from error
+    return Outcome(
+        name=value["experiment"],
+        **{key: value[key] for key in ("title", "shows", "paper", "figure", "shared", "axes", "command")},
+        lead=value.get("lead", ""),  # records of before it could be named have none
+        notes=tuple(value["notes"]),
+        search=tuple(value["search"]),
+        rows=tuple(value["rows"]),
+        results=tuple(
+            Result(
+                t["row"],
+                t["at"],
+                t["seed"],
+                t["state"],
+                t["why"],
+                read(runs / f"{t['run']}.json") if t["run"] else None,
+                t["takes"],
+                t.get("id") or t["run"] or "",
+            )
+            for t in value["trials"]
+        ),
+    )
+
+
+def _unknown(value: Mapping[str, Any]) -> str:
+    """What is named in an experiment's file and is not in it: an axis, a row, a cell; "": nothing."""
+    rows, axes = value["rows"], value["axes"]
+    for key, names, known in (
+        ("lead", [value.get("lead") or rows[0]], rows),
+        ("figure", [value["figure"]] if value["figure"] else [], axes),
+        ("search", value["search"], axes),
+    ):
+        if (other := next((name for name in names if name not in known), None)) is not None:
+            return f"{key} names {shown(other)}, which is none of its {'rows' if known is rows else 'axes'}"
+    there = list(cells(axes))
+    for place, trial in enumerate(value["trials"]):
+        if trial["row"] not in rows or trial["at"] not in there:
+            return f"trials[{place}] is of a row or cell that the experiment does not have"
+    return ""
 
 
 def read_outcomes(folder: Path) -> list[Outcome]:

@@ -175,7 +175,7 @@ def _missing(found: Sequence[Column], runs: Mapping[Any, str]) -> list[dict[str,
 def _pictures(outcome: Outcome, found: Sequence[Column], colours: Mapping[str, int]) -> list[Picture]:
     """For every other axis's values one picture per metric, along the figure's axis in ascending order."""
     axis = outcome.figure
-    places = sorted(outcome.axes[axis])
+    places = sorted(outcome.axes[axis], key=lambda place: (isinstance(place, str), place))
     sets: dict[str, list[Column]] = {}
     for column in found:
         sets.setdefault(same_but(column.at, axis), []).append(column)

@@ -18,7 +18,7 @@ from fedbm.experiments.files import Experiment, cells, in_row
 from fedbm.plan import make_plan
 from fedbm.results.compare import flat, varying
 from fedbm.results.failure import failure_of
-from fedbm.results.records import SECTIONS, read_record
+from fedbm.results.records import SECTIONS, record_named
 from fedbm.results.runs import RunView, read_run
 from fedbm.simulation import run_path
 
@@ -133,14 +133,9 @@ def finished_run(done: Standing) -> RunView:
     """The run of a finished trial; refused where its config.toml says what was not computed, as its record would."""
     if done.record is not None:
         try:
-            recorded = read_record(done.record)
+            return record_named(done.record)
         except FedBMError as error:
             raise FedBMError(f"{error}; once it is removed, the run is computed anew") from error
-        if recorded.id != done.record.stem:
-            raise FedBMError(
-                f"{done.record} is the record of another run, {recorded.id}; once it is removed, this one is computed"
-            )
-        return recorded
     assert done.folder is not None
     assert done.config is not None
     run, asked = read_run(done.folder), tomllib.loads(to_toml(done.config))

@@ -17,8 +17,12 @@ import torch
 
 from fedbm.errors import FedBMError
 from fedbm.files import replacing
+from fedbm.results.formats import PORTION
+from fedbm.shapes import check
 
 NAME = "portions.jsonl"
+KEPT = ("device", "wall", "rounds", "seconds")  # of a portion in the file
+EXPENDABLE = "; remove it, nothing but estimates depends on it"
 
 
 @dataclass
@@ -45,7 +49,7 @@ class Portion:
         self.wall = self.so_far()
         if self.path is not None and self.rounds:
             there = self.path.read_text(encoding="utf-8") if self.path.is_file() else ""
-            line = json.dumps({key: getattr(self, key) for key in ("device", "wall", "rounds", "seconds")}) + "\n"
+            line = json.dumps({key: getattr(self, key) for key in KEPT}) + "\n"
             with replacing(self.path) as beside:
                 beside.write_text((there.replace(self.saved, "") if self.saved else there) + line, encoding="utf-8")
             self.saved = line
@@ -80,9 +84,12 @@ def read_portions(out: Path) -> list[Portion]:
     if not path.is_file():
         return []
     try:
-        return [Portion(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError, TypeError) as error:
-        raise FedBMError(f"{path} is damaged: {error}; remove it, nothing but estimates depends on it") from error
+        found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError, RecursionError) as error:
+        raise FedBMError(f"{path} is damaged: {error}{EXPENDABLE}") from error
+    for number, one in enumerate(found, 1):
+        check(one, PORTION, f"line {number} of {path}", EXPENDABLE)
+    return [Portion(**{key: one[key] for key in KEPT}) for one in found]
 
 
 def own_seconds(portions: Sequence[Portion], run: str, rounds: int) -> float | None:

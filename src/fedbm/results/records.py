@@ -13,8 +13,11 @@ from typing import Any
 
 from fedbm.errors import FedBMError
 from fedbm.files import read_json, replacing
+from fedbm.options import shown
+from fedbm.results.formats import PHASES, RECORD
 from fedbm.results.generated import COLUMNS, strip_of
 from fedbm.results.runs import RunView, dealt_digest, identity
+from fedbm.shapes import check
 
 FORMAT = 1
 MOST_POINTS = 100
@@ -23,7 +26,7 @@ STRIP_BYTES = 48_000
 TILE = 64  # pixels a generated image has in a record at most
 MOST_CLASSES = 20  # up to so many the similarity of their texts is kept
 SCORES = ("accuracy", "f1")
-PHASES = ("train", "aggregate", "generator", "evaluate", "checkpoint", "total")
+WAYS = ("sent", "received")
 SECTIONS = ("data", "language", "model", "method", "train", "concepts")  # not engine: nothing in it changes a result
 
 
@@ -87,31 +90,34 @@ def read_record(path: Path) -> RunView:
     value = read_json(path)
     if not isinstance(value, dict) or value.get("format") != FORMAT or "summary" not in value:
         raise FedBMError(f"{path} is no record of a run that this FedBM reads; 'fedbm records' writes them")
-    try:
-        summary, config = value["summary"], value["config"]
-        return RunView(
-            **identity(summary),
-            path=path,
-            id=value["run"],
-            config=config,
-            config_text=_toml(config),
-            rounds=_rounds(value["curves"]),
-            summary=summary,
-            environment=value["environment"],
-            dealt=value["dealt"],
-            checksum=value["checksum"],
-            details=value["details"],
-            generated=picture if (picture := path.with_suffix(".jpg")).is_file() else None,
-            strip=strip if value.get("drawn") and (strip := path.with_suffix(STRIP)).is_file() else None,
-            strip_rounds=tuple(value.get("drawn", ())),
-            features=value["features"],
-            own_seconds=value["own_seconds"],
-            late=value.get("late"),
-        )
-    except KeyError as error:
-        raise FedBMError(f"{path} lacks {error}: it is not the file 'fedbm records' writes") from error
-    except (TypeError, ValueError, AttributeError) as error:
-        raise FedBMError(f"{path} is not the file 'fedbm records' writes") from error
+    check(value, RECORD, path)
+    return RunView(
+        **identity(value["summary"]),
+        path=path,
+        id=value["run"],
+        config=value["config"],
+        config_text=_toml(value["config"]),
+        rounds=_rounds(value["curves"]),
+        summary=value["summary"],
+        environment=value["environment"],
+        dealt=value["dealt"],
+        checksum=value["checksum"],
+        details=value["details"],
+        generated=picture if (picture := path.with_suffix(".jpg")).is_file() else None,
+        strip=strip if value.get("drawn") and (strip := path.with_suffix(STRIP)).is_file() else None,
+        strip_rounds=tuple(value.get("drawn", ())),
+        features=value["features"],
+        own_seconds=value["own_seconds"],
+        late=value.get("late"),
+    )
+
+
+def record_named(path: Path) -> RunView:
+    """The record of the run that its file is named after."""
+    found = read_record(path)
+    if found.id != path.stem:
+        raise FedBMError(f"{path} is the record of another run, {shown(found.id)}")
+    return found
 
 
 def _write_picture(source: Path, path: Path) -> None:
@@ -148,16 +154,15 @@ def _curves(records: Sequence[Mapping[str, Any]], kept: set[int]) -> dict[str, A
     columns: dict[str, list[Any]] = {"round": []}
     sums: dict[str, float] = {}
     for record in records:
-        sums = _added(sums, {f"bytes.{key}": value for key, value in record["bytes"].items()})
+        sums = _added(sums, {f"bytes.{way}": record["bytes"][way] for way in WAYS})
         sums = _added(sums, {f"seconds.{key}": record["seconds"].get(key, 0.0) for key in PHASES})
         sums = _added(sums, {"dropped": len(record["dropped"])})
         if record["round"] not in kept:
             continue
-        losses = list(record["loss"].values())
-        point: dict[str, Any] = {"loss": None if not losses or None in losses else sum(losses)}
+        point: dict[str, Any] = {"loss": _sum(record["loss"])}
         point |= {f"{side}.{s}": (record[side] or {}).get(s) for side in ("val", "test") for s in SCORES}
         point["personal"] = (record["personal"] or {}).get("accuracy")
-        point["generator"] = sum(record["generator"].values()) if record["generator"] else None
+        point["generator"] = _sum(record["generator"] or {})
         columns["round"].append(record["round"])
         for name, value in {**point, **sums}.items():
             columns.setdefault(name, []).append(round(value, 5) if isinstance(value, float) else value)
@@ -183,12 +188,18 @@ def _rounds(curves: Mapping[str, Sequence[Any]]) -> tuple[Mapping[str, Any], ...
                 "test": scores("test"),
                 "personal": {"accuracy": at["personal"]} if at.get("personal") is not None else None,
                 "generator": {"all": at["generator"]} if at.get("generator") is not None else None,
-                "dropped": [None] * int(at.get("dropped") or 0),
-                "bytes": {way: at.get(f"bytes.{way}", 0) for way in ("sent", "received")},
+                "dropped": range(at.get("dropped", 0)),
+                "bytes": {way: at.get(f"bytes.{way}", 0) for way in WAYS},
                 "seconds": {phase: at.get(f"seconds.{phase}", 0.0) for phase in PHASES},
             }
         )
     return tuple(made)
+
+
+def _sum(terms: Mapping[str, float | None]) -> float | None:
+    """None where a term is not finite, or there is none."""
+    known = [value for value in terms.values() if value is not None]
+    return sum(known) if known and len(known) == len(terms) else None
 
 
 def _added(sums: Mapping[str, float], more: Mapping[str, float]) -> dict[str, float]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -19,13 +18,14 @@ from fedbm.errors import FedBMError
 from fedbm.files import digest_of, read_json
 from fedbm.options import BY_BETA
 from fedbm.results.failure import failure_of
+from fedbm.results.formats import CONFIG, DETAILS, ENVIRONMENT, FEATURES, FEDERATION, PARTITION, ROUND, SUMMARY
 from fedbm.results.portions import own_seconds, read_portions
+from fedbm.shapes import Lengths, Shape, check
 
 EDITED = (
     "was edited since the run began: put back the settings it was begun with, or remove its folder to start it over"
 )
 ANEW = "; remove it: the command that made the run writes it anew"  # of summary.json, from the last checkpoint
-ALWAYS = ("loss", "val", "test", "personal", "generator", "dropped", "bytes", "seconds")  # what every round records
 
 
 @dataclass(frozen=True)
@@ -110,19 +110,16 @@ def read_run(path: str | Path) -> RunView:
         config = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise FedBMError(f"cannot read {path / 'config.toml'}: {error}") from error
-    if not all(isinstance(pairs, dict) for pairs in config.values()):
-        raise FedBMError(f"{path / 'config.toml'} is not the file a run writes: that has sections alone")
-    summary = _optional(path / "summary.json", ANEW)
-    dealt = _optional(path / "partition.json")
+    check(config, CONFIG, path / "config.toml")
+    lengths: Lengths = {}  # what the files of one run have as many of
+    summary = _optional(path / "summary.json", SUMMARY, lengths, ANEW)
+    dealt = _optional(path / "partition.json", PARTITION, lengths)
     if summary is not None:
-        with _whole(path / "summary.json", ANEW):
-            facts = identity(summary)
+        facts = identity(summary)
     else:
-        with _whole(path / "config.toml"):
-            facts = _asked_for(config)
-        facts |= _dealt(path, dealt)
+        facts = _asked_for(config) | _dealt(path, dealt)
         facts["label"] = _label(config, facts["data"], dealt)
-    environment = _optional(path / "environment.json")
+    environment = _optional(path / "environment.json", ENVIRONMENT, lengths)
     kept = (environment or {}).get("settings")  # older versions kept none
     generated, rounds = path / "generated.png", read_rounds(path / "rounds.jsonl")
     _all_there(path / "rounds.jsonl", rounds, facts["planned"] if summary is not None else None)
@@ -138,12 +135,12 @@ def read_run(path: str | Path) -> RunView:
         environment=environment,
         dealt=dealt,
         checksum=str(dealt.get("of", {}).get("checksum", "")) if dealt else "",
-        details=_optional(path / "details.json"),
+        details=_optional(path / "details.json", DETAILS, lengths),
         generated=generated if generated.is_file() else None,
         drawn={int(p.stem): p for p in sorted(path.glob("generated/*.png")) if p.stem.isdecimal()},
         edited=kept is not None and kept != settings_digest(config),
         failure=failure_of(path) if summary is None else "",
-        features=_optional(path / "features.json"),
+        features=_optional(path / "features.json", FEATURES, lengths),
         own_seconds=own_seconds(read_portions(path.parent), path.name, len(rounds)),
         late=late,
     )
@@ -178,21 +175,17 @@ def _config_text(path: Path) -> str:
 
 
 def identity(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """What a summary says the run is; KeyError or TypeError where it is none, or lacks a score every run has."""
+    """What a summary says the run is."""
     same = ("method", "label", "data", "partition", "beta", "clients", "seed")
-    found = {key: summary[key] for key in same} | {"planned": summary["rounds"]}
-    for moment in ("best", "last"):
-        for score in ("accuracy", "f1"):
-            float(summary[moment][score])
-    return found
+    return {key: summary[key] for key in same} | {"planned": summary["rounds"]}
 
 
 def _all_there(source: Path, rounds: Sequence[Mapping[str, Any]], planned: int | None) -> None:
     """Of a finished run (*planned*) every round: a mean over those that happen to be left would pass for one of all."""
     for number, record in enumerate(rounds, 1):
-        if lacking := next((key for key in ALWAYS if key not in record), None):
-            raise FedBMError(f"line {number} of {source} lacks '{lacking}': it is not a line that a run writes")
-    if planned and source.is_file() and [record["round"] for record in rounds] != list(range(1, planned + 1)):
+        check(record, ROUND, f"line {number} of {source}")
+    numbers = [record["round"] for record in rounds]
+    if planned and source.is_file() and (len(numbers) != planned or numbers != list(range(1, planned + 1))):
         raise FedBMError(
             f"{source} should hold rounds 1 to {planned} of a finished run, but holds {len(rounds)} of them; put the "
             f"file back, or remove {source.parent} to start this run over"
@@ -230,29 +223,14 @@ def _label(config: Mapping[str, Any], data: str, dealt: Mapping[str, Any] | None
 def _dealt(path: Path, dealt: Mapping[str, Any] | None) -> dict[str, Any]:
     """Who holds what in an unfinished run: a column, a file or nodes may make other clients than were configured."""
     if dealt is not None:
-        with _whole(path / "partition.json"):
-            named = {"data": dealt["of"]["data"]} if "of" in dealt else {}
-            of = {"partition": dealt["kind"], "beta": dealt["settings"].get("beta"), "clients": len(dealt["counts"])}
-            return named | of
-    federation = _optional(path / "federation.json")
-    if federation is None:
-        return {}
-    with _whole(path / "federation.json"):
-        return {"partition": "nodes", "beta": None, "clients": federation["options"]["nodes"]}
+        named = {"data": dealt["of"]["data"]} if "of" in dealt else {}
+        of = {"partition": dealt["kind"], "beta": dealt["settings"].get("beta"), "clients": len(dealt["counts"])}
+        return named | of
+    federation = _optional(path / "federation.json", FEDERATION, {})
+    return {"partition": "nodes", "beta": None, "clients": federation["options"]["nodes"]} if federation else {}
 
 
-@contextmanager
-def _whole(source: Path, remedy: str = "") -> Iterator[None]:
-    """A key that is not there is *source*'s fault."""
-    try:
-        yield
-    except KeyError as error:
-        raise FedBMError(f"{source} lacks {error}: it is not the file a run writes{remedy}") from error
-    except (TypeError, ValueError, AttributeError) as error:
-        raise FedBMError(f"{source} is not the file a run writes{remedy}") from error
-
-
-def _optional(path: Path, remedy: str = "") -> Mapping[str, Any] | None:
+def _optional(path: Path, shape: Shape, lengths: Lengths, remedy: str = "") -> Mapping[str, Any] | None:
     if not path.is_file():
         return None
     try:
@@ -262,4 +240,5 @@ def _optional(path: Path, remedy: str = "") -> Mapping[str, Any] | None:
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         found = value.get("format") if isinstance(value, dict) else None
         raise FedBMError(f"{path} has format {found}, this FedBM reads format {FORMAT}; use the one that wrote it")
+    check(value, shape, path, remedy, lengths)
     return value
