@@ -27,8 +27,8 @@ def test_the_highest_validation_accuracy_plus_f1_is_reported_the_earliest_on_tie
         accuracy, f1 = next(val)
         common, reached = {"auc": None, "recall": 0.0, "precision": 0.0}, next(test)
         return {
-            "val": ({"accuracy": accuracy, "f1": f1, **common}, np.zeros((10, 10))),
-            "test": ({"accuracy": reached, "f1": reached, **common}, np.zeros((10, 10))),
+            "val": ({"accuracy": accuracy, "f1": f1, **common}, np.zeros((10, 10), dtype=int)),
+            "test": ({"accuracy": reached, "f1": reached, **common}, np.zeros((10, 10), dtype=int)),
         }
 
     until_two = fedbm.simulate("digits", method="fedavg", rounds=2, out=str(tmp_path / "two"), **TINY)
