@@ -24,7 +24,7 @@ STARS = (
     "A star is a class’s text, where the classifier is made of texts: images should gather around it (images and texts "
     "are each centred by their mean). "
 )
-MARKS = ("o", "s", "^", "D", "v", "P", "X")  # beyond the palette classes differ by shape as well
+MARKS = ("o", "s", "^", "D", "v", "P", "X")  # by class, beside colours, which not everyone sees or prints
 
 
 def embedding(group: Group) -> Section:
@@ -100,4 +100,11 @@ def beside(stars: Sequence[tuple[float, float]], widths: Sequence[float]) -> lis
 
 
 def _mark(k: int) -> str:
-    return MARKS[k // len(SERIES) % len(MARKS)]
+    """Another for each of seven classes, and another with the same colour.
+
+    >>> "".join(map(_mark, range(7)))
+    'os^DvPX'
+    >>> len({(series(k), _mark(k)) for k in range(len(SERIES) * len(MARKS))}) == len(SERIES) * len(MARKS)
+    True
+    """
+    return MARKS[(k + k // len(SERIES)) % len(MARKS)]
