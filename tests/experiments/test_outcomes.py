@@ -23,9 +23,10 @@ from fedbm.experiments.files import parse
 from fedbm.experiments.keeping import write_outcome
 from fedbm.experiments.latex import latex
 from fedbm.experiments.outcomes import Outcome, read_outcome, read_outcomes
+from fedbm.experiments.pictures import overview
 from fedbm.experiments.report import write_outcomes
 from fedbm.experiments.tables import FIELDS, HEADS, comma_separated, grid, markdown
-from fedbm.experiments.wording import verdicts
+from fedbm.experiments.wording import foremost, verdicts
 from fedbm.results.compare import compare
 from fedbm.results.escaping import md, tex
 from fedbm.results.fairness import findings
@@ -411,7 +412,8 @@ def test_the_page_says_what_the_tables_say(modules: Outcome, tmp_path: Path) -> 
     text = write_outcomes([modules], tmp_path / "page.html").read_text(encoding="utf-8")
     (column, *_) = columns(modules)
     for verdict in verdicts(column):
-        assert text.count(verdict.sentence) >= 2  # on top, and with its table
+        assert f'<p class="verdict">{verdict.sentence}</p>' in text, "with its table"
+        assert not verdict.brief or f"<p>{column.title}: {verdict.brief}</p>" in text, "on top"
     row = text[text.index('<span class="name">w/o CGDE</span>') :]
     row = row[: row.index("</tr>")]
     assert row.count('<em class="none">not run</em>') == 4
@@ -419,6 +421,25 @@ def test_the_page_says_what_the_tables_say(modules: Outcome, tmp_path: Path) -> 
     assert "body.bn is not finite" in text
     assert "Kvasir, β\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}0.05, seed 0" in text
     assert write_outcomes([modules], tmp_path / "again.html").read_text(encoding="utf-8") == text
+
+
+def test_a_page_opens_with_what_leads_in_every_table(tmp_path: Path) -> None:
+    """In each cell the best other row and FedAvg; what experiments share is drawn once, and a single one is not."""
+    outcome = fake_outcome(tmp_path, "comparison-kvasir", seeds=3, rounds=3)
+    found = columns(outcome)
+    names = [[line.name for line in foremost(column)] for column in found]
+    assert all(1 <= len(some) <= 2 and "Central" not in some for some in names)
+    for column, some in zip(found, names, strict=True):
+        least = min(line.against.mean for line in column.lines if line.against)
+        assert next(line.against.mean for line in column.lines if line.name == some[0]) == least
+        assert some[0] == "FedAvg" or some[1] == "FedAvg"
+    drawn = overview([*found, *found], 1100)
+    assert drawn is not None
+    written = re.findall(r"FedBM − (.+?)</text>", drawn)
+    assert written == [name for some in names for name in some]
+    assert overview([], 1100) is None
+    text = write_outcomes([outcome, outcome], tmp_path / "page.html").read_text(encoding="utf-8")
+    assert text.index("The leading row minus the best other") < text.index("Eleven methods on Kvasir")
 
 
 def test_among_variants_of_fedavg_none_stands_for_it(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
-"""A column as pictures: every seed's score with their mean, what the leading row is ahead by, and the paper's."""
+"""Columns as pictures: every seed's score with their mean, what the leading row is ahead by, and the paper's."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from fedbm.experiments.analysis import Column, Line
 from fedbm.experiments.tables import SHOWN
+from fedbm.experiments.wording import foremost
 from fedbm.results.drawing import shorten
 from fedbm.results.figures import Dots, dots
 from fedbm.results.intervals import Interval, intervals
@@ -30,19 +31,32 @@ def _dots(line: Line, colours: Mapping[str, int], metric: str) -> Dots:
 
 def differences(column: Column, colours: Mapping[str, int], width: float) -> str | None:
     """Leading row − row in macro-F1, with 95 % intervals; None where no row has one."""
-    drawn = []
-    for line in column.lines:
-        if line.against is not None and line.against.p is not None:
-            mean, low, high = (100 * value for value in (line.against.mean, line.against.low, line.against.high))
-            paper = column.printed_against(line)
-            drawn.append(Interval(line.name, mean, low, high, None if paper is None else 100 * paper))
-    if not drawn:
-        return None
-    key = "; grey: the paper" if any(row.beside is not None for row in drawn) else ""
-    return intervals(
-        drawn,
-        colours[column.lead],
-        f"Macro-F1 of {column.lead} minus that of each row, 95 % intervals not corrected for many; {column.title}",
-        f"Macro-F1, {shorten(column.lead, 12)} − row; bar: 95 %{key}",
-        width,
+    drawn = [found for line in column.lines if (found := _interval(column, line, line.name))]
+    told = f"Macro-F1 of {column.lead} minus that of each row, 95 % intervals not corrected for many; {column.title}"
+    return _drawn(drawn, colours[column.lead], told, f"Macro-F1, {shorten(column.lead, 12)} − row", width)
+
+
+def overview(columns: Sequence[Column], width: float) -> str | None:
+    """In each column the leading row − the best other, and − FedAvg; None where that is fewer than two differences."""
+    found: dict[tuple[str, float, float], Interval] = {}  # what experiments share, once
+    for column in columns:
+        for line in foremost(column):
+            if drawn := _interval(column, line, f"{column.title}: {column.lead} − {line.name}"):
+                found.setdefault((column.title, drawn.mean, drawn.low), drawn)
+    told = (
+        "Macro-F1 of the leading row minus that of the best other and of FedAvg, 95 % intervals not corrected for many"
     )
+    return _drawn([*found.values()], 0, told, "Macro-F1, points", width) if len(found) > 1 else None
+
+
+def _interval(column: Column, line: Line, name: str) -> Interval | None:
+    if line.against is None or line.against.p is None:
+        return None
+    mean, low, high = (100 * value for value in (line.against.mean, line.against.low, line.against.high))
+    paper = column.printed_against(line)
+    return Interval(name, mean, low, high, None if paper is None else 100 * paper)
+
+
+def _drawn(drawn: Sequence[Interval], colour: int, told: str, axis: str, width: float) -> str | None:
+    key = "; grey: the paper" if any(row.beside is not None for row in drawn) else ""
+    return intervals(drawn, colour, told, f"{axis}; bar: 95 %{key}", width) if drawn else None

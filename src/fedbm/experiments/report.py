@@ -9,7 +9,7 @@ from typing import Any
 from fedbm.experiments.analysis import Column, Line, columns, same_but
 from fedbm.experiments.left import Measured, left_of, measured_in, timed, trials_of, unrecorded
 from fedbm.experiments.outcomes import Outcome, title_of
-from fedbm.experiments.pictures import differences, scores
+from fedbm.experiments.pictures import differences, overview, scores
 from fedbm.experiments.search import search
 from fedbm.experiments.tables import MOMENTS, SHOWN, cells_of, fillable, numbered, signs
 from fedbm.experiments.wording import verdicts
@@ -25,7 +25,12 @@ from fedbm.results.tables import METRICS
 from fedbm.results.tables import lines as table_lines
 from fedbm.version import __version__
 
-HALF = 450.0  # pixels: two pictures side by side
+WHOLE = 1100.0  # pixels: as wide as the page
+HALF = 450.0  # two pictures side by side
+OVERVIEW = (
+    "The leading row minus the best other and minus FedAvg. Where a bar crosses zero, nothing is shown to differ; "
+    "bars are not corrected for many"
+)
 AHEAD = "What the leading row is ahead by; intervals are not corrected"
 
 
@@ -45,6 +50,7 @@ def write_outcomes(outcomes: Sequence[Outcome], out: Path, title: str = "", whol
         .get_template("experiments.html.j2")
         .render(
             title=title or title_of(outcomes),
+            glance=_glance(found),
             outcomes=[_view(outcome, some, f"e{number}", measured) for number, (outcome, some) in enumerate(found, 1)],
             unrecorded=unrecorded(outcomes, measured) if whole else [],
             runs=[provenance(run) for run in runs.values()],
@@ -57,6 +63,13 @@ def write_outcomes(outcomes: Sequence[Outcome], out: Path, title: str = "", whol
     path = out / "report.html" if out.is_dir() else out
     write_text(path, text)
     return path
+
+
+def _glance(found: Sequence[tuple[Outcome, Sequence[Column]]]) -> Picture | None:
+    """Of all tables; a figure or a search has pictures of its own."""
+    of_tables = [column for outcome, some in found if _detail(outcome) != "none" for column in some]
+    drawn = overview(of_tables, WHOLE)
+    return Picture(drawn, OVERVIEW) if drawn else None
 
 
 def _view(outcome: Outcome, found: Sequence[Column], ident: str, measured: Measured) -> dict[str, Any]:

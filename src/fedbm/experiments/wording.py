@@ -21,10 +21,14 @@ FEW = 3  # rows that are named
 
 @dataclass(frozen=True)
 class Verdict:
-    """*holds*: the difference is more than chance would often make, after correction for the number of tests."""
+    """*holds*: the difference is more than chance would often make, after correction for the number of tests.
+
+    *brief*: what an overview says of it; "" where that is nothing.
+    """
 
     holds: bool
     sentence: str
+    brief: str = ""
 
 
 def verdicts(column: Column) -> list[Verdict]:
@@ -43,17 +47,18 @@ def _beside_the_paper(column: Column) -> list[Verdict]:
     }
     apart = [name for name, (_, p) in found.items() if p < LEVEL]
     alike = [name for name in found if name not in apart]
-    said = []
+    said, brief = [], ""
     if apart:
         names = listed((shown[name] for name in apart), "and")
         said += [f"{names} differ{'s' * (len(apart) == 1)} from the paper’s macro-F1"]
+        brief = f"{said[0]}."
     if alike:
         nearest = min(alike, key=lambda name: found[name][1])
         many = f"any of {len(alike)} {'other ' * bool(apart)}rows, of which {shown[nearest]} has the lowest p"
         rows = many if len(alike) > FEW else listed((shown[name] for name in alike), "and")
         said += [f"{'no difference' if apart else 'No difference to the paper’s macro-F1'} is established for {rows}"]
     how = f"by Welch’s t-test against its three trials, level{NO_BREAK}{LEVEL}, not corrected"
-    return [Verdict(False, f"{'; '.join(said)}, {how}; so few seeds show large differences alone.")]
+    return [Verdict(False, f"{'; '.join(said)}, {how}; so few seeds show large differences alone.", brief)]
 
 
 def _unlike_the_paper(line: Line) -> tuple[float, float] | None:
@@ -77,23 +82,32 @@ def _of_the_lead(column: Column) -> list[Verdict]:
         return []
     lead = next((line for line in column.lines if line.name == column.lead), None)
     if lead is None:
-        return [Verdict(False, "No run is finished, so there is no result.")]
+        return [_none("No run is finished, so there is no result.")]
     if lead.row is None:
-        return [Verdict(False, f"{lead.name} has no finished run, so no row is compared with it.")]
-    others = {line.name: line.against.mean for line in column.lines if line.against is not None}
+        return [_none(f"{lead.name} has no finished run, so no row is compared with it.")]
+    others = [line for line in column.lines if line.against is not None]
     if not others:
-        return [Verdict(False, f"{lead.name} stands alone: no row to compare has finished one of its seeds.")]
-    best = min(others, key=others.__getitem__)
+        return [_none(f"{lead.name} stands alone: no row to compare has finished one of its seeds.")]
+    best, *fedavg = foremost(column)
+    assert best.against is not None
     more = f", the best of {len(others)} others" if len(others) > 1 else ""
-    shown = [line for line in column.lines if line.name in others and line.row is not None]
-    fedavg = [line for line in shown if line.row and line.row.method == "fedavg" and line.name != best]
-    fedavg = [] if lead.row.method == "fedavg" else fedavg  # among its own variants none stands for it
-    found = [
-        *(_verdict(lead, line, more) for line in shown if line.name == best),
-        *(_verdict(lead, line, "") for line in fedavg[:1]),
-    ]
-    ahead = all(verdict.holds and others[best] > 0 for verdict in found)
-    return [*found, *_unequal(lead, shown), *([] if ahead else _tried(lead))]
+    found = [_verdict(lead, best, more), *(_verdict(lead, line, "") for line in fedavg)]
+    ahead = best.against.mean > 0 and all(verdict.holds for verdict in found)
+    return [*found, *_unequal(lead, others), *([] if ahead else _tried(lead))]
+
+
+def _none(sentence: str) -> Verdict:
+    return Verdict(False, sentence, sentence)
+
+
+def foremost(column: Column) -> list[Line]:
+    """The best of the other rows, and FedAvg where that is another; nobody where none can be compared."""
+    others = [line for line in column.lines if line.against is not None and line.row is not None]
+    best = min(others, key=lambda line: line.against.mean if line.against else 0.0, default=None)
+    lead = next((line.row for line in column.lines if line.name == column.lead), None)
+    alike = lead is not None and lead.method == "fedavg"  # among its own variants none stands for it
+    fedavg = [line for line in others if line.row and line.row.method == "fedavg" and line is not best and not alike]
+    return [*([best] if best else []), *fedavg[:1]]
 
 
 def _unequal(lead: Line, others: Sequence[Line]) -> list[Verdict]:
@@ -130,15 +144,17 @@ def _verdict(lead: Line, other: Line, more: str) -> Verdict:
         f"{lead.name} has {mean_and_std(ours)} macro-F1 against {other.name}’s {mean_and_std(theirs)}{more}: "
         f"{points(found.mean)}{NO_BREAK}points{_test(found, other.corrected)}."
     )
-    late = _late(other.late)
     if found.p is None:
-        why = "One pair of seeds" if found.n == 1 else "Differences that do not vary"
-        return Verdict(False, f"{opening} {why} cannot be tested.{late}")
-    if found.n < FEWEST:
-        return Verdict(False, f"{opening} Two seeds cannot establish a difference.{late}")
-    if not holds:
-        return Verdict(False, f"{opening} An advantage is not established.{late}")
-    return Verdict(True, f"{opening} {'An advantage' if found.mean > 0 else 'A disadvantage'} is established.{late}")
+        tells = f"{'One pair of seeds' if found.n == 1 else 'Differences that do not vary'} cannot be tested."
+    elif found.n < FEWEST:
+        tells = "Two seeds cannot establish a difference."
+    elif not holds:
+        tells = "An advantage is not established."
+    else:
+        tells = f"{'An advantage' if found.mean > 0 else 'A disadvantage'} is established."
+    after = "" if other.corrected is None else f", p{NO_BREAK}{equals(other.corrected)} after Holm’s correction"
+    brief = f"{lead.name} − {other.name}{more}: {points(found.mean)}{NO_BREAK}points{after}. {tells}"
+    return Verdict(holds and found.n >= FEWEST, f"{opening} {tells}{_late(other.late)}", brief)
 
 
 def _late(found: Paired | None) -> str:
