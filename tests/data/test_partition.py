@@ -338,6 +338,14 @@ def test_an_edited_file_no_longer_says_how_it_was_dealt(tmp_path) -> None:
         ),
         ('{"format": 1, "clients": [[0, 1, 2, 3]], "moved": [[0, 1, 2]]}', '"moved" of .* must list objects'),
         ('{"format": 1, "clients": [[0, 1, 2, 3]], "settings": 3}', '"kind" of .* must be a text'),
+        (
+            '{"format": 1, "clients": [[0, 1, 2, 3]], "settings": {"beta": "0.1"}}',
+            'settings of .*: beta must be a number from 0, not "0.1"',
+        ),
+        (
+            '{"format": 1, "clients": [[0, 1, 2, 3]], "settings": {"alpha": Infinity}}',
+            "settings of .*: alpha must be made of finite numbers",
+        ),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_sentence(tmp_path, text, sentence) -> None:

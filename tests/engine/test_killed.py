@@ -60,6 +60,28 @@ def test_stopped_between_a_checkpoint_and_its_picture(plan: Plan, monkeypatch: p
     assert len(drawn) == 3, "the one interrupted, the same again, and that of the end"
 
 
+HELD = """
+import json, sys
+from fedbm.config import make_config, nest
+from fedbm.plan import make_plan
+from fedbm.simulation import run
+
+events = run(make_plan(make_config(nest(json.loads(sys.argv[1])))))
+for event in events:
+    if event.record is not None:
+        break
+"""
+
+
+def test_events_that_a_script_still_holds_when_it_ends_write_nothing_and_say_nothing(
+    tiny: dict[str, Any], tmp_path: Path
+) -> None:
+    settings = json.dumps({**tiny, "checkpoint_every": 1000, "out": str(tmp_path)})
+    ended = subprocess.run([sys.executable, "-c", HELD, settings], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert [path.name for path in tmp_path.rglob("rounds.jsonl")] == ["rounds.jsonl"]
+
+
 def die_at(moment: int, plan: Plan) -> bool:
     """Play in a forked process that kills itself at its *moment*-th touch of the disk; whether it came so far."""
     child = os.fork()

@@ -113,6 +113,8 @@ def test_the_papers_numbers_are_typed_right() -> None:
         ("[axis]\nbeta = [1]", 'g has no place for "axis" (did you mean "axes"?)'),
         ("[axes]\nbeta = 1", "g: the axis beta must be a list of values, such as beta = [1, 2]"),
         ("[axes]\nbeta = [1, 1]", "g: the axis beta names a value twice"),
+        ("[axes]\nbeta = [1, '0.1']", 'g: beta must be a number, not "0.1": write it without quotes'),
+        ("[all]\nbeta = '0.1'", 'g: beta must be a number, not "0.1": write it without quotes'),
         ("[axes]\nbeat = [1]", 'g: there is no setting "beat" (did you mean "beta"?)'),
         ("[all]\nseed = 1", "g sets a seed; how many there are is said by --seeds"),
         ("[[rows]]\nmethod = 'fedavg'", 'g: every one of [[rows]] needs name = "…"'),

@@ -20,6 +20,7 @@ from fedbm.experiments.tables import markdown
 from fedbm.files import read_json
 from fedbm.results.portions import read_portions
 from fedbm.results.records import read_record, record_of, write_record
+from fedbm.results.report import write_report
 from fedbm.results.runs import read_run
 from fedbm.results.tables import markdown_table
 
@@ -171,3 +172,13 @@ def test_the_sentence_says_where_and_what(tmp_path: Path) -> None:
     path.write_text(json.dumps(value))
     with pytest.raises(FedBMError, match=r'json: summary\.best\.f1 must be a number from 0 to 1, not "abc"$'):
         read_record(path)
+
+
+def test_options_of_a_method_of_ones_own_are_not_held_to_those_of_fedbm(tmp_path: Path) -> None:
+    options = {"temperature": "hot", "generator": True, "generator_every": "often"}
+    run = fake_run(tmp_path, "mine", rounds=2, options=options)
+    assert read_run(run).config["method"] == {"name": "mine", **options}
+    assert "None of these methods trains a generator" in write_report([run], tmp_path / "page.html").read_text()
+    other = fake_run(tmp_path, "fedbm", rounds=2, options={"temperature": "hot"})
+    with pytest.raises(FedBMError, match=r'config\.toml: method\.temperature must be a number, not "hot"$'):
+        read_run(other)

@@ -142,6 +142,7 @@ def play(
             folder = left[number]
             if isinstance(news, str):
                 keep_failure(folder, news)
+                ending.latest.pop(number, None)
                 failures.append(f"{titles[number]}: {news}")
                 console.print(f"failed: {failures[-1]}", soft_wrap=True)
             else:

@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from fedbm.data.store import Dataset
 from fedbm.errors import FedBMError
 from fedbm.files import digest_of, read_json
+from fedbm.shapes import PLAIN, check, keys, number, or_null
 
 FORMAT = 1
+SETTINGS = keys({"beta?": or_null(number(0))}, PLAIN)
 
 Indices = NDArray[np.int64]
 
@@ -92,12 +94,16 @@ def from_file(path: Path, dataset: Dataset) -> Partition:
 
 
 def check_partition(partition: Partition, dataset: Dataset, where: str) -> None:
-    """Make sure that clients hold training samples of *dataset* and nothing else, each of them once."""
+    """Make sure that clients hold training samples of *dataset* and nothing else, each of them once.
+
+    What it says of how they were dealt must be what a run can write down.
+    """
+    check(dict(partition.settings), SETTINGS, f"settings of {where}")
     if not partition.clients:
         raise FedBMError(f"{where} has no client")
-    for number, client in enumerate(partition.clients):
+    for place, client in enumerate(partition.clients):
         if not len(client):
-            raise FedBMError(f"client {number} of {where} has no samples: give it some or remove it")
+            raise FedBMError(f"client {place} of {where} has no samples: give it some or remove it")
     held = np.concatenate(partition.clients)
     outside = held[(held < 0) | (held >= len(dataset.labels))]
     if len(outside):

@@ -8,6 +8,7 @@ its last checkpoint.
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -174,7 +175,7 @@ class Federation:
         try:
             yield Event(round_, "done", record=record)
         except GeneratorExit:
-            if not due:
+            if not due and not sys.is_finalizing():  # when Python itself ends, nothing can be written any more
                 self._checkpoint()
             raise
 

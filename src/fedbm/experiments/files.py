@@ -111,6 +111,9 @@ def parse(text: str, name: str, where: str) -> Experiment:
             raise FedBMError(f"{where}: the axis {axis} must be a list of values, such as {axis} = [1, 2]")
         if len(set(map(repr, choices))) < len(choices):
             raise FedBMError(f"{where}: the axis {axis} names a value twice")
+    for beta in (shared.get("beta"), *axes.get("beta", ())):  # which titles and the paper's numbers go by
+        if isinstance(beta, str):
+            raise FedBMError(f'{where}: beta must be a number, not "{beta}": write it without quotes')
     known = [key.flag for key in keys()]
     for flag in (*shared, *axes):
         if flag not in known:

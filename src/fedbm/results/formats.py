@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from fedbm.shapes import PLAIN, SCALAR, TEXT, Shape, each, keys, number, or_null, whole
+from typing import Any
+
+from fedbm.data.partition import SETTINGS
+from fedbm.shapes import PLAIN, SCALAR, TEXT, Lengths, Shape, each, keys, number, or_null, whole
 
 COUNT = whole(0, 2**53)
 SCORE = number(0, 1 + 1e-9)  # a weighted mean of ones may round to a little more
@@ -14,7 +17,18 @@ SCORES = {**dict.fromkeys(("accuracy", "f1", "recall", "precision"), SCORE), "au
 BYTES = keys({"sent": COUNT, "received": COUNT})
 TERMS = keys({}, or_null(number()))  # of a loss; null: not finite
 
-TUNED = ("temperature?", "lambda_dis?", "pseudo_batch?", "generator_every?")
+TUNED = ("temperature?", "lambda_dis?", "pseudo_batch?", "generator_every?")  # of FedBM
+
+
+def _method(others: Shape | None) -> Shape:
+    """A method of one's own may have options of the same names that are no numbers."""
+    ours, any_other = keys({"name": TEXT, **dict.fromkeys(TUNED, number())}, others), keys({"name": TEXT}, others)
+
+    def fits(value: Any, at: str, lengths: Lengths) -> str:
+        named = isinstance(value, dict) and value.get("name") == "fedbm"
+        return (ours if named else any_other)(value, at, lengths)
+
+    return fits
 
 
 def _config(others: Shape | None) -> Shape:
@@ -22,7 +36,7 @@ def _config(others: Shape | None) -> Shape:
     return keys(
         {
             "data": keys({"name": TEXT, "partition": TEXT, "beta": number(), "clients": whole()}, others),
-            "method": keys({"name": TEXT, **dict.fromkeys(TUNED, number())}, others),
+            "method": _method(others),
             "train": keys({"rounds": whole(), "seed": whole(), "keep_optimizer?": SCALAR}, others),
         },
         keys({}, others),
@@ -63,7 +77,7 @@ FEATURES = keys(
 )
 _DEALT = {
     "kind": TEXT,
-    "settings": keys({"beta?": or_null(number(0))}, PLAIN),
+    "settings": SETTINGS,
     "classes": each(TEXT, "classes", least=1),
     "counts": each(each(COUNT, "classes"), "clients", least=1),
     "moved?": each(PLAIN),

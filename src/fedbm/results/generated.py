@@ -54,9 +54,9 @@ def galleries(group: Group) -> tuple[list[Gallery], str]:
     trained = [run.id for run in group.runs if any(record.get("generator") for record in run.rounds)]
     if trained:
         return [], f"Not there yet: generated.png or details.json of {', '.join(trained)}."
-    waiting = [run for run in group.runs if run.config["method"].get("generator")]
-    if waiting:
-        every = min(int(run.config["method"].get("generator_every", 0)) for run in waiting)
+    waiting = [run.config["method"] for run in group.runs if run.config["method"].get("generator")]
+    if pauses := [every for method in waiting if isinstance(every := method.get("generator_every"), int)]:
+        every = min(pauses)
         return [], f"No generator was trained yet: that is done every {every} rounds, and no run has played so many."
     return [], "None of these methods trains a generator."
 
