@@ -29,7 +29,7 @@ from fedbm.engine.device import find_device
 from fedbm.engine.rounds import Event
 from fedbm.errors import FedBMError
 
-END = None  # what a process is sent in place of a run: end each with the round it is in
+END = None  # what a process is sent in place of a configuration: end this run with the round it is in
 MOST_TO_END = 10.0  # seconds that a process without runs has to end by itself
 
 Fits = Callable[[int, int], bool]  # whether the run of this number may begin, beside so many others of its process
@@ -50,27 +50,28 @@ def run_all(
     configs: Sequence[Config],
     processes: int | None = None,
     fits: Fits | None = None,
-    ending: Callable[[], bool] | None = None,
+    ending: Callable[[int], bool] | None = None,
 ) -> Generator[tuple[int, Event | str], None, None]:
     """Events of all runs as they come, by the run's number; for one that failed, the sentence that says why.
 
     *processes*: how many on a CPU; as many as there are cores unless given. Runs are begun in the order given, those
-    that do not fit once they do; if nothing is played any more, they are left. Once *ending* says so, none is begun,
-    and each ends with the round it is in, of which nothing is lost. Closed, it ends its runs there and then; they can
-    be resumed from their last checkpoints.
+    that do not fit once they do; if nothing is played any more, they are left. Once *ending* says so of a run, it ends
+    with the round it is in, of which nothing is lost, and none is begun any more. Closed, this ends its runs there and
+    then; they can be resumed from their last checkpoints.
     """
     waiting = list(enumerate(configs))
     places = places_for(configs[0], processes or cores()) if configs else []
     workers: list[Worker] = []
-    asked = False
+    asked: set[int] = set()
     try:
         while waiting or any(worker.runs for worker in workers):
-            if not asked and ending is not None and ending():
-                asked = True
-                waiting.clear()
-                for worker in workers:
-                    with suppress(BrokenPipeError):
-                        worker.pipe.send(END)
+            for worker in workers:
+                for number in worker.runs - asked:
+                    if ending is not None and ending(number):
+                        asked.add(number)
+                        waiting.clear()
+                        with suppress(BrokenPipeError):
+                            worker.pipe.send((number, END))
             for together, changes in places[len(workers) :] if waiting else ():
                 workers.append(_hire(together, changes))
             for worker in sorted(workers, key=lambda worker: len(worker.runs)):
@@ -152,20 +153,19 @@ def _work(pipe: Connection) -> None:
     """Advance the runs one has by turns, until nobody is there to be told: then they can be resumed."""
     runs: dict[int, Generator[Event | None, None, None]] = {}
     rounds: dict[int, int] = {}  # of the runs, by their numbers
-    ending = False
+    ending: set[int] = set()
     while True:
         while pipe.poll(0 if runs else None):
             try:
-                given = pipe.recv()
+                number, config = pipe.recv()
             except (EOFError, ConnectionResetError):
                 return
-            if given is END:
-                ending = True
+            if config is END:
+                ending.add(number)
             else:
-                number, config = given
                 runs[number], rounds[number] = _played(config), config.train.rounds
         for number in list(runs):
-            told = _turn(runs[number], rounds[number] if ending else 0)
+            told = _turn(runs[number], rounds[number] if number in ending else 0)
             if told and not isinstance(told[-1], Event):
                 del runs[number]
             try:

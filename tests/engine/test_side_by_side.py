@@ -149,7 +149,7 @@ def test_asked_to_end_runs_end_with_the_round_they_are_in_and_lose_nothing(
     settings = {**tiny, "rounds": 40, "checkpoint_every": 1000}
     configs = configs_of(settings, tmp_path / "asked", *({"seed": seed} for seed in range(3)))
     ended: dict[int, list[int]] = {0: []}
-    for number, event in run_all(configs, ending=lambda: len(ended[0]) >= 3):
+    for number, event in run_all(configs, ending=lambda number: len(ended[0]) >= 3):
         assert isinstance(event, Event)
         if event.record is not None:
             ended.setdefault(number, []).append(event.round)
@@ -166,10 +166,26 @@ def test_asked_to_end_runs_end_with_the_round_they_are_in_and_lose_nothing(
     assert_same_run(simulation.run_path(resumed), simulation.run_path(alone))
 
 
+def test_a_run_that_is_not_asked_to_end_goes_on(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the same process, to its last round; what waits is not begun in the place of the one that ended."""
+    monkeypatch.setattr(side_by_side, "places_for", lambda config, processes: [(2, {"threads": 1})])
+    configs = configs_of({**tiny, "rounds": 40}, tmp_path, *({"seed": seed} for seed in range(3)))
+    seen = [
+        (number, event.round)
+        for number, event in run_all(configs, ending=lambda number: number == 0)
+        if isinstance(event, Event) and event.record is not None
+    ]
+    assert [round_ for number, round_ in seen if number == 1] == list(range(1, 41))
+    assert 0 < sum(number == 0 for number, _ in seen) < 40
+    assert {number for number, _ in seen} == {0, 1}
+
+
 def test_asked_to_end_a_run_in_its_last_round_is_finished(tiny: dict[str, Any], tmp_path: Path) -> None:
     [config] = configs_of({**tiny, "rounds": 1}, tmp_path, {})
     begun: list[Event] = []
-    for _, event in run_all([config], ending=lambda: bool(begun)):
+    for _, event in run_all([config], ending=lambda number: bool(begun)):
         assert isinstance(event, Event)
         begun.append(event)
     assert [path.name for path in tmp_path.rglob("summary.json")] == ["summary.json"]

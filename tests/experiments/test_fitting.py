@@ -83,20 +83,13 @@ def test_a_kind_on_record_is_judged_by_it_from_the_first_run_on(
 
 
 def test_the_last_rounds_are_those_that_end_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the longest of the latest, a tenth of the budget at most; once it is so, a shorter round changes nothing."""
-    portion = Portion("cpu")
+    """By a run's own latest, a tenth of the budget at most: one of short rounds goes on beside one of long ones."""
     now = 0.0
     monkeypatch.setattr(Portion, "so_far", lambda self: now)
-    ending = LastRounds(100.0, portion)
-    now = 99.0
-    assert not ending(), "no round is known"
-    ending.latest |= {0: 2.0, 1: 0.5}
-    assert not LastRounds(100.0, portion, {0: 0.9})()
-    assert ending()
-    ending.latest[0] = 0.1
-    assert ending()
-    now = 89.0
-    assert not LastRounds(100.0, portion, {0: 50.0})()
-    now = 91.0
-    assert LastRounds(100.0, portion, {0: 50.0})()
-    assert not LastRounds(None, portion, {0: 50.0})()
+    ending = LastRounds(100.0, Portion("cpu"), {0: 2.0, 1: 0.5, 2: 50.0})
+    told = {}
+    for now in (89.0, 91.0, 97.0, 99.0, 99.9):
+        told[now] = [number for number in range(4) if ending(number)]
+        assert ending.said == (now > 90)
+    assert told == {89.0: [], 91.0: [2], 97.0: [2], 99.0: [0, 2], 99.9: [0, 1, 2]}, "of the fourth no round is known"
+    assert not LastRounds(None, Portion("cpu"), {0: 50.0})(0)

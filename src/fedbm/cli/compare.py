@@ -142,7 +142,6 @@ def play(
             folder = left[number]
             if isinstance(news, str):
                 keep_failure(folder, news)
-                ending.latest.pop(number, None)
                 failures.append(f"{titles[number]}: {news}")
                 console.print(f"failed: {failures[-1]}", soft_wrap=True)
             else:
@@ -152,7 +151,6 @@ def play(
                     spent.played(folder.name, ending.latest[number])
                     if news.record["round"] == configs[number].train.rounds:
                         spent.save()  # a kill later does not lose what this run took
-                        del ending.latest[number]
                 shows[number](news)
             if budget is not None and spent.so_far() > budget:
                 console.print(SPENT if spent.rounds else TOO_SHORT, soft_wrap=True)

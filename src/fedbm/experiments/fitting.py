@@ -6,7 +6,7 @@ Seconds a round of its kind, where s are those of this portion and r those on re
 
     s[kind]  or  r[kind] · mean over kinds in both of s/r (1 without any)  or  max s
 
-Before anything is known a run fits: it will tell. A round, by the longest of each run's latest.
+Before anything is known a run fits: it will tell. A round, by the run's latest.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ Kind = tuple[Any, ...]
 
 @dataclass
 class LastRounds:
-    """() → whether a round that began now might not end within the budget; once so, always so.
+    """(number of a run) → whether its next round, if as long as its latest, would end after the budget.
 
-    Runs then end with the rounds they are in. A tenth of the budget at most is kept for these.
+    Then it ends with the round it is in, for which a tenth of the budget at most is kept. *said*: of one it was so.
     """
 
     budget: float | None
     portion: Portion
-    latest: dict[int, float] = field(default_factory=dict)  # seconds of each run's latest round, while it goes on
+    latest: dict[int, float] = field(default_factory=dict)  # seconds of each run's latest round
     said: bool = False
 
-    def __call__(self) -> bool:
-        if self.budget is not None and not self.said:
-            needs = min(max(self.latest.values(), default=0.0), self.budget / 10)
-            self.said = self.portion.so_far() > self.budget - needs
-        return self.said
+    def __call__(self, number: int) -> bool:
+        if self.budget is None:
+            return False
+        last = self.portion.so_far() > self.budget - min(self.latest.get(number, 0.0), self.budget / 10)
+        self.said |= last
+        return last
 
 
 def fitting(
