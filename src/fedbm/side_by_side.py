@@ -51,13 +51,14 @@ def run_all(
     processes: int | None = None,
     fits: Fits | None = None,
     ending: Callable[[int], bool] | None = None,
+    left: Callable[[], float | None] = lambda: None,
 ) -> Generator[tuple[int, Event | str], None, None]:
     """Events of all runs as they come, by the run's number; for one that failed, the sentence that says why.
 
     *processes*: how many on a CPU; as many as there are cores unless given. Runs are begun in the order given, those
     that do not fit once they do; if nothing is played any more, they are left. Once *ending* says so of a run, it ends
-    with the round it is in, of which nothing is lost, and none is begun any more. Closed, this ends its runs there and
-    then; they can be resumed from their last checkpoints.
+    with the round it is in, of which nothing is lost, and none is begun any more. Closed, or when no second is *left*,
+    this ends its runs there and then; they can be resumed from their last checkpoints.
     """
     waiting = list(enumerate(configs))
     places = places_for(configs[0], processes or cores()) if configs else []
@@ -89,7 +90,8 @@ def run_all(
                         worker.pipe.send((number, dataclasses.replace(config, engine=engine)))
             if not any(worker.runs for worker in workers):
                 break  # what is waiting does not fit
-            heard = wait([worker.pipe for worker in workers])
+            seconds = left()
+            heard = wait([worker.pipe for worker in workers], None if seconds is None else max(0.0, seconds))
             for worker in [worker for worker in workers if worker.pipe in heard]:
                 try:
                     number, news = worker.pipe.recv()
@@ -105,6 +107,8 @@ def run_all(
                     worker.runs.remove(number)
                 if news is not None:
                     yield number, news
+            if seconds is not None and seconds <= 0:
+                break
     finally:
         for worker in workers:
             worker.pipe.close()  # one that has no run ends by itself, in order

@@ -5,7 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +182,39 @@ def test_a_run_that_is_not_asked_to_end_goes_on(
     assert [round_ for number, round_ in seen if number == 1] == list(range(1, 41))
     assert 0 < sum(number == 0 for number, _ in seen) < 40
     assert {number for number, _ in seen} == {0, 1}
+
+
+def test_when_no_second_is_left_runs_end_though_none_has_anything_to_say(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round may go on for minutes without an event."""
+    monkeypatch.setattr(side_by_side, "_work", silent)
+    seen = list(run_all(configs_of(tiny, tmp_path, {}), left=iter([600.0, 0.1, 0.0]).__next__))
+    assert seen == [(0, Event(1, "train"))]
+    assert multiprocessing.active_children() == []
+
+
+def silent(pipe: Any) -> None:
+    """A process that says one thing and then works for long."""
+    number, _ = pipe.recv()
+    pipe.send((number, Event(1, "train")))
+    time.sleep(600)
+
+
+def test_when_no_second_is_left_what_was_said_is_heard_and_no_more(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes that always have something to say do not outlast the time they have."""
+    monkeypatch.setattr(side_by_side, "_work", talkative)
+    seen = list(run_all(configs_of(tiny, tmp_path, {}), left=iter([600.0, 600.0, 0.0]).__next__))
+    assert seen[:2] == [(0, Event(1, "train")), (0, Event(2, "train"))]
+    assert len(seen) <= 3
+
+
+def talkative(pipe: Any) -> None:
+    number, _ = pipe.recv()
+    for round_ in count(1):
+        pipe.send((number, Event(round_, "train")))
 
 
 def test_asked_to_end_a_run_in_its_last_round_is_finished(tiny: dict[str, Any], tmp_path: Path) -> None:

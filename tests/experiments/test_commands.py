@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +133,8 @@ def test_a_budget_shorter_than_a_round_is_said_to_be(
 ) -> None:
     """Again and again it would begin the same round."""
 
-    def slow(configs: Any, **_: Any) -> Iterator[tuple[int, Event]]:
-        while True:
+    def slow(configs: Any, left: Callable[[], float], **_: Any) -> Iterator[tuple[int, Event]]:
+        while left() > 0:
             yield 0, Event(1, "train", 1, 5)
 
     monkeypatch.chdir(tmp_path)

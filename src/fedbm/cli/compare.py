@@ -137,7 +137,8 @@ def play(
             together = configs[0].engine.together if device.type == "cuda" else 1
             may_begin = fitting(list(zip(left, configs, strict=True)), together, budget, spent, whole)
         ending = LastRounds(budget, spent)
-        events = stack.enter_context(closing(run_all(configs, fits=may_begin, ending=ending)))  # closed, it ends them
+        played = run_all(configs, fits=may_begin, ending=ending, left=ending.left)
+        events = stack.enter_context(closing(played))  # closed, it ends its runs
         for number, news in events:
             folder = left[number]
             if isinstance(news, str):
@@ -152,12 +153,9 @@ def play(
                     if news.record["round"] == configs[number].train.rounds:
                         spent.save()  # a kill later does not lose what this run took
                 shows[number](news)
-            if budget is not None and spent.so_far() > budget:
-                console.print(SPENT if spent.rounds else TOO_SHORT, soft_wrap=True)
-                break
-        else:
-            if len(failures) < sum(not (folder / "summary.json").exists() for folder in left):
-                console.print(SPENT if ending.said else LEFT, soft_wrap=True)
+        if len(failures) < sum(not (folder / "summary.json").exists() for folder in left):
+            why = (SPENT if spent.rounds else TOO_SHORT) if ending.over else LEFT
+            console.print(why, soft_wrap=True)
     return failures
 
 

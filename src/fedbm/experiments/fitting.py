@@ -43,6 +43,16 @@ class LastRounds:
         self.said |= last
         return last
 
+    def left(self) -> float | None:
+        """Seconds of the budget."""
+        return None if self.budget is None else self.budget - self.portion.so_far()
+
+    @property
+    def over(self) -> bool:
+        """Whether a run had to end because of the budget."""
+        left = self.left()
+        return self.said or (left is not None and left <= 0)
+
 
 def fitting(
     runs: Sequence[tuple[Path, Config]], together: int, budget: float, portion: Portion, recorded: Rates
