@@ -169,7 +169,7 @@ def _work(pipe: Connection) -> None:
             else:
                 runs[number], rounds[number] = _played(config), config.train.rounds
         for number in list(runs):
-            told = _turn(runs[number], rounds[number] if number in ending else 0)
+            told = _turn(runs[number], rounds[number] if number in ending else None)
             if told and not isinstance(told[-1], Event):
                 del runs[number]
             try:
@@ -179,16 +179,16 @@ def _work(pipe: Connection) -> None:
                 return
 
 
-def _turn(run: Generator[Event | None, None, None], before: int) -> list[Event | str | None]:
+def _turn(run: Generator[Event | None, None, None], ending: int | None) -> list[Event | str | None]:
     """What a run tells in its turn; last None where it is over, or why it failed.
 
-    It is ended after the first round *before* this one, its last, after which all is written.
+    *ending*: its rounds, if it is to end with the one it is in. After the last it ends by itself, all being written.
     """
     try:
         event = next(run)
         if event is None:
             return []
-        if before and event.record is not None and event.round < before:
+        if ending is not None and event.record is not None and event.round < ending:
             run.close()  # which keeps the round
             return [event, None]
         return [event]

@@ -80,6 +80,7 @@ def test_events_that_a_script_still_holds_when_it_ends_write_nothing_and_say_not
     ended = subprocess.run([sys.executable, "-c", HELD, settings], capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert [path.name for path in tmp_path.rglob("rounds.jsonl")] == ["rounds.jsonl"]
+    assert not list(tmp_path.rglob("checkpoint.safetensors"))
 
 
 def die_at(moment: int, plan: Plan) -> bool:

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,11 @@ from fedbm.side_by_side import places_for, run_all
 
 def configs_of(settings: dict[str, Any], out: Path, *changes: dict[str, Any]) -> list[Any]:
     return [make_config(nest({**settings, **change, "out": str(out)})) for change in changes]
+
+
+def rounds_of(news: Iterable[tuple[int, Event | str]]) -> list[tuple[int, int]]:
+    """(number of the run, its round) of every round that ended."""
+    return [(number, event.round) for number, event in news if isinstance(event, Event) and event.record is not None]
 
 
 def test_by_turns_each_run_is_what_it_is_alone(tiny_fedbm: dict[str, Any], tmp_path: Path) -> None:
@@ -52,7 +57,7 @@ def test_runs_that_share_a_process(tiny: dict[str, Any], tmp_path: Path, monkeyp
     failed = {number: text for number, text in news if isinstance(text, str)}
     assert list(failed) == [1]
     assert "is unusable" in failed[1]
-    rounds = [(number, event.round) for number, event in news if isinstance(event, Event) and event.record is not None]
+    rounds = rounds_of(news)
     assert sorted(rounds) == [(n, r) for n in (0, 2) for r in (1, 2, 3, 4)]
     for seed in (0, 2):
         alone, beside = (plan_of(tiny, tmp_path / name, seed=seed) for name in ("alone", "together"))
@@ -73,7 +78,7 @@ def test_runs_that_do_not_fit_wait_until_they_do_and_are_left_if_they_never_do(
 
     seeds = [{"seed": seed, "rounds": 2} for seed in range(4)]
     news = list(run_all(configs_of(tiny, tmp_path, *seeds), fits=fits))
-    rounds = [(number, event.round) for number, event in news if isinstance(event, Event) and event.record is not None]
+    rounds = rounds_of(news)
     assert rounds[-2:] == [(0, 1), (0, 2)]
     assert sorted(rounds) == [(n, r) for n in (0, 2, 3) for r in (1, 2)]
     assert asked[:6] == [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (3, 1)]
@@ -174,11 +179,7 @@ def test_a_run_that_is_not_asked_to_end_goes_on(
     """In the same process, to its last round; what waits is not begun in the place of the one that ended."""
     monkeypatch.setattr(side_by_side, "places_for", lambda config, processes: [(2, {"threads": 1})])
     configs = configs_of({**tiny, "rounds": 40}, tmp_path, *({"seed": seed} for seed in range(3)))
-    seen = [
-        (number, event.round)
-        for number, event in run_all(configs, ending=lambda number: number == 0)
-        if isinstance(event, Event) and event.record is not None
-    ]
+    seen = rounds_of(run_all(configs, ending=lambda number: number == 0))
     assert [round_ for number, round_ in seen if number == 1] == list(range(1, 41))
     assert 0 < sum(number == 0 for number, _ in seen) < 40
     assert {number for number, _ in seen} == {0, 1}
