@@ -23,7 +23,7 @@ from sections import SECTIONS, WARM_UP
 import fedbm
 from fedbm.engine.device import find_device
 from fedbm.engine.environment import environment
-from fedbm.files import write_json
+from fedbm.utils.io import write_json
 
 FORMAT = 1
 METHODS = ("fedavg", "fedbm")

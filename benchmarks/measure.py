@@ -22,16 +22,16 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from workload import Workload
 
-from fedbm.config import make_config, nest
+from fedbm.data.dataset import Dataset
 from fedbm.data.partition import Partition
-from fedbm.data.store import Dataset
-from fedbm.engine.cohort import LocalCohort, Setting
+from fedbm.engine.clients.base import LocalCohort, Setting
 from fedbm.engine.device import arithmetic, enough_memory
-from fedbm.engine.local import Samples
-from fedbm.engine.records import RunFolder
-from fedbm.engine.rounds import Federation
-from fedbm.plan import Plan, make_plan
-from fedbm.simulation import assemble, run
+from fedbm.engine.local_training import Samples
+from fedbm.engine.round_loop import Federation
+from fedbm.engine.run_folder import RunFolder
+from fedbm.runs.config import make_config, nest
+from fedbm.runs.plan import Plan, make_plan
+from fedbm.runs.runner import assemble, run
 
 BOUND_IMAGES = 576  # of the one large batch: 24 times 8 real and 16 generated
 

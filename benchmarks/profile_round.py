@@ -18,8 +18,8 @@ from torch.profiler import ProfilerActivity, profile
 from fedbm.cli.arguments import make_parser
 from fedbm.cli.commands import read_config
 from fedbm.engine.device import find_device
-from fedbm.plan import make_plan
-from fedbm.simulation import run
+from fedbm.runs.plan import make_plan
+from fedbm.runs.runner import run
 
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy")
 KINDS = {

@@ -10,8 +10,8 @@ import numpy as np
 from PIL import Image
 
 from fedbm.data.decode import Decoded, read
-from fedbm.data.listing import Listing
-from fedbm.data.sources import detect
+from fedbm.data.readers.dispatch import detect
+from fedbm.data.readers.sample_index import Listing
 
 SHARED = Path(__file__).resolve().parents[1] / ".." / "shared" / "data"
 

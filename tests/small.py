@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from fedbm.engine.local import Samples, plain_steps, train_client
-from fedbm.engine.rounds import select
+from fedbm.engine.local_training import Samples, plain_steps, train_client
+from fedbm.engine.round_loop import select
 from fedbm.language.concepts import ConceptDistribution
 from fedbm.methods.base import Facts, Task
-from fedbm.models.pixels import Normalise
+from fedbm.models.normalize import Normalise
 
 
 class TinyBody(nn.Module):

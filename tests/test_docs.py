@@ -18,12 +18,12 @@ from fedbm.cli import main
 from fedbm.cli.arguments import make_parser
 from fedbm.cli.compare import check_owned, config_of
 from fedbm.cli.flags import given_keys
-from fedbm.config import SECTIONS, Key, check_config, keys, make_config, nest
+from fedbm.config.options import type_words
 from fedbm.federation.options import FederationOptions, read_run_file
 from fedbm.methods import METHODS
 from fedbm.methods.base import Facts, State, Task, size_of
 from fedbm.methods.fedrep import FedRep
-from fedbm.options import type_words
+from fedbm.runs.config import SECTIONS, Key, check_config, keys, make_config, nest
 from pages import (
     DOCS,
     METHOD_PAGES,

@@ -47,4 +47,4 @@ def test_a_name_that_is_not_there() -> None:
         _ = fedbm.smulate
     with pytest.raises(ImportError, match="cannot import name 'smulate'"):
         from fedbm import smulate  # noqa: F401
-    assert importlib.import_module("fedbm.simulation").simulate is fedbm.simulate
+    assert importlib.import_module("fedbm.runs.runner").simulate is fedbm.simulate

@@ -81,7 +81,7 @@ def test_in_python(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 def test_the_table_of_partitions_names_them_all() -> None:
     from typing import get_args, get_type_hints
 
-    from fedbm.options import DataOptions
+    from fedbm.config.options import DataOptions
 
     listed = re.findall(r"^\| `(\w+)` \|", section_of(PAGE, "Who holds what"), re.MULTILINE)
     assert listed == list(get_args(get_type_hints(DataOptions)["partition"]))

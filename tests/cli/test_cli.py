@@ -16,15 +16,16 @@ import pytest
 from calling import Command, flags, one_sentence
 from rich.console import Console
 
-from fedbm import side_by_side, simulation
 from fedbm.cli import compare, demo
 from fedbm.cli.commands import COMMANDS
 from fedbm.cli.live import showing
-from fedbm.config import Config, keys, make_config, read_toml
-from fedbm.engine.rounds import Event
+from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError
 from fedbm.methods import METHODS
-from fedbm.plan import make_plan
+from fedbm.runs import runner as simulation
+from fedbm.runs import scheduler as side_by_side
+from fedbm.runs.config import Config, keys, make_config, read_toml
+from fedbm.runs.plan import make_plan
 
 
 def test_the_promised_form(fedbm: Command, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from fedbm.cli.live import decoding, fetching
 from fedbm.cli.parser import DATA_TASKS
-from fedbm.data import download
+from fedbm.data.catalog import download
 
 SMALL = ("--size", 16, "--channels", 1)
 

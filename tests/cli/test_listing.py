@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from fedbm.cli.listing import SHOWN, WANTED, fitted, listing
-from fedbm.results.failure import keep_failure
+from fedbm.runs.failure import keep_failure
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "results"))
 from fake_runs import edit, fake_run

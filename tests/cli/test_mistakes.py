@@ -16,16 +16,17 @@ from calling import Command, flags, one_sentence
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedbm import features, plan
 from fedbm.cli import compare, concepts, demo
 from fedbm.cli.commands import COMMANDS
 from fedbm.cli.flags import MATTERS, names
 from fedbm.cli.parser import DATA_TASKS
-from fedbm.config import keys, make_config, nest
 from fedbm.errors import FedBMError
 from fedbm.experiments import trials
-from fedbm.federation import agreement, play
-from fedbm.language import shipped
+from fedbm.federation.deploy import run_control as play
+from fedbm.federation.server import run_setup as agreement
+from fedbm.language import bundled as shipped
+from fedbm.runs import features, plan
+from fedbm.runs.config import keys, make_config, nest
 from pictures import small_chars74k
 
 

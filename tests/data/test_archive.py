@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbm.data.sources import detect
+from fedbm.data.readers.dispatch import detect
 from fedbm.errors import FedBMError
 from pictures import FLAT, Members, cut_jpeg, make_zip, png, read_at, scan, shades
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedbm.data.store import load
+from fedbm.data.dataset import load
 from fedbm.errors import FedBMError
 from pictures import SHARED, read_at, scan, shades, small_chars74k
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedbm.data.store import load
+from fedbm.data.dataset import load
 from fedbm.errors import FedBMError
 from pictures import FLAT, cut_jpeg, flat_folder, make_zip, png, save, split_folder
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from fedbm.config import keys
-from fedbm.data.catalog import CATALOG, entry_for_classes, find
+from fedbm.data.catalog.lookup import CATALOG, entry_for_classes, find
 from fedbm.errors import FedBMError
+from fedbm.runs.config import keys
 
 SETTINGS = {key.name for key in keys()}
 

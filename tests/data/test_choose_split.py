@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedbm.data.choose_split import check_choice, decide, known_group
-from fedbm.data.listing import Listing, in_order
-from fedbm.data.split import shared_groups
+from fedbm.data.readers.sample_index import Listing, in_order
+from fedbm.data.split_choice import check_choice, decide, known_group
+from fedbm.data.splits import shared_groups
 from fedbm.errors import FedBMError
 
 

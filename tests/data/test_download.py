@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from fedbm.data import download
-from fedbm.data.catalog import CATALOG
-from fedbm.data.download import BY_HAND, SIZES, SUMS, downloaded, fetch, get
+from fedbm.data.catalog.download import BY_HAND, SIZES, SUMS, downloaded, fetch, get
+from fedbm.data.catalog.lookup import CATALOG, download
 from fedbm.errors import FedBMError
 
 CONTENT = bytes(range(256)) * 4000  # 1 MB

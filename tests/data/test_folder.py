@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbm.data.sources import detect
+from fedbm.data.readers.dispatch import detect
 from fedbm.errors import FedBMError
 from pictures import cut_jpeg, flat_folder, read_at, save, scan, shades, split_folder
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedbm.data.catalog import CATALOG
-from fedbm.data.sources import detect
-from fedbm.data.split import shared_groups
-from fedbm.data.store import load
+from fedbm.data.catalog.lookup import CATALOG
+from fedbm.data.dataset import load
+from fedbm.data.readers.dispatch import detect
+from fedbm.data.splits import shared_groups
 from fedbm.errors import FedBMError
 from pictures import SHARED, read_at, save, scan, shades
 

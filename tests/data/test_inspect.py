@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageChops, ImageEnhance
 
-from fedbm.data.grid import chosen, save_grid
-from fedbm.data.inspect import inspect, pixel_statistics
-from fedbm.data.store import Dataset, load
-from fedbm.data.twins import close_hashes, exact_twins, near_twins
+from fedbm.data.dataset import Dataset, load
+from fedbm.data.inspection.contact_sheet import chosen, save_grid
+from fedbm.data.inspection.duplicates import close_hashes, exact_twins, near_twins
+from fedbm.data.inspection.inspect import inspect, pixel_statistics
 from pictures import SHARED, encoded
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedbm.data.sources import detect
-from fedbm.data.store import load
+from fedbm.data.dataset import load
+from fedbm.data.readers.dispatch import detect
 from fedbm.errors import FedBMError
 from pictures import flat_folder, read_at, scan
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedbm.data.metadata import join
+from fedbm.data.readers.metadata import join
 from fedbm.errors import FedBMError
 
 

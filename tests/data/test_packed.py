@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedbm.data import packed
 from fedbm.data.decode import decode
-from fedbm.data.sources import detect
+from fedbm.data.readers import npz_jpeg as packed
+from fedbm.data.readers.dispatch import detect
 from fedbm.errors import FedBMError
 from pictures import SHARED, encoded, read_at, scan
 

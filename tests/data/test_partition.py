@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedbm.data.deal import by_classes, by_column, dirichlet, iid, quantity
+from fedbm.data.dataset import Dataset
 from fedbm.data.partition import Move, Partition, from_file, from_json, heterogeneity
-from fedbm.data.store import Dataset
+from fedbm.data.partitioners import by_classes, by_column, dirichlet, iid, quantity
 from fedbm.errors import FedBMError
 
 

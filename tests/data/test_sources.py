@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedbm.data.decode import read
-from fedbm.data.sources import detect, digits
+from fedbm.data.readers.dispatch import detect, digits
 from fedbm.errors import FedBMError
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedbm.data.split import FRACTIONS, check_usable, grouped, shared_groups, stratified
+from fedbm.data.splits import FRACTIONS, check_usable, grouped, shared_groups, stratified
 from fedbm.errors import FedBMError
 
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 from PIL import Image
 
-from fedbm.data import store
-from fedbm.data.catalog import CATALOG
-from fedbm.data.split import shared_groups
-from fedbm.data.store import load
+from fedbm.data import dataset as store
+from fedbm.data.catalog.lookup import CATALOG
+from fedbm.data.dataset import load
+from fedbm.data.splits import shared_groups
 from fedbm.errors import FedBMError
 
 SHARED = Path(__file__).resolve().parents[2] / ".." / "shared" / "data"

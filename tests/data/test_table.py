@@ -6,8 +6,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from fedbm.data.sources import detect
-from fedbm.data.store import load
+from fedbm.data.dataset import load
+from fedbm.data.readers.dispatch import detect
 from fedbm.errors import FedBMError
 from pictures import read_at, save, scan, shades
 

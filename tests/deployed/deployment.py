@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.engine.checkpoint import load_tensors
-from fedbm.federation import watchdog
 from fedbm.federation.audit import read
+from fedbm.federation.deploy import watchdog
+from fedbm.federation.deploy.processes import end_all, programs
+from fedbm.federation.deploy.site_files import all_folders
 from fedbm.federation.options import read_run_file
-from fedbm.federation.packing import digest
-from fedbm.federation.processes import end_all, programs
-from fedbm.federation.sites import all_folders
-from fedbm.plan import make_plan
-from fedbm.simulation import run, run_path
+from fedbm.federation.protocol.packing import digest
+from fedbm.runs.plan import make_plan
+from fedbm.runs.runner import run, run_path
 
 NODES = ("hospital-1", "hospital-2", "hospital-3")
 

@@ -16,11 +16,11 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 
 from deployment import NODES, Deployment, free_ports, pids_of, ready, wait_for
 
-from fedbm.federation import certificates, watchdog
-from fedbm.federation.create import render
-from fedbm.federation.flower import ask, tool
-from fedbm.federation.processes import environment
-from fedbm.federation.sites import Node, Server, read, to_text
+from fedbm.federation.deploy import certificates, watchdog
+from fedbm.federation.deploy.flower import ask, tool
+from fedbm.federation.deploy.init import render
+from fedbm.federation.deploy.processes import environment
+from fedbm.federation.deploy.site_files import Node, Server, read, to_text
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 

@@ -18,7 +18,7 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 
 from deployment import NODES, Deployment, pids_of, ready, wait_for
 
-from fedbm.federation.processes import born, running
+from fedbm.federation.deploy.processes import born, running
 from fedbm.methods import Scaffold
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]
@@ -113,7 +113,7 @@ def test_a_round_goes_on_without_a_dead_node_where_fewer_answers_do(tmp_path: Pa
 SPOIL = """
 import sys
 if any(word.endswith("flwr-clientapp") for word in sys.orig_argv):
-    import fedbm.engine.local as local
+    import fedbm.engine.local_training as local
     true = local.train_client
     def spoilt(*words):
         upload, own = true(*words)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from whole_runs import folder_of, plan_of, play
 
-from fedbm.plan import Plan
+from fedbm.runs.plan import Plan
 
 
 @pytest.fixture(scope="session")

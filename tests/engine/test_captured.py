@@ -11,15 +11,15 @@ from typing import ClassVar
 import pytest
 import torch
 
-from fedbm.engine import graphs
+from fedbm.config.options import TrainOptions
 from fedbm.engine.checkpoint import ClientStates, Progress
-from fedbm.engine.cohort import LocalCohort, Setting
-from fedbm.engine.graphs import CapturedCohort, CapturedSteps
-from fedbm.engine.local import plain_steps
-from fedbm.engine.rounds import select
+from fedbm.engine.clients import cuda_graphs as graphs
+from fedbm.engine.clients.base import LocalCohort, Setting
+from fedbm.engine.clients.cuda_graphs import CapturedCohort, CapturedSteps
+from fedbm.engine.local_training import plain_steps
+from fedbm.engine.round_loop import select
 from fedbm.methods import METHODS, FedAvg, FedBM
 from fedbm.models.resnet import ResNet18
-from fedbm.options import TrainOptions
 from small import TinyBody, image_data, task
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 import fedbm
-from fedbm.engine import rounds
+from fedbm.engine import round_loop as rounds
 from fedbm.engine.evaluate import global_score, probabilities
 from fedbm.methods import FedAvg, FedDyn, Scaffold
 from small import image_data, samples, task

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedbm.engine.cohort import flaw_of
+from fedbm.engine.clients.base import flaw_of
 from fedbm.methods.base import copy_all, copy_state, load_state
 from small import TinyBody
 

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 import torch
 
+from fedbm.config.options import TrainOptions
 from fedbm.methods import METHODS
-from fedbm.options import TrainOptions
 from small import image_data, play, task
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]

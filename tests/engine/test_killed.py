@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from whole_runs import after_round, assert_same_run, command, folder_of, plan_of, play
 
-from fedbm import run_files
 from fedbm.cli import main
 from fedbm.engine.checkpoint import load_checkpoint
-from fedbm.plan import Plan
+from fedbm.runs import artifacts as run_files
+from fedbm.runs.plan import Plan
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="a process that can fork")
 
@@ -62,9 +62,9 @@ def test_stopped_between_a_checkpoint_and_its_picture(plan: Plan, monkeypatch: p
 
 HELD = """
 import json, sys
-from fedbm.config import make_config, nest
-from fedbm.plan import make_plan
-from fedbm.simulation import run
+from fedbm.runs.config import make_config, nest
+from fedbm.runs.plan import make_plan
+from fedbm.runs.runner import run
 
 events = run(make_plan(make_config(nest(json.loads(sys.argv[1])))))
 for event in events:

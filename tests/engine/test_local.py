@@ -7,11 +7,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbm.engine.local import CHUNK, Samples, epoch_plan, learning_rate, train_client
+from fedbm.config.options import TrainOptions
+from fedbm.engine.local_training import CHUNK, Samples, epoch_plan, learning_rate, train_client
 from fedbm.methods import FedAvg
 from fedbm.methods.base import Facts
-from fedbm.options import TrainOptions
-from fedbm.seeds import torch_rng
+from fedbm.utils.seeds import torch_rng
 from small import task
 
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedbm.engine.records import RunFolder, finite, read_rounds
+from fedbm.engine.run_folder import RunFolder, finite, read_rounds
 from fedbm.errors import FedBMError
-from fedbm.results.runs import read_rounds as as_the_report_reads
+from fedbm.runs.reader import read_rounds as as_the_report_reads
 
 
 @pytest.fixture

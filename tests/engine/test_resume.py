@@ -14,11 +14,12 @@ import pytest
 from torch import nn
 from whole_runs import after_round, assert_same_run, command, contents, folder_of, plan_of, play, stop_after
 
-from fedbm import FedBMError, simulation
+from fedbm import FedBMError
 from fedbm.cli import main
 from fedbm.methods import FedAvg, FedBM
 from fedbm.methods.base import Facts, OwnData, State, load_state
-from fedbm.plan import Plan
+from fedbm.runs import runner as simulation
+from fedbm.runs.plan import Plan
 
 
 @dataclass(frozen=True)

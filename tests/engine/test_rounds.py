@@ -11,13 +11,14 @@ import torch
 from safetensors.torch import load_file
 
 import fedbm
-from fedbm import simulation
-from fedbm.engine import rounds
+from fedbm.engine import round_loop as rounds
 from fedbm.engine.evaluate import personal_score
-from fedbm.engine.local import Samples
-from fedbm.engine.rounds import mean_losses, select
+from fedbm.engine.local_training import Samples
+from fedbm.engine.round_loop import mean_losses, select
 from fedbm.methods import FedAvg, FedBM, FedProto, FedRep
 from fedbm.methods.base import Facts, copy_state, size_of
+from fedbm.runs import runner as simulation
+from fedbm.runs.plan import make_plan
 
 TINY = {"size": 16, "width": 4, "batch": 32, "clients": 4, "beta": 0.5, "rounds": 3}
 GENERATOR = {"generator_width": 8, "generator_steps": 4, "generator_every": 1, "generator_batch": 16}
@@ -175,8 +176,10 @@ def test_dropout_draws_from_the_clients_stream(tmp_path):
 def test_bytes_are_counted_by_version(tmp_path):
     run = simulate(tmp_path, "fedbm", ratio=1.0, rounds=4, **{**GENERATOR, "generator_every": 2})
     method = FedBM(**GENERATOR)
-    plan = fedbm.plan.make_plan(
-        fedbm.config.make_config(fedbm.config.nest({"data": "digits", "method": "fedbm", **TINY, **GENERATOR}))
+    plan = make_plan(
+        fedbm.runs.config.make_config(
+            fedbm.runs.config.nest({"data": "digits", "method": "fedbm", **TINY, **GENERATOR})
+        )
     )
     server = method.server_init(method.model(plan.task))
     sizes = {
@@ -296,7 +299,7 @@ def test_personal_score_by_hand():
 
     model = torch.nn.Linear(1, 1)
     images = torch.zeros(3, 4, 4, 1, dtype=torch.uint8)
-    data = Samples(images, torch.tensor([0, 1, 1]), torch.arange(3), fedbm.models.pixels.Normalise((0.0,), (1.0,)))
+    data = Samples(images, torch.tensor([0, 1, 1]), torch.arange(3), fedbm.models.normalize.Normalise((0.0,), (1.0,)))
     found = personal_score(Fixed(), model, copy_state(model), {7: {}}, {7: Facts(7, 4, (3, 1))}, data)
     assert found == {"accuracy": 0.875, "clients": {"7": 0.875}}
 

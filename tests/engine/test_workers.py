@@ -20,9 +20,10 @@ from whole_runs import assert_same_run, command, folder_of, plan_of, play, simul
 import fedbm
 from fedbm import FedBMError
 from fedbm.cli import main
-from fedbm.engine import worker_process, workers
-from fedbm.engine.cohort import LocalCohort, Setting
-from fedbm.engine.worker_process import hand_over, take_over
+from fedbm.engine.clients import processes as workers
+from fedbm.engine.clients import worker_process
+from fedbm.engine.clients.base import LocalCohort, Setting
+from fedbm.engine.clients.worker_process import hand_over, take_over
 from fedbm.methods import METHODS, FedAvg
 from fedbm.methods.base import Batch
 from small import TinyBody
@@ -342,7 +343,7 @@ def test_workers_are_for_a_cpu() -> None:
     labels = torch.zeros(1, dtype=torch.int64, device=device)
     setting: Any = Setting(FedAvg(), None, None, None, None, labels, [], {}, None)  # type: ignore[arg-type]
     with pytest.raises(FedBMError, match="workers are processes on a CPU, and the device is meta; leave workers out"):
-        workers.client_cohort(setting, fedbm.config.EngineOptions(workers=2), np.zeros(1, np.uint8), print)
+        workers.client_cohort(setting, fedbm.runs.config.EngineOptions(workers=2), np.zeros(1, np.uint8), print)
 
 
 def test_the_command_line_has_it(tiny: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from fedbm import simulation
-from fedbm.config import make_config, nest
 from fedbm.engine.checkpoint import load_tensors
-from fedbm.engine.rounds import Event
+from fedbm.engine.round_loop import Event
 from fedbm.methods.base import Method
-from fedbm.plan import Plan, make_plan
+from fedbm.runs import runner as simulation
+from fedbm.runs.config import make_config, nest
+from fedbm.runs.plan import Plan, make_plan
 
 
 def plan_of(settings: Mapping[str, Any], out: Path, own: Method | None = None, **more: Any) -> Plan:

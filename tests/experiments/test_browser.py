@@ -15,13 +15,13 @@ from fake_outcomes import fake_outcome
 from fake_runs import fake_run
 from PIL import Image
 
-from fedbm.experiments.files import parse
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.report import write_outcomes
+from fedbm.experiments.spec import parse
 from fedbm.methods import METHODS
-from fedbm.results.palette import numbers_of
-from fedbm.results.report import write_report
-from fedbm.results.svg import SERIES
+from fedbm.report.figures.palette import numbers_of
+from fedbm.report.figures.svg import SERIES
+from fedbm.report.render.html import write_report
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""

@@ -13,21 +13,21 @@ from fake_runs import fake_run
 from rich.console import Console
 
 from fedbm.cli.compare import play
-from fedbm.config import Config, make_config
 from fedbm.engine.checkpoint import Progress, save_checkpoint
-from fedbm.engine.rounds import Event
+from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError
 from fedbm.experiments.estimate import estimate
-from fedbm.experiments.files import parse
 from fedbm.experiments.outcomes import Outcome, Result
 from fedbm.experiments.search import search
+from fedbm.experiments.spec import parse
 from fedbm.experiments.trials import Standing, trials
-from fedbm.results.failure import keep_failure
-from fedbm.results.portions import Portion, measured, own_seconds, read_portions, speed
-from fedbm.results.reach import first_reached
-from fedbm.results.records import write_record
-from fedbm.results.runs import read_run
-from fedbm.results.sites import client_scores
+from fedbm.report.client_scores import client_scores
+from fedbm.report.rounds_to_target import first_reached
+from fedbm.runs.config import Config, make_config
+from fedbm.runs.failure import keep_failure
+from fedbm.runs.reader import read_run
+from fedbm.runs.record import write_record
+from fedbm.runs.timing_log import Portion, measured, own_seconds, read_portions, speed
 
 SEARCH = """
 [all]

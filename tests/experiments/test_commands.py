@@ -18,13 +18,13 @@ from fake_outcomes import fake_outcome
 from fake_runs import fake_run, plain
 
 from fedbm.cli import main
-from fedbm.engine.rounds import Event
-from fedbm.experiments.files import read_experiment
-from fedbm.experiments.fitting import LastRounds
-from fedbm.experiments.keeping import write_outcome
+from fedbm.engine.round_loop import Event
+from fedbm.experiments.budget import LastRounds
 from fedbm.experiments.outcomes import read_outcome
-from fedbm.results.records import read_record, write_record
-from fedbm.results.runs import read_run
+from fedbm.experiments.record_store import write_outcome
+from fedbm.experiments.spec import read_experiment
+from fedbm.runs.reader import read_run
+from fedbm.runs.record import read_record, write_record
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 from calling import one_sentence

@@ -10,10 +10,10 @@ import pytest
 from fake_outcomes import fake_outcome  # noqa: F401  puts fake_runs on the path
 from fake_runs import fake_run
 
-from fedbm.config import keys
-from fedbm.data.catalog import CATALOG
-from fedbm.experiments.published import _deviations, deviations
-from fedbm.results.runs import read_run
+from fedbm.data.catalog.lookup import CATALOG
+from fedbm.experiments.paper_numbers import _deviations, deviations
+from fedbm.runs.config import keys
+from fedbm.runs.reader import read_run
 
 DEFAULTS = {"classifier": "distribution", "generator": True, "temperature": 12.5, "lambda_dis": 0.1, "pseudo_batch": 16}
 

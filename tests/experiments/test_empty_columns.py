@@ -11,11 +11,11 @@ import pytest
 from fake_outcomes import fake_outcome
 
 from fedbm.experiments.analysis import Column, columns
-from fedbm.experiments.files import parse
 from fedbm.experiments.latex import latex
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.readme import block
 from fedbm.experiments.report import write_outcomes
+from fedbm.experiments.spec import parse
 from fedbm.experiments.tables import HEADS, fillable, grid, markdown
 
 ALWAYS = ["row", "n", "accuracy", "f1", "last_f1", "late_f1"]

@@ -11,14 +11,14 @@ import pytest
 from fake_outcomes import fake_outcome
 
 from fedbm.experiments.analysis import columns
-from fedbm.experiments.files import parse
 from fedbm.experiments.outcomes import TITLE, Outcome, Result
-from fedbm.experiments.published import Deviation
+from fedbm.experiments.paper_numbers import Deviation
 from fedbm.experiments.report import write_outcomes
+from fedbm.experiments.spec import parse
 from fedbm.experiments.tables import SHOWN, numbered, signs
-from fedbm.results.compare import compare
-from fedbm.results.reach import reach
-from fedbm.results.records import read_record, write_record
+from fedbm.report.grouping import compare
+from fedbm.report.rounds_to_target import reach
+from fedbm.runs.record import read_record, write_record
 
 NOT_HERE = {"oct-c8": "not here"}
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbm.config import check_config
 from fedbm.errors import FedBMError
 from fedbm.experiments.analysis import leading_row
-from fedbm.experiments.files import FOLDER, find_experiment, parse, read_experiment, shipped
 from fedbm.experiments.outcomes import with_results
-from fedbm.experiments.published import published
+from fedbm.experiments.paper_numbers import published
+from fedbm.experiments.spec import FOLDER, find_experiment, parse, read_experiment, shipped
 from fedbm.experiments.trials import Trial, trials
+from fedbm.runs.config import check_config
 from pages import DOCS, blocks_of, rows_of, section_of
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"

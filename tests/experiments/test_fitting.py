@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fedbm.config import Config, make_config
 from fedbm.engine.checkpoint import Progress, save_checkpoint
+from fedbm.experiments.budget import LastRounds, fits, fitting, pace_of, paces
 from fedbm.experiments.estimate import kind_of
-from fedbm.experiments.fitting import LastRounds, fits, fitting, pace_of, paces
-from fedbm.results.portions import Portion
+from fedbm.runs.config import Config, make_config
+from fedbm.runs.timing_log import Portion
 
 A, B, C = ("a",), ("b",), ("c",)
 

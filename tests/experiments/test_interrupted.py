@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from fedbm.experiments.files import parse
 from fedbm.experiments.outcomes import outcome_of, read_outcome
+from fedbm.experiments.spec import parse
 from fedbm.experiments.tables import comma_separated
 from fedbm.experiments.trials import locate, standing, trials
-from fedbm.plan import make_plan
-from fedbm.simulation import run
+from fedbm.runs.plan import make_plan
+from fedbm.runs.runner import run
 
 GRID = """
 title = "τ on digits"

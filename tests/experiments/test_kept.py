@@ -17,11 +17,11 @@ from PIL import Image
 
 from fedbm.cli import main
 from fedbm.errors import FedBMError
-from fedbm.experiments.files import parse, read_experiment
-from fedbm.experiments.keeping import would_drop, write_outcome
 from fedbm.experiments.outcomes import Outcome, read_outcome
-from fedbm.results.failure import keep_failure
-from fedbm.side_by_side import run_all
+from fedbm.experiments.record_store import would_drop, write_outcome
+from fedbm.experiments.spec import parse, read_experiment
+from fedbm.runs.failure import keep_failure
+from fedbm.runs.scheduler import run_all
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 from calling import one_sentence

@@ -11,11 +11,11 @@ import pytest
 from fake_outcomes import fake_outcome
 from fake_runs import fake_run
 
-from fedbm.experiments.files import parse
 from fedbm.experiments.latex import latex
 from fedbm.experiments.outcomes import Outcome
-from fedbm.results.escaping import tex
-from fedbm.results.latex import FITTED, NEEDS, latex_table
+from fedbm.experiments.spec import parse
+from fedbm.report.render.escaping import tex
+from fedbm.report.render.latex import FITTED, NEEDS, latex_table
 from pages import DOCS
 
 ROWS = (

@@ -10,10 +10,10 @@ import pytest
 from fake_outcomes import fake_outcome
 
 from fedbm.cli import main
-from fedbm.experiments.files import parse, shipped
-from fedbm.experiments.keeping import write_outcome
-from fedbm.experiments.left import left_of, measured_in, timed, unrecorded
 from fedbm.experiments.outcomes import Outcome
+from fedbm.experiments.record_store import write_outcome
+from fedbm.experiments.remaining import left_of, measured_in, timed, unrecorded
+from fedbm.experiments.spec import parse, shipped
 
 SETTINGS = {
     "data": {"name": "ham10000", "partition": "dirichlet", "beta": 0.1, "clients": 10},

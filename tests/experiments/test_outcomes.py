@@ -19,22 +19,22 @@ from PIL import Image
 
 from fedbm.errors import FedBMError
 from fedbm.experiments.analysis import columns
-from fedbm.experiments.files import parse
-from fedbm.experiments.keeping import write_outcome
 from fedbm.experiments.latex import latex
 from fedbm.experiments.outcomes import Outcome, read_outcome, read_outcomes
 from fedbm.experiments.pictures import overview
+from fedbm.experiments.record_store import write_outcome
 from fedbm.experiments.report import write_outcomes
+from fedbm.experiments.spec import parse
 from fedbm.experiments.tables import FIELDS, HEADS, comma_separated, grid, markdown
 from fedbm.experiments.wording import foremost, verdicts
-from fedbm.results.compare import compare
-from fedbm.results.escaping import md, tex
-from fedbm.results.fairness import findings
-from fedbm.results.generated import galleries
-from fedbm.results.records import MOST_POINTS, _kept, read_record, record_of, write_record
-from fedbm.results.report import colours_of, environment, group_view
-from fedbm.results.runs import RunView, read_run
-from fedbm.results.tables import METRICS
+from fedbm.report.checks import findings
+from fedbm.report.figures.generated import galleries
+from fedbm.report.grouping import compare
+from fedbm.report.render.escaping import md, tex
+from fedbm.report.render.html import colours_of, environment, group_view
+from fedbm.report.tables import METRICS
+from fedbm.runs.reader import RunView, read_run
+from fedbm.runs.record import MOST_POINTS, _kept, read_record, record_of, write_record
 from pages import DOCS, section_of
 
 FAILED = ("failed", "round 3: the update of client 1 is unusable: body.bn is not finite")

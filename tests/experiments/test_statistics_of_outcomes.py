@@ -13,14 +13,14 @@ from scipy.stats import t as student
 from scipy.stats import ttest_ind_from_stats
 
 from fedbm.experiments.analysis import columns
-from fedbm.experiments.files import Experiment, find_experiment, parse
-from fedbm.experiments.keeping import write_outcome
 from fedbm.experiments.latex import latex
 from fedbm.experiments.outcomes import Outcome, read_outcome
+from fedbm.experiments.record_store import write_outcome
 from fedbm.experiments.report import write_outcomes
+from fedbm.experiments.spec import Experiment, find_experiment, parse
 from fedbm.experiments.tables import cells_of, markdown
 from fedbm.experiments.wording import verdicts
-from fedbm.results.fairness import findings
+from fedbm.report.checks import findings
 
 FOUR = ("FedAvg", "FedBM", "FedProx", "SCAFFOLD")
 

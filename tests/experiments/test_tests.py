@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_rel
 
-from fedbm.results.statistics import holm, paired
+from fedbm.report.statistics import holm, paired
 
 
 def test_three_differences_by_hand() -> None:

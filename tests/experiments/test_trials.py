@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from fedbm.errors import FedBMError
-from fedbm.experiments.files import parse
+from fedbm.experiments.spec import parse
 from fedbm.experiments.trials import check_only, locate, standing, trials
-from fedbm.plan import make_plan
-from fedbm.results.failure import clear_failure, keep_failure
-from fedbm.simulation import run_path
+from fedbm.runs.failure import clear_failure, keep_failure
+from fedbm.runs.plan import make_plan
+from fedbm.runs.runner import run_path
 
 GRID = parse(
     """

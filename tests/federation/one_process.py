@@ -18,17 +18,17 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedbm import simulation
-from fedbm.config import make_config, nest, to_toml
-from fedbm.data.store import Dataset
-from fedbm.engine.records import RunFolder
+from fedbm.data.dataset import Dataset
+from fedbm.engine.run_folder import RunFolder
 from fedbm.federation.audit import read
-from fedbm.federation.client_app import app as client_app
-from fedbm.federation.node_data import write_share
-from fedbm.federation.packing import digest
-from fedbm.federation.server_app import app as server_app
-from fedbm.plan import Plan, make_plan
-from fedbm.run_files import finish
+from fedbm.federation.node.client_app import app as client_app
+from fedbm.federation.node.node_data import write_share
+from fedbm.federation.protocol.packing import digest
+from fedbm.federation.server.server_app import app as server_app
+from fedbm.runs import runner as simulation
+from fedbm.runs.artifacts import finish
+from fedbm.runs.config import make_config, nest, to_toml
+from fedbm.runs.plan import Plan, make_plan
 
 CLASSES = ("cyst", "normal", "polyp")  # of the folder `scans`, for a server that does not look into it
 

@@ -15,10 +15,11 @@ from flwr.app import Message
 from one_process import Deployed, Node, deploy, digests_in_process, engine_process, events_of, with_scores
 
 from fedbm.errors import FedBMError
-from fedbm.federation import node, protocol
-from fedbm.federation.node_data import open_site, write_share
-from fedbm.federation.protocol import Refusal, accept_terms, safe_name
-from fedbm.federation.wire import Envelope, from_records, to_records
+from fedbm.federation.node import handler as node
+from fedbm.federation.node.node_data import open_site, write_share
+from fedbm.federation.protocol import messages as protocol
+from fedbm.federation.protocol.codec import Envelope, from_records, to_records
+from fedbm.federation.protocol.messages import Refusal, accept_terms, safe_name
 
 
 @pytest.fixture

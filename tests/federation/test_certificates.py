@@ -19,7 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_ssh_private_key
 
-from fedbm.federation.certificates import (
+from fedbm.federation.deploy.certificates import (
     check_certificate,
     check_node_key,
     check_signed,

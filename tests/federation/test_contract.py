@@ -9,7 +9,7 @@ from one_process import Deployed, deploy, digests_in_process, events_of, records
 
 from fedbm.federation.audit import verify
 from fedbm.methods import METHODS
-from fedbm.results.runs import read_run
+from fedbm.runs.reader import read_run
 
 FEDERATED = [name for name in METHODS if name != "central"]
 

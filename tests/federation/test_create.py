@@ -13,10 +13,10 @@ from fedbm.errors import FedBMError
 
 pytest.importorskip("flwr", reason="needs the flower extra")
 
-from fedbm.federation.certificates import check_node_key
-from fedbm.federation.create import add, address, create, rekey, renew
-from fedbm.federation.flower import pairs, refusal
-from fedbm.federation.sites import (
+from fedbm.federation.deploy.certificates import check_node_key
+from fedbm.federation.deploy.flower import pairs, refusal
+from fedbm.federation.deploy.init import add, address, create, rekey, renew
+from fedbm.federation.deploy.site_files import (
     Node,
     Server,
     Whole,

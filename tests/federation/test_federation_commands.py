@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("flwr", reason="needs the flower extra")
 
 from fedbm.cli import main
-from fedbm.federation import flower
 from fedbm.federation.audit import Audit
-from fedbm.federation.status_file import StatusFile
+from fedbm.federation.deploy import flower
+from fedbm.federation.server.status_file import StatusFile
 
 
 @pytest.fixture

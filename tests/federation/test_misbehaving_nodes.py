@@ -15,10 +15,12 @@ from flwr.app import Error, Message
 from one_process import Deployed, Node, deploy, digests_in_process, engine_process, events_of, records_of
 
 from fedbm.errors import FedBMError
-from fedbm.federation import courier, node, roster
-from fedbm.federation.packing import Packed, pack, unpack
-from fedbm.federation.protocol import UPLOAD
-from fedbm.federation.wire import Envelope, from_records, to_records
+from fedbm.federation.node import handler as node
+from fedbm.federation.protocol.codec import Envelope, from_records, to_records
+from fedbm.federation.protocol.messages import UPLOAD
+from fedbm.federation.protocol.packing import Packed, pack, unpack
+from fedbm.federation.server import requests as courier
+from fedbm.federation.server import roster
 from fedbm.methods.base import Facts, State
 from fedbm.methods.scaffold import Scaffold
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedbm.errors import FedBMError
-from fedbm.federation.packing import DTYPES, Packed, digest, pack, read_header, unpack
+from fedbm.federation.protocol.packing import DTYPES, Packed, digest, pack, read_header, unpack
 
 names = st.text(min_size=1, max_size=12)
 shapes = st.lists(st.integers(0, 4), max_size=3)

@@ -18,8 +18,8 @@ from rich.console import Console
 
 from fedbm.cli.federation_live import drawn, following
 from fedbm.errors import FedBMError
-from fedbm.federation.page import STALE, is_loopback, make_page_server, page
-from fedbm.federation.standing import ago, clock, read_standing
+from fedbm.federation.server.run_status import ago, clock, read_standing
+from fedbm.federation.server.status_page import STALE, is_loopback, make_page_server, page
 
 NOW = datetime(2030, 5, 1, 12, 0, tzinfo=UTC)
 

@@ -13,11 +13,11 @@ import torch
 from one_process import deploy, events_of, records_of
 
 from fedbm.errors import FedBMError
-from fedbm.federation.checks import read_upload
-from fedbm.federation.node import answer
-from fedbm.federation.packing import pack
-from fedbm.federation.privacy import epsilon, privatise
-from fedbm.federation.wire import Envelope
+from fedbm.federation.node.handler import answer
+from fedbm.federation.node.privacy import epsilon, privatise
+from fedbm.federation.protocol.codec import Envelope
+from fedbm.federation.protocol.packing import pack
+from fedbm.federation.protocol.upload_checks import read_upload
 
 
 def test_clipping_by_hand() -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from fedbm.errors import FedBMError
-from fedbm.federation import watchdog
-from fedbm.federation.processes import (
+from fedbm.federation.deploy import watchdog
+from fedbm.federation.deploy.processes import (
     QUIET,
     Child,
     born,
@@ -130,8 +130,8 @@ def test_what_does_not_start_says_why(tmp_path: Path) -> None:
 KEEPER = """
 import signal, sys
 from pathlib import Path
-from fedbm.federation.processes import Child
-from fedbm.federation.supervise import supervising, work
+from fedbm.federation.deploy.processes import Child
+from fedbm.federation.deploy.supervise import supervising, work
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts in the background
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and in what nohup starts
 folder = Path(sys.argv[1])
@@ -167,7 +167,7 @@ def test_no_orphans_however_the_keeper_ends(
 
 def test_started_by_nohup_it_outlives_its_terminal(tmp_path: Path) -> None:
     pytest.importorskip("flwr", reason="needs the flower extra")
-    from fedbm.federation.supervise import supervising
+    from fedbm.federation.deploy.supervise import supervising
 
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -189,7 +189,7 @@ def test_stop_ends_the_keeper_first(keeper: subprocess.Popen[str], tmp_path: Pat
 
 
 def test_a_folder_has_one_keeper(keeper: subprocess.Popen[str], tmp_path: Path) -> None:
-    from fedbm.federation.supervise import supervising
+    from fedbm.federation.deploy.supervise import supervising
 
     with (
         pytest.raises(FedBMError, match="is in use: its program runs; 'fedbm federation stop"),

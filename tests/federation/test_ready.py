@@ -16,10 +16,10 @@ from fedbm.errors import FedBMError
 
 pytest.importorskip("flwr", reason="needs the flower extra")
 
-from fedbm.federation import flower
-from fedbm.federation.certificates import make_authority, make_server, read_certificate
-from fedbm.federation.ready import check_data, check_server, lasting, split_address, versions
-from fedbm.federation.sites import Node
+from fedbm.federation.deploy import flower
+from fedbm.federation.deploy.certificates import make_authority, make_server, read_certificate
+from fedbm.federation.deploy.preflight import check_data, check_server, lasting, split_address, versions
+from fedbm.federation.deploy.site_files import Node
 
 
 @pytest.fixture(scope="module")

@@ -14,14 +14,14 @@ from flwr.app import Message
 from one_process import Deployed, FakeGrid, deploy, digests_in_process, events_of, records_of, simulation
 
 from fedbm.engine.checkpoint import load_tensors
-from fedbm.engine.records import RunFolder
+from fedbm.engine.run_folder import RunFolder
 from fedbm.errors import FedBMError
-from fedbm.federation.agreement import agree
 from fedbm.federation.options import FederationOptions, make_options, read_run_file
-from fedbm.federation.packing import digest
-from fedbm.files import sha256_file
-from fedbm.metrics import NAMES
-from fedbm.results.runs import read_run
+from fedbm.federation.protocol.packing import digest
+from fedbm.federation.server.run_setup import agree
+from fedbm.runs.reader import read_run
+from fedbm.utils.io import sha256_file
+from fedbm.utils.metrics import NAMES
 
 
 class Killed(BaseException):

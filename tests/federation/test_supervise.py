@@ -17,11 +17,11 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 
 from fedbm.cli import main
 from fedbm.errors import FedBMError
-from fedbm.federation import flower, supervise, watchdog
-from fedbm.federation.create import create
-from fedbm.federation.play import Follower, begin, deal
-from fedbm.federation.processes import running
-from fedbm.federation.sites import Node, Server, all_folders, read, to_text
+from fedbm.federation.deploy import flower, supervise, watchdog
+from fedbm.federation.deploy.init import create
+from fedbm.federation.deploy.processes import running
+from fedbm.federation.deploy.run_control import Follower, begin, deal
+from fedbm.federation.deploy.site_files import Node, Server, all_folders, read, to_text
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="marks are found in /proc")
 

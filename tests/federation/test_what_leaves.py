@@ -11,8 +11,8 @@ from typing import Any
 from flwr.app import Message
 from one_process import Deployed, deploy
 
-from fedbm.federation.node_data import write_share
-from fedbm.federation.wire import from_records
+from fedbm.federation.node.node_data import write_share
+from fedbm.federation.protocol.codec import from_records
 
 PAGE = Path(__file__).parents[2] / "docs" / "federation-protocol.md"
 NAMES = {"query.census": "census"}  # Flower's message types, where the page has another word

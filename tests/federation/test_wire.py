@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbm.errors import FedBMError
-from fedbm.federation.packing import pack, unpack
-from fedbm.federation.replies import read_epsilon, read_losses, read_matrix
-from fedbm.federation.wire import Envelope, from_records, to_records
+from fedbm.federation.protocol.codec import Envelope, from_records, to_records
+from fedbm.federation.protocol.packing import pack, unpack
+from fedbm.federation.protocol.reply_checks import read_epsilon, read_losses, read_matrix
 
 
 def test_an_envelope_returns() -> None:

@@ -14,8 +14,8 @@ from tiny_models import BERT_SPECIAL, TEXTS, WORDS, perturb, save_wordpiece, tra
 from torch import Tensor
 
 from fedbm.errors import FedBMError
-from fedbm.files import sha256_file
-from fedbm.language.encoders import encode
+from fedbm.language.encoders.encode import encode
+from fedbm.utils.io import sha256_file
 
 
 @pytest.fixture(scope="module")

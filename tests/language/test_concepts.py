@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedbm.errors import FedBMError
 from fedbm.language.concepts import ConceptDistribution, sample_concepts
-from fedbm.language.diagnosis import strays
+from fedbm.language.separability import strays
 
 # Two classes of two prompts in three dimensions. By hand:
 #   a: μ = (.5, .5, 0), deviations ±(.5, −.5, 0);   b: μ = (0, .3, .9), deviations ±(0, −.3, .1)

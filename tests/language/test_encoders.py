@@ -16,9 +16,9 @@ from tiny_models import SIZES, TEXTS, perturb, save_bytelevel, save_wordpiece, t
 from torch import Tensor
 
 from fedbm.errors import FedBMError
-from fedbm.files import sha256_file
 from fedbm.language.concepts import build
-from fedbm.language.encoders import ENCODERS, encode, find_encoder, masked_mean
+from fedbm.language.encoders.encode import ENCODERS, encode, find_encoder, masked_mean
+from fedbm.utils.io import sha256_file
 
 
 @pytest.fixture(scope="module")

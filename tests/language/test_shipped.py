@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedbm.data.catalog import CATALOG
+from fedbm.data.catalog.lookup import CATALOG
+from fedbm.language.bundled import load_shipped, ship, shipped_for, shipped_names, with_own_file
 from fedbm.language.concepts import ConceptDistribution
-from fedbm.language.diagnosis import strays
 from fedbm.language.prompts import prompts
-from fedbm.language.shipped import load_shipped, ship, shipped_for, shipped_names, with_own_file
+from fedbm.language.separability import strays
 
 MINILM = Path(__file__).resolve().parents[2] / ".." / "shared" / "models" / "all-MiniLM-L6-v2"
 

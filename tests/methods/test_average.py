@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedbm.methods import FedAvg
-from fedbm.methods.average import Average
+from fedbm.methods._average import Average
 from fedbm.methods.base import Upload
 
 

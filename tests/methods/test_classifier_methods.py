@@ -6,13 +6,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedbm.engine.local import Samples, central_passes, schedule
+from fedbm.config.options import TrainOptions
+from fedbm.engine.local_training import Samples, central_passes, schedule
 from fedbm.errors import FedBMError
 from fedbm.methods import Central, FedAvg, FedETF, FedNH, FedProto, FedRep, FedROD
+from fedbm.methods._label_prior import log_prior
 from fedbm.methods.base import Batch, Facts, Upload, copy_state, load_state, train_only
 from fedbm.methods.fedetf import simplex_frame
-from fedbm.methods.priors import log_prior
-from fedbm.options import TrainOptions
 from small import image_data, linear_task, play, samples, task
 
 TRAIN = TrainOptions(batch=4)
@@ -49,8 +49,8 @@ def test_fedrep_trains_the_head_on_a_still_body_then_the_body_under_a_still_head
     images, labels = data[0].batch(torch.arange(3).repeat(2)[:5])
     assert data[0].indices.numel() == 3
     # by hand, with torch alone: one epoch is one step of 5 samples (3 wrapped)
-    from fedbm.engine.local import epoch_plan
-    from fedbm.seeds import torch_rng
+    from fedbm.engine.local_training import epoch_plan
+    from fedbm.utils.seeds import torch_rng
 
     for phase, parts in ((0, ("head",)), (1, ("body",))):
         trained = [p for _, p in train_only(model, parts)]

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from fedbm.config.options import TrainOptions
 from fedbm.methods import FedETF, FedNH, FedProto, FedRep, FedROD
-from fedbm.options import TrainOptions
 from small import linear_task, play, samples
 
 CLIENTS = [((1, 2), 0, 1), ((2, 1), 1, 3)]  # x, y, n

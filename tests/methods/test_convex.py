@@ -11,8 +11,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fedbm.config.options import TrainOptions
 from fedbm.methods import FedAvg, FedDyn, Scaffold
-from fedbm.options import TrainOptions
 from small import linear_task, play, samples
 
 RIDGE, CLIENTS, EACH = 0.1, 4, 12

@@ -10,13 +10,13 @@ from safetensors.torch import load_file
 from torch import nn
 
 import fedbm
-from fedbm.config import make_config, nest
 from fedbm.errors import FedBMError
 from fedbm.methods import METHODS, FedAvg, Method
 from fedbm.methods.base import Batch, Facts, Phase, placed, train_only
-from fedbm.plan import make_plan
-from fedbm.results.runs import read_run
-from fedbm.simulation import run, run_path
+from fedbm.runs.config import make_config, nest
+from fedbm.runs.plan import make_plan
+from fedbm.runs.reader import read_run
+from fedbm.runs.runner import run, run_path
 from small import TinyBody, image_data, task
 
 TINY = {"data": "digits", "size": 16, "width": 4, "batch": 32, "clients": 4, "beta": 0.5, "rounds": 2}

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from fedbm.engine.local import plain_steps
+from fedbm.engine.local_training import plain_steps
 from fedbm.errors import FedBMError
 from fedbm.methods import FedAvg, FedBM
 from fedbm.methods.base import Batch, Facts, copy_state, load_state, placed, train_only
 from fedbm.models.heads import concept_loss
-from fedbm.seeds import torch_rng
+from fedbm.utils.seeds import torch_rng
 from small import TinyBody, task
 
 FAST = {"generator_steps": 3, "generator_batch": 6, "generator_width": 4, "pseudo_batch": 4}

@@ -9,8 +9,8 @@ import math
 import pytest
 import torch
 
+from fedbm.config.options import TrainOptions
 from fedbm.methods import FedAvg, FedDyn, FedProx, Scaffold
-from fedbm.options import TrainOptions
 from small import image_data, linear_task, play, samples, task
 
 CLIENTS = [(1.0, 0, 1), (2.0, 1, 3)]  # x, y, n: client 1 has the same sample three times

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedbm.models.convolutions import DoubledConv2d, StemConv2d
+from fedbm.models.conv_ops import DoubledConv2d, StemConv2d
 
 
 def gradients(made, inputs):

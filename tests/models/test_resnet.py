@@ -4,11 +4,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from fedbm.config.options import ModelOptions
 from fedbm.errors import FedBMError
-from fedbm.models.body import load_weights, read_weights, resnet_factory
+from fedbm.models.backbone import load_weights, read_weights, resnet_factory
 from fedbm.models.heads import feature_dim
 from fedbm.models.resnet import ResNet18
-from fedbm.options import ModelOptions
 
 
 def test_parameter_count_and_names_are_torchvisions():

@@ -18,7 +18,7 @@ from fedbm.cli.examples import (
 )
 from fedbm.cli.flags import add_keys, names
 from fedbm.cli.parser import Parser, add_command
-from fedbm.options import DEALING
+from fedbm.config.options import DEALING
 from fedbm.version import __version__
 
 

@@ -15,7 +15,7 @@ from fedbm.cli.flags import check_concepts_matter, check_matters, given_keys
 from fedbm.errors import FedBMError, did_you_mean
 
 if TYPE_CHECKING:
-    from fedbm.config import Config
+    from fedbm.runs.config import Config
 
 
 def understood(words: Sequence[str]) -> argparse.Namespace:
@@ -29,11 +29,11 @@ def understood(words: Sequence[str]) -> argparse.Namespace:
 def run(found: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.live import decoding, showing
     from fedbm.cli.tables import client_names, partition_table, partition_words, result_table
-    from fedbm.engine.records import RunFolder
-    from fedbm.plan import make_plan
-    from fedbm.results.runs import check_resumable, read_run
-    from fedbm.simulation import check_engine, run_path
-    from fedbm.simulation import run as play
+    from fedbm.engine.run_folder import RunFolder
+    from fedbm.runs.plan import make_plan
+    from fedbm.runs.reader import check_resumable, read_run
+    from fedbm.runs.runner import check_engine, run_path
+    from fedbm.runs.runner import run as play
 
     config, flags = read_config(found), given_keys(found)
     check_matters(flags, config, recommended=False)
@@ -63,7 +63,7 @@ def run(found: argparse.Namespace, console: Console) -> None:
 
 def read_config(found: argparse.Namespace) -> Config:
     """The file's values, overridden by the flags'."""
-    from fedbm.config import make_config, nest, read_toml
+    from fedbm.runs.config import make_config, nest, read_toml
 
     file = found.file
     if file and not file.endswith(".toml") and not Path(file).exists():
@@ -80,7 +80,7 @@ def read_config(found: argparse.Namespace) -> Config:
 
 
 def out_of(found: argparse.Namespace) -> Path:
-    from fedbm.config import make_config, nest
+    from fedbm.runs.config import make_config, nest
 
     return Path(make_config(nest(given_keys(found))).engine.out).expanduser()
 
@@ -93,8 +93,8 @@ def listing(found: argparse.Namespace, console: Console) -> None:
 
 def show(found: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.tables import partition_table, result_table
-    from fedbm.plan import find_run
-    from fedbm.results.runs import EDITED, read_run
+    from fedbm.runs.plan import find_run
+    from fedbm.runs.reader import EDITED, read_run
 
     seen = read_run(find_run(out_of(found), found.run))
     console.print(Text(seen.id, style="bold"), soft_wrap=True)
@@ -123,10 +123,10 @@ def report(found: argparse.Namespace, console: Console) -> None:
 
 
 def features(found: argparse.Namespace, console: Console) -> None:
-    from fedbm.features import write_features
-    from fedbm.plan import find_run
-    from fedbm.results.records import renew_record
-    from fedbm.results.runs import read_run, unedited
+    from fedbm.runs.features import write_features
+    from fedbm.runs.plan import find_run
+    from fedbm.runs.reader import read_run, unedited
+    from fedbm.runs.record import renew_record
 
     given = given_keys(found)
     for name in found.runs:
@@ -145,9 +145,9 @@ def features(found: argparse.Namespace, console: Console) -> None:
 
 
 def export(found: argparse.Namespace, console: Console) -> None:
-    from fedbm.plan import find_runs
-    from fedbm.results.runs import read_runs
-    from fedbm.results.tensorboard import write_events
+    from fedbm.report.tensorboard import write_events
+    from fedbm.runs.plan import find_runs
+    from fedbm.runs.reader import read_runs
 
     out = out_of(found)
     chosen = find_runs(out, found.runs)
@@ -183,7 +183,7 @@ def federation(found: argparse.Namespace, console: Console) -> None:
 
 def config(found: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.tables import config_table
-    from fedbm.config import make_config, nest, to_toml
+    from fedbm.runs.config import make_config, nest, to_toml
 
     if found.toml:
         print(to_toml(make_config(nest(given_keys(found)))))

@@ -14,20 +14,20 @@ from rich.console import Console
 from fedbm.cli.flags import check_concepts_matter, check_matters, given_keys
 from fedbm.cli.live import Bar, Lines, Show, decoding, live_bars
 from fedbm.cli.tables import comparison_tables
-from fedbm.config import Config, find_method, keys, make_config, nest, read_toml
+from fedbm.config.options import BY_BETA
 from fedbm.engine.device import find_device
 from fedbm.errors import FedBMError, listed
+from fedbm.experiments.budget import LastRounds, fitting
 from fedbm.experiments.estimate import Rates
-from fedbm.experiments.fitting import LastRounds, fitting
 from fedbm.methods import METHODS
-from fedbm.options import BY_BETA
-from fedbm.plan import make_plan
-from fedbm.results.failure import clear_failure, keep_failure
-from fedbm.results.portions import device_name, measured
-from fedbm.results.report import write_report
-from fedbm.results.runs import check_resumable
-from fedbm.side_by_side import run_all
-from fedbm.simulation import run_path
+from fedbm.report.render.html import write_report
+from fedbm.runs.config import Config, find_method, keys, make_config, nest, read_toml
+from fedbm.runs.failure import clear_failure, keep_failure
+from fedbm.runs.plan import make_plan
+from fedbm.runs.reader import check_resumable
+from fedbm.runs.runner import run_path
+from fedbm.runs.scheduler import run_all
+from fedbm.runs.timing_log import device_name, measured
 
 SPENT = "the budget is spent; the same command goes on from the last checkpoints"
 LEFT = "no run that is left would end within the budget; the same command goes on with them"

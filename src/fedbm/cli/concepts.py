@@ -9,11 +9,11 @@ from pathlib import Path
 from rich.console import Console
 
 from fedbm.cli.tables import similarity_table
-from fedbm.config import Config
-from fedbm.data.catalog import CATALOG
-from fedbm.data.store import concept_texts
-from fedbm.language.shipped import ship
-from fedbm.plan import concepts_for, load_dataset
+from fedbm.data.catalog.lookup import CATALOG
+from fedbm.data.dataset import concept_texts
+from fedbm.language.bundled import ship
+from fedbm.runs.config import Config
+from fedbm.runs.plan import concepts_for, load_dataset
 
 
 def concepts(found: argparse.Namespace, console: Console, config: Config) -> None:

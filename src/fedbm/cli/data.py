@@ -19,11 +19,11 @@ from fedbm.cli.tables import (
     partition_table,
     partition_words,
 )
-from fedbm.config import Config, check_config, make_config, nest, recommend
-from fedbm.data.store import Dataset, downloads
+from fedbm.config.options import DataOptions, check
+from fedbm.data.dataset import Dataset, downloads
 from fedbm.errors import FedBMError
-from fedbm.files import write_json
-from fedbm.options import DataOptions, check
+from fedbm.runs.config import Config, check_config, make_config, nest, recommend
+from fedbm.utils.io import write_json
 
 
 def data(found: argparse.Namespace, console: Console) -> None:
@@ -40,7 +40,7 @@ def listing(found: argparse.Namespace, console: Console) -> None:
 
 
 def get(found: argparse.Namespace, console: Console) -> None:
-    from fedbm.data.download import get as get_file
+    from fedbm.data.catalog.download import get as get_file
 
     size = check(DataOptions, "size", getattr(found, "size", None))
     to = Path(found.to).expanduser() if found.to else downloads()
@@ -51,7 +51,7 @@ def get(found: argparse.Namespace, console: Console) -> None:
 
 
 def prepare(found: argparse.Namespace, console: Console) -> None:
-    from fedbm.data.prepared import drop_if_damaged
+    from fedbm.data.cache import drop_if_damaged
 
     _, dataset = read(found, console)
     if isinstance(dataset.images, np.memmap) and dataset.images.filename is not None:
@@ -64,8 +64,8 @@ def prepare(found: argparse.Namespace, console: Console) -> None:
 
 
 def inspect(found: argparse.Namespace, console: Console) -> None:
-    from fedbm.data.grid import save_grid
-    from fedbm.data.inspect import inspect as look_at
+    from fedbm.data.inspection.contact_sheet import save_grid
+    from fedbm.data.inspection.inspect import inspect as look_at
 
     _, dataset = read(found, console)
     seen = look_at(dataset)
@@ -81,7 +81,7 @@ def inspect(found: argparse.Namespace, console: Console) -> None:
 
 
 def partition(found: argparse.Namespace, console: Console) -> None:
-    from fedbm.plan import deal
+    from fedbm.runs.plan import deal
 
     if found.picture and Path(found.picture).suffix.lower() != ".svg":
         raise FedBMError(f"--picture draws an SVG: give it a name that ends in .svg, not {found.picture}")
@@ -97,8 +97,8 @@ def partition(found: argparse.Namespace, console: Console) -> None:
         write_json(Path(found.save), dealt.to_json(dataset.labels, dataset.classes))
         console.print(f"saved: {found.save}", soft_wrap=True)
     if found.picture:
-        from fedbm.results.matrices import partition_bubbles
-        from fedbm.results.svg import save_svg
+        from fedbm.report.figures.matrices import partition_bubbles
+        from fedbm.report.figures.svg import save_svg
 
         save_svg(Path(found.picture), partition_bubbles(counts, dataset.classes, f"{dataset.name}: who holds what"))
         console.print(f"drawn: {found.picture}", soft_wrap=True)
@@ -106,7 +106,7 @@ def partition(found: argparse.Namespace, console: Console) -> None:
 
 def read(found: argparse.Namespace, console: Console) -> tuple[Config, Dataset]:
     """The data set that is asked for, decoded if need be, shown with its notes."""
-    from fedbm.plan import load_dataset
+    from fedbm.runs.plan import load_dataset
 
     given = given_keys(found)
     config = check_config(make_config(nest({**given, "data": found.what})))

@@ -11,9 +11,9 @@ from fedbm.cli.compare import config_of, count_of, play_all
 from fedbm.cli.flags import given_keys
 from fedbm.cli.tables import partition_table, partition_words, result_table
 from fedbm.errors import FedBMError
-from fedbm.plan import make_plan
-from fedbm.results.report import write_report
-from fedbm.results.runs import read_run
+from fedbm.report.render.html import write_report
+from fedbm.runs.plan import make_plan
+from fedbm.runs.reader import read_run
 
 METHODS = ("fedavg", "fedbm")
 SETTINGS = {"data": "digits", "clients": 10, "beta": 0.05, "rounds": 20}

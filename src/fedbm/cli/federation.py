@@ -10,11 +10,11 @@ from pathlib import Path
 from rich.console import Console
 
 from fedbm.errors import FedBMError
-from fedbm.federation.sites import FILES, all_folders, kind_of, node_folder, server_folder
+from fedbm.federation.deploy.site_files import FILES, all_folders, kind_of, node_folder, server_folder
 
 
 def federation(found: argparse.Namespace, console: Console) -> None:
-    from fedbm.federation.flower import check_flower
+    from fedbm.federation.deploy.flower import check_flower
 
     check_flower()
     found.folder = Path(found.folder).expanduser()
@@ -22,7 +22,7 @@ def federation(found: argparse.Namespace, console: Console) -> None:
 
 
 def init(found: argparse.Namespace, console: Console) -> None:
-    from fedbm.federation.create import create
+    from fedbm.federation.deploy.init import create
 
     made = create(
         found.folder,
@@ -42,7 +42,7 @@ def init(found: argparse.Namespace, console: Console) -> None:
 
 
 def deal(found: argparse.Namespace, console: Console) -> None:
-    from fedbm.federation.play import deal as deal_to_nodes
+    from fedbm.federation.deploy.run_control import deal as deal_to_nodes
 
     check_whole(found.folder)
     for name, training in deal_to_nodes(found.folder, run_file(found, found.folder / "server"), found.images):
@@ -51,8 +51,8 @@ def deal(found: argparse.Namespace, console: Console) -> None:
 
 def up(found: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.federation_live import following
-    from fedbm.federation.play import Follower, begin, end_run
-    from fedbm.federation.supervise import everything, work
+    from fedbm.federation.deploy.run_control import Follower, begin, end_run
+    from fedbm.federation.deploy.supervise import everything, work
 
     check_whole(found.folder)
     home = found.folder / "server"
@@ -68,8 +68,8 @@ def up(found: argparse.Namespace, console: Console) -> None:
 
 def server(found: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.federation_live import following
-    from fedbm.federation.standing import read_standing
-    from fedbm.federation.supervise import serve
+    from fedbm.federation.deploy.supervise import serve
+    from fedbm.federation.server.run_status import read_standing
 
     folder = server_folder(found.folder)
     with following(console) as show:
@@ -82,7 +82,7 @@ def server(found: argparse.Namespace, console: Console) -> None:
 
 
 def node(found: argparse.Namespace, console: Console) -> None:
-    from fedbm.federation.supervise import attend
+    from fedbm.federation.deploy.supervise import attend
 
     folder = node_folder(found.folder)
     until_stopped(lambda: attend(folder, found.images, teller(console), lambda: True), console)
@@ -90,7 +90,7 @@ def node(found: argparse.Namespace, console: Console) -> None:
 
 def run(found: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.federation_live import following
-    from fedbm.federation.play import Follower, begin
+    from fedbm.federation.deploy.run_control import Follower, begin
 
     home = server_folder(found.folder)
     started = begin(home, run_file(found, home))
@@ -111,9 +111,9 @@ def run(found: argparse.Namespace, console: Console) -> None:
 
 def status(found: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.federation_live import drawn
-    from fedbm.federation.flower import is_alive
-    from fedbm.federation.processes import running
-    from fedbm.federation.standing import read_standing
+    from fedbm.federation.deploy.flower import is_alive
+    from fedbm.federation.deploy.processes import running
+    from fedbm.federation.server.run_status import read_standing
 
     if found.page:
         show_page(found, console)
@@ -131,7 +131,7 @@ def status(found: argparse.Namespace, console: Console) -> None:
 
 
 def show_page(found: argparse.Namespace, console: Console) -> None:
-    from fedbm.federation.page import is_loopback, make_page_server
+    from fedbm.federation.server.status_page import is_loopback, make_page_server
 
     page = make_page_server(server_folder(found.folder), found.address, count(found.page, "--page"))
     host = f"[{found.address}]" if ":" in found.address else found.address
@@ -142,8 +142,8 @@ def show_page(found: argparse.Namespace, console: Console) -> None:
 
 
 def stop(found: argparse.Namespace, console: Console) -> None:
-    from fedbm.federation.flower import OVER, end_run, runs
-    from fedbm.federation.processes import check_up, end_all
+    from fedbm.federation.deploy.flower import OVER, end_run, runs
+    from fedbm.federation.deploy.processes import check_up, end_all
 
     if found.run:
         home = server_folder(found.folder)
@@ -182,7 +182,7 @@ def audit(found: argparse.Namespace, console: Console) -> None:
 
 
 def add(found: argparse.Namespace, console: Console) -> None:
-    from fedbm.federation.create import add as add_node
+    from fedbm.federation.deploy.init import add as add_node
 
     check_whole(found.folder)
     say = teller(console)
@@ -191,7 +191,7 @@ def add(found: argparse.Namespace, console: Console) -> None:
 
 
 def rekey(found: argparse.Namespace, console: Console) -> None:
-    from fedbm.federation.create import rekey as make_anew
+    from fedbm.federation.deploy.init import rekey as make_anew
 
     check_whole(found.folder)
     site = make_anew(found.folder, found.name)
@@ -199,7 +199,7 @@ def rekey(found: argparse.Namespace, console: Console) -> None:
 
 
 def renew(found: argparse.Namespace, console: Console) -> None:
-    from fedbm.federation.create import renew as make_anew
+    from fedbm.federation.deploy.init import renew as make_anew
 
     check_whole(found.folder)
     end = make_anew(found.folder, count(found.days, "--days"))
@@ -220,8 +220,8 @@ def teller(console: Console) -> Callable[[str], None]:
 
 def tell_result(home: Path, console: Console) -> None:
     from fedbm.cli.tables import result_table
-    from fedbm.federation.standing import read_standing
-    from fedbm.results.runs import read_run
+    from fedbm.federation.server.run_status import read_standing
+    from fedbm.runs.reader import read_run
 
     standing = read_standing(home)
     if standing is not None:

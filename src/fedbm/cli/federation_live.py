@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from fedbm.cli.tables import percent, table
-from fedbm.federation.standing import Standing, ago, clock
+from fedbm.federation.server.run_status import Standing, ago, clock
 
 Show = Callable[[Standing | None], None]
 

@@ -9,12 +9,12 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fedbm.config.options import BY_BETA
 from fedbm.errors import FedBMError, listed
-from fedbm.options import BY_BETA
 
 if TYPE_CHECKING:
-    from fedbm.config import Config, Key
     from fedbm.methods import Method
+    from fedbm.runs.config import Config, Key
 
 # flag → the key it hangs on, and the values of that key for which it matters
 MATTERS: Mapping[str, tuple[str, tuple[Any, ...]]] = {
@@ -30,14 +30,14 @@ MATTERS: Mapping[str, tuple[str, tuple[Any, ...]]] = {
 
 def names(section: str | None = None, without: Iterable[str] = ()) -> list[str]:
     """The flags of a section, or of all."""
-    from fedbm.config import keys
+    from fedbm.runs.config import keys
 
     return [key.flag for key in keys() if section in (None, key.section) and key.flag not in without]
 
 
 def add_keys(parser: argparse.ArgumentParser, flags: Sequence[str] | None = None) -> None:
     """Flags for these keys (all by default), grouped by section; absent unless given."""
-    from fedbm.config import keys
+    from fedbm.runs.config import keys
 
     groups: dict[str, Any] = {}
     for key in keys():
@@ -74,7 +74,7 @@ def default_words(key: Key) -> str:
 
 def given_keys(found: argparse.Namespace) -> dict[str, Any]:
     """The configuration flags the user gave."""
-    from fedbm.config import keys
+    from fedbm.runs.config import keys
 
     flags = {key.flag for key in keys()}
     return {flag: value for flag, value in vars(found).items() if flag in flags}
@@ -103,7 +103,7 @@ def check_matters(flags: Iterable[str], config: Config, beta: str = "--beta", re
 
 def check_concepts_matter(flags: Iterable[str], methods: Sequence[Method]) -> None:
     """Flags of [language] must matter too: to one of the methods at least, with the options it has."""
-    from fedbm.config import keys, method_label
+    from fedbm.runs.config import keys, method_label
 
     given = set(flags)
     switch = next((key.switch for key in keys() if key.section == "language" and key.flag in given), None)

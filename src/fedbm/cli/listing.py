@@ -15,7 +15,7 @@ from rich.text import Text
 
 from fedbm.cli.tables import percent, table
 from fedbm.errors import FedBMError
-from fedbm.results.runs import EDITED, RunView, read_run
+from fedbm.runs.reader import EDITED, RunView, read_run
 
 TEXTS = ("run", "method", "data", "dealt")
 SHOWN = (*TEXTS, "clients", "rounds", "seed", "accuracy", "F1", "started")  # from left to right

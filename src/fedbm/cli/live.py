@@ -19,7 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from fedbm.engine.rounds import Event
+from fedbm.engine.round_loop import Event
 
 Count = Callable[[int, int], None]  # (done, in all)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from fedbm.cli import federation_arguments
-from fedbm.data.catalog import CATALOG
+from fedbm.data.catalog.lookup import CATALOG
 from fedbm.errors import FedBMError, did_you_mean
 
 DATA_TASKS = ("list", "get", "prepare", "inspect", "partition")

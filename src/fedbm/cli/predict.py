@@ -11,11 +11,11 @@ from rich.console import Console
 
 from fedbm.cli.flags import given_keys
 from fedbm.cli.tables import table
-from fedbm.config import make_config, nest
 from fedbm.errors import FedBMError
-from fedbm.files import write_text
-from fedbm.plan import find_run
-from fedbm.predict import files_in, load_model
+from fedbm.runs.config import make_config, nest
+from fedbm.runs.plan import find_run
+from fedbm.runs.predict import files_in, load_model
+from fedbm.utils.io import write_text
 
 
 def predict(found: argparse.Namespace, console: Console) -> None:

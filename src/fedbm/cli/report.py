@@ -8,18 +8,18 @@ from pathlib import Path
 from rich.console import Console
 
 from fedbm.cli.flags import given_keys
-from fedbm.config import make_config, nest
 from fedbm.errors import FedBMError, listed
 from fedbm.experiments.latex import latex
 from fedbm.experiments.outcomes import read_outcome, read_outcomes
 from fedbm.experiments.readme import fill_readme
 from fedbm.experiments.report import write_outcomes
 from fedbm.experiments.tables import comma_separated, markdown
-from fedbm.files import write_text
-from fedbm.plan import find_runs
-from fedbm.results.latex import latex_table
-from fedbm.results.report import write_report
-from fedbm.results.tables import comma_separated_runs, markdown_table
+from fedbm.report.render.html import write_report
+from fedbm.report.render.latex import latex_table
+from fedbm.report.tables import comma_separated_runs, markdown_table
+from fedbm.runs.config import make_config, nest
+from fedbm.runs.plan import find_runs
+from fedbm.utils.io import write_text
 
 OF_RECORDS = {".md": markdown, ".tex": latex, ".csv": comma_separated}
 OF_RUNS = {".md": markdown_table, ".tex": latex_table, ".csv": comma_separated_runs}

@@ -16,23 +16,23 @@ from fedbm.cli.compare import count_of, play
 from fedbm.cli.flags import given_keys
 from fedbm.cli.live import decoding
 from fedbm.cli.tables import table
-from fedbm.config import make_config, nest
+from fedbm.config.options import BY_BETA
 from fedbm.engine.device import find_device
 from fedbm.errors import FedBMError
 from fedbm.experiments.analysis import columns
 from fedbm.experiments.estimate import Estimate, estimate, rates
-from fedbm.experiments.files import Experiment, find_experiment, read_experiment, shipped
-from fedbm.experiments.keeping import would_drop, write_outcome
 from fedbm.experiments.outcomes import outcome_of, unread_outcome
+from fedbm.experiments.record_store import would_drop, write_outcome
+from fedbm.experiments.spec import Experiment, find_experiment, read_experiment, shipped
 from fedbm.experiments.tables import grid, searched
 from fedbm.experiments.trials import DONE, Place, Standing, check_only, finished_run, locate, standing, trials
-from fedbm.files import make_folder
-from fedbm.options import BY_BETA
-from fedbm.results.cost import show_seconds
-from fedbm.results.portions import device_name
-from fedbm.results.records import record_of
-from fedbm.results.runs import check_resumable
-from fedbm.side_by_side import cores
+from fedbm.report.cost import show_seconds
+from fedbm.runs.config import make_config, nest
+from fedbm.runs.reader import check_resumable
+from fedbm.runs.record import record_of
+from fedbm.runs.scheduler import cores
+from fedbm.runs.timing_log import device_name
+from fedbm.utils.io import make_folder
 
 
 def reproduce(found: argparse.Namespace, console: Console) -> None:

@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from fedbm.cli.flags import default_words
-from fedbm.config import keys
-from fedbm.data.catalog import CATALOG
-from fedbm.data.download import BY_HAND, SUMS, downloaded
-from fedbm.data.inspect import Inspection, across
+from fedbm.data.catalog.download import BY_HAND, SUMS, downloaded
+from fedbm.data.catalog.lookup import CATALOG
+from fedbm.data.dataset import Dataset, downloads
+from fedbm.data.inspection.inspect import Inspection, across
 from fedbm.data.partition import Partition, heterogeneity
-from fedbm.data.store import Dataset, downloads
 from fedbm.language.concepts import ConceptDistribution
-from fedbm.results.compare import compare, display
-from fedbm.results.runs import RunView, read_runs
-from fedbm.results.tables import METRICS, lines
+from fedbm.report.grouping import compare, display
+from fedbm.report.tables import METRICS, lines
+from fedbm.runs.config import keys
+from fedbm.runs.reader import RunView, read_runs
 
 MOST_COLUMNS = 12
 

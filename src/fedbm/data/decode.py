@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbm.data.listing import Encoded, Listing
+from fedbm.data.readers.sample_index import Encoded, Listing
 from fedbm.errors import FedBMError
 
 BadFiles = Literal["refuse", "skip"]

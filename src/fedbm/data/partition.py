@@ -1,4 +1,4 @@
-"""Which client holds which training samples: the result of dealing (fedbm.data.deal), on disk and in numbers."""
+"""Which client holds which training samples: the result of a partitioner (fedbm.data.partitioners)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbm.data.store import Dataset
+from fedbm.data.dataset import Dataset
 from fedbm.errors import FedBMError
-from fedbm.files import digest_of, read_json
-from fedbm.shapes import PLAIN, check, keys, number, or_null
+from fedbm.utils.io import digest_of, read_json
+from fedbm.utils.schema import PLAIN, check, keys, number, or_null
 
 FORMAT = 1
 SETTINGS = keys({"beta?": or_null(number(0))}, PLAIN)

@@ -22,8 +22,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from fedbm.errors import FedBMError
-from fedbm.files import replacing
 from fedbm.methods.base import State, size_of
+from fedbm.utils.io import replacing
 
 FORMAT = 1
 CHECKSUM = "crc32"  # its key in a file's metadata

@@ -12,9 +12,9 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
+from fedbm.config.options import EngineOptions
 from fedbm.errors import FedBMError
-from fedbm.metrics import Array
-from fedbm.options import EngineOptions
+from fedbm.utils.metrics import Array
 
 HELD = 16  # a GPU's memory by this is what a run may fill with clients' states
 IDLE = 0.0002  # seconds between looks at a device that is busy with all there is to do

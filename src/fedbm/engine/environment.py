@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from fedbm.files import digest_of, write_json, write_text
+from fedbm.utils.io import digest_of, write_json, write_text
 from fedbm.version import __version__
 
 PLACES = {  # where something lies, not what it is: a run's id is of what is found there

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedbm.engine.local import Samples
+from fedbm.engine.local_training import Samples
 from fedbm.errors import FedBMError
-from fedbm.methods.average import NothingToAverage
+from fedbm.methods._average import NothingToAverage
 from fedbm.methods.base import Facts, Method, State, load_state
-from fedbm.metrics import NAMES, Array, confusion_matrix, from_confusion, mean_scores, score
+from fedbm.utils.metrics import NAMES, Array, confusion_matrix, from_confusion, mean_scores, score
 
 Scores = dict[str, float | None]
 

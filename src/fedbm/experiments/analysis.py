@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedbm.data.catalog import CATALOG
-from fedbm.experiments.files import cells
+from fedbm.data.catalog.lookup import CATALOG
 from fedbm.experiments.outcomes import Outcome, Result
-from fedbm.experiments.published import Deviation, Published, deviations, published
-from fedbm.results.compare import NAMES, Group, Row
-from fedbm.results.runs import RunView
-from fedbm.results.statistics import Paired, holm, paired
-from fedbm.results.wording import HEADLINE_METRIC
+from fedbm.experiments.paper_numbers import Deviation, Published, deviations, published
+from fedbm.experiments.spec import cells
+from fedbm.report.grouping import NAMES, Group, Row
+from fedbm.report.statistics import Paired, holm, paired
+from fedbm.report.text import HEADLINE_METRIC
+from fedbm.runs.reader import RunView
 
 STANDS_FOR = {"chars74k": "femnist"}  # whose numbers are shown beside, without a difference
 SHORT = {"absent": "data or model not here", "failed": "failed", "unfinished": "unfinished", "not run": "not run"}

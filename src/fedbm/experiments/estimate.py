@@ -16,13 +16,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from fedbm.config import Config, make_config, method_values
 from fedbm.engine.checkpoint import rounds_behind
 from fedbm.errors import FedBMError
 from fedbm.experiments.trials import Standing
-from fedbm.results.portions import read_portions, speed
-from fedbm.results.records import read_record
-from fedbm.results.runs import RunView, read_run
+from fedbm.runs.config import Config, make_config, method_values
+from fedbm.runs.reader import RunView, read_run
+from fedbm.runs.record import read_record
+from fedbm.runs.timing_log import read_portions, speed
 
 LEAST_ROUNDS = 2  # measured, before they stand for others: the first has the start-up in it
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fedbm.experiments.analysis import Column, columns
-from fedbm.experiments.left import left_of, measured_in, unrecorded
 from fedbm.experiments.outcomes import Outcome
-from fedbm.experiments.published import Deviation
+from fedbm.experiments.paper_numbers import Deviation
+from fedbm.experiments.remaining import left_of, measured_in, unrecorded
 from fedbm.experiments.tables import fillable, grid, in_words, numbered, search_heads, searched, signs
 from fedbm.experiments.wording import verdicts
-from fedbm.results.escaping import code, tex
-from fedbm.results.latex import NEEDS, floating, label, prose
+from fedbm.report.render.escaping import code, tex
+from fedbm.report.render.latex import NEEDS, floating, label, prose
 
 WHOLE, SCORES, LAST = "whole", "scores", "last rounds"  # the parts a table may have
 NOT_PRINTED = ("p", "unlike")  # p after correction alone; what is unlike has numbers

@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedbm.config.options import shown
 from fedbm.errors import FedBMError
 from fedbm.experiments.estimate import Estimate
-from fedbm.experiments.files import Experiment, cells, shipped
+from fedbm.experiments.spec import Experiment, cells, shipped
 from fedbm.experiments.trials import DONE, Standing, finished_run, key_of
-from fedbm.files import read_json
-from fedbm.options import shown
-from fedbm.results.cost import show_seconds
-from fedbm.results.records import record_named
-from fedbm.results.runs import RunView, read_run
-from fedbm.shapes import SCALAR, TEXT, check, each, keys, number, or_null, whole
+from fedbm.report.cost import show_seconds
+from fedbm.runs.reader import RunView, read_run
+from fedbm.runs.record import record_named
+from fedbm.utils.io import read_json
+from fedbm.utils.schema import SCALAR, TEXT, check, each, keys, number, or_null, whole
 
 FORMAT = 1
 SETTINGS = keys({"beta?": number(0)}, SCALAR)

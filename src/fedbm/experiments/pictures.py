@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from fedbm.experiments.analysis import Column, Line
 from fedbm.experiments.tables import SHOWN
 from fedbm.experiments.wording import foremost
-from fedbm.results.drawing import shorten
-from fedbm.results.figures import Dots, dots
-from fedbm.results.intervals import Interval, intervals
+from fedbm.report.figures.curves import Dots, dots
+from fedbm.report.figures.drawing import shorten
+from fedbm.report.figures.intervals import Interval, intervals
 
 
 def scores(column: Column, colours: Mapping[str, int], metric: str, width: float) -> str:

@@ -13,17 +13,17 @@ from pathlib import Path
 
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.experiments.analysis import Column, columns
-from fedbm.experiments.left import measured_in, unrecorded
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.pictures import scores
+from fedbm.experiments.remaining import measured_in, unrecorded
 from fedbm.experiments.tables import bars, differences
 from fedbm.experiments.wording import verdicts
-from fedbm.files import write_text
-from fedbm.results.escaping import md
-from fedbm.results.figures import WIDE
-from fedbm.results.palette import numbers_of
-from fedbm.results.svg import save_svg
-from fedbm.results.wording import HEADLINE_METRIC
+from fedbm.report.figures.curves import WIDE
+from fedbm.report.figures.palette import numbers_of
+from fedbm.report.figures.svg import save_svg
+from fedbm.report.render.escaping import md
+from fedbm.report.text import HEADLINE_METRIC
+from fedbm.utils.io import write_text
 
 MARKED = re.compile(r"(<!-- fedbm:results (?P<names>[\w\- ]+?) -->\n).*?(<!-- /fedbm:results -->)", re.DOTALL)
 PICTURE = "docs/images/results.svg"

@@ -7,22 +7,22 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.experiments.analysis import Column, Line, columns, same_but
-from fedbm.experiments.left import Measured, left_of, measured_in, timed, trials_of, unrecorded
 from fedbm.experiments.outcomes import Outcome, title_of
 from fedbm.experiments.pictures import differences, overview, scores
+from fedbm.experiments.remaining import Measured, left_of, measured_in, timed, trials_of, unrecorded
 from fedbm.experiments.search import search
 from fedbm.experiments.tables import MOMENTS, SHOWN, cells_of, fillable, numbered, signs
 from fedbm.experiments.wording import verdicts
-from fedbm.files import write_text
-from fedbm.results.along import Course, along
-from fedbm.results.cost import cost_lines
-from fedbm.results.figures import NARROW, WIDE
-from fedbm.results.palette import numbers_of
-from fedbm.results.report import environment, group_view, provenance
-from fedbm.results.runs import RunView
-from fedbm.results.sections import Picture, training
-from fedbm.results.tables import METRICS
-from fedbm.results.tables import lines as table_lines
+from fedbm.report.cost import cost_lines
+from fedbm.report.figures.curves import NARROW, WIDE
+from fedbm.report.figures.line_plot import Course, along
+from fedbm.report.figures.palette import numbers_of
+from fedbm.report.render.html import environment, group_view, provenance
+from fedbm.report.sections import Picture, training
+from fedbm.report.tables import METRICS
+from fedbm.report.tables import lines as table_lines
+from fedbm.runs.reader import RunView
+from fedbm.utils.io import write_text
 from fedbm.version import __version__
 
 WHOLE = 1100.0  # pixels: as wide as the page

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedbm.experiments.files import cells
 from fedbm.experiments.outcomes import Outcome
-from fedbm.results.runs import RunView
-from fedbm.results.statistics import Spread, spread
+from fedbm.experiments.spec import cells
+from fedbm.report.statistics import Spread, spread
+from fedbm.runs.reader import RunView
 
 
 @dataclass(frozen=True)

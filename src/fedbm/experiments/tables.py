@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from fedbm.experiments.analysis import SHORT, Column, Line, columns
-from fedbm.experiments.left import left_of, measured_in, timed, unrecorded
 from fedbm.experiments.outcomes import Outcome, title_of
-from fedbm.experiments.published import Deviation
+from fedbm.experiments.paper_numbers import Deviation
+from fedbm.experiments.remaining import left_of, measured_in, timed, unrecorded
 from fedbm.experiments.search import search
 from fedbm.experiments.wording import effect, verdicts
-from fedbm.results.escaping import md
-from fedbm.results.statistics import Spread
-from fedbm.results.wording import percent, points, probability
+from fedbm.report.render.escaping import md
+from fedbm.report.statistics import Spread
+from fedbm.report.text import percent, points, probability
 
 SHOWN = {"accuracy": "Accuracy", "f1": "Macro-F1"}
 MOMENTS = ("best", "last", "late")

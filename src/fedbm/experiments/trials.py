@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedbm.config import Config, keys, make_config, nest, to_toml
 from fedbm.errors import FedBMError, did_you_mean, listed
-from fedbm.experiments.files import Experiment, cells, in_row
-from fedbm.plan import make_plan
-from fedbm.results.compare import flat, varying
-from fedbm.results.failure import failure_of
-from fedbm.results.records import SECTIONS, record_named
-from fedbm.results.runs import RunView, read_run
-from fedbm.simulation import run_path
+from fedbm.experiments.spec import Experiment, cells, in_row
+from fedbm.report.grouping import flat, varying
+from fedbm.runs.config import Config, keys, make_config, nest, to_toml
+from fedbm.runs.failure import failure_of
+from fedbm.runs.plan import make_plan
+from fedbm.runs.reader import RunView, read_run
+from fedbm.runs.record import SECTIONS, record_named
+from fedbm.runs.runner import run_path
 
 FEW = 3  # edited settings that are named
 DONE = ("finished", "on record")  # states of a run that is not to be played

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from fedbm.errors import listed
 from fedbm.experiments.analysis import Column, Line
-from fedbm.experiments.published import TRIALS
-from fedbm.results.compare import NAMES
-from fedbm.results.statistics import Paired, spread, welch
-from fedbm.results.wording import HEADLINE_METRIC, NO_BREAK, mean_and_std, points, probability
+from fedbm.experiments.paper_numbers import TRIALS
+from fedbm.report.grouping import NAMES
+from fedbm.report.statistics import Paired, spread, welch
+from fedbm.report.text import HEADLINE_METRIC, NO_BREAK, mean_and_std, points, probability
 
 LEVEL = 0.05
 FEWEST = 3  # seeds that a verdict rests on: two leave one degree of freedom, and happen to agree too often

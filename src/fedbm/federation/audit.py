@@ -18,9 +18,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from fedbm.engine.records import finite
+from fedbm.engine.run_folder import finite
 from fedbm.errors import FedBMError
-from fedbm.files import cannot_write
+from fedbm.utils.io import cannot_write
 
 FORMAT = 1
 START = "0" * 64  # what the first line has for the hash of the line before it

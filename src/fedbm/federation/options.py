@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fedbm.config import Config, make_config, read_toml
+from fedbm.config.options import check, option
 from fedbm.errors import FedBMError, did_you_mean
-from fedbm.federation.packing import Compression
-from fedbm.options import check, option
+from fedbm.federation.protocol.packing import Compression
+from fedbm.runs.config import Config, make_config, read_toml
 
 SECTION = "federation"
 

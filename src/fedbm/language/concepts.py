@@ -22,10 +22,10 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedbm.errors import FedBMError
-from fedbm.files import replacing
-from fedbm.language.diagnosis import cosines, diagnose
-from fedbm.language.encoders import encode
+from fedbm.language.encoders.encode import encode
 from fedbm.language.prompts import prompts
+from fedbm.language.separability import cosines, diagnose
+from fedbm.utils.io import replacing
 
 FORMAT = 1
 JITTER = 0.01  # standard deviation of the isotropic part of a sample, so Σ + 1e-4 I

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from fedbm.errors import FedBMError
-from fedbm.seeds import numpy_rng
+from fedbm.utils.seeds import numpy_rng
 
 FRAMES = (
     "{media} of {c}",

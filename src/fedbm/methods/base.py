@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, runtime_checka
 import torch
 from torch import Tensor, nn
 
-from fedbm.models.pixels import Normalise
-from fedbm.seeds import seeded_modules
+from fedbm.models.normalize import Normalise
+from fedbm.utils.seeds import seeded_modules
 
 if TYPE_CHECKING:
     from fedbm.language.concepts import ConceptDistribution

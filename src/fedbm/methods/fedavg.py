@@ -19,7 +19,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from fedbm.methods.average import Average
+from fedbm.config.options import option
+from fedbm.methods._average import Average
 from fedbm.methods.base import (
     Batch,
     Facts,
@@ -35,8 +36,7 @@ from fedbm.methods.base import (
     load_state,
 )
 from fedbm.models.heads import Classifier, LinearHead, feature_dim
-from fedbm.options import option
-from fedbm.seeds import seeded_modules
+from fedbm.utils.seeds import seeded_modules
 
 
 @dataclass(frozen=True)

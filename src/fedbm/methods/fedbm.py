@@ -24,6 +24,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from fedbm.config.options import option
 from fedbm.errors import FedBMError
 from fedbm.language.concepts import sample_concepts
 from fedbm.methods.base import Batch, Part, Phase, State, Steps, Task, load_state, placed
@@ -31,8 +32,7 @@ from fedbm.methods.fedavg import FedAvg, linear_head
 from fedbm.models.generator import Generator
 from fedbm.models.generator_loss import BatchNormGap, batch_norms, crop, diversity_loss, draw_crops
 from fedbm.models.heads import Classifier, ConceptHead, LinearHead, feature_dim
-from fedbm.options import option
-from fedbm.seeds import seeded_modules, torch_rng
+from fedbm.utils.seeds import seeded_modules, torch_rng
 
 
 @dataclass(frozen=True)

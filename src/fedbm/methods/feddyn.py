@@ -19,10 +19,10 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from fedbm.methods.average import Average
+from fedbm.config.options import option
+from fedbm.methods._average import Average
 from fedbm.methods.base import Facts, Folding, OwnData, State, trained_parameters
 from fedbm.methods.fedavg import FedAvg
-from fedbm.options import option
 
 H, G = "feddyn.h.", "feddyn.g."
 

@@ -22,12 +22,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedbm.config.options import option
+from fedbm.methods._label_prior import ABSENT, Absent, log_prior
 from fedbm.methods.base import Batch, Facts, OwnData, Part, Phase, State, Task
 from fedbm.methods.fedavg import FedAvg
-from fedbm.methods.priors import ABSENT, Absent, log_prior
 from fedbm.models.heads import Classifier, CrossEntropyHead, exactly, feature_dim
-from fedbm.options import option
-from fedbm.seeds import seeded_modules, torch_rng
+from fedbm.utils.seeds import seeded_modules, torch_rng
 
 FRAME = "head.frame"
 

@@ -19,14 +19,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedbm.config.options import option
 from fedbm.errors import FedBMError
-from fedbm.methods.average import Average
+from fedbm.methods._average import Average
+from fedbm.methods._prototypes import class_means
 from fedbm.methods.base import Facts, Folding, OwnData, State, Task
 from fedbm.methods.fedavg import FedAvg
-from fedbm.methods.prototypes import class_means
 from fedbm.models.heads import Classifier, CrossEntropyHead, exactly, feature_dim
-from fedbm.options import option
-from fedbm.seeds import torch_rng
+from fedbm.utils.seeds import torch_rng
 
 SUMS, COUNTS = "fednh.sums", "fednh.counts"
 

@@ -21,11 +21,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedbm.config.options import option
+from fedbm.methods._prototypes import class_means
 from fedbm.methods.base import Batch, Facts, Folding, OwnData, Part, State, Task, copy_state, load_state
 from fedbm.methods.fedavg import FedAvg, linear_head
-from fedbm.methods.prototypes import class_means
 from fedbm.models.heads import Classifier, LinearHead
-from fedbm.options import option
 
 MEANS, COUNTS = "fedproto.means", "fedproto.counts"
 

@@ -15,9 +15,9 @@ from typing import ClassVar
 import torch
 from torch import nn
 
+from fedbm.config.options import option
 from fedbm.methods.base import Facts, State, trained_parameters
 from fedbm.methods.fedavg import FedAvg
-from fedbm.options import option
 
 
 @dataclass(frozen=True)

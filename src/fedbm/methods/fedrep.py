@@ -17,10 +17,10 @@ from typing import ClassVar, Literal
 
 from torch import nn
 
-from fedbm.methods.average import Average
+from fedbm.config.options import option
+from fedbm.methods._average import Average
 from fedbm.methods.base import Facts, OwnData, Phase, State, Task, copy_state, load_state
 from fedbm.methods.fedavg import FedAvg
-from fedbm.options import option
 
 
 @dataclass(frozen=True)

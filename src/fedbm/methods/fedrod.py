@@ -19,12 +19,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedbm.config.options import option
+from fedbm.methods._label_prior import ABSENT, Absent, log_prior
 from fedbm.methods.base import Batch, Facts, OwnData, Phase, State, Task, copy_state, load_state
 from fedbm.methods.fedavg import FedAvg, linear_head
-from fedbm.methods.priors import ABSENT, Absent, log_prior
 from fedbm.models.heads import Classifier, LinearHead
-from fedbm.options import option
-from fedbm.seeds import seeded_modules
+from fedbm.utils.seeds import seeded_modules
 
 
 @dataclass(frozen=True)

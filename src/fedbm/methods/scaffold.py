@@ -21,7 +21,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from fedbm.methods.average import Average
+from fedbm.methods._average import Average
 from fedbm.methods.base import Facts, Folding, OwnData, Part, State, trained_parameters
 from fedbm.methods.fedavg import FedAvg
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbm.errors import FedBMError
-from fedbm.models.convolutions import DoubledConv2d
+from fedbm.models.conv_ops import DoubledConv2d
 
 
 class Generator(nn.Module):

@@ -14,7 +14,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedbm.models.convolutions import StemConv2d
+from fedbm.models.conv_ops import StemConv2d
 
 
 class ResNet18(nn.Module):

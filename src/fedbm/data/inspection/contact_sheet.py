@@ -1,0 +1,43 @@
+"""A sheet of samples: one row for each class, its name at the left, eight training images spread over the class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from fedbm.data.dataset import Dataset
+from fedbm.utils.io import replacing
+
+COLUMNS = 8
+GAP = 3
+LEAST_CELL = 64  # pixels: smaller images are drawn larger
+
+
+def save_grid(path: Path, dataset: Dataset) -> None:
+    """Write the sheet as a PNG. Nothing is drawn by lot: the same data set gives the same sheet."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    size = dataset.shape[1]
+    cell = size * max(1, -(-LEAST_CELL // size))
+    font = ImageFont.load_default(max(12, cell // 8))
+    names = [" ".join(name.split()) for name in dataset.classes]  # a line each
+    left = 2 * GAP + int(max(map(font.getlength, names)))
+    sheet = Image.new("RGB", (left + COLUMNS * (cell + GAP), GAP + len(names) * (cell + GAP)), "white")
+    draw = ImageDraw.Draw(sheet)
+    for label, name in enumerate(names):
+        top = GAP + label * (cell + GAP)
+        draw.text((GAP, top + cell // 2), name, "black", font, anchor="lm")
+        for column, sample in enumerate(chosen(dataset, label)):
+            image = Image.fromarray(np.squeeze(dataset.images[sample]))
+            sheet.paste(image.resize((cell, cell), Image.Resampling.NEAREST), (left + column * (cell + GAP), top))
+    with replacing(path) as beside:
+        sheet.save(beside, format="PNG")
+
+
+def chosen(dataset: Dataset, label: int) -> list[int]:
+    """Up to eight training samples of a class, first to last in equal steps."""
+    train = dataset.indices("train")
+    members = train[dataset.labels[train] == label]
+    places = np.linspace(0, len(members) - 1, min(COLUMNS, len(members))).round().astype(np.int64)
+    return [int(sample) for sample in members[places]]

@@ -1,0 +1,130 @@
+"""Arrays in an .npz file: looked at without reading them, and image rows read one by one.
+
+So the file itself is never in memory as a whole, only what is made of it (see fedbm.data.decode); and one that is
+prepared already is not read at all.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedbm.data.readers.sample_index import check_distinct
+from fedbm.data.splits import check_usable
+from fedbm.errors import FedBMError
+from fedbm.utils.io import digest_of
+
+_BROKEN = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error)
+
+
+@dataclass(frozen=True)
+class Npz:
+    """A file, and in words what such a file must hold."""
+
+    path: Path
+    layout: str
+
+    def keys(self) -> set[str]:
+        return keys(self.path)
+
+    def arrays(self, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+        try:
+            with np.load(self.path, allow_pickle=False) as file:
+                return {name: file[name] for name in names}
+        except _BROKEN as error:
+            raise self._cannot_read(error) from error
+
+    def shape_and_type(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        try:
+            with zipfile.ZipFile(self.path) as file, file.open(f"{name}.npy") as stream:
+                shape, _, dtype = _header(stream)
+                return shape, dtype
+        except _BROKEN as error:
+            raise self._cannot_read(error) from error
+
+    def rows(self, name: str) -> Iterator[NDArray[np.uint8]]:
+        """Image after image of an array of uint8 images [n, …], each read when its turn comes."""
+        try:
+            with zipfile.ZipFile(self.path) as file, file.open(f"{name}.npy") as stream:
+                shape, columns_first, _ = _header(stream)
+                if columns_first:
+                    raise ValueError(f"{name} is stored columns first, save it as np.ascontiguousarray({name})")
+                length = int(np.prod(shape[1:]))
+                for _ in range(shape[0]):
+                    yield np.frombuffer(stream.read(length), dtype=np.uint8).reshape(shape[1:])
+        except _BROKEN as error:
+            raise self._cannot_read(error) from error
+
+    def require(self, holds: bool, what: str) -> None:
+        if not holds:
+            raise FedBMError(f"{self.path} is damaged or of another kind: {what}; it must hold {self.layout}")
+
+    def _cannot_read(self, error: Exception) -> FedBMError:
+        return FedBMError(f"cannot read {self.path}: {error}; it must hold {self.layout}")
+
+
+def keys(path: Path) -> set[str]:
+    """The names of the arrays, or nothing if this zip holds anything else."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            names = file.namelist()
+    except _BROKEN as error:
+        raise FedBMError(f"cannot read {path}: {error}; it is damaged or not wholly there, get it again") from error
+    return {name.removesuffix(".npy") for name in names} if all(name.endswith(".npy") for name in names) else set()
+
+
+def identity(path: Path, *more: str) -> str:
+    """Changes when an array does: the checksums that the file itself holds."""
+    with zipfile.ZipFile(path) as file:
+        members = [[info.filename, info.file_size, info.CRC] for info in file.infolist()]
+    return digest_of({"members": members, "more": more})
+
+
+Described = tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.uint8] | None, list[str]]
+
+
+def described(file: Npz, held: Mapping[str, NDArray[Any]], count: int) -> Described:
+    """(classes, labels, split, ids) of *count* samples, from the arrays of those names; ids may be missing too."""
+    classes, labels, split, ids = (held.get(name) for name in ("classes", "labels", "split", "ids"))
+    assert classes is not None
+    assert labels is not None
+    names = classes.tolist()
+    file.require(texts(classes) and len(set(names)) == len(names), "classes are not distinct names")
+    file.require(whole(labels) and len(labels) == count, f"labels are not {count} whole numbers")
+    file.require(bool((labels >= 0).all() and (labels < len(names)).all()), "labels point outside classes")
+    if split is not None:
+        file.require(whole(split) and len(split) == count, f"split is not {count} whole numbers")
+        file.require(bool(np.isin(split, (0, 1, 2)).all()), "split holds other values than 0, 1 and 2")
+        split = split.astype(np.uint8)
+    if ids is not None:
+        file.require(texts(ids) and len(ids) == count, f"ids are not {count} names")
+        check_distinct(ids.tolist(), str(file.path))
+    labels = labels.astype(np.int64)
+    check_usable(labels, split, names, str(file.path))
+    return tuple(names), labels, split, [f"image {i}" for i in range(count)] if ids is None else ids.tolist()
+
+
+def usual_size(height: int, width: int) -> int | None:
+    """The side of images that can be used as they are, or None."""
+    return height if height == width and height >= 16 and height % 4 == 0 else None
+
+
+def whole(array: NDArray[Any]) -> bool:
+    return array.ndim == 1 and np.issubdtype(array.dtype, np.integer)
+
+
+def texts(array: NDArray[Any]) -> bool:
+    return array.ndim == 1 and array.dtype.kind == "U"
+
+
+def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    return read(stream)

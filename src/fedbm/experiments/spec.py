@@ -1,0 +1,220 @@
+"""An experiment is a TOML file: what all runs share, the axes of a grid, the rows of a table.
+
+    title = "…"                     what it shows
+    lead = "…"                      the row that is tested against every other; unset: FedBM, else the first
+    [all]                           settings every run has, by the names of the flags of `fedbm run`
+    [axes]                          lists of values; every combination is a cell, the first axis outermost
+    [[rows]]                        name = "…" and the settings that make this row; they win over axes and [all]
+
+The runs of a row are its seeds. Order matters: a portion of time is spent from the top.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from fedbm.errors import FedBMError, did_you_mean, listed
+from fedbm.methods import METHODS
+from fedbm.report.grouping import NAMES
+from fedbm.runs.config import keys, nest
+
+KEYS = ("title", "printed", "shows", "paper", "figure", "lead", "notes", "methods", "all", "axes", "rows", "search")
+FOLDER = files("fedbm.experiments").joinpath("paper")
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """One line of a table: its name, and the settings that make it."""
+
+    name: str
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    name: str
+    title: str
+    rows: tuple[RowPlan, ...]
+    shared: Mapping[str, Any] = field(default_factory=dict)
+    axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    printed: str = ""  # which table or figure of the paper, such as "Table III"; "": it is none of them
+    shows: str = ""  # that in words or, of another experiment, what it is about
+    paper: str = ""  # the table of the paper's numbers; "": it prints none
+    figure: str = ""  # the axis along which scores are drawn; "": a table
+    lead: str = ""  # the row that is tested against every other; "": FedBM, or the first row
+    notes: tuple[str, ...] = ()  # what was chosen, and why
+    search: tuple[str, ...] = ()  # axes among whose values one is chosen, on validation
+    file: str = ""  # where it stands, for what is said of a mistake in it
+
+
+def cells(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Every combination of the axes' values, the first axis outermost."""
+    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+
+
+def shipped() -> list[str]:
+    """The experiments of the paper, in the order of their files' numbers: the most wanted first."""
+    found = sorted(item.name for item in FOLDER.iterdir() if re.match(r"\d+-.*\.toml", item.name))
+    return [name.removesuffix(".toml").partition("-")[2] for name in found]
+
+
+def find_experiment(name: str) -> Experiment:
+    """A shipped experiment by its name."""
+    if name not in shipped():
+        raise FedBMError(
+            f'there is no experiment "{name}"{did_you_mean(name, shipped())}; there are {listed(shipped())}; '
+            "a file of your own is run by 'fedbm sweep FILE'"
+        )
+    item = next(i for i in FOLDER.iterdir() if i.name.partition("-")[2] == f"{name}.toml")
+    return parse(item.read_text(encoding="utf-8"), name, item.name)
+
+
+def read_experiment(path: Path) -> Experiment:
+    """One of the user's own; not under the name of a shipped one, in whose record its runs would be written."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        if path.name in shipped():
+            raise FedBMError(f"{path} is an experiment of the paper: 'fedbm reproduce {path}' runs it") from error
+        near = did_you_mean(path.name, [beside.name for beside in path.parent.glob("*.toml")])
+        raise FedBMError(f"there is no experiment {path}{near}: give a TOML file of your own") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise FedBMError(f"cannot read the experiment {path}: {getattr(error, 'strerror', None) or error}") from error
+    if path.stem in shipped():
+        raise FedBMError(
+            f"{path} has the name of an experiment of the paper, in whose record its runs would be written: give the "
+            f"file another name, or run that experiment by 'fedbm reproduce {path.stem}'"
+        )
+    return parse(text, path.stem, str(path))
+
+
+def parse(text: str, name: str, where: str) -> Experiment:
+    """The experiment that *text* describes; FedBMError where it is not one."""
+    try:
+        values = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise FedBMError(f"{where} is not valid TOML: {error}") from error
+    for key in values:
+        if key not in KEYS:
+            raise FedBMError(f'{where} has no place for "{key}"{did_you_mean(key, KEYS)}; there are {listed(KEYS)}')
+    shared, axes = _table(values, "all", where), dict(_table(values, "axes", where))
+    for axis, choices in axes.items():
+        if not isinstance(choices, list) or not choices:
+            raise FedBMError(f"{where}: the axis {axis} must be a list of values, such as {axis} = [1, 2]")
+        if len(set(map(repr, choices))) < len(choices):
+            raise FedBMError(f"{where}: the axis {axis} names a value twice")
+    for beta in (shared.get("beta"), *axes.get("beta", ())):  # which titles and the paper's numbers go by
+        if isinstance(beta, str):
+            raise FedBMError(f'{where}: beta must be a number, not "{beta}": write it without quotes')
+    known = [key.flag for key in keys()]
+    for flag in (*shared, *axes):
+        if flag not in known:
+            raise FedBMError(f'{where}: there is no setting "{flag}"{did_you_mean(flag, known)}')
+        if flag == "seed":
+            raise FedBMError(f"{where} sets a seed; how many there are is said by --seeds")
+    printed = _text(values, "printed", where)
+    experiment = Experiment(
+        name=name,
+        title=_text(values, "title", where) or name,
+        rows=_rows(values, axes.pop("method", []), where),
+        shared=shared,
+        axes={axis: tuple(choices) for axis, choices in axes.items()},
+        printed=printed,
+        shows=_text(values, "shows", where) or (f"{printed} of the paper" if printed else ""),
+        paper=_text(values, "paper", where),
+        figure=_text(values, "figure", where),
+        lead=_text(values, "lead", where),
+        notes=_texts(values, "notes", where),
+        search=_search(values, where),
+        file=where,
+    )
+    for axis in (*experiment.search, *([experiment.figure] if experiment.figure else [])):
+        if axis not in experiment.axes:
+            raise FedBMError(f'{where}: "{axis}" is no axis{did_you_mean(axis, experiment.axes)}')
+    chosen = {row.settings.get("method", _method(values)) for row in experiment.rows}
+    owners = {key.flag: key.methods for key in keys() if key.methods and key.name != "name"}
+    for flag in (*shared, *experiment.axes):
+        if flag in owners and not chosen & set(owners[flag]):
+            raise FedBMError(f"{where}: {flag} is an option of {listed(owners[flag])}, which no row has for its method")
+    names = [row.name for row in experiment.rows]
+    if experiment.lead and experiment.lead not in names:
+        near = did_you_mean(experiment.lead, names)
+        raise FedBMError(f'{where}: lead = "{experiment.lead}" is no row{near}; there are {listed(names, "and")}')
+    return experiment
+
+
+def _rows(values: Mapping[str, Any], axis: Sequence[Any], where: str) -> tuple[RowPlan, ...]:
+    """Rows by name; methods = [...], or an axis of methods, is short for a row each. With none, one row: the method."""
+    methods = [*_texts(values, "methods", where), *map(str, axis)]
+    rows = [RowPlan(NAMES.get(method, method), {"method": method}) for method in methods]
+    given = values.get("rows", [])
+    if not isinstance(given, list) or not all(isinstance(row, dict) for row in given):
+        raise FedBMError(f"{where}: rows are written as [[rows]], each with a name and its settings")
+    for row in given:
+        settings = dict(row)
+        name = settings.pop("name", None)
+        if not isinstance(name, str) or not name.strip():
+            raise FedBMError(f'{where}: every one of [[rows]] needs name = "…"')
+        if "seed" in settings:
+            raise FedBMError(f'{where}, row "{name}", sets a seed; how many there are is said by --seeds')
+        with in_row(where, name):
+            nest(settings if "method" in settings else {**settings, "method": _method(values)})
+        rows.append(RowPlan(name, settings))
+    for row_plan in rows:
+        chosen = row_plan.settings.get("method", "fedbm")
+        if not isinstance(chosen, str) or chosen not in METHODS:
+            raise FedBMError(f'{where}: there is no method "{chosen}"{did_you_mean(str(chosen), METHODS)}')
+    names = [row_plan.name for row_plan in rows]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise FedBMError(f'{where} has two rows called "{twice}"; give each a name of its own')
+    return tuple(rows) or (RowPlan(NAMES.get(_method(values), _method(values)), {}),)
+
+
+@contextmanager
+def in_row(where: str, name: str) -> Iterator[None]:
+    """A mistake found within is said with the file and the row it is in."""
+    try:
+        yield
+    except FedBMError as error:
+        raise FedBMError(f'{where}, row "{name}": {error}') from error
+
+
+def _method(values: Mapping[str, Any]) -> str:
+    shared = values.get("all", {})
+    return str(shared.get("method", "fedbm")) if isinstance(shared, dict) else "fedbm"
+
+
+def _search(values: Mapping[str, Any], where: str) -> tuple[str, ...]:
+    search = _table(values, "search", where)
+    if unknown := next((key for key in search if key != "choose"), None):
+        raise FedBMError(f'{where}: [search] has no key "{unknown}"; it has choose = ["an axis", …]')
+    return _texts(search, "choose", f"[search] in {where}")
+
+
+def _table(values: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
+    found = values.get(key, {})
+    if not isinstance(found, dict):
+        raise FedBMError(f"{where}: {key} is a section, write [{key}] and below it its keys")
+    return found
+
+
+def _text(values: Mapping[str, Any], key: str, where: str) -> str:
+    found = values.get(key, "")
+    if not isinstance(found, str):
+        raise FedBMError(f"{where}: {key} must be a text in quotes")
+    return found
+
+
+def _texts(values: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
+    found = values.get(key, [])
+    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+        raise FedBMError(f"{where}: {key} must be a list of texts in quotes")
+    return tuple(found)

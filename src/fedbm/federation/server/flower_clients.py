@@ -1,0 +1,150 @@
+"""The cohort of nodes behind a Flower grid: the round loop asks it as it asks clients in its own process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedbm.engine.clients.base import Answer
+from fedbm.engine.evaluate import from_matrix
+from fedbm.errors import FedBMError
+from fedbm.federation.audit import Audit
+from fedbm.federation.options import FederationOptions
+from fedbm.federation.protocol.codec import Envelope
+from fedbm.federation.protocol.messages import EVALUATE, TRAIN, UPLOAD, plain, sentence
+from fedbm.federation.protocol.reply_checks import read_epsilon, read_losses, read_matrix, same
+from fedbm.federation.protocol.upload_checks import Form, read_upload
+from fedbm.federation.server.requests import Courier, Reply
+from fedbm.federation.server.roster import Roster
+from fedbm.methods.base import Facts, Method, Part, State, Upload
+from fedbm.utils.metrics import Array, from_confusion
+
+SIDES = ("val", "test")
+
+
+class FlowerCohort:
+    """census(), exchange() and score() over a grid; see fedbm.engine.clients.base."""
+
+    def __init__(
+        self,
+        method: Method,
+        roster: Roster,
+        courier: Courier,
+        expected: Mapping[str, Form],
+        options: FederationOptions,
+        audit: Audit,
+    ) -> None:
+        self._method, self._roster, self._courier = method, roster, courier
+        self._expected, self._options, self._audit = expected, options, audit
+
+    def census(self) -> Mapping[int, Facts]:
+        return {client: self._roster.peers[client].census.facts for client in self._roster.gather(heal=True)}
+
+    def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[Answer | None]:
+        self._courier.begin(round_)
+        sent = {name: value for part in parts.values() for name, value in part.state.items()}
+        for reply in self._courier.replies(TRAIN, round_, clients, parts):
+            yield None if reply is None else self._answer(round_, reply, sent)
+
+    def close(self) -> None:
+        """Nothing to end: nodes belong to their sites."""
+
+    def _answer(self, round_: int, reply: Reply, sent: State) -> Answer:
+        """A reply as the round loop takes it: checked, or with what is wrong with it."""
+        client, content = reply.client, reply.content
+        facts = self._roster.peers[client].census.facts
+        nothing = Upload(client, facts.n, {})
+        if not isinstance(content, Envelope) or content.body.get("code") != "ok":
+            return Answer(nothing, self._missed(round_, reply), reply.sent, 0, missing=True)
+        body, packed = content.body, content.packed.get(UPLOAD)
+        received = packed.size if packed is not None else 0
+        try:
+            for key, value in (("terms", self._roster.digest), ("client", client), ("round", round_)):
+                same(body, key, value)
+            if body.get("n") != facts.n:
+                self._roster.forget(client)
+                raise FedBMError(f"it trained on {plain(body.get('n'))} images, but told of {facts.n}")
+            losses, seconds = read_losses(body)
+            if packed is None:
+                raise FedBMError("it sent no tensors")
+            state = read_upload(packed, self._expected, sent, self._options.max_norm)
+        except FedBMError as error:
+            self._audit.append("rejected", client=client, round=round_, bytes=received, why=str(error))
+            return Answer(nothing, str(error), reply.sent, received)
+        if body.get("keeps") is True:
+            self._courier.counted(client)
+        told = {"epsilon": read_epsilon(body), "head": plain(body.get("head"))}
+        self._audit.append("received", client=client, round=round_, bytes=received, digest=packed.digest, **told)
+        return Answer(Upload(client, facts.n, state, losses, seconds), None, reply.sent, received)
+
+    def _missed(self, round_: int, reply: Reply) -> str:
+        """Why no usable answer came, with a strike for it."""
+        content = reply.content
+        if isinstance(content, Envelope):
+            why = sentence(content.body, self._roster.classes)
+        else:
+            why = content or f"no answer within {self._options.deadline_s:g} s"
+        strikes = self._roster.strike(reply.client)
+        self._audit.append("missed", client=reply.client, round=round_, why=why, strikes=strikes)
+        self._roster.changed()
+        return why
+
+    def score(self, round_: int, parts: Mapping[str, Part]) -> Iterator[dict[str, Any] | None]:
+        """Confusion matrices of every node's own images, summed; who did not answer is not in the sum."""
+        sent = 0
+        for _ in range(self._options.attempts):
+            clients = self._roster.gather(heal=False)
+            found: dict[int, dict[str, Array]] = {}
+            for reply in self._courier.replies(EVALUATE, round_, clients, parts):
+                if reply is None:
+                    yield None
+                    continue
+                sent += reply.sent
+                if not isinstance(reply.content, Envelope) or reply.content.body.get("code") != "ok":
+                    self._missed(round_, reply)
+                else:
+                    try:
+                        found[reply.client] = self._matrices(round_, reply.content.body)
+                    except FedBMError as error:
+                        self._audit.append("rejected", client=reply.client, round=round_, why=str(error))
+            if clients and len(found) >= min(self._roster.needed, len(clients)):
+                scored = {client: own for client, own in found.items() if own}
+                yield {**self._evaluation(round_, scored), "sent": sent}
+                return
+
+    def _matrices(self, round_: int, body: Mapping[str, Any]) -> dict[str, Array]:
+        """Those a node sent, by side; none where it has nothing to score yet."""
+        same(body, "terms", self._roster.digest)
+        same(body, "round", round_)
+        told = body.get("confusion")
+        if not isinstance(told, dict):
+            raise FedBMError("it sent no confusion matrices")
+        classes = len(self._roster.classes)
+        found = {side: read_matrix(told[side], classes) for side in SIDES if side in told}
+        if self._method.personalises and "personal" in body:
+            found["personal"] = read_matrix(body["personal"], classes)
+        return found
+
+    def _evaluation(self, round_: int, found: Mapping[int, Mapping[str, Array]]) -> dict[str, Any]:
+        zero = np.zeros((len(self._roster.classes),) * 2, dtype=np.int64)
+        sums = {side: sum((own[side] for own in found.values() if side in own), zero) for side in SIDES}
+        for side, total in sums.items():
+            if not total.sum():
+                raise FedBMError(
+                    f'round {round_}: no node has {side} images to score on; give some, or say evaluate = "server"'
+                )
+        personal = {
+            str(client): from_confusion(own["personal"])["accuracy"]
+            for client, own in found.items()
+            if "personal" in own and own["personal"].sum()
+        }
+        self._audit.append("scored", round=round_, clients=sorted(found), images=int(sums["test"].sum()))
+        mean = float(np.mean(list(personal.values()))) if personal else None
+        return {
+            **{side: from_matrix(sums[side]) for side in SIDES},
+            "confusion": sums["test"].tolist(),
+            "personal": {"accuracy": mean, "clients": personal} if personal else None,
+            "scored": sorted(found),
+        }

@@ -1,0 +1,149 @@
+"""Who is there: nodes asked by the census, taken in or refused by name, and the strikes of those that stay silent.
+
+A node is known by the client number in its own configuration, since the engine's node ids are random. A missed deadline
+is a strike; with too many a node is left out of a round, which takes one strike off it again, and an answer all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from fedbm.errors import FedBMError
+from fedbm.federation.audit import Audit
+from fedbm.federation.options import FederationOptions
+from fedbm.federation.protocol.codec import Envelope
+from fedbm.federation.protocol.messages import CENSUS, Census, plain, read_census, sentence
+from fedbm.federation.protocol.reply_checks import same
+from fedbm.federation.server.transport import POLL, fetch, send
+from fedbm.utils.io import digest_of
+
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
+
+
+@dataclass
+class Peer:
+    """A node that takes part."""
+
+    node: int
+    census: Census
+    holds: dict[str, str]  # part → digest of the one it has
+    state: str = "ready"  # ready | asked | answered | silent | resting
+    last_seen: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+    def seen(self, state: str) -> None:
+        self.state, self.last_seen = state, datetime.now(UTC).isoformat(timespec="seconds")
+
+
+class Roster:
+    """The nodes behind a grid, as far as they have answered the census with these terms."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        terms: Mapping[str, Any],
+        shares: tuple[str, ...],
+        options: FederationOptions,
+        audit: Audit,
+        changed: Callable[[Roster], None] = lambda roster: None,
+    ) -> None:
+        self._grid, self.terms, self._options, self._audit = grid, terms, options, audit
+        self.digest, self.classes = digest_of(terms), tuple(terms["task"]["classes"])
+        self._shares_counts = "label_counts" in shares
+        self._changed = changed
+        self.peers: dict[int, Peer] = {}
+        self.strikes: dict[int, int] = {}
+        self.refused: dict[int, tuple[str, str]] = {}  # node id → its name and why it cannot take part
+        self._asked: dict[int, str] = {}  # node id → the census request it has not answered yet
+        self._first = True
+
+    @property
+    def needed(self) -> int:
+        """Without so many nodes no round can count."""
+        return min(self._options.min_answers, self._options.nodes)
+
+    def gather(self, heal: bool) -> list[int]:
+        """The clients that can be asked now. The first time all nodes are waited for, later as many as are needed.
+
+        With *heal* this is a round that a node is left out of.
+        """
+        wanted = self._options.nodes if self._first else self.needed
+        self._first = False
+        deadline = time.monotonic() + self._options.deadline_s
+        self._look_round()
+        while len(self.peers) < wanted and time.monotonic() < deadline:
+            time.sleep(POLL)
+            self._look_round()
+        rested = {client for client in self.peers if self.strikes.get(client, 0) >= self._options.strikes}
+        if len(self.peers) - len(rested) < self.needed:  # better a slow node than none
+            rested = set()
+        for client, peer in self.peers.items():
+            peer.state = "resting" if client in rested else "ready"
+        for client in rested:
+            self.strikes[client] -= heal
+        self.changed()
+        return [client for client in sorted(self.peers) if client not in rested]
+
+    def changed(self) -> None:
+        self._changed(self)
+
+    def strike(self, client: int) -> int:
+        self.strikes[client] = self.strikes.get(client, 0) + 1
+        return self.strikes[client]
+
+    def forgive(self, client: int) -> None:
+        self.strikes.pop(client, None)
+
+    def forget(self, client: int) -> None:
+        """Its census is no longer true: it is asked again."""
+        del self.peers[client]
+
+    def _look_round(self) -> None:
+        nodes = set(self._grid.get_node_ids())
+        for client in [client for client, peer in self.peers.items() if peer.node not in nodes]:
+            self._audit.append("left", client=client, name=self.peers.pop(client).census.name)
+        self.refused = {node: why for node, why in self.refused.items() if node in nodes}
+        self._asked = {node: request for node, request in self._asked.items() if node in nodes}
+        known = {peer.node for peer in self.peers.values()} | self.refused.keys() | self._asked.keys()
+        for node in sorted(nodes - known):
+            request = Envelope({"terms": self.terms, "head": self._audit.head})
+            if (sent := send(self._grid, node, CENSUS, request, self._options.deadline_s)) is not None:
+                self._asked[node] = sent
+        for node, request_id in list(self._asked.items()):
+            if (reply := fetch(self._grid, request_id)) is not None:
+                del self._asked[node]
+                self._introduce(node, reply)
+        self.changed()
+
+    def _introduce(self, node: int, reply: Envelope | str) -> None:
+        """Take a node in, or refuse it by name and in a sentence."""
+        if isinstance(reply, str):
+            self._audit.append("unreachable", why=reply)
+            return
+        body = reply.body
+        try:
+            if body.get("code") != "ok":
+                raise FedBMError(sentence(body, self.classes))
+            found = read_census(body, self._shares_counts, self.classes, self._options.nodes)
+            same(body, "terms", self.digest)
+            if found.client in self.peers:
+                raise FedBMError(f"client {found.client} is there already: two nodes have the same number")
+        except FedBMError as error:
+            name = plain(body.get("name", "a node"))
+            self.refused[node] = name, str(error)
+            self._audit.append("refused", name=name, why=str(error))
+            return
+        self.peers[found.client] = Peer(node, found, found.holds)
+        self._audit.append(
+            "joined",
+            client=found.client,
+            name=found.name,
+            n=found.facts.n,
+            told=["classes", "n", *(["label_counts"] if self._shares_counts else [])],
+            versions=found.versions,
+            head=found.head,
+        )

@@ -1,0 +1,221 @@
+"""The server's side: one run of the one round loop, over the nodes of a grid, in the server's own folder.
+
+    <state>/runs/<id>/   what every run leaves, and federation.json
+    <state>/audit.jsonl  what was sent, received and refused
+    <state>/status.json  where the run stands
+
+Killed and started again it goes on from its checkpoint; a second server on the same run is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fedbm.engine.checkpoint import ClientStates, Progress, load_checkpoint, remove_unnamed
+from fedbm.engine.device import arithmetic, enough_memory, find_device
+from fedbm.engine.environment import write_settings
+from fedbm.engine.evaluate import first_state
+from fedbm.engine.local_training import Samples, plain_steps
+from fedbm.engine.round_loop import Federation
+from fedbm.engine.run_folder import FORMAT, RunFolder
+from fedbm.errors import FedBMError
+from fedbm.federation.audit import Audit
+from fedbm.federation.options import FederationOptions, read_run_file
+from fedbm.federation.protocol.messages import CONCEPTS, INIT, make_terms, versions
+from fedbm.federation.protocol.packing import digest
+from fedbm.federation.protocol.upload_checks import expected_upload
+from fedbm.federation.server.flower_clients import FlowerCohort
+from fedbm.federation.server.requests import Courier
+from fedbm.federation.server.roster import Roster
+from fedbm.federation.server.run_setup import Agreement, agree
+from fedbm.federation.server.status_file import StatusFile
+from fedbm.methods.base import State
+from fedbm.runs.artifacts import conclude
+from fedbm.runs.config import at_beta, method_label, to_toml
+from fedbm.utils.io import digest_of, write_json
+
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
+
+
+def serve(grid: Grid, config: Path, state: Path) -> None:
+    """Play the run that *config* describes to its end, or go on with it where it was left."""
+    run_config, options = read_run_file(config)
+    agreement = agree(run_config, options)
+    folder = RunFolder(state / "runs" / agreement.id)
+    audit = Audit(state / "audit.jsonl")
+    device = find_device(agreement.config.engine.device)
+    with folder.held():
+        status = StatusFile(state / "status.json", agreement.id, agreement.config.train.rounds)
+        try:
+            with arithmetic(agreement.config.engine, agreement.config.train.precision), enough_memory(device):
+                if not folder.done:
+                    play(grid, agreement, options, folder, device, audit, status)
+                status.write(phase="finished", round=agreement.config.train.rounds)
+        except FedBMError as error:
+            audit.append("failed", run=agreement.id, why=str(error))
+            status.write(phase="failed", why=str(error))
+            raise
+
+
+def play(
+    grid: Grid,
+    agreement: Agreement,
+    options: FederationOptions,
+    folder: RunFolder,
+    device: torch.device,
+    audit: Audit,
+    status: StatusFile,
+) -> None:
+    federation = assemble(grid, agreement, options, folder, device, audit, status)
+    how = "resumed" if federation.progress.round else "started"
+    audit.append(
+        how,
+        run=agreement.id,
+        method=agreement.config.method.name,
+        shares=agreement.config.method.shares,
+        round=federation.progress.round,
+        state=digest(federation.server),
+        terms=digest_of(terms_of(agreement, options)),
+        options=dataclasses.asdict(options),
+        versions=versions(),
+    )
+    status.write(round=federation.progress.round, phase="census")
+    for event in federation.rounds():
+        if event is None:
+            status.write()  # still alive, still waiting
+            continue
+        if event.record is None:
+            status.write(phase=event.phase, round=event.round)
+            continue
+        record = event.record
+        audit.append(
+            "round",
+            round=event.round,
+            selected=record["selected"],
+            counted=[entry["client"] for entry in record["clients"]],
+            dropped=record["dropped"],
+            state=digest(federation.server),
+        )
+        status.write_record(record)
+    data = agreement.config.data
+    about = {
+        "label": method_label(federation.method, at_beta(agreement.recommends, data.partition, data.beta)),
+        "data": agreement.data,
+        "clients": options.nodes,
+        "partition": "nodes",
+        "beta": None,
+    }
+    conclude(federation, about)
+    audit.append("finished", run=agreement.id, state=digest(federation.server))
+
+
+def assemble(
+    grid: Grid,
+    agreement: Agreement,
+    options: FederationOptions,
+    folder: RunFolder,
+    device: torch.device,
+    audit: Audit,
+    status: StatusFile,
+) -> Federation:
+    """The federation at its start, or as its last checkpoint left it."""
+    config, task = agreement.config, agreement.task
+    model = config.method.model(task)
+    initial = config.method.server_init(model)
+    model.to(device)
+    found = load_checkpoint(folder.path, agreement.id, device)
+    if found is None:
+        describe(agreement, options, folder.path, device)
+        found = {name: value.to(device) for name, value in initial.items()}, Progress()
+    server, progress = found
+    folder.cut_after(progress.round)
+    remove_unnamed(folder.path, progress)
+    every = config.engine.checkpoint_every or 1  # between machines a round is worth more than a checkpoint
+    expected = expected_upload(config.method, model, task, config.method.parts(server, progress.round + 1))
+    terms = terms_of(agreement, options)
+    roster = Roster(
+        grid, terms, config.method.shares, options, audit, lambda roster: status.write(nodes=nodes_of(roster))
+    )
+    courier = Courier(grid, roster, own_parts(agreement), options, progress, every, audit)
+    return Federation(
+        run_id=agreement.id,
+        method=config.method,
+        task=task,
+        train=config.train,
+        model=model,
+        cohort=FlowerCohort(config.method, roster, courier, expected, options, audit),
+        server=server,
+        progress=progress,
+        states=ClientStates(folder.path / "clients", device, {}),  # clients' states stay with them
+        sets=sets_of(agreement, server, device),
+        folder=folder,
+        steps=plain_steps,
+        checkpoint_every=every,
+        min_answers=options.min_answers,
+        attempts=options.attempts,
+        population=options.nodes,
+    )
+
+
+def sets_of(agreement: Agreement, server: State, device: torch.device) -> Mapping[str, Samples]:
+    """The server's own val and test images; none where it has none, or where the score is made of clients' models."""
+    dataset, task = agreement.dataset, agreement.task
+    if dataset is None or first_state(agreement.config.method, server, {}) is None:
+        return {}
+    images, labels = (torch.from_numpy(array).to(device) for array in (dataset.images, dataset.labels))
+    normalise = task.normalise().to(device)
+    return {
+        side: Samples(images, labels, torch.from_numpy(dataset.indices(side)).to(device), normalise)
+        for side in ("val", "test")
+    }
+
+
+def terms_of(agreement: Agreement, options: FederationOptions) -> dict[str, Any]:
+    privacy = {"noise": options.dp_noise, "clip": options.dp_clip, "delta": options.dp_delta}
+    asked = privacy if options.dp_noise else None
+    return make_terms(agreement.id, agreement.config, agreement.task, options.compression, asked)
+
+
+def own_parts(agreement: Agreement) -> dict[str, State]:
+    """What nodes need to make the task that the server has: embeddings and initial weights, sent once."""
+    parts: dict[str, State] = {}
+    if agreement.task.concepts is not None:
+        parts[CONCEPTS] = {"embeddings": agreement.task.concepts.embeddings}
+    if agreement.config.model.init:
+        parts[INIT] = dict(agreement.task.body().state_dict())
+    return parts
+
+
+def describe(agreement: Agreement, options: FederationOptions, folder: Path, device: torch.device) -> None:
+    """What is known before the first round."""
+    write_settings(folder, to_toml(agreement.config), device)
+    terms = terms_of(agreement, options)
+    asked = {"format": FORMAT, "options": dataclasses.asdict(options), "terms": terms, "digest": digest_of(terms)}
+    write_json(folder / "federation.json", asked)
+    if agreement.task.concepts is not None:
+        agreement.task.concepts.save(folder / "concepts.safetensors")
+
+
+def nodes_of(roster: Roster) -> list[dict[str, Any]]:
+    """Every node the server knows of, as status.json lists them."""
+    there = [
+        {
+            "client": client,
+            "name": peer.census.name,
+            "state": peer.state,
+            "strikes": roster.strikes.get(client, 0),
+            "last_seen": peer.last_seen,
+        }
+        for client, peer in sorted(roster.peers.items())
+    ]
+    refused = [
+        {"client": None, "name": name, "state": f"refused: {why}", "strikes": 0, "last_seen": None}
+        for name, why in roster.refused.values()
+    ]
+    return [*there, *refused]

@@ -1,0 +1,108 @@
+"""BiomedCLIP's text tower from its published files, with transformers alone.
+
+    e = W₂ · GELU(W₁ · h_CLS)
+
+h is the last hidden state of a BERT without pooler (keys `text.transformer.*`); W₁ and W₂ are
+`text.proj.0.weight` and `text.proj.2.weight`, without bias. The image tower in the same file is not read.
+
+Reference: Zhang et al., BiomedCLIP: a multimodal biomedical foundation model, 2023.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import gelu, linear
+
+from fedbm.errors import FedBMError
+from fedbm.language.encoders.hub import require_transformers
+from fedbm.utils.io import read_json
+
+_BERT = "text.transformer."
+_PROJECTIONS = ("text.proj.0.weight", "text.proj.2.weight")
+# A constant that some versions of transformers save with the weights and others do not.
+_OPTIONAL = "text.transformer.embeddings.position_ids"
+
+Tower = Callable[[Tensor, Tensor], Tensor]  # token ids [n,T], mask [n,T] → embeddings [n,D], not yet normalised
+
+
+def load_tower(weights: Path) -> tuple[Tower, int]:
+    """The text tower of the file *weights*, in float32, and the number of tokens it reads."""
+    settings = _text_settings(weights.parent / "open_clip_config.json")
+    state = _read_text_weights(weights)
+    bert = _build_bert(state, settings, weights)
+    first, second = (state[key] for key in _PROJECTIONS)
+
+    def tower(ids: Tensor, mask: Tensor) -> Tensor:
+        cls = bert(input_ids=ids, attention_mask=mask).last_hidden_state[:, 0]
+        return linear(gelu(linear(cls, first)), second)
+
+    return tower, min(settings.get("context_length", 256), bert.config.max_position_embeddings)
+
+
+def _text_settings(path: Path) -> dict[str, Any]:
+    model = read_json(path)
+    try:
+        return dict(model["model_cfg"]["text_cfg"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise FedBMError(f'{path} does not describe a text tower: it lacks "model_cfg.text_cfg"') from error
+
+
+def _read_text_weights(path: Path) -> dict[str, Tensor]:
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors import safe_open
+
+            with safe_open(path, framework="pt") as archive:
+                keys = [key for key in archive.keys() if key.startswith("text.")]  # noqa: SIM118, not a mapping
+                state = {key: archive.get_tensor(key) for key in keys}
+        else:
+            whole = torch.load(path, map_location="cpu", weights_only=True)
+            state = {key: value for key, value in whole.items() if key.startswith("text.")}
+        return {key: value.float() for key, value in state.items() if key != _OPTIONAL}
+    # safetensors raises its own kind, torch a mixture: whatever a damaged file raises, the cure is the same.
+    except Exception as error:
+        raise FedBMError(f"cannot read {path}: it is damaged or not a BiomedCLIP checkpoint") from error
+
+
+def _build_bert(state: dict[str, Tensor], settings: dict[str, Any], path: Path) -> Any:
+    """A BertModel of the sizes in the checkpoint, holding its weights; heads are 64 wide unless named."""
+    transformers = require_transformers()
+    inner = {key.removeprefix(_BERT): value for key, value in state.items() if key.startswith(_BERT)}
+    layers = {key.split(".")[2] for key in inner if key.startswith("encoder.layer.")}
+    try:
+        vocabulary, hidden = inner["embeddings.word_embeddings.weight"].shape
+        config = transformers.BertConfig(
+            vocab_size=vocabulary,
+            hidden_size=hidden,
+            num_hidden_layers=len(layers),
+            num_attention_heads=settings.get("heads", max(1, hidden // 64)),
+            intermediate_size=inner["encoder.layer.0.intermediate.dense.weight"].shape[0],
+            max_position_embeddings=inner["embeddings.position_embeddings.weight"].shape[0],
+            type_vocab_size=inner["embeddings.token_type_embeddings.weight"].shape[0],
+        )
+        bert = transformers.BertModel(config, add_pooling_layer=False).eval()
+    except KeyError as error:
+        raise _wrong_keys(path, "lacks", [f"{_BERT}{error.args[0]}"]) from error
+    except (TypeError, ValueError) as error:
+        raise FedBMError(f"{path} is not BiomedCLIP's text tower: its sizes make no BERT") from error
+    expected = {f"{_BERT}{key}" for key in bert.state_dict()} - {_OPTIONAL} | set(_PROJECTIONS)
+    if missing := expected - state.keys():
+        raise _wrong_keys(path, "lacks", missing)
+    if unknown := state.keys() - expected:
+        raise _wrong_keys(path, "also holds", unknown)
+    try:
+        bert.load_state_dict(inner, strict=False)  # the names were compared above
+    except RuntimeError as error:
+        raise FedBMError(f"{path} is not BiomedCLIP's text tower: its weights have other shapes") from error
+    return bert
+
+
+def _wrong_keys(path: Path, verb: str, keys: Iterable[str]) -> FedBMError:
+    first, *others = sorted(keys)
+    more = f" and {len(others)} more" if others else ""
+    return FedBMError(f"{path} is not BiomedCLIP's text tower: it {verb} {first}{more}")

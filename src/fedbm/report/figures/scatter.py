@@ -1,0 +1,110 @@
+"""features.json → a picture: test images as points in the colour of their class, text anchors by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fedbm.errors import listed
+from fedbm.report.figures.curves import in_lines
+from fedbm.report.figures.drawing import pixel_axes, shorten, text_width, write
+from fedbm.report.figures.svg import INK, MUTED, PAPER, SERIES, render, series
+from fedbm.report.grouping import Group
+from fedbm.report.sections import Panel, Picture, Section
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SIDE = 430.0
+SMALL = 11.5  # letters
+LINE = 13.0  # between two of their lines
+TURN = 0.7 * SIDE  # names of what lies further right stand to the left of it
+HOW = "'fedbm features RUN' computes them and renews the run's record."
+STARS = (
+    "A star is a class’s text, where the classifier is made of texts: images should gather around it (images and texts "
+    "are each centred by their mean). "
+)
+MARKS = ("o", "s", "^", "D", "v", "P", "X")  # by class, beside colours, which not everyone sees or prints
+
+
+def embedding(group: Group) -> Section:
+    """One picture for the first seed of each row that has features; the rows that have none are named."""
+    pictures, lacking, stars = [], [], False
+    for row in group.rows:
+        run = next((run for run in row.runs if run.features is not None), None)
+        if run is not None and run.features is not None:
+            title = f"t-SNE of test features of {row.name}, seed {run.seed}; {group.title}"
+            pictures.append(Picture(scatter(run.features, title), f"{row.name}, seed {run.seed}"))
+            stars |= bool(run.features["anchors"])
+        else:
+            lacking.append(row.name)
+    note = "t-SNE of test images’ features: a point is an image, colour and shape are its true class. "
+    note += STARS if stars else ""
+    note += "Distances between far groups mean nothing."
+    note += f" No run of {listed(lacking, 'and')} has features; {HOW}" if pictures and lacking else ""
+    why = "" if pictures else f"No run here has features; {HOW}"
+    return Section("Features of test images", note, (Panel("Features", tuple(pictures)),) if pictures else (), why)
+
+
+def scatter(features: Mapping[str, Any], title: str) -> str:
+    """Points and, as stars, anchors; below them which colour and shape is which class, unless there are very many."""
+    points, labels, anchors = features["points"], features["labels"], features["anchors"]
+    names = [shorten(name, 18) for name in features["classes"]]
+    named = len(names) <= 2 * len(SERIES)
+    legend = in_lines([24 + text_width(name, SMALL) for name in names], 8, SIDE) if named else []
+    height = SIDE + (legend[-1][1] + 12 if legend else 0)
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_axes((0.01, 1 - 0.99 * SIDE / height, 0.98, 0.98 * SIDE / height))
+        axes.set_axis_off()
+        for k in range(len(names)):
+            own = [point for point, label in zip(points, labels, strict=True) if label == k]
+            if own:
+                xs, ys = zip(*own, strict=True)
+                axes.plot(xs, ys, _mark(k), ms=4.5, color=series(k), mec=PAPER, mew=0.3, alpha=0.85, linestyle="none")
+        for k, (x, y) in enumerate(anchors or ()):
+            axes.plot(x, y, "*", ms=15, color=series(k), mec=INK, mew=1.0)
+        axes.margins(0.06)
+        axes.autoscale_view()
+        sheet = pixel_axes(figure)
+        if named and anchors:
+            stars = [(x, height - y) for x, y in map(axes.transData.transform, anchors)]
+            lines = beside(stars, [text_width(name, SMALL) for name in names])
+            for (x, _), y, name in zip(stars, lines, names, strict=True):
+                right = x > TURN
+                write(sheet, x - 10 if right else x + 10, y, name, "right" if right else "left", SMALL)
+        for k, (x, y) in enumerate(legend):
+            sheet.plot(x + 4, SIDE + y, _mark(k), ms=7, color=series(k))
+            write(sheet, x + 13, SIDE + y, names[k], size=SMALL, colour=MUTED)
+
+    return render(SIDE, height, title, draw)
+
+
+def beside(stars: Sequence[tuple[float, float]], widths: Sequence[float]) -> list[float]:
+    """How far down the name of each star stands: beside it, or below the names that are there already.
+
+    >>> beside([(50.0, 100.0), (52.0, 101.0), (300.0, 101.0)], [20.0, 20.0, 20.0])
+    [100.0, 113.0, 101.0]
+    """
+    placed: list[tuple[float, float, float]] = []  # left, right, y
+    found = [0.0] * len(stars)
+    for index in sorted(range(len(stars)), key=lambda index: stars[index][1]):
+        x, y = stars[index]
+        left = x - 10 - widths[index] if x > TURN else x + 10
+        for other_left, other_right, other_y in sorted(placed, key=lambda one: one[2]):
+            if left < other_right and other_left < left + widths[index] and abs(y - other_y) < LINE:
+                y = other_y + LINE
+        placed.append((left, left + widths[index], y))
+        found[index] = y
+    return found
+
+
+def _mark(k: int) -> str:
+    """Another for each of seven classes, and another with the same colour.
+
+    >>> "".join(map(_mark, range(7)))
+    'os^DvPX'
+    >>> len({(series(k), _mark(k)) for k in range(len(SERIES) * len(MARKS))}) == len(SERIES) * len(MARKS)
+    True
+    """
+    return MARKS[(k + k // len(SERIES)) % len(MARKS)]

@@ -1,0 +1,171 @@
+"""runs → groups that may be compared (one data set, dealt in one way) → one row per label, all its seeds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedbm.errors import FedBMError
+from fedbm.report.statistics import Spread, spread_or_none
+from fedbm.runs.reader import RunView
+
+NAMES = {
+    "central": "Central",
+    "fedavg": "FedAvg",
+    "fedprox": "FedProx",
+    "feddyn": "FedDyn",
+    "scaffold": "SCAFFOLD",
+    "fedrep": "FedRep",
+    "fedrod": "FedROD",
+    "fednh": "FedNH",
+    "fedproto": "FedProto",
+    "fedetf": "FedETF",
+    "fedbm": "FedBM",
+}  # as their papers write them, in the order of the rows
+
+# What may differ between runs of one row: the seed, and what the group already says.
+NOT_A_SETTING = {"train.seed", "data.name", "data.beta"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One label's finished runs, by seed."""
+
+    name: str
+    method: str
+    runs: tuple[RunView, ...]
+
+    def score(self, moment: str, metric: str) -> Spread | None:
+        """*metric* over seeds at *moment*, one of those of RunView.scores()."""
+        scores = [run.scores(moment) for run in self.runs]
+        return spread_or_none([None if found is None else found[metric] for found in scores])
+
+    def by_seed(self, moment: str, metric: str) -> dict[int, Any]:
+        return {run.seed: found[metric] for run in self.runs if (found := run.scores(moment)) is not None}
+
+
+@dataclass(frozen=True)
+class Group:
+    title: str
+    rows: tuple[Row, ...]
+    unfinished: tuple[RunView, ...]  # their label is the row they would belong to
+    missing: tuple[str, ...] = ()  # in words: what was planned and is not here to be read
+
+    @property
+    def runs(self) -> tuple[RunView, ...]:
+        return tuple(run for row in self.rows for run in row.runs) + self.unfinished
+
+    @property
+    def dealt(self) -> dict[int, Mapping[str, Any]]:
+        """Who held what, by seed. Not as central training's files have it: one run of it stands beside every β."""
+        held = [run for run in self.runs if run.dealt is not None and run.method != "central"]
+        return {run.seed: run.dealt for run in sorted(held, key=lambda run: run.seed) if run.dealt is not None}
+
+
+def compare(runs: Sequence[RunView]) -> list[Group]:
+    """Groups in the order of their titles; rows in the order of NAMES. Refuses a run that is there twice.
+
+    Data of one name may differ: another folder, another size. Then each has its own group, told apart by checksum.
+    """
+    grouped: dict[tuple[str, str], list[RunView]] = {}
+    for run in _like_the_finished(runs):
+        grouped.setdefault((_title(run), run.checksum), []).append(run)
+    alike = Counter(title for title, _ in grouped)
+    return [
+        _group(f"{title}, data {checksum[:8]}" if alike[title] > 1 else title, _told_apart(members))
+        for (title, checksum), members in sorted(grouped.items())
+    ]
+
+
+def settings(run: RunView, *sections: str) -> dict[str, Any]:
+    """flat() of a run's configuration, without the seed and what the group already says."""
+    return {key: value for key, value in flat(run.config, *sections).items() if key not in NOT_A_SETTING}
+
+
+def flat(config: Mapping[str, Any], *sections: str) -> dict[str, Any]:
+    """{"train.lr": 0.01, …} of the sections named."""
+    return {f"{section}.{key}": value for section in sections for key, value in config.get(section, {}).items()}
+
+
+def varying(all_settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The keys whose value is not the same in all of them; a missing key counts as a value."""
+    keys = dict.fromkeys(key for one in all_settings for key in one)
+    return [key for key in keys if len({repr(one.get(key)) for one in all_settings}) > 1]
+
+
+def display(label: str, method: str) -> str:
+    """'fedbm · generator=false' → 'FedBM · generator=false'."""
+    return NAMES.get(method, method) + label[len(method) :] if label.startswith(method) else label
+
+
+def _like_the_finished(runs: Sequence[RunView]) -> list[RunView]:
+    """An unfinished run has no summary: a finished one with equal settings lends it data name and label."""
+    named = {_asked_for(run): run.data for run in runs if run.finished}
+    labels = {repr(settings(run, "method")): run.label for run in runs if run.finished}
+    return [
+        run
+        if run.finished
+        else replace(
+            run,
+            data=named.get(_asked_for(run), run.data),
+            label=labels.get(repr(settings(run, "method")), run.label),
+        )
+        for run in runs
+    ]
+
+
+def _asked_for(run: RunView) -> str:
+    return str(run.config.get("data", {}).get("name"))
+
+
+def _title(run: RunView) -> str:
+    beta = "" if run.beta is None else f" β\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{run.beta:g}"
+    dealt = {
+        "dirichlet": f"Dirichlet{beta}",
+        "quantity": f"sizes by Dirichlet{beta}",
+        "classes": "dealt by classes",
+        "column": "dealt by column",
+        "iid": "dealt evenly",
+        "file": "dealt from a file",
+    }.get(run.partition, run.partition + beta)
+    return f"{run.data}, {dealt}, {run.clients} client{'s' * (run.clients != 1)}"
+
+
+def _told_apart(runs: Sequence[RunView]) -> list[RunView]:
+    """Runs of one label that differ in more than the seed do not repeat it: what differs joins the label."""
+    sections = ("data", "language", "model", "method", "train", "concepts", "own")
+    apart = []
+    for label in dict.fromkeys(run.label for run in runs):
+        same = [run for run in runs if run.label == label]
+        keys = varying([settings(run, *sections) for run in same])
+        for run in same:
+            own = settings(run, *sections)
+            extra = ", ".join(f"{key}={_short(own.get(key))}" for key in keys)
+            apart.append(replace(run, label=f"{label} · {extra}" if extra else label))
+    return apart
+
+
+def _group(title: str, runs: Sequence[RunView]) -> Group:
+    (label, seed), count = Counter((run.label, run.seed) for run in runs).most_common(1)[0]
+    if count > 1:
+        first, second = [run.path for run in runs if (run.label, run.seed) == (label, seed)][:2]
+        raise FedBMError(f"{first} and {second} are the same run ({label}, seed {seed}, {title}); give one of them")
+    # A method comes before its variants: fewer options in the label first.
+    order = {method: place for place, method in enumerate(NAMES)}
+    ordered = sorted(
+        runs, key=lambda run: (order.get(run.method, len(order)), run.method, run.label.count("="), run.label, run.seed)
+    )
+    finished = [run for run in ordered if run.finished]
+    rows = tuple(
+        Row(display(label, method), method, tuple(run for run in finished if run.label == label))
+        for label, method in dict.fromkeys((run.label, run.method) for run in finished)
+    )
+    return Group(title, rows, tuple(run for run in ordered if not run.finished))
+
+
+def _short(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "unset", True: "yes", False: "no"}[value]
+    return str(value)

@@ -1,0 +1,279 @@
+"""A run's configuration: from a TOML file, flags or Python to frozen dataclasses, and back to canonical TOML.
+
+Precedence: what the user gives > what the data set recommends (the catalogue) > the default. Unknown keys and values
+out of range are refused with one sentence, the same for file, flag and Python.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fedbm.config.options import (
+    BY_BETA,
+    DataOptions,
+    EngineOptions,
+    LanguageOptions,
+    ModelOptions,
+    TrainOptions,
+    check,
+    check_all,
+    type_words,
+    types_of,
+)
+from fedbm.errors import FedBMError, did_you_mean, listed
+from fedbm.methods import METHODS, FedAvg, FedBM, Method
+
+SECTIONS: dict[str, type] = {
+    "data": DataOptions,
+    "language": LanguageOptions,
+    "model": ModelOptions,
+    "train": TrainOptions,
+    "engine": EngineOptions,
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a run is. `given` names the keys the user set, which a data set's recommendations leave alone."""
+
+    data: DataOptions = field(default_factory=DataOptions)
+    language: LanguageOptions = field(default_factory=LanguageOptions)
+    model: ModelOptions = field(default_factory=ModelOptions)
+    method: Method = field(default_factory=FedBM)
+    train: TrainOptions = field(default_factory=TrainOptions)
+    engine: EngineOptions = field(default_factory=EngineOptions)
+    concepts: Mapping[str, str] = field(default_factory=dict)  # class → what a clinician calls it
+    given: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Key:
+    """One configuration key, as it stands in `fedbm config`, in TOML and on the command line."""
+
+    section: str
+    name: str
+    flag: str
+    type: str
+    default: Any
+    meaning: str
+    methods: tuple[str, ...] = ()  # for a method's option: the methods that have it
+
+    @property
+    def switch(self) -> str:
+        return "--" + self.flag.replace("_", "-")
+
+
+@cache
+def keys() -> tuple[Key, ...]:
+    """Every key of every section, method options included, each flag once."""
+    found = [key for section, options in SECTIONS.items() for key in _keys_of(section, options)]
+    found.append(
+        Key(
+            "method",
+            "name",
+            "method",
+            " | ".join(METHODS),
+            FedBM.name,
+            "the federated method",
+            tuple(METHODS),
+        )
+    )
+    by_name: dict[str, Key] = {}
+    for name, method in METHODS.items():
+        for key in _keys_of("method", method):
+            first = by_name.get(key.name, key)
+            by_name[key.name] = dataclasses.replace(first, methods=(*first.methods, name))
+    return (*found, *by_name.values())
+
+
+def _keys_of(section: str, options: type) -> Iterator[Key]:
+    hints = types_of(options)
+    for f in dataclasses.fields(options):
+        flag = f.metadata["flag"] or f.name
+        yield Key(section, f.name, flag, type_words(hints[f.name]), f.default, f.metadata["meaning"])
+
+
+def make_config(values: Mapping[str, Mapping[str, Any]], where: str = "the configuration") -> Config:
+    """A Config from nested values, {section: {key: value}}; text values are read as on the command line."""
+    for section in values:
+        if section == "federation":
+            raise FedBMError(
+                f"{where} describes a run between machines: start it by 'fedbm federation run', or drop [federation]"
+            )
+        if section == "own":
+            raise FedBMError(f"{where} is of a run whose method or body was made in Python: start it from there")
+        if section not in (*SECTIONS, "method", "concepts"):
+            known = [*SECTIONS, "method", "concepts"]
+            raise FedBMError(
+                f'{where} has no section "{section}"{did_you_mean(section, known)}; there are {listed(known)}'
+            )
+    made: dict[str, Any] = {
+        section: _make(options, values.get(section, {}), f"[{section}] in {where}")
+        for section, options in SECTIONS.items()
+    }
+    chosen = dict(values.get("method", {}))
+    name = str(chosen.pop("name", FedBM.name))
+    made["method"] = _make(find_method(name), chosen, f"the method {name}")
+    made["concepts"] = dict(values.get("concepts", {}))
+    for name, text in made["concepts"].items():
+        if not isinstance(text, str):
+            raise FedBMError(f'[concepts] in {where}: what "{name}" shows must be a text in quotes, not {text}')
+    given = frozenset(f"{section}.{key}" for section, pairs in values.items() for key in pairs)
+    return Config(**made, given=given)
+
+
+def find_method(name: str) -> type[FedAvg]:
+    if name not in METHODS:
+        raise FedBMError(f'there is no method "{name}"{did_you_mean(name, METHODS)}; choose {listed(METHODS)}')
+    return METHODS[name]
+
+
+def _make(options: type, values: Mapping[str, Any], where: str) -> Any:
+    known = [f.name for f in dataclasses.fields(options)]
+    for key in values:
+        if key not in known:
+            raise FedBMError(f'{where} has no key "{key}"{did_you_mean(key, known)}')
+    return options(**{key: check(options, key, value) for key, value in values.items()})
+
+
+def read_toml(path: Path) -> dict[str, dict[str, Any]]:
+    """{section: {key: value}} from a file, shape checked."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        beside = [p.name for p in path.parent.glob("*.toml")]
+        raise FedBMError(f"there is no configuration file {path}{did_you_mean(path.name, beside)}") from error
+    except OSError as error:
+        raise FedBMError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:  # no UTF-8, no TOML, a number too long, or nested too deep
+        raise FedBMError(f"{path} is not valid TOML: {error}") from error
+    for section, pairs in values.items():
+        if not isinstance(pairs, dict):
+            home = next((key.section for key in keys() if section == key.name), "train")
+            how = (
+                f"[{section}]"
+                if section in (*SECTIONS, "method", "concepts")
+                else f"[{home}] and below it {section} = …"
+            )
+            raise FedBMError(f'{path}: "{section}" must stand in a section: write {how}')
+    return values
+
+
+def at_beta(recommends: Mapping[str, Any], partition: str, beta: float) -> dict[str, Any]:
+    """Recommendations with those that depend on β decided; at a β they do not name, or an idle one, they say nothing.
+
+    >>> [at_beta({"temperature": {0.05: 12.5}}, kind, 0.05) for kind in ("dirichlet", "iid")]
+    [{'temperature': 12.5}, {}]
+    """
+    shapes = beta if partition in (*BY_BETA, "file") else None  # a file brings the β it was dealt with
+    decided = {k: v.get(shapes) if isinstance(v, Mapping) else v for k, v in recommends.items()}
+    return {k: v for k, v in decided.items() if v is not None}
+
+
+def recommend(config: Config, recommends: Mapping[str, Any]) -> Config:
+    """*config* with the data set's recommendations for the keys the user did not give."""
+    own = {} if "data.partition" in config.given else recommends
+    recommends = at_beta(recommends, own.get("partition", config.data.partition), config.data.beta)
+    parts: dict[str, Any] = {}
+    for section in ("data", "model", "method", "train"):
+        options = getattr(config, section)
+        if not dataclasses.is_dataclass(options):  # a method of the user's own need not be one
+            continue
+        names = {f.name for f in dataclasses.fields(options)}
+        use = {k: v for k, v in recommends.items() if k in names and f"{section}.{k}" not in config.given}
+        if "data.partition" in config.given:
+            use.pop("partition_column", None)  # it goes with the partition that was recommended
+        if use:  # a method of the user's own need not be rebuildable
+            parts[section] = dataclasses.replace(options, **use)  # type: ignore[type-var]
+    return dataclasses.replace(config, **parts)
+
+
+def check_config(config: Config) -> Config:
+    """A configuration made in Python with every value checked, as what its key declares, and what must fit together."""
+    checked: dict[str, Any] = {}
+    for section in (*SECTIONS, "method"):
+        options = getattr(config, section)
+        if dataclasses.is_dataclass(options):
+            checked[section] = check_all(options)
+    config = dataclasses.replace(config, **checked)
+    for kind in ("file", "column"):
+        given = getattr(config.data, f"partition_{kind}")
+        if config.data.partition == kind and not given:
+            raise FedBMError(f"partition = {kind} needs partition_{kind}")
+        if given and config.data.partition != kind:
+            raise FedBMError(f"partition_{kind} is given, so partition must be {kind}")
+    return config
+
+
+def method_values(method: Any) -> dict[str, Any]:
+    """A method's name and options; of a method of the user's own, what is not plain data is named by its repr."""
+    options = dataclasses.asdict(method) if dataclasses.is_dataclass(method) else {}  # type: ignore[arg-type]
+    plain: dict[str, Any] = json.loads(json.dumps(options, default=repr))
+    return {"name": method.name, **plain}
+
+
+def method_label(method: Any, recommends: Mapping[str, Any]) -> str:
+    """The method's name and the options that are neither default nor the data set's: 'fedbm · generator=no'."""
+    changed = []
+    if dataclasses.is_dataclass(method):
+        for f in dataclasses.fields(method):
+            value = getattr(method, f.name)
+            if value != recommends.get(f.name, f.default):
+                changed.append(f"{f.name}={_shown(value)}")
+    return " · ".join([method.name, ", ".join(changed)]) if changed else str(method.name)
+
+
+def to_toml(config: Config, own: Mapping[str, str] | None = None) -> str:
+    """The canonical form: every section, every key in order; a key that is not set stands as a comment.
+
+    [concepts] is there only if the user gave some, [own] if code or body were made in Python.
+    """
+    lines: list[str] = []
+    for section in ("data", "language", "model", "method", "train", "engine"):
+        options = getattr(config, section)
+        pairs = method_values(options) if section == "method" else dataclasses.asdict(options)
+        lines.append(f"[{section}]")
+        for key, value in pairs.items():
+            lines.append(f"# {key} is not set" if value is None else f"{key} = {_in_toml(value)}")
+        lines.append("")
+    for section, texts in (("concepts", config.concepts), ("own", own or {})):
+        if texts:
+            named = [f"{json.dumps(name, ensure_ascii=False)} = {_in_toml(text)}" for name, text in texts.items()]
+            lines += [f"[{section}]", *named, ""]
+    return "\n".join(lines)
+
+
+def _in_toml(value: Any) -> str:
+    """JSON's text, numbers and lists are TOML's, true and false too; an object is a table, null an empty text."""
+    if isinstance(value, dict):
+        pairs = (f"{json.dumps(key, ensure_ascii=False)} = {_in_toml(item)}" for key, item in value.items())
+        return f"{{ {', '.join(pairs)} }}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_in_toml, value))}]"
+    return json.dumps("" if value is None else value, ensure_ascii=False)
+
+
+def _shown(value: Any) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def nest(flat: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """{flag: value} → {section: {key: value}}; a flag of another method than the chosen one is refused."""
+    known = {key.flag: key for key in keys()}
+    chosen = str(flat.get("method", FedBM.name))
+    values: dict[str, dict[str, Any]] = {}
+    for flag, value in flat.items():
+        if flag not in known:
+            raise FedBMError(f'there is no setting "{flag}"{did_you_mean(flag, known)}')
+        key = known[flag]
+        if key.section == "method" and chosen in METHODS and chosen not in key.methods:
+            raise FedBMError(f"{flag} is an option of {listed(key.methods)}, not of {chosen}")
+        values.setdefault(key.section, {})[key.name] = value
+    return values

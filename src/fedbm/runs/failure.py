@@ -1,0 +1,32 @@
+"""failed.json: why a run stopped before its end. It goes when the run goes on."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from fedbm.engine.run_folder import FORMAT, RunFolder
+from fedbm.errors import FedBMError
+from fedbm.utils.io import read_json, write_json
+
+NAME = "failed.json"
+
+
+def keep_failure(folder: Path, why: str) -> None:
+    """Say in the run's folder why it failed; *why* is a sentence. A run that another process works on is its own."""
+    with suppress(FedBMError), RunFolder(folder).held():
+        write_json(folder / NAME, {"format": FORMAT, "why": why})
+
+
+def clear_failure(folder: Path) -> None:
+    with suppress(OSError):
+        (folder / NAME).unlink(missing_ok=True)
+
+
+def failure_of(folder: Path) -> str:
+    """The sentence, or "" where the run has not failed."""
+    try:
+        found = read_json(folder / NAME) if (folder / NAME).is_file() else {}
+        return str(found.get("why", ""))
+    except (FedBMError, AttributeError):
+        return "its failed.json cannot be read"

@@ -1,0 +1,99 @@
+"""features.json: where a finished run's model puts test images, in two dimensions, with the text anchors among them.
+
+t-SNE of the features of up to MOST_IMAGES test images. FedBM's are unit vectors in the space of the texts, so each
+class's mean embedding μ_k is a point among them, once both are centred by their own mean: what all texts have in common
+tells no classes apart, but would keep the anchors in one heap far from the images. Computed from model.safetensors and
+the data, when asked for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+
+from fedbm.data.dataset import Dataset
+from fedbm.engine.device import find_device
+from fedbm.engine.local_training import Samples
+from fedbm.engine.run_folder import FORMAT
+from fedbm.errors import FedBMError
+from fedbm.models.heads import Classifier, ConceptHead
+from fedbm.runs.config import make_config, read_toml
+from fedbm.runs.plan import load_dataset
+from fedbm.runs.predict import Model, load_model
+from fedbm.utils.io import write_json
+from fedbm.utils.seeds import numpy_rng
+
+MOST_IMAGES = 600
+PERPLEXITY = 30.0
+
+
+def write_features(run: Path, engine: Mapping[str, Any]) -> Path:
+    """Compute and write features.json of the run in folder *run*; *engine*: options such as device and data_folder."""
+    config = make_config(read_toml(run / "config.toml"))
+    config = dataclasses.replace(config, engine=dataclasses.replace(config.engine, **engine))
+    model = load_model(run, config.engine.device)
+    dataset = load_dataset(config)
+    if dataset.classes != model.classes:
+        raise FedBMError(f"{run} was trained on the classes {', '.join(model.classes)}, not on those of {dataset.name}")
+    chosen = _some(dataset.indices("test"), config.train.seed)
+    found, anchors = features_of(model, dataset, chosen)
+    flat = flatten(np.concatenate([found, anchors]) if anchors is not None else found, config.train.seed)
+    value = {
+        "format": FORMAT,
+        "classes": list(model.classes),
+        "labels": dataset.labels[chosen].tolist(),
+        "points": _rounded(flat[: len(chosen)]),
+        "anchors": _rounded(flat[len(chosen) :]) if anchors is not None else None,
+    }
+    path = run / "features.json"
+    write_json(path, value)
+    return path
+
+
+def features_of(
+    model: Model, dataset: Dataset, chosen: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+    """Features [n,F] of these samples, and the class anchors [K,F] where the head is made of texts."""
+    module, device = model.module, find_device(str(model.device))
+    if not isinstance(module, Classifier):
+        raise FedBMError(f"the model of {model.method.name} has no features that could be shown")
+    images, labels = (torch.from_numpy(np.asarray(a)).to(device) for a in (dataset.images[chosen], dataset.labels))
+    everyone = torch.arange(len(chosen), device=device)
+    data = Samples(images, labels[torch.from_numpy(chosen).to(device)], everyone, model.task.normalise().to(device))
+    with torch.inference_mode():
+        found = torch.cat([module.features(batch).double() for batch, _ in data.batches()])
+        if not isinstance(module.head, ConceptHead):
+            return found.cpu().numpy(), None
+        return _centred(F.normalize(found, dim=1)), _centred(module.head.mean.double())
+
+
+def _centred(points: torch.Tensor) -> NDArray[np.float64]:
+    """Directions from the mean."""
+    made: NDArray[np.float64] = F.normalize(points - points.mean(dim=0), dim=1).cpu().numpy()
+    return made
+
+
+def flatten(points: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
+    """t-SNE to the plane, from PCA, with a fixed seed."""
+    from sklearn.manifold import TSNE
+
+    perplexity = min(PERPLEXITY, (len(points) - 1) / 3)
+    made: NDArray[np.float64] = TSNE(2, perplexity=perplexity, init="pca", random_state=seed).fit_transform(points)
+    return made
+
+
+def _some(indices: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+    if len(indices) <= MOST_IMAGES:
+        return indices
+    return np.sort(numpy_rng(seed, "features").choice(indices, MOST_IMAGES, replace=False))
+
+
+def _rounded(points: NDArray[np.float64]) -> list[list[float]]:
+    return [[round(float(x), 2), round(float(y), 2)] for x, y in points]

@@ -1,0 +1,139 @@
+"""A finished run's model, ready to classify: images → class probabilities.
+
+model = load_model("runs/fedbm-digits-s0-…"); model.classes[model.predict(images).argmax(1)]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from fedbm.config.options import ModelOptions
+from fedbm.engine.checkpoint import load_tensors
+from fedbm.engine.device import find_device
+from fedbm.engine.evaluate import probabilities
+from fedbm.engine.local_training import Samples
+from fedbm.errors import FedBMError
+from fedbm.language.concepts import ConceptDistribution
+from fedbm.methods import METHODS
+from fedbm.methods.base import Method, Task, load_state
+from fedbm.models.backbone import resnet_factory
+from fedbm.runs.config import make_config, read_toml
+
+AT_ONCE = 256  # files decoded before they are classified: bounds the memory
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """The classifier of the round chosen on validation, with the classes and the input it was trained for."""
+
+    classes: tuple[str, ...]
+    shape: tuple[int, int, int]
+    method: Method
+    task: Task
+    module: nn.Module
+    device: torch.device
+
+    def predict(self, images: NDArray[np.uint8]) -> NDArray[Any]:
+        """uint8 images [n,H,W,C] of the model's own size → probabilities [n,K]."""
+        channels, height, width = self.shape
+        if images.dtype != np.uint8 or images.shape[1:] != (height, width, channels):
+            raise FedBMError(
+                f"the model reads uint8 [n, {height}, {width}, {channels}], not {images.dtype} {list(images.shape)}"
+            )
+        pixels = torch.from_numpy(images).to(self.device)
+        positions = torch.arange(len(images), device=self.device)
+        samples = Samples(pixels, positions, positions, self.task.normalise().to(self.device))
+        return probabilities(self.method, self.module, samples)
+
+    def predict_files(self, paths: Sequence[Path]) -> NDArray[Any]:
+        """Image files, read as the training images were → probabilities [n,K]; FedBMError at the first unreadable."""
+        rows = []
+        for path, found in self.classify(paths):
+            if isinstance(found, str):
+                raise FedBMError(f"{path} is no readable image: {found}")
+            rows.append(found)
+        return np.stack(rows)
+
+    def classify(self, paths: Iterable[Path]) -> Iterator[tuple[Path, NDArray[Any] | str]]:
+        """Each file with its probabilities [K], or with why it could not be read; however many, some at a time."""
+        from fedbm.data.decode import Undecodable, decode
+
+        channels, size, _ = self.shape
+        left = iter(paths)
+        while some := list(islice(left, AT_ONCE)):
+            read: list[NDArray[np.uint8] | str] = []
+            for path in some:
+                try:
+                    read.append(decode(path, size, channels))
+                except Undecodable as error:
+                    read.append(str(error))
+            images = [image for image in read if not isinstance(image, str)]
+            found = iter(self.predict(np.stack(images)) if images else ())
+            for path, image in zip(some, read, strict=True):
+                yield path, image if isinstance(image, str) else next(found)
+
+
+def files_in(names: Iterable[Path]) -> Iterator[Path]:
+    """Files as they are; of a folder every file in it, in the order of their names, hidden ones left out."""
+    for name in names:
+        if not name.is_dir():
+            yield name
+            continue
+        inside = sorted(path for path in name.rglob("*") if path.is_file())
+        shown = [path for path in inside if not any(part.startswith(".") for part in path.relative_to(name).parts)]
+        if not shown:
+            raise FedBMError(f"there is no file in the folder {name}")
+        yield from shown
+
+
+def load_model(run: str | Path, device: str = "auto", make_body: Any = None, method: Method | None = None) -> Model:
+    """Read a run's model.safetensors; a body or method of the user's own must be given again."""
+    folder, place = Path(run), find_device(device)
+    if not (folder / "model.safetensors").exists():
+        raise FedBMError(f"{folder} holds no model yet: a run writes model.safetensors when it is finished")
+    state, notes = load_tensors(folder / "model.safetensors", place)
+    values = read_toml(folder / "config.toml")
+    name = values.get("method", {}).get("name")
+    if method is None and name not in METHODS:
+        raise FedBMError(f"{folder} was trained by {name}, a method of your own: give it again, load_model(method=…)")
+    values.pop("own", None)  # what was made in Python is given again
+    config = make_config({k: v for k, v in values.items() if k != "method" or method is None})
+    saved = folder / "concepts.safetensors"
+    task = Task(
+        classes=tuple(notes["classes"]),
+        shape=tuple(notes["shape"]),
+        mean=tuple(notes["mean"]),
+        std=tuple(notes["std"]),
+        seed=config.train.seed,
+        make_body=make_body or resnet_factory(_without_init(config.model), notes["shape"][0]),
+        concepts=ConceptDistribution.load(saved) if saved.exists() else None,
+    )
+    chosen = method or config.method
+    module = chosen.model(task).to(place)
+    try:
+        load_state(module, state)
+    except (KeyError, RuntimeError) as error:
+        raise FedBMError(
+            f"the weights of {folder} do not fit the model its config.toml describes; a body of your own must be "
+            "given again, load_model(make_body=…)"
+        ) from error
+    if absent := [name for name in module.state_dict() if name not in state]:
+        raise FedBMError(
+            f"{folder} has no common model: with {chosen.name}, {absent[0].partition('.')[0]} stays with each client "
+            "(clients/ in the run's folder), so model.safetensors alone cannot classify"
+        )
+    return Model(task.classes, task.shape, chosen, task, module.eval(), place)
+
+
+def _without_init(options: ModelOptions) -> ModelOptions:
+    """Initial weights are in the trained ones; their file may be elsewhere by now."""
+    return ModelOptions(options.stem, options.width, options.norm)

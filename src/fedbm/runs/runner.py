@@ -1,0 +1,237 @@
+"""Run a plan to its end, or go on with it where it was left; then write what one looks at.
+
+simulate(data, partition, method="fedbm", rounds=20, …) → RunView
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedbm.config.options import DEALING
+from fedbm.data.dataset import Dataset
+from fedbm.data.partition import Partition
+from fedbm.engine.checkpoint import ClientStates, Progress, load_checkpoint, remove_unnamed
+from fedbm.engine.clients.base import LocalCohort, Setting
+from fedbm.engine.clients.cuda_graphs import CapturedCohort, CapturedSteps
+from fedbm.engine.clients.processes import client_cohort
+from fedbm.engine.device import arithmetic, enough_memory, find_device, own_stream, placed_once, room_for_states
+from fedbm.engine.local_training import Samples, plain_steps
+from fedbm.engine.round_loop import Event, Federation
+from fedbm.engine.run_folder import RunFolder
+from fedbm.errors import FedBMError
+from fedbm.methods import METHODS
+from fedbm.methods.base import Method, Steps
+from fedbm.runs.artifacts import describe, draw_when_due, finish
+from fedbm.runs.config import Config, find_method, keys, make_config, method_values, nest
+from fedbm.runs.plan import Plan, make_plan
+from fedbm.runs.reader import RunView, read_run
+
+
+def simulate(
+    data: str | Path | Dataset = "digits",
+    partition: Partition | str | None = None,
+    method: str | Method = "fedbm",
+    *,
+    body: Callable[[], nn.Module] | None = None,
+    on_event: Callable[[Event], None] | None = None,
+    **settings: Any,
+) -> RunView:
+    """Train one model over simulated clients and return the run; the same call again resumes or just reads it.
+
+    *data*: a catalogued name, a folder, a packed npz, or what `load()` returned. *partition*: what a partitioner
+    returned, or the name of a way to deal; the settings clients, beta, … say the rest. *method*: a name, or any object
+    that fulfils `fedbm.Method`. *body*: a function that makes the feature extractor, any module images → features.
+    *settings*: any key of `fedbm config`, such as rounds=20, lr=0.01, device="cuda", out="runs".
+    """
+    if isinstance(method, str):
+        settings["method"] = find_method(method).name
+    else:
+        check_object(method, settings)
+    if isinstance(partition, str):
+        settings["partition"], partition = partition, None
+    if not isinstance(partition, Partition | None):
+        raise FedBMError(
+            "partition must be what a partitioner such as fedbm.dirichlet() returned, or a way to deal by name"
+        )
+    if body is not None and (isinstance(body, nn.Module) or not callable(body)):
+        raise FedBMError(
+            "body must be a function that makes the module, such as lambda: MyBody(), not the module itself"
+        )
+    settings = {key: str(value) if isinstance(value, Path) else value for key, value in settings.items()}
+    check_unused(settings, isinstance(data, Dataset), partition is not None, body is not None)
+    if not isinstance(data, Dataset):
+        settings["data"] = str(data)
+    config = make_config(nest(settings))
+    if not isinstance(method, str):
+        given = config.given | {f"method.{option}" for option in method_values(method)}
+        config = dataclasses.replace(config, method=method, given=given)
+    if isinstance(data, Dataset):
+        config = dataclasses.replace(config, data=dataclasses.replace(config.data, name=data.name))
+    check_engine(config)
+    plan = make_plan(
+        config,
+        dataset=data if isinstance(data, Dataset) else None,
+        partition=partition,
+        make_body=body,
+    )
+    for event in run(plan):
+        if on_event is not None:
+            on_event(event)
+    return read_run(run_path(plan))
+
+
+def check_object(method: Any, settings: Mapping[str, Any]) -> None:
+    """A method given as an object must be one, and carries its options itself."""
+    if isinstance(method, type) or not isinstance(method, Method):
+        raise FedBMError(f"method must be a name or an object like fedbm.FedAvg(), not {method!r}")
+    if misplaced := list(nest(settings).get("method", {})):
+        raise FedBMError(f"{misplaced[0]} is an option of a method: set it where the {method.name} object is made")
+
+
+def check_unused(settings: Mapping[str, Any], dataset: bool, partition: bool, body: bool) -> None:
+    """A setting of data, partition or model has no effect beside an object that is already made: refuse it."""
+    for key in keys():
+        if key.section == "model" and key.flag in settings and body:
+            raise FedBMError(f"{key.flag} has no effect beside a body of your own; leave it out")
+        if key.section != "data" or key.flag not in settings:
+            continue
+        if key.name in DEALING and partition:
+            raise FedBMError(f"{key.flag} has no effect beside a partition that is already made; leave it out")
+        if key.name not in DEALING and dataset:
+            raise FedBMError(f"{key.flag} has no effect beside a data set that is already loaded; give it to load()")
+
+
+def run_path(plan: Plan) -> Path:
+    return Path(plan.config.engine.out).expanduser() / plan.id
+
+
+def run(plan: Plan) -> Iterator[Event]:
+    """Play what is left of the plan's rounds, then write summary, model and pictures. A finished run is left alone."""
+    return (event for event in play(plan) if event is not None)
+
+
+def play(plan: Plan) -> Iterator[Event | None]:
+    """run(), yielding None as well wherever it only waits, so that several can go by turns in one process.
+
+    What is set for the whole process (threads, TF32, the current stream) is set while this run has its turn.
+    """
+    device = find_device(plan.config.engine.device)
+    stream = own_stream(device)
+    turns = _turns(plan, device)
+    try:
+        while True:
+            with arithmetic(plan.config.engine, plan.config.train.precision), stream:
+                try:
+                    event = next(turns)
+                except StopIteration:
+                    return
+            yield event
+    finally:
+        with arithmetic(plan.config.engine, plan.config.train.precision), stream:
+            turns.close()  # which keeps what was played, if that was between two rounds
+        if device.type == "cuda":  # captured steps hold themselves in cycles, and the next run wants their room
+            gc.collect()
+            torch.cuda.empty_cache()
+
+
+def _turns(plan: Plan, device: torch.device) -> Generator[Event | None, None, None]:
+    folder = RunFolder(run_path(plan))
+    if folder.done:
+        return
+    with folder.held(), enough_memory(device):
+        if folder.done:  # another process finished it since we looked
+            return
+        federation = assemble(plan, folder, device)
+        with closing(federation.cohort), closing(federation.rounds()) as events:
+            draw_when_due(federation)  # where the run was stopped between a round's checkpoint and its picture
+            for event in events:
+                if event is not None and event.record is not None:
+                    draw_when_due(federation)
+                yield event
+        finish(plan, federation)
+
+
+def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> Federation:
+    """The federation at its start, or as its last checkpoint left it."""
+    config, dataset, task = plan.config, plan.dataset, plan.task
+    model = config.method.model(task)
+    initial = config.method.server_init(model)
+    model.to(device)
+    found = load_checkpoint(folder.path, plan.id, device)
+    if found is None:
+        describe(plan, folder, device)
+        found = {name: value.to(device) for name, value in initial.items()}, Progress()
+    server, progress = found
+    folder.cut_after(progress.round)
+    remove_unnamed(folder.path, progress)
+    images, labels = (
+        placed_once(array, f"{dataset.checksum} {name}", device)
+        for name, array in (("images", dataset.images), ("labels", dataset.labels))
+    )
+    states = ClientStates(folder.path / "clients", device, progress.client_rounds, room_for_states(device))
+    own = [torch.from_numpy(indices).to(device) for indices in plan.partition.clients]
+    if config.method.central:
+        own = [torch.cat(own).sort().values]
+    captured = is_captured(config, device)
+    notes: list[str] = []
+    setting = Setting(config.method, task, config.train, model, images, labels, own, states, progress)
+    normalise = task.normalise().to(device)
+    cohort: LocalCohort
+    steps: Steps
+    if captured:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        normalise.memory_format = torch.channels_last
+        compile_ = config.engine.compile
+        slots = CapturedCohort(setting, config.engine.slots, compile_, notes.append)
+        cohort, steps = slots, CapturedSteps(slots.make_room, compile_, notes.append)
+    else:
+        cohort, steps = client_cohort(setting, config.engine, dataset.images, notes.append), plain_steps
+        if device.type == "cuda" and config.engine.engine == "auto":
+            notes.append(
+                f"{config.method.name} is no method of this package, so its clients are trained in a plain loop; "
+                "engine = captured tries CUDA graphs"
+            )
+    sets = {
+        name: Samples(images, labels, torch.from_numpy(dataset.indices(name)).to(device), normalise)
+        for name in ("val", "test")
+    }
+    return Federation(
+        run_id=plan.id,
+        method=config.method,
+        task=task,
+        train=config.train,
+        model=model,
+        cohort=cohort,
+        server=server,
+        progress=progress,
+        states=states,
+        sets=sets,
+        folder=folder,
+        steps=steps,
+        checkpoint_every=config.engine.checkpoint_every,
+        notes=notes,
+    )
+
+
+def check_engine(config: Config) -> None:
+    """Whether what is asked for can be computed here: said before data are decoded and a folder is made."""
+    is_captured(config, find_device(config.engine.device))
+
+
+def is_captured(config: Config, device: torch.device) -> bool:
+    """Whether local training is captured as CUDA graphs: on CUDA, for methods known to allow it or when asked for."""
+    if config.engine.engine == "captured" and device.type != "cuda":
+        raise FedBMError("engine = captured needs a CUDA device; use engine = reference or auto")
+    known = METHODS.get(config.method.name) is type(config.method)
+    auto = config.engine.engine == "auto" and known and device.type == "cuda"
+    if config.engine.compile and not auto and config.engine.engine != "captured":
+        raise FedBMError("compile is of the captured engine, on CUDA: torch.compile does not pay in the plain loop")
+    return auto or config.engine.engine == "captured"

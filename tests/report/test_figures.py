@@ -1,0 +1,282 @@
+"""Figures: what is drawn is what was counted, in the page's colours, the same every time."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from importlib.resources import files
+from itertools import pairwise
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedbm.report.cost import show_bytes, show_seconds
+from fedbm.report.figures import matrices, svg
+from fedbm.report.figures.curves import (
+    NARROW,
+    Curve,
+    Dots,
+    bars,
+    confusion,
+    curves,
+    dots,
+    partition_bubbles,
+    save_svg,
+    similarity,
+)
+from fedbm.report.figures.drawing import apart, shorten, text_width
+from fedbm.report.figures.panels import panels
+from fedbm.report.statistics import Spread, spread, spread_or_none
+
+ODD = ["<script>alert(1)</script>", "核 & Kern", "$x_1$ \"quoted\" 'so'"]
+SQUARE = [[3, 1, 0], [0, 0, 0], [1, 1, 2]]
+
+FIGURES: dict[str, Callable[[str], str]] = {
+    "curves": lambda title: curves(
+        [Curve(ODD[0], 0, (((1, 0.1), (2, 0.4)), ((1, 0.3), (2, 0.5))), ((2, 0.5),))], title, "y"
+    ),
+    "dots": lambda title: dots([Dots(ODD[0], 0, (1.0, 2.0)), Dots(ODD[1], 1, (1.5,))], title, "x"),
+    "panels": lambda title: panels([Curve(ODD[k % 2], k, (((1, 0.1), (2, 0.1 * k)),)) for k in range(2)], title, "y"),
+    "bars": lambda title: bars([(ODD[0], 0), (ODD[1], 1)], {"a": [1.0, 2.0], "b": [3.0, 0.0]}, title, show_bytes),
+    "bubbles": lambda title: partition_bubbles(SQUARE, ODD, title),
+    "confusion": lambda title: confusion(SQUARE, ODD, title),
+    "similarity": lambda title: similarity([[1, 0.5, 0.1], [0.5, 1, 0.2], [0.1, 0.2, 1]], ODD, title),
+}
+
+
+def texts(drawing: str) -> list[str]:
+    return [element.text or "" for element in ET.fromstring(drawing).iter("text")]
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_is_deterministic_themeable_and_named(name: str) -> None:
+    drawing = FIGURES[name]("<Title> & more")
+    assert drawing == FIGURES[name]("<Title> & more")
+    root = ET.fromstring(drawing)
+    assert root.get("role") == "img"
+    assert root.get("aria-label") == "<Title> & more"
+    assert not re.search(r"#01\w{4}", drawing), "a placeholder colour is left"
+    assert "font-family" not in drawing
+    assert "http" not in drawing
+    assert any("currentColor" in (element.get("style") or "") for element in root.iter("text"))
+    assert ODD[0] in texts(drawing) or shorten(ODD[0]) in texts(drawing), "escaped, not interpreted"
+    assert not list(root.iter("script"))
+    assert not list(root.iter("style")), "a style element would reach the whole page"
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_ids_of_two_figures_never_meet(name: str) -> None:
+    ids = [set(re.findall(r' id="([^"]+)"', FIGURES[name](title))) for title in ("one", "two")]
+    assert not ids[0] & ids[1]
+    drawing = FIGURES[name]("one")
+    referred = set(re.findall(r'(?:href="#|url\(#)([^")]+)', drawing))
+    assert referred == ids[0], "every id is used and every use has its id"
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_equal_figures_of_a_page_have_ids_of_their_own(name: str) -> None:
+    placed, drawing = svg.for_one_page(), FIGURES[name]("one")
+    shown = [placed(drawing) for _ in range(3)]
+    assert shown[0] == drawing
+    ids = [re.findall(r' id="([^"]+)"', one) for one in shown]
+    assert len({name for own in ids for name in own}) == 3 * len(ids[0]) > 0
+    for one, own in zip(shown, ids, strict=True):
+        assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', one)) == set(own)
+    assert svg.for_one_page()(drawing) == drawing, "another page begins anew"
+
+
+def test_drawing_leaves_matplotlib_as_it_was() -> None:
+    before = dict(matplotlib.rcParams)
+    for figure in FIGURES.values():
+        figure("t")
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_bubble_area_is_the_count_and_totals_stand_at_the_side() -> None:
+    """Counts 64 and 16: the second radius is half the first. No bubble for 0."""
+    drawing = partition_bubbles([[64, 0], [16, 0]], ["a", "b"], "t")
+    paths = {p.get("id"): p.get("d") or "" for p in ET.fromstring(drawing).iter("path") if p.get("id")}
+    radii = sorted(max(float(number) for number in re.findall(r"[\d.]+", d)) for d in paths.values())
+    assert len(list(ET.fromstring(drawing).iter("use"))) == 2
+    assert radii[1] / radii[0] == pytest.approx(2, rel=0.04)  # radii are kept to a quarter of a pixel
+    assert texts(drawing).count("64") == 1
+    assert texts(drawing).count("16") == 1
+
+
+@pytest.mark.parametrize(("clients", "classes"), [(10, 7), (35, 62), (1, 2), (200, 3)])
+def test_partition_is_readable_at_any_size(clients: int, classes: int) -> None:
+    counts = np.random.default_rng(0).integers(0, 40, (clients, classes))
+    names = [f"c{k}" for k in range(classes)]
+    drawing = partition_bubbles(counts, names, "t")
+    root = ET.fromstring(drawing)
+    assert set(names) <= set(texts(drawing))
+    sizes = {float(size) for size in re.findall(r"font-size: ([\d.]+)px", drawing)}
+    assert min(sizes) >= 9
+    assert float(root.get("width", "0")) < 1000
+    assert len(drawing) < 400_000
+
+
+def test_confusion_shows_percent_of_the_true_class() -> None:
+    """Row 1: 3 of 4 and 1 of 4. Row 2 is a class without test images: empty, not a division by zero."""
+    shown = texts(confusion(SQUARE, ["a", "b", "c"], "t"))
+    assert [word for word in shown if word.isdigit()] == ["4", "75", "25", "0", "4", "25", "25", "50"]
+
+
+def test_numbers_leave_cells_that_are_too_small_for_them() -> None:
+    many = np.eye(13) * 5
+    assert "100" in texts(confusion(many[:12, :12], list("abcdefghijkl"), "t"))
+    assert "100" not in texts(confusion(many, list("abcdefghijklm"), "t"))
+
+
+def test_similarity_writes_cosines() -> None:
+    assert {"1.00", "0.50"} <= set(texts(similarity([[1, 0.5], [0.5, 1]], ["a", "b"], "t")))
+    assert similarity([[1.0]], ["only"], "t")
+
+
+def test_an_unfinished_line_is_dashed_and_a_finished_one_is_not() -> None:
+    line = ((1, 0.1), (2, 0.2))
+    assert "stroke-dasharray" in curves([Curve("a", 0, (line,), finished=False)], "t", "y")
+    assert "stroke-dasharray" not in curves([Curve("a", 0, (line,))], "t", "y")
+    assert "stroke-dasharray" in curves([Curve("a", len(svg.SERIES), (line,))], "t", "y"), "the palette begins again"
+
+
+def test_the_dots_of_a_dashed_line_are_hollow() -> None:
+    """Colour 8 is colour 1 again: SCAFFOLD's dots and FedETF's would look alike."""
+    line = ((1, 0.1), (2, 0.2))
+    solid, dashed = (curves([Curve("a", number, (line,), ((2, 0.2),))], "t", "y") for number in (1, 8))
+    assert solid.count("fill: var(--s1, #d55e00)") > dashed.count("fill: var(--s1, #d55e00)") == 0
+    assert "fill: var(--paper, #ffffff)" in dashed
+
+
+def test_the_line_is_the_mean_and_the_band_goes_from_lowest_to_highest() -> None:
+    """Seeds at 0 and 2 are drawn like one seed at 1, with a band that two equal seeds do not open."""
+    level = [((1, value), (2, value)) for value in (0.0, 1.0, 2.0)]
+    frame = Curve("frame", 1, (((1, 0.0), (2, 2.0)),))
+
+    def line(*lines: tuple[tuple[int, float], ...]) -> str:
+        drawn = curves([frame, Curve("x", 0, lines)], "t", "y")
+        return next(
+            p.get("d") or ""
+            for p in ET.fromstring(drawn).iter("path")
+            if "--s0" in (p.get("style") or "") and "stroke-width: 2" in (p.get("style") or "")
+        )
+
+    assert line(level[0], level[2]) == line(level[1])
+    assert line(level[0], level[2]) != line(level[0])
+
+
+def test_rounds_that_a_seed_lacks_are_not_averaged() -> None:
+    assert curves([Curve("a", 0, (((1, 0.1),), ((2, 0.3),)))], "t", "y"), "no common round: nothing drawn, no crash"
+    whole = curves([Curve("a", 0, (((1, 0.1), (2, 0.2), (3, 0.9)), ((1, 0.1), (2, 0.2))))], "t", "y")
+    assert whole == curves([Curve("a", 0, (((1, 0.1), (2, 0.2)), ((1, 0.1), (2, 0.2))))], "t", "y")
+
+
+def test_narrow_figures_fit_a_phone() -> None:
+    labels = [("FedBM · generator=false, classifier=mean", 0), ("FedAvg", 1)]
+    parts = {name: [1.0, 2.0] for name in ("local training", "generator", "aggregation", "evaluation")}
+    root = ET.fromstring(bars(labels, parts, "t", show_seconds, width=NARROW))
+    assert root.get("width") == "380"
+    for text in root.iter("text"):
+        if "anchor" not in (text.get("style") or ""):
+            assert float(text.get("x", "0")) + text_width(text.text or "") < 385
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=8))
+def test_labels_keep_their_order_and_distance(wanted: list[float]) -> None:
+    placed = apart(wanted, gap=10, low=0, high=100)
+    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
+    ordered = [placed[index] for index in order]
+    assert all(b - a >= 10 - 1e-9 for a, b in pairwise(ordered))
+    assert ordered[0] >= -1e-9
+    assert ordered[-1] <= 100 + 1e-9
+
+
+def test_save_svg_is_black_on_white_and_stands_alone(tmp_path: Path) -> None:
+    drawing = FIGURES["dots"]("var(--s0, #123456) currentColor")
+    path = tmp_path / "figure.svg"
+    save_svg(path, drawing)
+    text = path.read_text(encoding="utf-8")
+    root = ET.fromstring(text)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert root[0].attrib == {"width": "100%", "height": "100%", "fill": "#ffffff"}
+    styles = " ".join(element.get("style") or "" for element in root.iter())
+    assert "currentColor" not in styles
+    assert "var(" not in styles
+    assert svg.SERIES[0] in styles
+
+
+def _contrast(one: tuple[float, ...], other: tuple[float, ...]) -> float:
+    """WCAG 2: (L₁ + 0.05) / (L₂ + 0.05) of the relative luminances."""
+
+    def luminance(colour: tuple[float, ...]) -> float:
+        linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in colour]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _themes() -> list[dict[str, tuple[float, ...]]]:
+    css = (files("fedbm.report") / "templates" / "report.css").read_text(encoding="utf-8")
+    blocks = re.findall(r":root \{(.*?)\}", css, re.DOTALL)
+    assert len(blocks) == 3  # light, dark, print
+    return [
+        {
+            name: tuple(int(value[i : i + 2], 16) / 255 for i in (0, 2, 4))
+            for name, value in re.findall(r"--(\w+): #(\w{6});", block)
+        }
+        for block in blocks
+    ]
+
+
+def test_every_theme_keeps_its_contrast() -> None:
+    for theme in _themes():
+        for text in ("ink", "muted", "warn", "good"):
+            assert _contrast(theme[text], theme["paper"]) >= 4.5
+        assert _contrast(theme["ink"], theme["tint"]) >= 4.5
+        for number in range(len(svg.SERIES)):
+            assert _contrast(theme[f"s{number}"], theme["paper"]) >= 3
+        for shade in np.linspace(0, matrices.DEEPEST, 9):
+            cell = tuple(shade * a + (1 - shade) * b for a, b in zip(matrices.HEAT, theme["paper"], strict=True))
+            assert _contrast(theme["ink"], cell) >= 4.5
+    light, _, printed = _themes()
+    for number, colour in enumerate(svg.SERIES):
+        assert (
+            light[f"s{number}"] == printed[f"s{number}"] == tuple(int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+        )
+
+
+def test_spread_worked_by_hand() -> None:
+    """2, 4, 9: mean 5; deviations −3, −1, 4; 26 / 2 = 13."""
+    assert spread([2, 4, 9]) == Spread(5.0, 13**0.5, 3, 2, 9)
+    assert spread([0.4]).std is None
+    assert spread_or_none([0.1, None]) is None
+    assert spread_or_none([]) is None
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20))
+def test_spread_agrees_with_numpy(values: list[float]) -> None:
+    found = spread(values)
+    assert found.mean == pytest.approx(np.mean(values), abs=1e-6)
+    assert found.std == pytest.approx(np.std(values, ddof=1), rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (999_960, "1.0 MB"), (44_700_000, "44.7 MB"), (3e15, "3000.0 TB")],
+)
+def test_bytes_in_words(count: float, words: str) -> None:
+    assert show_bytes(count) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.84, "0.84 s"), (9.996, "10.0 s"), (59.96, "1 min 0 s"), (75, "1 min 15 s"), (7380, "2 h 3 min")],
+)
+def test_seconds_in_words(seconds: float, words: str) -> None:
+    assert show_seconds(seconds) == words

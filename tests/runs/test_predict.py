@@ -1,0 +1,77 @@
+"""A finished run's model classifies as it did when the run scored it; what was the user's own is asked for again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from torch import Tensor, nn
+
+import fedbm
+from fedbm.errors import FedBMError
+from fedbm.utils.metrics import score
+
+
+class Flat(nn.Module):
+    """A body of the user's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(256, 4)
+        self.feature_dim = 4
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.line(x.flatten(1)).relu()
+
+
+@dataclass(frozen=True)
+class Mine(fedbm.FedAvg):
+    """A method of the user's own."""
+
+    name: ClassVar[str] = "mine"
+
+
+def trained(tiny: dict[str, Any], out: Path, **more: Any) -> Path:
+    own = {key: value for key, value in tiny.items() if key not in ("data", "method")}
+    return fedbm.simulate(tiny["data"], out=str(out), **{**own, "rounds": 2, "method": "fedavg", **more}).path
+
+
+def test_the_loaded_model_scores_as_the_run_says(tiny: dict[str, Any], tmp_path: Path) -> None:
+    folder = trained(tiny, tmp_path)
+    model = fedbm.load_model(folder, "cpu")
+    data = fedbm.load(tiny["data"], size=16, channels=1)
+    test = data.indices("test")
+    probabilities = model.predict(np.asarray(data.images[test]))
+    assert probabilities.sum(axis=1) == pytest.approx(1)
+    summary = json.loads((folder / "summary.json").read_text())
+    found = score(data.labels[test], probabilities)[0]
+    assert found == pytest.approx({name: summary["best"][name] for name in found})
+    with pytest.raises(FedBMError, match=r"the model reads uint8 \[n, 16, 16, 1\], not float64 \[2, 16, 16, 1\]"):
+        model.predict(np.zeros((2, 16, 16, 1)))
+
+
+def test_a_common_model_is_there_however_few_clients_have_trained(tiny: dict[str, Any], tmp_path: Path) -> None:
+    """FedROD's is the server's alone; FedRep's would be the head of the one client that trained, which stays."""
+    one = {"clients": 2, "ratio": 0.5, "rounds": 1}
+    model = fedbm.load_model(trained(tiny, tmp_path, **one, method="fedrod"), "cpu")
+    assert model.classes == ("cyst", "normal", "polyp")
+    with pytest.raises(FedBMError, match="has no common model: with fedrep, head stays with each client"):
+        fedbm.load_model(trained(tiny, tmp_path, **one, method="fedrep"), "cpu")
+
+
+def test_a_body_of_ones_own_is_given_again(tiny: dict[str, Any], tmp_path: Path) -> None:
+    folder = trained({key: value for key, value in tiny.items() if key != "width"}, tmp_path, body=Flat)
+    assert fedbm.load_model(folder, "cpu", make_body=Flat).classes == ("cyst", "normal", "polyp")
+    with pytest.raises(FedBMError, match="do not fit the model its config.toml describes; a body of your own must be"):
+        fedbm.load_model(folder, "cpu")
+
+
+def test_a_method_of_ones_own_is_given_again(tiny: dict[str, Any], tmp_path: Path) -> None:
+    folder = trained(tiny, tmp_path, method=Mine())
+    assert fedbm.load_model(folder, "cpu", method=Mine()).method == Mine()
+    with pytest.raises(FedBMError, match=r"was trained by mine, a method of your own: give it again, load_model\(meth"):
+        fedbm.load_model(folder, "cpu")

@@ -1,0 +1,263 @@
+"""Several runs at once: by turns in one process, in processes, on several devices; each is the run it is alone."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from whole_runs import assert_same_run, plan_of, simulation
+from whole_runs import play as play_alone
+
+from fedbm.engine.checkpoint import load_checkpoint
+from fedbm.engine.round_loop import Event
+from fedbm.runs import artifacts as run_files
+from fedbm.runs import scheduler as side_by_side
+from fedbm.runs.config import make_config, nest
+from fedbm.runs.scheduler import _hire as hire
+from fedbm.runs.scheduler import places_for, run_all
+
+
+def configs_of(settings: dict[str, Any], out: Path, *changes: dict[str, Any]) -> list[Any]:
+    return [make_config(nest({**settings, **change, "out": str(out)})) for change in changes]
+
+
+def rounds_of(news: Iterable[tuple[int, Event | str]]) -> list[tuple[int, int]]:
+    """(number of the run, its round) of every round that ended."""
+    return [(number, event.round) for number, event in news if isinstance(event, Event) and event.record is not None]
+
+
+def test_by_turns_each_run_is_what_it_is_alone(tiny_fedbm: dict[str, Any], tmp_path: Path) -> None:
+    """Two seeds and another precision; what one sets for the process does not last beyond its turn."""
+    changes = ({"seed": 0}, {"seed": 1, "precision": "fp32"}, {"seed": 2})
+    tf32 = torch.backends.cudnn.allow_tf32
+    runs = [simulation.play(plan_of(tiny_fedbm, tmp_path / "together", **change)) for change in changes]
+    while runs:
+        for run in list(runs):
+            if next(run, "ended") == "ended":
+                runs.remove(run)
+            assert torch.backends.cudnn.allow_tf32 == tf32
+    for change in changes:
+        alone, beside = (plan_of(tiny_fedbm, tmp_path / name, **change) for name in ("alone", "together"))
+        play_alone(alone)
+        assert_same_run(simulation.run_path(beside), simulation.run_path(alone))
+
+
+def test_runs_that_share_a_process(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three runs, two at a time in one process, as on a GPU: all end, one with a sentence, in the order given."""
+    monkeypatch.setattr(side_by_side, "places_for", lambda config, processes: [(2, {"threads": 1})])
+    changes = ({"seed": 0}, {"seed": 1, "width": 64, "lr": 1e30, "nonfinite": "stop"}, {"seed": 2})
+    news = list(run_all(configs_of(tiny, tmp_path / "together", *changes)))
+    failed = {number: text for number, text in news if isinstance(text, str)}
+    assert list(failed) == [1]
+    assert "is unusable" in failed[1]
+    rounds = rounds_of(news)
+    assert sorted(rounds) == [(n, r) for n in (0, 2) for r in (1, 2, 3, 4)]
+    for seed in (0, 2):
+        alone, beside = (plan_of(tiny, tmp_path / name, seed=seed) for name in ("alone", "together"))
+        play_alone(alone)
+        assert_same_run(simulation.run_path(beside), simulation.run_path(alone))
+
+
+def test_runs_that_do_not_fit_wait_until_they_do_and_are_left_if_they_never_do(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two at a time: the first only fits alone, so it comes last; the second never fits."""
+    monkeypatch.setattr(side_by_side, "places_for", lambda config, processes: [(2, {"threads": 1})])
+    asked = []
+
+    def fits(number: int, beside: int) -> bool:
+        asked.append((number, beside))
+        return number > 1 or (number == 0 and beside == 0 and len(asked) > 4)
+
+    seeds = [{"seed": seed, "rounds": 2} for seed in range(4)]
+    news = list(run_all(configs_of(tiny, tmp_path, *seeds), fits=fits))
+    rounds = rounds_of(news)
+    assert rounds[-2:] == [(0, 1), (0, 2)]
+    assert sorted(rounds) == [(n, r) for n in (0, 2, 3) for r in (1, 2)]
+    assert asked[:6] == [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (3, 1)]
+
+
+def test_a_fault_of_one_run_is_told_and_the_others_of_its_process_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def played(config: Any) -> Iterator[Event]:
+        yield Event(1, config.train.seed)
+        if config.train.seed == 0:
+            raise ValueError("a fault in the program")
+        yield Event(2, config.train.seed)
+
+    class Pipe:
+        def __init__(self) -> None:
+            self.given, self.told = [(seed, make_config(nest({"seed": seed}))) for seed in (0, 1)], list[Any]()
+
+        def poll(self, timeout: float | None) -> bool:
+            return bool(self.given) or timeout is None
+
+        def recv(self) -> Any:
+            if not self.given:
+                raise EOFError
+            return self.given.pop(0)
+
+        def send(self, news: Any) -> None:
+            self.told.append(news)
+
+    monkeypatch.setattr(side_by_side, "_played", played)
+    pipe = Pipe()
+    side_by_side._work(pipe)  # type: ignore[arg-type]
+    assert pipe.told == [
+        (0, Event(1, 0)),
+        (1, Event(1, 1)),
+        (0, "ValueError: a fault in the program"),
+        (1, Event(2, 1)),
+        (1, None),
+    ]
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_process_that_is_killed_takes_its_run_and_no_other(tiny: dict[str, Any], tmp_path: Path) -> None:
+    news = []
+    for number, event in run_all(configs_of(tiny, tmp_path, {"seed": 0, "rounds": 400}, {"seed": 1}), processes=1):
+        if not news:
+            [process] = multiprocessing.active_children()
+            os.kill(process.pid, signal.SIGKILL)
+        news.append((number, event))
+    assert (0, "its process ended with status -9") in news
+    ended = [event.round for number, event in news if number == 1 and event.record is not None]
+    assert ended == [1, 2, 3, 4], "in a process that took its place"
+
+
+def test_turning_away_ends_the_processes_and_the_run_can_be_resumed(tiny: dict[str, Any], tmp_path: Path) -> None:
+    [config] = configs_of(tiny, tmp_path / "resumed", {})
+    events = run_all([config])
+    assert any(isinstance(event, Event) and event.record is not None for _, event in events)
+    events.close()
+    assert multiprocessing.active_children() == []
+    list(run_all([config]))
+    alone, resumed = (plan_of(tiny, tmp_path / name, workers=1) for name in ("alone", "resumed"))
+    play_alone(alone)
+    assert_same_run(simulation.run_path(resumed), simulation.run_path(alone))
+
+
+@pytest.mark.parametrize("together", [1, 2])
+def test_asked_to_end_runs_end_with_the_round_they_are_in_and_lose_nothing(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    """Checkpoints are far between: what is gone on from was written on ending. The third run never began."""
+    monkeypatch.setattr(side_by_side, "places_for", lambda config, processes: [(together, {"workers": 1})])
+    hired = []
+    monkeypatch.setattr(side_by_side, "_hire", lambda *place: hired.append(hire(*place)) or hired[-1])
+    settings = {**tiny, "rounds": 40, "checkpoint_every": 1000}
+    configs = configs_of(settings, tmp_path / "asked", *({"seed": seed} for seed in range(3)))
+    ended: dict[int, list[int]] = {0: []}
+    for number, event in run_all(configs, ending=lambda number: len(ended[0]) >= 3):
+        assert isinstance(event, Event)
+        if event.record is not None:
+            ended.setdefault(number, []).append(event.round)
+    assert list(ended) == list(range(together))
+    assert len(ended[0]) < 40
+    assert [worker.process.exitcode for worker in hired] == [0], "not killed: it had no run any more"
+    for number, rounds in ended.items():
+        begun = plan_of(settings, tmp_path / "asked", seed=number, workers=1)
+        _, progress = load_checkpoint(simulation.run_path(begun), begun.id, torch.device("cpu")) or pytest.fail("none")
+        assert progress.round == len(rounds)
+    list(run_all(configs[:1]))
+    alone, resumed = (plan_of(settings, tmp_path / name, seed=0, workers=1) for name in ("alone", "asked"))
+    play_alone(alone)
+    assert_same_run(simulation.run_path(resumed), simulation.run_path(alone))
+
+
+def test_a_run_that_is_not_asked_to_end_goes_on(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the same process, to its last round; what waits is not begun in the place of the one that ended."""
+    monkeypatch.setattr(side_by_side, "places_for", lambda config, processes: [(2, {"threads": 1})])
+    configs = configs_of({**tiny, "rounds": 40}, tmp_path, *({"seed": seed} for seed in range(3)))
+    seen = rounds_of(run_all(configs, ending=lambda number: number == 0))
+    assert [round_ for number, round_ in seen if number == 1] == list(range(1, 41))
+    assert 0 < sum(number == 0 for number, _ in seen) < 40
+    assert {number for number, _ in seen} == {0, 1}
+
+
+def test_when_no_second_is_left_runs_end_though_none_has_anything_to_say(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round may go on for minutes without an event."""
+    monkeypatch.setattr(side_by_side, "_work", silent)
+    seen = list(run_all(configs_of(tiny, tmp_path, {}), left=iter([600.0, 0.1, 0.0]).__next__))
+    assert seen == [(0, Event(1, "train"))]
+    assert multiprocessing.active_children() == []
+
+
+def silent(pipe: Any) -> None:
+    """A process that says one thing and then works for long."""
+    number, _ = pipe.recv()
+    pipe.send((number, Event(1, "train")))
+    time.sleep(600)
+
+
+def test_when_no_second_is_left_what_was_said_is_heard_and_no_more(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes that always have something to say do not outlast the time they have."""
+    monkeypatch.setattr(side_by_side, "_work", talkative)
+    seen = list(run_all(configs_of(tiny, tmp_path, {}), left=iter([600.0, 600.0, 0.0]).__next__))
+    assert seen[:2] == [(0, Event(1, "train")), (0, Event(2, "train"))]
+    assert len(seen) <= 3
+
+
+def talkative(pipe: Any) -> None:
+    number, _ = pipe.recv()
+    for round_ in count(1):
+        pipe.send((number, Event(round_, "train")))
+
+
+def test_asked_to_end_a_run_in_its_last_round_is_finished(tiny: dict[str, Any], tmp_path: Path) -> None:
+    [config] = configs_of({**tiny, "rounds": 1}, tmp_path, {})
+    begun: list[Event] = []
+    for _, event in run_all([config], ending=lambda number: bool(begun)):
+        assert isinstance(event, Event)
+        begun.append(event)
+    assert [path.name for path in tmp_path.rglob("summary.json")] == ["summary.json"]
+
+
+def test_places(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [cpu] = configs_of(tiny, tmp_path, {})
+    assert places_for(cpu, 3) == [(1, {"threads": 1, "workers": 1})] * 3
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    every, second = configs_of(tiny, tmp_path, {"device": "cuda"}, {"device": "cuda:1", "together": 5})
+    assert places_for(every, 3) == [(3, {"device": "cuda:0"}), (3, {"device": "cuda:1"})]
+    assert places_for(second, 3) == [(5, {"device": "cuda:1"})]
+    assert list(run_all([])) == []
+
+
+def test_what_the_engine_says_is_shown_and_recorded_once(tiny: dict[str, Any], tmp_path: Path, monkeypatch) -> None:
+    assemble = simulation.assemble
+
+    def talkative(*args: Any) -> Any:
+        federation = assemble(*args)
+        federation.notes.append("going on with fewer slots")
+        return federation
+
+    monkeypatch.setattr(simulation, "assemble", talkative)
+    events = play_alone(plan_of(tiny, tmp_path))
+    assert [(event.round, event.note) for event in events if event.note] == [(1, "going on with fewer slots")]
+    records = [event.record["notes"] for event in events if event.record is not None]
+    assert records == [["going on with fewer slots"], [], [], []]
+
+
+def test_generated_images_are_drawn_on_the_way(tiny_fedbm: dict[str, Any], tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(run_files, "DRAWN", (1, 2, 4))
+    plan = plan_of(tiny_fedbm, tmp_path)
+    play_alone(plan)
+    drawn = simulation.run_path(plan) / "generated"
+    assert sorted(path.name for path in drawn.iterdir()) == ["2.png", "4.png"], "there is no generator after round 1"
+    assert (drawn / "4.png").read_bytes() == (drawn.parent / "generated.png").read_bytes()

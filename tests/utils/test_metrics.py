@@ -1,0 +1,50 @@
+"""Metrics against scikit-learn, with classes absent from the truth, from the predictions, or both."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score, f1_score, precision_score, recall_score, roc_auc_score
+
+from fedbm.utils.metrics import auc, from_confusion, mean_scores, score
+
+
+@given(st.data())
+def test_equal_to_scikit_learn_over_present_classes(data):
+    classes = data.draw(st.integers(2, 6))
+    n = data.draw(st.integers(1, 40))
+    rng = np.random.default_rng(data.draw(st.integers(0, 10**6)))
+    truth = rng.choice(rng.choice(classes, size=rng.integers(1, classes + 1), replace=False), size=n)
+    probabilities = rng.dirichlet(np.ones(classes), size=n)
+    found, matrix = score(truth, probabilities)
+    predicted, present = probabilities.argmax(1), np.unique(truth)
+    common = {"labels": present, "average": "macro", "zero_division": 0}
+    assert matrix.sum() == n
+    assert found["accuracy"] == pytest.approx(accuracy_score(truth, predicted))
+    assert found["f1"] == pytest.approx(f1_score(truth, predicted, **common))
+    assert found["recall"] == pytest.approx(recall_score(truth, predicted, **common))
+    assert found["precision"] == pytest.approx(precision_score(truth, predicted, **common))
+    areas = [roc_auc_score(truth == k, probabilities[:, k]) for k in present if not (truth == k).all()]
+    assert found["auc"] == (pytest.approx(np.mean(areas)) if areas else None)
+
+
+def test_by_hand_with_an_absent_class():
+    """Truth 0 0 1 1, predicted 0 2 1 1, class 2 absent: recalls ½ and 1; F1 ⅔ and 1; class 2 is in no mean."""
+    scores = from_confusion(np.array([[1, 0, 1], [0, 2, 0], [0, 0, 0]]))
+    assert scores["accuracy"] == 0.75
+    assert scores["recall"] == 0.75
+    assert scores["precision"] == 1.0
+    assert scores["f1"] == pytest.approx((2 / 3 + 1) / 2)
+
+
+def test_no_area_without_negatives_or_with_broken_probabilities():
+    assert auc(np.zeros(3, dtype=int), np.full((3, 2), 0.5)) is None
+    assert auc(np.array([0, 1]), np.full((2, 2), np.nan)) is None
+    with pytest.raises(ValueError, match="no samples"):
+        from_confusion(np.zeros((2, 2), dtype=int))
+
+
+def test_mean_over_models_keeps_none():
+    one = {"accuracy": 0.5, "f1": 0.5, "auc": None, "recall": 0.5, "precision": 0.5}
+    two = {"accuracy": 1.0, "f1": 1.0, "auc": 1.0, "recall": 1.0, "precision": 1.0}
+    assert mean_scores([one, two]) == {"accuracy": 0.75, "f1": 0.75, "auc": None, "recall": 0.75, "precision": 0.75}
