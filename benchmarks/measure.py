@@ -194,7 +194,7 @@ def time_steps(bench: Bench, method: str, engine: Engine, clients: int = 1, **mo
     free(bench.device)
     slots = {"slots": clients} if engine.options.get("engine") == "captured" else {}
     with tempfile.TemporaryDirectory() as out:
-        plan = bench.plan(method, engine, partition, Path(out), ratio=1.0, epochs=1, **slots, **more)
+        plan = bench.plan(method, engine, partition, Path(out), participation=1.0, epochs=1, **slots, **more)
         with assembled(bench, plan, engine) as federation:
             first = timed(bench.device, lambda: exchange(federation, 1))
             later = [
@@ -218,7 +218,7 @@ def flops_of_step(bench: Bench, method: str) -> int:
     """Floating-point operations of one client step, counted once in the plain loop."""
     engine, partition = Engine("counted", plain("fp32")), equal_clients(bench.workload.dataset, 1, bench.batch)
     with tempfile.TemporaryDirectory() as out:
-        plan = bench.plan(method, engine, partition, Path(out), ratio=1.0, epochs=1)
+        plan = bench.plan(method, engine, partition, Path(out), participation=1.0, epochs=1)
         with assembled(bench, plan, engine) as federation, FlopCounterMode(display=False) as counter:
             exchange(federation, 1)
     return int(counter.get_total_flops())

@@ -20,8 +20,8 @@ def scan(path: Path, seed: int = 0) -> Listing:
     return detect(path, seed).scan()
 
 
-def read_at(path: Path, size: int = 16, channels: int = 3, bad_files="refuse") -> Decoded:
-    return read(scan(path), size, channels, bad_files)
+def read_at(path: Path, size: int = 16, channels: int = 3, on_bad_file="refuse") -> Decoded:
+    return read(scan(path), size, channels, on_bad_file)
 
 
 def shades(decoded: Decoded) -> list[int]:

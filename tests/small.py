@@ -74,7 +74,7 @@ def linear_task(features: int, classes: int, seed: int = 0) -> Task:
     )
 
 
-def play(method, task, train, data, rounds=1, ratio=1.0, model=None, observe=None):
+def play(method, task, train, data, rounds=1, participation=1.0, model=None, observe=None):
     """Rounds of *method* over *data*, one Samples per client, without files: (server, client states, uploads)."""
     like = data[0].normalise.mean
     model = (model or method.model(task)).to(like.device, like.dtype)
@@ -85,7 +85,7 @@ def play(method, task, train, data, rounds=1, ratio=1.0, model=None, observe=Non
         next(folding)
         received = {name: value for part in method.parts(server, round_).values() for name, value in part.state.items()}
         uploads = []
-        for client in select(len(data), ratio, task.seed, round_):
+        for client in select(len(data), participation, task.seed, round_):
             own = data[client].labels[data[client].indices]
             facts = Facts(client, len(own), tuple(own.bincount(minlength=classes).tolist()))
             state = states.get(client)

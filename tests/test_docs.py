@@ -185,7 +185,7 @@ def folders(tiny: dict[str, Any], tiny_fedbm: dict[str, Any], tmp_path_factory: 
     out = str(tmp_path_factory.mktemp("runs"))
     own = {key: value for key, value in tiny.items() if key not in ("data", "method")}
     # three classes over four clients at this β: one always has too few, and samples are moved to it
-    spoilt = {**own, "rounds": 2, "ratio": 1.0, "beta": 0.001, "evaluate_every": 2}
+    spoilt = {**own, "rounds": 2, "participation": 1.0, "beta": 0.001, "evaluate_every": 2}
     made = {key: value for key, value in tiny_fedbm.items() if key != "data"}
     return [
         fedbm.simulate(tiny["data"], method=Spoilt(), out=out, **spoilt).path,

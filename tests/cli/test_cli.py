@@ -282,7 +282,7 @@ def test_one_failed_run_does_not_stop_a_comparison(fedbm: Command, tiny: dict[st
     """Two real processes: FedProx's pull is so strong that it diverges, FedAvg ends well and has its row."""
     shared = {key: value for key, value in tiny.items() if key not in ("method", "rounds")}
     words = ["compare", *flags({**shared, "rounds": 1}), "--out", tmp_path, "--to", tmp_path / "page.html"]
-    words += ["--methods", "fedavg,fedprox", "--mu", "1e30", "--nonfinite", "stop", "--seeds", 1]
+    words += ["--methods", "fedavg,fedprox", "--mu", "1e30", "--on-nonfinite", "stop", "--seeds", 1]
     status, out, err = fedbm(*words)
     assert status == 2
     assert "failed: fedprox, β" in out
@@ -307,7 +307,7 @@ def test_a_live_line_in_a_terminal() -> None:
     screen = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=150)
     with showing(screen, "fedbm", 3) as show:
         show(Event(2, "train", 1, 4, {"cross_entropy": 2.5}))  # resumed: one round is behind
-        dropped = [{"client": 7, "why": "body.w is not finite"}]
+        dropped = [{"client": 7, "reason": "body.w is not finite"}]
         record = {"loss": {"cross_entropy": 1.25}, "val": {"accuracy": 0.5, "f1": 0.25}, "dropped": dropped}
         show(Event(2, "done", record=record))
     assert isinstance(screen.file, io.StringIO)

@@ -132,7 +132,7 @@ def test_inspect_names_what_cannot_be_read(fedbm: Command, scans: Path, tmp_path
     assert status == 2
     assert "1 of 91 images cannot be read as JPEG or PNG, the first is cyst/notes.txt" in one_sentence(err)
     assert not (tmp_path / "seen").exists()
-    status, out, err = fedbm(*words, "--bad-files", "skip")
+    status, out, err = fedbm(*words, "--on-bad-file", "skip")
     assert (status, err) == (0, "")
     assert "note: 1 unreadable images left out, the first is cyst/notes.txt" in out.splitlines()
 

@@ -37,7 +37,7 @@ def test_a_digest_is_of_what_is_said_not_of_how() -> None:
     digest = "28c5bbcea010ddbeb58f364c48b775ecd8cccfc7faa610ecfa454987e8c798c3"
     assert settings_digest({"train": {"lr": 0.01}}) == digest
     assert settings_digest({"engine": {"slots": 3}, "train": {"lr": 0.01}}) == digest
-    assert settings_digest({"model": {"init": "a.pth"}, "train": {"lr": 0.01}}) != digest  # a section more
+    assert settings_digest({"model": {"init_weights": "a.pth"}, "train": {"lr": 0.01}}) != digest  # a section more
     moved = [settings_digest({"data": {"name": place, "clients": 3}}) for place in ("here", "there")]
     assert moved[0] == moved[1] != settings_digest({"data": {"name": "here", "clients": 4}})
     assert settings_digest({"train": {"lr": 0.02}}) != digest

@@ -54,7 +54,7 @@ from pictures import small_chars74k
         ("run --device cuda:99", "cuda:99"),
         ("run --clients 2000", "1258 training samples are too few for 2000 clients"),
         ("run --partition file", "partition = file needs partition_file"),
-        ("run --init nowhere.pth", "init: there is no file nowhere.pth"),
+        ("run --init-weights nowhere.pth", "init_weights: there is no file nowhere.pth"),
         ("run digits", "there is no configuration file digits; if it names data, say --data digits"),
         ("run bda.toml", 'there is no configuration file bda.toml (did you mean "bad.toml"?)'),
         ("run bad.toml", '[train] in bad.toml has no key "ruonds" (did you mean "rounds"?)'),
@@ -66,7 +66,7 @@ from pictures import small_chars74k
         ("report", "there are no runs in runs to report on"),
         ("report nothing", 'there is no run "nothing" in runs'),
         ("predict nothing x.png", 'there is no run "nothing" in runs'),
-        ("concepts --data digits --encoder-folder nowhere", "nowhere"),
+        ("concepts --data digits --encoder-dir nowhere", "nowhere"),
         ("concepts --data digts", 'no data set is called "digts" (did you mean "digits"?)'),
         ("data digts", 'no data set is called "digts" (did you mean "digits"?)'),
         ("data digits --partition file", "partition = file needs partition_file"),
@@ -105,16 +105,16 @@ from pictures import small_chars74k
             "run --method fedavg --encoder bert",
             "--encoder matters for methods that read concepts only, not for fedavg: leave it out",
         ),
-        ("run --method central --encoder-folder nowhere", "--encoder-folder matters for methods that read concepts"),
+        ("run --method central --encoder-dir nowhere", "--encoder-dir matters for methods that read concepts"),
         ("run --method fedetf --pooling cls", "--pooling matters for methods that read concepts only, not for fedetf"),
         ("run --method scaffold --concept-file nowhere", "--concept-file matters for methods that read concepts only"),
         (
-            "run --classifier random --generator no --prompt-share 0.5",
+            "run --classifier random --generator no --prompt-fraction 0.5",
             "that read concepts only, not for fedbm · classifier=random, generator=no: leave it out",
         ),
         (
-            "run fedavg.toml --prompt-share 0.5",
-            "--prompt-share matters for methods that read concepts only, not for f",
+            "run fedavg.toml --prompt-fraction 0.5",
+            "--prompt-fraction matters for methods that read concepts only, not for f",
         ),
         (
             "compare --methods fedavg,fednh --seeds 2 --encoder bert",
@@ -154,12 +154,12 @@ def test_mistakes(fedbm: Command, words: str, sentence: str, tmp_path: Path, mon
 @pytest.mark.parametrize(
     ("words", "flag"),
     [
-        ("run --data chars74k --data-folder . --rounds 1 --beta 0.3", "--beta"),
-        ("compare --data chars74k --data-folder . --rounds 1 --beta 0.3", "--beta"),
-        ("compare --data chars74k --data-folder . --rounds 1 --betas 0.3,0.5", "--betas"),
+        ("run --data chars74k --data-dir . --rounds 1 --beta 0.3", "--beta"),
+        ("compare --data chars74k --data-dir . --rounds 1 --beta 0.3", "--beta"),
+        ("compare --data chars74k --data-dir . --rounds 1 --betas 0.3,0.5", "--betas"),
         ("data chars74k_hnd_16.npz --beta 0.3", "--beta"),
-        ("run --data chars74k --data-folder . --rounds 1 --classes-per-client 3", "--classes-per-client"),
-        ("compare --data chars74k --data-folder . --rounds 1 --classes-per-client 3", "--classes-per-client"),
+        ("run --data chars74k --data-dir . --rounds 1 --classes-per-client 3", "--classes-per-client"),
+        ("compare --data chars74k --data-dir . --rounds 1 --classes-per-client 3", "--classes-per-client"),
         ("data chars74k_hnd_16.npz --classes-per-client 3", "--classes-per-client"),
     ],
 )
@@ -184,14 +184,14 @@ def test_flags_of_dealing_for_data_with_a_partition_of_their_own(
 @pytest.mark.parametrize(
     "words",
     [
-        "run --prompt-share 0.5",
-        "run --classifier trained --prompt-share 0.5",  # its generator reads them
-        "run --generator no --classifier mean --prompt-share 0.5",
+        "run --prompt-fraction 0.5",
+        "run --classifier trained --prompt-fraction 0.5",  # its generator reads them
+        "run --generator no --classifier mean --prompt-fraction 0.5",
         "run fedavg.toml",  # may stand in a file
-        "run fedavg.toml --method fedbm --prompt-share 0.25",
-        "compare --methods fedavg,fedbm --prompt-share 0.5",
+        "run fedavg.toml --method fedbm --prompt-fraction 0.25",
+        "compare --methods fedavg,fedbm --prompt-fraction 0.5",
         "compare language.toml --methods fedavg,fedprox",
-        "concepts fedavg.toml --prompt-share 0.25",  # shows them, whatever the method
+        "concepts fedavg.toml --prompt-fraction 0.25",  # shows them, whatever the method
     ],
 )
 def test_flags_of_language_where_they_matter(

@@ -84,7 +84,7 @@ def test_bad_members_are_refused_or_skipped_by_name(tmp_path, ending) -> None:
     path = make(tmp_path / f"pets{ending}", FLAT | bad)
     with pytest.raises(FedBMError, match=r"2 of 8 images .* the first is cat/3.jpg \(.*truncated"):
         read_at(path)
-    decoded = read_at(path, bad_files="skip")
+    decoded = read_at(path, on_bad_file="skip")
     assert decoded.skipped == ("cat/3.jpg", "dog/notes.txt")
     assert shades(decoded) == [0, 1, 2, 100, 101, 102]
 
@@ -101,7 +101,7 @@ def test_a_member_whose_bits_flipped_is_a_bad_file(tmp_path) -> None:
     content = bytearray(path.read_bytes())
     content[content.index(b"cat/0.png") + 30] ^= 0xFF
     path.write_bytes(content)
-    assert read_at(path, bad_files="skip").skipped == ("cat/0.png",)
+    assert read_at(path, on_bad_file="skip").skipped == ("cat/0.png",)
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

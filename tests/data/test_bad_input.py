@@ -70,7 +70,7 @@ def zip_that_points_outside(root: Path) -> Path:
         (one_class, r"Клиника é holds 1 class \(cat\), learning needs at least 2"),
         (
             unreadable_file,
-            r'1 of 7 images cannot be read .* cat/3.jpg \(.*\): mend or remove them, or say bad_files = "skip"',
+            r'1 of 7 images cannot be read .* cat/3.jpg \(.*\): mend or remove them, or say on_bad_file = "skip"',
         ),
         (unknown_label, "bloodmnist.npz has an image with label 8, the labels of bloodmnist end with 7"),
         (duplicate_ids, 't.csv names the sample "dog/1.png" twice: each needs a name of its own, so remove one'),

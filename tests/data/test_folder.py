@@ -53,16 +53,16 @@ def test_names_that_are_no_utf8_can_be_written_down(tmp_path) -> None:
         Path(os.fsdecode(os.fsencode(tmp_path / "cat") + b"/\xff.png")).write_bytes(b"bad")
     except OSError:
         pytest.skip("this file system holds UTF-8 names only")
-    assert read_at(tmp_path, bad_files="skip").skipped == ("cat/\\xff.png",)
+    assert read_at(tmp_path, on_bad_file="skip").skipped == ("cat/\\xff.png",)
 
 
 def test_bad_files_are_refused_by_name_and_number(tmp_path) -> None:
     flat_folder(tmp_path)
     (tmp_path / "cat" / "3.jpg").write_bytes(cut_jpeg())
     (tmp_path / "dog" / "notes.txt").write_text("not an image")
-    with pytest.raises(FedBMError, match=r'2 of 8 images .* the first is cat/3.jpg \(.*truncated.*bad_files = "skip"'):
+    with pytest.raises(FedBMError, match=r'2 of 8 images .* first is cat/3.jpg \(.*truncated.*on_bad_file = "skip"'):
         read_at(tmp_path)
-    decoded = read_at(tmp_path, bad_files="skip")
+    decoded = read_at(tmp_path, on_bad_file="skip")
     assert decoded.skipped == ("cat/3.jpg", "dog/notes.txt")
     assert decoded.listing.labels.tolist() == [0, 0, 0, 1, 1, 1]
     assert shades(decoded) == [0, 1, 2, 100, 101, 102]
@@ -74,7 +74,7 @@ def test_links_that_lead_in_circles_end(tmp_path) -> None:
     (tmp_path / "cat" / "self.png").symlink_to(tmp_path / "cat" / "self.png")
     with pytest.raises(FedBMError, match=r"1 of 7 images .* the first is cat/self.png"):
         read_at(tmp_path)
-    assert read_at(tmp_path, bad_files="skip").skipped == ("cat/self.png",)
+    assert read_at(tmp_path, on_bad_file="skip").skipped == ("cat/self.png",)
     (tmp_path / "cat" / "up").symlink_to(tmp_path, target_is_directory=True)
     with pytest.raises(FedBMError, match='has a folder inside a class folder, "cat/up"'):
         read_at(tmp_path)

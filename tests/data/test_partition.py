@@ -36,13 +36,13 @@ def a_dataset(labels, split, classes=("a", "b")) -> Dataset:
 @st.composite
 def problems(draw):
     """Label mixes with samples outside training, client numbers and β over all orders of magnitude."""
-    labels = np.array(draw(st.lists(st.integers(0, 4), min_size=4, max_size=60)))
+    labels = np.array(draw(st.lists(st.integers(0, 4), min_samples=4, max_size=60)))
     outside = draw(st.integers(0, len(labels) // 2))
     train = np.arange(outside, len(labels))
-    min_size = draw(st.integers(1, 3))
-    clients = draw(st.integers(1, max(1, len(train) // min_size)))
+    min_samples = draw(st.integers(1, 3))
+    clients = draw(st.integers(1, max(1, len(train) // min_samples)))
     beta = draw(st.sampled_from([1e-6, 1e-3, 0.05, 0.5, 1.0, 100.0, 1e9]))
-    return labels, train, clients, beta, draw(st.integers(0, 99)), min(min_size, len(train))
+    return labels, train, clients, beta, draw(st.integers(0, 99)), min(min_samples, len(train))
 
 
 def enough_classes(labels, train, clients) -> int:
@@ -53,28 +53,28 @@ def enough_classes(labels, train, clients) -> int:
 @settings(deadline=None, derandomize=True)
 @given(problems())
 def test_every_training_sample_is_at_exactly_one_client(problem) -> None:
-    labels, train, clients, beta, seed, min_size = problem
+    labels, train, clients, beta, seed, min_samples = problem
     for partition in (
-        dirichlet(labels, train, clients, beta, seed, min_size),
-        quantity(labels, train, clients, beta, seed, min_size),
-        by_classes(labels, train, clients, enough_classes(labels, train, clients), seed, min_size),
-        iid(train, clients, seed, min_size),
+        dirichlet(labels, train, clients, beta, seed, min_samples),
+        quantity(labels, train, clients, beta, seed, min_samples),
+        by_classes(labels, train, clients, enough_classes(labels, train, clients), seed, min_samples),
+        iid(train, clients, seed, min_samples),
     ):
         assert len(partition.clients) == clients
         assert np.sort(np.concatenate(partition.clients)).tolist() == train.tolist()
-        assert min(map(len, partition.clients)) >= min_size
+        assert min(map(len, partition.clients)) >= min_samples
         assert all((np.diff(client) > 0).all() for client in partition.clients)
 
 
 @settings(deadline=None, derandomize=True)
 @given(problems())
 def test_same_seed_same_partition_and_json_keeps_it(problem) -> None:
-    labels, train, clients, beta, seed, min_size = problem
+    labels, train, clients, beta, seed, min_samples = problem
     each = enough_classes(labels, train, clients)
     for kind, deal in (
-        ("dirichlet", lambda: dirichlet(labels, train, clients, beta, seed, min_size)),
-        ("quantity", lambda: quantity(labels, train, clients, beta, seed, min_size)),
-        ("classes", lambda: by_classes(labels, train, clients, each, seed, min_size)),
+        ("dirichlet", lambda: dirichlet(labels, train, clients, beta, seed, min_samples)),
+        ("quantity", lambda: quantity(labels, train, clients, beta, seed, min_samples)),
+        ("classes", lambda: by_classes(labels, train, clients, each, seed, min_samples)),
         ("column", lambda: by_column({"site": labels.astype(np.str_)}, train, "site", 1)),
     ):
         first = deal()
@@ -143,9 +143,9 @@ def test_every_client_holds_k_classes_and_every_class_has_owners(clients, classe
     each = min(each, classes)
     if clients * each < classes:
         with pytest.raises(FedBMError, match=f"cannot hold all {classes} classes: have at least"):
-            by_classes(labels, train, clients, each, seed, min_size=1)
+            by_classes(labels, train, clients, each, seed, min_samples=1)
         return
-    counts = by_classes(labels, train, clients, each, seed, min_size=1).counts(labels, classes)
+    counts = by_classes(labels, train, clients, each, seed, min_samples=1).counts(labels, classes)
     assert ((counts > 0).sum(axis=1) == each).all()
     owners = (counts > 0).sum(axis=0)
     assert owners.min() >= 1
@@ -201,7 +201,7 @@ def test_each_value_of_a_column_is_a_client() -> None:
     [
         ("sites", 'the data have no column "sites" \\(did you mean "site"\\?\\); it has site, scanner'),
         ("scanner", 'the column "scanner" is empty for 5 training samples'),
-        ("site", 'site "Ålesund" has 1 training samples, fewer than min_size = 2: lower min_size'),
+        ("site", 'site "Ålesund" has 1 training samples, fewer than min_samples = 2: lower min_samples'),
     ],
 )
 def test_a_column_that_makes_no_clients_is_refused(column, sentence) -> None:
@@ -239,7 +239,7 @@ def test_draws_are_repeated_before_anything_is_moved() -> None:
 
 
 @pytest.mark.parametrize(
-    ("clients", "beta", "min_size", "sentence"),
+    ("clients", "beta", "min_samples", "sentence"),
     [
         (6, 1.0, 2, "10 training samples are too few for 6 clients with at least 2 each: have at most 5"),
         (0, 1.0, 2, "0 clients"),
@@ -250,10 +250,10 @@ def test_draws_are_repeated_before_anything_is_moved() -> None:
         (2, float("inf"), 2, "beta is inf"),
     ],
 )
-def test_impossible_wishes_are_refused(clients, beta, min_size, sentence) -> None:
+def test_impossible_wishes_are_refused(clients, beta, min_samples, sentence) -> None:
     for deal in (dirichlet, quantity):
         with pytest.raises(FedBMError, match=sentence):
-            deal(np.arange(10) % 2, np.arange(10), clients, beta, 0, min_size)
+            deal(np.arange(10) % 2, np.arange(10), clients, beta, 0, min_samples)
 
 
 def test_heterogeneity_by_hand() -> None:

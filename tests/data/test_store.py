@@ -89,7 +89,7 @@ def test_the_key_names_all_the_arrays_depend_on(folder, cache) -> None:
 
     base = checksum()
     assert len({base, checksum(size=20), checksum(channels=1), checksum(split_seed=1)}) == 4
-    assert checksum(bad_files="skip") == base  # the same data, from a store of its own
+    assert checksum(on_bad_file="skip") == base  # the same data, from a store of its own
     Image.new("RGB", (20, 20)).save(folder / "z-line" / "10.png")
     assert checksum() != base
     assert len(list(cache.iterdir())) == 6
@@ -133,7 +133,7 @@ def test_columns_follow_the_samples_that_are_left(folder, cache) -> None:
     (folder / "polyp_large" / "3.png").write_bytes(b"")
     lines = [f"{name}/{i},site {i}" for name in ("polyp_large", "z-line") for i in range(10)]
     (folder.parent / "about.csv").write_text("\n".join(["image,site", *lines]))
-    data = load(folder, size=16, cache=cache, metadata=folder.parent / "about.csv", bad_files="skip")
+    data = load(folder, size=16, cache=cache, metadata=folder.parent / "about.csv", on_bad_file="skip")
     assert "polyp_large/3.png" not in data.ids
     assert data.columns["site"].tolist() == [f"site {i}" for i in (0, 1, 2, 4, 5, 6, 7, 8, 9, *range(10))]
 
@@ -333,7 +333,7 @@ def test_digits_are_built_in(cache) -> None:
         ({"size": 30}, "image size 30"),
         ({"size": 0}, "image size 0"),
         ({"channels": 2}, "2 channels cannot be used"),
-        ({"bad_files": "ignore"}, 'bad_files is "ignore"'),
+        ({"on_bad_file": "ignore"}, 'on_bad_file is "ignore"'),
         ({"split": "stratify"}, 'split is "stratify"'),
         ({"split": "official"}, "clinic brings no split of its own"),
         ({"group": "patient"}, 'clinic has no column "patient": it has no columns'),
@@ -373,13 +373,13 @@ def test_a_folder_beside_may_bear_a_catalogue_name(tmp_path, cache, monkeypatch)
 def test_skipped_files_are_noted_and_may_not_use_up_a_class(folder, cache) -> None:
     for i in range(10):
         (folder / "z-line" / f"{i}.png").write_bytes(b"" if i >= 5 else (folder / "z-line/0.png").read_bytes())
-    data = load(folder, size=16, cache=cache, bad_files="skip")
+    data = load(folder, size=16, cache=cache, on_bad_file="skip")
     assert data.notes[-1] == "5 unreadable images left out, the first is z-line/5.png"
-    assert load(folder, size=16, cache=cache, bad_files="skip").notes == data.notes
+    assert load(folder, size=16, cache=cache, on_bad_file="skip").notes == data.notes
     for i in range(4):
         (folder / "z-line" / f"{i}.png").write_bytes(b"")
     with pytest.raises(FedBMError, match='class "z-line" of clinic has 1 image, '):
-        load(folder, size=16, cache=cache, bad_files="skip")
+        load(folder, size=16, cache=cache, on_bad_file="skip")
 
 
 def test_a_cache_that_cannot_be_written_is_said_so(folder, tmp_path) -> None:

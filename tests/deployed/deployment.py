@@ -42,7 +42,7 @@ name = "{method}"
 {options}
 [train]
 rounds = {rounds}
-ratio = 1.0
+participation = 1.0
 batch = 32
 seed = 3
 [engine]

@@ -97,7 +97,7 @@ def spoilt(kind):
 )
 def test_a_client_whose_update_is_refused_goes_on_from_its_former_state(kind, mean, own, tmp_path):
     """So that h = (1/N) Σ_all g_i and c = (1/N) Σ_all c_i still hold, N being all clients and not those selected."""
-    run = fedbm.simulate("digits", method=spoilt(kind), rounds=3, ratio=0.75, out=str(tmp_path), **TINY)
+    run = fedbm.simulate("digits", method=spoilt(kind), rounds=3, participation=0.75, out=str(tmp_path), **TINY)
     dropped = [d["client"] for r in run.rounds for d in r["dropped"]]
     assert 1 in run.rounds[0]["selected"], "it has a former state"
     assert dropped

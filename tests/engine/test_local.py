@@ -26,7 +26,7 @@ def test_every_sample_once_then_wrapped_to_the_start(n, batch, seed):
 
 def test_learning_rate_decays_by_round_or_by_local_epoch():
     by_round = TrainOptions(lr=1.0, lr_decay=0.5, epochs=2)
-    by_epoch = dataclasses.replace(by_round, decay_each="epoch")
+    by_epoch = dataclasses.replace(by_round, lr_decay_every="epoch")
     assert [learning_rate(by_round, r, e) for r in (1, 2) for e in (0, 1)] == [1.0, 1.0, 0.5, 0.5]
     assert [learning_rate(by_epoch, r, e) for r in (1, 2) for e in (0, 1)] == [1.0, 0.5, 0.25, 0.125]
 

@@ -81,15 +81,15 @@ class Spoilt(FedAvg):
 
 
 def test_an_update_that_is_not_finite_is_named_and_left_out(tmp_path):
-    run = simulate(tmp_path, Spoilt(), ratio=1.0)
-    assert [r["dropped"] for r in run.rounds] == [[{"client": 1, "why": "body.conv1.weight is not finite"}]] * 3
+    run = simulate(tmp_path, Spoilt(), participation=1.0)
+    assert [r["dropped"] for r in run.rounds] == [[{"client": 1, "reason": "body.conv1.weight is not finite"}]] * 3
     assert all([c["client"] for c in r["clients"]] == [0, 2, 3] for r in run.rounds)
     assert all(bool(value.isfinite().all()) for value in weights(run).values())
 
 
 def test_or_stops_by_option(tmp_path):
     with pytest.raises(fedbm.FedBMError, match="round 1: the update of client 1 is unusable: body.conv1.weight"):
-        simulate(tmp_path, Spoilt(), ratio=1.0, nonfinite="stop")
+        simulate(tmp_path, Spoilt(), participation=1.0, on_nonfinite="stop")
 
 
 def test_a_round_without_a_usable_update_changes_nothing_and_the_run_goes_on(tmp_path):
@@ -97,7 +97,7 @@ def test_a_round_without_a_usable_update_changes_nothing_and_the_run_goes_on(tmp
     chosen = [select(4, 0.25, 0, round_)[0] for round_ in range(1, 7)]
     used = [client == chosen[0] for client in chosen]
     assert len(set(chosen)) > 1
-    run = simulate(tmp_path, Spoilt(bad=tuple({0, 1, 2, 3} - {chosen[0]})), ratio=0.25, rounds=6)
+    run = simulate(tmp_path, Spoilt(bad=tuple({0, 1, 2, 3} - {chosen[0]})), participation=0.25, rounds=6)
     assert [len(r["clients"]) for r in run.rounds] == [int(one) for one in used]
     assert [len(r["dropped"]) for r in run.rounds] == [int(not one) for one in used]
     for before, after, changes in zip(run.rounds, run.rounds[1:], used[1:], strict=False):
@@ -122,11 +122,11 @@ def test_while_no_clients_model_is_usable_there_is_nothing_to_score(tmp_path, me
         chosen.index(3) + 1
     )  # the round in which the fourth client, which alone is sound, is asked for the first time
     assert first > 1
-    run = simulate(tmp_path, Late(**options), ratio=0.25, rounds=first + 1)
+    run = simulate(tmp_path, Late(**options), participation=0.25, rounds=first + 1)
     assert [r["val"] is None for r in run.rounds] == [True] * (first - 1) + [False] * 2
     assert run.summary["best"]["round"] >= first
     with pytest.raises(fedbm.FedBMError, match=f"round {first - 1}: .*no client sent a usable update"):
-        simulate(tmp_path, Late(**options), ratio=0.25, rounds=first - 1)
+        simulate(tmp_path, Late(**options), participation=0.25, rounds=first - 1)
 
 
 def test_ten_such_rounds_running_stop_it_with_a_sentence_that_names_a_client(tmp_path):
@@ -174,7 +174,7 @@ def test_dropout_draws_from_the_clients_stream(tmp_path):
 
 
 def test_bytes_are_counted_by_version(tmp_path):
-    run = simulate(tmp_path, "fedbm", ratio=1.0, rounds=4, **{**GENERATOR, "generator_every": 2})
+    run = simulate(tmp_path, "fedbm", participation=1.0, rounds=4, **{**GENERATOR, "generator_every": 2})
     method = FedBM(**GENERATOR)
     plan = make_plan(
         fedbm.runs.config.make_config(
@@ -210,7 +210,7 @@ def test_evaluation_every_n_rounds_and_always_the_last(tmp_path):
 
 
 def test_clients_of_one_sample_and_of_one_class(tmp_path):
-    run = simulate(tmp_path, clients=20, beta=0.001, min_size=1, ratio=1.0, rounds=1)
+    run = simulate(tmp_path, clients=20, beta=0.001, min_samples=1, participation=1.0, rounds=1)
     sizes = [c["n"] for c in run.rounds[0]["clients"]]
     assert min(sizes) == 1
     assert sum(sizes) == sum(map(sum, run.dealt["counts"]))
@@ -229,7 +229,7 @@ def test_memory_grows_neither_with_rounds_nor_with_clients(tmp_path):
                 counts.append(sum(1 for o in gc.get_objects() if type(o) in (torch.Tensor, torch.nn.Parameter)))
 
         # a checkpoint a round: between two of them the best model so far is held, once
-        options = {**TINY, "rounds": 4, "clients": clients, "min_size": 1, "checkpoint_every": 1}
+        options = {**TINY, "rounds": 4, "clients": clients, "min_samples": 1, "checkpoint_every": 1}
         fedbm.simulate("digits", method=FedBNLike(), out=str(tmp_path), on_event=look, **options)
         return counts
 
@@ -264,7 +264,7 @@ class FedBNLike(FedAvg):
 
 
 def test_personal_and_global_scores_are_kept_apart(tmp_path):
-    run = simulate(tmp_path, FedBNLike(), ratio=1.0, rounds=2)
+    run = simulate(tmp_path, FedBNLike(), participation=1.0, rounds=2)
     personal = run.rounds[-1]["personal"]
     assert set(personal["clients"]) == {"0", "1", "2", "3"}
     assert personal["accuracy"] == pytest.approx(np.mean(list(personal["clients"].values())))
@@ -274,7 +274,7 @@ def test_personal_and_global_scores_are_kept_apart(tmp_path):
 
 
 def test_personal_scores_are_of_rounds_that_may_be_reported(tmp_path):
-    run = simulate(tmp_path, FedBNLike(), ratio=1.0, rounds=8, lr=0.3)
+    run = simulate(tmp_path, FedBNLike(), participation=1.0, rounds=8, lr=0.3)
     reached, expected = -1.0, []
     for record in run.rounds:
         found = record["val"]["accuracy"] + record["val"]["f1"]

@@ -88,11 +88,11 @@ def test_equal_to_the_reference(method: str, tiny: dict[str, Any], tiny_fedbm: d
     """Three rounds of every method with BatchNorm, client state and kept momentum: records, states and model."""
     settings = tiny_fedbm if method == "fedbm" else {**tiny, "method": method}
     settings = settings | ({"optimizer": "adam", "lr": 0.001} if method in ("fedavg", "fedrep") else {})
-    same(*pair(settings, tmp_path, keep_optimizer=True, clients=5, ratio=0.7, rounds=3, beta=0.5))
+    same(*pair(settings, tmp_path, keep_optimizer=True, clients=5, participation=0.7, rounds=3, beta=0.5))
 
 
 def test_more_processes_than_clients(tiny: dict[str, Any], tmp_path: Path) -> None:
-    one, many = (plan_of(tiny, tmp_path / str(n), workers=n, clients=2, ratio=1.0, rounds=2) for n in (1, 9))
+    one, many = (plan_of(tiny, tmp_path / str(n), workers=n, clients=2, participation=1.0, rounds=2) for n in (1, 9))
     play(one)
     play(many)
     same(folder_of(one), folder_of(many))
@@ -109,7 +109,7 @@ def test_one_client_needs_no_process(
 def test_more_clients_than_wait_at_once(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers stay in client order where only the first two unanswered clients may be under way."""
     monkeypatch.setattr(workers, "AHEAD", 1)
-    same(*pair(tiny, tmp_path, clients=12, ratio=1.0, rounds=2, beta=0.5))
+    same(*pair(tiny, tmp_path, clients=12, participation=1.0, rounds=2, beta=0.5))
 
 
 # --- how many processes ----------------------------------------------------------------------------------------------
@@ -260,9 +260,9 @@ def test_a_sentence_crosses_as_it_is(tiny: dict[str, Any], tmp_path: Path) -> No
 
 def test_an_update_that_is_not_finite_is_dropped_alike(tiny: dict[str, Any], tmp_path: Path) -> None:
     """Of several tensors that are not finite the same one is named: names keep their order on the way."""
-    left, right = pair(tiny, tmp_path, own=Poisoned(), rounds=1, ratio=1.0)
+    left, right = pair(tiny, tmp_path, own=Poisoned(), rounds=1, participation=1.0)
     same(left, right)
-    assert '"dropped": [{"client": 1, "why": "head.weight is not finite"}]' in (right / "rounds.jsonl").read_text()
+    assert '"dropped": [{"client": 1, "reason": "head.weight is not finite"}]' in (right / "rounds.jsonl").read_text()
 
 
 def children() -> list[int]:

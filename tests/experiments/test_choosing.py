@@ -93,7 +93,7 @@ def test_an_estimate_is_rounds_left_times_what_was_measured(tmp_path: Path) -> N
         "g",
         "g",
     )
-    train = {"epochs": 1, "batch": 8, "ratio": 0.5, "precision": "tf32"}
+    train = {"epochs": 1, "batch": 8, "participation": 0.5, "precision": "tf32"}
     seen = {m: read_run(fake_run(out, m, rounds=6, train=train)) for m in ("fedavg", "fedbm")}
     rate = {m: run.summary["seconds"] / 6 for m, run in seen.items() if run.summary}
     standings = [Standing(t, "not run", out / f"new-{t.config.method.name}", "", t.config) for t in trials(grid, 1, {})]

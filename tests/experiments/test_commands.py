@@ -501,7 +501,7 @@ def test_what_changes_no_result_may_be_another(tiny_fedbm: dict[str, Any], tmp_p
     file = grid(tmp_path, tiny_fedbm)
     assert main(words(file, tmp_path, "--only", "FedAvg")) == 0
     folder = next((tmp_path / "runs").glob("fedavg-*"))
-    edit(folder, "prompt_share", "prompt_share = 0.5")
+    edit(folder, "prompt_fraction", "prompt_fraction = 0.5")
     edit(folder, "momentum", "")
     assert main(words(file, tmp_path, "--only", "FedAvg")) == 0
 

@@ -46,7 +46,7 @@ def behind(outcome: Outcome) -> Outcome:
         if run is not None and run.summary is not None:
             scores = {"accuracy": level[result.row], "f1": level[result.row]}
             summary = {m: {**run.summary[m], **scores} for m in ("best", "last")}
-            run = replace(run, summary={**run.summary, **summary}, late={**(run.late or {}), **scores})
+            run = replace(run, summary={**run.summary, **summary}, last_quarter={**(run.last_quarter or {}), **scores})
         results.append(replace(result, run=run))
     return replace(outcome, results=tuple(results))
 

@@ -127,7 +127,7 @@ def test_every_experiment_of_the_paper_without_a_record_is_listed(one_run: Outco
         "and biomedclip, which do not come with the package. 48 runs. Nothing like them is on record, so their time is "
         "not known; --budget 2m measures it."
     )
-    assert found["language-models"].command == "fedbm reproduce language-models --data DIR"
+    assert found["language-models"].command == "fedbm reproduce language-models --data-dir DIR"
     assert "54 runs. 18 of them would take about 6 min 0 s on cpu" in found["search-ham10000"].sentence
 
 
@@ -145,12 +145,12 @@ def test_a_report_of_all_records_lists_what_has_none(one_run: Outcome, suffix: s
             "missing": "not run",
             "missing_in_words": "it needs the images of kvasir and oct-c8",
             "takes": "36 runs. Nothing like them is on record, so their time is not known; --budget 2m measures it.",
-            "command": "fedbm reproduce modules --data DIR",
+            "command": "fedbm reproduce modules --data-dir DIR",
         }
         first = next(line for line in csv.DictReader(text.splitlines()) if line["row"] == "FedBM" and line["missing"])
         assert first["takes"] == "about 20.0 s on cpu"
     else:
-        assert "fedbm reproduce language-models --data DIR" in text.replace("-{}-", "--")
+        assert "fedbm reproduce language-models --data-dir DIR" in text.replace("-{}-", "--")
         assert "1 of them would take about 20.0 s on cpu" in text
     assert main(["report", str(tmp_path / "results" / "comparison-ham10000.json"), "--to", str(page)]) == 0
     assert "language-models" not in page.read_text(encoding="utf-8")

@@ -45,7 +45,7 @@ def scored(root: Path, experiment: Experiment, scores: Mapping[str, Mapping[int,
         if run is not None and run.summary is not None:
             f1 = scores[result.row][result.seed]
             at = {"best": {**run.summary["best"], "f1": f1}, "last": {**run.summary["last"], "f1": f1 / 2}}
-            run = replace(run, summary={**run.summary, **at}, late={**(run.late or {}), "f1": f1 / 4})
+            run = replace(run, summary={**run.summary, **at}, last_quarter={**(run.last_quarter or {}), "f1": f1 / 4})
         results.append(replace(result, run=run))
     return replace(made, results=tuple(results))
 
@@ -98,14 +98,14 @@ def test_the_last_quarter_is_a_second_look(tmp_path: Path) -> None:
     made = scored(tmp_path, grid(("FedAvg", "FedBM")), {"FedAvg": NEAR, "FedBM": HIGH})
     (column,) = columns(made)
     found = column.lines[0]
-    assert found.late is not None
+    assert found.last_quarter is not None
     assert found.against is not None
-    assert found.late.mean == pytest.approx(found.against.mean / 4)
-    assert found.late.p == pytest.approx(found.against.p)
+    assert found.last_quarter.mean == pytest.approx(found.against.mean / 4)
+    assert found.last_quarter.p == pytest.approx(found.against.p)
     sentence = plain(verdicts(column)[0].sentence)
     assert "not established. Over the last quarter of the rounds: +0.3 points (95 % interval " in sentence
     assert sentence.endswith(", p = 0.23, not corrected).")
-    unevaluated = tuple(replace(r, run=replace(r.run, late=None)) for r in made.results if r.run is not None)
+    unevaluated = tuple(replace(r, run=replace(r.run, last_quarter=None)) for r in made.results if r.run is not None)
     (column,) = columns(replace(made, results=unevaluated))
     assert verdicts(column)[0].sentence.endswith("not established.")
     assert cells_of(column.lines[0])["late_f1"] == "–"

@@ -119,6 +119,6 @@ def test_where_a_run_stands(tmp_path: Path) -> None:
 
 def test_data_that_are_not_here_are_said_to_be_absent(tmp_path: Path) -> None:
     grid = parse('[all]\ndata = "oct-c8"\n', "g", "g")
-    found = standing(locate(trials(grid, 1, {"data_folder": str(tmp_path)})[0]))
+    found = standing(locate(trials(grid, 1, {"data_dir": str(tmp_path)})[0]))
     assert found.state == "absent"
     assert found.why.startswith("the images of oct-c8 are not here")

@@ -24,7 +24,7 @@ from fedbm.federation.protocol.messages import Refusal, accept_terms, safe_name
 
 @pytest.fixture
 def deployed(tiny: dict[str, Any], tmp_path: Path) -> Deployed:
-    settings = {**tiny, "clients": 3, "rounds": 1, "ratio": 1.0, "beta": 0.5, "batch": 32}
+    settings = {**tiny, "clients": 3, "rounds": 1, "participation": 1.0, "beta": 0.5, "batch": 32}
     return deploy(tmp_path, settings, {"deadline_s": 0.01})
 
 
@@ -186,7 +186,7 @@ def terms(deployed: Deployed) -> dict[str, Any]:
         {"method": {"name": "central"}},
         {"method": {"name": "fedprox", "mu": -1}},
         {"train": {"rounds": 10, "lr": "x"}},
-        {"model": {"init": "/etc/passwd"}},
+        {"model": {"init_weights": "/etc/passwd"}},
         {"model": {"width": 2}},
         {"compression": "zip"},
         {"privacy": {"noise": 0.0, "clip": 1.0, "delta": 1e-5}},

@@ -16,7 +16,7 @@ FEDERATED = [name for name in METHODS if name != "central"]
 
 def settings_of(name: str, tiny: dict[str, Any], tiny_fedbm: dict[str, Any]) -> dict[str, Any]:
     base = tiny_fedbm if name == "fedbm" else {**tiny, "method": name}
-    return {**base, "clients": 3, "rounds": 3, "ratio": 0.7, "beta": 0.5, "keep_optimizer": name == "scaffold"}
+    return {**base, "clients": 3, "rounds": 3, "participation": 0.7, "beta": 0.5, "keep_optimizer": name == "scaffold"}
 
 
 @pytest.fixture(scope="module", params=FEDERATED)

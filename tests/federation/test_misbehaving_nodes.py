@@ -36,7 +36,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def settings(tiny: dict[str, Any]) -> dict[str, Any]:
-    return {**tiny, "method": "scaffold", "clients": 3, "rounds": 3, "ratio": 1.0, "beta": 0.5}
+    return {**tiny, "method": "scaffold", "clients": 3, "rounds": 3, "participation": 1.0, "beta": 0.5}
 
 
 def node_of(deployed: Deployed, client: int) -> Node:
@@ -240,7 +240,7 @@ def test_a_node_that_is_away_still_counts_in_n(settings: dict[str, Any], tmp_pat
 
 
 def test_a_node_that_lost_its_parts_gets_them_again(tiny_fedbm: dict[str, Any], tmp_path: Path) -> None:
-    settings = {**tiny_fedbm, "clients": 3, "rounds": 3, "ratio": 1.0, "beta": 0.5}
+    settings = {**tiny_fedbm, "clients": 3, "rounds": 3, "participation": 1.0, "beta": 0.5}
     deployed = deploy(tmp_path, settings)
 
     def loses(request: Message, reply: Message) -> Message:

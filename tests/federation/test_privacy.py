@@ -63,7 +63,7 @@ def test_epsilon_grows_with_releases_and_falls_with_noise() -> None:
 
 def test_a_private_run(tiny: dict[str, Any], tmp_path: Path) -> None:
     pytest.importorskip("opacus")
-    settings = {**tiny, "clients": 2, "rounds": 2, "ratio": 1.0, "beta": 0.5, "batch": 32}
+    settings = {**tiny, "clients": 2, "rounds": 2, "participation": 1.0, "beta": 0.5, "batch": 32}
     deployed = deploy(tmp_path, settings, {"dp_noise": 1e-3, "dp_clip": 0.5})
     deployed.serve()
     told = [line["epsilon"] for line in events_of(deployed.state, "received") if line["client"] == 0]

@@ -44,7 +44,7 @@ class DeadlyGrid(FakeGrid):
 def test_killed_at_any_message(tiny: dict[str, Any], tmp_path: Path, checkpoint_every: int) -> None:
     """The n-th attempt dies before its n-th message; client states survive with the nodes, and all adds up."""
     settings = {**tiny, "method": "scaffold", "keep_optimizer": True, "checkpoint_every": checkpoint_every}
-    deployed = deploy(tmp_path, {**settings, "clients": 2, "rounds": 4, "ratio": 1.0, "beta": 0.5, "batch": 32})
+    deployed = deploy(tmp_path, {**settings, "clients": 2, "rounds": 4, "participation": 1.0, "beta": 0.5, "batch": 32})
     deployed.grid = DeadlyGrid(deployed.grid.nodes)
     attempts = 0
     while not (list(deployed.state.glob("runs/*/summary.json"))):
@@ -67,7 +67,7 @@ def test_killed_at_any_message(tiny: dict[str, Any], tmp_path: Path, checkpoint_
 
 
 def small(tiny: dict[str, Any], tmp_path: Path, method: str = "fedavg", **options: Any) -> Deployed:
-    settings = {**tiny, "method": method, "clients": 2, "rounds": 2, "ratio": 1.0, "beta": 0.5, "batch": 32}
+    settings = {**tiny, "method": method, "clients": 2, "rounds": 2, "participation": 1.0, "beta": 0.5, "batch": 32}
     return deploy(tmp_path, settings, options)
 
 
@@ -165,7 +165,7 @@ def test_initial_weights_reach_the_nodes(tiny: dict[str, Any], tmp_path: Path) -
     from fedbm.models.resnet import ResNet18
 
     save_file(ResNet18(1, 4, "7x7", "batch").state_dict(), tmp_path / "body.safetensors")
-    deployed = small({**tiny, "init": str(tmp_path / "body.safetensors")}, tmp_path, "fedproto")
+    deployed = small({**tiny, "init_weights": str(tmp_path / "body.safetensors")}, tmp_path, "fedproto")
     deployed.serve()
     assert [line["state"] for line in events_of(deployed.state, "round")] == digests_in_process(deployed.plan)
 

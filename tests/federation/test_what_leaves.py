@@ -50,7 +50,7 @@ def overhear(deployed: Deployed) -> Told:
 
 
 def test_what_leaves_a_site_is_what_the_protocol_lists(tiny: dict[str, Any], tmp_path: Path) -> None:
-    settings = {**tiny, "method": "fedproto", "clients": 3, "rounds": 2, "ratio": 1.0, "beta": 0.5}
+    settings = {**tiny, "method": "fedproto", "clients": 3, "rounds": 2, "participation": 1.0, "beta": 0.5}
     deployed = deploy(tmp_path, settings, {"evaluate": "nodes"})
     dataset = deployed.plan.dataset
     stranger = tmp_path / "stranger"

@@ -137,7 +137,7 @@ def test_a_cached_model_is_found_by_its_id(bert: Path, offline_cache: Path) -> N
 
 @pytest.mark.parametrize("name", ["bert", "biomedclip", "owner/unknown"])
 def test_offline_and_not_cached_is_one_sentence(name: str, offline_cache: Path) -> None:
-    with pytest.raises(FedBMError, match=r"not cached; check the name .* by --encoder-folder, .* by --concept-file"):
+    with pytest.raises(FedBMError, match=r"not cached; check the name .* by --encoder-dir, .* by --concept-file"):
         encode(["polyp"], name)
 
 

@@ -132,7 +132,7 @@ def test_fedrods_personal_head_changes_no_global_score():
 
 def test_a_client_with_one_class_has_no_generic_loss_when_absent_classes_are_masked():
     for absent, zero in (("mask", True), ("one", False)):
-        method = FedROD(absent=absent)
+        method = FedROD(missing_classes=absent)
         model = method.model(task())
         context = method.begin(model, method.server_init(model), {}, Facts(0, 4, (0, 4, 0)))
         images, _ = image_data(1)[0].batch(torch.arange(3))
@@ -300,7 +300,7 @@ def test_fedetf_loss_by_hand_and_frozen_frame():
 
 def test_central_is_one_client_at_ratio_one_with_kept_optimiser():
     data = samples([[i % 7, i % 5] for i in range(12)], [i % 3 for i in range(12)])
-    train = TrainOptions(batch=4, epochs=2, keep_optimizer=True, ratio=1.0)
+    train = TrainOptions(batch=4, epochs=2, keep_optimizer=True, participation=1.0)
     one, _, _ = play(FedAvg(), linear_task(2, 3), train, [data], rounds=3)
     all_in_one, _, _ = play(Central(), linear_task(2, 3), train, [data], rounds=3)
     assert all(torch.equal(one[name], all_in_one[name]) for name in one)
@@ -308,7 +308,7 @@ def test_central_is_one_client_at_ratio_one_with_kept_optimiser():
 
 def test_central_passes_go_on_over_rounds():
     """n = 10, B = 4: three steps a pass; ⌊2 · 0.5 · 10 / 4⌋ = 2 steps a round."""
-    train = TrainOptions(batch=4, epochs=2, ratio=0.5)
+    train = TrainOptions(batch=4, epochs=2, participation=0.5)
     rounds = [[(o, e, s.start, s.stop) for o, e, s in central_passes(train, r, 10)] for r in (1, 2, 3, 4)]
     assert rounds == [
         [(1, 0, 0, 2)],
@@ -316,24 +316,24 @@ def test_central_passes_go_on_over_rounds():
         [(1, 1, 1, 3)],
         [(2, 0, 0, 2)],
     ]
-    [(_, _, steps)] = central_passes(TrainOptions(batch=1, ratio=0.29), 1, 100)
+    [(_, _, steps)] = central_passes(TrainOptions(batch=1, participation=0.29), 1, 100)
     assert steps == slice(0, 29), "0.29 · 100 is 28.999… in floating point"
 
 
 def test_central_learning_rate_decays_by_its_own_round_or_by_the_pass():
-    """The same n, B, E and ratio: round 2 ends the first pass and begins the second, round 4 is in the third."""
+    """Round 2 ends the first pass and begins the second; round 4 is in the third."""
     for each, expected in (
         ("round", [[1.0], [0.5, 0.5], [0.25], [0.125]]),
         ("epoch", [[1.0], [1.0, 0.5], [0.5], [0.25]]),
     ):
-        train = TrainOptions(batch=4, epochs=2, ratio=0.5, lr=1.0, lr_decay=0.5, decay_each=each)
+        train = TrainOptions(batch=4, epochs=2, participation=0.5, lr=1.0, lr_decay=0.5, lr_decay_every=each)
         chunks = [schedule(Central(), task(), train, round_, Facts(0, 10, (10, 0, 0))) for round_ in (1, 2, 3, 4)]
         assert [[chunk.lr for chunk in some] for some in chunks] == expected
 
 
 def test_central_rounds_that_share_a_pass_draw_different_numbers():
     """Two steps a round, three a pass: the pass that round 2 ends was begun in round 1."""
-    train = TrainOptions(batch=4, epochs=2, ratio=0.5)
+    train = TrainOptions(batch=4, epochs=2, participation=0.5)
     rounds = [schedule(Central(), task(), train, round_, Facts(0, 10, (10, 0, 0))) for round_ in (1, 2, 3, 4)]
     seeds = [chunk.rng.initial_seed() for some in rounds for chunk in some]
     assert len(set(seeds)) == len(seeds) == 5

@@ -89,7 +89,7 @@ def test_fedrep_written_out():
 
 
 def test_fedrod_written_out():
-    start, server, states = run(FedROD(gamma=0.5, absent="one"))
+    start, server, states = run(FedROD(gamma=0.5, missing_classes="one"))
     shared = [start[n] for n in ("body.map.weight", "head.weight", "head.bias")]
     own = [[start["personal.weight"], start["personal.bias"]]] * 2
     for _ in range(ROUNDS):
@@ -156,7 +156,7 @@ def test_fedproto_written_out():
 
 
 def test_fedetf_written_out():
-    start, server, _ = run(FedETF(absent="one"))
+    start, server, _ = run(FedETF(missing_classes="one"))
     names = ("body.map.weight", "project.weight", "project.bias", "head.scale")
     shared, V = [start[n] for n in names], start["head.frame"]
     assert float(V[:, 0] @ V[:, 1]) == pytest.approx(-1.0, abs=1e-6)

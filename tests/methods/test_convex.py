@@ -67,14 +67,14 @@ def distance(method, clients, optimum, rounds, ratio, steps=10, lr=0.3):
 
 
 @pytest.mark.parametrize(
-    ("method", "rounds", "ratio"),
+    ("method", "rounds", "participation"),
     [(Scaffold(), 80, 1.0), (Scaffold(), 140, 0.5), (FedDyn(alpha=0.1), 180, 1.0), (FedDyn(alpha=0.1), 400, 0.5)],
 )
 def test_scaffold_and_feddyn_reach_the_optimum(method, rounds, ratio, clients, optimum):
     assert distance(method, clients, optimum, rounds, ratio) < 1e-8
 
 
-@pytest.mark.parametrize("ratio", [1.0, 0.5])
+@pytest.mark.parametrize("participation", [1.0, 0.5])
 def test_fedavg_stops_elsewhere(ratio, clients, optimum):
     assert distance(FedAvg(), clients, optimum, 80, ratio) > 1e-2
 

@@ -99,9 +99,9 @@ def test_scaffold_by_hand():
 
 def test_fedprox_without_a_pull_is_fedavg_to_the_last_bit():
     train = TrainOptions(batch=4, epochs=2)
-    plain, _, _ = play(FedAvg(), task(), train, image_data(), rounds=3, ratio=0.5)
-    loose, _, _ = play(FedProx(mu=0.0), task(), train, image_data(), rounds=3, ratio=0.5)
-    tight, _, _ = play(FedProx(mu=0.1), task(), train, image_data(), rounds=3, ratio=0.5)
+    plain, _, _ = play(FedAvg(), task(), train, image_data(), rounds=3, participation=0.5)
+    loose, _, _ = play(FedProx(mu=0.0), task(), train, image_data(), rounds=3, participation=0.5)
+    tight, _, _ = play(FedProx(mu=0.1), task(), train, image_data(), rounds=3, participation=0.5)
     assert all(torch.equal(plain[name], loose[name]) for name in plain)
     assert not torch.equal(plain["body.conv.weight"], tight["body.conv.weight"])
 
@@ -121,7 +121,7 @@ def test_the_servers_vector_is_the_mean_of_all_clients_after_every_round(method,
         rounds.append(len(states))
 
     train = TrainOptions(batch=4, optimizer=optimizer)
-    play(method, task(), train, image_data(), rounds=5, ratio=0.5, observe=observe)
+    play(method, task(), train, image_data(), rounds=5, participation=0.5, observe=observe)
     assert rounds[0] == 2
     assert rounds[-1] >= 3
 

@@ -46,7 +46,7 @@ def test_init_loads_a_torchvision_file_and_leaves_its_classifier_out(tmp_path, s
     weights = {**ResNet18(3, 8).state_dict(), "fc.weight": torch.ones(5, 64), "fc.bias": torch.ones(5)}
     path = tmp_path / f"resnet18{suffix}"
     save_file(weights, path) if suffix == ".safetensors" else torch.save(weights, path)
-    body = resnet_factory(ModelOptions(width=8, init=str(path)), 3)()
+    body = resnet_factory(ModelOptions(width=8, init_weights=str(path)), 3)()
     assert all(torch.equal(value, weights[name]) for name, value in body.state_dict().items())
 
 
@@ -69,7 +69,7 @@ def test_init_that_does_not_fit_is_one_sentence(tmp_path):
         read_weights(bad)
     torch.save(ResNet18(3, 8).state_dict(), bad)
     with pytest.raises(FedBMError, match="another shape for conv1.weight; check stem, width"):
-        resnet_factory(ModelOptions(width=8, init=str(bad)), 1)()
+        resnet_factory(ModelOptions(width=8, init_weights=str(bad)), 1)()
     with pytest.raises(FedBMError, match="it lacks conv1.weight"):
         load_weights(ResNet18(3, 8), {"fc.weight": torch.zeros(1)}, "x.pth")
     with pytest.raises(FedBMError, match="has the unknown odd.name"):

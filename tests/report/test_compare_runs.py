@@ -18,7 +18,7 @@ from fedbm.report.checks import findings
 from fedbm.report.grouping import Group, compare
 from fedbm.report.tables import lines, markdown_table
 from fedbm.report.text import headline, percent, points, seed_by_seed
-from fedbm.runs.reader import late_scores, read_run, read_runs
+from fedbm.runs.reader import last_quarter_scores, read_run, read_runs
 from fedbm.runs.record import read_record, write_record
 
 
@@ -84,23 +84,23 @@ def test_a_mean_over_fewer_seeds_is_not_best(tmp_path: Path) -> None:
 def test_late_scores_worked_by_hand() -> None:
     """Of eight rounds the last quarter is 7 and 8; what was not evaluated does not count, an unknown score stays so."""
     rounds = [{"round": r, "test": {"f1": r / 10, "auc": 0.5}} for r in range(1, 9)]
-    assert late_scores(rounds, 8) == pytest.approx({"f1": 0.75, "auc": 0.5})
+    assert last_quarter_scores(rounds, 8) == pytest.approx({"f1": 0.75, "auc": 0.5})
     rounds[-1]["test"] = None
-    assert late_scores(rounds, 8) == pytest.approx({"f1": 0.7, "auc": 0.5})
+    assert last_quarter_scores(rounds, 8) == pytest.approx({"f1": 0.7, "auc": 0.5})
     rounds[-2]["test"] = {"f1": 0.3, "auc": None}
-    assert late_scores(rounds, 8) == {"f1": 0.3, "auc": None}
-    assert late_scores(rounds[:6], 8) is None
+    assert last_quarter_scores(rounds, 8) == {"f1": 0.3, "auc": None}
+    assert last_quarter_scores(rounds[:6], 8) is None
 
 
 def test_a_record_keeps_the_late_scores(tmp_path: Path) -> None:
     """Of all rounds, not of those its curves keep."""
     run = read_run(fake_run(tmp_path, "fedavg", rounds=240))
-    assert run.late is not None
+    assert run.last_quarter is not None
     write_record(run, tmp_path / "record.json")
     again = read_record(tmp_path / "record.json")
-    assert again.late == run.late == late_scores(run.rounds, 240)
-    assert late_scores(again.rounds, 240) != run.late
-    assert read_run(fake_run(tmp_path, "fedavg", 1, rounds=8, done=7)).late is None
+    assert again.late == run.last_quarter == last_quarter_scores(run.rounds, 240)
+    assert last_quarter_scores(again.rounds, 240) != run.last_quarter
+    assert read_run(fake_run(tmp_path, "fedavg", 1, rounds=8, done=7)).last_quarter is None
 
 
 def test_the_rival_is_the_best_other_method_not_a_variant_nor_central(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_a_file_of_concepts_read_from_other_words_is_refused(tmp_path, tiny_fedb
     [
         ({"encoder": "bert"}, r'encoder is "bert", but .* was read with made up; leave one of the two out'),
         ({"pooling": "cls"}, r'pooling is "cls", but .* was read already; leave one of the two out'),
-        ({"encoder_folder": "models"}, r'encoder_folder is "models", but .* was read already; leave one of the two'),
+        ({"encoder_dir": "models"}, r'encoder_dir is "models", but .* was read already; leave one of the two'),
     ],
 )
 def test_a_file_of_concepts_and_another_encoder_are_refused(tmp_path, tiny_fedbm, asked, sentence) -> None:

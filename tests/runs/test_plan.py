@@ -66,11 +66,11 @@ def test_initial_weights_are_named_by_content(tiny: dict[str, Any], tmp_path: Pa
     body = fedbm.ResNet18(1, 4)
     for name in ("a", "b"):
         save_file(body.state_dict(), tmp_path / f"{name}.safetensors")
-    ids = {run_id(tiny, init=str(tmp_path / f"{name}.safetensors")) for name in ("a", "b")}
+    ids = {run_id(tiny, init_weights=str(tmp_path / f"{name}.safetensors")) for name in ("a", "b")}
     assert len(ids) == 1
     assert ids != {run_id(tiny)}
-    with pytest.raises(FedBMError, match="init: there is no file"):
-        run_id(tiny, init=str(tmp_path / "c.safetensors"))
+    with pytest.raises(FedBMError, match="init_weights: there is no file"):
+        run_id(tiny, init_weights=str(tmp_path / "c.safetensors"))
 
 
 def test_a_method_object_carries_its_options(tiny: dict[str, Any]) -> None:

@@ -56,7 +56,7 @@ def test_the_loaded_model_scores_as_the_run_says(tiny: dict[str, Any], tmp_path:
 
 def test_a_common_model_is_there_however_few_clients_have_trained(tiny: dict[str, Any], tmp_path: Path) -> None:
     """FedROD's is the server's alone; FedRep's would be the head of the one client that trained, which stays."""
-    one = {"clients": 2, "ratio": 0.5, "rounds": 1}
+    one = {"clients": 2, "participation": 0.5, "rounds": 1}
     model = fedbm.load_model(trained(tiny, tmp_path, **one, method="fedrod"), "cpu")
     assert model.classes == ("cyst", "normal", "polyp")
     with pytest.raises(FedBMError, match="has no common model: with fedrep, head stays with each client"):

@@ -53,7 +53,7 @@ def test_by_turns_each_run_is_what_it_is_alone(tiny_fedbm: dict[str, Any], tmp_p
 def test_runs_that_share_a_process(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three runs, two at a time in one process, as on a GPU: all end, one with a sentence, in the order given."""
     monkeypatch.setattr(side_by_side, "places_for", lambda config, processes: [(2, {"threads": 1})])
-    changes = ({"seed": 0}, {"seed": 1, "width": 64, "lr": 1e30, "nonfinite": "stop"}, {"seed": 2})
+    changes = ({"seed": 0}, {"seed": 1, "width": 64, "lr": 1e30, "on_nonfinite": "stop"}, {"seed": 2})
     news = list(run_all(configs_of(tiny, tmp_path / "together", *changes)))
     failed = {number: text for number, text in news if isinstance(text, str)}
     assert list(failed) == [1]
@@ -233,7 +233,7 @@ def test_places(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.Monkey
     assert places_for(cpu, 3) == [(1, {"threads": 1, "workers": 1})] * 3
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    every, second = configs_of(tiny, tmp_path, {"device": "cuda"}, {"device": "cuda:1", "together": 5})
+    every, second = configs_of(tiny, tmp_path, {"device": "cuda"}, {"device": "cuda:1", "runs_per_gpu": 5})
     assert places_for(every, 3) == [(3, {"device": "cuda:0"}), (3, {"device": "cuda:1"})]
     assert places_for(second, 3) == [(5, {"device": "cuda:1"})]
     assert list(run_all([])) == []

@@ -93,7 +93,7 @@ def sweep(parser: Parser) -> None:
 
 def records(parser: Parser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="experiments (default: all that have a finished run)")
-    parser.add_argument("--data", dest="folder", metavar="DIR", help="folder where data sets are found by name")
+    parser.add_argument("--data-dir", dest="folder", metavar="DIR", help="folder where data sets are found by name")
     parser.add_argument("--seeds", default="3", help="how many seeds, 0 and up (default 3)")
     parser.add_argument("--to", default="results", metavar="DIR", help="where records go (default results)")
     add_keys(parser, ["out", "cache"])
@@ -132,7 +132,7 @@ def features(parser: Parser) -> None:
         metavar="DIR",
         help="a folder whose record of the run is renewed (default results)",
     )
-    add_keys(parser, ["out", "cache", "device", "data_folder"])
+    add_keys(parser, ["out", "cache", "device", "data_dir"])
 
 
 def export(parser: Parser) -> None:
@@ -195,7 +195,7 @@ def config(parser: Parser) -> None:
 
 def add_portions(parser: Parser) -> None:
     """What reproduce and sweep have in common: which runs, where the data are, for how long."""
-    parser.add_argument("--data", dest="folder", metavar="DIR", help="folder where data sets are found by name")
+    parser.add_argument("--data-dir", dest="folder", metavar="DIR", help="folder where data sets are found by name")
     parser.add_argument("--seeds", default="3", help="how many seeds, 0 and up (default 3)")
     parser.add_argument("--budget", metavar="TIME", help="stop after this time, such as 25m or 1h30m")
     parser.add_argument(
@@ -211,4 +211,4 @@ def add_portions(parser: Parser) -> None:
         help="where records go; runs on record there are not computed again (default results)",
     )
     parser.add_argument("--plan", action="store_true", help="say what there is and what it would take; run nothing")
-    add_keys(parser, names("engine", without=["data_folder"]))
+    add_keys(parser, names("engine", without=["data_dir"]))

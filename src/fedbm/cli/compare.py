@@ -134,7 +134,7 @@ def play(
         spent = stack.enter_context(measured(left[0].parent, device_name(device)))
         may_begin = None
         if whole is not None and budget is not None:
-            together = configs[0].engine.together if device.type == "cuda" else 1
+            together = configs[0].engine.runs_per_gpu if device.type == "cuda" else 1
             may_begin = fitting(list(zip(left, configs, strict=True)), together, budget, spent, whole)
         ending = LastRounds(budget, spent)
         played = run_all(configs, fits=may_begin, ending=ending, left=ending.left)

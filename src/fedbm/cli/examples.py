@@ -15,9 +15,9 @@ Runs that are finished are not computed again; the same command goes on after an
 
 REPRODUCE_EXAMPLES = """examples:
   fedbm reproduce                                             what there is to reproduce
-  fedbm reproduce comparison-ham10000 --data DIR --plan       how long it would take, and what is missing
-  fedbm reproduce comparison-ham10000 --data DIR --budget 25m --only beta=0.1 --only FedAvg,FedBM
-  fedbm reproduce modules generator-terms --data DIR --only beta=0.05
+  fedbm reproduce comparison-ham10000 --data-dir DIR --plan       how long it would take, and what is missing
+  fedbm reproduce comparison-ham10000 --data-dir DIR --budget 25m --only beta=0.1 --only FedAvg,FedBM
+  fedbm reproduce modules generator-terms --data-dir DIR --only beta=0.05
 The same command again goes on where the budget ended; finished runs are not computed again.
 """
 

@@ -76,7 +76,7 @@ def engine_of(found: argparse.Namespace) -> dict[str, Any]:
         return given_keys(found)
     if not Path(found.folder).expanduser().is_dir():
         raise FedBMError(f"--data is the folder in which data sets are found by name, and there is no {found.folder}")
-    return {**given_keys(found), "data_folder": found.folder}
+    return {**given_keys(found), "data_dir": found.folder}
 
 
 def play_experiments(experiments: Sequence[Experiment], found: argparse.Namespace, console: Console) -> None:

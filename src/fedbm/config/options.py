@@ -144,7 +144,7 @@ class DataOptions:
     group: str = option("", "the column whose samples stay on one side, such as patient or lesion; implies grouped")
     metadata: str = option("", "a CSV or Parquet table whose columns are joined to the samples by name")
     split_seed: int = option(0, "seed of the split where the source has none; fixed over runs", least=0)
-    bad_files: Literal["refuse", "skip"] = option("refuse", "what to do with files that are no readable image")
+    on_bad_file: Literal["refuse", "skip"] = option("refuse", "what to do with files that are no readable image")
     partition: Literal["dirichlet", "iid", "quantity", "classes", "column", "file"] = option(
         "dirichlet", "how training samples are dealt to clients"
     )
@@ -153,8 +153,8 @@ class DataOptions:
     classes_per_client: int = option(2, "when partition = classes: how many classes each client holds", least=1)
     clients: int = option(10, "number of clients N; a partition by column or from a file brings its own", least=1)
     beta: float = option(0.1, "Dirichlet concentration β: smaller is more skewed (quantity: in sizes)", above=0)
-    min_size: int = option(2, "samples each client has at least", least=1)
-    strict_size: bool = option(False, "stop, rather than move samples, when 100 draws leave a client too small")
+    min_samples: int = option(2, "samples each client has at least", least=1)
+    strict_min_samples: bool = option(False, "stop, rather than move samples, when 100 draws leave a client too small")
 
 
 # those of DataOptions that say how samples are dealt; the others say how they are read
@@ -165,8 +165,8 @@ DEALING = (
     "classes_per_client",
     "clients",
     "beta",
-    "min_size",
-    "strict_size",
+    "min_samples",
+    "strict_min_samples",
 )
 BY_BETA = ("dirichlet", "quantity")  # the partitions that β shapes
 
@@ -176,12 +176,12 @@ class LanguageOptions:
     """Which language model read the class concepts, and how much of the prompt grid is used."""
 
     encoder: str = option("minilm", "minilm, bert, roberta, biomedclip or any Hugging Face encoder's name")
-    encoder_folder: str = option("", "folder with the encoder's files: read from there, offline")
+    encoder_dir: str = option("", "folder with the encoder's files: read from there, offline")
     pooling: Literal["", "mean", "cls", "biomedclip"] = option(
         "", "pooling of an encoder not listed; unset: as declared"
     )
     concept_file: str = option("", "concept distributions saved by 'fedbm concepts --save'; no encoder is then needed")
-    prompt_share: float = option(1.0, "share of the prompt grid in use, which ones by the run's seed", above=0, most=1)
+    prompt_fraction: float = option(1.0, "share of the prompts in use, chosen by the run's seed", above=0, most=1)
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class ModelOptions:
     stem: Literal["7x7", "3x3"] = option("7x7", "first layer: 7x7 stride 2 with pooling, or 3x3 for small images")
     width: int = option(64, "channels of the first stage; features = 8 × width", least=4)
     norm: Literal["batch", "group"] = option("batch", "normalisation layers")
-    init: str = option("", "file with initial body weights (.safetensors, or torchvision's ResNet-18 .pth)")
+    init_weights: str = option("", "file with initial body weights (.safetensors, or torchvision's ResNet-18 .pth)")
 
 
 @dataclass(frozen=True)
@@ -201,19 +201,19 @@ class TrainOptions:
     rounds: int = option(50, "communication rounds", least=1)
     epochs: int = option(1, "local epochs E per round", least=1)
     batch: int = option(8, "real samples per local step B", least=1)
-    ratio: float = option(0.5, "share of clients selected each round", above=0, most=1)
+    participation: float = option(0.5, "share of clients selected each round", above=0, most=1)
     optimizer: Literal["sgd", "adam"] = option("sgd", "local optimiser")
     lr: float = option(0.01, "initial learning rate η", above=0)
     momentum: float = option(0.9, "SGD momentum", least=0, most=1)
     weight_decay: float = option(5e-4, "L2 weight decay", least=0)
     lr_decay: float = option(0.99, "factor on the learning rate, each round or each local epoch", above=0, most=1)
-    decay_each: Literal["round", "epoch"] = option("round", "when lr_decay applies")
+    lr_decay_every: Literal["round", "epoch"] = option("round", "when lr_decay applies")
     keep_optimizer: bool = option(False, "clients keep momentum between rounds (state) instead of starting afresh")
     evaluate_every: int = option(1, "rounds between evaluations; the last round is always evaluated", least=1)
     precision: Literal["tf32", "fp32", "bf16"] = option(
         "tf32", "arithmetic of convolutions and products: tf32 (on a CPU plain fp32), fp32, or bf16 by autocast"
     )
-    nonfinite: Literal["drop", "stop"] = option("drop", "a client's update with NaN or infinity: leave it out, or stop")
+    on_nonfinite: Literal["drop", "stop"] = option("drop", "what to do with an update that has NaN or infinity")
     seed: int = option(0, "root seed of partition, selection, initial weights and every batch", least=0)
 
 
@@ -224,7 +224,7 @@ class EngineOptions:
     device: str = option("auto", "cpu, cuda, cuda:N, or auto: cuda where there is one")
     out: str = option("runs", "folder that holds one folder per run")
     cache: str = option("", "folder of prepared data sets; unset: $FEDBM_HOME or ~/.cache/fedbm")
-    data_folder: str = option("", "folder where catalogued data sets are looked for; unset: downloads in the cache")
+    data_dir: str = option("", "folder where catalogued data sets are looked for; unset: downloads in the cache")
     threads: int = option(
         0, "CPU threads of this run, shared out among its processes; 0: as the machine is set up", least=0, most=1024
     )
@@ -238,7 +238,7 @@ class EngineOptions:
     compile: bool = option(
         False, "captured engine: torch.compile its steps; takes a minute or two, pays over some hundred rounds"
     )
-    together: int = option(3, "runs that share a GPU, each on streams of its own, where several are asked for", least=1)
+    runs_per_gpu: int = option(3, "runs that share one GPU, where several are asked for", least=1)
     checkpoint_every: int = option(
         0, "rounds between checkpoints; 0: as often as takes a fiftieth of the time, between machines 1", least=0
     )

@@ -77,7 +77,7 @@ def load(
     split_seed: int = 0,
     cache: Path | None = None,
     folder: Path | None = None,
-    bad_files: BadFiles = "refuse",
+    on_bad_file: BadFiles = "refuse",
     concepts: Mapping[str, str] | None = None,
     verify: bool = False,
     progress: Progress | None = None,
@@ -90,7 +90,7 @@ def load(
     a clinician calls it. *folder*: where a catalogued name is looked for. *verify* checks the images of the prepared
     copy too, byte by byte; the rest always is.
     """
-    _check_choices(size, channels, bad_files)
+    _check_choices(size, channels, on_bad_file)
     check_choice(split, group)
     with _reading(name_or_path):
         name, source = _locate(name_or_path, split_seed, size, folder or downloads())
@@ -105,7 +105,7 @@ def load(
         concept_texts(entry, concepts or {})  # better now than when all is decoded
         chosen, notes = decide(listing, split, group, split_seed, name)
         side, depth = size or listing.size or entry.size, channels or listing.channels or entry.channels
-        decoded = read(listing, side, depth, bad_files, progress)
+        decoded = read(listing, side, depth, on_bad_file, progress)
         if decoded.skipped:
             chosen, notes = decide(decoded.listing, split, group, split_seed, name)
         if listing.size and side > listing.size:
@@ -121,7 +121,7 @@ def load(
         "split": split,
         "group": group,
         "split_seed": split_seed,
-        "bad_files": bad_files,
+        "on_bad_file": on_bad_file,
     }
     place = Path(cache or default_cache()) / f"{name}-{size or 'own'}-{digest_of(settings)[:16]}"
     prepared, damage = open_or_build(place, build, settings | {"from": printable(str(name_or_path))}, verify)
@@ -222,13 +222,13 @@ def _identity(metadata: Path) -> str:
         raise FedBMError(f"cannot read the metadata {metadata}: {error.strerror}") from error
 
 
-def _check_choices(size: int | None, channels: int | None, bad_files: str) -> None:
+def _check_choices(size: int | None, channels: int | None, on_bad_file: str) -> None:
     if size is not None and (size < 16 or size % 4):
         raise FedBMError(f"image size {size} cannot be used: give a multiple of 4 from 16 up")
     if channels not in (None, 1, 3):
         raise FedBMError(f"{channels} channels cannot be used: give 1 (grey) or 3 (colour)")
-    if bad_files not in ("refuse", "skip"):
-        raise FedBMError(f'bad_files is "{bad_files}", it can be "refuse" or "skip"')
+    if on_bad_file not in ("refuse", "skip"):
+        raise FedBMError(f'on_bad_file is "{on_bad_file}", it can be "refuse" or "skip"')
 
 
 def concept_texts(entry: Entry, given: Mapping[str, str]) -> tuple[str, ...]:

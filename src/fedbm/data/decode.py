@@ -69,7 +69,7 @@ def decode(source: Encoded, size: int, channels: int) -> NDArray[np.uint8]:
 
 
 def read(
-    listing: Listing, size: int, channels: int, bad_files: BadFiles = "refuse", progress: Progress | None = None
+    listing: Listing, size: int, channels: int, on_bad_file: BadFiles = "refuse", progress: Progress | None = None
 ) -> Decoded:
     """Decode every sample; what cannot be decoded is counted and refused, or skipped by name."""
     count = len(listing.ids)
@@ -86,12 +86,12 @@ def read(
             problems[i] = str(error)
 
     _in_parallel(place, listing, progress)
-    if problems and bad_files == "refuse":
+    if problems and on_bad_file == "refuse":
         first = min(problems)
         raise FedBMError(
             f"{len(problems)} of {count} images cannot be read as JPEG or PNG, the first is "
             f"{listing.ids[first]} ({problems[first]}): mend or remove them, or say "
-            'bad_files = "skip" (--bad-files skip)'
+            'on_bad_file = "skip" (--on-bad-file skip)'
         )
     if not problems:
         return Decoded(images, listing, ())

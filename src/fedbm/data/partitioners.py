@@ -34,15 +34,15 @@ def dirichlet(
     clients: int,
     beta: float,
     seed: int,
-    min_size: int = 2,
+    min_samples: int = 2,
     strict: bool = False,
 ) -> Partition:
-    """Cut every class by its own Dir(β) draw, so that each client has at least *min_size* samples.
+    """Cut every class by its own Dir(β) draw, so that each client has at least *min_samples* samples.
 
     Up to 100 draws are tried. If none will do, the last one is kept and what is missing is taken from the
     largest client, each move on record; *strict* refuses instead.
     """
-    _check_sizes(len(train), clients, min_size)
+    _check_sizes(len(train), clients, min_samples)
     _check_beta(beta)
 
     def draw(rng: np.random.Generator) -> Held:
@@ -52,16 +52,16 @@ def dirichlet(
                 client.extend(part.tolist())
         return held
 
-    held, moved = _large_enough(draw, f"of beta {beta}", seed, min_size, strict)
-    settings = {"clients": clients, "beta": beta, "seed": seed, "min_size": min_size}
+    held, moved = _large_enough(draw, f"of beta {beta}", seed, min_samples, strict)
+    settings = {"clients": clients, "beta": beta, "seed": seed, "min_samples": min_samples}
     return Partition(in_order(held), "dirichlet", settings, moved)
 
 
-def iid(train: Indices, clients: int, seed: int, min_size: int = 2) -> Partition:
+def iid(train: Indices, clients: int, seed: int, min_samples: int = 2) -> Partition:
     """Shuffled and dealt in equal shares (sizes differ by one at most)."""
-    _check_sizes(len(train), clients, min_size)
+    _check_sizes(len(train), clients, min_samples)
     parts = np.array_split(numpy_rng(seed, "partition").permutation(train), clients)
-    settings = {"clients": clients, "seed": seed, "min_size": min_size}
+    settings = {"clients": clients, "seed": seed, "min_samples": min_samples}
     return Partition(in_order([part.tolist() for part in parts]), "iid", settings)
 
 
@@ -71,7 +71,7 @@ def quantity(
     clients: int,
     beta: float,
     seed: int,
-    min_size: int = 2,
+    min_samples: int = 2,
     strict: bool = False,
 ) -> Partition:
     """Sizes by one Dir(β) draw, each client with the label mix of the whole; the guard is that of dirichlet().
@@ -79,7 +79,7 @@ def quantity(
     The samples stand in a row in which every class is spread evenly, so that whatever piece is cut from it has a
     share of each class in proportion, give or take a sample or two.
     """
-    _check_sizes(len(train), clients, min_size)
+    _check_sizes(len(train), clients, min_samples)
     _check_beta(beta)
 
     def draw(rng: np.random.Generator) -> Held:
@@ -88,8 +88,8 @@ def quantity(
         row = np.concatenate(classes)[np.argsort(np.concatenate(places), kind="stable")]
         return [part.tolist() for part in np.split(row, _cuts(rng, beta, clients, len(row)))]
 
-    held, moved = _large_enough(draw, f"of beta {beta}", seed, min_size, strict)
-    settings = {"clients": clients, "beta": beta, "seed": seed, "min_size": min_size}
+    held, moved = _large_enough(draw, f"of beta {beta}", seed, min_samples, strict)
+    settings = {"clients": clients, "beta": beta, "seed": seed, "min_samples": min_samples}
     return Partition(in_order(held), "quantity", settings, moved)
 
 
@@ -99,15 +99,15 @@ def by_classes(
     clients: int,
     classes_per_client: int,
     seed: int,
-    min_size: int = 2,
+    min_samples: int = 2,
     strict: bool = False,
 ) -> Partition:
     """*classes_per_client* classes for each client, each class at nearly equally many clients, at one at least.
 
     A class with fewer samples than clients that hold it goes to as many as it has samples, so that some clients
-    end with fewer classes; one that is left with fewer than *min_size* samples is filled as in dirichlet().
+    end with fewer classes; one that is left with fewer than *min_samples* samples is filled as in dirichlet().
     """
-    _check_sizes(len(train), clients, min_size)
+    _check_sizes(len(train), clients, min_samples)
     count = len(np.unique(labels[train]))
     if not 1 <= classes_per_client <= count:
         raise FedBMError(
@@ -127,15 +127,15 @@ def by_classes(
                 held[client].extend(part.tolist())
         return held
 
-    held, moved = _large_enough(draw, f"of {classes_per_client} classes each", seed, min_size, strict)
-    settings = {"clients": clients, "classes_per_client": classes_per_client, "seed": seed, "min_size": min_size}
+    held, moved = _large_enough(draw, f"of {classes_per_client} classes each", seed, min_samples, strict)
+    settings = {"clients": clients, "classes_per_client": classes_per_client, "seed": seed, "min_samples": min_samples}
     return Partition(in_order(held), "classes", settings, moved)
 
 
-def by_column(columns: Mapping[str, NDArray[np.str_]], train: Indices, column: str, min_size: int = 2) -> Partition:
+def by_column(columns: Mapping[str, NDArray[np.str_]], train: Indices, column: str, min_samples: int = 2) -> Partition:
     """Each value of *column* among the training samples is a client, in the order of the values.
 
-    Nothing is drawn and nothing is moved: a value with fewer than *min_size* samples is refused by name.
+    Nothing is drawn and nothing is moved: a value with fewer than *min_samples* samples is refused by name.
     """
     if column not in columns:
         known = f"it has {', '.join(columns)}" if columns else "it has none, a table of path,label,site would bring one"
@@ -144,13 +144,13 @@ def by_column(columns: Mapping[str, NDArray[np.str_]], train: Indices, column: s
     sizes = np.bincount(client_of)
     if "" in values:
         raise FedBMError(f'the column "{column}" is empty for {sizes[0]} training samples: each needs a client')
-    if sizes.min() < min_size:
+    if sizes.min() < min_samples:
         raise FedBMError(
-            f'{column} "{values[sizes.argmin()]}" has {sizes.min()} training samples, fewer than min_size = '
-            f"{min_size}: lower min_size, or join it with another {column} in the data"
+            f'{column} "{values[sizes.argmin()]}" has {sizes.min()} training samples, fewer than min_samples = '
+            f"{min_samples}: lower min_samples, or join it with another {column} in the data"
         )
     held = [train[client_of == client].tolist() for client in range(len(values))]
-    settings = {"column": column, "values": list(values), "min_size": min_size}
+    settings = {"column": column, "values": list(values), "min_samples": min_samples}
     return Partition(in_order(held), "column", settings)
 
 
@@ -174,26 +174,26 @@ def _owners(clients: int, each: int, classes: int, rng: np.random.Generator) -> 
 
 
 def _large_enough(
-    draw: Callable[[np.random.Generator], Held], what: str, seed: int, min_size: int, strict: bool
+    draw: Callable[[np.random.Generator], Held], what: str, seed: int, min_samples: int, strict: bool
 ) -> tuple[Held, tuple[Move, ...]]:
-    """The first of 100 draws that leaves no client below *min_size*; else the last, filled up."""
+    """The first of 100 draws that leaves no client below *min_samples*; else the last, filled up."""
     for attempt in range(DRAWS):
         held = draw(numpy_rng(seed, "partition", attempt))
-        if min(map(len, held)) >= min_size:
+        if min(map(len, held)) >= min_samples:
             return held, ()
     if strict:
         raise FedBMError(
-            f"in {DRAWS} draws {what} some of the {len(held)} clients always had fewer than {min_size} "
+            f"in {DRAWS} draws {what} some of the {len(held)} clients always had fewer than {min_samples} "
             "samples: ask for less skew, have fewer clients, or let samples be moved (strict off)"
         )
-    return held, tuple(_fill(held, min_size, numpy_rng(seed, "partition", "moves")))
+    return held, tuple(_fill(held, min_samples, numpy_rng(seed, "partition", "moves")))
 
 
-def _fill(held: Held, min_size: int, rng: np.random.Generator) -> list[Move]:
-    """Bring every client up to *min_size*, one random sample of the then largest client at a time."""
+def _fill(held: Held, min_samples: int, rng: np.random.Generator) -> list[Move]:
+    """Bring every client up to *min_samples*, one random sample of the then largest client at a time."""
     moved = []
     for target, client in enumerate(held):
-        while len(client) < min_size:
+        while len(client) < min_samples:
             source = max(range(len(held)), key=lambda number: len(held[number]))
             sample = held[source].pop(int(rng.integers(len(held[source]))))
             client.append(sample)
@@ -212,13 +212,13 @@ def _cuts(rng: np.random.Generator, beta: float, clients: int, samples: int) -> 
     return np.asarray(np.rint(np.cumsum(shares / shares.sum())[:-1] * samples), dtype=np.int64)
 
 
-def _check_sizes(samples: int, clients: int, min_size: int) -> None:
-    if clients < 1 or min_size < 1:
-        raise FedBMError(f"{clients} clients with at least {min_size} samples each: both must be 1 or more")
-    if clients * min_size > samples:
+def _check_sizes(samples: int, clients: int, min_samples: int) -> None:
+    if clients < 1 or min_samples < 1:
+        raise FedBMError(f"{clients} clients with at least {min_samples} samples each: both must be 1 or more")
+    if clients * min_samples > samples:
         raise FedBMError(
-            f"{samples} training samples are too few for {clients} clients with at least {min_size} each: "
-            f"have at most {samples // min_size} clients"
+            f"{samples} training samples are too few for {clients} clients with at least {min_samples} each: "
+            f"have at most {samples // min_samples} clients"
         )
 
 

@@ -23,8 +23,8 @@ from fedbm.version import __version__
 
 PLACES = {  # where something lies, not what it is: a run's id is of what is found there
     "data": ("name", "metadata", "partition_file"),
-    "language": ("encoder_folder", "concept_file"),
-    "model": ("init",),
+    "language": ("encoder_dir", "concept_file"),
+    "model": ("init_weights",),
 }
 PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "Pillow", "safetensors")
 

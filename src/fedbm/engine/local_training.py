@@ -73,12 +73,12 @@ def passes_of(method: Method, train: TrainOptions, round_: int, phase: Phase, n:
 
 
 def central_passes(train: TrainOptions, round_: int, n: int) -> Iterator[Pass]:
-    """⌊E·ratio·n/B⌋ steps of one pass after another that do not end with the round.
+    """⌊E·participation·n/B⌋ steps of one pass after another that do not end with the round.
 
-    Pass p is named as a client's at (round p//E + 1, epoch p % E): at ratio 1 the two are the same.
+    Pass p is named as a client's at (round p//E + 1, epoch p % E): at participation 1 the two are the same.
     """
     whole = -(-n // train.batch)
-    count = max(1, int(train.epochs * train.ratio * n / train.batch + 1e-9))
+    count = max(1, int(train.epochs * train.participation * n / train.batch + 1e-9))
     first, last = (round_ - 1) * count, round_ * count
     for number in range(first // whole, -(-last // whole)):
         start = number * whole
@@ -88,7 +88,7 @@ def central_passes(train: TrainOptions, round_: int, n: int) -> Iterator[Pass]:
 
 def learning_rate(train: TrainOptions, round_: int, epoch: int) -> float:
     """η · decay^(rounds or local epochs done before)."""
-    done = round_ - 1 if train.decay_each == "round" else (round_ - 1) * train.epochs + epoch
+    done = round_ - 1 if train.lr_decay_every == "round" else (round_ - 1) * train.epochs + epoch
     return float(train.lr * train.lr_decay**done)
 
 
@@ -106,7 +106,7 @@ def schedule(method: Method, task: Task, train: TrainOptions, round_: int, facts
     """A client's whole round, in chunks whose random draws fit in memory; the same for every engine."""
     for number, phase in enumerate(method.phases(train.epochs)):
         for origin, epoch, steps in passes_of(method, train, round_, phase, facts.n):
-            lr = learning_rate(train, origin if train.decay_each == "epoch" else round_, epoch)
+            lr = learning_rate(train, origin if train.lr_decay_every == "epoch" else round_, epoch)
             stream = (task.seed, "client", origin, facts.client, number, epoch)
             plan = epoch_plan(facts.n, train.batch, torch_rng(*stream, "order"))[steps]
             before = steps.start or 0  # of this pass, in rounds before: each step draws its own numbers

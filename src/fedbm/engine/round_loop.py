@@ -47,11 +47,11 @@ class Event:
     note: str = ""  # something the engine has to say, such as that it goes on with fewer slots
 
 
-def select(clients: int, ratio: float, seed: int, round_: int) -> list[int]:
-    """max(1, ⌊ratio·N⌋) clients, in order, from the stream (seed, "selection", round); nobody where N is 0."""
+def select(clients: int, participation: float, seed: int, round_: int) -> list[int]:
+    """max(1, ⌊participation·N⌋) clients, in order, from the stream (seed, "selection", round); nobody where N is 0."""
     if not clients:
         return []
-    count = max(1, math.floor(ratio * clients + 1e-9))  # 0.29 · 100 is 28.999…
+    count = max(1, math.floor(participation * clients + 1e-9))  # 0.29 · 100 is 28.999…
     chosen = numpy_rng(seed, "selection", round_).choice(clients, size=count, replace=False)
     return sorted(int(client) for client in chosen)
 
@@ -121,7 +121,7 @@ class Federation:
             last, empty = dropped[-1], self.progress.empty_rounds
             running = f"in {empty} rounds running no client" if empty > 1 else "no client"
             raise FedBMError(
-                f"round {round_}: {running} sent a usable update (client {last['client']}: {last['why']}); "
+                f"round {round_}: {running} sent a usable update (client {last['client']}: {last['reason']}); "
                 "a lower lr may help"
             )
         yield Event(round_, "aggregate")
@@ -203,7 +203,7 @@ class Federation:
         """Ask the selected clients for their updates and fold those that are usable, in client order."""
         census = self.cohort.census()
         present = sorted(census)
-        selected = [present[i] for i in select(len(present), self.train.ratio, self.task.seed, round_)]
+        selected = [present[i] for i in select(len(present), self.train.participation, self.task.seed, round_)]
         folding = self.method.fold(self.server, self.population or len(census))
         next(folding)
         clients: list[dict[str, Any]] = []
@@ -221,10 +221,10 @@ class Federation:
                 clients.append(
                     {"client": upload.client, "n": upload.n, "loss": upload.losses, "seconds": upload.seconds}
                 )
-            elif self.train.nonfinite == "stop" and not answer.missing:
+            elif self.train.on_nonfinite == "stop" and not answer.missing:
                 raise FedBMError(f"round {round_}: the update of client {upload.client} is unusable: {answer.flaw}")
             else:
-                dropped.append({"client": upload.client, "why": answer.flaw})
+                dropped.append({"client": upload.client, "reason": answer.flaw})
             yield Event(round_, "train", len(clients) + len(dropped), len(selected), upload.losses)
         return Collected(selected, folding, clients, dropped)
 

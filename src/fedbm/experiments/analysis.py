@@ -41,7 +41,7 @@ class Line:
     rival: bool = False  # whether the leading row is tested against it
     against: Paired | None = None  # leading row − this row
     corrected: float | None = None  # its p after Holm
-    late: Paired | None = None  # leading row − this row over the last quarter of the rounds
+    last_quarter: Paired | None = None  # leading row − this row over the last quarter of the rounds
 
     @property
     def seeds(self) -> int:
@@ -135,10 +135,10 @@ def _column(outcome: Outcome, at: Mapping[str, Any], lead: str, ceilings: set[st
     lines = [replace(_line(outcome, name, at), rival=name not in (lead, *ceilings)) for name in outcome.rows]
     scores, late = (
         {line.name: line.row.by_seed(when, HEADLINE_METRIC) for line in lines if line.row is not None}
-        for when in (moment, "late")
+        for when in (moment, "last_quarter")
     )
     tested = [
-        replace(line, against=paired(scores[lead], scores[line.name]), late=paired(late[lead], late[line.name]))
+        replace(line, against=paired(scores[lead], scores[line.name]), last_quarter=paired(late[lead], late[line.name]))
         if line.rival and lead in scores and line.name in scores
         else line
         for line in lines

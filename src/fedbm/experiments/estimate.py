@@ -116,7 +116,7 @@ def kind_of(config: Config) -> tuple[Any, ...]:
     return (
         *(Path(data.name).stem, data.size, data.channels, data.clients),
         *(model.stem, model.width, model.norm),
-        *(train.epochs, train.batch, train.ratio, train.optimizer, train.evaluate_every, train.precision),
+        *(train.epochs, train.batch, train.participation, train.optimizer, train.evaluate_every, train.precision),
         json.dumps(dict(options), sort_keys=True),
     )
 

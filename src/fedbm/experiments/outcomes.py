@@ -22,11 +22,11 @@ from fedbm.runs.record import record_named
 from fedbm.utils.io import read_json
 from fedbm.utils.schema import SCALAR, TEXT, check, each, keys, number, or_null, whole
 
-FORMAT = 1
+FORMAT = 2
 SETTINGS = keys({"beta?": number(0)}, SCALAR)
 EXPERIMENT = keys(
     {
-        **dict.fromkeys(("experiment", "title", "shows", "paper", "figure", "command", "lead?"), TEXT),
+        **dict.fromkeys(("experiment", "title", "shows", "paper", "figure", "command", "lead"), TEXT),
         **dict.fromkeys(("notes", "search"), each(TEXT)),
         "shared": SETTINGS,
         "axes": keys({"beta?": each(number(0), least=1)}, each(SCALAR, least=1)),
@@ -34,10 +34,10 @@ EXPERIMENT = keys(
         "trials": each(
             keys(
                 {
-                    **dict.fromkeys(("row", "state", "why", "takes"), TEXT),
-                    "at": SETTINGS,
+                    **dict.fromkeys(("row", "status", "reason", "takes"), TEXT),
+                    "cell": SETTINGS,
                     "seed": whole(0, 98),  # there are up to 99
-                    **dict.fromkeys(("run", "id?"), or_null(TEXT)),
+                    **dict.fromkeys(("run", "id"), or_null(TEXT)),
                 }
             )
         ),
@@ -89,7 +89,7 @@ class Outcome:
 
 def command_of(name: str) -> str:
     """What runs an experiment: the paper's by its name, one's own by its file."""
-    return f"fedbm reproduce {name} --data DIR" if name in shipped() else f"fedbm sweep {name}.toml"
+    return f"fedbm reproduce {name} --data-dir DIR" if name in shipped() else f"fedbm sweep {name}.toml"
 
 
 def title_of(outcomes: Sequence[Outcome]) -> str:
@@ -168,20 +168,20 @@ def read_outcome(path: Path, read: Callable[[Path], RunView | None] = record_nam
     return Outcome(
         name=value["experiment"],
         **{key: value[key] for key in ("title", "shows", "paper", "figure", "shared", "axes", "command")},
-        lead=value.get("lead", ""),  # records of before it could be named have none
+        lead=value["lead"],
         notes=tuple(value["notes"]),
         search=tuple(value["search"]),
         rows=tuple(value["rows"]),
         results=tuple(
             Result(
                 t["row"],
-                t["at"],
+                t["cell"],
                 t["seed"],
-                t["state"],
-                t["why"],
+                t["status"],
+                t["reason"],
                 read(runs / f"{t['run']}.json") if t["run"] else None,
                 t["takes"],
-                t.get("id") or t["run"] or "",
+                t["id"] or "",
             )
             for t in value["trials"]
         ),
@@ -192,7 +192,7 @@ def _unknown(value: Mapping[str, Any]) -> str:
     """What is named in an experiment's file and is not in it: an axis, a row, a cell; "": nothing."""
     rows, axes = value["rows"], value["axes"]
     for key, names, known in (
-        ("lead", [value.get("lead") or rows[0]], rows),
+        ("lead", [value["lead"] or rows[0]], rows),
         ("figure", [value["figure"]] if value["figure"] else [], axes),
         ("search", value["search"], axes),
     ):
@@ -200,7 +200,7 @@ def _unknown(value: Mapping[str, Any]) -> str:
             return f"{key} names {shown(other)}, which is none of its {'rows' if known is rows else 'axes'}"
     there = list(cells(axes))
     for place, trial in enumerate(value["trials"]):
-        if trial["row"] not in rows or trial["at"] not in there:
+        if trial["row"] not in rows or trial["cell"] not in there:
             return f"trials[{place}] is of a row or cell that the experiment does not have"
     return ""
 

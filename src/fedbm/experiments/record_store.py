@@ -106,6 +106,6 @@ def _together(before: Result | None, now: Result) -> Result:
 
 
 def _trial(result: Result) -> dict[str, Any]:
-    kept = {"row": result.row, "at": result.at, "seed": result.seed, "state": result.state, "why": result.why}
+    kept = {"row": result.row, "cell": result.at, "seed": result.seed, "status": result.state, "reason": result.why}
     run = result.run.id if result.run else None
     return {**kept, "takes": result.takes, "run": run, "id": result.id or run or ""}

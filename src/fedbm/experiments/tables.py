@@ -18,7 +18,7 @@ from fedbm.report.statistics import Spread
 from fedbm.report.text import percent, points, probability
 
 SHOWN = {"accuracy": "Accuracy", "f1": "Macro-F1"}
-MOMENTS = ("best", "last", "late")
+MOMENTS = ("best", "last", "last_quarter")
 HEADS = {
     "row": "Method",
     "n": "n",
@@ -29,7 +29,7 @@ HEADS = {
     "paper_f1": "paper",
     "f1_minus_paper": "Δ",
     "last_f1": "F1, last round",
-    "late_f1": "F1, last quarter",
+    "last_quarter_f1": "F1, last quarter",
     "lead_minus_row_f1": "lead − row",
     "p": "p",
     "p_holm": "p (Holm)",
@@ -76,7 +76,7 @@ def cells_of(line: Line) -> dict[str, str]:
         **{metric: _plus_minus(row.score("best", metric)) if row else line.why for metric in SHOWN},
         **{f"paper_{metric}": line.published.shown(metric) if line.published else "–" for metric in SHOWN},
         **{f"{metric}_minus_paper": _text(line.minus_paper(metric), points) for metric in SHOWN},
-        **{f"{at}_f1": _plus_minus(row.score(at, "f1")) if row else line.why for at in ("last", "late")},
+        **{f"{at}_f1": _plus_minus(row.score(at, "f1")) if row else line.why for at in ("last", "last_quarter")},
         "lead_minus_row_f1": _text(test.mean if test else None, points),
         "p": _text(test.p if test else None, probability),
         "p_holm": _text(line.corrected, probability),

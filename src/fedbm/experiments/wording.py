@@ -154,7 +154,7 @@ def _verdict(lead: Line, other: Line, more: str) -> Verdict:
         tells = f"{'An advantage' if found.mean > 0 else 'A disadvantage'} is established."
     after = "" if other.corrected is None else f", p{NO_BREAK}{equals(other.corrected)} after Holm’s correction"
     brief = f"{lead.name} − {other.name}{more}: {points(found.mean)}{NO_BREAK}points{after}. {tells}"
-    return Verdict(holds and found.n >= FEWEST, f"{opening} {tells}{_late(other.late)}", brief)
+    return Verdict(holds and found.n >= FEWEST, f"{opening} {tells}{_late(other.last_quarter)}", brief)
 
 
 def _late(found: Paired | None) -> str:

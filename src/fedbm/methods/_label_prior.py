@@ -11,11 +11,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Absent = Literal["mask", "one"]
-ABSENT = "a class the client does not have: leave it out of the softmax, or count it once"
+MissingClasses = Literal["mask", "one"]
+MISSING_CLASSES = "a class the client does not have: leave it out of the softmax, or count it once"
 
 
-def log_prior(counts: tuple[int, ...], absent: Absent, like: Tensor, strength: float = 1.0) -> Tensor:
+def log_prior(counts: tuple[int, ...], missing_classes: MissingClasses, like: Tensor, strength: float = 1.0) -> Tensor:
     """γ log n_k [K], in the precision and on the device of *like*.
 
     >>> log_prior((1, 0), "one", torch.zeros(()))
@@ -24,4 +24,4 @@ def log_prior(counts: tuple[int, ...], absent: Absent, like: Tensor, strength: f
     if strength == 0:
         return torch.zeros(len(counts), dtype=like.dtype, device=like.device)
     held = torch.tensor(counts, dtype=like.dtype, device=like.device)
-    return strength * (held.clamp_min(1) if absent == "one" else held).log()
+    return strength * (held.clamp_min(1) if missing_classes == "one" else held).log()

@@ -3,12 +3,13 @@
     V       = √(K/(K−1)) · U (I − 11ᵀ/K),  U orthonormal K × K, drawn once      (v_j·v_k = −1/(K−1) for j ≠ k)
     g       = norm(P f(x)),  P linear F → K, trained and averaged with the body
     client  CE(β gᵀV + log n_{i,·}, y),  β learnable from 1
-    predict argmax gᵀV
+    predict softmax(β gᵀV); β stays positive, so its argmax is that of gᵀV
 
 Reference: Li, Shang, He, Lin, Wu. No fear of classifier biases: neural collapse inspired federated learning with
 synthetic and fixed classifier. ICCV 2023.
-Differs from common code: absent classes are masked by default instead of counted once (option `absent`). Its personal
-fine-tuning stage is left out: it is compared as a global method.
+Differs from common code: missing classes are masked by default instead of counted once (option `missing_classes`); the
+learnt scale β is part of the logits, so probabilities are those the model was trained with. Its personal fine-tuning
+stage is left out: it is compared as a global method.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedbm.config.options import option
-from fedbm.methods._label_prior import ABSENT, Absent, log_prior
+from fedbm.methods._label_prior import MISSING_CLASSES, MissingClasses, log_prior
 from fedbm.methods.base import Batch, Facts, OwnData, Part, Phase, State, Task
 from fedbm.methods.fedavg import FedAvg
 from fedbm.models.heads import Classifier, CrossEntropyHead, exactly, feature_dim
@@ -38,7 +39,7 @@ class FedETF(FedAvg):
 
     name: ClassVar[str] = "fedetf"
 
-    absent: Absent = option("mask", ABSENT)
+    missing_classes: MissingClasses = option("mask", MISSING_CLASSES)
 
     def model(self, task: Task) -> nn.Module:
         body, classes = task.body(), len(task.classes)
@@ -52,16 +53,13 @@ class FedETF(FedAvg):
 
     def begin(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
         super().begin(model, received, client, facts)
-        return {"prior": log_prior(facts.label_counts, self.absent, received[FRAME])}
+        return {"prior": log_prior(facts.label_counts, self.missing_classes, received[FRAME])}
 
     def phases(self, epochs: int) -> Sequence[Phase]:
         return (Phase(epochs, ("body", "project", "head")),)
 
     def loss(self, model: nn.Module, batch: Batch, context: State) -> dict[str, Tensor]:
-        assert isinstance(model, Classifier)
-        assert isinstance(model.head, FrameHead)
-        logits = model.head.scale * model(batch.images)
-        return {"cross_entropy": F.cross_entropy(logits + context["prior"], batch.labels)}
+        return {"cross_entropy": F.cross_entropy(model(batch.images) + context["prior"], batch.labels)}
 
     def finish(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
         upload, own = super().finish(model, data, context, facts)
@@ -78,7 +76,7 @@ def simplex_frame(classes: int, rng: torch.Generator) -> Tensor:
 
 
 class FrameHead(CrossEntropyHead):
-    """gᵀV for g = norm(features); β is learnt beside it and used in the loss alone."""
+    """Logits β gᵀV for g = norm(features), with a learnt scale β."""
 
     frame: Tensor
 
@@ -89,4 +87,5 @@ class FrameHead(CrossEntropyHead):
 
     @exactly
     def forward(self, features: Tensor) -> Tensor:
-        return F.normalize(features, dim=1) @ self.frame
+        logits: Tensor = self.scale * (F.normalize(features, dim=1) @ self.frame)
+        return logits

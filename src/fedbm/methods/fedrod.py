@@ -5,8 +5,8 @@
     predict   global argmax z_g;   personal argmax z_g + h_p(f)
 
 Reference: Chen, Chao. On bridging generic and personalized federated learning for image classification. ICLR 2022.
-Differs from common code: absent classes are masked by default instead of counted once (option `absent`); h_p's
-gradient reaches neither body nor shared head.
+Differs from common code: missing classes are masked by default instead of counted once (option `missing_classes`);
+h_p's gradient reaches neither body nor shared head.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedbm.config.options import option
-from fedbm.methods._label_prior import ABSENT, Absent, log_prior
+from fedbm.methods._label_prior import MISSING_CLASSES, MissingClasses, log_prior
 from fedbm.methods.base import Batch, Facts, OwnData, Phase, State, Task, copy_state, load_state
 from fedbm.methods.fedavg import FedAvg, linear_head
 from fedbm.models.heads import Classifier, LinearHead
@@ -35,7 +35,7 @@ class FedROD(FedAvg):
     personalises: ClassVar[bool] = True
 
     gamma: float = option(1.0, "strength γ of the label prior", least=0)
-    absent: Absent = option("mask", ABSENT)
+    missing_classes: MissingClasses = option("mask", MISSING_CLASSES)
 
     def model(self, task: Task) -> nn.Module:
         body = task.body()
@@ -49,7 +49,7 @@ class FedROD(FedAvg):
 
     def begin(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
         load_state(model, {**received, **client})
-        return {"prior": log_prior(facts.label_counts, self.absent, received["head.weight"], self.gamma)}
+        return {"prior": log_prior(facts.label_counts, self.missing_classes, received["head.weight"], self.gamma)}
 
     def phases(self, epochs: int) -> Sequence[Phase]:
         return (Phase(epochs, ("body", "head", "personal")),)

@@ -19,21 +19,21 @@ def resnet_factory(options: ModelOptions, channels: int) -> Callable[[], nn.Modu
 
     It can be pickled, as client processes need.
     """
-    weights = read_weights(Path(options.init).expanduser()) if options.init else None
+    weights = read_weights(Path(options.init_weights).expanduser()) if options.init_weights else None
     return partial(make_resnet, options, channels, weights)
 
 
 def make_resnet(options: ModelOptions, channels: int, weights: dict[str, Tensor] | None) -> nn.Module:
     body = ResNet18(channels, options.width, options.stem, options.norm)
     if weights is not None:
-        load_weights(body, weights, options.init)
+        load_weights(body, weights, options.init_weights)
     return body
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
     """Named tensors from .safetensors, or from a PyTorch file read without unpickling code."""
     if not path.is_file():
-        raise FedBMError(f"init: there is no file {path}")
+        raise FedBMError(f"init_weights: there is no file {path}")
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
@@ -41,9 +41,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             return dict(load_file(path))
         weights = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # both readers raise many kinds for a damaged file
-        raise FedBMError(f"init: {path} holds no weights that can be read ({_first_line(error)})") from error
+        raise FedBMError(f"init_weights: {path} holds no weights that can be read ({_first_line(error)})") from error
     if not isinstance(weights, dict) or not all(isinstance(v, Tensor) for v in weights.values()):
-        raise FedBMError(f"init: {path} holds no dictionary of tensors")
+        raise FedBMError(f"init_weights: {path} holds no dictionary of tensors")
     return weights
 
 
@@ -60,7 +60,8 @@ def load_weights(body: nn.Module, weights: dict[str, Tensor], source: str) -> No
         if names:
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             raise FedBMError(
-                f"init: {source} does not fit the body: it {what} {names[0]}{more}; check stem, width, norm, channels"
+                f"init_weights: {source} does not fit the body: it {what} {names[0]}{more}; "
+                "check stem, width, norm, channels"
             )
     body.load_state_dict({**own, **given})
 

@@ -54,7 +54,7 @@ def lines(group: Group, moment: str) -> list[Line]:
     return [
         Line(
             row,
-            "" if moment == "late" else _rounds(row, moment),
+            "" if moment == "last_quarter" else _rounds(row, moment),
             tuple(_cell(score, top if counts else None) for score, top in zip(line, tops, strict=True)),
         )
         for row, line, counts in zip(group.rows, scores, ranked, strict=True)

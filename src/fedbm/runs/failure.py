@@ -15,7 +15,7 @@ NAME = "failed.json"
 def keep_failure(folder: Path, why: str) -> None:
     """Say in the run's folder why it failed; *why* is a sentence. A run that another process works on is its own."""
     with suppress(FedBMError), RunFolder(folder).held():
-        write_json(folder / NAME, {"format": FORMAT, "why": why})
+        write_json(folder / NAME, {"format": FORMAT, "reason": why})
 
 
 def clear_failure(folder: Path) -> None:
@@ -27,6 +27,6 @@ def failure_of(folder: Path) -> str:
     """The sentence, or "" where the run has not failed."""
     try:
         found = read_json(folder / NAME) if (folder / NAME).is_file() else {}
-        return str(found.get("why", ""))
+        return str(found.get("reason", ""))
     except (FedBMError, AttributeError):
         return "its failed.json cannot be read"

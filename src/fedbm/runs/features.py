@@ -35,7 +35,7 @@ PERPLEXITY = 30.0
 
 
 def write_features(run: Path, engine: Mapping[str, Any]) -> Path:
-    """Compute and write features.json of the run in folder *run*; *engine*: options such as device and data_folder."""
+    """Compute and write features.json of the run in folder *run*; *engine*: options such as device and data_dir."""
     config = make_config(read_toml(run / "config.toml"))
     config = dataclasses.replace(config, engine=dataclasses.replace(config.engine, **engine))
     model = load_model(run, config.engine.device)

@@ -1,14 +1,8 @@
-"""From a configuration to all a run needs, and to the run's id.
-
-The id is the method, the data and the seed in words, and a hash of what determines the result: the data, its
-partition and the concepts by checksum, initial weights by checksum, model, method and training options. Device, paths
-and the machine are not in it: a run's folder can be moved, and the same command finds it again.
-"""
+"""From a configuration to everything that a run needs: data, partition, concepts, task and run id."""
 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,15 +19,13 @@ from fedbm.errors import FedBMError, listed
 from fedbm.language.bundled import ENCODER, shipped_for
 from fedbm.language.concepts import ConceptDistribution, build
 from fedbm.language.prompts import choose
-from fedbm.methods import METHODS
 from fedbm.methods.base import Method, Task, train_only
 from fedbm.models.backbone import resnet_factory
 from fedbm.runs.config import Config, check_config, recommend
-from fedbm.utils.fingerprint import changed, class_digest, described
-from fedbm.utils.io import digest_of, sha256_file
+from fedbm.runs.run_id import make_run_id, own_code
+from fedbm.utils.fingerprint import described
+from fedbm.utils.io import digest_of
 from fedbm.utils.seeds import seeded_modules
-
-PROTOCOL = 3  # raised when the same configuration would give another result
 
 
 @dataclass(frozen=True)
@@ -82,7 +74,7 @@ def make_plan(
     if partition is None:
         partition = deal(config, dataset)
     else:  # what the saved configuration says is how this one was made
-        said = {key: partition.settings[key] for key in ("beta", "min_size") if key in partition.settings}
+        said = {key: partition.settings[key] for key in ("beta", "min_samples") if key in partition.settings}
         said["partition"] = partition.kind
     said["clients"] = len(partition.clients)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, **said))
@@ -102,7 +94,12 @@ def make_plan(
         hflip=dataset.hflip,
         vflip=dataset.vflip,
     )
-    run_id = name_run(config, dataset, partition, task, custom_body=make_body is not None)
+    inputs = {
+        "data": dataset.checksum,
+        "input": [list(dataset.mean), list(dataset.std), dataset.hflip, dataset.vflip],
+        "partition": partition.digest,
+    }
+    run_id = make_run_id(config, task, dataset.name, inputs, own_body=make_body is not None)
     made: dict[str, Any] = own_code(config.method)
     if make_body is not None:  # not by the body itself, whose initial weights differ from seed to seed
         made["body"] = described(make_body)
@@ -122,10 +119,10 @@ def load_dataset(config: Config, progress: Callable[[int, int], None] | None = N
         group=options.group or None,
         metadata=options.metadata or None,
         split_seed=options.split_seed,
-        bad_files=options.bad_files,
+        on_bad_file=options.on_bad_file,
         concepts=config.concepts,
         cache=Path(config.engine.cache).expanduser() if config.engine.cache else None,
-        folder=Path(config.engine.data_folder).expanduser() if config.engine.data_folder else None,
+        folder=Path(config.engine.data_dir).expanduser() if config.engine.data_dir else None,
         progress=progress,
     )
 
@@ -138,14 +135,14 @@ def deal(config: Config, dataset: Dataset) -> Partition:
         if options.partition == "file":
             partition = from_file(Path(options.partition_file), dataset)
         else:
-            partition = by_column(dataset.columns, train, options.partition_column, options.min_size)
+            partition = by_column(dataset.columns, train, options.partition_column, options.min_samples)
         if "data.clients" in config.given and options.clients != len(partition.clients):
             source = options.partition_file or f'the column "{options.partition_column}"'
             raise FedBMError(f"clients is {options.clients}, but {source} makes {len(partition.clients)}: leave it out")
         return partition
     if options.partition == "iid":
-        return iid(train, options.clients, seed, options.min_size)
-    guard = (seed, options.min_size, options.strict_size)
+        return iid(train, options.clients, seed, options.min_samples)
+    guard = (seed, options.min_samples, options.strict_min_samples)
     if options.partition == "quantity":
         return quantity(dataset.labels, train, options.clients, options.beta, *guard)
     if options.partition == "classes":
@@ -171,7 +168,7 @@ def concepts_for(
     """The classes' concepts: from a file, from those shipped with the package, or read by the encoder."""
     if options.concept_file:
         concepts = ConceptDistribution.load(Path(options.concept_file)).select(classes)
-        for key in ("encoder", "encoder_folder", "pooling"):
+        for key in ("encoder", "encoder_dir", "pooling"):
             asked, read = getattr(options, key), concepts.provenance.get(key)
             if asked not in (getattr(LanguageOptions, key), read):  # a saved configuration names the default
                 by = f"with {read}" if read else "already"
@@ -180,35 +177,13 @@ def concepts_for(
                 )
     else:
         shipped = None
-        if options.encoder == ENCODER and not options.encoder_folder and not options.pooling:
+        if options.encoder == ENCODER and not options.encoder_dir and not options.pooling:
             shipped = shipped_for(classes, texts, modality)
-        folder = Path(options.encoder_folder) if options.encoder_folder else None
+        folder = Path(options.encoder_dir) if options.encoder_dir else None
         concepts = shipped or build(classes, texts, modality, options.encoder, folder, options.pooling or None)
-    if options.prompt_share < 1:
-        concepts = concepts.share(choose(concepts.embeddings.shape[1], options.prompt_share, seed))
+    if options.prompt_fraction < 1:
+        concepts = concepts.share(choose(concepts.embeddings.shape[1], options.prompt_fraction, seed))
     return concepts
-
-
-def name_run(config: Config, dataset: Dataset, partition: Partition, task: Task, custom_body: bool) -> str:
-    """<method>-<data>-s<seed>-<first 12 digits of the hash>."""
-    model = changed(config.model)
-    init = model.pop("init", "")
-    if custom_body:
-        model = {"body": described(task.body())}
-    elif init:
-        model["init"] = sha256_file(Path(init).expanduser())
-    determines = {
-        "protocol": PROTOCOL,
-        "data": dataset.checksum,
-        "input": [list(dataset.mean), list(dataset.std), dataset.hflip, dataset.vflip],
-        "partition": partition.digest,
-        "concepts": task.concepts.checksum if task.concepts else None,
-        "model": model,
-        "method": {**changed(config.method), "name": config.method.name, **own_code(config.method)},
-        "train": changed(config.train),
-    }
-    words = [config.method.name, dataset.name, f"s{config.train.seed}", digest_of(determines)[:12]]
-    return "-".join(re.sub(r"[^\w.]+", "_", word) for word in words)
 
 
 def check_trained(method: Method, task: Task, epochs: int) -> None:
@@ -222,12 +197,6 @@ def check_trained(method: Method, task: Task, epochs: int) -> None:
                 f"{method.name} has a phase that trains {parts} alone, where there are no parameters to train; "
                 "give a body that has some, or another method"
             )
-
-
-def own_code(method: Method) -> dict[str, str]:
-    """For a method of the user's own, what names its code: other code is another run."""
-    kind = type(method)
-    return {} if METHODS.get(method.name) is kind else {"code": class_digest(kind)}
 
 
 def find_runs(out: Path, names: Sequence[str]) -> list[Path]:

@@ -58,17 +58,17 @@ class RunView:
     failure: str = ""  # why it failed, where it did
     features: Mapping[str, Any] | None = None  # features.json
     own_seconds: float | None = None  # of the device it was computed on, which other runs may have shared
-    late: Mapping[str, float | None] | None = None  # late_scores() of a finished run
+    last_quarter: Mapping[str, float | None] | None = None  # last_quarter_scores() of a finished run
 
     @property
     def finished(self) -> bool:
         return self.summary is not None
 
     def scores(self, moment: str) -> Mapping[str, Any] | None:
-        """On the test images, at "best" (the round chosen on validation), "last", or "late" (late_scores())."""
+        """Return test scores at "best" (the round chosen on validation), "last", or over the "last_quarter"."""
         if self.summary is None:
             return None
-        return self.late if moment == "late" else self.summary[moment]
+        return self.last_quarter if moment == "last_quarter" else self.summary[moment]
 
     @property
     def train_images(self) -> int:
@@ -123,7 +123,7 @@ def read_run(path: str | Path) -> RunView:
     kept = (environment or {}).get("settings")  # older versions kept none
     generated, rounds = path / "generated.png", read_rounds(path / "rounds.jsonl")
     _all_there(path / "rounds.jsonl", rounds, facts["planned"] if summary is not None else None)
-    late = late_scores(rounds, facts["planned"]) if summary is not None else None
+    last_quarter = last_quarter_scores(rounds, facts["planned"]) if summary is not None else None
     return RunView(
         **facts,
         path=path,
@@ -142,11 +142,11 @@ def read_run(path: str | Path) -> RunView:
         failure=failure_of(path) if summary is None else "",
         features=_optional(path / "features.json", FEATURES, lengths),
         own_seconds=own_seconds(read_portions(path.parent), path.name, len(rounds)),
-        late=late,
+        last_quarter=last_quarter,
     )
 
 
-def late_scores(rounds: Sequence[Mapping[str, Any]], planned: int) -> dict[str, float | None] | None:
+def last_quarter_scores(rounds: Sequence[Mapping[str, Any]], planned: int) -> dict[str, float | None] | None:
     """Mean test scores over the last quarter of the rounds planned: of a typical round, not of a lucky one.
 
     None where none of them was evaluated on test images; a score that one of them lacks is None.

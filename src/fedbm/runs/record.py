@@ -19,7 +19,7 @@ from fedbm.runs.record_schemas import PHASES, RECORD
 from fedbm.utils.io import read_json, replacing
 from fedbm.utils.schema import check
 
-FORMAT = 1
+FORMAT = 2
 MOST_POINTS = 100
 STRIP = ".rounds.jpg"  # after the run's id: what was generated after some rounds
 STRIP_BYTES = 48_000
@@ -48,13 +48,13 @@ def record_of(run: RunView) -> dict[str, Any]:
         "config": {name: dict(run.config[name]) for name in SECTIONS if name in run.config},
         "environment": dict(run.environment) if run.environment else None,
         "summary": dict(run.summary),
-        "late": dict(run.late) if run.late else None,
+        "last_quarter": dict(run.last_quarter) if run.last_quarter else None,
         "own_seconds": run.own_seconds,
-        "dealt": _dealt(run.dealt) if run.dealt else None,
+        "partition": _dealt(run.dealt) if run.dealt else None,
         "checksum": run.checksum,
         "details": _rounded(details),
         "features": dict(run.features) if run.features else None,
-        "drawn": sorted(run.drawn) if _shown(run) else [],
+        "generated_rounds": sorted(run.drawn) if _shown(run) else [],
         "curves": _curves(run.rounds, kept),
     }
 
@@ -100,15 +100,15 @@ def read_record(path: Path) -> RunView:
         rounds=_rounds(value["curves"]),
         summary=value["summary"],
         environment=value["environment"],
-        dealt=value["dealt"],
+        dealt=value["partition"],
         checksum=value["checksum"],
         details=value["details"],
         generated=picture if (picture := path.with_suffix(".jpg")).is_file() else None,
-        strip=strip if value.get("drawn") and (strip := path.with_suffix(STRIP)).is_file() else None,
-        strip_rounds=tuple(value.get("drawn", ())),
+        strip=strip if value["generated_rounds"] and (strip := path.with_suffix(STRIP)).is_file() else None,
+        strip_rounds=tuple(value["generated_rounds"]),
         features=value["features"],
         own_seconds=value["own_seconds"],
-        late=value.get("late"),
+        last_quarter=value["last_quarter"],
     )
 
 

@@ -105,13 +105,13 @@ RECORD = keys(
         "config": _config(PLAIN),
         "environment": or_null(ENVIRONMENT),
         "summary": SUMMARY,
-        "late?": or_null(keys(SCORES)),
+        "last_quarter": or_null(keys(SCORES)),
         "own_seconds": or_null(SECONDS),
-        "dealt": or_null(keys({**_DEALT, "digest": TEXT})),
+        "partition": or_null(keys({**_DEALT, "digest": TEXT})),
         "checksum": TEXT,
         "details": or_null(DETAILS),
         "features": or_null(FEATURES),
-        "drawn?": each(whole(1)),
+        "generated_rounds": each(whole(1)),
         "curves": keys(
             {
                 "round": each(whole(1), "rounds", least=1),

@@ -124,7 +124,7 @@ def places_for(config: Config, processes: int) -> list[tuple[int, dict[str, Any]
     if device.type == "cpu":
         return [(1, {"threads": 1, "workers": 1})] * processes
     named = [device.index] if device.index is not None else range(torch.cuda.device_count())
-    return [(config.engine.together, {"device": f"cuda:{index}"}) for index in named]
+    return [(config.engine.runs_per_gpu, {"device": f"cuda:{index}"}) for index in named]
 
 
 def cores() -> int:

@@ -143,7 +143,7 @@ FEMNIST = Entry(
     licence="public domain (NIST Special Database 19)",
     citation="Caldas et al., LEAF: a benchmark for federated settings, 2018",
     origin="the FEMNIST json files that LEAF's script makes, in folders train and test",
-    recommends={"partition": "column", "partition_column": "writer", "epochs": 5, "rounds": 200, "ratio": 0.1},
+    recommends={"partition": "column", "partition_column": "writer", "epochs": 5, "rounds": 200, "participation": 0.1},
 )
 
 # Stands in for FEMNIST where that is not at hand: the same 62 classes, every writer each class once.

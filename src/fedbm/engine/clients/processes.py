@@ -48,7 +48,7 @@ def client_cohort(
         if engine.workers > 1:
             raise FedBMError(f"workers are processes on a CPU, and the device is {device}; leave workers out")
         return LocalCohort(setting)
-    selected = select(len(setting.clients), setting.train.ratio, setting.task.seed, 1)
+    selected = select(len(setting.clients), setting.train.participation, setting.task.seed, 1)
     processes, threads = shares(engine.workers, len(selected))
     if processes == 1:
         return LocalCohort(setting)
@@ -155,7 +155,7 @@ class WorkerCohort(LocalCohort):
             return self._engine.workers > 0 and self._limit > 1
         everyone = sum(facts.n for facts in self._facts.values())
         left = sum(self._facts[client].n for client in waiting)
-        left += int((self._train.rounds - round_) * self._train.ratio * everyone)
+        left += int((self._train.rounds - round_) * self._train.participation * everyone)
         return left * sum(seconds for _, seconds in seen) / samples * (1 - 1 / self._limit) > WORTH
 
     def _start(self) -> None:

@@ -82,7 +82,7 @@ def make_terms(
         "run": run,
         "method": method_values(config.method),
         "train": dataclasses.asdict(config.train),
-        "model": {**dataclasses.asdict(config.model), "init": ""},
+        "model": {**dataclasses.asdict(config.model), "init_weights": ""},
         "task": {
             "classes": list(task.classes),
             "shape": list(task.shape),
@@ -92,7 +92,7 @@ def make_terms(
             "vflip": task.vflip,
         },
         "concepts": {"texts": list(concepts.texts), "checksum": concepts.checksum} if concepts else None,
-        "init": bool(config.model.init),
+        "init_weights": bool(config.model.init_weights),
         "compression": compression,
         "privacy": dict(privacy) if privacy else None,
     }
@@ -121,7 +121,7 @@ class Terms:
             if concepts.checksum != said["checksum"]:
                 raise Refusal("terms")
         make = resnet_factory(self.config.model, self.shape[0])
-        if self.values["init"]:
+        if self.values["init_weights"]:
             random = make
 
             def make() -> Any:
@@ -165,7 +165,7 @@ def accept_terms(values: Any) -> Terms:
             and all(isinstance(n, float | int) for n in (*task["mean"], *task["std"]))
             and values["compression"] in ("none", "half", "delta")
             and (values["concepts"] is None or len(values["concepts"]["texts"]) == len(classes))
-            and not config.model.init
+            and not config.model.init_weights
             and _is_privacy(values["privacy"], config.method.shares)
         )
         if not sound:

@@ -7,7 +7,6 @@ from [concepts] for data it does not know. With `evaluate = "server"` the data i
 from __future__ import annotations
 
 import dataclasses
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,8 @@ from fedbm.methods import METHODS
 from fedbm.methods.base import Task
 from fedbm.models.backbone import resnet_factory
 from fedbm.runs.config import Config, check_config, recommend
-from fedbm.runs.plan import PROTOCOL, agreed_concepts, load_dataset
-from fedbm.utils.fingerprint import changed
-from fedbm.utils.io import digest_of, sha256_file
+from fedbm.runs.plan import agreed_concepts, load_dataset
+from fedbm.runs.run_id import make_run_id
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,13 @@ def agree(config: Config, options: FederationOptions) -> Agreement:
         concepts = agreed_concepts(config, known["classes"], texts, modality)
     make_body = resnet_factory(config.model, channels)
     task = Task(**known, seed=config.train.seed, make_body=make_body, concepts=concepts)
-    return Agreement(config, task, dataset, name, recommends, name_run(config, task, name, dataset))
+    inputs = {  # the nodes' images are not part of the id: the server never sees them
+        "federated": True,
+        "scored_on": dataset.checksum if dataset is not None else None,
+        "task": [list(task.classes), list(task.shape), list(task.mean), list(task.std), task.hflip, task.vflip],
+    }
+    run_id = make_run_id(config, task, name, inputs)
+    return Agreement(config, task, dataset, name, recommends, run_id)
 
 
 _OF_A_TASK = ("classes", "concepts", "modality", "shape", "mean", "std", "hflip", "vflip")
@@ -100,25 +104,3 @@ def find_entry(config: Config) -> Entry:
         citation="",
         origin=name,
     )
-
-
-def name_run(config: Config, task: Task, data: str, dataset: Dataset | None) -> str:
-    """<method>-<data>-s<seed>-<first 12 digits of a hash of what the server knows of the run>.
-
-    The nodes' images are not in it, for the server does not see them; nor is [federation].
-    """
-    model = changed(config.model)
-    if init := model.pop("init", ""):
-        model["init"] = sha256_file(Path(init).expanduser())
-    determines = {
-        "protocol": PROTOCOL,
-        "federated": True,
-        "scored_on": dataset.checksum if dataset is not None else None,
-        "task": [list(task.classes), list(task.shape), list(task.mean), list(task.std), task.hflip, task.vflip],
-        "concepts": task.concepts.checksum if task.concepts else None,
-        "model": model,
-        "method": {**changed(config.method), "name": config.method.name},
-        "train": changed(config.train),
-    }
-    words = [config.method.name, data, f"s{config.train.seed}", digest_of(determines)[:12]]
-    return "-".join(re.sub(r"[^\w.]+", "_", word, flags=re.ASCII) for word in words)

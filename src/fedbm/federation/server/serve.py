@@ -187,7 +187,7 @@ def own_parts(agreement: Agreement) -> dict[str, State]:
     parts: dict[str, State] = {}
     if agreement.task.concepts is not None:
         parts[CONCEPTS] = {"embeddings": agreement.task.concepts.embeddings}
-    if agreement.config.model.init:
+    if agreement.config.model.init_weights:
         parts[INIT] = dict(agreement.task.body().state_dict())
     return parts
 

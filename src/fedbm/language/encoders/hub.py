@@ -87,7 +87,7 @@ def fetch(hub: str, pooling: str) -> Path:
                 return Path(found)
     raise FedBMError(
         f'cannot get "{hub}" from Hugging Face and it is not cached; check the name and the network, '
-        "or give the folder of a downloaded copy by --encoder-folder, or saved concepts by --concept-file"
+        "or give the folder of a downloaded copy by --encoder-dir, or saved concepts by --concept-file"
     ) from failure
 
 

@@ -24,7 +24,7 @@ SIGNS = {
 }
 TYPED = SIGNS | {"'": "\\textquotesingle{}", "`": "\\textasciigrave{}", '"': "{\\char34}"}  # straight, as on a keyboard
 LIGATURES = ("--", "''", "``", "?`", "!`", ",,")  # of two signs LaTeX would make one
-CODE = re.compile(  # 'fedbm features RUN', --resume, --data DIR, --budget 2m
+CODE = re.compile(  # 'fedbm features RUN', --resume, --data-dir DIR, --budget 2m
     r"(?<![^\s(])(?:'([^'\n]+)'(?!\w)|(--[a-z][\w-]*(?: (?:[A-Z]{2,}|\d+[a-z]*)\b)?))"
 )
 MARKUP = re.compile(r"[\\|*`]|\[(?=[^]]*\][(\[])|(?<!\w)_|_(?!\w)|<(?=[\w/!?])")

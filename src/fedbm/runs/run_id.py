@@ -1,0 +1,53 @@
+"""The id of a run: its method, data set and seed in words, and a hash of everything that determines the result.
+
+Device, paths and machine are not part of the id. A run's folder can be moved, and the same command finds it again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedbm.methods import METHODS
+from fedbm.methods.base import Method, Task
+from fedbm.runs.config import Config
+from fedbm.utils.fingerprint import changed, class_digest, described
+from fedbm.utils.io import digest_of, sha256_file
+
+PROTOCOL = 4  # raised when the same configuration would give another result
+
+
+def make_run_id(config: Config, task: Task, data: str, inputs: Mapping[str, Any], *, own_body: bool = False) -> str:
+    """Return ``<method>-<data>-s<seed>-<12 hex digits>``.
+
+    Args:
+        config: The complete configuration of the run.
+        task: What server and clients agree on; its concepts enter by checksum.
+        data: Name of the data set.
+        inputs: What the run reads, as plain values: checksums of data and partition, for example.
+        own_body: Whether the body was made in Python. It then enters by its code and state instead of its options.
+    """
+    model = changed(config.model)
+    weights = model.pop("init_weights", "")
+    if own_body:
+        model = {"body": described(task.body())}
+    elif weights:
+        model["init_weights"] = sha256_file(Path(weights).expanduser())
+    determines = {
+        "protocol": PROTOCOL,
+        **inputs,
+        "concepts": task.concepts.checksum if task.concepts else None,
+        "model": model,
+        "method": {**changed(config.method), "name": config.method.name, **own_code(config.method)},
+        "train": changed(config.train),
+    }
+    words = [config.method.name, data, f"s{config.train.seed}", digest_of(determines)[:12]]
+    return "-".join(re.sub(r"[^\w.]+", "_", word, flags=re.ASCII) for word in words)
+
+
+def own_code(method: Method) -> dict[str, str]:
+    """Return the digest of the code of a method that is not part of this package, else nothing."""
+    kind = type(method)
+    return {} if METHODS.get(method.name) is kind else {"code": class_digest(kind)}
