@@ -286,7 +286,7 @@ def test_fedetf_loss_by_hand_and_frozen_frame():
     logits = 3.0 * g @ model.head.frame + torch.tensor([math.log(4), math.log(2), -math.inf])
     found = method.loss(model, Batch(images, labels), context)["cross_entropy"]
     assert found.item() == pytest.approx(F.cross_entropy(logits, labels).item(), abs=1e-6)
-    assert torch.allclose(method.logits(model, images), g @ model.head.frame)
+    assert torch.allclose(method.logits(model, images), 3.0 * g @ model.head.frame), "probabilities include β"
     parts = method.parts(server, 4)
     assert parts["frame"].version == 0
     assert "head.frame" not in parts["model"].state
