@@ -97,7 +97,7 @@ def test_draws_are_made_in_chunks_of_a_bounded_size():
     class Curious(FedAvg):
         seen: list[tuple[int, int]] = []  # noqa: RUF012
 
-        def draws(self, model, task, received, steps, rng):
+        def sample_randomness(self, model, task, received, steps, rng):
             self.seen.append((steps, rng.initial_seed()))
             return {}
 

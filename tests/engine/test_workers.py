@@ -48,7 +48,7 @@ class Careless(Odd):
 
     name: ClassVar[str] = "careless"
 
-    def begin(self, model: nn.Module, received: Any, client: Any, facts: Any) -> Any:
+    def start_client(self, model: nn.Module, received: Any, client: Any, facts: Any) -> Any:
         raise KeyError("body.nowhere")
 
 
@@ -58,8 +58,8 @@ class Poisoned(FedAvg):
 
     name: ClassVar[str] = "poisoned"
 
-    def finish(self, model: nn.Module, data: Any, context: Any, facts: Any) -> Any:
-        upload, own = super().finish(model, data, context, facts)
+    def finish_client(self, model: nn.Module, data: Any, context: Any, facts: Any) -> Any:
+        upload, own = super().finish_client(model, data, context, facts)
         if facts.client == 1:
             upload = {name: upload[name] / 0 for name in sorted(upload, reverse=True) if "weight" in name}
         return upload, own

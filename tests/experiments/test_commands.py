@@ -8,12 +8,12 @@ import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from calling import one_sentence
 from fake_outcomes import fake_outcome
 from fake_runs import fake_run, plain
 
@@ -25,9 +25,6 @@ from fedbm.experiments.record_store import write_outcome
 from fedbm.experiments.spec import read_experiment
 from fedbm.runs.reader import read_run
 from fedbm.runs.record import read_record, write_record
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
-from calling import one_sentence
 
 
 def grid(folder: Path, tiny_fedbm: dict[str, Any], rounds: int = 3) -> Path:

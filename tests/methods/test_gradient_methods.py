@@ -156,6 +156,6 @@ def test_batch_norm_statistics_are_averaged_by_size_where_weights_are_not():
 def test_scaffold_sends_twice_fedavgs_weights_and_feddyn_no_more_than_fedavg():
     for method, keys in ((Scaffold(), {"model", "control"}), (FedDyn(), {"model"})):
         model = method.model(task())
-        parts = method.parts(method.server_init(model), 1)
+        parts = method.broadcast(method.server_init(model), 1)
         assert set(parts) == keys
         assert set(parts["model"].state) == set(model.state_dict())
