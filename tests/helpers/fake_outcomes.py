@@ -27,7 +27,7 @@ def fake_outcome(
     """*missing*: (row, seed) → (state, why); *absent*: data set → why; the rest is finished with made-up scores."""
     experiment = find_experiment(name) if isinstance(name, str) else name
     results, made = [], {}
-    for trial in trials(experiment, seeds, {}):
+    for trial in trials(experiment, range(seeds), {}):
         data = trial.config.data.name
         state, why = (missing or {}).get((trial.row, trial.seed), ("finished", ""))
         if data in (absent or {}):

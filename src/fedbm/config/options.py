@@ -214,6 +214,9 @@ class TrainOptions:
         "tf32", "arithmetic of convolutions and products: tf32 (on a CPU plain fp32), fp32, or bf16 by autocast"
     )
     on_nonfinite: Literal["drop", "stop"] = option("drop", "what to do with an update that has NaN or infinity")
+    server_average: float = option(
+        0.0, "decay d of the average of the server's models over rounds, scored alongside; 0: none", least=0, most=1
+    )
     seed: int = option(0, "root seed of partition, selection, initial weights and every batch", least=0)
 
 
