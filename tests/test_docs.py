@@ -12,18 +12,6 @@ from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 import torch
-
-import fedbm
-from fedbm.cli import main
-from fedbm.cli.arguments import make_parser
-from fedbm.cli.compare import check_owned, config_of
-from fedbm.cli.flags import given_keys
-from fedbm.config.options import type_words
-from fedbm.federation.options import FederationOptions, read_run_file
-from fedbm.methods import METHODS
-from fedbm.methods.base import Facts, State, Task, size_of
-from fedbm.methods.fedrep import FedRep
-from fedbm.runs.config import SECTIONS, Key, check_config, keys, make_config, nest
 from pages import (
     DOCS,
     METHOD_PAGES,
@@ -38,6 +26,18 @@ from pages import (
     text_of,
     words_outside_blocks,
 )
+
+import fedbm
+from fedbm.cli import main
+from fedbm.cli.arguments import make_parser
+from fedbm.cli.compare import check_owned, config_of
+from fedbm.cli.flags import given_keys
+from fedbm.config.options import type_words
+from fedbm.federation.options import FederationOptions, read_run_file
+from fedbm.methods import METHODS
+from fedbm.methods.base import Facts, State, Task, size_of
+from fedbm.methods.fedrep import FedRep
+from fedbm.runs.config import SECTIONS, Key, check_config, keys, make_config, nest
 
 # --- options and keys -----------------------------------------------------------------------------------------------
 

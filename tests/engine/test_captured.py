@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from small import TinyBody, image_data, task
 
 from fedbm.config.options import TrainOptions
 from fedbm.engine.checkpoint import ClientStates, Progress
@@ -20,7 +21,6 @@ from fedbm.engine.local_training import plain_steps
 from fedbm.engine.round_loop import select
 from fedbm.methods import METHODS, FedAvg, FedBM
 from fedbm.models.resnet import ResNet18
-from small import TinyBody, image_data, task
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from small import image_data, samples, task
 
 import fedbm
 from fedbm.engine import round_loop as rounds
 from fedbm.engine.evaluate import global_score, probabilities
 from fedbm.methods import FedAvg, FedDyn, Scaffold
-from small import image_data, samples, task
 
 TINY = {"size": 16, "width": 4, "batch": 32, "clients": 4, "beta": 0.5, "workers": 1}
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from small import TinyBody
 from torch import nn
 from whole_runs import assert_same_run, command, folder_of, plan_of, play, simulation, stop_after
 
@@ -26,7 +27,6 @@ from fedbm.engine.clients.base import LocalCohort, Setting
 from fedbm.engine.clients.worker_process import hand_over, take_over
 from fedbm.methods import METHODS, FedAvg
 from fedbm.methods.base import Batch
-from small import TinyBody
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and /proc as Linux has them")
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
+from small import TinyBody, image_data, task
 from torch import nn
 
 import fedbm
@@ -17,7 +18,6 @@ from fedbm.runs.config import make_config, nest
 from fedbm.runs.plan import make_plan
 from fedbm.runs.reader import read_run
 from fedbm.runs.runner import run, run_path
-from small import TinyBody, image_data, task
 
 TINY = {"data": "digits", "size": 16, "width": 4, "batch": 32, "clients": 4, "beta": 0.5, "rounds": 2}
 FEDBM = {"generator_width": 8, "generator_steps": 3, "generator_every": 1, "generator_batch": 8, "pseudo_batch": 8}

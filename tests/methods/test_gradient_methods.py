@@ -8,10 +8,10 @@ import math
 
 import pytest
 import torch
+from small import image_data, linear_task, play, samples, task
 
 from fedbm.config.options import TrainOptions
 from fedbm.methods import FedAvg, FedDyn, FedProx, Scaffold
-from small import image_data, linear_task, play, samples, task
 
 CLIENTS = [(1.0, 0, 1), (2.0, 1, 3)]  # x, y, n: client 1 has the same sample three times
 LR, STEPS, ROUNDS = 0.5, 2, 2
