@@ -244,10 +244,10 @@ def test_a_record_keeps_the_averaged_scores(tiny: dict[str, Any], tmp_path: Path
     assert run.details is not None
     assert again.scores("averaged") == run.scores("averaged") == run.summary["averaged"]
     late = [record["averaged"]["test"]["f1"] for record in run.rounds[6:]]
-    assert again.scores("averaged_late") == run.averaged_late
-    assert run.averaged_late is not None
-    assert run.averaged_late["f1"] == pytest.approx(np.mean(late))
-    assert run.averaged_late != run.late
+    assert again.scores("averaged_last_quarter") == run.averaged_last_quarter
+    assert run.averaged_last_quarter is not None
+    assert run.averaged_last_quarter["f1"] == pytest.approx(np.mean(late))
+    assert run.averaged_last_quarter != run.last_quarter
     for side in ("val", "test"):
         for name in ("accuracy", "f1"):
             kept = [record["averaged"][side][name] for record in again.rounds]
@@ -260,9 +260,9 @@ def test_no_average_no_keys(tiny: dict[str, Any], tmp_path: Path) -> None:
     play(plan)
     run = read_run(folder_of(plan))
     assert all("averaged" not in record for record in run.rounds)
-    assert run.scores("averaged") is run.scores("averaged_late") is None
+    assert run.scores("averaged") is run.scores("averaged_last_quarter") is None
     write_record(run, tmp_path / "record.json")
-    assert "averaged_late" not in (tmp_path / "record.json").read_text()
+    assert "averaged_last_quarter" not in (tmp_path / "record.json").read_text()
     assert all(record["averaged"] is None for record in read_record(tmp_path / "record.json").rounds)
 
 
