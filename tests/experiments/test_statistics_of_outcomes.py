@@ -108,7 +108,7 @@ def test_the_last_quarter_is_a_second_look(tmp_path: Path) -> None:
     unevaluated = tuple(replace(r, run=replace(r.run, last_quarter=None)) for r in made.results if r.run is not None)
     (column,) = columns(replace(made, results=unevaluated))
     assert verdicts(column)[0].sentence.endswith("not established.")
-    assert cells_of(column.lines[0])["late_f1"] == "–"
+    assert cells_of(column.lines[0])["last_quarter_f1"] == "–"
 
 
 def test_without_fedbm_the_first_row_leads_whatever_the_scores(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def features(found: argparse.Namespace, console: Console) -> None:
     for name in found.runs:
         folder = find_run(out_of(found), name)
         unedited(read_run(folder))  # its record would tell of settings that were not computed
-        written = write_features(folder, {k: v for k, v in given.items() if k != "out"})
+        written = write_features(folder, {k: v for k, v in given.items() if k != "out"}, found.averaged)
         console.print(f"features: {written}; 'fedbm report {folder}' shows them", soft_wrap=True)
         record = renew_record(read_run(folder), Path(found.records))
         if record is not None:
