@@ -68,7 +68,7 @@ class RunView:
         """On the test images, at "best" (the round chosen on validation), "last", or "late" (late_scores())."""
         if self.summary is None:
             return None
-        return self.late if moment == "late" else self.summary[moment]
+        return self.late if moment == "late" else self.summary.get(moment)
 
     @property
     def train_images(self) -> int:
