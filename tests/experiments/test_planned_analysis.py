@@ -187,9 +187,7 @@ def test_a_record_keeps_the_plan_and_withholds_shared_runs_elsewhere(tmp_path: P
     assert again.withheld == WITHHELD
     other = parse('methods = ["fedbm"]\n[all]\ndata = "ham10000"\n[axes]\nbeta = [0.1, 0.05]', "other", "other")
     shared = [replace(r, id=r.run.id) for r in outcome.results if r.row == "FedBM" and r.run is not None]
-    write_outcome(
-        replace(fake_outcome(tmp_path / "none", other, seeds=()), results=tuple(shared)), tmp_path / "results"
-    )
+    write_outcome(with_results(other, shared), tmp_path / "results")
     found = {one.name: one for one in read_outcomes(tmp_path / "results")}
     assert all(line.row is None for column in columns(found["other"]) for line in column.lines)
     assert "22 of 24 runs of plan are on record" in markdown([found["other"]])
