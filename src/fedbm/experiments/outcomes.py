@@ -211,7 +211,7 @@ def read_outcome(path: Path, read: Callable[[Path], RunView | None] = record_nam
 
 def _hidden_runs(folder: Path) -> dict[str, str]:
     """Return why, by id, for the runs of confirmatory experiments in *folder* that are not complete."""
-    found = {}
+    found: dict[str, str] = {}
     for path in sorted(folder.glob("*.json")):
         value = read_json(path)
         if isinstance(value, dict) and value.get("analysis"):

@@ -20,6 +20,7 @@ from fedbm.report.text import percent, points, probability
 
 SHOWN = {"accuracy": "Accuracy", "f1": "Macro-F1"}
 MOMENTS = ("best", "last", "late")
+AVERAGED = ("averaged", "averaged_late")  # the same of the averaged model, where an experiment has one
 HEADS = {
     "row": "Method",
     "n": "n",
@@ -31,7 +32,8 @@ HEADS = {
     "f1_minus_paper": "Δ",
     "last_f1": "F1, last round",
     "late_f1": "F1, last quarter",
-    "averaged_f1": "F1, averaged model",
+    "averaged_accuracy": "Accuracy, averaged",
+    "averaged_f1": "F1, averaged",
     "lead_minus_row_f1": "lead − row",
     "p": "p",
     "p_holm": "p (Holm)",
@@ -74,12 +76,17 @@ def fillable(column: Column) -> list[str]:
     can = {
         **dict.fromkeys(("paper_accuracy", "paper_f1"), paper),
         **dict.fromkeys(("accuracy_minus_paper", "f1_minus_paper"), apart),
+        **dict.fromkeys(("averaged_accuracy", "averaged_f1"), has_average(column)),
         "lead_minus_row_f1": bool(rivals),
         **dict.fromkeys(("p", "p_holm", "effect_size"), tested),
         "unlike": column.lists_unlike,
-        "averaged_f1": any(line.row and line.row.score("averaged", "f1") for line in column.lines),
     }
     return [key for key in HEADS if can.get(key, True)]
+
+
+def has_average(column: Column) -> bool:
+    """Return whether any run of the column has an averaged model."""
+    return any(run.scores("averaged") for line in column.lines if line.row for run in line.row.runs)
 
 
 def cells_of(line: Line) -> dict[str, str]:
@@ -91,7 +98,8 @@ def cells_of(line: Line) -> dict[str, str]:
         **{metric: _plus_minus(row.score("best", metric)) if row else line.why for metric in SHOWN},
         **{f"paper_{metric}": line.published.shown(metric) if line.published else "–" for metric in SHOWN},
         **{f"{metric}_minus_paper": _text(line.minus_paper(metric), points) for metric in SHOWN},
-        **{f"{at}_f1": _plus_minus(row.score(at, "f1")) if row else line.why for at in ("last", "late", "averaged")},
+        **{f"{at}_f1": _plus_minus(row.score(at, "f1")) if row else line.why for at in ("last", "late")},
+        **{f"averaged_{metric}": _plus_minus(row.score("averaged", metric)) if row else line.why for metric in SHOWN},
         "lead_minus_row_f1": _text(test.mean if test else None, points),
         "p": _text(test.p if test else None, probability),
         "p_holm": _text(line.corrected, probability),
@@ -234,7 +242,7 @@ def comma_separated(outcomes: Sequence[Outcome], whole: bool = False) -> str:
     writer.writerow(FIELDS)
     measured = measured_in(outcomes)
     for outcome in (timed(one, measured) for one in outcomes):
-        moments = (*MOMENTS, "averaged") if outcome.analysis else MOMENTS
+        moments = (*MOMENTS, *AVERAGED) if any(map(has_average, columns(outcome))) else MOMENTS
         for both in zip(*(columns(outcome, moment) for moment in moments), strict=True):
             for lines in zip(*(column.lines for column in both), strict=True):
                 for moment, column, line in zip(moments, both, lines, strict=True):

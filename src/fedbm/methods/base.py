@@ -148,6 +148,11 @@ class Method(Protocol):
         """Whether several global states vote (mean probabilities) or are scored one by one (mean scores)."""
         ...
 
+    @property
+    def common_model(self) -> bool:
+        """Whether one state makes the global score, so that it can be averaged over rounds; else clients' own do."""
+        ...
+
     def model(self, task: Task) -> nn.Module:
         """The model with its initial weights, on the CPU; FedBMError for a task this method cannot do."""
         ...

@@ -58,6 +58,10 @@ class FedAvg:
     def ensemble(self) -> bool:
         return False
 
+    @property
+    def common_model(self) -> bool:
+        return True
+
     def model(self, task: Task) -> nn.Module:
         body = task.body()
         return Classifier(body, linear_head(body, task))

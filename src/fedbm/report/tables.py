@@ -81,6 +81,8 @@ def _cell(score: Spread | None, top: str | None) -> Cell:
 
 def _rounds(row: Row, moment: str) -> str:
     chosen = sorted(row.by_seed(moment, "round").values())
+    if not chosen:
+        return ""
     return str(chosen[0]) if chosen[0] == chosen[-1] else f"{chosen[0]}–{chosen[-1]}"
 
 

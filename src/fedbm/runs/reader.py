@@ -59,16 +59,21 @@ class RunView:
     features: Mapping[str, Any] | None = None  # features.json
     own_seconds: float | None = None  # of the device it was computed on, which other runs may have shared
     late: Mapping[str, float | None] | None = None  # late_scores() of a finished run
+    averaged_late: Mapping[str, float | None] | None = None  # the same of its averaged model, where it has one
 
     @property
     def finished(self) -> bool:
         return self.summary is not None
 
     def scores(self, moment: str) -> Mapping[str, Any] | None:
-        """On the test images, at "best" (the round chosen on validation), "last", or "late" (late_scores())."""
+        """On the test images, at "best" (the round chosen on validation), "last", or "late" (late_scores()).
+
+        Of the averaged model: "averaged" (after the last round) and "averaged_late"; None where the run has none.
+        """
         if self.summary is None:
             return None
-        return self.late if moment == "late" else self.summary.get(moment)
+        means = {"late": self.late, "averaged_late": self.averaged_late}
+        return means[moment] if moment in means else self.summary.get(moment)
 
     @property
     def train_images(self) -> int:
@@ -123,7 +128,10 @@ def read_run(path: str | Path) -> RunView:
     kept = (environment or {}).get("settings")  # older versions kept none
     generated, rounds = path / "generated.png", read_rounds(path / "rounds.jsonl")
     _all_there(path / "rounds.jsonl", rounds, facts["planned"] if summary is not None else None)
-    late = late_scores(rounds, facts["planned"]) if summary is not None else None
+    averages = [{"round": record["round"], **(record.get("averaged") or {})} for record in rounds]
+    late, averaged_late = (
+        late_scores(some, facts["planned"]) if summary is not None else None for some in (rounds, averages)
+    )
     return RunView(
         **facts,
         path=path,
@@ -143,6 +151,7 @@ def read_run(path: str | Path) -> RunView:
         features=_optional(path / "features.json", FEATURES, lengths),
         own_seconds=own_seconds(read_portions(path.parent), path.name, len(rounds)),
         late=late,
+        averaged_late=averaged_late,
     )
 
 
