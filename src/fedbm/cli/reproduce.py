@@ -21,11 +21,12 @@ from fedbm.engine.device import find_device
 from fedbm.errors import FedBMError
 from fedbm.experiments.analysis import columns
 from fedbm.experiments.estimate import Estimate, estimate, rates
-from fedbm.experiments.outcomes import outcome_of, unread_outcome
+from fedbm.experiments.outcomes import Outcome, outcome_of, read_outcome, unread_outcome
 from fedbm.experiments.record_store import would_drop, write_outcome
 from fedbm.experiments.spec import Experiment, find_experiment, of_the_paper, read_experiment, shipped
 from fedbm.experiments.tables import grid, searched
 from fedbm.experiments.trials import DONE, Place, Standing, check_only, finished_run, locate, standing, trials
+from fedbm.experiments.wording import verdicts
 from fedbm.report.cost import show_seconds
 from fedbm.runs.config import make_config, nest
 from fedbm.runs.reader import check_resumable
@@ -169,16 +170,27 @@ def told(places: Sequence[Place], out: Path, records: Path, device: str) -> Esti
 def keep(
     experiment: Experiment, places: Sequence[Place], takes: Estimate, to: Path, console: Console, tables: bool = True
 ) -> None:
-    """Write the records of what is finished, after its tables."""
+    """Write the records of what is finished, and print tables of all that is on record, unless scores are withheld."""
     outcome = outcome_of(experiment, [standing(place, to) for place in places], takes)
-    for column in columns(outcome) if tables else ():
+    path = write_outcome(outcome, to)
+    if tables:
+        outcome = read_outcome(path) if outcome.analysis else outcome
+        print_tables(outcome, console)
+    console.print(f"records: {path}", soft_wrap=True)
+
+
+def print_tables(outcome: Outcome, console: Console) -> None:
+    for column in columns(outcome):
         if column.lead:
             heads, *rows = grid(column, without=("unlike",))
-            console.print(table(f"{experiment.title}: {column.title}, test scores in %", heads, rows))
-    if outcome.search and tables:
+            console.print(table(f"{outcome.title}: {column.title}, test scores in %", heads, rows))
+        for verdict in verdicts(column) if column.contrasts else ():
+            console.print(f"{column.title}: {verdict.sentence}", soft_wrap=True)
+    if outcome.search:
         heads = ["row", *outcome.axes, "n", "accuracy + macro-F1", ""]
         console.print(table("Chosen on validation", heads, searched(outcome)))
-    console.print(f"records: {write_outcome(outcome, to)}", soft_wrap=True)
+    if outcome.withheld:
+        console.print(outcome.withheld, soft_wrap=True)
 
 
 def say(standings: Sequence[Standing], takes: Estimate, records: Path, console: Console) -> None:

@@ -7,14 +7,15 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from fedbm.experiments.analysis import SHORT, Column, Line, columns
+from fedbm.experiments.analysis import Column, Line, columns
+from fedbm.experiments.contrasts import Contrast
 from fedbm.experiments.outcomes import Outcome, title_of
 from fedbm.experiments.paper_numbers import Deviation
 from fedbm.experiments.remaining import left_of, measured_in, timed, unrecorded
 from fedbm.experiments.search import search
 from fedbm.experiments.wording import effect, verdicts
 from fedbm.report.render.escaping import md
-from fedbm.report.statistics import Spread
+from fedbm.report.statistics import Paired, Spread
 from fedbm.report.text import percent, points, probability
 
 SHOWN = {"accuracy": "Accuracy", "f1": "Macro-F1"}
@@ -43,7 +44,19 @@ HEADS = {
 FIELDS = (
     *("experiment", "cell", "row", "round", "n", "accuracy", "accuracy_std", "f1", "f1_std"),
     *("paper_accuracy", "paper_accuracy_std", "paper_f1", "paper_f1_std", "accuracy_minus_paper", "f1_minus_paper"),
-    *("lead", "lead_minus_row_f1", "p", "p_holm", "effect_size", "unlike", "unlike_in_words", "missing"),
+    *(
+        "lead",
+        "lead_minus_row_f1",
+        "low",
+        "high",
+        "p",
+        "p_holm",
+        "p_sign_flip",
+        "effect_size",
+        "unlike",
+        "unlike_in_words",
+        "missing",
+    ),
     *("missing_in_words", "takes", "command"),
 )
 
@@ -234,8 +247,9 @@ def comma_separated(outcomes: Sequence[Outcome], whole: bool = False) -> str:
             for lines in zip(*(column.lines for column in both), strict=True):
                 for moment, column, line in zip(moments, both, lines, strict=True):
                     writer.writerow(_values(outcome, column, line, moment))
+            writer.writerows(_contrast_values(outcome, both[0], contrast) for contrast in both[0].contrasts)
     for one in unrecorded(outcomes, measured) if whole else []:
-        said = [SHORT["not run"], one.needs, one.takes, one.command]
+        said = ["not run", one.needs, one.takes, one.command]
         writer.writerow([one.name, *[""] * (len(FIELDS) - 1 - len(said)), *said])
     return written.getvalue()
 
@@ -248,10 +262,27 @@ def _values(outcome: Outcome, column: Column, line: Line, moment: str) -> list[o
     paper = [round(part[metric] / 100, 6) if metric in part else None for metric in SHOWN for part in both]
     apart = [line.minus_paper(metric) if moment == "best" else None for metric in SHOWN]
     found = line.against
-    test = [found.mean, found.p, line.corrected, found.size] if found else [None] * 4
+    test = [*_interval(found), found.p, line.corrected, None, found.size] if found else [None] * 7
     n = len(line.row.runs) if line.row else 0
     unlike = [_marks(line), " | ".join(map(in_words, line.unlike))]
     kept = [outcome.name, column.title, line.name, moment, n, *numbers, *paper, *apart]
     why = " | ".join(replace(column, lines=(line,)).missing)
     takes = " | ".join(dict.fromkeys(result.takes for result in line.missing if result.takes))
     return [*kept, column.lead, *test, *unlike, line.why, why, takes, outcome.command]
+
+
+def _contrast_values(outcome: Outcome, column: Column, contrast: Contrast) -> list[object]:
+    """A line of CSV for first − second: *lead* is the first row, *row* the second; p only where it is tested."""
+    found = contrast.found
+    head = {"experiment": outcome.name, "cell": column.title, "row": contrast.second, "round": contrast.endpoint}
+    value: dict[str, object] = {**head, "lead": contrast.first, "command": outcome.command}
+    if found is not None:
+        value |= zip(("lead_minus_row_f1", "low", "high"), _interval(found), strict=True)
+        value |= {"n": found.n, "effect_size": found.size, "p": found.p if contrast.tested else None}
+        value |= {"p_holm": contrast.corrected, "p_sign_flip": contrast.sign_flip}
+    return [value.get(key) for key in FIELDS]
+
+
+def _interval(found: Paired) -> list[float | None]:
+    """Mean and 95 % interval, which one pair does not have."""
+    return [found.mean, *((found.low, found.high) if found.n > 1 else (None, None))]
