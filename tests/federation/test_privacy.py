@@ -72,6 +72,7 @@ def test_equal_seeds_give_different_noise() -> None:
 def test_clipping_by_hand() -> None:
     """u = (3, 4) has norm 5; clipped to 1 it is (0.6, 0.8), less one part in a million for rounding errors."""
     received = {"w": torch.tensor([1.0, 1.0]), "n": torch.tensor(3)}
+    received["v"] = torch.tensor(100.0)  # of another shape, so that v counts from 0
     upload = {"w": torch.tensor([4.0, -3.0]), "n": torch.tensor(7), "v": torch.tensor([0.0])}
     found = clip_to_grid(upload, received, clip=1.0, step=1e-9)
     assert found["w"] / 1e9 == pytest.approx([0.6, -0.8], rel=2e-6)

@@ -22,12 +22,12 @@ import math
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedbm.errors import FedBMError
 from fedbm.federation.node.discrete_gaussian import IntArray, sample_discrete_gaussian
 from fedbm.federation.options import FederationOptions
 from fedbm.federation.protocol.messages import PRIVACY_LIMITS
-from fedbm.federation.protocol.upload_checks import norm_of
 from fedbm.methods.base import Method, State
 
 SIGMA = 2**24  # the noise's standard deviation, in steps of the grid
@@ -41,29 +41,34 @@ def privatise(upload: State, received: State, clip: float, noise: float) -> Stat
         FedBMError: if the update is not finite.
     """
     step = noise * clip / SIGMA
-    received = {name: value.detach().cpu() for name, value in received.items()}
-    found = {name: value.detach().cpu() for name, value in upload.items()}
-    for name, steps in clip_to_grid(found, received, clip, step).items():
+    found = dict(upload)
+    for name, steps in clip_to_grid(upload, received, clip, step).items():
         steps += sample_discrete_gaussian(SIGMA, steps.size).reshape(steps.shape)
-        moved = torch.from_numpy(steps.astype(np.float64) * step)
-        if name in received:
-            moved += received[name].double()
-        found[name] = moved.to(found[name].dtype)
+        moved = _start(name, upload[name], received) + torch.from_numpy(steps.astype(np.float64) * step)
+        found[name] = moved.to(upload[name].dtype)
     return found
 
 
 def clip_to_grid(upload: State, received: State, clip: float, step: float) -> dict[str, IntArray]:
     """Return the update in whole *step*s for each tensor of real numbers, with a norm of at most *clip*."""
-    norm = norm_of(upload, received)
+    gaps = {
+        name: value.detach().cpu().double() - _start(name, value, received)
+        for name, value in upload.items()
+        if value.is_floating_point()
+    }
+    norm = math.sqrt(math.fsum(float(gap.square().sum()) for gap in gaps.values()))
     if not math.isfinite(norm):
         raise FedBMError("the update is not finite, so it cannot be clipped; a lower lr may help")
     factor = min(1.0, clip * SLACK / norm) if norm else 1.0
-    found = {}
-    for name, value in upload.items():
-        if value.is_floating_point():
-            gap = value.double() - received[name].double() if name in received else value.double()
-            found[name] = np.trunc(gap.numpy() * factor / step).astype(np.int64)
-    return found
+    return {name: np.trunc(gap.numpy() * factor / step).astype(np.int64) for name, gap in gaps.items()}
+
+
+def _start(name: str, value: Tensor, received: State) -> Tensor:
+    """Return what a tensor's update counts from, on the CPU: what the site received, or 0."""
+    known = received.get(name)
+    if known is None or known.shape != value.shape:
+        return torch.zeros(value.shape, dtype=torch.float64)
+    return known.detach().cpu().double()
 
 
 def epsilon(rho: float, delta: float) -> float:
