@@ -106,6 +106,14 @@ def test_what_leaves_is_on_the_grid_and_has_the_spread_that_is_asked_for() -> No
     assert int(found["n"]) == 7
 
 
+def test_single_numbers_and_half_precision_get_noise_too() -> None:
+    upload = {"one": torch.tensor(0.5), "half": torch.zeros(2, 3, dtype=torch.bfloat16), "none": torch.zeros(0)}
+    found = privatise(upload, {}, clip=1.0, noise=1.0)
+    assert {name: (v.dtype, v.shape) for name, v in found.items()} == {n: (v.dtype, v.shape) for n, v in upload.items()}
+    assert float(found["one"]) != 0.5
+    assert bool((found["half"] != 0).all())
+
+
 def test_an_update_that_is_not_finite_cannot_be_clipped() -> None:
     for wrong in (float("nan"), float("inf")):
         with pytest.raises(FedBMError, match="not finite"):

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -43,8 +42,8 @@ def privatise(upload: State, received: State, clip: float, noise: float) -> Stat
     step = noise * clip / SIGMA
     found = dict(upload)
     for name, steps in clip_to_grid(upload, received, clip, step).items():
-        steps += sample_discrete_gaussian(SIGMA, steps.size).reshape(steps.shape)
-        moved = _start(name, upload[name], received) + torch.from_numpy(steps.astype(np.float64) * step)
+        noisy = steps + sample_discrete_gaussian(SIGMA, steps.size).reshape(steps.shape)
+        moved = _start(name, upload[name], received) + torch.as_tensor(noisy * step)
         found[name] = moved.to(upload[name].dtype)
     return found
 
@@ -60,7 +59,7 @@ def clip_to_grid(upload: State, received: State, clip: float, step: float) -> di
     if not math.isfinite(norm):
         raise FedBMError("the update is not finite, so it cannot be clipped; a lower lr may help")
     factor = min(1.0, clip * SLACK / norm) if norm else 1.0
-    return {name: np.trunc(gap.numpy() * factor / step).astype(np.int64) for name, gap in gaps.items()}
+    return {name: (gap * factor / step).trunc().to(torch.int64).numpy() for name, gap in gaps.items()}
 
 
 def _start(name: str, value: Tensor, received: State) -> Tensor:
