@@ -93,6 +93,7 @@ def listing(found: argparse.Namespace, console: Console) -> None:
 
 def show(found: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.tables import partition_table, result_table
+    from fedbm.report.privacy import client_losses
     from fedbm.runs.plan import find_run
     from fedbm.runs.reader import EDITED, read_run
 
@@ -109,6 +110,8 @@ def show(found: argparse.Namespace, console: Console) -> None:
         console.print(partition_table(np.array(seen.dealt["counts"]), seen.dealt["classes"]))
     if seen.finished:
         console.print(result_table([seen]))
+        for sentence in client_losses(seen):
+            console.print(f"privacy of {sentence}", soft_wrap=True)
     else:
         console.print(f"{seen.state}; the same command goes on with it", soft_wrap=True)
     for path in sorted(seen.path.glob("*")):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedbm.report.grouping import Group, Row, compare, display
+from fedbm.report.privacy import largest_losses
 from fedbm.report.render.escaping import md
 from fedbm.report.statistics import Spread
 from fedbm.report.text import percent
@@ -134,7 +135,7 @@ def _markdown(group: Group) -> str:
         heads, *rows = grid(group, _bold)
         out += [_joined(heads), _joined(["---", *["---:"] * (len(heads) - 1)])]
         out += [*(_joined([md(name), *cells]) for name, *cells in rows), ""]
-    for sentence in without_result(group):
+    for sentence in (*(f"Privacy: {loss}." for loss in largest_losses(group)), *without_result(group)):
         out += [md(sentence), ""]
     return "\n".join(out)
 

@@ -15,6 +15,7 @@ from fedbm.report.figures.palette import numbers_of
 from fedbm.report.figures.scatter import embedding
 from fedbm.report.figures.svg import SERIES, for_one_page
 from fedbm.report.grouping import Group, Row, compare, display
+from fedbm.report.privacy import largest_losses
 from fedbm.report.rounds_to_target import reach
 from fedbm.report.sections import Picture, class_texts, mistakes, partition, training
 from fedbm.report.statistics import spread
@@ -95,6 +96,7 @@ def group_view(group: Group, ident: str, colours: Mapping[str, int], dots: Pictu
         "colours": {row.name: colours[row.name] for row in group.rows},
         "central": any(row.method == "central" for row in group.rows),
         "personal": [sentence for row in group.rows if (sentence := _personal(row))],
+        "privacy": largest_losses(group),
         "unfinished": [(display(run.label, run.method), run) for run in group.unfinished],
         "seeds": [_seed_line(row, run) for row in group.rows for run in row.runs],
         "dots": dots,
