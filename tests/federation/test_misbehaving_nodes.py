@@ -19,8 +19,7 @@ from fedbm.federation.node import handler as node
 from fedbm.federation.protocol.codec import Envelope, from_records, to_records
 from fedbm.federation.protocol.messages import UPLOAD
 from fedbm.federation.protocol.packing import Packed, pack, unpack
-from fedbm.federation.server import requests as courier
-from fedbm.federation.server import roster
+from fedbm.federation.server import requests, roster
 from fedbm.methods.base import Facts, State
 from fedbm.methods.scaffold import Scaffold
 
@@ -29,9 +28,9 @@ from fedbm.methods.scaffold import Scaffold
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look for a reply costs a hundredth of a second of made-up time, and none of ours."""
     now = [0.0]
-    for module in (roster, courier):
+    for module in (roster, requests):
         monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(courier.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + 0.05))
+    monkeypatch.setattr(requests.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + 0.05))
 
 
 @pytest.fixture
@@ -183,6 +182,71 @@ def test_too_few_answers_repeat_the_round(settings: dict[str, Any], tmp_path: Pa
     states = [line["state"] for line in events_of(deployed.state, "round")]
     assert states == digests_in_process(deployed.plan)  # though clients had trained round 2 already
     assert [record["round"] for record in records_of(deployed)] == [1, 2, 3]
+
+
+def delayed_in(rounds: set[int], seconds: float) -> Callable[[Message], float]:
+    return lambda request: seconds if from_records(request.content).body.get("round") in rounds else 0.05
+
+
+def test_a_slow_client_0_costs_the_others_nothing(settings: dict[str, Any], tmp_path: Path) -> None:
+    """Client 0 answers after the deadline in round 2. Clients 1 and 2 answer in time, and round 2 counts with them."""
+    deployed = deploy(tmp_path, {**settings, "rounds": 4}, {"min_answers": 2})
+    for client, seconds in ((0, 1.0), (1, 0.1), (2, 0.05)):  # the deadline is 0.2 s
+        node_of(deployed, client).delay = delayed_in({2}, seconds)
+    deployed.serve()
+    used = [[entry["client"] for entry in record["clients"]] for record in records_of(deployed)]
+    assert used == [[0, 1, 2], [1, 2], [0, 1, 2], [0, 1, 2]]
+    missed = events_of(deployed.state, "missed")
+    assert [(line["client"], line["round"], line["why"]) for line in missed] == [(0, 2, "no answer within 0.2 s")]
+    nodes = json.loads((deployed.state / "status.json").read_text())["nodes"]
+    assert [(entry["client"], entry["strikes"]) for entry in nodes] == [(0, 0), (1, 0), (2, 0)]
+
+
+def test_replies_that_overtake_each_other_are_aggregated_in_client_order(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    deployed = deploy(tmp_path, settings)
+    for client, seconds in ((0, 0.15), (1, 0.1), (2, 0.0)):
+        node_of(deployed, client).delay = delayed_in({1, 2, 3}, seconds)
+    deployed.serve()
+    assert [line["client"] for line in events_of(deployed.state, "received")] == [0, 1, 2] * 3
+    assert [line["state"] for line in events_of(deployed.state, "round")] == digests_in_process(deployed.plan)
+
+
+def test_a_late_reply_to_an_earlier_attempt_is_not_taken_for_a_new_one(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    """Round 2, first try: client 0 is late. Second try: only that late reply arrives. Third try: all is well."""
+    deployed = deploy(tmp_path, settings, {"min_answers": 3})
+    slow, tries = node_of(deployed, 0), [0]
+
+    def second_reply_is_lost(request: Message, reply: Message) -> Message | None:
+        tries[0] += from_records(request.content).body.get("round") == 2
+        return None if tries[0] == 2 else reply
+
+    slow.spoil = second_reply_is_lost
+    slow.delay = lambda request: 0.3 if tries[0] == 1 else 0.0  # after the first deadline, before the second
+    deployed.serve()
+    assert [(line["client"], line["round"]) for line in events_of(deployed.state, "missed")] == [(0, 2), (0, 2)]
+    assert len([line for line in events_of(deployed.state, "sent") if line["round"] == 2]) == 9
+    assert [line["state"] for line in events_of(deployed.state, "round")] == digests_in_process(deployed.plan)
+
+
+def test_a_census_answered_during_a_long_round_is_read_after_it(settings: dict[str, Any], tmp_path: Path) -> None:
+    """Client 2 comes late and needs a while to answer; client 0 makes each round last until the deadline."""
+    deployed = deploy(tmp_path, {**settings, "rounds": 4}, {"min_answers": 1, "strikes": 9})
+    node_of(deployed, 0).delay = delayed_in({1, 2, 3, 4}, 5.0)
+    late = node_of(deployed, 2)
+    late.delay, late.connected = lambda request: 0.1, False
+
+    def comes_in_round_1(request: Message, reply: Message) -> Message:
+        late.connected |= from_records(request.content).body.get("round") == 1
+        return reply
+
+    node_of(deployed, 1).spoil = comes_in_round_1
+    deployed.serve()
+    used = [[entry["client"] for entry in record["clients"]] for record in records_of(deployed)]
+    assert used == [[1], [1], [1, 2], [1, 2]]
 
 
 def test_a_node_that_keeps_silent_is_rested_and_healed(settings: dict[str, Any], tmp_path: Path) -> None:

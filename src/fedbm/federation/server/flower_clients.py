@@ -16,7 +16,7 @@ from fedbm.federation.protocol.codec import Envelope
 from fedbm.federation.protocol.messages import EVALUATE, TRAIN, UPLOAD, plain, sentence
 from fedbm.federation.protocol.reply_checks import read_epsilon, read_losses, read_matrix, same
 from fedbm.federation.protocol.upload_checks import Form, read_upload
-from fedbm.federation.server.requests import Courier, Reply
+from fedbm.federation.server.requests import Reply, Requests
 from fedbm.federation.server.roster import Roster
 from fedbm.methods.base import Facts, Method, Part, State, Upload
 from fedbm.utils.metrics import Array, from_confusion
@@ -31,21 +31,21 @@ class FlowerCohort:
         self,
         method: Method,
         roster: Roster,
-        courier: Courier,
+        requests: Requests,
         expected: Mapping[str, Form],
         options: FederationOptions,
         audit: Audit,
     ) -> None:
-        self._method, self._roster, self._courier = method, roster, courier
+        self._method, self._roster, self._requests = method, roster, requests
         self._expected, self._options, self._audit = expected, options, audit
 
     def census(self) -> Mapping[int, Facts]:
         return {client: self._roster.peers[client].census.facts for client in self._roster.gather(heal=True)}
 
     def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[Answer | None]:
-        self._courier.begin(round_)
+        self._requests.begin(round_)
         sent = {name: value for part in parts.values() for name, value in part.state.items()}
-        for reply in self._courier.replies(TRAIN, round_, clients, parts):
+        for reply in self._requests.replies(TRAIN, round_, clients, parts):
             yield None if reply is None else self._answer(round_, reply, sent)
 
     def close(self) -> None:
@@ -74,7 +74,7 @@ class FlowerCohort:
             self._audit.append("rejected", client=client, round=round_, bytes=received, why=str(error))
             return Answer(nothing, str(error), reply.sent, received)
         if body.get("keeps") is True:
-            self._courier.counted(client)
+            self._requests.counted(client)
         told = {"epsilon": read_epsilon(body), "head": plain(body.get("head"))}
         self._audit.append("received", client=client, round=round_, bytes=received, digest=packed.digest, **told)
         return Answer(Upload(client, facts.n, state, losses, seconds), None, reply.sent, received)
@@ -97,7 +97,7 @@ class FlowerCohort:
         for _ in range(self._options.attempts):
             clients = self._roster.gather(heal=False)
             found: dict[int, dict[str, Array]] = {}
-            for reply in self._courier.replies(EVALUATE, round_, clients, parts):
+            for reply in self._requests.replies(EVALUATE, round_, clients, parts):
                 if reply is None:
                     yield None
                     continue

@@ -24,6 +24,10 @@ from fedbm.utils.io import digest_of
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
+# Answers to the census are read between rounds. A round may last longer than the deadline of one request, so an answer
+# must stay readable for longer than that.
+CENSUS_LIFETIME_S = 24 * 3600.0
+
 
 @dataclass
 class Peer:
@@ -58,7 +62,7 @@ class Roster:
         self.peers: dict[int, Peer] = {}
         self.strikes: dict[int, int] = {}
         self.refused: dict[int, tuple[str, str]] = {}  # node id → its name and why it cannot take part
-        self._asked: dict[int, str] = {}  # node id → the census request it has not answered yet
+        self._asked: dict[int, tuple[str, float]] = {}  # node id → its open census request, and when it is asked again
         self._first = True
 
     @property
@@ -111,10 +115,14 @@ class Roster:
         known = {peer.node for peer in self.peers.values()} | self.refused.keys() | self._asked.keys()
         for node in sorted(nodes - known):
             request = Envelope({"terms": self.terms, "head": self._audit.head})
-            if (sent := send(self._grid, node, CENSUS, request, self._options.deadline_s)) is not None:
-                self._asked[node] = sent
-        for node, request_id in list(self._asked.items()):
-            if (reply := fetch(self._grid, request_id)) is not None:
+            if (sent := send(self._grid, node, CENSUS, request, CENSUS_LIFETIME_S)) is not None:
+                self._asked[node] = sent, time.monotonic() + self._options.deadline_s
+        for node, (request_id, deadline) in list(self._asked.items()):
+            expired = time.monotonic() >= deadline
+            reply = fetch(self._grid, request_id)
+            if reply is None and expired:
+                reply = f"no answer to the census within {self._options.deadline_s:g} s"
+            if reply is not None:
                 del self._asked[node]
                 self._introduce(node, reply)
         self.changed()

@@ -30,7 +30,7 @@ from fedbm.federation.protocol.messages import CONCEPTS, INIT, make_terms, versi
 from fedbm.federation.protocol.packing import digest
 from fedbm.federation.protocol.upload_checks import expected_upload
 from fedbm.federation.server.flower_clients import FlowerCohort
-from fedbm.federation.server.requests import Courier
+from fedbm.federation.server.requests import Requests
 from fedbm.federation.server.roster import Roster
 from fedbm.federation.server.run_setup import Agreement, agree
 from fedbm.federation.server.status_file import StatusFile
@@ -142,14 +142,14 @@ def assemble(
     roster = Roster(
         grid, terms, config.method.shares, options, audit, lambda roster: status.write(nodes=nodes_of(roster))
     )
-    courier = Courier(grid, roster, own_parts(agreement), options, progress, every, audit)
+    requests = Requests(grid, roster, own_parts(agreement), options, progress, every, audit)
     return Federation(
         run_id=agreement.id,
         method=config.method,
         task=task,
         train=config.train,
         model=model,
-        cohort=FlowerCohort(config.method, roster, courier, expected, options, audit),
+        cohort=FlowerCohort(config.method, roster, requests, expected, options, audit),
         server=server,
         progress=progress,
         states=ClientStates(folder.path / "clients", device, {}),  # clients' states stay with them
