@@ -103,7 +103,7 @@ def test_with_too_few_answers_a_round_is_repeated_and_never_counted(tmp_path: Pa
 
 
 def test_a_round_goes_on_without_a_dead_node_where_fewer_answers_do(tmp_path: Path) -> None:
-    with Deployment(tmp_path, "fedavg", rounds=4, min_answers=2, deadline=60) as study:
+    with Deployment(tmp_path, "fedavg", rounds=4, min_updates=2, deadline=60) as study:
         study.start_all()
         study.fedbm("run", study.folder, study.file, "--detach")
         study.training(2)
@@ -133,21 +133,18 @@ if any(word.endswith("flwr-clientapp") for word in sys.orig_argv):
 
 def test_a_slow_client_0_costs_the_others_nothing(tmp_path: Path) -> None:
     """Client 0 trains past the deadline of round 2. The others answer in time and count; client 0 rejoins."""
-    deadline = 90
-    with Deployment(tmp_path, "fedavg", rounds=5, min_answers=2, deadline=deadline) as study:
+    deadline = 240  # enough for the healthy nodes on a busy machine
+    with Deployment(tmp_path, "fedavg", rounds=3, min_updates=2, deadline=deadline) as study:
         ready([study.start("server", study.folder)])
         env = changed_client_app(tmp_path, SLOW.format(seconds=deadline + 20))
         ready([study.start("node", study.folder / name, env=env if name == NODES[0] else None) for name in NODES])
-        study.fedbm("run", study.folder, study.file)
+        study.fedbm("run", study.folder, study.file, "--detach")
+        study.finished(1200)
         used = [[entry["client"] for entry in record["clients"]] for record in study.records()]
-        assert used[0] == [0, 1, 2]
-        assert used[1] == [1, 2]
-        assert all({1, 2} <= set(clients) for clients in used)
-        assert used[-1] == [0, 1, 2]
-        missed = study.events("missed")
-        assert (missed[0]["client"], missed[0]["round"]) == (0, 2)
-        assert missed[0]["why"] == f"no answer within {deadline} s"
-        assert {line["client"] for line in missed} == {0}
+        assert used == [[0, 1, 2], [1, 2], [0, 1, 2]]
+        [missed] = study.events("missed")
+        assert (missed["client"], missed["round"]) == (0, 2)
+        assert missed["why"] == f"no answer within {deadline} s"
         assert len([line for line in study.events("trained", NODES[0]) if line["round"] == 2]) == 1
 
 
@@ -175,7 +172,7 @@ class Spoilt(Scaffold):
 
 
 def test_a_node_that_sends_nan_is_left_out_by_name(tmp_path: Path) -> None:
-    with Deployment(tmp_path, min_answers=2) as study:
+    with Deployment(tmp_path, min_updates=2) as study:
         ready([study.start("server", study.folder)])
         env = changed_client_app(tmp_path, SPOIL)
         ready([study.start("node", study.folder / name, env=env if name == NODES[2] else None) for name in NODES])

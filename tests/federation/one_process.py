@@ -165,7 +165,7 @@ def deploy(folder: Path, settings: Mapping[str, Any], options: Mapping[str, Any]
             {"client": client, "name": f"site {client}", "data": str(share), "state": str(folder / f"node-{client}"),
              "threads": 1, "device": "cpu"}
         )  # fmt: skip
-    given = {"nodes": len(nodes), "deadline_s": 0.2, "min_answers": 1, "evaluate": "server", **(options or {})}
+    given = {"nodes": len(nodes), "deadline_s": 0.2, "min_updates": 1, "evaluate": "server", **(options or {})}
     return Deployed(plan, folder, FakeGrid(nodes), given)
 
 

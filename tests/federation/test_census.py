@@ -134,7 +134,7 @@ def test_another_version_at_a_node(deployed: Deployed, monkeypatch: pytest.Monke
             return plain(values)
 
     monkeypatch.setattr(node, "accept_terms", old)
-    deployed.options["attempts"] = 1
+    deployed.options["max_round_attempts"] = 1
     with pytest.raises(FedBMError, match="round 1 was tried 1 times"):
         deployed.serve()
     assert len(events_of(deployed.state, "refused")) == 3

@@ -80,8 +80,8 @@ def test_a_site_without_opacus_sends_nothing(
     tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "opacus.accountants", None)
-    deployed = deploy(tmp_path, {**tiny, "clients": 2, "batch": 32}, {"dp_noise": 1.0, "attempts": 1})
-    with pytest.raises(FedBMError, match="never had enough usable answers"):
+    deployed = deploy(tmp_path, {**tiny, "clients": 2, "batch": 32}, {"dp_noise": 1.0, "max_round_attempts": 1})
+    with pytest.raises(FedBMError, match="never had enough usable updates"):
         deployed.serve()
     why = {line["why"] for line in events_of(deployed.state, "missed")}
     assert why == {"it cannot count its privacy: Opacus is not installed there"}

@@ -80,21 +80,21 @@ class FlowerCohort:
         return Answer(Upload(client, facts.n, state, losses, seconds), None, reply.sent, received)
 
     def _missed(self, round_: int, reply: Reply) -> str:
-        """Why no usable answer came, with a strike for it."""
+        """Count a missed deadline, and return why no usable answer came."""
         content = reply.content
         if isinstance(content, Envelope):
             why = sentence(content.body, self._roster.classes)
         else:
             why = content or f"no answer within {self._options.deadline_s:g} s"
-        strikes = self._roster.strike(reply.client)
-        self._audit.append("missed", client=reply.client, round=round_, why=why, strikes=strikes)
+        missed = self._roster.count_missed_deadline(reply.client)
+        self._audit.append("missed", client=reply.client, round=round_, why=why, missed_deadlines=missed)
         self._roster.changed()
         return why
 
     def score(self, round_: int, parts: Mapping[str, Part]) -> Iterator[dict[str, Any] | None]:
         """Confusion matrices of every node's own images, summed; who did not answer is not in the sum."""
         sent = 0
-        for _ in range(self._options.attempts):
+        for _ in range(self._options.max_round_attempts):
             clients = self._roster.gather(heal=False)
             found: dict[int, dict[str, Array]] = {}
             for reply in self._requests.replies(EVALUATE, round_, clients, parts):

@@ -126,7 +126,7 @@ class Requests:
             peer.seen("answered")
             if found.body.get("code") == "ok":
                 peer.holds = {name: item.digest for name, item in packed.items()}
-                self._roster.forgive(client)
+                self._roster.clear_missed_deadlines(client)
         else:
             peer.state = "silent"
         self._roster.changed()
@@ -141,7 +141,7 @@ class Requests:
             "parts": [{"name": name, "digest": item.digest} for name, item in packed.items()],
             "counted": self._rounds.get(client, 0),
             "durable": self._durable.get(client, 0),
-            "fresh": self._options.lost_state == "fresh",
+            "fresh": self._options.on_lost_state == "fresh",
             "head": self._audit.head,
         }
         size = sum(item.size for item in lacking.values())

@@ -1,7 +1,8 @@
-"""Who is there: nodes asked by the census, taken in or refused by name, and the strikes of those that stay silent.
+"""Who is there: nodes asked by the census, taken in or refused by name, and the deadlines that each has missed.
 
-A node is known by the client number in its own configuration, since the engine's node ids are random. A missed deadline
-is a strike; with too many a node is left out of a round, which takes one strike off it again, and an answer all.
+A node is known by the client number in its own configuration, since the engine's node ids are random. A node that has
+missed too many deadlines is left out of a round. That takes one off its count, and a usable answer takes all off. A
+refusal counts as a missed deadline.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Roster:
         self._shares_counts = "label_counts" in shares
         self._changed = changed
         self.peers: dict[int, Peer] = {}
-        self.strikes: dict[int, int] = {}
+        self.missed_deadlines: dict[int, int] = {}
         self.refused: dict[int, tuple[str, str]] = {}  # node id → its name and why it cannot take part
         self._asked: dict[int, tuple[str, float]] = {}  # node id → its open census request, and when it is asked again
         self._first = True
@@ -68,7 +69,7 @@ class Roster:
     @property
     def needed(self) -> int:
         """Without so many nodes no round can count."""
-        return min(self._options.min_answers, self._options.nodes)
+        return min(self._options.min_updates, self._options.nodes)
 
     def gather(self, heal: bool) -> list[int]:
         """The clients that can be asked now. The first time all nodes are waited for, later as many as are needed.
@@ -82,25 +83,26 @@ class Roster:
         while len(self.peers) < wanted and time.monotonic() < deadline:
             time.sleep(POLL)
             self._look_round()
-        rested = {client for client in self.peers if self.strikes.get(client, 0) >= self._options.strikes}
+        most = self._options.max_missed_deadlines
+        rested = {client for client in self.peers if self.missed_deadlines.get(client, 0) >= most}
         if len(self.peers) - len(rested) < self.needed:  # better a slow node than none
             rested = set()
         for client, peer in self.peers.items():
             peer.state = "resting" if client in rested else "ready"
         for client in rested:
-            self.strikes[client] -= heal
+            self.missed_deadlines[client] -= heal
         self.changed()
         return [client for client in sorted(self.peers) if client not in rested]
 
     def changed(self) -> None:
         self._changed(self)
 
-    def strike(self, client: int) -> int:
-        self.strikes[client] = self.strikes.get(client, 0) + 1
-        return self.strikes[client]
+    def count_missed_deadline(self, client: int) -> int:
+        self.missed_deadlines[client] = self.missed_deadlines.get(client, 0) + 1
+        return self.missed_deadlines[client]
 
-    def forgive(self, client: int) -> None:
-        self.strikes.pop(client, None)
+    def clear_missed_deadlines(self, client: int) -> None:
+        self.missed_deadlines.pop(client, None)
 
     def forget(self, client: int) -> None:
         """Its census is no longer true: it is asked again."""

@@ -157,8 +157,8 @@ def assemble(
         folder=folder,
         steps=plain_steps,
         checkpoint_every=every,
-        min_answers=options.min_answers,
-        attempts=options.attempts,
+        min_updates=options.min_updates,
+        max_round_attempts=options.max_round_attempts,
         population=options.nodes,
     )
 
@@ -209,13 +209,13 @@ def nodes_of(roster: Roster) -> list[dict[str, Any]]:
             "client": client,
             "name": peer.census.name,
             "state": peer.state,
-            "strikes": roster.strikes.get(client, 0),
+            "missed_deadlines": roster.missed_deadlines.get(client, 0),
             "last_seen": peer.last_seen,
         }
         for client, peer in sorted(roster.peers.items())
     ]
     refused = [
-        {"client": None, "name": name, "state": f"refused: {why}", "strikes": 0, "last_seen": None}
+        {"client": None, "name": name, "state": f"refused: {why}", "missed_deadlines": 0, "last_seen": None}
         for name, why in roster.refused.values()
     ]
     return [*there, *refused]
