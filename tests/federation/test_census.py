@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -17,9 +18,10 @@ from one_process import Deployed, Node, deploy, digests_in_process, engine_proce
 from fedbm.errors import FedBMError
 from fedbm.federation.node import handler as node
 from fedbm.federation.node.node_data import open_site, write_share
+from fedbm.federation.node.refusal_file import read_refusal
 from fedbm.federation.protocol import messages as protocol
 from fedbm.federation.protocol.codec import Envelope, from_records, to_records
-from fedbm.federation.protocol.messages import Refusal, accept_terms, safe_name
+from fedbm.federation.protocol.messages import REFUSED, Refusal, accept_terms, safe_name
 
 
 @pytest.fixture
@@ -138,7 +140,32 @@ def test_another_version_at_a_node(deployed: Deployed, monkeypatch: pytest.Monke
     with pytest.raises(FedBMError, match="round 1 was tried 1 times"):
         deployed.serve()
     assert len(events_of(deployed.state, "refused")) == 3
-    assert events_of(deployed.state, "refused")[0]["why"].startswith("it has another version of fedbm")
+    found = {line["name"]: line["why"] for line in events_of(deployed.state, "refused")}
+    assert {why.split(":")[0] for why in found.values()} == {f"{name} has another version of fedbm" for name in found}
+    assert sorted(found) == ["site 0", "site 1", "site 2"]
+
+
+def test_a_refused_node_learns_why_and_forgets_it_when_it_is_taken_in(deployed: Deployed) -> None:
+    node, state = second(deployed), deployed.folder / "node-1"
+    node.config["client"] = 3
+    why = refusal(deployed)
+    assert read_refusal(state) == why
+    assert [line["why"] for line in events_of(state, "refused_by_server")] == [why]
+    node.config["client"] = 1
+    deployed.plan = dataclasses.replace(
+        deployed.plan,
+        config=dataclasses.replace(deployed.plan.config, train=dataclasses.replace(deployed.plan.config.train, seed=8)),
+    )
+    deployed.serve()
+    assert read_refusal(state) == ""
+
+
+def test_a_sentence_of_the_server_is_made_printable(deployed: Deployed) -> None:
+    state = deployed.folder / "node-1"
+    request = Envelope({"why": "\x1b[31mred\n" + "x" * 1000})
+    assert node.answer(REFUSED, request, second(deployed).config).body["code"] == "ok"
+    assert read_refusal(state).startswith("?[31mred?xxx")
+    assert len(read_refusal(state)) == 400
 
 
 def test_a_site_that_cannot_even_write_its_audit_says_no_more(

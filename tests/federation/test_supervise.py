@@ -22,6 +22,7 @@ from fedbm.federation.deploy.init import create
 from fedbm.federation.deploy.processes import running
 from fedbm.federation.deploy.run_control import Follower, begin, deal
 from fedbm.federation.deploy.site_files import Node, Server, all_folders, read, to_text
+from fedbm.federation.node.refusal_file import clear_refusal, write_refusal
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="marks are found in /proc")
 
@@ -163,6 +164,29 @@ def test_a_node_waits_a_while_for_a_server_that_still_counts_its_twin(
     ):
         supervise.attend(study / "hospital-1", "", said.append, times(1))
     assert nothing_is_left(study)
+
+
+def test_a_node_that_the_server_refuses_says_so_until_it_is_taken_in(study: Path) -> None:
+    said: list[str] = []
+    home = study / "hospital-1"
+    write_refusal(home / "state", "left by an earlier start")
+    looks = iter(range(4))
+
+    def tick() -> bool:
+        look = next(looks)
+        if look == 1:
+            write_refusal(home / "state", "it is client 7")
+        if look == 2:
+            assert main(["federation", "status", str(home)]) == 0
+            clear_refusal(home / "state")
+        return look < 3
+
+    supervise.attend(home, "", said.append, tick)
+    assert said[-2:] == [
+        "hospital-1: the server refused this node: it is client 7",
+        "hospital-1: the server took it in",
+    ]
+    assert not any("earlier start" in words for words in said)
 
 
 def test_a_run_is_begun_once_and_followed_to_its_end(study: Path, memory: Path) -> None:

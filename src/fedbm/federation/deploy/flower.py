@@ -77,6 +77,11 @@ def refusal(said: str) -> str | None:
             "was refused by the server: this node's key is not registered there, or the same key is connected already "
             "(the server notices a lost node after a minute)"
         )
+    if "terminated gracefully" in said and "SuperNode ID:" not in said:  # it ends so, without a reason, on HTTP 401
+        return (
+            "ended by itself: the server did not accept its signature, most likely because this machine's clock is "
+            "more than 5 s ahead of the server's or 300 s behind; set both clocks by NTP (timedatectl set-ntp true)"
+        )
     if "address already in use" in said:
         return "could not have its port: change runtime_port in node.toml"
     return None

@@ -17,7 +17,7 @@ from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
 from fedbm.federation.options import FederationOptions
 from fedbm.federation.protocol.codec import Envelope
-from fedbm.federation.protocol.messages import CENSUS, Census, plain, read_census, sentence
+from fedbm.federation.protocol.messages import CENSUS, REFUSED, Census, plain, read_census, sentence
 from fedbm.federation.protocol.reply_checks import same
 from fedbm.federation.server.transport import POLL, fetch, send
 from fedbm.utils.io import digest_of
@@ -108,6 +108,12 @@ class Roster:
         """Its census is no longer true: it is asked again."""
         del self.peers[client]
 
+    def refuse(self, node: int, name: str, why: str) -> None:
+        """Keep a node out of the run and tell it why: status.json, the audit and the node's supervisor show *why*."""
+        self.refused[node] = name, why
+        self._audit.append("refused", name=name, why=why)
+        send(self._grid, node, REFUSED, Envelope({"why": why, "head": self._audit.head}), CENSUS_LIFETIME_S)
+
     def _look_round(self) -> None:
         nodes = set(self._grid.get_node_ids())
         for client in [client for client, peer in self.peers.items() if peer.node not in nodes]:
@@ -143,9 +149,7 @@ class Roster:
             if found.client in self.peers:
                 raise FedBMError(f"client {found.client} is there already: two nodes have the same number")
         except FedBMError as error:
-            name = plain(body.get("name", "a node"))
-            self.refused[node] = name, str(error)
-            self._audit.append("refused", name=name, why=str(error))
+            self.refuse(node, plain(body.get("name", "a node")), str(error))
             return
         self.peers[found.client] = Peer(node, found, found.holds)
         self._audit.append(
