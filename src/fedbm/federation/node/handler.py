@@ -98,7 +98,7 @@ def _answer(kind: str, request: Envelope, site: Site, audit: Audit) -> Envelope:
         device = find_device(site.engine.device)
     except FedBMError as error:
         raise Refusal("setup") from error
-    data = open_site(site.data, terms.classes, terms.shape)
+    data = open_site(site.data, terms.classes, terms.shape, site.state)
     facts = data.facts(site.client, len(terms.classes))
     store = NodeStore(site.state / terms.run, site.client, device)
     if kind == CENSUS:

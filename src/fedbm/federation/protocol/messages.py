@@ -40,7 +40,7 @@ REFUSALS = {
     "version": "has another version of fedbm",
     "terms": "cannot accept the run's terms",
     "setup": "is not set up: client, data or state is missing in its node configuration",
-    "data": "cannot read its data",
+    "data": "cannot read its data, or they are damaged",
     "size": "has prepared images of another size or number of channels",
     "classes": "has a class that the run does not know",
     "empty": "has no training images",
