@@ -124,7 +124,7 @@ def attend(folder: Path, data: str, say: Say, tick: Tick) -> None:
     with supervising([folder]) as children:
         begin_node(folder, settings, images, settings.server, children)
         admitted(children[0], say)
-        say(f"ready: {settings.name} is client {settings.client} of the federation, and waits for work")
+        say(f"ready: the server accepts the key of {settings.name} (client {settings.client}); it waits for a run")
         work(children, say, tick)
 
 
