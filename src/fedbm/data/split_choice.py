@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedbm.data.readers.sample_index import Listing
 from fedbm.data.splits import check_usable, grouped, shared_groups, stratified
-from fedbm.errors import FedBMError, did_you_mean, listed
+from fedbm.errors import FedBMError, did_you_mean, join_words
 
 Split = Literal["auto", "official", "stratified", "grouped"]
 
@@ -22,7 +22,7 @@ _TOGETHER = ("patient", "subject", "lesion", "writer", "user")
 def check_choice(split: str, group: str | None) -> None:
     if split not in get_args(Split):
         raise FedBMError(
-            f'split is "{split}", it can be {listed(get_args(Split))}{did_you_mean(split, get_args(Split))}'
+            f'split is "{split}", it can be {join_words(get_args(Split))}{did_you_mean(split, get_args(Split))}'
         )
     if group and split in ("official", "stratified"):
         raise FedBMError(f'group = "{group}" has no meaning with split = "{split}": say split = "grouped"')

@@ -21,7 +21,7 @@ from fedbm.data.cache import checksum
 from fedbm.data.dataset import Dataset, load
 from fedbm.data.partition import Partition, check_partition, from_file
 from fedbm.data.partitioners import by_classes, by_column, dirichlet, iid, quantity
-from fedbm.errors import FedBMError, listed
+from fedbm.errors import FedBMError, join_words
 from fedbm.language.bundled import ENCODER, shipped_for
 from fedbm.language.concepts import ConceptDistribution, build
 from fedbm.language.prompts import choose
@@ -217,7 +217,7 @@ def check_trained(method: Method, task: Task, epochs: int) -> None:
         model = method.model(task)
     for phase in method.phases(epochs):
         if phase.epochs and not train_only(model, phase.train):
-            parts = listed([f"the {part}" for part in phase.train] or ["nothing"], "and")
+            parts = join_words([f"the {part}" for part in phase.train] or ["nothing"], "and")
             raise FedBMError(
                 f"{method.name} has a phase that trains {parts} alone, where there are no parameters to train; "
                 "give a body that has some, or another method"

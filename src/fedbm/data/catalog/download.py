@@ -17,7 +17,7 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
 from fedbm.data.catalog.lookup import find
-from fedbm.errors import FedBMError, listed
+from fedbm.errors import FedBMError, join_words
 from fedbm.utils.io import cannot_write
 from fedbm.version import __version__
 
@@ -89,7 +89,7 @@ def get(
         raise FedBMError(f"{name} is not fetched by a program, {BY_HAND[name].format(to=to / name)}")
     size = size or (entry.size if entry.size in SIZES else 128)
     if size not in SIZES:
-        raise FedBMError(f"{name} is published at {listed(map(str, SIZES))} pixels, not at {size}")
+        raise FedBMError(f"{name} is published at {join_words(map(str, SIZES))} pixels, not at {size}")
     if "NC" in entry.licence and not accept:
         raise FedBMError(
             f"{name} is under {entry.licence}, not for commercial use: to accept that, say --accept-licence"

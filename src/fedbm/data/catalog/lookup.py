@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from fedbm.data.catalog import medmnist_sets as entries_medmnist
 from fedbm.data.catalog import paper_sets as entries_paper
 from fedbm.data.catalog.entry import Entry
-from fedbm.errors import FedBMError, did_you_mean, listed
+from fedbm.errors import FedBMError, did_you_mean, join_words
 
 CATALOG: dict[str, Entry] = {entry.name: entry for entry in (*entries_paper.ENTRIES, *entries_medmnist.ENTRIES)}
 
@@ -21,7 +21,7 @@ def find(name: str) -> Entry:
     if name not in CATALOG:
         near = did_you_mean(name.lower(), CATALOG)
         raise FedBMError(
-            f'no data set is called "{name}"{near}; the catalogue holds {listed(CATALOG)}, '
+            f'no data set is called "{name}"{near}; the catalogue holds {join_words(CATALOG)}, '
             "and data of your own is given as the path of its folder or file"
         )
     return CATALOG[name]

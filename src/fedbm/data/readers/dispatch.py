@@ -16,7 +16,7 @@ from fedbm.data.readers import npz_jpeg as packed
 from fedbm.data.readers.archive import TarTree, ZipTree, top
 from fedbm.data.readers.file_tree import FolderTree, Tree
 from fedbm.data.readers.sample_index import Listing, Source, in_order
-from fedbm.errors import FedBMError, did_you_mean, listed
+from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.utils.io import digest_of
 
 
@@ -81,7 +81,7 @@ def _arrays(path: Path, seed: int) -> Source:
     if held >= arrays.KEYS:
         return chars74k.find(path, seed) if chars74k.is_it(path, held) else arrays.find(path)
     raise FedBMError(
-        f"{path} holds {listed(sorted(held)) if held else 'no arrays'}, which is not understood: it must hold "
+        f"{path} holds {join_words(sorted(held)) if held else 'no arrays'}, which is not understood: it must hold "
         f"{packed.LAYOUT}; or {arrays.LAYOUT}; or {medmnist.LAYOUT}"
     )
 

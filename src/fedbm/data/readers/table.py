@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedbm.data.readers.file_tree import printable, stamp_of
 from fedbm.data.readers.sample_index import Listing, Source, check_distinct, in_order, numbered, text_array
 from fedbm.data.splits import SIDES, check_usable
-from fedbm.errors import FedBMError, did_you_mean, listed
+from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.utils.io import digest_of
 
 LAYOUT = (
@@ -102,7 +102,7 @@ def _split(path: Path, table: Table) -> NDArray[np.uint8]:
         if word.lower() not in SIDES:
             raise FedBMError(
                 f'{path} puts {name} into split "{word}"{did_you_mean(word.lower(), SIDES)}: it can be '
-                f"{listed(('train', 'val', 'test'))}"
+                f"{join_words(('train', 'val', 'test'))}"
             )
         sides.append(SIDES[word.lower()])
     return np.array(sides, dtype=np.uint8)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedbm.errors import FedBMError, did_you_mean, listed
+from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.language.encoders.biomedclip import load_tower
 from fedbm.language.encoders.hub import (
     check_folder,
@@ -111,14 +111,14 @@ def find_encoder(name: str, folder: Path | None = None, pooling: str | None = No
     """The catalogued encoder of this name or Hugging Face id, or a new one; a folder may bear any name."""
     if pooling is not None and pooling not in POOLINGS:
         near = did_you_mean(pooling, POOLINGS)
-        raise FedBMError(f'no pooling is called "{pooling}"{near}; choose {listed(POOLINGS)}')
+        raise FedBMError(f'no pooling is called "{pooling}"{near}; choose {join_words(POOLINGS)}')
     by_hub = {entry.hub: entry for entry in ENCODERS.values()}
     known = ENCODERS.get(name) or by_hub.get(name)
     if known is None:
         if folder is None and not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name):
             near = did_you_mean(name.lower(), ENCODERS)
             raise FedBMError(
-                f'no encoder is called "{name}"{near}; choose {listed(ENCODERS)}, '
+                f'no encoder is called "{name}"{near}; choose {join_words(ENCODERS)}, '
                 'or give a Hugging Face id ("owner/name") or the folder of a model'
             )
         known = Encoder(name, name, "mean")

@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fedbm.errors import FedBMError, listed
+from fedbm.errors import FedBMError, join_words
 
 # What can hold the weights, in the order in which it is looked for.
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
@@ -62,11 +62,11 @@ def check_folder(folder: Path, pooling: str) -> Path:
     if not folder.is_dir():
         raise FedBMError(f"there is no folder {folder}; give the folder that holds the language model")
     if not weight_files(folder, pooling):
-        wanted = listed(_weight_patterns(pooling)).replace("*", "")
+        wanted = join_words(_weight_patterns(pooling)).replace("*", "")
         raise FedBMError(f"{folder} holds no language model: it lacks {wanted}")
     # Without a vocabulary transformers makes an empty one and reads every word as unknown.
     if not any(next(folder.glob(pattern), None) for pattern in _VOCABULARIES):
-        raise FedBMError(f"{folder} holds no tokenizer: it lacks {listed(_VOCABULARIES)}")
+        raise FedBMError(f"{folder} holds no tokenizer: it lacks {join_words(_VOCABULARIES)}")
     return folder
 
 
