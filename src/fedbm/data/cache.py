@@ -3,7 +3,7 @@
     images.npy [n, H, W, C] uint8 · labels.npy [n] int64 · split.npy [n] uint8 · ids.npy [n] text
     column-0.npy, … [n] text, one for each column that the source has · manifest.json
 
-It is written beside its place and renamed as a whole, so it is there entirely or not at all; of two processes
+It is written temporary its place and renamed as a whole, so it is there entirely or not at all; of two processes
 that prepare it at once, the second takes what the first has made. All but the images is checked by SHA-256
 whenever it is opened, the images by their length, and by SHA-256 when that is asked for.
 """
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from fedbm.data.decode import Decoded
 from fedbm.data.readers.sample_index import text_array
 from fedbm.errors import FedBMError
-from fedbm.utils.io import cannot_write, read_json, replacing, sha256_file, write_json
+from fedbm.utils.io import atomic_write, cannot_write, read_json, sha256_file, write_json
 
 FORMAT = 3
 
@@ -132,10 +132,10 @@ def write_prepared(folder: Path, made: Made, settings: Mapping[str, Any], verify
         **{f"column-{i}": values for i, values in enumerate(listing.columns.values())},
     }
     _sweep(folder.parent)
-    beside = _beside(folder)
+    temporary = _beside(folder)
     try:
         for name, array in arrays.items():
-            with replacing(beside / f"{name}.npy") as path, path.open("wb") as stream:
+            with atomic_write(temporary / f"{name}.npy") as path, path.open("wb") as stream:
                 np.save(stream, array, allow_pickle=False)
         manifest = {
             "format": FORMAT,
@@ -144,15 +144,15 @@ def write_prepared(folder: Path, made: Made, settings: Mapping[str, Any], verify
             "shape": list(images.shape),
             "columns": list(listing.columns),
             "known_as": listing.known_as,
-            "files": {name: _describe(beside / f"{name}.npy") for name in arrays},
+            "files": {name: _describe(temporary / f"{name}.npy") for name in arrays},
             "checksum": checksum(listing.classes, images, listing.labels, made.split),
             "notes": [*listing.notes, *made.notes],
             "skipped": made.decoded.skipped,
         }
-        write_json(beside / "manifest.json", manifest)
-        _publish(beside, folder, verify)
+        write_json(temporary / "manifest.json", manifest)
+        _publish(temporary, folder, verify)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def checksum(
@@ -180,10 +180,10 @@ def _open_array(folder: Path, name: str, described: dict[str, Any], verify: bool
     return array
 
 
-def _publish(beside: Path, folder: Path, verify: bool) -> None:
+def _publish(temporary: Path, folder: Path, verify: bool) -> None:
     for _ in range(100):  # each turn lost means that another process has just put a folder there
         try:
-            beside.rename(folder)
+            temporary.rename(folder)
             return
         except OSError as error:
             if not _is_there(folder):

@@ -25,7 +25,7 @@ from fedbm.errors import FedBMError
 from fedbm.language.encoders.encode import encode
 from fedbm.language.prompts import prompts
 from fedbm.language.separability import cosines, diagnose
-from fedbm.utils.io import replacing
+from fedbm.utils.io import atomic_write
 
 FORMAT = 1
 JITTER = 0.01  # standard deviation of the isotropic part of a sample, so Σ + 1e-4 I
@@ -138,8 +138,8 @@ class ConceptDistribution:
         }
         stored = self.embeddings.half() if half else self.embeddings
         content = save({"embeddings": stored}, {"concepts": json.dumps(words, ensure_ascii=False)})
-        with replacing(path) as beside:
-            beside.write_bytes(content)  # safetensors' own writer would hide the file from other users
+        with atomic_write(path) as temporary:
+            temporary.write_bytes(content)  # safetensors' own writer would hide the file from other users
 
     @classmethod
     def load(cls, path: Path) -> ConceptDistribution:

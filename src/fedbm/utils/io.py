@@ -1,4 +1,4 @@
-"""Everything on disk is written beside its place, flushed and renamed: readers see old or new, never half."""
+"""Everything on disk is written temporary its place, flushed and renamed: readers see old or new, never half."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from fedbm.errors import FedBMError
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary name beside *path*; on success flush and rename it to *path*, otherwise remove it."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Yield a temporary name temporary *path*; on success flush and rename it to *path*, otherwise remove it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        yield beside
-        with beside.open("rb") as written:
+        yield temporary
+        with temporary.open("rb") as written:
             os.fsync(written.fileno())
-        beside.replace(path)
+        temporary.replace(path)
         _sync_folder(path.parent)
     except OSError as error:
         raise cannot_write(path, error) from error
     finally:
         with suppress(OSError):
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -53,8 +53,8 @@ def cannot_write(path: Path, error: OSError) -> FedBMError:
 
 
 def write_text(path: Path, text: str) -> None:
-    with replacing(path) as beside:
-        beside.write_text(text, encoding="utf-8")
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: Any) -> None:

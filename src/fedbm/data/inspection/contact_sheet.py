@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from fedbm.data.dataset import Dataset
-from fedbm.utils.io import replacing
+from fedbm.utils.io import atomic_write
 
 COLUMNS = 8
 GAP = 3
@@ -31,8 +31,8 @@ def save_grid(path: Path, dataset: Dataset) -> None:
         for column, sample in enumerate(chosen(dataset, label)):
             image = Image.fromarray(np.squeeze(dataset.images[sample]))
             sheet.paste(image.resize((cell, cell), Image.Resampling.NEAREST), (left + column * (cell + GAP), top))
-    with replacing(path) as beside:
-        sheet.save(beside, format="PNG")
+    with atomic_write(path) as temporary:
+        sheet.save(temporary, format="PNG")
 
 
 def chosen(dataset: Dataset, label: int) -> list[int]:
