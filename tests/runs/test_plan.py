@@ -242,3 +242,10 @@ def test_code_and_body_of_ones_own_stand_in_the_saved_configuration(tmp_path: Pa
     with pytest.raises(FedBMError, match="is of a run whose method or body was made in Python: start it from there"):
         make_config(saved)
     assert fedbm.read_run(str(run.path)).id == run.id
+
+
+def test_bodies_of_one_function_with_different_sizes_are_different_bodies() -> None:
+    def recorded(width: int) -> str:
+        return make_plan(make_config({}), make_body=lambda: fedbm.ResNet18(1, width)).own["body"]
+
+    assert recorded(4) == recorded(4) != recorded(8)

@@ -29,7 +29,7 @@ from fedbm.methods import METHODS
 from fedbm.methods.base import Method, Task, train_only
 from fedbm.models.backbone import resnet_factory
 from fedbm.runs.config import Config, check_config, recommend
-from fedbm.utils.fingerprint import changed, class_digest, described
+from fedbm.utils.fingerprint import changed_options, class_digest, fingerprint
 from fedbm.utils.io import digest_of, sha256_file
 from fedbm.utils.seeds import seeded_modules
 
@@ -105,7 +105,7 @@ def make_plan(
     run_id = name_run(config, dataset, partition, task, custom_body=make_body is not None)
     made: dict[str, Any] = own_code(config.method)
     if make_body is not None:  # not by the body itself, whose initial weights differ from seed to seed
-        made["body"] = described(make_body)
+        made["body"] = [fingerprint(make_body), repr(task.body())]
     few = {name: digest_of({name: what})[:8] for name, what in made.items()}
     if made:  # the package's own methods and bodies fit each other
         check_trained(config.method, task, config.train.epochs)
@@ -191,10 +191,10 @@ def concepts_for(
 
 def name_run(config: Config, dataset: Dataset, partition: Partition, task: Task, custom_body: bool) -> str:
     """<method>-<data>-s<seed>-<first 12 digits of the hash>."""
-    model = changed(config.model)
+    model = changed_options(config.model)
     init = model.pop("init", "")
     if custom_body:
-        model = {"body": described(task.body())}
+        model = {"body": fingerprint(task.body())}
     elif init:
         model["init"] = sha256_file(Path(init).expanduser())
     determines = {
@@ -204,8 +204,8 @@ def name_run(config: Config, dataset: Dataset, partition: Partition, task: Task,
         "partition": partition.digest,
         "concepts": task.concepts.checksum if task.concepts else None,
         "model": model,
-        "method": {**changed(config.method), "name": config.method.name, **own_code(config.method)},
-        "train": changed(config.train),
+        "method": {**changed_options(config.method), "name": config.method.name, **own_code(config.method)},
+        "train": changed_options(config.train),
     }
     words = [config.method.name, dataset.name, f"s{config.train.seed}", digest_of(determines)[:12]]
     return "-".join(re.sub(r"[^\w.]+", "_", word) for word in words)

@@ -23,7 +23,7 @@ from fedbm.methods.base import Task
 from fedbm.models.backbone import resnet_factory
 from fedbm.runs.config import Config, check_config, recommend
 from fedbm.runs.plan import PROTOCOL, agreed_concepts, load_dataset
-from fedbm.utils.fingerprint import changed
+from fedbm.utils.fingerprint import changed_options
 from fedbm.utils.io import digest_of, sha256_file
 
 
@@ -107,7 +107,7 @@ def name_run(config: Config, task: Task, data: str, dataset: Dataset | None) -> 
 
     The nodes' images are not in it, for the server does not see them; nor is [federation].
     """
-    model = changed(config.model)
+    model = changed_options(config.model)
     if init := model.pop("init", ""):
         model["init"] = sha256_file(Path(init).expanduser())
     determines = {
@@ -117,8 +117,8 @@ def name_run(config: Config, task: Task, data: str, dataset: Dataset | None) -> 
         "task": [list(task.classes), list(task.shape), list(task.mean), list(task.std), task.hflip, task.vflip],
         "concepts": task.concepts.checksum if task.concepts else None,
         "model": model,
-        "method": {**changed(config.method), "name": config.method.name},
-        "train": changed(config.train),
+        "method": {**changed_options(config.method), "name": config.method.name},
+        "train": changed_options(config.train),
     }
     words = [config.method.name, data, f"s{config.train.seed}", digest_of(determines)[:12]]
     return "-".join(re.sub(r"[^\w.]+", "_", word, flags=re.ASCII) for word in words)
