@@ -54,7 +54,7 @@ from pictures import small_chars74k
         ("run --device cuda:99", "cuda:99"),
         ("run --clients 2000", "1258 training samples are too few for 2000 clients"),
         ("run --partition file", "partition = file needs partition_file"),
-        ("run --init nowhere.pth", "init: there is no file nowhere.pth"),
+        ("run --init nowhere.pth", "init: nowhere.pth does not exist"),
         ("run digits", "there is no configuration file digits; if it names data, say --data digits"),
         ("run bda.toml", 'there is no configuration file bda.toml (did you mean "bad.toml"?)'),
         ("run bad.toml", '[train] in bad.toml has no key "ruonds" (did you mean "rounds"?)'),
