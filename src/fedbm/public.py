@@ -5,9 +5,8 @@ from fedbm.data.inspection.inspect import inspect
 from fedbm.data.partition import Partition, from_file
 from fedbm.data.partitioners import by_classes, by_column, dirichlet, iid, quantity
 from fedbm.errors import FedBMError
-from fedbm.language.bundled import load_shipped
-from fedbm.language.concepts import ConceptDistribution, sample_concepts
-from fedbm.language.concepts import build as build_concepts
+from fedbm.language.bundled import load_bundled
+from fedbm.language.concepts import ConceptDistribution, build_concepts, sample_concepts
 from fedbm.methods import METHODS, FedAvg, FedBM, Method
 from fedbm.models.generator import Generator
 from fedbm.models.generator_loss import BatchNormGap, diversity_loss
@@ -42,8 +41,8 @@ __all__ = [
     "iid",
     "inspect",
     "load",
+    "load_bundled",
     "load_model",
-    "load_shipped",
     "quantity",
     "read_run",
     "sample_concepts",

@@ -22,9 +22,9 @@ from fedbm.data.dataset import Dataset, load
 from fedbm.data.partition import Partition, check_partition, from_file
 from fedbm.data.partitioners import by_classes, by_column, dirichlet, iid, quantity
 from fedbm.errors import FedBMError, join_words
-from fedbm.language.bundled import ENCODER, shipped_for
-from fedbm.language.concepts import ConceptDistribution, build
-from fedbm.language.prompts import choose
+from fedbm.language.bundled import ENCODER, find_bundled
+from fedbm.language.concepts import ConceptDistribution, build_concepts
+from fedbm.language.prompts import choose_prompts
 from fedbm.methods import METHODS
 from fedbm.methods.base import Method, Task, train_only
 from fedbm.models.backbone import resnet_factory
@@ -179,13 +179,13 @@ def concepts_for(
                     f'{key} is "{asked}", but {options.concept_file} was read {by}; leave one of the two out'
                 )
     else:
-        shipped = None
+        bundled = None
         if options.encoder == ENCODER and not options.encoder_folder and not options.pooling:
-            shipped = shipped_for(classes, texts, modality)
+            bundled = find_bundled(classes, texts, modality)
         folder = Path(options.encoder_folder) if options.encoder_folder else None
-        concepts = shipped or build(classes, texts, modality, options.encoder, folder, options.pooling or None)
+        concepts = bundled or build_concepts(classes, texts, modality, options.encoder, folder, options.pooling or None)
     if options.prompt_share < 1:
-        concepts = concepts.share(choose(concepts.embeddings.shape[1], options.prompt_share, seed))
+        concepts = concepts.keep_prompts(choose_prompts(concepts.embeddings.shape[1], options.prompt_share, seed))
     return concepts
 
 
