@@ -9,19 +9,19 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from fedbm.data.decode import Decoded, read
+from fedbm.data.decode import Decoded, decode_all
 from fedbm.data.readers.dispatch import detect
-from fedbm.data.readers.sample_index import Listing
+from fedbm.data.readers.sample_index import SampleIndex
 
 SHARED = Path(__file__).resolve().parents[1] / ".." / "shared" / "data"
 
 
-def scan(path: Path, seed: int = 0) -> Listing:
+def scan(path: Path, seed: int = 0) -> SampleIndex:
     return detect(path, seed).scan()
 
 
 def read_at(path: Path, size: int = 16, channels: int = 3, bad_files="refuse") -> Decoded:
-    return read(scan(path), size, channels, bad_files)
+    return decode_all(scan(path), size, channels, bad_files)
 
 
 def shades(decoded: Decoded) -> list[int]:

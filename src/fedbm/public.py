@@ -2,7 +2,7 @@
 
 from fedbm.data.dataset import Dataset, load
 from fedbm.data.inspection.inspect import inspect
-from fedbm.data.partition import Partition, from_file
+from fedbm.data.partition import Partition, load_partition
 from fedbm.data.partitioners import by_classes, by_column, dirichlet, iid, quantity
 from fedbm.errors import FedBMError
 from fedbm.language.bundled import load_bundled
@@ -37,12 +37,12 @@ __all__ = [
     "concept_loss",
     "dirichlet",
     "diversity_loss",
-    "from_file",
     "iid",
     "inspect",
     "load",
     "load_bundled",
     "load_model",
+    "load_partition",
     "quantity",
     "read_run",
     "sample_concepts",

@@ -34,9 +34,9 @@ ENDINGS = [".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz"]
 def test_an_archive_is_read_like_the_folder_it_packs(tmp_path, ending) -> None:
     backwards = dict(reversed(FLAT.items()))  # in no order that could help
     decoded = read_at(make(tmp_path / f"pets{ending}", backwards))
-    assert decoded.listing.classes == ("cat", "dog")
-    assert decoded.listing.labels.tolist() == [0, 0, 0, 1, 1, 1]
-    assert decoded.listing.ids == list(FLAT)
+    assert decoded.index.classes == ("cat", "dog")
+    assert decoded.index.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert decoded.index.ids == list(FLAT)
     assert shades(decoded) == [0, 1, 2, 100, 101, 102]
     assert [path.name for path in tmp_path.iterdir()] == [f"pets{ending}"]  # nothing is unpacked
 
@@ -45,9 +45,9 @@ def test_an_archive_is_read_like_the_folder_it_packs(tmp_path, ending) -> None:
 def test_folders_around_the_images_and_litter_do_not_matter(tmp_path, ending) -> None:
     sides = {f"OCT/data/{side}/{name}": content for side in ("train", "val", "test") for name, content in FLAT.items()}
     litter = {"OCT/readme.txt": b"about", "__MACOSX/OCT/._0.png": b"", "OCT/data/train/cat/.DS_Store": b"", ".x": b""}
-    listing = scan(make(tmp_path / f"pets{ending}", sides | litter))
-    assert listing.split.tolist() == [0] * 6 + [1] * 6 + [2] * 6
-    assert listing.ids[0] == "train/cat/0.png"
+    index = scan(make(tmp_path / f"pets{ending}", sides | litter))
+    assert index.split.tolist() == [0] * 6 + [1] * 6 + [2] * 6
+    assert index.ids[0] == "train/cat/0.png"
 
 
 def test_backslashes_are_slashes(tmp_path) -> None:
@@ -68,13 +68,13 @@ def zip_as_packed(path: Path, names: dict[str, bytes]) -> Path:
 
 def test_names_in_utf8_are_read_so_without_the_flag_that_says_so(tmp_path) -> None:
     decoded = read_at(zip_as_packed(tmp_path / "pets.zip", {"cat/": "é1/".encode(), "dog/": "眼/".encode()}))
-    assert decoded.listing.classes == ("é1", "眼")
+    assert decoded.index.classes == ("é1", "眼")
     assert shades(decoded) == [0, 1, 2, 100, 101, 102]
 
 
 def test_names_that_are_no_utf8_stay_what_the_format_says_cp437(tmp_path) -> None:
     decoded = read_at(zip_as_packed(tmp_path / "pets.zip", {"cat/": "caé/".encode("cp437")}))
-    assert decoded.listing.classes == ("caé", "dog")
+    assert decoded.index.classes == ("caé", "dog")
     assert shades(decoded) == [0, 1, 2, 100, 101, 102]
 
 

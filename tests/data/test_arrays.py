@@ -22,12 +22,12 @@ def arrays(writers: int = 10) -> dict[str, np.ndarray]:
 def test_pixels_labels_and_columns_are_read(tmp_path) -> None:
     np.savez(tmp_path / "game.npz", **arrays(), site=np.array(list("ab") * 10))
     decoded = read_at(tmp_path / "game.npz", 20, 1)
-    listing = decoded.listing
-    assert listing.classes == ("cross", "nought")
-    assert listing.labels.tolist() == [0] * 10 + [1] * 10
-    assert listing.columns["writer"].tolist() == [str(i) for i in range(10)] * 2
-    assert listing.columns["site"].tolist() == ["a", "b"] * 10
-    assert (listing.split, listing.size, listing.channels) == (None, 20, 1)
+    index = decoded.index
+    assert index.classes == ("cross", "nought")
+    assert index.labels.tolist() == [0] * 10 + [1] * 10
+    assert index.columns["writer"].tolist() == [str(i) for i in range(10)] * 2
+    assert index.columns["site"].tolist() == ["a", "b"] * 10
+    assert (index.split, index.size, index.channels) == (None, 20, 1)
     assert shades(decoded) == list(range(20))
 
 
@@ -35,10 +35,10 @@ def test_colour_a_split_and_names_are_read(tmp_path) -> None:
     held = arrays()
     more = {"split": np.array([0] * 7 + [1, 2, 2] + [0] * 7 + [1, 2, 2]), "ids": np.array([f"x{i}" for i in range(20)])}
     np.savez(tmp_path / "game.npz", **held | more | {"images": np.repeat(held["images"][..., None], 3, axis=3)})
-    listing = scan(tmp_path / "game.npz")
-    assert np.bincount(listing.split).tolist() == [14, 2, 4]
-    assert listing.ids[3] == "x3"
-    assert listing.channels == 3
+    index = scan(tmp_path / "game.npz")
+    assert np.bincount(index.split).tolist() == [14, 2, 4]
+    assert index.ids[3] == "x3"
+    assert index.channels == 3
 
 
 def test_writers_are_split_as_wholes(tmp_path) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedbm.data.decode import Undecodable, decode, read
+from fedbm.data.decode import DecodeError, decode, decode_all
 from fedbm.errors import FedBMError
 from pictures import cut_jpeg, encoded, flat_folder, scan, shades
 
@@ -51,11 +51,11 @@ def test_a_large_jpeg_shrinks_to_nearly_what_a_full_decode_gives() -> None:
 
 
 def test_what_is_no_image_is_said_to_be_none() -> None:
-    with pytest.raises(Undecodable, match="not an image"):
+    with pytest.raises(DecodeError, match="not an image"):
         decode(b"a letter", 16, 3)
-    with pytest.raises(Undecodable, match="GIF, not JPEG or PNG"):
+    with pytest.raises(DecodeError, match="GIF, not JPEG or PNG"):
         decode(encoded(Image.new("L", (4, 4)), "GIF"), 16, 3)
-    with pytest.raises(Undecodable, match="truncated"):
+    with pytest.raises(DecodeError, match="truncated"):
         decode(cut_jpeg(), 16, 3)
 
 
@@ -64,27 +64,27 @@ def test_pixels_and_bytes_at_call_are_images_too() -> None:
     assert (decode(pixels, 16, 1)[..., 0] == pixels).all()
     assert (decode(pixels, 16, 3) == pixels[..., None]).all()
     assert (decode(lambda: encoded(Image.fromarray(pixels)), 16, 1)[..., 0] == pixels).all()
-    with pytest.raises(Undecodable, match="a reason"):
+    with pytest.raises(DecodeError, match="a reason"):
         decode(lambda: (_ for _ in ()).throw(OSError("a reason")), 16, 1)
 
 
 def test_images_take_their_places_in_whatever_order_they_come(tmp_path) -> None:
-    listing = scan(flat_folder(tmp_path))
-    backwards = replace(listing, stream=lambda: reversed(list(listing.stream())))
-    assert shades(read(backwards, 16, 1)) == [0, 1, 2, 100, 101, 102]
+    index = scan(flat_folder(tmp_path))
+    backwards = replace(index, stream=lambda: reversed(list(index.stream())))
+    assert shades(decode_all(backwards, 16, 1)) == [0, 1, 2, 100, 101, 102]
 
 
 def test_a_listing_of_some_samples_reads_those(tmp_path) -> None:
-    listing = replace(scan(flat_folder(tmp_path)), columns={"site": np.array(list("abcdef"))})
-    some = listing.only(np.array([1, 5]))
+    index = replace(scan(flat_folder(tmp_path)), columns={"site": np.array(list("abcdef"))})
+    some = index.only(np.array([1, 5]))
     assert (some.ids, some.labels.tolist()) == (["cat/1.png", "dog/2.png"], [0, 1])
     assert some.columns["site"].tolist() == ["b", "f"]
-    assert shades(read(some, 16, 1)) == [1, 102]
+    assert shades(decode_all(some, 16, 1)) == [1, 102]
 
 
 def test_progress_is_told_of_every_image(tmp_path) -> None:
     told = []
-    read(scan(flat_folder(tmp_path)), 16, 3, progress=lambda done, total: told.append((done, total)))
+    decode_all(scan(flat_folder(tmp_path)), 16, 3, progress=lambda done, total: told.append((done, total)))
     assert told == [(i, 6) for i in range(1, 7)]
 
 
@@ -92,11 +92,11 @@ def test_an_interruption_stops_at_once(tmp_path) -> None:
     class Interrupted(Exception):
         pass
 
-    listing = scan(flat_folder(tmp_path))
-    images = [image for _, image in listing.stream()] * 1000
+    index = scan(flat_folder(tmp_path))
+    images = [image for _, image in index.stream()] * 1000
     fetched = []
     many = replace(
-        listing,
+        index,
         ids=[str(i) for i in range(6000)],
         stream=lambda: ((i, image) for i, image in enumerate(images) if not fetched.append(i)),
     )
@@ -105,10 +105,10 @@ def test_an_interruption_stops_at_once(tmp_path) -> None:
         raise Interrupted
 
     with pytest.raises(Interrupted):
-        read(many, 16, 3, progress=interrupt)
+        decode_all(many, 16, 3, progress=interrupt)
     assert len(fetched) < 6000
 
 
 def test_images_that_do_not_fit_into_memory_are_refused(tmp_path) -> None:
     with pytest.raises(FedBMError, match="6 images of 100000000×100000000 do not fit into memory"):
-        read(scan(flat_folder(tmp_path)), 10**8, 3)
+        decode_all(scan(flat_folder(tmp_path)), 10**8, 3)

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from fedbm.data.catalog.download import BY_HAND, SIZES, SUMS, downloaded, fetch, get
-from fedbm.data.catalog.lookup import CATALOG, download
+from fedbm.data.catalog import download
+from fedbm.data.catalog.download import BY_HAND, SIZES, SUMS, fetch, find_download, get
+from fedbm.data.catalog.lookup import CATALOG
 from fedbm.errors import FedBMError
 
 CONTENT = bytes(range(256)) * 4000  # 1 MB
@@ -232,16 +233,16 @@ def test_what_cannot_be_fetched_says_what_to_do(name: str, size: int | None, sen
 def test_a_folder_that_cannot_be_looked_into_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "downloads").touch()  # a file, which has no entries
     with pytest.raises(FedBMError, match=r"^cannot look into .*downloads: Not a directory$"):
-        downloaded("bloodmnist", tmp_path / "downloads")
+        find_download("bloodmnist", tmp_path / "downloads")
 
 
 def test_what_is_here_is_found_by_name_and_size(tmp_path: Path) -> None:
     """The smallest file that has the pixels asked for; a folder or archive of that name before any of them."""
-    assert downloaded("bloodmnist", tmp_path) is None
+    assert find_download("bloodmnist", tmp_path) is None
     for size in ("_64", "_224", ""):
         (tmp_path / f"bloodmnist{size}.npz").touch()
     (tmp_path / "bloodmnist_128.npz.part").touch()
-    found = {size: downloaded("bloodmnist", tmp_path, size) for size in (16, 28, 32, 64, 100, 300)}
+    found = {size: find_download("bloodmnist", tmp_path, size) for size in (16, 28, 32, 64, 100, 300)}
     assert {size: path.name for size, path in found.items() if path} == {
         16: "bloodmnist.npz",
         28: "bloodmnist.npz",
@@ -252,17 +253,17 @@ def test_what_is_here_is_found_by_name_and_size(tmp_path: Path) -> None:
     }
     for file in tmp_path.glob("*224.npz"):
         file.unlink()
-    assert downloaded("bloodmnist", tmp_path) == tmp_path / "bloodmnist_64.npz"
+    assert find_download("bloodmnist", tmp_path) == tmp_path / "bloodmnist_64.npz"
     with pytest.raises(
         FedBMError,
         match=r"^bloodmnist is here with 64 pixels a side, not with 100: get it with 'fedbm data get bloodmnist "
         r"--size 128', or give .*bloodmnist_64.npz as --data to have it enlarged$",
     ):
-        downloaded("bloodmnist", tmp_path, 100)
+        find_download("bloodmnist", tmp_path, 100)
     for name in ("kvasir_v1_128.npz", "kvasir_v1_notes.txt", "kvasirx_128.npz"):
         (tmp_path / name).touch()
-    assert downloaded("kvasir", tmp_path) == tmp_path / "kvasir_v1_128.npz"
+    assert find_download("kvasir", tmp_path) == tmp_path / "kvasir_v1_128.npz"
     (tmp_path / "pbc.zip").touch()
-    assert downloaded("pbc", tmp_path) == tmp_path / "pbc.zip"
+    assert find_download("pbc", tmp_path) == tmp_path / "pbc.zip"
     (tmp_path / "pbc").mkdir()
-    assert downloaded("pbc", tmp_path) == tmp_path / "pbc"
+    assert find_download("pbc", tmp_path) == tmp_path / "pbc"

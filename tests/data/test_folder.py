@@ -19,20 +19,20 @@ def test_a_folder_with_splits_is_read_in_order(tmp_path) -> None:
     (tmp_path / "Train" / "b" / "Thumbs.db").write_bytes(b"")
     (tmp_path / "readme.txt").write_text("about")
     decoded = read_at(tmp_path)
-    listing = decoded.listing
-    assert listing.classes == ("a", "b")
+    index = decoded.index
+    assert index.classes == ("a", "b")
     assert decoded.images.shape == (9, 16, 16, 3)
-    assert listing.labels.tolist() == [0, 1, 1] * 3
-    assert listing.split.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    assert listing.ids[:3] == ["Train/a/x.PnG", "Train/b/1.jpeg", "Train/b/2.JPG"]
+    assert index.labels.tolist() == [0, 1, 1] * 3
+    assert index.split.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert index.ids[:3] == ["Train/a/x.PnG", "Train/b/1.jpeg", "Train/b/2.JPG"]
     assert shades(decoded)[:3] == pytest.approx([50, 100, 200], abs=1)
     assert decoded.skipped == ()
 
 
 def test_a_folder_of_classes_is_left_to_be_split(tmp_path) -> None:
-    listing = scan(flat_folder(tmp_path))
-    assert listing.classes == ("cat", "dog")
-    assert listing.split is None
+    index = scan(flat_folder(tmp_path))
+    assert index.classes == ("cat", "dog")
+    assert index.split is None
     assert shades(read_at(tmp_path)) == [0, 1, 2, 100, 101, 102]
 
 
@@ -41,10 +41,10 @@ def test_names_in_any_script_and_in_either_spelling_of_accents(tmp_path) -> None
     for side, name in (("train", composed), ("val", decomposed), ("test", composed)):
         save(tmp_path / side / name / "фото 1.png")
         save(tmp_path / side / "正常" / "眼底.jpg")
-    listing = scan(tmp_path)
-    assert listing.classes == (composed, "正常")
-    assert listing.labels.tolist() == [0, 1] * 3
-    assert listing.ids[1] == "train/正常/眼底.jpg"
+    index = scan(tmp_path)
+    assert index.classes == (composed, "正常")
+    assert index.labels.tolist() == [0, 1] * 3
+    assert index.ids[1] == "train/正常/眼底.jpg"
 
 
 def test_names_that_are_no_utf8_can_be_written_down(tmp_path) -> None:
@@ -64,9 +64,9 @@ def test_bad_files_are_refused_by_name_and_number(tmp_path) -> None:
         read_at(tmp_path)
     decoded = read_at(tmp_path, bad_files="skip")
     assert decoded.skipped == ("cat/3.jpg", "dog/notes.txt")
-    assert decoded.listing.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert decoded.index.labels.tolist() == [0, 0, 0, 1, 1, 1]
     assert shades(decoded) == [0, 1, 2, 100, 101, 102]
-    assert len(decoded.listing.ids) == 6
+    assert len(decoded.index.ids) == 6
 
 
 def test_links_that_lead_in_circles_end(tmp_path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from fedbm.data.catalog.lookup import CATALOG
 from fedbm.data.dataset import load
 from fedbm.data.readers.dispatch import detect
-from fedbm.data.splits import shared_groups
+from fedbm.data.splits import find_shared_groups
 from fedbm.errors import FedBMError
 from pictures import SHARED, read_at, save, scan, shades
 
@@ -45,12 +45,12 @@ def make(root: Path, table: list[list[str]], name: str = "HAM10000_metadata.csv"
 def test_two_folders_and_a_table_become_samples_with_columns(tmp_path) -> None:
     table = rows()
     decoded = read_at(make(tmp_path, table))
-    listing = decoded.listing
-    assert listing.classes == CLASSES
-    assert [listing.classes[label] for label in listing.labels] == [row[2] for row in table]
-    assert listing.ids[0] == "ISIC_0000000.jpg"
-    assert listing.columns["lesion_id"].tolist() == [row[0] for row in table]
-    assert {name: set(values) for name, values in listing.columns.items() if name != "lesion_id"} == {
+    index = decoded.index
+    assert index.classes == CLASSES
+    assert [index.classes[label] for label in index.labels] == [row[2] for row in table]
+    assert index.ids[0] == "ISIC_0000000.jpg"
+    assert index.columns["lesion_id"].tolist() == [row[0] for row in table]
+    assert {name: set(values) for name, values in index.columns.items() if name != "lesion_id"} == {
         "dx_type": {"histo"},
         "age": {"80.0"},
         "sex": {"male"},
@@ -86,7 +86,7 @@ def test_lesions_are_kept_together_and_the_user_is_told_why(tmp_path) -> None:
     assert data.name == "ham10000"
     assert np.abs(data.counts() - [[10.5], [1.5], [3]]).max() <= 0.5  # 15 pictures of each class
     assert data.counts().sum(axis=1).tolist() == [73, 11, 21]  # as near to 73.5, 10.5 and 21 as can be
-    assert shared_groups(data.split, data.columns["lesion_id"]) == []
+    assert find_shared_groups(data.split, data.columns["lesion_id"]) == []
     assert "DermaMNIST's published split cannot be had" in data.notes[0]
     assert "none of its 70 values of lesion_id is on two sides" in data.notes[1]
 
@@ -130,12 +130,12 @@ def test_the_published_split_shares_lesions_and_the_grouped_one_does_not(tmp_pat
     assert published.counts().sum(axis=1).tolist() == [7007, 1003, 2005]
     lesions = published.columns["lesion_id"]
     assert len(np.unique(lesions)) == 7470
-    assert len(shared_groups(published.split, lesions)) == 1006
+    assert len(find_shared_groups(published.split, lesions)) == 1006
     assert published.notes[1:] == (
         "1006 of the 7470 values of lesion_id are on more than one side of the split of ham10000_128, "
         'so scores may be too good: split = "grouped" keeps them together',
     )
     truthful = load(SHARED / "ham10000_128.npz", split="grouped", **options)
-    assert shared_groups(truthful.split, lesions) == []
+    assert find_shared_groups(truthful.split, lesions) == []
     assert np.abs(truthful.counts() - published.counts()).max() <= 2
     assert truthful.checksum != published.checksum

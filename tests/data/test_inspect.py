@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from PIL import Image, ImageChops, ImageEnhance
 
 from fedbm.data.dataset import Dataset, load
-from fedbm.data.inspection.contact_sheet import chosen, save_grid
-from fedbm.data.inspection.duplicates import close_hashes, exact_twins, near_twins
+from fedbm.data.inspection.contact_sheet import choose_samples, save_contact_sheet
+from fedbm.data.inspection.duplicates import close_hashes, find_exact_duplicates, find_near_duplicates
 from fedbm.data.inspection.inspect import inspect, pixel_statistics
 from pictures import SHARED, encoded
 
@@ -57,7 +57,7 @@ def test_exact_twins_name_the_earliest_side_first() -> None:
     images[[1, 5]] = images[4]
     images[2] = images[0]
     split = np.array([0, 2, 1, 0, 0, 1], dtype=np.uint8)
-    assert sorted(map(tuple, exact_twins(images, split).tolist())) == [(0, 2), (4, 1), (4, 5)]
+    assert sorted(map(tuple, find_exact_duplicates(images, split).tolist())) == [(0, 2), (4, 1), (4, 5)]
 
 
 def changed(image: np.ndarray, how: str) -> np.ndarray:
@@ -81,15 +81,15 @@ def test_near_twins_are_found_among_others(how) -> None:
     split = np.zeros(60, dtype=np.uint8)
     split[7] = 2
     none = np.array([], dtype=np.int64)
-    pairs, are_all = near_twins(images, split, none)
+    pairs, are_all = find_near_duplicates(images, split, none)
     assert (pairs.tolist(), are_all) == ([[40, 7]], True)
-    assert near_twins(images, split, np.array([7]))[0].tolist() == []
+    assert find_near_duplicates(images, split, np.array([7]))[0].tolist() == []
 
 
 def test_pictures_of_nothing_are_no_twins() -> None:
     flat = np.full((8, 16, 16, 1), 40, dtype=np.uint8)
     flat += np.random.default_rng(0).integers(0, 2, flat.shape, dtype=np.uint8)
-    pairs, _ = near_twins(flat, np.zeros(8, dtype=np.uint8), np.array([], dtype=np.int64))
+    pairs, _ = find_near_duplicates(flat, np.zeros(8, dtype=np.uint8), np.array([], dtype=np.int64))
     assert len(pairs) == 0
 
 
@@ -246,9 +246,9 @@ def test_samples_without_names_go_by_their_number() -> None:
 def test_the_sheet_has_a_row_for_each_class(tmp_path) -> None:
     """Cells of 64 with gaps of 3; the last cell of a row is at its place, a class of two leaves six cells white."""
     data = a_dataset(noise(43), [0] * 40 + [1] * 3, [0] * 42 + [1], classes=("Zyste ö", "two\nlines"))
-    assert chosen(data, 0) == [0, 6, 11, 17, 22, 28, 33, 39]
-    assert chosen(data, 1) == [40, 41]
-    save_grid(tmp_path / "samples.png", data)
+    assert choose_samples(data, 0) == [0, 6, 11, 17, 22, 28, 33, 39]
+    assert choose_samples(data, 1) == [40, 41]
+    save_contact_sheet(tmp_path / "samples.png", data)
     sheet = np.asarray(Image.open(tmp_path / "samples.png"))
     assert sheet.shape[0] == 3 + 2 * 67
     last = sheet[3:67, -67:-3]
@@ -258,7 +258,7 @@ def test_the_sheet_has_a_row_for_each_class(tmp_path) -> None:
 
 
 def test_a_grey_sheet_is_drawn_too(tmp_path) -> None:
-    save_grid(tmp_path / "samples.png", a_dataset(noise(20, size=80, channels=1)))
+    save_contact_sheet(tmp_path / "samples.png", a_dataset(noise(20, size=80, channels=1)))
     assert Image.open(tmp_path / "samples.png").size[1] == 3 + 2 * 83
 
 

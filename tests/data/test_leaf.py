@@ -35,17 +35,17 @@ def make(root: Path, users: int) -> Path:
 
 
 def test_fifty_users_are_drawn_and_split_35_5_10(tmp_path) -> None:
-    listing = scan(make(tmp_path, 54))
-    writers = listing.columns["writer"]
-    sides = [set(writers[listing.split == side]) for side in range(3)]
+    index = scan(make(tmp_path, 54))
+    writers = index.columns["writer"]
+    sides = [set(writers[index.split == side]) for side in range(3)]
     assert [len(side) for side in sides] == [35, 5, 10]
     assert len(set.union(*sides)) == 50
-    assert len(listing.classes) == 62
-    assert listing.notes == (
+    assert len(index.classes) == 62
+    assert index.notes == (
         "50 of the 54 writers with fewer than 150 samples, drawn with seed 0: 35 train, 5 validate, 10 test",
     )
     again, other = scan(tmp_path), scan(tmp_path, seed=1)
-    assert again.ids == listing.ids
+    assert again.ids == index.ids
     assert set(other.columns["writer"]) != set(writers)
 
 
@@ -58,30 +58,30 @@ def test_a_user_is_a_client_by_recommendation(tmp_path) -> None:
 
 def test_pixels_and_labels_are_those_of_the_files(tmp_path) -> None:
     decoded = read_at(make(tmp_path, 10), SIDE, 1)
-    listing = decoded.listing
-    for i in (0, 100, len(listing.ids) - 1):
-        assert decoded.images[i, 0, 0, 0] == int(listing.columns["writer"][i][1:5])
+    index = decoded.index
+    for i in (0, 100, len(index.ids) - 1):
+        assert decoded.images[i, 0, 0, 0] == int(index.columns["writer"][i][1:5])
         assert decoded.images[i].sum() == decoded.images[i, 0, 0, 0]
-    first = listing.columns["writer"] == listing.columns["writer"][0]
-    assert listing.labels[first][:62].tolist() == list(range(62))
-    assert listing.ids[0] == f"{listing.columns['writer'][0]}/0"
+    first = index.columns["writer"] == index.columns["writer"][0]
+    assert index.labels[first][:62].tolist() == list(range(62))
+    assert index.ids[0] == f"{index.columns['writer'][0]}/0"
 
 
 def test_samples_of_one_user_in_two_files_are_merged_before_they_are_counted(tmp_path) -> None:
     make(tmp_path, 8)
     write(tmp_path / "train" / "a.json", {"f9000_00": user([1] * 100), "f9001_00": user([1] * 149)})
     write(tmp_path / "test" / "b.json", {"f9000_00": user([1] * 50), "f9002_00": user([1] * 200)})
-    listing = scan(tmp_path)
-    assert "of the 9 writers" in listing.notes[0]
-    assert (listing.columns["writer"] == "f9001_00").sum() == 149
+    index = scan(tmp_path)
+    assert "of the 9 writers" in index.notes[0]
+    assert (index.columns["writer"] == "f9001_00").sum() == 149
 
 
 def test_every_class_is_in_training_even_if_one_user_alone_has_it(tmp_path) -> None:
     users = {f"u{i}": user(list(range(61))) for i in range(9)} | {"u9": user(list(range(62)))}
     write(tmp_path / "all.json", users)
     for seed in range(5):
-        listing = scan(tmp_path, seed)
-        assert (listing.split[listing.columns["writer"] == "u9"] == 0).all()
+        index = scan(tmp_path, seed)
+        assert (index.split[index.columns["writer"] == "u9"] == 0).all()
     assert (scan(tmp_path / "all.json").labels == scan(tmp_path).labels).all()  # one file may be given
 
 

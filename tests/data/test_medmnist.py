@@ -35,13 +35,13 @@ def make(path: Path, **change) -> Path:
 
 def test_a_file_is_read_with_its_split_and_the_names_of_the_catalogue(tmp_path) -> None:
     decoded = read_at(make(tmp_path / "bloodmnist.npz"), 28)
-    listing = decoded.listing
-    assert listing.classes == tuple(CATALOG["pbc"].classes)
-    assert np.bincount(listing.split).tolist() == list(SIDES.values())
-    assert listing.labels[:9].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 0]
+    index = decoded.index
+    assert index.classes == tuple(CATALOG["pbc"].classes)
+    assert np.bincount(index.split).tolist() == list(SIDES.values())
+    assert index.labels[:9].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 0]
     assert decoded.images[:, 14, 14, 2].tolist() == list(range(30))
-    assert (listing.ids[0], listing.ids[-1]) == ("train 0", "test 5")
-    assert listing.notes == ()
+    assert (index.ids[0], index.ids[-1]) == ("train 0", "test 5")
+    assert index.notes == ()
 
 
 @pytest.mark.parametrize("side", [28, 64, 128])

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedbm.data.readers.metadata import join
+from fedbm.data.readers.metadata import join_metadata
 from fedbm.errors import FedBMError
 
 
@@ -15,7 +15,7 @@ def make(root, text: str):
 @pytest.mark.parametrize("names", [["a.jpg", "b.jpg"], ["a", "b"]])
 def test_columns_are_joined_by_name_with_or_without_ending_and_folder(tmp_path, ids, names) -> None:
     table = make(tmp_path, f"patient,image,site\np2,{names[1]},north\np1,{names[0]},south\np3,other,west\n")
-    joined = join(table, ids)
+    joined = join_metadata(table, ids)
     assert {name: values.tolist() for name, values in joined.items()} == {
         "patient": ["p1", "p2"],
         "site": ["south", "north"],
@@ -24,12 +24,12 @@ def test_columns_are_joined_by_name_with_or_without_ending_and_folder(tmp_path, 
 
 def test_samples_of_one_name_in_two_folders_are_told_apart(tmp_path) -> None:
     table = make(tmp_path, "image,site\ncat/1,north\ndog/1,south\n")
-    assert join(table, ["dog/1.png", "cat/1.png"])["site"].tolist() == ["south", "north"]
+    assert join_metadata(table, ["dog/1.png", "cat/1.png"])["site"].tolist() == ["south", "north"]
 
 
 def test_every_column_keeps_its_name(tmp_path) -> None:
     table = make(tmp_path, "lesion_id,image_id,dx,dx_type,age,sex,localization\nH1,I1,nv,histo,40,male,back\n")
-    assert {name: values.tolist() for name, values in join(table, ["I1.jpg"]).items()} == {
+    assert {name: values.tolist() for name, values in join_metadata(table, ["I1.jpg"]).items()} == {
         "lesion_id": ["H1"],
         "dx": ["nv"],
         "dx_type": ["histo"],
@@ -52,7 +52,7 @@ def test_every_column_keeps_its_name(tmp_path) -> None:
 def test_samples_the_table_does_not_name_are_said(tmp_path, text, sentence) -> None:
     table = make(tmp_path, text)
     if sentence is None:
-        assert join(table, ["a.jpg", "b.jpg"])["site"].tolist() == ["north", ""]
+        assert join_metadata(table, ["a.jpg", "b.jpg"])["site"].tolist() == ["north", ""]
         return
     with pytest.raises(FedBMError, match=sentence):
-        join(table, ["a.jpg", "b.jpg"])
+        join_metadata(table, ["a.jpg", "b.jpg"])

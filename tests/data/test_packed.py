@@ -26,11 +26,11 @@ def packed_arrays() -> dict[str, np.ndarray]:
 def test_packed_jpegs_are_read(tmp_path) -> None:
     np.savez(tmp_path / "cats.npz", **packed_arrays())
     decoded = read_at(tmp_path / "cats.npz")
-    listing = decoded.listing
-    assert listing.classes == ("cat", "dog")
-    assert listing.labels.tolist() == [0, 1, 0, 1, 0, 1]
-    assert listing.labels.dtype == np.int64
-    assert listing.split.tolist() == [0, 0, 1, 1, 2, 2]
+    index = decoded.index
+    assert index.classes == ("cat", "dog")
+    assert index.labels.tolist() == [0, 1, 0, 1, 0, 1]
+    assert index.labels.dtype == np.int64
+    assert index.split.tolist() == [0, 0, 1, 1, 2, 2]
     assert decoded.images[:, 5, 5, 1].tolist() == pytest.approx([0, 40, 80, 120, 160, 200], abs=2)
 
 
@@ -95,9 +95,9 @@ def test_flipped_bits_in_a_packed_file_are_noticed(tmp_path) -> None:
 def test_real_files_have_their_published_counts(name, sizes, classes) -> None:
     if not (SHARED / name).exists():
         pytest.skip(f"needs ../shared/data/{name}")
-    listing = scan(SHARED / name)
-    counts = [np.bincount(listing.labels[listing.split == side]).tolist() for side in range(3)]
+    index = scan(SHARED / name)
+    counts = [np.bincount(index.labels[index.split == side]).tolist() for side in range(3)]
     assert counts[: len(classes)] == classes
     assert [sum(side) for side in counts] == sizes
-    (_, first), *_ = listing.stream()
+    (_, first), *_ = index.stream()
     assert decode(first, 128, 3).shape == (128, 128, 3)

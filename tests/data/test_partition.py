@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedbm.data.dataset import Dataset
-from fedbm.data.partition import Move, Partition, from_file, from_json, heterogeneity
+from fedbm.data.partition import Move, Partition, heterogeneity, load_partition, parse_partition
 from fedbm.data.partitioners import by_classes, by_column, dirichlet, iid, quantity
 from fedbm.errors import FedBMError
 
@@ -80,7 +80,7 @@ def test_same_seed_same_partition_and_json_keeps_it(problem) -> None:
         first = deal()
         assert first.kind == kind
         assert deal().digest == first.digest
-        again = from_json(json.loads(json.dumps(first.to_json(labels, list("abcde")))))
+        again = parse_partition(json.loads(json.dumps(first.to_json(labels, list("abcde")))))
         assert again.digest == first.digest
         assert (again.kind, again.settings, again.moved) == (first.kind, first.settings, first.moved)
 
@@ -296,11 +296,11 @@ TOY = a_dataset([0, 1, 0, 1, 0, 1], [0, 0, 0, 0, 1, 2])
 def test_a_partition_is_read_from_its_file(tmp_path) -> None:
     path = tmp_path / "sites.json"
     path.write_text('{"format": 1, "clients": [[3, 0], [2, 1]]}')
-    partition = from_file(path, TOY)
+    partition = load_partition(path, TOY)
     assert [client.tolist() for client in partition.clients] == [[0, 3], [1, 2]]
     assert partition.kind == "file"
     path.write_text(json.dumps(partition.to_json(TOY.labels, TOY.classes)))
-    assert from_file(path, TOY).digest == partition.digest
+    assert load_partition(path, TOY).digest == partition.digest
 
 
 def test_an_edited_file_no_longer_says_how_it_was_dealt(tmp_path) -> None:
@@ -309,9 +309,9 @@ def test_an_edited_file_no_longer_says_how_it_was_dealt(tmp_path) -> None:
     saved = dealt.to_json(TOY.labels, TOY.classes)
     path = tmp_path / "sites.json"
     path.write_text(json.dumps(saved))
-    assert (from_file(path, TOY).kind, from_file(path, TOY).settings) == ("iid", {"seed": 7})
+    assert (load_partition(path, TOY).kind, load_partition(path, TOY).settings) == ("iid", {"seed": 7})
     path.write_text(json.dumps(saved | {"clients": [[0, 2, 3], [1]]}))
-    edited = from_file(path, TOY)
+    edited = load_partition(path, TOY)
     assert [client.tolist() for client in edited.clients] == [[0, 2, 3], [1]]
     assert (edited.kind, edited.settings, edited.moved) == ("file", {}, ())
 
@@ -352,4 +352,4 @@ def test_a_wrong_file_is_refused_in_one_sentence(tmp_path, text, sentence) -> No
     path = tmp_path / "sites.json"
     path.write_text(text)
     with pytest.raises(FedBMError, match=sentence):
-        from_file(path, TOY)
+        load_partition(path, TOY)

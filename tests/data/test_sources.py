@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedbm.data.decode import read
+from fedbm.data.decode import decode_all
 from fedbm.data.readers.dispatch import detect, digits
 from fedbm.errors import FedBMError
 
@@ -19,12 +19,12 @@ def test_a_typing_mistake_in_a_path_is_met_with_the_nearest(tmp_path) -> None:
 def test_digits_are_scikit_learns() -> None:
     from sklearn.datasets import load_digits
 
-    listing = digits().scan()
+    index = digits().scan()
     original = load_digits()
-    assert (read(listing, 8, 1).images[..., 0] == np.rint(original.images * 255 / 16)).all()
-    assert (listing.labels == original.target).all()
-    assert listing.classes == tuple("0123456789")
-    assert listing.split is None
+    assert (decode_all(index, 8, 1).images[..., 0] == np.rint(original.images * 255 / 16)).all()
+    assert (index.labels == original.target).all()
+    assert index.classes == tuple("0123456789")
+    assert index.split is None
 
 
 def test_an_unknown_kind_of_file_is_told_what_is_understood(tmp_path) -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedbm.data.splits import FRACTIONS, check_usable, grouped, shared_groups, stratified
+from fedbm.data.splits import FRACTIONS, check_usable, find_shared_groups, split_grouped, split_stratified
 from fedbm.errors import FedBMError
 
 
@@ -19,26 +19,26 @@ def of_sizes(*sizes):
 
 def test_each_class_is_cut_seven_one_two() -> None:
     labels = of_sizes(10, 20, 100)
-    assert counts(labels, stratified(labels, seed=0)) == [[7, 14, 70], [1, 2, 10], [2, 4, 20]]
+    assert counts(labels, split_stratified(labels, seed=0)) == [[7, 14, 70], [1, 2, 10], [2, 4, 20]]
 
 
 def test_rounding_owes_what_it_took() -> None:
     """Quotas of 15 are (10.5, 1.5, 3). Class 0: (11, 1, 3), val is owed ½. Class 1 has targets (10, 2, 3)."""
     labels = of_sizes(15, 15)
-    assert counts(labels, stratified(labels, seed=3)) == [[11, 10], [1, 2], [3, 3]]
+    assert counts(labels, split_stratified(labels, seed=3)) == [[11, 10], [1, 2], [3, 3]]
 
 
 def test_the_smallest_class_has_one_on_every_side() -> None:
     labels = of_sizes(3, 50)
-    train, val, test = counts(labels, stratified(labels, seed=0))
+    train, val, test = counts(labels, split_stratified(labels, seed=0))
     assert (train[0], val[0], test[0]) == (1, 1, 1)
 
 
 def test_the_seed_decides_who_is_where() -> None:
     labels = of_sizes(30, 30)
-    first = stratified(labels, seed=5)
-    assert (stratified(labels, seed=5) == first).all()
-    assert (stratified(labels, seed=6) != first).any()
+    first = split_stratified(labels, seed=5)
+    assert (split_stratified(labels, seed=5) == first).all()
+    assert (split_stratified(labels, seed=6) != first).any()
     assert first.dtype == np.uint8
 
 
@@ -46,7 +46,7 @@ def test_the_seed_decides_who_is_where() -> None:
 @given(st.lists(st.integers(10, 80), min_size=1, max_size=20), st.integers(0, 1000))
 def test_classes_and_totals_are_within_rounding(sizes, seed) -> None:
     labels = of_sizes(*sizes)
-    per_class = np.array(counts(labels, stratified(labels, seed=seed)))
+    per_class = np.array(counts(labels, split_stratified(labels, seed=seed)))
     quota = np.outer(FRACTIONS, sizes)
     assert (per_class.sum(axis=0) == sizes).all()
     assert (np.abs(per_class - quota) <= 2).all()
@@ -57,12 +57,12 @@ def test_classes_and_totals_are_within_rounding(sizes, seed) -> None:
 @given(st.lists(st.integers(3, 9), min_size=1, max_size=30))
 def test_every_side_has_every_class_however_small(sizes) -> None:
     labels = of_sizes(*sizes)
-    assert np.array(counts(labels, stratified(labels, seed=0))).min() >= 1
+    assert np.array(counts(labels, split_stratified(labels, seed=0))).min() >= 1
 
 
 def test_two_samples_cannot_be_split_in_three() -> None:
     with pytest.raises(FedBMError, match="class number 1 has 2 samples"):
-        stratified(of_sizes(5, 2), seed=0)
+        split_stratified(of_sizes(5, 2), seed=0)
 
 
 def in_groups(*members):
@@ -73,7 +73,7 @@ def in_groups(*members):
 
 def split_groups(labels, groups, seed=0):
     classes = [chr(ord("a") + k) for k in range(labels.max() + 1)]
-    return grouped(labels, groups, classes, column="patient", seed=seed)
+    return split_grouped(labels, groups, classes, column="patient", seed=seed)
 
 
 def test_groups_of_one_sample_are_split_like_samples() -> None:
@@ -109,7 +109,7 @@ def test_the_seed_decides_between_groups_that_are_alike() -> None:
 def test_no_group_is_on_two_sides_and_every_class_is_on_each(members, seed) -> None:
     labels, groups = in_groups(*["abc"] * 3, *members)
     made = split_groups(labels, groups, seed)
-    assert shared_groups(made, groups) == []
+    assert find_shared_groups(made, groups) == []
     assert np.array(counts(labels, made)).min() >= 1
 
 
@@ -132,8 +132,8 @@ def test_a_class_of_two_groups_cannot_be_on_three_sides() -> None:
 
 def test_groups_on_two_sides_are_named() -> None:
     split = np.array([0, 0, 1, 2, 2], dtype=np.uint8)
-    assert shared_groups(split, np.array(["x", "y", "x", "z", "z"])) == ["x"]
-    assert shared_groups(split, np.array(["x", "x", "y", "z", "z"])) == []
+    assert find_shared_groups(split, np.array(["x", "y", "x", "z", "z"])) == ["x"]
+    assert find_shared_groups(split, np.array(["x", "x", "y", "z", "z"])) == []
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from PIL import Image
 from fedbm.data import dataset as store
 from fedbm.data.catalog.lookup import CATALOG
 from fedbm.data.dataset import load
-from fedbm.data.splits import shared_groups
+from fedbm.data.splits import find_shared_groups
 from fedbm.errors import FedBMError
 
 SHARED = Path(__file__).resolve().parents[2] / ".." / "shared" / "data"
@@ -76,7 +76,7 @@ def test_images_are_mapped_not_copied_and_torch_takes_them_without_a_warning(fol
 
 def test_the_second_time_nothing_is_decoded(folder, cache, monkeypatch) -> None:
     first = load(folder, size=16, cache=cache)
-    monkeypatch.setattr(store, "read", None)
+    monkeypatch.setattr(store, "decode_all", None)
     again = load(folder, size=16, cache=cache)
     assert again.checksum == first.checksum
     assert again.notes == first.notes
@@ -125,7 +125,7 @@ def test_names_and_columns_are_kept_with_the_images(folder, cache) -> None:
         assert data.columns["remark"].tolist() == ["x"] + [""] * 19
         assert data.checksum == plain.checksum  # columns do not change what is learnt
     grouped = load(folder, size=16, cache=cache, metadata=folder.parent / "about.csv", group="site")
-    assert shared_groups(grouped.split, grouped.columns["site"]) == []
+    assert find_shared_groups(grouped.split, grouped.columns["site"]) == []
     assert grouped.checksum != plain.checksum
 
 

@@ -28,12 +28,12 @@ def without(*columns: int) -> list[str]:
 
 def test_a_table_is_read_with_its_split_and_columns(tmp_path) -> None:
     decoded = read_at(make(tmp_path))
-    listing = decoded.listing
-    assert listing.classes == ("cat", "dog")
-    assert listing.labels.tolist() == [0, 1] * 3
-    assert listing.split.tolist() == [0, 0, 1, 1, 2, 2]
-    assert listing.ids == [f"images/{i}.png" for i in range(6)]
-    assert {name: values.tolist() for name, values in listing.columns.items()} == {
+    index = decoded.index
+    assert index.classes == ("cat", "dog")
+    assert index.labels.tolist() == [0, 1] * 3
+    assert index.split.tolist() == [0, 0, 1, 1, 2, 2]
+    assert index.ids == [f"images/{i}.png" for i in range(6)]
+    assert {name: values.tolist() for name, values in index.columns.items()} == {
         "site": ["clinic 0", "clinic 1", "clinic 2"] * 2
     }
     assert shades(decoded) == list(range(6))
@@ -128,6 +128,6 @@ def test_parquet_is_read_by_pyarrow_or_said_to_need_it(tmp_path, monkeypatch) ->
     fake.read_table = lambda path: SimpleNamespace(to_pydict=lambda: columns)
     monkeypatch.setitem(sys.modules, "pyarrow", ModuleType("pyarrow"))
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", fake)
-    listing = scan(tmp_path / "table.parquet")
-    assert listing.classes == ("0", "1")
-    assert listing.columns["site"].tolist() == ["", *"abcde"]
+    index = scan(tmp_path / "table.parquet")
+    assert index.classes == ("0", "1")
+    assert index.columns["site"].tolist() == ["", *"abcde"]

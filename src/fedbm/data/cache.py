@@ -36,12 +36,12 @@ _LEFT_BEHIND = 24 * 60 * 60  # seconds after which a folder that is still half w
 _KINDS = {"images": "u1", "labels": "i8", "split": "u1"}  # numpy's kind and width; all others are texts
 
 
-class Damaged(Exception):
+class DamagedError(Exception):
     """A prepared folder is not what its manifest says; the message says how."""
 
 
 @dataclass(frozen=True, eq=False)
-class Made:
+class PreparedContent:
     """What there is to be written."""
 
     decoded: Decoded
@@ -57,7 +57,7 @@ class Prepared:
     split: NDArray[np.uint8]
     ids: NDArray[np.str_]
     columns: dict[str, NDArray[np.str_]]
-    known_as: str | None  # see Listing
+    known_as: str | None  # see SampleIndex
     notes: tuple[str, ...]
     skipped: tuple[str, ...]
     checksum: str
@@ -65,7 +65,7 @@ class Prepared:
 
 def open_or_build(
     folder: Path,
-    build: Callable[[], Made],
+    build: Callable[[], PreparedContent],
     settings: Mapping[str, Any],
     verify: bool = False,
 ) -> tuple[Prepared, str]:
@@ -77,12 +77,12 @@ def open_or_build(
     if _is_there(folder):
         try:
             return open_prepared(folder, verify), ""
-        except Damaged as error:
+        except DamagedError as error:
             damage = str(error)
     write_prepared(folder, build(), settings, verify)
     try:
         return open_prepared(folder, verify), damage
-    except Damaged as error:
+    except DamagedError as error:
         raise FedBMError(f"{folder} was damaged right after it was written ({error}): is the disk sound?") from error
 
 
@@ -91,10 +91,10 @@ def open_prepared(folder: Path, verify: bool) -> Prepared:
     try:
         manifest = read_json(folder / "manifest.json")
         if manifest["format"] != FORMAT:
-            raise Damaged(f"its format is {manifest['format']}, not {FORMAT}")
+            raise DamagedError(f"its format is {manifest['format']}, not {FORMAT}")
         arrays = {name: _open_array(folder, name, about, verify) for name, about in manifest["files"].items()}
         if list(arrays["images"].shape) != manifest["shape"]:
-            raise Damaged("images.npy has another shape")
+            raise DamagedError("images.npy has another shape")
         return Prepared(
             classes=tuple(manifest["classes"]),
             images=arrays["images"],
@@ -108,28 +108,28 @@ def open_prepared(folder: Path, verify: bool) -> Prepared:
             checksum=manifest["checksum"],
         )
     except (FedBMError, OSError, ValueError, KeyError, TypeError) as error:
-        raise Damaged(f"it cannot be read: {error}") from error
+        raise DamagedError(f"it cannot be read: {error}") from error
 
 
-def drop_if_damaged(folder: Path) -> str:
+def remove_if_damaged(folder: Path) -> str:
     """Check every byte, and remove what is damaged, so that it is made anew. Says what was wrong, '' if nothing."""
     try:
         open_prepared(folder, verify=True)
-    except Damaged as error:
+    except DamagedError as error:
         shutil.rmtree(folder, ignore_errors=True)
         return str(error)
     return ""
 
 
-def write_prepared(folder: Path, made: Made, settings: Mapping[str, Any], verify: bool) -> None:
+def write_prepared(folder: Path, made: PreparedContent, settings: Mapping[str, Any], verify: bool) -> None:
     """Write *made* as *folder*, replacing a damaged one; a sound one put there meanwhile stays."""
-    images, listing = made.decoded.images, made.decoded.listing
+    images, index = made.decoded.images, made.decoded.index
     arrays: dict[str, NDArray[Any]] = {
         "images": images,
-        "labels": listing.labels,
+        "labels": index.labels,
         "split": made.split,
-        "ids": text_array(listing.ids),
-        **{f"column-{i}": values for i, values in enumerate(listing.columns.values())},
+        "ids": text_array(index.ids),
+        **{f"column-{i}": values for i, values in enumerate(index.columns.values())},
     }
     _sweep(folder.parent)
     temporary = _beside(folder)
@@ -140,13 +140,13 @@ def write_prepared(folder: Path, made: Made, settings: Mapping[str, Any], verify
         manifest = {
             "format": FORMAT,
             "made_with": dict(settings),
-            "classes": list(listing.classes),
+            "classes": list(index.classes),
             "shape": list(images.shape),
-            "columns": list(listing.columns),
-            "known_as": listing.known_as,
+            "columns": list(index.columns),
+            "known_as": index.known_as,
             "files": {name: _describe(temporary / f"{name}.npy") for name in arrays},
-            "checksum": checksum(listing.classes, images, listing.labels, made.split),
-            "notes": [*listing.notes, *made.notes],
+            "checksum": checksum(index.classes, images, index.labels, made.split),
+            "notes": [*index.notes, *made.notes],
             "skipped": made.decoded.skipped,
         }
         write_json(temporary / "manifest.json", manifest)
@@ -171,12 +171,12 @@ def checksum(
 def _open_array(folder: Path, name: str, described: dict[str, Any], verify: bool) -> NDArray[Any]:
     path = folder / f"{name}.npy"
     if path.stat().st_size != described["bytes"]:
-        raise Damaged(f"{path.name} has another length")
+        raise DamagedError(f"{path.name} has another length")
     if (verify or name != "images") and sha256_file(path) != described["sha256"]:
-        raise Damaged(f"{path.name} has another checksum")
+        raise DamagedError(f"{path.name} has another checksum")
     array: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False)
     if not array.dtype.str[1:].startswith(_KINDS.get(name, "U")):
-        raise Damaged(f"{path.name} holds {array.dtype}")
+        raise DamagedError(f"{path.name} holds {array.dtype}")
     return array
 
 
@@ -188,7 +188,7 @@ def _publish(temporary: Path, folder: Path, verify: bool) -> None:
         except OSError as error:
             if not _is_there(folder):
                 raise cannot_write(folder, error) from error
-        with suppress(Damaged):
+        with suppress(DamagedError):
             open_prepared(folder, verify)
             return
         aside = _beside(folder)

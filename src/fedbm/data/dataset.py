@@ -11,16 +11,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbm.data.cache import FORMAT, Made, open_or_build
-from fedbm.data.catalog.download import downloaded
+from fedbm.data.cache import FORMAT, PreparedContent, open_or_build
+from fedbm.data.catalog.download import find_download
 from fedbm.data.catalog.entry import Entry, Recommends
 from fedbm.data.catalog.lookup import CATALOG, entry_for_classes, find
-from fedbm.data.decode import BadFiles, Progress, read
+from fedbm.data.decode import BadFiles, Progress, decode_all
 from fedbm.data.readers import dispatch as sources
-from fedbm.data.readers.file_tree import printable
-from fedbm.data.readers.metadata import join
+from fedbm.data.readers.file_tree import normalize_name
+from fedbm.data.readers.metadata import join_metadata
 from fedbm.data.readers.sample_index import Source
-from fedbm.data.split_choice import Split, check_choice, decide
+from fedbm.data.split_choice import Split, check_split_option, choose_split
 from fedbm.data.splits import SPLITS
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.utils.io import digest_of, sha256_file
@@ -91,26 +91,26 @@ def load(
     copy too, byte by byte; the rest always is.
     """
     _check_choices(size, channels, bad_files)
-    check_choice(split, group)
+    check_split_option(split, group)
     with _reading(name_or_path):
-        name, source = _locate(name_or_path, split_seed, size, folder or downloads())
+        name, source = _locate(name_or_path, split_seed, size, folder or download_folder())
     joined = Path(metadata).expanduser() if metadata else None
 
-    def build() -> Made:
+    def build() -> PreparedContent:
         with _reading(name_or_path):
-            listing = source.scan()
+            index = source.scan()
         if joined:
-            listing = replace(listing, columns={**listing.columns, **join(joined, listing.ids)})
-        entry = _entry(name, listing.known_as, listing.classes)
+            index = replace(index, columns={**index.columns, **join_metadata(joined, index.ids)})
+        entry = _entry(name, index.known_as, index.classes)
         concept_texts(entry, concepts or {})  # better now than when all is decoded
-        chosen, notes = decide(listing, split, group, split_seed, name)
-        side, depth = size or listing.size or entry.size, channels or listing.channels or entry.channels
-        decoded = read(listing, side, depth, bad_files, progress)
+        chosen, notes = choose_split(index, split, group, split_seed, name)
+        side, depth = size or index.size or entry.size, channels or index.channels or entry.channels
+        decoded = decode_all(index, side, depth, bad_files, progress)
         if decoded.skipped:
-            chosen, notes = decide(decoded.listing, split, group, split_seed, name)
-        if listing.size and side > listing.size:
-            notes += (f"the images of {name} have {listing.size} pixels a side and were enlarged to {side}",)
-        return Made(decoded, chosen, notes)
+            chosen, notes = choose_split(decoded.index, split, group, split_seed, name)
+        if index.size and side > index.size:
+            notes += (f"the images of {name} have {index.size} pixels a side and were enlarged to {side}",)
+        return PreparedContent(decoded, chosen, notes)
 
     settings = {
         "format": FORMAT,
@@ -124,7 +124,7 @@ def load(
         "bad_files": bad_files,
     }
     place = Path(cache or default_cache()) / f"{name}-{size or 'own'}-{digest_of(settings)[:16]}"
-    prepared, damage = open_or_build(place, build, settings | {"from": printable(str(name_or_path))}, verify)
+    prepared, damage = open_or_build(place, build, settings | {"from": normalize_name(str(name_or_path))}, verify)
     entry = _entry(name, prepared.known_as, prepared.classes)
     texts = concept_texts(entry, concepts or {})
 
@@ -154,8 +154,8 @@ def load(
         images=prepared.images,
         labels=prepared.labels,
         split=prepared.split,
-        mean=per_channel(entry.mean, depth),
-        std=per_channel(entry.std, depth),
+        mean=match_channels(entry.mean, depth),
+        std=match_channels(entry.std, depth),
         hflip=entry.hflip,
         vflip=entry.vflip,
         recommends=_recommends(entry, prepared.columns),
@@ -170,7 +170,7 @@ def default_cache() -> Path:
     return Path(os.environ.get("FEDBM_HOME") or "~/.cache/fedbm").expanduser()
 
 
-def downloads() -> Path:
+def download_folder() -> Path:
     """Where 'fedbm data get' puts files, and where a catalogued name is looked for."""
     return default_cache() / "downloads"
 
@@ -183,9 +183,9 @@ def _locate(name_or_path: str | Path, seed: int, size: int | None, folder: Path)
     if isinstance(name_or_path, Path) or path.name != name_or_path or path.suffix or os.path.exists(path):
         source = sources.detect(path, seed)
         absolute = Path(os.path.abspath(path))
-        return printable(absolute.name if absolute.is_dir() else absolute.stem.removesuffix(".tar")), source
+        return normalize_name(absolute.name if absolute.is_dir() else absolute.stem.removesuffix(".tar")), source
     entry = find(str(name_or_path))
-    if place := downloaded(entry.name, folder, size):
+    if place := find_download(entry.name, folder, size):
         return entry.name, sources.detect(place, seed)
     raise FedBMError(
         f"the images of {entry.name} are not here: 'fedbm data get {entry.name}' gets them or says how, "
@@ -249,6 +249,6 @@ def _recommends(entry: Entry, columns: Mapping[str, object]) -> Recommends:
     return {key: value for key, value in entry.recommends.items() if key not in ("partition", "partition_column")}
 
 
-def per_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
+def match_channels(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
     """As they are, or their average where colour data is read as grey or grey data as colour."""
     return values if len(values) == channels else (sum(values) / len(values),) * channels

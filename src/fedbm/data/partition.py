@@ -57,7 +57,7 @@ class Partition:
         }
 
 
-def from_json(value: Any, where: str = "the partition") -> Partition:
+def parse_partition(value: Any, where: str = "the partition") -> Partition:
     """The inverse of Partition.to_json; only "format" and "clients" must be there."""
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise FedBMError(f'{where} is no partition of format {FORMAT}: it must hold "format": {FORMAT}')
@@ -71,17 +71,17 @@ def from_json(value: Any, where: str = "the partition") -> Partition:
         moved = tuple(Move(**move) for move in value.get("moved", []))
     except TypeError as error:
         raise FedBMError(f'"moved" of {where} must list objects with source, target and sample') from error
-    return Partition(in_order(clients), kind, settings, moved)
+    return Partition(sort_samples(clients), kind, settings, moved)
 
 
-def from_file(path: Path, dataset: Dataset) -> Partition:
+def load_partition(path: Path, dataset: Dataset) -> Partition:
     """Read a partition and make sure it is one of *dataset*: every training sample at exactly one client.
 
     Where samples were moved by hand, so that the counts in the file are not those of its clients, what the file says of
     how they were dealt is no longer true and is dropped.
     """
     value = read_json(path)
-    partition = from_json(value, str(path))
+    partition = parse_partition(value, str(path))
     check_partition(partition, dataset, str(path))
     missing = len(dataset.indices("train")) - sum(map(len, partition.clients))
     if missing:
@@ -141,7 +141,7 @@ def _entropy(mixes: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(-(mixes * np.log2(np.where(mixes > 0, mixes, 1.0))).sum(axis=-1))
 
 
-def in_order(held: Sequence[Sequence[int]]) -> tuple[Indices, ...]:
+def sort_samples(held: Sequence[Sequence[int]]) -> tuple[Indices, ...]:
     """Each client's samples in ascending order."""
     return tuple(np.sort(np.array(client, dtype=np.int64)) for client in held)
 

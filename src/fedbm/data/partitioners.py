@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbm.data.partition import Indices, Move, Partition, in_order
-from fedbm.data.readers.sample_index import numbered
+from fedbm.data.partition import Indices, Move, Partition, sort_samples
+from fedbm.data.readers.sample_index import encode_labels
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.utils.seeds import numpy_rng
 
@@ -54,7 +54,7 @@ def dirichlet(
 
     held, moved = _large_enough(draw, f"of beta {beta}", seed, min_size, strict)
     settings = {"clients": clients, "beta": beta, "seed": seed, "min_size": min_size}
-    return Partition(in_order(held), "dirichlet", settings, moved)
+    return Partition(sort_samples(held), "dirichlet", settings, moved)
 
 
 def iid(train: Indices, clients: int, seed: int, min_size: int = 2) -> Partition:
@@ -62,7 +62,7 @@ def iid(train: Indices, clients: int, seed: int, min_size: int = 2) -> Partition
     _check_sizes(len(train), clients, min_size)
     parts = np.array_split(numpy_rng(seed, "partition").permutation(train), clients)
     settings = {"clients": clients, "seed": seed, "min_size": min_size}
-    return Partition(in_order([part.tolist() for part in parts]), "iid", settings)
+    return Partition(sort_samples([part.tolist() for part in parts]), "iid", settings)
 
 
 def quantity(
@@ -90,7 +90,7 @@ def quantity(
 
     held, moved = _large_enough(draw, f"of beta {beta}", seed, min_size, strict)
     settings = {"clients": clients, "beta": beta, "seed": seed, "min_size": min_size}
-    return Partition(in_order(held), "quantity", settings, moved)
+    return Partition(sort_samples(held), "quantity", settings, moved)
 
 
 def by_classes(
@@ -129,7 +129,7 @@ def by_classes(
 
     held, moved = _large_enough(draw, f"of {classes_per_client} classes each", seed, min_size, strict)
     settings = {"clients": clients, "classes_per_client": classes_per_client, "seed": seed, "min_size": min_size}
-    return Partition(in_order(held), "classes", settings, moved)
+    return Partition(sort_samples(held), "classes", settings, moved)
 
 
 def by_column(columns: Mapping[str, NDArray[np.str_]], train: Indices, column: str, min_size: int = 2) -> Partition:
@@ -140,7 +140,7 @@ def by_column(columns: Mapping[str, NDArray[np.str_]], train: Indices, column: s
     if column not in columns:
         known = f"it has {', '.join(columns)}" if columns else "it has none, a table of path,label,site would bring one"
         raise FedBMError(f'the data have no column "{column}"{did_you_mean(column, columns)}; {known}')
-    values, client_of = numbered(columns[column][train].tolist())
+    values, client_of = encode_labels(columns[column][train].tolist())
     sizes = np.bincount(client_of)
     if "" in values:
         raise FedBMError(f'the column "{column}" is empty for {sizes[0]} training samples: each needs a client')
@@ -151,7 +151,7 @@ def by_column(columns: Mapping[str, NDArray[np.str_]], train: Indices, column: s
         )
     held = [train[client_of == client].tolist() for client in range(len(values))]
     settings = {"column": column, "values": list(values), "min_size": min_size}
-    return Partition(in_order(held), "column", settings)
+    return Partition(sort_samples(held), "column", settings)
 
 
 def _shuffled_classes(labels: NDArray[np.int64], train: Indices, rng: np.random.Generator) -> Iterator[Indices]:

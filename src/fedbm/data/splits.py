@@ -16,7 +16,7 @@ FRACTIONS = (0.7, 0.1, 0.2)
 TIE = 1e-6  # so little that it decides between equals only
 
 
-def whole_shares(count: int, target: NDArray[np.float64] | None = None) -> NDArray[np.int64]:
+def allocate_counts(count: int, target: NDArray[np.float64] | None = None) -> NDArray[np.int64]:
     """*count* ≥ 3 in whole parts nearest to *target* (7:1:2 of it unless given), none empty."""
     if target is None:
         target = count * np.asarray(FRACTIONS)
@@ -26,7 +26,7 @@ def whole_shares(count: int, target: NDArray[np.float64] | None = None) -> NDArr
     return taken
 
 
-def stratified(labels: NDArray[np.int64], *, seed: int) -> NDArray[np.uint8]:
+def split_stratified(labels: NDArray[np.int64], *, seed: int) -> NDArray[np.uint8]:
     """Each class cut 7:1:2, at least one sample of it on every side.
 
     A class's quotas n_k·f are rounded to whole samples that add up to n_k, and what rounding took from one
@@ -41,7 +41,7 @@ def stratified(labels: NDArray[np.int64], *, seed: int) -> NDArray[np.uint8]:
                 f"class number {label} has {count} samples, to be split into train, val and test it needs at least 3"
             )
         target = count * np.asarray(FRACTIONS) + owed
-        taken = whole_shares(count, target)
+        taken = allocate_counts(count, target)
         # Without the bound, many tiny classes (one sample a side) would starve a large one after them.
         owed = np.clip(target - taken, -1.0, 1.0)
         members = rng.permutation(np.flatnonzero(labels == label))
@@ -49,7 +49,7 @@ def stratified(labels: NDArray[np.int64], *, seed: int) -> NDArray[np.uint8]:
     return split
 
 
-def grouped(
+def split_grouped(
     labels: NDArray[np.int64], groups: NDArray[np.str_], classes: Sequence[str], *, column: str, seed: int
 ) -> NDArray[np.uint8]:
     """No group on two sides, every class on every side, and each class near 7:1:2.
@@ -94,7 +94,7 @@ def grouped(
     return side_of[group_of].astype(np.uint8)
 
 
-def shared_groups(split: NDArray[np.uint8], groups: NDArray[np.str_]) -> list[str]:
+def find_shared_groups(split: NDArray[np.uint8], groups: NDArray[np.str_]) -> list[str]:
     """The groups that are on more than one side: what a score on val or test has partly seen in training."""
     names, group_of = np.unique(groups, return_inverse=True)
     present = np.zeros((len(names), len(SPLITS)), dtype=bool)

@@ -19,7 +19,7 @@ from torch import nn
 from fedbm.config.options import DataOptions, LanguageOptions, check
 from fedbm.data.cache import checksum
 from fedbm.data.dataset import Dataset, load
-from fedbm.data.partition import Partition, check_partition, from_file
+from fedbm.data.partition import Partition, check_partition, load_partition
 from fedbm.data.partitioners import by_classes, by_column, dirichlet, iid, quantity
 from fedbm.errors import FedBMError, join_words
 from fedbm.language.bundled import ENCODER, find_bundled
@@ -73,7 +73,7 @@ def make_plan(
     own = partition is not None
     if partition is not None:
         check_partition(partition, dataset, "the partition")
-    before = from_file(Path(config.data.partition_file), dataset) if config.data.partition == "file" else partition
+    before = load_partition(Path(config.data.partition_file), dataset) if config.data.partition == "file" else partition
     if before is not None and "beta" in before.settings:  # recommendations go by the β it was dealt with
         dealt = dataclasses.replace(config.data, beta=check(DataOptions, "beta", before.settings["beta"]))
         config = dataclasses.replace(config, data=dealt)
@@ -136,7 +136,7 @@ def deal(config: Config, dataset: Dataset) -> Partition:
     train = dataset.indices("train")
     if options.partition in ("file", "column"):
         if options.partition == "file":
-            partition = from_file(Path(options.partition_file), dataset)
+            partition = load_partition(Path(options.partition_file), dataset)
         else:
             partition = by_column(dataset.columns, train, options.partition_column, options.min_size)
         if "data.clients" in config.given and options.clients != len(partition.clients):

@@ -99,7 +99,7 @@ def get(
     return to / file
 
 
-def downloaded(name: str, to: Path, size: int | None = None) -> Path | None:
+def find_download(name: str, to: Path, size: int | None = None) -> Path | None:
     """What get(), or the user by hand, has put into *to* for data set *name*; None: nothing.
 
     Files are NAME_SIZE.npz, with words between if any (kvasir_v1_128.npz); MedMNIST's of 28 pixels is NAME.npz. Of them

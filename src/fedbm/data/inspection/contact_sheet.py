@@ -14,7 +14,7 @@ GAP = 3
 LEAST_CELL = 64  # pixels: smaller images are drawn larger
 
 
-def save_grid(path: Path, dataset: Dataset) -> None:
+def save_contact_sheet(path: Path, dataset: Dataset) -> None:
     """Write the sheet as a PNG. Nothing is drawn by lot: the same data set gives the same sheet."""
     from PIL import Image, ImageDraw, ImageFont
 
@@ -28,14 +28,14 @@ def save_grid(path: Path, dataset: Dataset) -> None:
     for label, name in enumerate(names):
         top = GAP + label * (cell + GAP)
         draw.text((GAP, top + cell // 2), name, "black", font, anchor="lm")
-        for column, sample in enumerate(chosen(dataset, label)):
+        for column, sample in enumerate(choose_samples(dataset, label)):
             image = Image.fromarray(np.squeeze(dataset.images[sample]))
             sheet.paste(image.resize((cell, cell), Image.Resampling.NEAREST), (left + column * (cell + GAP), top))
     with atomic_write(path) as temporary:
         sheet.save(temporary, format="PNG")
 
 
-def chosen(dataset: Dataset, label: int) -> list[int]:
+def choose_samples(dataset: Dataset, label: int) -> list[int]:
     """Up to eight training samples of a class, first to last in equal steps."""
     train = dataset.indices("train")
     members = train[dataset.labels[train] == label]

@@ -28,7 +28,7 @@ Images = NDArray[np.uint8]  # [n, H, W, C]
 Pairs = NDArray[np.int64]  # [m, 2] sample numbers
 
 
-def exact_twins(images: Images, split: NDArray[np.uint8]) -> Pairs:
+def find_exact_duplicates(images: Images, split: NDArray[np.uint8]) -> Pairs:
     """(first, copy) for every picture met again; *first* is on the earliest side: train, then val, then test."""
     first_of: dict[bytes, int] = {}
     pairs = []
@@ -40,7 +40,7 @@ def exact_twins(images: Images, split: NDArray[np.uint8]) -> Pairs:
     return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
-def near_twins(images: Images, split: NDArray[np.uint8], copies: NDArray[np.int64]) -> tuple[Pairs, bool]:
+def find_near_duplicates(images: Images, split: NDArray[np.uint8], copies: NDArray[np.int64]) -> tuple[Pairs, bool]:
     """(first, twin) for every two pictures that look alike; *copies*, known to be exact, are left out.
 
     And whether these are all: with very many that look alike, only some of them are compared with each other.

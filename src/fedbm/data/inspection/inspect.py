@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbm.data.dataset import Dataset
-from fedbm.data.inspection.duplicates import Pairs, exact_twins, near_twins
-from fedbm.data.split_choice import known_groups
-from fedbm.data.splits import SPLITS, shared_groups
+from fedbm.data.inspection.duplicates import Pairs, find_exact_duplicates, find_near_duplicates
+from fedbm.data.split_choice import find_group_columns
+from fedbm.data.splits import SPLITS, find_shared_groups
 
 FORMAT = 1
 FEW = {"train": 10, "val": 5, "test": 5}  # images of a class on a side, below which the user is warned
@@ -79,8 +79,8 @@ class Inspection:
 
 def inspect(dataset: Dataset) -> Inspection:
     """Look at every image. 17,000 of 128 pixels take about 5 seconds."""
-    exact = exact_twins(dataset.images, dataset.split)
-    near, near_are_all = near_twins(dataset.images, dataset.split, exact[:, 1])
+    exact = find_exact_duplicates(dataset.images, dataset.split)
+    near, near_are_all = find_near_duplicates(dataset.images, dataset.split, exact[:, 1])
     return Inspection(
         dataset=dataset,
         pixels=pixel_statistics(dataset.images, dataset.split),
@@ -93,7 +93,7 @@ def inspect(dataset: Dataset) -> Inspection:
 
 def _on_two_sides(split: NDArray[np.uint8], values: NDArray[np.str_]) -> list[str]:
     known = values != ""
-    return shared_groups(split[known], values[known])
+    return find_shared_groups(split[known], values[known])
 
 
 def pixel_statistics(images: NDArray[np.uint8], split: NDArray[np.uint8]) -> Pixels:
@@ -123,12 +123,12 @@ def pixel_statistics(images: NDArray[np.uint8], split: NDArray[np.uint8]) -> Pix
     )
 
 
-def across(split: NDArray[np.uint8], pairs: Pairs) -> Pairs:
+def pairs_across_splits(split: NDArray[np.uint8], pairs: Pairs) -> Pairs:
     """The pairs on two sides of the split: what is scored was, all but, trained on."""
     return np.asarray(pairs[split[pairs[:, 0]] != split[pairs[:, 1]]])
 
 
-def called(dataset: Dataset, sample: int) -> str:
+def sample_name(dataset: Dataset, sample: int) -> str:
     return str(dataset.ids[sample]) if len(dataset.ids) else f"sample {sample}"
 
 
@@ -148,29 +148,29 @@ def _warnings(found: Inspection) -> Iterator[str]:
     if found.pixels.high < DARK:
         yield f"no pixel is brighter than {found.pixels.high} of 255: were the values scaled as they should be?"
     if found.pixels.constant:
-        names = [called(data, sample) for sample in found.pixels.constant]
+        names = [sample_name(data, sample) for sample in found.pixels.constant]
         yield f"{_counted(len(names), 'image is', 'images are')} of one colour throughout: {_some(names)}"
     for pairs, sign, how in ((found.exact, "=", "are the same pixel for pixel"), (found.near, "≈", "look alike")):
-        if len(crossing := across(data.split, pairs)):
+        if len(crossing := pairs_across_splits(data.split, pairs)):
             names = [f"{_placed(data, second)} {sign} {_placed(data, first)}" for first, second in crossing.tolist()]
             yield f"{_counted(len(names), 'pair', 'pairs')} of images on two sides of the split {how}: {_some(names)}"
     if not found.near_are_all:
         yield "very many images look alike, as frames of one film do: only some pairs of them were compared"
-    for column in known_groups(data.columns):
+    for column in find_group_columns(data.columns):
         if shared := found.shared[column]:
             values = _counted(len(shared), "value", "values")
             yield f"{values} of {column} on two sides of the split, so scores may be too good: {_some(shared)}"
     torn = found.exact[data.labels[found.exact[:, 0]] != data.labels[found.exact[:, 1]]]
     if len(torn):
-        names = [
-            f"{called(data, a)} ({data.classes[data.labels[a]]}) and {called(data, b)} ({data.classes[data.labels[b]]})"
-            for a, b in torn.tolist()
+        labelled = [
+            [f"{sample_name(data, i)} ({data.classes[data.labels[i]]})" for i in pair] for pair in torn.tolist()
         ]
+        names = [" and ".join(pair) for pair in labelled]
         yield f"{_counted(len(names), 'picture carries', 'pictures carry')} two labels: {_some(names)}"
 
 
 def _placed(data: Dataset, sample: int) -> str:
-    return f"{called(data, sample)} ({SPLITS[data.split[sample]]})"
+    return f"{sample_name(data, sample)} ({SPLITS[data.split[sample]]})"
 
 
 def _some(names: Sequence[str]) -> str:
@@ -183,12 +183,12 @@ def _counted(number: int, one: str, many: str) -> str:
 
 
 def _twins_json(data: Dataset, pairs: Pairs) -> dict[str, Any]:
-    crossing = across(data.split, pairs)
+    crossing = pairs_across_splits(data.split, pairs)
     return {
         "pairs": len(pairs),
         "across_splits": len(crossing),
         "first_across": [
-            [{"id": called(data, sample), "split": SPLITS[data.split[sample]]} for sample in pair]
+            [{"id": sample_name(data, sample), "split": SPLITS[data.split[sample]]} for sample in pair]
             for pair in crossing[:MOST_LISTED].tolist()
         ],
     }

@@ -16,7 +16,7 @@ from lzma import LZMAError
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import NamedTuple
 
-from fedbm.data.readers.file_tree import Node, Tree, folders, stamp_of, visible
+from fedbm.data.readers.file_tree import Node, Tree, file_stamp, is_visible, list_folders
 from fedbm.data.readers.sample_index import Encoded, check_distinct
 from fedbm.errors import FedBMError
 
@@ -48,7 +48,7 @@ class _ArchiveTree:
 
     def entries(self, folder: str) -> list[Node]:
         held = sorted(self._inside.get(folder, {}).items())
-        return [Node(f"{folder}/{name}" if folder else name, is_folder) for name, is_folder in held if visible(name)]
+        return [Node(f"{folder}/{name}" if folder else name, is_folder) for name, is_folder in held if is_visible(name)]
 
     def stamp(self, path: str) -> tuple[int, int]:
         return self._stamps.get(path, (-1, -1))
@@ -80,7 +80,7 @@ class TarTree(_ArchiveTree):
     def __init__(self, path: Path) -> None:
         infos = [info for info, _ in _pass_through(path, wanted=())]
         places = _places(path, [(info.name, not (info.isfile() or info.isdir())) for info in infos])
-        changed = stamp_of(path)[1]  # the times inside need not tell one packing from the next
+        changed = file_stamp(path)[1]  # the times inside need not tell one packing from the next
         pairs = zip(places, infos, strict=True)
         super().__init__(path, (Member(place, info.isdir(), (info.size, changed)) for place, info in pairs))
         self._names = {place: info.name for place, info in zip(places, infos, strict=True)}
@@ -99,7 +99,7 @@ class TarTree(_ArchiveTree):
 def top(tree: Tree) -> str:
     """Where the images begin: archives often hold one folder, or one in another, that holds all."""
     root = ""
-    while len(inside := folders(tree, root)) == 1 and folders(tree, inside[0].path):
+    while len(inside := list_folders(tree, root)) == 1 and list_folders(tree, inside[0].path):
         root = inside[0].path
     return root
 

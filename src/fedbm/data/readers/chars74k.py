@@ -12,9 +12,9 @@ import numpy as np
 
 from fedbm.data.catalog.lookup import CATALOG
 from fedbm.data.readers import npz_arrays as arrays
-from fedbm.data.readers.femnist_writers import draw
+from fedbm.data.readers.femnist_writers import draw_writers
 from fedbm.data.readers.npz import identity
-from fedbm.data.readers.sample_index import Listing, Source
+from fedbm.data.readers.sample_index import SampleIndex, Source
 
 NAME = "chars74k"
 
@@ -28,12 +28,14 @@ def find(path: Path, seed: int) -> Source:
     return Source(identity(path, NAME, str(seed)), lambda: scan(path, seed))
 
 
-def scan(path: Path, seed: int) -> Listing:
+def scan(path: Path, seed: int) -> SampleIndex:
     found = arrays.scan(path)
     if found.classes != tuple(CATALOG[NAME].classes):
         return found
     writers = found.columns["writer"]
-    drawn, sides = draw({w: found.labels[writers == w] for w in np.unique(writers).tolist()}, len(found.classes), seed)
+    drawn, sides = draw_writers(
+        {w: found.labels[writers == w] for w in np.unique(writers).tolist()}, len(found.classes), seed
+    )
     side_of = dict(zip(drawn, sides.tolist(), strict=True))
     kept = found.only(np.flatnonzero(np.isin(writers, drawn)))
     train, val, test = np.bincount(sides)

@@ -15,7 +15,7 @@ from fedbm.data.readers import npz_arrays as arrays
 from fedbm.data.readers import npz_jpeg as packed
 from fedbm.data.readers.archive import TarTree, ZipTree, top
 from fedbm.data.readers.file_tree import FolderTree, Tree
-from fedbm.data.readers.sample_index import Listing, Source, in_order
+from fedbm.data.readers.sample_index import SampleIndex, Source, make_stream
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.utils.io import digest_of
 
@@ -46,17 +46,17 @@ def detect(path: Path, seed: int = 0) -> Source:
 def digits() -> Source:
     """scikit-learn's 1,797 digits, 8×8 with grey levels 0…16 brought to 0…255, still to be split."""
 
-    def scan() -> Listing:
+    def scan() -> SampleIndex:
         from sklearn.datasets import load_digits
 
         bunch = load_digits()
         grey = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
-        return Listing(
+        return SampleIndex(
             classes=tuple(str(name) for name in bunch.target_names),
             labels=bunch.target.astype(np.int64),
             split=None,
             ids=[f"digit {i}" for i in range(len(grey))],
-            stream=in_order(list(grey)),
+            stream=make_stream(list(grey)),
             known_as="digits",
         )
 

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbm.data.catalog.lookup import CATALOG
-from fedbm.data.readers.femnist_writers import draw
-from fedbm.data.readers.file_tree import stamp_of, visible
-from fedbm.data.readers.npz import usual_size
-from fedbm.data.readers.sample_index import Listing, Source, in_order, text_array
+from fedbm.data.readers.femnist_writers import draw_writers
+from fedbm.data.readers.file_tree import file_stamp, is_visible
+from fedbm.data.readers.npz import usable_size
+from fedbm.data.readers.sample_index import SampleIndex, Source, make_stream, text_array
 from fedbm.data.splits import SPLITS, check_usable
 from fedbm.errors import FedBMError
 from fedbm.utils.io import digest_of, read_json
@@ -33,17 +33,17 @@ def json_files(root: Path) -> list[Path]:
     """The files to merge, in the folder and in train and test; none if there are other folders, as images lie in."""
     places = [root, *(path for path in (root / "train", root / "test") if os.path.isdir(path))]
     inside = [path for place in places for path in place.iterdir() if path not in places]
-    if any(path.is_dir() and visible(path.name) for path in inside):
+    if any(path.is_dir() and is_visible(path.name) for path in inside):
         return []
     return sorted(path for path in inside if path.suffix.lower() == ".json")
 
 
 def find(files: Sequence[Path], where: str, seed: int) -> Source:
-    stamps = [[path.name, *stamp_of(path)] for path in files]
+    stamps = [[path.name, *file_stamp(path)] for path in files]
     return Source(digest_of({"source": "LEAF", "files": stamps, "seed": seed}), lambda: scan(files, where, seed))
 
 
-def scan(files: Sequence[Path], where: str, seed: int) -> Listing:
+def scan(files: Sequence[Path], where: str, seed: int) -> SampleIndex:
     classes = tuple(CATALOG["femnist"].classes)
     users = _users_with_few(files, len(classes))
     if len(users) < len(SPLITS):
@@ -51,22 +51,22 @@ def scan(files: Sequence[Path], where: str, seed: int) -> Listing:
             f"{where} has {len(users)} users with fewer than {FEWER_THAN} samples, it takes 3: "
             "one each to train, validate and test"
         )
-    drawn, sides = draw({user: labels for user, (_, labels) in users.items()}, len(classes), seed)
+    drawn, sides = draw_writers({user: labels for user, (_, labels) in users.items()}, len(classes), seed)
     sizes = [len(users[user][1]) for user in drawn]
     labels = np.concatenate([users[user][1] for user in drawn])
     split = np.repeat(sides, sizes)
     check_usable(labels, split, classes, where)
     images = [image for user in drawn for image in users[user][0]]
     train, val, test = np.bincount(sides)
-    return Listing(
+    return SampleIndex(
         classes=classes,
         labels=labels,
         split=split,
         ids=[f"{user}/{i}" for user, size in zip(drawn, sizes, strict=True) for i in range(size)],
-        stream=in_order(images),
+        stream=make_stream(images),
         columns={"writer": text_array(np.repeat(drawn, sizes).tolist())},
         known_as="femnist",
-        size=usual_size(*images[0].shape),
+        size=usable_size(*images[0].shape),
         channels=1,
         notes=(
             f"{len(drawn)} of the {len(users)} writers with fewer than {FEWER_THAN} samples, drawn with seed {seed}: "

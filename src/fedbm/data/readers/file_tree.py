@@ -45,13 +45,13 @@ class FolderTree:
     def entries(self, folder: str) -> list[Node]:
         place = self.root / folder
         try:
-            names = sorted(filter(visible, os.listdir(place)))
+            names = sorted(filter(is_visible, os.listdir(place)))
         except OSError as error:
             raise FedBMError(f"cannot list {place}: {error.strerror}") from error
         return [Node(f"{folder}/{name}" if folder else name, os.path.isdir(place / name)) for name in names]
 
     def stamp(self, path: str) -> tuple[int, int]:
-        return stamp_of(self.root / path)
+        return file_stamp(self.root / path)
 
     def stream(self, paths: Sequence[str]) -> Iterator[tuple[int, Encoded]]:
         return ((i, self.root / path) for i, path in enumerate(paths))
@@ -63,19 +63,19 @@ class FolderTree:
             raise FedBMError(f"cannot read {self.root / path}: {error.strerror}") from error
 
 
-def folders(tree: Tree, folder: str = "") -> list[Node]:
+def list_folders(tree: Tree, folder: str = "") -> list[Node]:
     return [node for node in tree.entries(folder) if node.is_folder]
 
 
-def files(tree: Tree, folder: str = "") -> list[Node]:
+def list_files(tree: Tree, folder: str = "") -> list[Node]:
     return [node for node in tree.entries(folder) if not node.is_folder]
 
 
-def visible(name: str) -> bool:
+def is_visible(name: str) -> bool:
     return not name.startswith(".") and name.lower() not in _LITTER
 
 
-def printable(name: str) -> str:
+def normalize_name(name: str) -> str:
     """One spelling per name: accents composed, bytes that are no UTF-8 written as escapes."""
     return unicodedata.normalize("NFC", os.fsencode(name).decode("utf-8", "backslashreplace"))
 
@@ -85,7 +85,7 @@ def stem(path: str) -> str:
     return PurePosixPath(path).stem
 
 
-def stamp_of(path: Path) -> tuple[int, int]:
+def file_stamp(path: Path) -> tuple[int, int]:
     """Length and time of change, which move when a file does."""
     try:
         status = path.stat()

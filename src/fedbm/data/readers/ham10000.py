@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from fedbm.data.catalog.lookup import CATALOG
-from fedbm.data.readers.file_tree import Tree, files, folders, stem
-from fedbm.data.readers.sample_index import Listing, Source, check_distinct, text_array
+from fedbm.data.readers.file_tree import Tree, list_files, list_folders, stem
+from fedbm.data.readers.sample_index import SampleIndex, Source, check_distinct, text_array
 from fedbm.data.readers.table import parse_table
 from fedbm.data.splits import check_usable
 from fedbm.errors import FedBMError, did_you_mean
@@ -21,7 +21,7 @@ _METADATA = ("ham10000_metadata", "ham10000_metadata.csv", "ham10000_metadata.ta
 
 def metadata_in(tree: Tree, root: str = "") -> str | None:
     """Where the table lies, if there is one: this is what makes a folder HAM10000."""
-    return next((node.path for node in files(tree, root) if node.name.lower() in _METADATA), None)
+    return next((node.path for node in list_files(tree, root) if node.name.lower() in _METADATA), None)
 
 
 def find(tree: Tree, metadata: str, root: str = "") -> Source:
@@ -43,7 +43,7 @@ def find(tree: Tree, metadata: str, root: str = "") -> Source:
     labels = np.array([_label(name, dx, classes, where) for name, dx in zip(names, table["dx"], strict=True)])
     check_usable(labels, None, classes, tree.where)
     paths = [pictures[name] for name in names]
-    listing = Listing(
+    index = SampleIndex(
         classes=classes,
         labels=labels,
         split=None,
@@ -57,7 +57,7 @@ def find(tree: Tree, metadata: str, root: str = "") -> Source:
         ),
     )
     stamps = [[path, *tree.stamp(path)] for path in paths]
-    return Source(digest_of({"table": content.decode("utf-8", "replace"), "files": stamps}), lambda: listing)
+    return Source(digest_of({"table": content.decode("utf-8", "replace"), "files": stamps}), lambda: index)
 
 
 def _label(name: str, dx: str, classes: tuple[str, ...], where: str) -> int:
@@ -70,10 +70,10 @@ def _label(name: str, dx: str, classes: tuple[str, ...], where: str) -> int:
 
 def _pictures(tree: Tree, root: str) -> dict[str, str]:
     """Picture name → path, beside the table and one folder down; of two copies the first in order of names."""
-    places = [root, *(node.path for node in folders(tree, root))]
+    places = [root, *(node.path for node in list_folders(tree, root))]
     found: dict[str, str] = {}
     for place in places:
-        for node in files(tree, place):
+        for node in list_files(tree, place):
             if node.name.lower().endswith((".jpg", ".jpeg", ".png")):
                 found.setdefault(stem(node.name), node.path)
     return found

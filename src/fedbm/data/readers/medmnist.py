@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbm.data.catalog.lookup import CATALOG
-from fedbm.data.readers.npz import Npz, identity, usual_size
-from fedbm.data.readers.sample_index import Encoded, Listing, Source
+from fedbm.data.readers.npz import Npz, identity, usable_size
+from fedbm.data.readers.sample_index import Encoded, SampleIndex, Source
 from fedbm.data.splits import SPLITS, check_usable
 from fedbm.errors import FedBMError
 
@@ -26,7 +26,7 @@ def find(path: Path) -> Source:
     return Source(identity(path, "MedMNIST", name), lambda: scan(path, name))
 
 
-def scan(path: Path, name: str) -> Listing:
+def scan(path: Path, name: str) -> SampleIndex:
     file = Npz(path, LAYOUT)
     present = file.keys()
     wanted = [f"{side}_{what}" for side in SPLITS for what in ("images", "labels")]
@@ -50,14 +50,14 @@ def scan(path: Path, name: str) -> Listing:
         return enumerate(image for side in SPLITS for image in file.rows(f"{side}_images"))
 
     height, width, *colours = shapes.pop()
-    return Listing(
+    return SampleIndex(
         classes=classes,
         labels=labels,
         split=split,
         ids=[f"{side} {i}" for side, part in zip(SPLITS, per_side, strict=True) for i in range(len(part))],
         stream=stream,
         known_as=name,
-        size=usual_size(height, width),
+        size=usable_size(height, width),
         channels=3 if colours else 1,
         notes=() if entry else (f'MedMNIST has no set of one label called "{name}": classes go by their numbers',),
     )

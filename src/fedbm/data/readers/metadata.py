@@ -21,7 +21,7 @@ _SPELLINGS: tuple[Callable[[str], str], ...] = (
 )
 
 
-def join(path: Path, ids: Sequence[str]) -> Mapping[str, NDArray[np.str_]]:
+def join_metadata(path: Path, ids: Sequence[str]) -> Mapping[str, NDArray[np.str_]]:
     """The table's columns in the order of *ids*, which one of the columns must name, all of them and each once."""
     table = read_table(path)
     most, best, example = 0, "", ids[0]

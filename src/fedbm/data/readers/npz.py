@@ -87,40 +87,40 @@ def identity(path: Path, *more: str) -> str:
     return digest_of({"members": members, "more": more})
 
 
-Described = tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.uint8] | None, list[str]]
+Fields = tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.uint8] | None, list[str]]
 
 
-def described(file: Npz, held: Mapping[str, NDArray[Any]], count: int) -> Described:
+def read_fields(file: Npz, held: Mapping[str, NDArray[Any]], count: int) -> Fields:
     """(classes, labels, split, ids) of *count* samples, from the arrays of those names; ids may be missing too."""
     classes, labels, split, ids = (held.get(name) for name in ("classes", "labels", "split", "ids"))
     assert classes is not None
     assert labels is not None
     names = classes.tolist()
-    file.require(texts(classes) and len(set(names)) == len(names), "classes are not distinct names")
-    file.require(whole(labels) and len(labels) == count, f"labels are not {count} whole numbers")
+    file.require(is_texts(classes) and len(set(names)) == len(names), "classes are not distinct names")
+    file.require(is_integers(labels) and len(labels) == count, f"labels are not {count} whole numbers")
     file.require(bool((labels >= 0).all() and (labels < len(names)).all()), "labels point outside classes")
     if split is not None:
-        file.require(whole(split) and len(split) == count, f"split is not {count} whole numbers")
+        file.require(is_integers(split) and len(split) == count, f"split is not {count} whole numbers")
         file.require(bool(np.isin(split, (0, 1, 2)).all()), "split holds other values than 0, 1 and 2")
         split = split.astype(np.uint8)
     if ids is not None:
-        file.require(texts(ids) and len(ids) == count, f"ids are not {count} names")
+        file.require(is_texts(ids) and len(ids) == count, f"ids are not {count} names")
         check_distinct(ids.tolist(), str(file.path))
     labels = labels.astype(np.int64)
     check_usable(labels, split, names, str(file.path))
     return tuple(names), labels, split, [f"image {i}" for i in range(count)] if ids is None else ids.tolist()
 
 
-def usual_size(height: int, width: int) -> int | None:
+def usable_size(height: int, width: int) -> int | None:
     """The side of images that can be used as they are, or None."""
     return height if height == width and height >= 16 and height % 4 == 0 else None
 
 
-def whole(array: NDArray[Any]) -> bool:
+def is_integers(array: NDArray[Any]) -> bool:
     return array.ndim == 1 and np.issubdtype(array.dtype, np.integer)
 
 
-def texts(array: NDArray[Any]) -> bool:
+def is_texts(array: NDArray[Any]) -> bool:
     return array.ndim == 1 and array.dtype.kind == "U"
 
 

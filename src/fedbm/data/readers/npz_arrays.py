@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedbm.data.readers.npz import Npz, described, identity, texts, usual_size, whole
-from fedbm.data.readers.sample_index import Encoded, Listing, Source, text_array
+from fedbm.data.readers.npz import Npz, identity, is_integers, is_texts, read_fields, usable_size
+from fedbm.data.readers.sample_index import Encoded, SampleIndex, Source, text_array
 
 LAYOUT = (
     "images (n of equal size, grey or RGB, uint8), labels (n), classes (names in label order), if there are any split "
@@ -25,7 +25,7 @@ def find(path: Path) -> Source:
     return Source(identity(path), lambda: scan(path))
 
 
-def scan(path: Path) -> Listing:
+def scan(path: Path) -> SampleIndex:
     file = Npz(path, LAYOUT)
     shape, dtype = file.shape_and_type("images")
     colour = len(shape) == 4 and shape[3] == 3
@@ -34,16 +34,16 @@ def scan(path: Path) -> Listing:
     held = file.arrays(sorted(file.keys() - {"images"}))
     columns = {name: values for name, values in held.items() if name not in ("labels", "classes", "split", "ids")}
     for name, values in columns.items():
-        holds = (whole(values) or texts(values)) and len(values) == count
+        holds = (is_integers(values) or is_texts(values)) and len(values) == count
         file.require(holds, f"{name} has not one text or whole number for each of the {count} images")
 
     def stream() -> Iterator[tuple[int, Encoded]]:
         return enumerate(file.rows("images"))
 
-    return Listing(
-        *described(file, held, count),
+    return SampleIndex(
+        *read_fields(file, held, count),
         stream,
         columns={name: text_array(values.tolist()) for name, values in columns.items()},
-        size=usual_size(height, width),
+        size=usable_size(height, width),
         channels=3 if colour else 1,
     )

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedbm.data.readers.npz import Npz, described, identity, whole
-from fedbm.data.readers.sample_index import Encoded, Listing, Source
+from fedbm.data.readers.npz import Npz, identity, is_integers, read_fields
+from fedbm.data.readers.sample_index import Encoded, SampleIndex, Source
 from fedbm.errors import FedBMError
 
 LAYOUT = (
@@ -23,7 +23,7 @@ def find(path: Path) -> Source:
     return Source(identity(path), lambda: scan(path))
 
 
-def scan(path: Path) -> Listing:
+def scan(path: Path) -> SampleIndex:
     file = Npz(path, LAYOUT)
     present = file.keys()
     if missing := [key for key in _KEYS if key not in present]:
@@ -31,7 +31,7 @@ def scan(path: Path) -> Listing:
     held = file.arrays([key for key in (*_KEYS, "split") if key in present])
     jpeg, offsets = held["jpeg"], held["offsets"]
     file.require(jpeg.dtype == np.uint8 and jpeg.ndim == 1, "jpeg is not one row of bytes")
-    file.require(whole(offsets) and len(offsets) > 1, "offsets are not whole numbers")
+    file.require(is_integers(offsets) and len(offsets) > 1, "offsets are not whole numbers")
     file.require(offsets[0] >= 0 and offsets[-1] <= len(jpeg), "offsets lie outside jpeg")
     file.require(bool((offsets[1:] >= offsets[:-1]).all()), "offsets go backwards")
     count = len(offsets) - 1
@@ -39,4 +39,4 @@ def scan(path: Path) -> Listing:
     def stream() -> Iterator[tuple[int, Encoded]]:
         return ((i, jpeg[offsets[i] : offsets[i + 1]].tobytes()) for i in range(count))
 
-    return Listing(*described(file, held, count), stream)
+    return SampleIndex(*read_fields(file, held, count), stream)

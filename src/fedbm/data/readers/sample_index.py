@@ -16,7 +16,7 @@ Encoded = bytes | Path | Callable[[], bytes] | NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class Listing:
+class SampleIndex:
     """The samples of a source before an image is decoded."""
 
     classes: tuple[str, ...]
@@ -30,8 +30,8 @@ class Listing:
     channels: int | None = None
     notes: tuple[str, ...] = ()
 
-    def only(self, kept: NDArray[np.int64]) -> Listing:
-        """The listing of these samples alone."""
+    def only(self, kept: NDArray[np.int64]) -> SampleIndex:
+        """The index of these samples alone."""
         new = {int(old): i for i, old in enumerate(kept)}
         return replace(
             self,
@@ -48,10 +48,10 @@ class Source:
     """Something to read. *identity* changes when the content does, and is found without reading all of it."""
 
     identity: str
-    scan: Callable[[], Listing]
+    scan: Callable[[], SampleIndex]
 
 
-def in_order(images: Sequence[Encoded]) -> Callable[[], Iterator[tuple[int, Encoded]]]:
+def make_stream(images: Sequence[Encoded]) -> Callable[[], Iterator[tuple[int, Encoded]]]:
     """The stream of images that are at hand one by one."""
     return lambda: iter(enumerate(images))
 
@@ -60,7 +60,7 @@ def text_array(values: Sequence[object]) -> NDArray[np.str_]:
     return np.array([str(value) for value in values], dtype=np.str_)
 
 
-def numbered(names: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+def encode_labels(names: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
     """(classes, labels) of samples whose classes are given by name: classes in the order of their names.
 
     Names that are whole numbers stand in the order of the numbers: 2 before 10.

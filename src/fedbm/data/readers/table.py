@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbm.data.readers.file_tree import printable, stamp_of
-from fedbm.data.readers.sample_index import Listing, Source, check_distinct, in_order, numbered, text_array
+from fedbm.data.readers.file_tree import file_stamp, normalize_name
+from fedbm.data.readers.sample_index import SampleIndex, Source, check_distinct, encode_labels, make_stream, text_array
 from fedbm.data.splits import SIDES, check_usable
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.utils.io import digest_of
@@ -38,14 +38,14 @@ def find(path: Path) -> Source:
     _refuse_gaps(path, table, "path")
     _refuse_gaps(path, table, "label")
     check_distinct(names, str(path))
-    classes, labels = numbered([printable(label) for label in table["label"]])
+    classes, labels = encode_labels([normalize_name(label) for label in table["label"]])
     split = _split(path, table) if "split" in table else None
     check_usable(labels, split, classes, str(path))
     files = [path.parent / name for name in names]
     columns = {key: text_array(values) for key, values in table.items() if key not in ("path", "label", "split")}
-    listing = Listing(classes, labels, split, list(map(printable, names)), in_order(files), columns)
-    stamps = [[name, *stamp_of(file)] for name, file in zip(names, files, strict=True)]
-    return Source(digest_of({"table": {k: list(v) for k, v in table.items()}, "files": stamps}), lambda: listing)
+    index = SampleIndex(classes, labels, split, list(map(normalize_name, names)), make_stream(files), columns)
+    stamps = [[name, *file_stamp(file)] for name, file in zip(names, files, strict=True)]
+    return Source(digest_of({"table": {k: list(v) for k, v in table.items()}, "files": stamps}), lambda: index)
 
 
 def read_table(path: Path) -> Table:

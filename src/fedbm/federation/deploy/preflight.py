@@ -56,14 +56,14 @@ def lasting(path: Path, now: datetime | None = None) -> list[str]:
 
 def check_data(node: Node, data: str) -> str:
     """Read the node's images, and prepare them if they are not; what they are, in numbers that stay here."""
-    from fedbm.data.cache import Damaged, open_prepared
+    from fedbm.data.cache import DamagedError, open_prepared
     from fedbm.data.dataset import load
 
     place = Path(data).expanduser()
     try:
         prepared = (place / "manifest.json").is_file()
         found = open_prepared(place, verify=True) if prepared else load(data, size=node.size, channels=node.channels)
-    except Damaged as error:
+    except DamagedError as error:
         raise FedBMError(f"the prepared images in {place} are damaged ({error}); prepare them again") from error
     train = int((found.split == 0).sum())
     if train == 0:

@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedbm.data.cache import Damaged, Made, open_prepared, write_prepared
+from fedbm.data.cache import DamagedError, PreparedContent, open_prepared, write_prepared
 from fedbm.data.dataset import Dataset, load
 from fedbm.data.decode import Decoded
-from fedbm.data.readers.sample_index import Listing, in_order
+from fedbm.data.readers.sample_index import SampleIndex, make_stream
 from fedbm.data.splits import SPLITS
 from fedbm.engine.local_training import Samples
 from fedbm.errors import FedBMError
@@ -62,7 +62,7 @@ def open_site(data: str, classes: Sequence[str], shape: tuple[int, int, int]) ->
             if (folder / "manifest.json").is_file() and (folder / "images.npy").is_file()
             else load(data, size=height, channels=channels)
         )
-    except (FedBMError, Damaged, OSError) as error:
+    except (FedBMError, DamagedError, OSError) as error:
         raise Refusal("data") from error
     if found.images.shape[1:] != (height, width, channels):
         raise Refusal("size")
@@ -80,12 +80,12 @@ def write_share(folder: Path, dataset: Dataset, samples: NDArray[np.int64], clas
     order = tuple(classes) or dataset.classes
     number = np.array([order.index(name) for name in dataset.classes], dtype=np.int64)
     images = np.ascontiguousarray(dataset.images[samples])
-    listing = Listing(
+    index = SampleIndex(
         classes=order,
         labels=number[dataset.labels[samples]],
         split=dataset.split[samples],
         ids=[f"image {i}" for i in range(len(samples))],
-        stream=in_order(list(images)),
+        stream=make_stream(list(images)),
     )
-    made = Made(Decoded(images, listing, ()), dataset.split[samples], ())
+    made = PreparedContent(Decoded(images, index, ()), dataset.split[samples], ())
     write_prepared(folder, made, {"share": dataset.name}, verify=False)

@@ -14,7 +14,7 @@ from typing import Any
 
 from fedbm.data.catalog.entry import Entry, Recommends
 from fedbm.data.catalog.lookup import CATALOG
-from fedbm.data.dataset import Dataset, concept_texts, per_channel
+from fedbm.data.dataset import Dataset, concept_texts, match_channels
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.federation.node.privacy import check_private
 from fedbm.federation.options import FederationOptions
@@ -60,8 +60,8 @@ def agree(config: Config, options: FederationOptions) -> Agreement:
             "concepts": concept_texts(entry, config.concepts),
             "modality": entry.modality,
             "shape": (depth, side, side),
-            "mean": per_channel(entry.mean, depth),
-            "std": per_channel(entry.std, depth),
+            "mean": match_channels(entry.mean, depth),
+            "std": match_channels(entry.std, depth),
             "hflip": entry.hflip,
             "vflip": entry.vflip,
         }
