@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class FedBMError(Exception):
@@ -31,3 +31,13 @@ def join_words(words: Iterable[str], conjunction: str = "or") -> str:
     """
     *head, last = words
     return f"{', '.join(head)} {conjunction} {last}" if head else last
+
+
+def shorten_list(words: Sequence[str], limit: int) -> str:
+    """Join the first *limit* words and count the rest.
+
+    >>> shorten_list(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    more = len(words) - limit
+    return ", ".join(words[:limit]) + (f" and {more} more" if more > 0 else "")

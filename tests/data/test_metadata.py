@@ -1,3 +1,5 @@
+"""Joining metadata to samples by name."""
+
 from __future__ import annotations
 
 import pytest
@@ -22,7 +24,7 @@ def test_columns_are_joined_by_name_with_or_without_ending_and_folder(tmp_path, 
     }
 
 
-def test_samples_of_one_name_in_two_folders_are_told_apart(tmp_path) -> None:
+def test_samples_with_the_same_name_in_two_folders_are_distinguished(tmp_path) -> None:
     table = make(tmp_path, "image,site\ncat/1,north\ndog/1,south\n")
     assert join_metadata(table, ["dog/1.png", "cat/1.png"])["site"].tolist() == ["south", "north"]
 
@@ -42,14 +44,17 @@ def test_every_column_keeps_its_name(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("image,site\nx,north\n", r'no column of .*about.csv names the samples: one must hold names such as "a.jpg"'),
-        ("image,site\na,north\n", r'the column image of .* names 1 of the 2 samples, "b.jpg" is not in it'),
+        (
+            "image,site\nx,north\n",
+            r'no column of .*about.csv contains the names of the samples, such as "a.jpg": add one',
+        ),
+        ("image,site\na,north\n", r'the column image of .* contains 1 of the 2 samples, but not "b.jpg"'),
         ("image,site\na,north\nb,\n", None),
         ("remark,image,site\n.,a,north\n/,b,\n", None),
-        ("image,site\nb,north\na,north\nb,south\n", r'the column image of .*about.csv names "b.jpg" in 2 rows'),
+        ("image,site\nb,north\na,north\nb,south\n", r'the column image of .*about.csv contains "b.jpg" in 2 rows'),
     ],
 )
-def test_samples_the_table_does_not_name_are_said(tmp_path, text, sentence) -> None:
+def test_missing_and_repeated_samples_are_refused(tmp_path, text, sentence) -> None:
     table = make(tmp_path, text)
     if sentence is None:
         assert join_metadata(table, ["a.jpg", "b.jpg"])["site"].tolist() == ["north", ""]

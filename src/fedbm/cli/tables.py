@@ -72,12 +72,12 @@ def inspection_words(seen: Inspection) -> list[str]:
         f"pixels: mean {mean}, standard deviation {std} over training (0 to 1); values {pixels.low} to {pixels.high}; "
         f"{100 * len(pixels.constant) / len(data.labels):.1f} % of images are of one colour",
     ]
-    for pairs, how in ((seen.exact, "the same pixel for pixel"), (seen.near, "nearly the same")):
+    for pairs, kind in ((seen.exact, "equal"), (seen.near, "nearly equal")):
         crossing = len(pairs_across_splits(data.split, pairs))
-        sentences.append(f"twins: {len(pairs)} pairs of images {how}, {crossing} of them on two sides")
+        sentences.append(f"duplicates: {len(pairs)} pairs of {kind} images, {crossing} of them in different subsets")
     for column, values in seen.shared.items():
         known = np.unique(data.columns[column][data.columns[column] != ""])
-        sentences.append(f"{column}: {len(values)} of {len(known)} values are on two sides of the split")
+        sentences.append(f"{column}: {len(values)} of {len(known)} values are in more than one subset")
     return sentences
 
 

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from fedbm.errors import shorten_list
+
 MAX_COSINE = 0.95  # a classifier can hardly separate class means with a higher cosine
 MAX_NAMED = 5  # pairs or classes named in one sentence; the rest are counted
 
@@ -88,6 +90,4 @@ def _describe_misassigned(classes: Sequence[str], embeddings: Tensor) -> list[st
 
 def _join_worst(scored: Sequence[tuple[float, str]]) -> str:
     """Join the descriptions with the highest scores."""
-    worst = [description for _, description in sorted(scored, key=lambda pair: -pair[0])]
-    more = len(worst) - MAX_NAMED
-    return ", ".join(worst[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return shorten_list([text for _, text in sorted(scored, key=lambda pair: -pair[0])], MAX_NAMED)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbm.config.options import ModelOptions
-from fedbm.errors import FedBMError
+from fedbm.errors import FedBMError, shorten_list
 from fedbm.models.resnet import ResNet18
 
 
@@ -58,9 +58,9 @@ def load_weights(body: nn.Module, weights: dict[str, Tensor], source: str) -> No
     misfits = [name for name, v in matching.items() if v.shape != own[name].shape]
     for names, problem in ((missing, "missing"), (unknown, "unknown"), (misfits, "wrong shape for")):
         if names:
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             raise FedBMError(
-                f"init: {source} does not fit the body: {problem} {names[0]}{more}; check stem, width, norm, channels"
+                f"init: {source} does not fit the body: {problem} {shorten_list(names, 1)}; "
+                "check stem, width, norm, channels"
             )
     body.load_state_dict({**own, **matching})
 

@@ -1,4 +1,4 @@
-"""One .npz with the pixels themselves: images [n, H, W] or [n, H, W, 3], labels, classes, and columns by name.
+"""Read an .npz file of pixels: images [n, H, W] or [n, H, W, 3], labels and classes.
 
 Every further array of n texts or whole numbers is a column: writer, site, patient, …
 """
@@ -14,8 +14,8 @@ from fedbm.data.readers.npz import Npz, identity, is_integers, is_texts, read_fi
 from fedbm.data.readers.sample_index import Encoded, SampleIndex, Source, text_array
 
 LAYOUT = (
-    "images (n of equal size, grey or RGB, uint8), labels (n), classes (names in label order), if there are any split "
-    "(n: 0 train, 1 val, 2 test) and ids (n names), and n values each of columns such as writer or site"
+    "images (n of equal size, grey or RGB, uint8), labels (n), classes (names in label order), and optionally split "
+    "(n: 0 train, 1 val, 2 test), ids (n names) and columns such as writer or site (n values each)"
 )
 
 KEYS = frozenset(("images", "labels", "classes"))
@@ -31,17 +31,17 @@ def scan(path: Path) -> SampleIndex:
     colour = len(shape) == 4 and shape[3] == 3
     file.require(dtype == np.uint8 and (len(shape) == 3 or colour) and all(shape), f"images are {dtype} {shape}")
     count, height, width = shape[:3]
-    held = file.arrays(sorted(file.keys() - {"images"}))
-    columns = {name: values for name, values in held.items() if name not in ("labels", "classes", "split", "ids")}
+    arrays = file.arrays(sorted(file.keys() - {"images"}))
+    columns = {name: values for name, values in arrays.items() if name not in ("labels", "classes", "split", "ids")}
     for name, values in columns.items():
-        holds = (is_integers(values) or is_texts(values)) and len(values) == count
-        file.require(holds, f"{name} has not one text or whole number for each of the {count} images")
+        valid = (is_integers(values) or is_texts(values)) and len(values) == count
+        file.require(valid, f"{name} must have one text or whole number for each of the {count} images")
 
     def stream() -> Iterator[tuple[int, Encoded]]:
         return enumerate(file.rows("images"))
 
     return SampleIndex(
-        *read_fields(file, held, count),
+        *read_fields(file, arrays, count),
         stream,
         columns={name: text_array(values.tolist()) for name, values in columns.items()},
         size=usable_size(height, width),

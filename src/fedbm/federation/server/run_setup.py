@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedbm.data.catalog.entry import Entry, Recommends
+from fedbm.data.catalog.entry import Entry, Recommends, generic_entry
 from fedbm.data.catalog.lookup import CATALOG
 from fedbm.data.dataset import Dataset, concept_texts, match_channels
 from fedbm.errors import FedBMError, did_you_mean
@@ -91,15 +91,7 @@ def find_entry(config: Config) -> Entry:
             f'the catalogue does not know "{name}"{did_you_mean(name, CATALOG)}: list every class in [concepts], '
             'class = "what a clinician calls it", so that server and nodes agree on them'
         )
-    return Entry(
-        name=Path(name).stem,
-        title=name,
-        classes=dict(config.concepts),
-        modality="medical",
-        licence="unknown",
-        citation="",
-        origin=name,
-    )
+    return generic_entry(Path(name).stem, dict(config.concepts), title=name)
 
 
 def name_run(config: Config, task: Task, data: str, dataset: Dataset | None) -> str:

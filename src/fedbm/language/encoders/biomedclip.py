@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, linear
 
-from fedbm.errors import FedBMError
+from fedbm.errors import FedBMError, shorten_list
 from fedbm.language.encoders.hub import require_transformers
 from fedbm.utils.io import read_json
 
@@ -102,6 +102,4 @@ def _build_bert(state: dict[str, Tensor], settings: dict[str, Any], path: Path) 
 
 
 def _wrong_keys(path: Path, verb: str, keys: Iterable[str]) -> FedBMError:
-    first, *others = sorted(keys)
-    more = f" and {len(others)} more" if others else ""
-    return FedBMError(f"{path} is not BiomedCLIP's text tower: it {verb} {first}{more}")
+    return FedBMError(f"{path} is not BiomedCLIP's text tower: it {verb} {shorten_list(sorted(keys), 1)}")

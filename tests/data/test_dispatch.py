@@ -1,3 +1,5 @@
+"""Choosing the reader for a path."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -8,7 +10,7 @@ from fedbm.data.readers.dispatch import detect, digits
 from fedbm.errors import FedBMError
 
 
-def test_a_typing_mistake_in_a_path_is_met_with_the_nearest(tmp_path) -> None:
+def test_a_mistyped_path_suggests_the_nearest(tmp_path) -> None:
     (tmp_path / "kvasir").mkdir()
     with pytest.raises(FedBMError, match=r'kvazir does not exist .*\(did you mean "kvasir"\?\)'):
         detect(tmp_path / "kvazir")
@@ -16,7 +18,7 @@ def test_a_typing_mistake_in_a_path_is_met_with_the_nearest(tmp_path) -> None:
         detect(tmp_path / "nowhere" / "at" / "all")
 
 
-def test_digits_are_scikit_learns() -> None:
+def test_digits_equal_scikit_learn() -> None:
     from sklearn.datasets import load_digits
 
     index = digits().scan()
@@ -27,14 +29,10 @@ def test_digits_are_scikit_learns() -> None:
     assert index.split is None
 
 
-def test_an_unknown_kind_of_file_is_told_what_is_understood(tmp_path) -> None:
+def test_unknown_formats_are_refused(tmp_path) -> None:
     (tmp_path / "letter.txt").write_text("a letter")
-    with pytest.raises(
-        FedBMError, match=r"letter.txt is not understood: give a folder, zip or tar that holds one folder"
-    ):
+    with pytest.raises(FedBMError, match=r"letter.txt has an unknown format: use a folder, zip or tar with one folder"):
         detect(tmp_path / "letter.txt")
     np.savez(tmp_path / "other.npz", a=np.zeros(3))
-    with pytest.raises(
-        FedBMError, match=r"other.npz holds a, which is not understood: it must hold jpeg .*; or images"
-    ):
+    with pytest.raises(FedBMError, match=r"other.npz contains a, but it must contain jpeg .*; or images"):
         detect(tmp_path / "other.npz")
