@@ -2,12 +2,11 @@
 
 from fedbm.data.dataset import Dataset, load
 from fedbm.data.inspection.inspect import inspect
-from fedbm.data.partition import Partition, from_file
+from fedbm.data.partition import Partition, load_partition
 from fedbm.data.partitioners import by_classes, by_column, dirichlet, iid, quantity
 from fedbm.errors import FedBMError
-from fedbm.language.bundled import load_shipped
-from fedbm.language.concepts import ConceptDistribution, sample_concepts
-from fedbm.language.concepts import build as build_concepts
+from fedbm.language.bundled import load_bundled
+from fedbm.language.concepts import ConceptDistribution, build_concepts, sample_concepts
 from fedbm.methods import METHODS, FedAvg, FedBM, Method
 from fedbm.models.generator import Generator
 from fedbm.models.generator_loss import BatchNormGap, diversity_loss
@@ -38,12 +37,12 @@ __all__ = [
     "concept_loss",
     "dirichlet",
     "diversity_loss",
-    "from_file",
     "iid",
     "inspect",
     "load",
+    "load_bundled",
     "load_model",
-    "load_shipped",
+    "load_partition",
     "quantity",
     "read_run",
     "sample_concepts",

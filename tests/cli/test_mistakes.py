@@ -25,7 +25,7 @@ from fedbm.errors import FedBMError
 from fedbm.experiments import trials
 from fedbm.federation.deploy import run_control as play
 from fedbm.federation.server import run_setup as agreement
-from fedbm.language import bundled as shipped
+from fedbm.language import bundled
 from fedbm.runs import features, plan
 from fedbm.runs.config import keys, make_config, nest
 
@@ -47,14 +47,14 @@ from fedbm.runs.config import keys, make_config, nest
         ("run --method fedmb", 'there is no method "fedmb" (did you mean "fedbm"?); choose fedavg'),
         ("run --method fedavg --temperature 3", "temperature is an option of fedbm"),
         ("run --data digts", 'no data set is called "digts" (did you mean "digits"?)'),
-        ("run --data pbc", "the images of pbc are not here: 'fedbm data get pbc' gets them or says how"),
-        ("run --data ./nowhere", "nowhere does not exist or cannot be reached"),
-        ("run --data bad.toml", "bad.toml is not understood: give a folder"),
+        ("run --data pbc", "the images of pbc are not here: run 'fedbm data get pbc'"),
+        ("run --data ./nowhere", "nowhere does not exist or cannot be accessed"),
+        ("run --data bad.toml", "bad.toml has an unknown format: use a folder"),
         ("run --device gpu", 'device must be cpu, cuda, cuda:N or auto, not "gpu"'),
         ("run --device cuda:99", "cuda:99"),
         ("run --clients 2000", "1258 training samples are too few for 2000 clients"),
         ("run --partition file", "partition = file needs partition_file"),
-        ("run --init-weights nowhere.pth", "init_weights: there is no file nowhere.pth"),
+        ("run --init-weights nowhere.pth", "init_weights: nowhere.pth does not exist"),
         ("run digits", "there is no configuration file digits; if it names data, say --data digits"),
         ("run bda.toml", 'there is no configuration file bda.toml (did you mean "bad.toml"?)'),
         ("run bad.toml", '[train] in bad.toml has no key "ruonds" (did you mean "rounds"?)'),
@@ -269,7 +269,7 @@ def test_a_terminal_that_knows_no_greek(fedbm: Command, monkeypatch: pytest.Monk
     assert b"Dirichlet concentration ?" in shown.getvalue()
 
 
-COMPUTING = (plan, shipped, demo, compare, concepts, features, trials, agreement, play)  # what begins to, or names it
+COMPUTING = (plan, bundled, demo, compare, concepts, features, trials, agreement, play)  # what begins to, or names it
 words = st.lists(
     st.sampled_from(
         [*COMMANDS, *DATA_TASKS, *(key.switch for key in keys()), "--save", "--to", "--help", "--", "-x", "digits"]
@@ -290,7 +290,7 @@ def test_any_words(words: list[str], fedbm: Command, tmp_path: Path, monkeypatch
 
     monkeypatch.chdir(tmp_path)
     for module in COMPUTING:
-        for name in {"make_plan", "load_dataset", "concepts_for", "ship"} & set(vars(module)):
+        for name in {"make_plan", "load_dataset", "concepts_for", "bundle_concepts"} & set(vars(module)):
             monkeypatch.setattr(module, name, stop)
     status, _, err = fedbm(*words)
     others = [sys.modules[name] for name in list(sys.modules) if name.startswith("fedbm.")]

@@ -151,7 +151,7 @@ def test_damaged_portions(tmp_path: Path) -> None:
         (b"\xff", "can't decode"),
         (b'{"format": 1', "Expecting"),
         (b"[" * 100_000, "recursion"),
-        (b'{"format": 1, "summary": {}, "summary": {}}', '"summary" stands in it twice'),
+        (b'{"format": 1, "summary": {}, "summary": {}}', 'the key "summary" occurs twice'),
         (None, "directory"),
     ],
 )

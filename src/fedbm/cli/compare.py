@@ -15,7 +15,7 @@ from fedbm.cli.live import Bar, Lines, Show, decoding, live_bars
 from fedbm.cli.tables import comparison_tables
 from fedbm.config.options import BY_BETA
 from fedbm.engine.device import find_device
-from fedbm.errors import FedBMError, listed
+from fedbm.errors import FedBMError, join_words
 from fedbm.experiments.budget import LastRounds, fitting
 from fedbm.experiments.estimate import Rates
 from fedbm.experiments.seed_list import parse_seeds
@@ -84,7 +84,7 @@ def check_owned(given: dict[str, Any], methods: Sequence[str]) -> None:
     """An option that none of the compared methods has is a mistake."""
     for key in keys():
         if key.flag in given and key.methods and key.name != "name" and not set(key.methods) & set(methods):
-            raise FedBMError(f"{key.switch} is an option of {listed(key.methods)}, none of which is compared")
+            raise FedBMError(f"{key.switch} is an option of {join_words(key.methods)}, none of which is compared")
 
 
 def play_all(

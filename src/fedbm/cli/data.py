@@ -20,7 +20,7 @@ from fedbm.cli.tables import (
     partition_words,
 )
 from fedbm.config.options import DataOptions, check
-from fedbm.data.dataset import Dataset, downloads
+from fedbm.data.dataset import Dataset, download_folder
 from fedbm.errors import FedBMError
 from fedbm.runs.config import Config, check_config, make_config, nest, recommend
 from fedbm.utils.io import write_json
@@ -43,7 +43,7 @@ def get(found: argparse.Namespace, console: Console) -> None:
     from fedbm.data.catalog.download import get as get_file
 
     size = check(DataOptions, "size", getattr(found, "size", None))
-    to = Path(found.to).expanduser() if found.to else downloads()
+    to = Path(found.to).expanduser() if found.to else download_folder()
     with fetching(console) as progress:
         path = get_file(found.what, to, size=size, accept=found.accept_licence, progress=progress)
     console.print(f"here: {path}", soft_wrap=True)
@@ -51,12 +51,12 @@ def get(found: argparse.Namespace, console: Console) -> None:
 
 
 def prepare(found: argparse.Namespace, console: Console) -> None:
-    from fedbm.data.cache import drop_if_damaged
+    from fedbm.data.cache import remove_if_damaged
 
     _, dataset = read(found, console)
     if isinstance(dataset.images, np.memmap) and dataset.images.filename is not None:
         place = Path(dataset.images.filename).parent
-        if damage := drop_if_damaged(place):
+        if damage := remove_if_damaged(place):
             console.print(f"note: the prepared copy {place} was damaged ({damage}) and is made anew", soft_wrap=True)
             read(found, console)
         megabytes = f"{dataset.images.nbytes / 1e6:,.0f} MB"
@@ -64,7 +64,7 @@ def prepare(found: argparse.Namespace, console: Console) -> None:
 
 
 def inspect(found: argparse.Namespace, console: Console) -> None:
-    from fedbm.data.inspection.contact_sheet import save_grid
+    from fedbm.data.inspection.contact_sheet import save_contact_sheet
     from fedbm.data.inspection.inspect import inspect as look_at
 
     _, dataset = read(found, console)
@@ -74,7 +74,7 @@ def inspect(found: argparse.Namespace, console: Console) -> None:
     for sentence in seen.warnings:
         console.print(f"warning: {sentence}")
     to = Path(found.to or f"inspect-{dataset.name}").expanduser()
-    save_grid(to / "samples.png", dataset)
+    save_contact_sheet(to / "samples.png", dataset)
     write_json(to / "inspect.json", seen.to_json())
     console.print(f"drawn: {to / 'samples.png'}", soft_wrap=True)
     console.print(f"saved: {to / 'inspect.json'}", soft_wrap=True)

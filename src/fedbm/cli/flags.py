@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedbm.config.options import BY_BETA
-from fedbm.errors import FedBMError, listed
+from fedbm.errors import FedBMError, join_words
 
 if TYPE_CHECKING:
     from fedbm.methods import Method
@@ -108,7 +108,7 @@ def check_concepts_matter(flags: Iterable[str], methods: Sequence[Method]) -> No
     given = set(flags)
     switch = next((key.switch for key in keys() if key.section == "language" and key.flag in given), None)
     if switch and not any(method.needs_concepts for method in methods):
-        idle = listed(dict.fromkeys(method_label(method, {}) for method in methods))
+        idle = join_words(dict.fromkeys(method_label(method, {}) for method in methods))
         raise FedBMError(f"{switch} matters for methods that read concepts only, not for {idle}: leave it out")
 
 

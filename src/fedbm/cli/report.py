@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fedbm.cli.flags import given_keys
-from fedbm.errors import FedBMError, listed
+from fedbm.errors import FedBMError, join_words
 from fedbm.experiments.latex import latex
 from fedbm.experiments.outcomes import read_outcome, read_outcomes
 from fedbm.experiments.readme import fill_readme
@@ -50,7 +50,7 @@ def report(found: argparse.Namespace, console: Console) -> None:
     elif is_page(to):
         console.print(f"report: {write_report(chosen, to)}", soft_wrap=True)
     else:
-        raise FedBMError(f"{to} does not say what to write: end its name in {listed(['.html', *OF_RUNS])}")
+        raise FedBMError(f"{to} does not say what to write: end its name in {join_words(['.html', *OF_RUNS])}")
 
 
 def is_page(to: Path) -> bool:
@@ -78,4 +78,4 @@ def report_records(paths: list[Path], found: argparse.Namespace, console: Consol
     elif is_page(to):
         console.print(f"report: {write_outcomes(outcomes, to, whole=whole)}", soft_wrap=True)
     else:
-        raise FedBMError(f"{to} does not say what to write: end its name in {listed(['.html', *OF_RECORDS])}")
+        raise FedBMError(f"{to} does not say what to write: end its name in {join_words(['.html', *OF_RECORDS])}")

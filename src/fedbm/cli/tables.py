@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from fedbm.cli.flags import default_words
-from fedbm.data.catalog.download import BY_HAND, SUMS, downloaded
+from fedbm.data.catalog.download import BY_HAND, SUMS, find_download
 from fedbm.data.catalog.lookup import CATALOG
-from fedbm.data.dataset import Dataset, downloads
-from fedbm.data.inspection.inspect import Inspection, across
+from fedbm.data.dataset import Dataset, download_folder
+from fedbm.data.inspection.inspect import Inspection, pairs_across_splits
 from fedbm.data.partition import Partition, heterogeneity
 from fedbm.language.concepts import ConceptDistribution
 from fedbm.report.grouping import compare, display
@@ -52,7 +52,7 @@ def catalog_table() -> Table:
 
 def _where(name: str) -> str:
     if name in SUMS or name in BY_HAND:
-        return "here" if downloaded(name, downloads()) else "get" if name in SUMS else "by hand"
+        return "here" if find_download(name, download_folder()) else "get" if name in SUMS else "by hand"
     return "built in"
 
 
@@ -72,13 +72,12 @@ def inspection_words(seen: Inspection) -> list[str]:
         f"pixels: mean {mean}, standard deviation {std} over training (0 to 1); values {pixels.low} to {pixels.high}; "
         f"{100 * len(pixels.constant) / len(data.labels):.1f} % of images are of one colour",
     ]
-    for pairs, how in ((seen.exact, "the same pixel for pixel"), (seen.near, "nearly the same")):
-        sentences.append(
-            f"twins: {len(pairs)} pairs of images {how}, {len(across(data.split, pairs))} of them on two sides"
-        )
+    for pairs, kind in ((seen.exact, "equal"), (seen.near, "nearly equal")):
+        crossing = len(pairs_across_splits(data.split, pairs))
+        sentences.append(f"duplicates: {len(pairs)} pairs of {kind} images, {crossing} of them in different subsets")
     for column, values in seen.shared.items():
         known = np.unique(data.columns[column][data.columns[column] != ""])
-        sentences.append(f"{column}: {len(values)} of {len(known)} values are on two sides of the split")
+        sentences.append(f"{column}: {len(values)} of {len(known)} values are in more than one subset")
     return sentences
 
 

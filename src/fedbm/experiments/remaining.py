@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fedbm.data.catalog.lookup import CATALOG
-from fedbm.errors import listed
+from fedbm.errors import join_words
 from fedbm.experiments.estimate import Rates, kind_of, rates_of
 from fedbm.experiments.outcomes import Outcome, Result, command_of
 from fedbm.experiments.spec import find_experiment, shipped
@@ -202,7 +202,7 @@ def _needs(planned: Sequence[Trial]) -> str:
     def named(of: Callable[[Config], str]) -> list[str]:
         return list(dict.fromkeys(of(trial.config) for trial in planned))
 
-    data = listed(named(lambda config: config.data.name), "and")
+    data = join_words(named(lambda config: config.data.name), "and")
     models = [name for name in named(lambda config: config.language.encoder) if name != ENCODER]
-    weights = f", and the weights of {listed(models, 'and')}, which do not come with the package" if models else ""
+    weights = f", and the weights of {join_words(models, 'and')}, which do not come with the package" if models else ""
     return f"the images of {data}{weights}"

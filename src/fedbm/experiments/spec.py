@@ -29,7 +29,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from fedbm.errors import FedBMError, did_you_mean, listed
+from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.experiments.analysis_plan import AnalysisPlan, choice, read_analysis
 from fedbm.experiments.seed_list import DEFAULT, format_seeds, parse_seeds
 from fedbm.methods import METHODS
@@ -115,7 +115,7 @@ def find_experiment(name: str) -> Experiment:
     """A shipped experiment by its name."""
     if name not in shipped():
         raise FedBMError(
-            f'there is no experiment "{name}"{did_you_mean(name, shipped())}; there are {listed(shipped())}; '
+            f'there is no experiment "{name}"{did_you_mean(name, shipped())}; there are {join_words(shipped())}; '
             "a file of your own is run by 'fedbm sweep FILE'"
         )
     item = next(item for file, item in _files().items() if file.partition("-")[2] == f"{name}.toml")
@@ -149,7 +149,7 @@ def parse(text: str, name: str, where: str) -> Experiment:
         raise FedBMError(f"{where} is not valid TOML: {error}") from error
     for key in values:
         if key not in KEYS:
-            raise FedBMError(f'{where} has no place for "{key}"{did_you_mean(key, KEYS)}; there are {listed(KEYS)}')
+            raise FedBMError(f'{where} has no place for "{key}"{did_you_mean(key, KEYS)}; there are {join_words(KEYS)}')
     shared, axes = _table(values, "all", where), dict(_table(values, "axes", where))
     for axis, choices in axes.items():
         if not isinstance(choices, list) or not choices:
@@ -193,14 +193,16 @@ def parse(text: str, name: str, where: str) -> Experiment:
     owners = {key.flag: key.methods for key in keys() if key.methods and key.name != "name"}
     for flag in (*shared, *experiment.axes):
         if flag in owners and not chosen & set(owners[flag]):
-            raise FedBMError(f"{where}: {flag} is an option of {listed(owners[flag])}, which no row has for its method")
+            raise FedBMError(
+                f"{where}: {flag} is an option of {join_words(owners[flag])}, which no row has for its method"
+            )
     names, tested = [row.name for row in experiment.rows], experiment.analysis.contrasts if experiment.analysis else ()
     named = [("lead", experiment.lead)] * bool(experiment.lead)
     for key, name in (*named, *(("contrasts", name) for pair in tested for name in pair)):
         if name not in names:
             near = did_you_mean(name, names)
             raise FedBMError(
-                f'{where}: {key} names "{name}", which is not a row{near}; there are {listed(names, "and")}'
+                f'{where}: {key} names "{name}", which is not a row{near}; there are {join_words(names, "and")}'
             )
     return experiment
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedbm.errors import listed
+from fedbm.errors import join_words
 from fedbm.experiments.analysis import Column, Line
 from fedbm.experiments.contrasts import Contrast
 from fedbm.experiments.paper_numbers import TRIALS
@@ -97,7 +97,7 @@ def _diverged(column: Column) -> list[Verdict]:
         if result.last is not None
     ]
     counts = "These runs diverged and count" if len(said) > 1 else "One run diverged and counts"
-    return [Verdict(False, f"{counts} with the last averaged score: {listed(said, 'and')}.")] if said else []
+    return [Verdict(False, f"{counts} with the last averaged score: {join_words(said, 'and')}.")] if said else []
 
 
 def _beside_the_paper(column: Column) -> list[Verdict]:
@@ -113,13 +113,13 @@ def _beside_the_paper(column: Column) -> list[Verdict]:
     alike = [name for name in found if name not in apart]
     said, brief = [], ""
     if apart:
-        names = listed((shown[name] for name in apart), "and")
+        names = join_words((shown[name] for name in apart), "and")
         said += [f"{names} differ{'s' * (len(apart) == 1)} from the paper’s macro-F1"]
         brief = f"{said[0]}."
     if alike:
         nearest = min(alike, key=lambda name: found[name][1])
         many = f"any of {len(alike)} {'other ' * bool(apart)}rows, of which {shown[nearest]} has the lowest p"
-        rows = many if len(alike) > FEW else listed((shown[name] for name in alike), "and")
+        rows = many if len(alike) > FEW else join_words((shown[name] for name in alike), "and")
         said += [f"{'no difference' if apart else 'No difference to the paper’s macro-F1'} is established for {rows}"]
     how = f"by Welch’s t-test against its three trials, level{NO_BREAK}{LEVEL}, not corrected"
     return [Verdict(False, f"{'; '.join(said)}, {how}; so few seeds show large differences alone.", brief)]
@@ -183,7 +183,7 @@ def _unequal(lead: Line, others: Sequence[Line]) -> list[Verdict]:
     if not apart:
         return []
     have = "has" if len(apart) == 1 else "have"
-    words = f"{listed(apart, 'and')} {have} other seeds than {lead.name}"
+    words = f"{join_words(apart, 'and')} {have} other seeds than {lead.name}"
     return [Verdict(False, f"{words}: what tells is the difference over the seeds both have, not the means.")]
 
 
@@ -193,7 +193,7 @@ def _tried(lead: Line) -> list[Verdict]:
     values = lead.row.runs[0].config["method"]
     if lead.name != NAMES["fedbm"] or not all(key in values for key in TUNED):
         return []
-    words = listed([f"{name}{NO_BREAK}{values[key]:g}" for key, name in TUNED.items()], "and")
+    words = join_words([f"{name}{NO_BREAK}{values[key]:g}" for key, name in TUNED.items()], "and")
     return [Verdict(False, f"{lead.name} was tried here with {words} alone.")]
 
 

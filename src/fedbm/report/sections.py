@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedbm.errors import listed
+from fedbm.errors import join_words
 from fedbm.report.figures.curves import (
     NARROW,
     WIDE,
@@ -212,7 +212,7 @@ def _and_clients(group: Group) -> str:
 def without_global_model(group: Group) -> str:
     """The names of the rows of which every client's own model is scored; "": none."""
     names = [row.name for row in group.rows if row.method in BY_CLIENT]
-    return listed(names, "and") if names else ""
+    return join_words(names, "and") if names else ""
 
 
 def _left_out(runs: Sequence[RunView], name: str) -> str:

@@ -28,7 +28,7 @@ from fedbm.config.options import (
     types_of,
 )
 from fedbm.engine.server_average import no_common_model
-from fedbm.errors import FedBMError, did_you_mean, listed
+from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.methods import METHODS, FedAvg, FedBM, Method
 
 SECTIONS: dict[str, type] = {
@@ -113,7 +113,7 @@ def make_config(values: Mapping[str, Mapping[str, Any]], where: str = "the confi
         if section not in (*SECTIONS, "method", "concepts"):
             known = [*SECTIONS, "method", "concepts"]
             raise FedBMError(
-                f'{where} has no section "{section}"{did_you_mean(section, known)}; there are {listed(known)}'
+                f'{where} has no section "{section}"{did_you_mean(section, known)}; there are {join_words(known)}'
             )
     made: dict[str, Any] = {
         section: _make(options, values.get(section, {}), f"[{section}] in {where}")
@@ -132,7 +132,7 @@ def make_config(values: Mapping[str, Mapping[str, Any]], where: str = "the confi
 
 def find_method(name: str) -> type[FedAvg]:
     if name not in METHODS:
-        raise FedBMError(f'there is no method "{name}"{did_you_mean(name, METHODS)}; choose {listed(METHODS)}')
+        raise FedBMError(f'there is no method "{name}"{did_you_mean(name, METHODS)}; choose {join_words(METHODS)}')
     return METHODS[name]
 
 
@@ -277,6 +277,6 @@ def nest(flat: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             raise FedBMError(f'there is no setting "{flag}"{did_you_mean(flag, known)}')
         key = known[flag]
         if key.section == "method" and chosen in METHODS and chosen not in key.methods:
-            raise FedBMError(f"{flag} is an option of {listed(key.methods)}, not of {chosen}")
+            raise FedBMError(f"{flag} is an option of {join_words(key.methods)}, not of {chosen}")
         values.setdefault(key.section, {})[key.name] = value
     return values

@@ -20,7 +20,7 @@ from fedbm.runs.failure import failure_of
 from fedbm.runs.record_schemas import CONFIG, DETAILS, ENVIRONMENT, FEATURES, FEDERATION, PARTITION, ROUND, SUMMARY
 from fedbm.runs.timing_log import own_seconds, read_portions
 from fedbm.utils.io import digest_of, read_json
-from fedbm.utils.schema import Lengths, Shape, check
+from fedbm.utils.schema import Lengths, Schema, check
 
 EDITED = (
     "was edited since the run began: put back the settings it was begun with, or remove its folder to start it over"
@@ -239,7 +239,7 @@ def _dealt(path: Path, dealt: Mapping[str, Any] | None) -> dict[str, Any]:
     return {"partition": "nodes", "beta": None, "clients": federation["options"]["nodes"]} if federation else {}
 
 
-def _optional(path: Path, shape: Shape, lengths: Lengths, remedy: str = "") -> Mapping[str, Any] | None:
+def _optional(path: Path, schema: Schema, lengths: Lengths, remedy: str = "") -> Mapping[str, Any] | None:
     if not path.is_file():
         return None
     try:
@@ -249,5 +249,5 @@ def _optional(path: Path, shape: Shape, lengths: Lengths, remedy: str = "") -> M
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         found = value.get("format") if isinstance(value, dict) else None
         raise FedBMError(f"{path} has format {found}, this FedBM reads format {FORMAT}; use the one that wrote it")
-    check(value, shape, path, remedy, lengths)
+    check(value, schema, path, remedy, lengths)
     return value

@@ -16,7 +16,7 @@ from fedbm.errors import FedBMError
 from fedbm.report.figures.generated import COLUMNS, strip_of
 from fedbm.runs.reader import RunView, dealt_digest, identity
 from fedbm.runs.record_schemas import PHASES, RECORD, SIDES
-from fedbm.utils.io import read_json, replacing
+from fedbm.utils.io import atomic_write, read_json
 from fedbm.utils.schema import check
 
 FORMAT = 2
@@ -63,8 +63,8 @@ def record_of(run: RunView) -> dict[str, Any]:
 def write_record(run: RunView, path: Path) -> None:
     """One line per top-level key: small, and a diff of it can be read."""
     lines = [f"{json.dumps(key)}: {_compact(value)}" for key, value in record_of(run).items()]
-    with replacing(path) as beside:
-        beside.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    with atomic_write(path) as temporary:
+        temporary.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     if _shown(run):
         assert run.generated is not None
         _write_picture(run.generated, path.with_suffix(".jpg"))
@@ -130,18 +130,18 @@ def _write_picture(source: Path, path: Path) -> None:
         scale = min(1.0, TILE * COLUMNS / sheet.width)
         size = (round(scale * sheet.width), round(scale * sheet.height))
         small = sheet.convert("RGB" if sheet.mode not in ("L", "1") else "L").resize(size)
-    with replacing(path) as beside:
-        small.save(beside, format="JPEG", quality=80)
+    with atomic_write(path) as temporary:
+        small.save(temporary, format="JPEG", quality=80)
 
 
 def _write_strip(run: RunView, path: Path) -> None:
     """As good as STRIP_BYTES allow."""
     assert run.details is not None
     strip, _ = strip_of(run.drawn, len(run.details["classes"]))
-    with replacing(path) as beside:
+    with atomic_write(path) as temporary:
         for quality in (80, 60, 40, 20, 10):
-            strip.save(beside, format="JPEG", quality=quality, optimize=True)
-            if beside.stat().st_size <= STRIP_BYTES:
+            strip.save(temporary, format="JPEG", quality=quality, optimize=True)
+            if temporary.stat().st_size <= STRIP_BYTES:
                 break
 
 

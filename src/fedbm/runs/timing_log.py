@@ -17,7 +17,7 @@ import torch
 
 from fedbm.errors import FedBMError
 from fedbm.runs.record_schemas import PORTION
-from fedbm.utils.io import replacing
+from fedbm.utils.io import atomic_write
 from fedbm.utils.schema import check
 
 NAME = "portions.jsonl"
@@ -50,8 +50,8 @@ class Portion:
         if self.path is not None and self.rounds:
             there = self.path.read_text(encoding="utf-8") if self.path.is_file() else ""
             line = json.dumps({key: getattr(self, key) for key in KEPT}) + "\n"
-            with replacing(self.path) as beside:
-                beside.write_text((there.replace(self.saved, "") if self.saved else there) + line, encoding="utf-8")
+            with atomic_write(self.path) as temporary:
+                temporary.write_text((there.replace(self.saved, "") if self.saved else there) + line, encoding="utf-8")
             self.saved = line
 
     @property

@@ -59,7 +59,7 @@ def lasting(path: Path, now: datetime | None = None) -> list[str]:
 
 def check_data(node: Node, data: str) -> str:
     """Read the node's images, and prepare them if they are not; what they are, in numbers that stay here."""
-    from fedbm.data.cache import Damaged, Prepared, open_prepared
+    from fedbm.data.cache import DamagedError, Prepared, open_prepared
     from fedbm.data.dataset import Dataset, load
 
     place = Path(data).expanduser()
@@ -68,7 +68,7 @@ def check_data(node: Node, data: str) -> str:
             found: Dataset | Prepared = open_prepared(place, verify=True)
         else:
             found = load(data, size=node.size, channels=node.channels, verify=True)
-    except Damaged as error:
+    except DamagedError as error:
         raise FedBMError(f"the prepared images in {place} are damaged ({error}); prepare them again") from error
     train = int((found.split == 0).sum())
     if train == 0:

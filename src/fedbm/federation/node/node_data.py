@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedbm.data.cache import Damaged, Made, Prepared, open_prepared, write_prepared
+from fedbm.data.cache import DamagedError, Prepared, PreparedContent, open_prepared, write_prepared
 from fedbm.data.dataset import Dataset, load
 from fedbm.data.decode import Decoded
-from fedbm.data.readers.sample_index import Listing, in_order
+from fedbm.data.readers.sample_index import SampleIndex, make_stream
 from fedbm.data.splits import SPLITS
 from fedbm.engine.local_training import Samples
 from fedbm.errors import FedBMError
@@ -62,7 +62,7 @@ def open_site(data: str, classes: Sequence[str], shape: tuple[int, int, int], st
     channels, height, width = shape
     try:
         found = _open_sound(data, height, channels, state)
-    except (FedBMError, Damaged, OSError) as error:
+    except (FedBMError, DamagedError, OSError) as error:
         raise Refusal("data") from error
     if found.images.shape[1:] != (height, width, channels):
         raise Refusal("size")
@@ -76,7 +76,7 @@ def open_site(data: str, classes: Sequence[str], shape: tuple[int, int, int], st
 
 
 def _open_sound(data: str, size: int, channels: int, state: Path) -> Dataset | Prepared:
-    """Open images that are those of their manifest. Damaged copies in the cache are made again from their source."""
+    """Open images after a check against their manifest. Damaged copies in the cache are made again."""
     folder = Path(data).expanduser()
     prepared = (folder / "manifest.json").is_file() and (folder / "images.npy").is_file()
 
@@ -99,12 +99,12 @@ def write_share(folder: Path, dataset: Dataset, samples: NDArray[np.int64], clas
     order = tuple(classes) or dataset.classes
     number = np.array([order.index(name) for name in dataset.classes], dtype=np.int64)
     images = np.ascontiguousarray(dataset.images[samples])
-    listing = Listing(
+    index = SampleIndex(
         classes=order,
         labels=number[dataset.labels[samples]],
         split=dataset.split[samples],
         ids=[f"image {i}" for i in range(len(samples))],
-        stream=in_order(list(images)),
+        stream=make_stream(list(images)),
     )
-    made = Made(Decoded(images, listing, ()), dataset.split[samples], ())
+    made = PreparedContent(Decoded(images, index, ()), dataset.split[samples], ())
     write_prepared(folder, made, {"share": dataset.name}, verify=False)

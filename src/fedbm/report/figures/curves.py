@@ -110,8 +110,8 @@ def curve_on(axes: Axes, curve: Curve, scale: float) -> tuple[float, float]:
     if len(curve.lines) > 1 and not curve.averaged:
         low, high = [s.low for s in stats], [s.high for s in stats]
         axes.fill_between(rounds, low, high, color=colour, alpha=0.12, linewidth=0)
-    pattern = dashes(curve.colour) or (() if curve.finished else (4, 3))
-    pattern = dotted(curve.colour) if curve.averaged else pattern
+    solid_or_dashed = dashes(curve.colour) or (() if curve.finished else (4, 3))
+    pattern = dotted(curve.colour) if curve.averaged else solid_or_dashed
     style: dict[str, Any] = {"dashes": pattern} if pattern else {"solid_capstyle": "round"}
     axes.plot(rounds, [s.mean for s in stats], color=colour, lw=2.0 if curve.finished else 1.2, **style)
     for number, value in curve.marks:

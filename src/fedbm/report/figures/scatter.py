@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedbm.errors import listed
+from fedbm.errors import join_words
 from fedbm.report.figures.curves import in_lines
 from fedbm.report.figures.drawing import pixel_axes, shorten, text_width, write
 from fedbm.report.figures.svg import INK, MUTED, PAPER, SERIES, render, series
@@ -41,7 +41,7 @@ def embedding(group: Group) -> Section:
     note = "t-SNE of test images’ features: a point is an image, colour and shape are its true class. "
     note += STARS if stars else ""
     note += "Distances between far groups mean nothing."
-    note += f" No run of {listed(lacking, 'and')} has features; {HOW}" if pictures and lacking else ""
+    note += f" No run of {join_words(lacking, 'and')} has features; {HOW}" if pictures and lacking else ""
     why = "" if pictures else f"No run here has features; {HOW}"
     return Section("Features of test images", note, (Panel("Features", tuple(pictures)),) if pictures else (), why)
 

@@ -1,3 +1,5 @@
+""".npz files of concatenated JPEGs."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -6,12 +8,12 @@ from pictures import SHARED, encoded, read_at, scan
 from PIL import Image
 
 from fedbm.data.decode import decode
-from fedbm.data.readers import npz_jpeg as packed
+from fedbm.data.readers import npz_jpeg
 from fedbm.data.readers.dispatch import detect
 from fedbm.errors import FedBMError
 
 
-def packed_arrays() -> dict[str, np.ndarray]:
+def jpeg_arrays() -> dict[str, np.ndarray]:
     jpegs = [encoded(Image.new("RGB", (16, 16), (40 * i,) * 3), "JPEG", quality=95) for i in range(6)]
     return {
         "jpeg": np.frombuffer(b"".join(jpegs), dtype=np.uint8),
@@ -23,19 +25,19 @@ def packed_arrays() -> dict[str, np.ndarray]:
     }
 
 
-def test_packed_jpegs_are_read(tmp_path) -> None:
-    np.savez(tmp_path / "cats.npz", **packed_arrays())
+def test_jpegs_are_read(tmp_path) -> None:
+    np.savez(tmp_path / "cats.npz", **jpeg_arrays())
     decoded = read_at(tmp_path / "cats.npz")
-    listing = decoded.listing
-    assert listing.classes == ("cat", "dog")
-    assert listing.labels.tolist() == [0, 1, 0, 1, 0, 1]
-    assert listing.labels.dtype == np.int64
-    assert listing.split.tolist() == [0, 0, 1, 1, 2, 2]
+    index = decoded.index
+    assert index.classes == ("cat", "dog")
+    assert index.labels.tolist() == [0, 1, 0, 1, 0, 1]
+    assert index.labels.dtype == np.int64
+    assert index.split.tolist() == [0, 0, 1, 1, 2, 2]
     assert decoded.images[:, 5, 5, 1].tolist() == pytest.approx([0, 40, 80, 120, 160, 200], abs=2)
 
 
-def test_packed_jpegs_without_a_split_are_left_to_be_split(tmp_path) -> None:
-    arrays = packed_arrays()
+def test_a_file_without_split_has_none(tmp_path) -> None:
+    arrays = jpeg_arrays()
     del arrays["split"]
     np.savez(tmp_path / "cats.npz", **arrays)
     assert scan(tmp_path / "cats.npz").split is None
@@ -44,39 +46,39 @@ def test_packed_jpegs_without_a_split_are_left_to_be_split(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"offsets": None, "ids": None}, "has no offsets and no ids; it must hold jpeg"),
-        ({"jpeg": np.zeros(9)}, "jpeg is not one row of bytes"),
+        ({"offsets": None, "ids": None}, "has no offsets and no ids; it must contain jpeg"),
+        ({"jpeg": np.zeros(9)}, "jpeg is not a vector of bytes"),
         ({"offsets": np.zeros(7)}, "offsets are not whole numbers"),
-        ({"offsets": np.array([0, 20, 10, 30, 40, 50, 60])}, "offsets go backwards"),
-        ({"offsets": np.array([0, 1, 2, 3, 4, 5, 10**9])}, "offsets lie outside jpeg"),
+        ({"offsets": np.array([0, 20, 10, 30, 40, 50, 60])}, "offsets are not ascending"),
+        ({"offsets": np.array([0, 1, 2, 3, 4, 5, 10**9])}, "offsets are outside of jpeg"),
         ({"labels": np.array([0, 1, 0, 1, 0, 2])}, "labels point outside classes"),
         ({"labels": np.array([0, 1, 0, 1, 0])}, "labels are not 6 whole numbers"),
-        ({"split": np.array([0, 0, 1, 1, 2, 3])}, "split holds other values than 0, 1 and 2"),
+        ({"split": np.array([0, 0, 1, 1, 2, 3])}, "split has values other than 0, 1 and 2"),
         ({"split": np.array([0, 0])}, "split is not 6 whole numbers"),
         ({"classes": np.array(["cat", "cat"])}, "classes are not distinct names"),
         ({"ids": np.arange(6)}, "ids are not 6 names"),
-        ({"ids": np.array(list("abcdea"))}, 'names the sample "a" twice'),
+        ({"ids": np.array(list("abcdea"))}, 'contains the sample "a" twice'),
         ({"ids": np.array([{}], dtype=object)}, "cannot read .*Object arrays cannot be loaded"),
     ],
 )
-def test_a_wrong_packed_file_is_refused_in_one_sentence(tmp_path, change, sentence) -> None:
-    arrays = {key: value for key, value in (packed_arrays() | change).items() if value is not None}
+def test_wrong_files_are_refused(tmp_path, change, sentence) -> None:
+    arrays = {key: value for key, value in (jpeg_arrays() | change).items() if value is not None}
     np.savez(tmp_path / "cats.npz", **arrays)
     with pytest.raises(FedBMError, match=sentence):
-        packed.scan(tmp_path / "cats.npz")
+        npz_jpeg.scan(tmp_path / "cats.npz")
 
 
-def test_a_cut_packed_file_is_refused(tmp_path) -> None:
+def test_a_truncated_file_is_refused(tmp_path) -> None:
     path = tmp_path / "cats.npz"
-    np.savez(path, **packed_arrays())
+    np.savez(path, **jpeg_arrays())
     path.write_bytes(path.read_bytes()[:500])
-    with pytest.raises(FedBMError, match="is not understood"):
+    with pytest.raises(FedBMError, match="has an unknown format"):
         detect(path)
 
 
-def test_flipped_bits_in_a_packed_file_are_noticed(tmp_path) -> None:
+def test_flipped_bits_are_detected(tmp_path) -> None:
     path = tmp_path / "cats.npz"
-    np.savez(path, **packed_arrays())
+    np.savez(path, **jpeg_arrays())
     content = bytearray(path.read_bytes())
     content[400] ^= 0xFF
     path.write_bytes(content)
@@ -92,12 +94,12 @@ def test_flipped_bits_in_a_packed_file_are_noticed(tmp_path) -> None:
         ("kvasir_v1_128.npz", [2800, 400, 800], [[350] * 8, [50] * 8, [100] * 8]),
     ],
 )
-def test_real_files_have_their_published_counts(name, sizes, classes) -> None:
+def test_real_files_have_the_published_counts(name, sizes, classes) -> None:
     if not (SHARED / name).exists():
         pytest.skip(f"needs ../shared/data/{name}")
-    listing = scan(SHARED / name)
-    counts = [np.bincount(listing.labels[listing.split == side]).tolist() for side in range(3)]
+    index = scan(SHARED / name)
+    counts = [np.bincount(index.labels[index.split == code]).tolist() for code in range(3)]
     assert counts[: len(classes)] == classes
-    assert [sum(side) for side in counts] == sizes
-    (_, first), *_ = listing.stream()
+    assert [sum(row) for row in counts] == sizes
+    (_, first), *_ = index.stream()
     assert decode(first, 128, 3).shape == (128, 128, 3)

@@ -1,4 +1,4 @@
-"""FEMNIST in LEAF's layout: files of users with their samples, made small enough to write them as text."""
+"""FEMNIST in LEAF's layout, with small images."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fedbm.data.dataset import load
 from fedbm.data.readers.dispatch import detect
 from fedbm.errors import FedBMError
 
-SIDE = 16  # LEAF's own images have 28; the reader takes any square
+SIZE = 16  # LEAF's own images have 28 pixels; the reader accepts any square
 
 
 def user(labels: list[int], value: float = 1.0) -> dict[str, list]:
-    return {"x": [[value] + [0.0] * (SIDE * SIDE - 1) for _ in labels], "y": labels}
+    return {"x": [[value] + [0.0] * (SIZE * SIZE - 1) for _ in labels], "y": labels}
 
 
 def write(path: Path, users: dict[str, dict]) -> None:
@@ -26,7 +26,7 @@ def write(path: Path, users: dict[str, dict]) -> None:
 
 
 def make(root: Path, users: int) -> Path:
-    """Every user writes every character once, and so much of "0" more; files in train and test, as LEAF splits them."""
+    """Write files in train and test: every user writes every character once, and some write "0" more often."""
     made = {f"f{i:04d}_{i % 60:02d}": user([*range(62), *[0] * (i % 5)], i / 255) for i in range(users)}
     names = list(made)
     write(root / "train" / "all_data_0.json", {name: made[name] for name in names[::2]})
@@ -35,57 +35,57 @@ def make(root: Path, users: int) -> Path:
 
 
 def test_fifty_users_are_drawn_and_split_35_5_10(tmp_path) -> None:
-    listing = scan(make(tmp_path, 54))
-    writers = listing.columns["writer"]
-    sides = [set(writers[listing.split == side]) for side in range(3)]
-    assert [len(side) for side in sides] == [35, 5, 10]
-    assert len(set.union(*sides)) == 50
-    assert len(listing.classes) == 62
-    assert listing.notes == (
-        "50 of the 54 writers with fewer than 150 samples, drawn with seed 0: 35 train, 5 validate, 10 test",
+    index = scan(make(tmp_path, 54))
+    writers = index.columns["writer"]
+    subsets = [set(writers[index.split == code]) for code in range(3)]
+    assert [len(subset) for subset in subsets] == [35, 5, 10]
+    assert len(set.union(*subsets)) == 50
+    assert len(index.classes) == 62
+    assert index.notes == (
+        "50 of the 54 writers with fewer than 150 samples were drawn with seed 0: 35 for train, 5 for val, 10 for test",
     )
     again, other = scan(tmp_path), scan(tmp_path, seed=1)
-    assert again.ids == listing.ids
+    assert again.ids == index.ids
     assert set(other.columns["writer"]) != set(writers)
 
 
-def test_a_user_is_a_client_by_recommendation(tmp_path) -> None:
+def test_partition_by_writer_is_recommended(tmp_path) -> None:
     data = load(make(tmp_path / "femnist", 10), cache=tmp_path / "cache")
-    assert (data.name, data.shape) == ("femnist", (1, SIDE, SIDE))
+    assert (data.name, data.shape) == ("femnist", (1, SIZE, SIZE))
     assert (data.recommends["partition"], data.recommends["partition_column"]) == ("column", "writer")
     assert len(set(data.columns["writer"][data.indices("train")])) == 7
 
 
-def test_pixels_and_labels_are_those_of_the_files(tmp_path) -> None:
-    decoded = read_at(make(tmp_path, 10), SIDE, 1)
-    listing = decoded.listing
-    for i in (0, 100, len(listing.ids) - 1):
-        assert decoded.images[i, 0, 0, 0] == int(listing.columns["writer"][i][1:5])
+def test_pixels_and_labels_equal_the_files(tmp_path) -> None:
+    decoded = read_at(make(tmp_path, 10), SIZE, 1)
+    index = decoded.index
+    for i in (0, 100, len(index.ids) - 1):
+        assert decoded.images[i, 0, 0, 0] == int(index.columns["writer"][i][1:5])
         assert decoded.images[i].sum() == decoded.images[i, 0, 0, 0]
-    first = listing.columns["writer"] == listing.columns["writer"][0]
-    assert listing.labels[first][:62].tolist() == list(range(62))
-    assert listing.ids[0] == f"{listing.columns['writer'][0]}/0"
+    first = index.columns["writer"] == index.columns["writer"][0]
+    assert index.labels[first][:62].tolist() == list(range(62))
+    assert index.ids[0] == f"{index.columns['writer'][0]}/0"
 
 
-def test_samples_of_one_user_in_two_files_are_merged_before_they_are_counted(tmp_path) -> None:
+def test_samples_of_a_user_in_two_files_are_merged_before_counting(tmp_path) -> None:
     make(tmp_path, 8)
     write(tmp_path / "train" / "a.json", {"f9000_00": user([1] * 100), "f9001_00": user([1] * 149)})
     write(tmp_path / "test" / "b.json", {"f9000_00": user([1] * 50), "f9002_00": user([1] * 200)})
-    listing = scan(tmp_path)
-    assert "of the 9 writers" in listing.notes[0]
-    assert (listing.columns["writer"] == "f9001_00").sum() == 149
+    index = scan(tmp_path)
+    assert "of the 9 writers" in index.notes[0]
+    assert (index.columns["writer"] == "f9001_00").sum() == 149
 
 
-def test_every_class_is_in_training_even_if_one_user_alone_has_it(tmp_path) -> None:
+def test_every_class_is_in_training_even_if_only_one_user_has_it(tmp_path) -> None:
     users = {f"u{i}": user(list(range(61))) for i in range(9)} | {"u9": user(list(range(62)))}
     write(tmp_path / "all.json", users)
     for seed in range(5):
-        listing = scan(tmp_path, seed)
-        assert (listing.split[listing.columns["writer"] == "u9"] == 0).all()
+        index = scan(tmp_path, seed)
+        assert (index.split[index.columns["writer"] == "u9"] == 0).all()
     assert (scan(tmp_path / "all.json").labels == scan(tmp_path).labels).all()  # one file may be given
 
 
-def test_the_seed_and_the_files_are_the_identity(tmp_path) -> None:
+def test_identity_depends_on_seed_and_files(tmp_path) -> None:
     first = detect(make(tmp_path, 5)).identity
     assert detect(tmp_path).identity == first
     assert detect(tmp_path, 1).identity != first
@@ -93,7 +93,7 @@ def test_the_seed_and_the_files_are_the_identity(tmp_path) -> None:
     assert detect(tmp_path).identity != first
 
 
-def test_a_folder_of_images_with_json_beside_is_one_of_images(tmp_path) -> None:
+def test_a_folder_of_images_may_contain_a_json_file(tmp_path) -> None:
     (flat_folder(tmp_path) / "about.json").write_text("{}")
     assert scan(tmp_path).classes == ("cat", "dog")
 
@@ -101,25 +101,25 @@ def test_a_folder_of_images_with_json_beside_is_one_of_images(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("users", "sentence"),
     [
-        ({"u": user([0, 62])}, 'y of user "u" in .* a label that is no whole number from 0 to 61'),
-        ({"u": {"x": [], "y": "abc"}}, 'user "u" in .* must have x and y, two lists'),
-        ({"u": {"x": ["the text of a play"], "y": [1]}}, 'x of user "u" in .* are not images of equal size'),
-        ({"u": {"x": [[0.0, 0.0], [0.0]], "y": [1, 2]}}, "are not images of equal size"),
+        ({"u": user([0, 62])}, 'y of user "u" in .* a label that is not a whole number from 0 to 61'),
+        ({"u": {"x": [], "y": "abc"}}, 'user "u" in .* must have two lists x and y'),
+        ({"u": {"x": ["the text of a play"], "y": [1]}}, 'x of user "u" in .* must be images of equal size'),
+        ({"u": {"x": [[0.0, 0.0], [0.0]], "y": [1, 2]}}, "must be images of equal size"),
         ({"u": {"x": [[0.0, 0.0]], "y": [1]}}, 'user "u" in .* as many square images in x as labels in y'),
         ({"u": user([0], 255.0)}, 'x of user "u" in .* values outside 0 to 1'),
-        ({"u": user([0]), "v": user([0] * 150)}, "has 1 users with fewer than 150 samples, it takes 3"),
+        ({"u": user([0]), "v": user([0] * 150)}, "has 1 users with fewer than 150 samples, but at least 3"),
         ({"u": user([0]), "v": user([0]), "w": user([0])}, 'has no training image of class "1"'),
         ({"u": user([0]), "v": {"x": [[0.0] * 4], "y": [1]}}, "images of 2 and 16 pixels are mixed"),
     ],
 )
-def test_a_wrong_file_is_refused_in_one_sentence(tmp_path, users, sentence) -> None:
+def test_wrong_files_are_refused(tmp_path, users, sentence) -> None:
     write(tmp_path / "all.json", users)
     with pytest.raises(FedBMError, match=sentence):
         scan(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["[]", '{"users": []}', "{", '{"user_data": []}'])
-def test_json_of_another_kind_is_refused(tmp_path, text) -> None:
+def test_other_json_files_are_refused(tmp_path, text) -> None:
     (tmp_path / "all.json").write_text(text)
     with pytest.raises(FedBMError, match=r"has no user_data|cannot read"):
         scan(tmp_path)
