@@ -11,7 +11,7 @@ from fedbm.experiments.spec import Experiment, find_experiment
 from fedbm.experiments.trials import trials
 from fedbm.runs.reader import read_run
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "results"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 from fake_runs import fake_run
 
 CLASSES = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
