@@ -25,7 +25,7 @@ from fedbm.engine.device import computing, settled
 from fedbm.engine.evaluate import first_state, global_score, personal_score, score_states
 from fedbm.engine.local_training import Samples, learning_rate
 from fedbm.engine.run_folder import RunFolder
-from fedbm.engine.server_average import ServerAverage, no_common_model
+from fedbm.engine.server_average import ServerAverage, averaged_parts, no_common_model
 from fedbm.errors import FedBMError
 from fedbm.methods.base import Aggregator, Method, Part, State, Steps, Task
 from fedbm.utils.seeds import numpy_rng
@@ -330,19 +330,6 @@ class Federation:
 def selection_score(evaluation: Mapping[str, Any]) -> float:
     """Validation accuracy + macro-F1: the round with the highest is reported, the earliest on ties."""
     return float(evaluation["val"]["accuracy"] + evaluation["val"]["f1"])
-
-
-def averaged_parts(parts: Mapping[str, Part], state: State, version: int) -> dict[str, Part]:
-    """Put the averaged *state* in place of what *parts* of this *version* hold; the others make no score.
-
-    Clients take the result for other parts than those they train from: its version is negative.
-    """
-    return {
-        name: Part(-version, {key: state.get(key, value) for key, value in part.state.items()})
-        if part.version == version
-        else part
-        for name, part in parts.items()
-    }
 
 
 def mean_losses(clients: list[dict[str, Any]]) -> dict[str, float]:

@@ -69,7 +69,7 @@ def training(group: Group, colours: Mapping[str, int]) -> Section:
             panels.append(Panel(name, (Picture(wide, narrow=narrow),)))
     note = (
         "Line: mean over seeds; band: lowest to highest seed. A dot is one seed’s round chosen on "
-        "validation: the table’s upper half is the mean of these dots. "
+        "validation: the table’s first part is the mean of these dots. "
         "Methods minimise different losses: compare a loss only with itself."
     )
     note += " Thin and dashed: a run that is not finished." if any(run.rounds for run in group.unfinished) else ""

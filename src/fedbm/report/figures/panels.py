@@ -58,6 +58,7 @@ def panels(drawn: Sequence[Curve], title: str, axis: str, scale: float = 1.0, wi
         for one in found:
             one.set_ylim(low, high)
             one.set_xlim(one.get_xlim()[0], last)
-        write(sheet, 0, 12, f"{axis}, by round; thin: the first", colour=MUTED)
+        dotted = "; dotted: averaged" if any(curve.averaged for some in by_panel.values() for curve in some) else ""
+        write(sheet, 0, 12, f"{axis}, by round; thin: the first{dotted}", colour=MUTED)
 
     return render(width, height, title, draw)
