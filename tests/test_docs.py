@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
+import fill_readme
 import pytest
 import torch
 
@@ -270,7 +271,7 @@ def test_the_results_in_the_readmes_are_those_of_the_records(tmp_path: Path) -> 
     """By the command the page names; what it writes is what stands there."""
     page = tmp_path / "README.md"
     page.write_text(text_of(ROOT / "README.md"), encoding="utf-8")
-    assert main(["report", str(ROOT / "results"), "--readme", str(page)]) == 0
+    assert fill_readme.main([str(ROOT / "results"), str(page)]) == 0
     assert text_of(page) == text_of(ROOT / "README.md")
     assert main(["report", str(ROOT / "results"), "--to", str(page)]) == 0
     assert text_of(page) == text_of(ROOT / "results" / "README.md")

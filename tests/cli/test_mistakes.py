@@ -24,7 +24,6 @@ from fedbm.errors import FedBMError
 from fedbm.experiments import trials
 from fedbm.federation.deploy import run_control as play
 from fedbm.federation.server import run_setup as agreement
-from fedbm.language import bundled as shipped
 from fedbm.runs import features, plan
 from fedbm.runs.config import keys, make_config, nest
 from pictures import small_chars74k
@@ -234,7 +233,7 @@ def test_interrupted_while_looking(fedbm: Command, monkeypatch: pytest.MonkeyPat
     assert fedbm("list") == (130, "", "fedbm: interrupted\n")
     status, _, err = fedbm("compare")
     assert status == 130
-    assert one_sentence(err) == "interrupted; the same command goes on from the last checkpoint"
+    assert one_sentence(err) == "interrupted; run the same command again to continue from the last checkpoint"
     assert signal.getsignal(signal.SIGINT) is heard
 
 
@@ -263,7 +262,7 @@ def test_a_terminal_that_knows_no_greek(fedbm: Command, monkeypatch: pytest.Monk
     assert b"Dirichlet concentration ?" in shown.getvalue()
 
 
-COMPUTING = (plan, shipped, demo, compare, concepts, features, trials, agreement, play)  # what begins to, or names it
+COMPUTING = (plan, demo, compare, concepts, features, trials, agreement, play)  # what begins to, or names it
 words = st.lists(
     st.sampled_from(
         [*COMMANDS, *DATA_TASKS, *(key.switch for key in keys()), "--save", "--to", "--help", "--", "-x", "digits"]
@@ -284,7 +283,7 @@ def test_any_words(words: list[str], fedbm: Command, tmp_path: Path, monkeypatch
 
     monkeypatch.chdir(tmp_path)
     for module in COMPUTING:
-        for name in {"make_plan", "load_dataset", "concepts_for", "ship"} & set(vars(module)):
+        for name in {"make_plan", "load_dataset", "concepts_for"} & set(vars(module)):
             monkeypatch.setattr(module, name, stop)
     status, _, err = fedbm(*words)
     others = [sys.modules[name] for name in list(sys.modules) if name.startswith("fedbm.")]

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from bundle_concepts import bundle, entries_to_bundle
 
 from fedbm.data.catalog.lookup import CATALOG
-from fedbm.language.bundled import load_shipped, ship, shipped_for, shipped_names, with_own_file
+from fedbm.language.bundled import load_shipped, shipped_for, shipped_names
 from fedbm.language.concepts import ConceptDistribution
 from fedbm.language.prompts import prompts
 from fedbm.language.separability import strays
@@ -18,14 +19,14 @@ MINILM = Path(__file__).resolve().parents[2] / ".." / "shared" / "models" / "all
 
 def shipped(name: str) -> ConceptDistribution:
     held = load_shipped(name)
-    assert held is not None, f"{name} is catalogued but not shipped; run ship"
+    assert held is not None, f"{name} is catalogued but not bundled; run tools/bundle_concepts.py"
     return held
 
 
 def test_exactly_the_catalogue_is_shipped_and_nothing_twice() -> None:
     shared = {"chars74k", "dermamnist", "bloodmnist", "octmnist", "organcmnist", "organsmnist"}
     assert set(shipped_names()) == set(CATALOG) - shared
-    assert {entry.name for entry in with_own_file()} == set(shipped_names())
+    assert {entry.name for entry in entries_to_bundle()} == set(shipped_names())
     assert load_shipped("nothing") is None
 
 
@@ -79,7 +80,7 @@ def test_a_rebuilt_file_is_the_shipped_one(tmp_path: Path) -> None:
     if not MINILM.is_dir():
         pytest.skip("needs the MiniLM weights in ../shared/models")
     pytest.importorskip("transformers")
-    (path,) = ship(MINILM, ["ham10000"], into=tmp_path)
+    (path,) = bundle(MINILM, ["ham10000"], into=tmp_path)
     rebuilt, held = ConceptDistribution.load(path), shipped("ham10000")
     assert rebuilt.provenance["weights"] == held.provenance["weights"]
     torch.testing.assert_close(rebuilt.embeddings, held.embeddings, atol=2e-4, rtol=2**-10)

@@ -46,7 +46,6 @@ def make_parser(only: str | None = None) -> Parser:
     what = "repeat tables and figures of the paper, a portion of time after the other"
     command("reproduce", what, reproduce, epilog=REPRODUCE_EXAMPLES)
     command("sweep", "run a grid of your own the same way, and choose on validation", sweep, epilog=SWEEP_EXAMPLES)
-    command("records", "write small records of an experiment's runs, which a report can be made from", records)
     command("list", "list the runs in a folder", listing)
     command("show", "show one run: settings, result, and where its files are", show)
     command("report", "draw one offline HTML page from runs, or from the records of experiments", report)
@@ -91,14 +90,6 @@ def sweep(parser: Parser) -> None:
     add_portions(parser)
 
 
-def records(parser: Parser) -> None:
-    parser.add_argument("names", nargs="*", metavar="NAME", help="experiments (default: all that have a finished run)")
-    parser.add_argument("--data-dir", dest="folder", metavar="DIR", help="folder where data sets are found by name")
-    parser.add_argument("--seeds", default="3", help="how many seeds, 0 and up (default 3)")
-    parser.add_argument("--to", default="results", metavar="DIR", help="where records go (default results)")
-    add_keys(parser, ["out", "cache"])
-
-
 def listing(parser: Parser) -> None:
     add_keys(parser, ["out"])
 
@@ -120,7 +111,6 @@ def report(parser: Parser) -> None:
         help="the page to write (default report.html), or .md, .tex or .csv",
     )
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown instead")
-    parser.add_argument("--readme", metavar="FILE", help="of records: put their picture and table into this page")
     add_keys(parser, ["out"])
 
 
@@ -152,7 +142,6 @@ def concepts(parser: Parser) -> None:
     parser.add_argument("file", nargs="?", help="a configuration file, whose [concepts] say what classes are called")
     parser.add_argument("--save", help="write the distributions to this file (.safetensors)")
     add_keys(parser, ["data", *names("language"), "seed", "cache"])
-    parser.add_argument("--ship", metavar="FOLDER", help="rebuild the package's own embeddings from MiniLM's folder")
 
 
 def data(parser: Parser) -> None:
@@ -198,9 +187,6 @@ def add_portions(parser: Parser) -> None:
     parser.add_argument("--data-dir", dest="folder", metavar="DIR", help="folder where data sets are found by name")
     parser.add_argument("--seeds", default="3", help="how many seeds, 0 and up (default 3)")
     parser.add_argument("--budget", metavar="TIME", help="stop after this time, such as 25m or 1h30m")
-    parser.add_argument(
-        "--whole", action="store_true", help="begin no run that would not end within the budget, by the pace of others"
-    )
     parser.add_argument(
         "--only", action="append", default=[], metavar="WHAT", help="rows by name, or axis=value,…; may be repeated"
     )

@@ -139,7 +139,7 @@ def features(found: argparse.Namespace, console: Console) -> None:
             console.print(f"record: {record}; 'fedbm report {found.records}' shows them too", soft_wrap=True)
         else:
             console.print(
-                f"no record of this run in {found.records}: 'fedbm records' writes records of experiments' runs",
+                f"There is no record of this run in {found.records}; 'fedbm reproduce' and 'fedbm sweep' write them.",
                 soft_wrap=True,
             )
 
@@ -209,12 +209,6 @@ def sweep(found: argparse.Namespace, console: Console) -> None:
     play(found, console)
 
 
-def records(found: argparse.Namespace, console: Console) -> None:
-    from fedbm.cli.reproduce import records as write
-
-    write(found, console)
-
-
 def demo(found: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.demo import demo as play
 
@@ -227,7 +221,6 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, Console], None]] = {
     "compare": compare,
     "reproduce": reproduce,
     "sweep": sweep,
-    "records": records,
     "list": listing,
     "show": show,
     "report": report,

@@ -15,23 +15,19 @@ from fedbm.cli.flags import check_concepts_matter, check_matters, given_keys
 from fedbm.cli.live import Bar, Lines, Show, decoding, live_bars
 from fedbm.cli.tables import comparison_tables
 from fedbm.config.options import BY_BETA
-from fedbm.engine.device import find_device
 from fedbm.errors import FedBMError, listed
-from fedbm.experiments.budget import LastRounds, fitting
-from fedbm.experiments.estimate import Rates
 from fedbm.methods import METHODS
 from fedbm.report.render.html import write_report
+from fedbm.runs.budget import Budget
 from fedbm.runs.config import Config, find_method, keys, make_config, nest, read_toml
 from fedbm.runs.failure import clear_failure, keep_failure
 from fedbm.runs.plan import make_plan
 from fedbm.runs.reader import check_resumable
 from fedbm.runs.runner import run_path
 from fedbm.runs.scheduler import run_all
-from fedbm.runs.timing_log import device_name, measured
 
-SPENT = "the budget is spent; the same command goes on from the last checkpoints"
-LEFT = "no run that is left would end within the budget; the same command goes on with them"
-TOO_SHORT = "the budget is spent before one round was played to its end, and what was begun is lost: give more time"
+SPENT = "The budget is spent. Run the same command again to continue from the last checkpoints."
+TOO_SHORT = "The budget ended before any round was finished, and nothing was saved. Set a longer --budget."
 
 
 def compare(found: argparse.Namespace, console: Console) -> None:
@@ -114,14 +110,8 @@ def play_all(
     return [folder for folder in runs if (folder / "config.toml").exists()], failures
 
 
-def play(
-    runs: Mapping[Path, tuple[str, Config]], console: Console, budget: float | None = None, whole: Rates | None = None
-) -> list[str]:
-    """Play what is left of these titled runs, side by side on what is there, for *budget* seconds at most.
-
-    One that fails does not stop the others: its folder says why, and so does what is returned, a sentence each.
-    *whole*, seconds a round on record: with them none is begun that would not end within the budget.
-    """
+def play(runs: Mapping[Path, tuple[str, Config]], console: Console, seconds: float | None = None) -> list[str]:
+    """Run what remains of these titled runs in parallel, for a limited time, and return a sentence per failure."""
     left = [folder for folder in runs if not (folder / "summary.json").exists()]
     if not left:
         return []
@@ -130,14 +120,8 @@ def play(
     with ExitStack() as stack:
         bars = stack.enter_context(live_bars(console)) if console.is_terminal else None
         shows = [show_of(*runs[folder], console, bars) for folder in left]
-        device = find_device(configs[0].engine.device)
-        spent = stack.enter_context(measured(left[0].parent, device_name(device)))
-        may_begin = None
-        if whole is not None and budget is not None:
-            together = configs[0].engine.runs_per_gpu if device.type == "cuda" else 1
-            may_begin = fitting(list(zip(left, configs, strict=True)), together, budget, spent, whole)
-        ending = LastRounds(budget, spent)
-        played = run_all(configs, fits=may_begin, ending=ending, left=ending.left)
+        budget = Budget(seconds)
+        played = run_all(configs, is_last_round=budget.is_last_round, remaining=budget.remaining)
         events = stack.enter_context(closing(played))  # closed, it ends its runs
         for number, news in events:
             folder = left[number]
@@ -148,14 +132,10 @@ def play(
             else:
                 if news.record is not None:
                     clear_failure(folder)
-                    ending.latest[number] = news.record["seconds"]["total"]
-                    spent.played(folder.name, ending.latest[number])
-                    if news.record["round"] == configs[number].train.rounds:
-                        spent.save()  # a kill later does not lose what this run took
+                    budget.add_round(number, news.record["seconds"]["total"])
                 shows[number](news)
         if len(failures) < sum(not (folder / "summary.json").exists() for folder in left):
-            why = (SPENT if spent.rounds else TOO_SHORT) if ending.over else LEFT
-            console.print(why, soft_wrap=True)
+            console.print(SPENT if budget.rounds else TOO_SHORT, soft_wrap=True)
     return failures
 
 

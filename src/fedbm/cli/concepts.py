@@ -11,16 +11,11 @@ from rich.console import Console
 from fedbm.cli.tables import similarity_table
 from fedbm.data.catalog.lookup import CATALOG
 from fedbm.data.dataset import concept_texts
-from fedbm.language.bundled import ship
 from fedbm.runs.config import Config
 from fedbm.runs.plan import concepts_for, load_dataset
 
 
 def concepts(found: argparse.Namespace, console: Console, config: Config) -> None:
-    if found.ship:
-        for path in ship(Path(found.ship)):
-            console.print(f"wrote {path}", soft_wrap=True)
-        return
     made = concepts_for(config.language, *classes_of(config), config.train.seed)
     console.print(similarity_table(made))
     for sentence in made.diagnose():

@@ -11,7 +11,6 @@ from fedbm.cli.flags import given_keys
 from fedbm.errors import FedBMError, listed
 from fedbm.experiments.latex import latex
 from fedbm.experiments.outcomes import read_outcome, read_outcomes
-from fedbm.experiments.readme import fill_readme
 from fedbm.experiments.report import write_outcomes
 from fedbm.experiments.tables import comma_separated, markdown
 from fedbm.report.render.html import write_report
@@ -35,8 +34,6 @@ def report(found: argparse.Namespace, console: Console) -> None:
     if records:
         report_records(records, found, console)
         return
-    if found.readme:
-        raise FedBMError("--readme takes records of experiments: fedbm report results --readme README.md")
     out = Path(make_config(nest(given)).engine.out).expanduser()
     chosen = find_runs(out, found.runs)
     if not chosen:
@@ -67,10 +64,7 @@ def is_records(path: Path) -> bool:
 def report_records(paths: list[Path], found: argparse.Namespace, console: Console) -> None:
     outcomes = [o for path in paths for o in (read_outcomes(path) if path.is_dir() else [read_outcome(path)])]
     to, whole = Path(found.to), any(path.is_dir() for path in paths)
-    if found.readme:
-        for written in fill_readme(outcomes, Path(found.readme)):
-            console.print(f"wrote {written}", soft_wrap=True)
-    elif found.markdown:
+    if found.markdown:
         print(markdown(outcomes, whole), end="")
     elif to.suffix in OF_RECORDS:
         write_text(to, OF_RECORDS[to.suffix](outcomes, whole))

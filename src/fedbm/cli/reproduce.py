@@ -18,20 +18,19 @@ from fedbm.cli.live import decoding
 from fedbm.cli.tables import table
 from fedbm.config.options import BY_BETA
 from fedbm.engine.device import find_device
+from fedbm.engine.environment import device_name
 from fedbm.errors import FedBMError
 from fedbm.experiments.analysis import columns
-from fedbm.experiments.estimate import Estimate, estimate, rates
+from fedbm.experiments.estimate import estimate_remaining
 from fedbm.experiments.outcomes import outcome_of, unread_outcome
 from fedbm.experiments.record_store import would_drop, write_outcome
 from fedbm.experiments.spec import Experiment, find_experiment, read_experiment, shipped
 from fedbm.experiments.tables import grid, searched
 from fedbm.experiments.trials import DONE, Place, Standing, check_only, finished_run, locate, standing, trials
-from fedbm.report.cost import show_seconds
 from fedbm.runs.config import make_config, nest
 from fedbm.runs.reader import check_resumable
 from fedbm.runs.record import record_of
-from fedbm.runs.scheduler import cores
-from fedbm.runs.timing_log import device_name
+from fedbm.runs.scheduler import cores, places_for
 from fedbm.utils.io import make_folder
 
 
@@ -45,26 +44,6 @@ def reproduce(found: argparse.Namespace, console: Console) -> None:
 
 def sweep(found: argparse.Namespace, console: Console) -> None:
     play_experiments([read_experiment(Path(found.file))], found, console)
-
-
-def records(found: argparse.Namespace, console: Console) -> None:
-    """Write what there is of the experiments named, by default of all that have a finished run."""
-    options = make_config(nest(engine_of(found))).engine
-    out, to, device = Path(options.out).expanduser(), Path(found.to), device_name(find_device(options.device))
-    planned = []
-    for experiment in named(found.names or ["all"]):
-        places = [locate(trial) for trial in trials(experiment, count_of(found.seeds), engine_of(found))]
-        if found.names or any(standing(place).state == "finished" for place in places):
-            planned.append((experiment, places))
-    if not planned:
-        raise FedBMError(
-            f"no experiment of the paper has a finished run in {out}: if there are runs, say by --data where their "
-            "data are; records of a grid of your own are written by 'fedbm sweep'"
-        )
-    for sentence in refusals(planned, to, "--to"):
-        raise FedBMError(sentence)
-    for experiment, places in planned:
-        keep(experiment, places, told(places, out, to, device), to, console)
 
 
 def named(names: Sequence[str]) -> list[Experiment]:
@@ -84,8 +63,6 @@ def play_experiments(experiments: Sequence[Experiment], found: argparse.Namespac
     began, engine, seeds = time.monotonic(), engine_of(found), count_of(found.seeds)
     options = make_config(nest(engine)).engine
     out, budget = Path(options.out).expanduser(), seconds_of(found.budget) if found.budget else None
-    if found.whole and budget is None:
-        raise FedBMError("--whole keeps to runs that end within a budget: give one by --budget, such as 25m")
     check_only(experiments, found.only)
     device = find_device(options.device)
     with decoding(console) as progress:
@@ -97,8 +74,15 @@ def play_experiments(experiments: Sequence[Experiment], found: argparse.Namespac
         raise FedBMError(f"no run of {names} fits --only {' --only '.join(found.only)}")
     for data in idle_beta(chosen):
         console.print(f"note: {data} is not dealt by β: its cells along that axis share their runs", soft_wrap=True)
-    kept, called = Path(found.records), device_name(device)
-    say([standing(place, kept) for place in chosen], told(chosen, out, kept, called), kept, console)
+    kept, parallel = Path(found.records), sum(runs for runs, _ in places_for(make_config(nest(engine)), cores()))
+
+    def tell() -> None:
+        now = [standing(place, kept) for place in chosen]
+        say(now, kept, console)
+        if line := estimate_remaining(now, out, kept, device_name(device), parallel):
+            console.print(line)
+
+    tell()
     for sentence in refusals(planned, kept, "--records"):
         if not found.plan:
             raise FedBMError(sentence)
@@ -113,20 +97,19 @@ def play_experiments(experiments: Sequence[Experiment], found: argparse.Namespac
         for p in chosen
         if p.folder is not None and p.config is not None and standing(p, kept).state != "on record"
     }
-    whole = rates(out, kept, called) if found.whole else None
     try:
-        failures = play(runs, console, None if budget is None else budget - (time.monotonic() - began), whole)
+        failures = play(runs, console, None if budget is None else budget - (time.monotonic() - began))
     except KeyboardInterrupt:
         try:
             for experiment, places in planned:
-                keep(experiment, places, told(places, out, kept, called), kept, console, tables=False)
+                keep(experiment, places, kept, console, tables=False)
         except FedBMError as error:
             console.print(f"no records were written: {error}", soft_wrap=True)
         raise
     console.print("\nnow:")
-    say([standing(place, kept) for place in chosen], told(chosen, out, kept, called), kept, console)
+    tell()
     for experiment, places in planned:
-        keep(experiment, places, told(places, out, kept, called), kept, console)
+        keep(experiment, places, kept, console)
     if failures:
         raise FedBMError(f"{len(failures)} of {len(runs)} runs failed; the first is {failures[0]}")
     if all(place.folder is None for place in chosen):
@@ -155,18 +138,9 @@ def idle_beta(places: Sequence[Place]) -> list[str]:
     return list(dict.fromkeys(data.name for data in found if data.partition not in BY_BETA))
 
 
-def told(places: Sequence[Place], out: Path, records: Path, device: str) -> Estimate:
-    """What the runs that are left take on this device."""
-    standings = [standing(place, records) for place in places]
-    left = [s for s in standings if s.state not in DONE]
-    return estimate(left, out, records, device, cores() if device == "cpu" else 1)
-
-
-def keep(
-    experiment: Experiment, places: Sequence[Place], takes: Estimate, to: Path, console: Console, tables: bool = True
-) -> None:
+def keep(experiment: Experiment, places: Sequence[Place], to: Path, console: Console, tables: bool = True) -> None:
     """Write the records of what is finished, after its tables."""
-    outcome = outcome_of(experiment, [standing(place, to) for place in places], takes)
+    outcome = outcome_of(experiment, [standing(place, to) for place in places])
     for column in columns(outcome) if tables else ():
         if column.lead:
             heads, *rows = grid(column, without=("unlike",))
@@ -177,8 +151,8 @@ def keep(
     console.print(f"records: {write_outcome(outcome, to)}", soft_wrap=True)
 
 
-def say(standings: Sequence[Standing], takes: Estimate, records: Path, console: Console) -> None:
-    """How many runs there are in which state, what the rest takes, and what cannot run, with the reason."""
+def say(standings: Sequence[Standing], records: Path, console: Console) -> None:
+    """How many runs there are in which state, and what cannot run, with the reason."""
     once = list({s.folder or repr(s.trial.config): s for s in standings}.values())  # cells may share a run
     states = Counter(s.state for s in once)
     order = (*DONE, "unfinished", "failed", "not run", "absent")
@@ -189,33 +163,9 @@ def say(standings: Sequence[Standing], takes: Estimate, records: Path, console: 
             f"what is on record in {records} is not computed again, unless --records names another folder",
             soft_wrap=True,
         )
-    if takes.each:
-        console.print(
-            f"{len(takes.each)} of them, like runs measured on this device ({takes.device}), take about "
-            f"{show_seconds(takes.seconds)}{_rounds_in(takes)}"
-        )
-    if takes.unknown:
-        console.print(
-            f"of {takes.unknown} nothing alike was measured on this device ({takes.device}) so far: "
-            "a first portion, such as --budget 2m, tells"
-        )
     for (state, why), some in _by_reason(once).items():
         more = f" and {len(some) - 1} more" if len(some) > 1 else ""
         console.print(f"{state}: {some[0].trial.words}{more}: {why}", soft_wrap=True)
-
-
-def _rounds_in(takes: Estimate) -> str:
-    """Where the clock's time is not that of the rounds: side by side they overlap, and alone the start-up comes on top.
-
-    >>> _rounds_in(Estimate({Path("a"): 60.0}, 0, 2.5, "cpu"))
-    ' by the clock, for 2 min 30 s of rounds, which overlap in runs side by side'
-    >>> _rounds_in(Estimate({Path("a"): 60.0}, 0, 0.9, "cpu"))
-    ' by the clock, for 54.0 s of rounds and what lies between them'
-    """
-    if 0.95 < takes.overlap < 1.05:
-        return ""
-    why = ", which overlap in runs side by side" if takes.overlap > 1 else " and what lies between them"
-    return f" by the clock, for {show_seconds(takes.seconds * takes.overlap)} of rounds{why}"
 
 
 def _by_reason(standings: Sequence[Standing]) -> dict[tuple[str, str], list[Standing]]:

@@ -13,10 +13,8 @@ from typing import Any
 
 from fedbm.config.options import shown
 from fedbm.errors import FedBMError
-from fedbm.experiments.estimate import Estimate
 from fedbm.experiments.spec import Experiment, cells, shipped
 from fedbm.experiments.trials import DONE, Standing, finished_run, key_of
-from fedbm.report.cost import show_seconds
 from fedbm.runs.reader import RunView, read_run
 from fedbm.runs.record import record_named
 from fedbm.utils.io import read_json
@@ -34,7 +32,7 @@ EXPERIMENT = keys(
         "trials": each(
             keys(
                 {
-                    **dict.fromkeys(("row", "status", "reason", "takes"), TEXT),
+                    **dict.fromkeys(("row", "status", "reason"), TEXT),
                     "cell": SETTINGS,
                     "seed": whole(0, 98),  # there are up to 99
                     **dict.fromkeys(("run", "id"), or_null(TEXT)),
@@ -57,7 +55,6 @@ class Result:
     state: str
     why: str
     run: RunView | None
-    takes: str = ""  # how long it would take, and on what; "" where that is not known
     id: str = ""  # of its run, finished or not; "" where that is not known
 
     @property
@@ -98,11 +95,11 @@ def title_of(outcomes: Sequence[Outcome]) -> str:
     return "; ".join([TITLE] * (len(own) < len(outcomes)) + own)
 
 
-def outcome_of(experiment: Experiment, standings: Sequence[Standing], told: Estimate | None = None) -> Outcome:
-    """From run folders and records; *told*: what the runs that are left take."""
+def outcome_of(experiment: Experiment, standings: Sequence[Standing]) -> Outcome:
+    """Read an experiment's outcome from run folders and records."""
     unread = unread_outcome(experiment, standings)
     results = [
-        replace(result, why=s.why or _words(s), run=finished_run(s) if s.state in DONE else None, takes=_takes(s, told))
+        replace(result, why=s.why or _words(s), run=finished_run(s) if s.state in DONE else None)
         for result, s in zip(unread.results, standings, strict=True)
     ]
     return replace(unread, results=tuple(results))
@@ -145,11 +142,6 @@ def with_results(experiment: Experiment, results: Sequence[Result]) -> Outcome:
     )
 
 
-def _takes(standing: Standing, told: Estimate | None) -> str:
-    seconds = told.each.get(standing.folder) if told and standing.folder else None
-    return f"about {show_seconds(seconds)} on {told.device}" if told and seconds is not None else ""
-
-
 def _words(standing: Standing) -> str:
     if standing.state == "unfinished" and standing.folder and (standing.folder / "config.toml").exists():
         run = read_run(standing.folder)
@@ -160,7 +152,9 @@ def _words(standing: Standing) -> str:
 def read_outcome(path: Path, read: Callable[[Path], RunView | None] = record_named) -> Outcome:
     value = read_json(path)
     if not isinstance(value, dict) or value.get("format") != FORMAT or "trials" not in value:
-        raise FedBMError(f"{path} holds no experiment that this FedBM reads; 'fedbm records' writes them")
+        raise FedBMError(
+            f"{path} is not a record that this FedBM reads; 'fedbm reproduce' and 'fedbm sweep' write records"
+        )
     check(value, EXPERIMENT, path)
     if unknown := _unknown(value):
         raise FedBMError(f"{path}: {unknown}")
@@ -180,7 +174,6 @@ def read_outcome(path: Path, read: Callable[[Path], RunView | None] = record_nam
                 t["status"],
                 t["reason"],
                 read(runs / f"{t['run']}.json") if t["run"] else None,
-                t["takes"],
                 t["id"] or "",
             )
             for t in value["trials"]
@@ -210,5 +203,5 @@ def read_outcomes(folder: Path) -> list[Outcome]:
     order = {name: place for place, name in enumerate(shipped())}
     found = sorted(folder.glob("*.json"), key=lambda path: (order.get(path.stem, len(order)), path.stem))
     if not found:
-        raise FedBMError(f"{folder} holds no records of experiments; 'fedbm records' writes them")
+        raise FedBMError(f"{folder} holds no records of experiments; 'fedbm reproduce' and 'fedbm sweep' write them")
     return [read_outcome(path) for path in found]

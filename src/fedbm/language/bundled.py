@@ -1,18 +1,16 @@
 """Concepts of every catalogued data set, embedded beforehand: no language model is needed to use them.
 
-`embeddings/<data set>.safetensors` holds MiniLM's embeddings in half precision, which `ship` makes from the
-catalogue. A data set whose concepts are all among those of an earlier one has no file of its own.
+`embeddings/<data set>.safetensors` holds MiniLM's embeddings in half precision, made from the catalogue by
+`tools/bundle_concepts.py`. A data set whose concepts are all among those of an earlier one has no file of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib.resources import as_file, files
-from pathlib import Path
 
-from fedbm.data.catalog.entry import Entry
-from fedbm.data.catalog.lookup import CATALOG, find
-from fedbm.language.concepts import ConceptDistribution, build
+from fedbm.data.catalog.lookup import CATALOG
+from fedbm.language.concepts import ConceptDistribution
 
 ENCODER = "minilm"
 _SUFFIX = ".safetensors"
@@ -45,24 +43,3 @@ def shipped_for(classes: Sequence[str], texts: Sequence[str], modality: str) -> 
         if asked <= set(zip(held.classes, held.texts, strict=True)):
             return held.select(classes)
     return None
-
-
-def with_own_file() -> list[Entry]:
-    """The catalogue less the data sets that share an earlier one's concepts."""
-    kept: list[Entry] = []
-    for entry in CATALOG.values():
-        earlier = (e.classes.items() for e in kept if e.modality == entry.modality)
-        if not any(entry.classes.items() <= held for held in earlier):
-            kept.append(entry)
-    return kept
-
-
-def ship(folder: Path, names: Iterable[str] | None = None, into: Path | None = None) -> list[Path]:
-    """Embed the catalogue anew with the MiniLM in *folder*, into the package unless told otherwise."""
-    target = Path(__file__).parent / "embeddings" if into is None else into
-    written = []
-    for entry in with_own_file() if names is None else map(find, names):
-        concepts = build(list(entry.classes), list(entry.classes.values()), entry.modality, ENCODER, folder)
-        written.append(target / f"{entry.name}{_SUFFIX}")
-        concepts.save(written[-1], half=True)
-    return written

@@ -32,8 +32,6 @@ from fedbm.runs.config import Config
 END = None  # what a process is sent in place of a configuration: end this run with the round it is in
 MOST_TO_END = 10.0  # seconds that a process without runs has to end by itself
 
-Fits = Callable[[int, int], bool]  # whether the run of this number may begin, beside so many others of its process
-
 
 @dataclass(eq=False)
 class Worker:
@@ -49,16 +47,23 @@ class Worker:
 def run_all(
     configs: Sequence[Config],
     processes: int | None = None,
-    fits: Fits | None = None,
-    ending: Callable[[int], bool] | None = None,
-    left: Callable[[], float | None] = lambda: None,
+    is_last_round: Callable[[int], bool] = lambda number: False,
+    remaining: Callable[[], float | None] = lambda: None,
 ) -> Generator[tuple[int, Event | str], None, None]:
-    """Events of all runs as they come, by the run's number; for one that failed, the sentence that says why.
+    """Run all configurations in parallel and yield their events as they come.
 
-    *processes*: how many on a CPU; as many as there are cores unless given. Runs are begun in the order given, those
-    that do not fit once they do; if nothing is played any more, they are left. Once *ending* says so of a run, it ends
-    with the round it is in, of which nothing is lost, and none is begun any more. Closed, or when no second is *left*,
-    this ends its runs there and then; they can be resumed from their last checkpoints.
+    Runs start in the order given. If the generator is closed, its runs stop at once; they can be resumed from their
+    last checkpoints.
+
+    Args:
+        configs: one configuration per run.
+        processes: processes on a CPU; by default one per core.
+        is_last_round: called with a run's number. If it returns True, the run stops after its current round, which is
+            saved, and no further run starts.
+        remaining: returns the seconds left, or None for no limit. At zero all runs stop at once.
+
+    Yields:
+        (number of the run, event), or (number, sentence) if the run failed.
     """
     waiting = list(enumerate(configs))
     places = places_for(configs[0], processes or cores()) if configs else []
@@ -68,7 +73,7 @@ def run_all(
         while waiting or any(worker.runs for worker in workers):
             for worker in workers:
                 for number in worker.runs - asked:
-                    if ending is not None and ending(number):
+                    if is_last_round(number):
                         asked.add(number)
                         waiting.clear()
                         with suppress(BrokenPipeError):
@@ -76,21 +81,13 @@ def run_all(
             for together, changes in places[len(workers) :] if waiting else ():
                 workers.append(_hire(together, changes))
             for worker in sorted(workers, key=lambda worker: len(worker.runs)):
-                while len(worker.runs) < worker.together:
-                    beside = len(worker.runs)
-                    nearest = next(
-                        (i for i, (number, _) in enumerate(waiting) if not fits or fits(number, beside)), None
-                    )
-                    if nearest is None:
-                        break
-                    number, config = waiting.pop(nearest)
+                while waiting and len(worker.runs) < worker.together:
+                    number, config = waiting.pop(0)
                     worker.runs.add(number)
                     engine = dataclasses.replace(config.engine, **worker.changes)
                     with suppress(BrokenPipeError):  # it has ended, as is about to be noticed
                         worker.pipe.send((number, dataclasses.replace(config, engine=engine)))
-            if not any(worker.runs for worker in workers):
-                break  # what is waiting does not fit
-            seconds = left()
+            seconds = remaining()
             heard = wait([worker.pipe for worker in workers], None if seconds is None else max(0.0, seconds))
             for worker in [worker for worker in workers if worker.pipe in heard]:
                 try:
