@@ -13,18 +13,6 @@ from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 import fill_readme
 import pytest
 import torch
-
-import fedbm
-from fedbm.cli import main
-from fedbm.cli.arguments import make_parser
-from fedbm.cli.compare import check_owned, config_of
-from fedbm.cli.flags import given_keys
-from fedbm.config.options import type_words
-from fedbm.federation.options import FederationOptions, read_run_file
-from fedbm.methods import METHODS
-from fedbm.methods.base import Facts, State, Task, size_of
-from fedbm.methods.fedrep import FedRep
-from fedbm.runs.config import SECTIONS, Key, check_config, keys, make_config, nest
 from pages import (
     DOCS,
     METHOD_PAGES,
@@ -39,6 +27,20 @@ from pages import (
     text_of,
     words_outside_blocks,
 )
+
+import fedbm
+from fedbm.cli import main
+from fedbm.cli.flags import given_settings
+from fedbm.cli.main import make_parser
+from fedbm.config.keys import SECTIONS, Key
+from fedbm.config.options import type_words
+from fedbm.errors import FedBMError
+from fedbm.federation.options import FederationOptions, read_run_file
+from fedbm.methods import METHODS
+from fedbm.methods.base import Facts, State, Task, size_of
+from fedbm.methods.fedrep import FedRep
+from fedbm.runs.compare import list_methods, make_grid
+from fedbm.runs.config import check_config, keys, make_config, nest
 
 # --- options and keys -----------------------------------------------------------------------------------------------
 
@@ -152,10 +154,10 @@ def test_sizes_in_the_overview() -> None:
         server = method.server_init(model)
         if name == "fedbm":
             server["generator_round"].fill_(5)
-        parts = method.parts(server, 6)
+        parts = method.broadcast(server, 6)
         received = {key: value for part in parts.values() for key, value in part.state.items()}
-        context = method.begin(model, received, method.client_init(task, facts), facts)
-        upload, _ = method.finish(model, ThreeImages(), context, facts)
+        context = method.start_client(model, received, method.client_init(task, facts), facts)
+        upload, _ = method.finish_client(model, ThreeImages(), context, facts)
         found[name] = [[size_of(part.state) for part in parts.values()], [size_of(upload)]]
     page = DOCS / "methods" / "index.md"
     [[whole], _] = found["fedavg"]
@@ -174,8 +176,8 @@ class Spoilt(FedRep):
 
     name: ClassVar[str] = "spoilt"
 
-    def finish(self, model: Any, data: Any, context: State, facts: Facts) -> tuple[State, State]:
-        upload, own = super().finish(model, data, context, facts)
+    def finish_client(self, model: Any, data: Any, context: State, facts: Facts) -> tuple[State, State]:
+        upload, own = super().finish_client(model, data, context, facts)
         if facts.client == 1:
             upload["body.conv1.weight"][0] = float("nan")
         return upload, own
@@ -255,16 +257,16 @@ def test_the_file_that_compare_shares_is_taken_as_the_page_gives_it(
     monkeypatch.chdir(tmp_path)
     Path(command[0]).write_text(re.findall(r"```toml\n(.*?)```", before, re.DOTALL)[-1], encoding="utf-8")
     assert f"`{command[0]}`" in before
-    played: list[Any] = []
+    planned: list[Any] = []
 
-    def play_all(configs: Any, *_: Any) -> tuple[list[Path], list[str]]:
-        played.extend(configs)
-        return [], ["not played"]
+    def stop(configs: Any, **_: Any) -> None:
+        planned.extend(configs)
+        raise FedBMError("stopped")
 
-    monkeypatch.setattr("fedbm.cli.compare.play_all", play_all)
+    monkeypatch.setattr("fedbm.runs.batch.plan_jobs", stop)
     assert main(["compare", *command]) == 2
-    assert "not played" in capsys.readouterr().err
-    assert len(played) == 3 * 2 * 3  # methods, β, seeds
+    assert "stopped" in capsys.readouterr().err
+    assert len(planned) == 3 * 2 * 3  # methods, β, seeds
 
 
 def test_the_results_in_the_readmes_are_those_of_the_records(tmp_path: Path) -> None:
@@ -300,12 +302,10 @@ def try_command(words: list[str]) -> None:
             make_parser().parse(words)
         return
     found = make_parser().parse(words)
-    given = given_keys(found)
+    given = given_settings(found)
     if found.command == "compare":
-        methods = list(METHODS) if found.methods == "all" else found.methods.split(",")
-        check_owned(given, methods)
-        for method in methods:
-            check_config(config_of({}, given, method, None, 0))
+        for config in make_grid({}, given, list_methods(found.methods), [None], [0]):
+            check_config(config)
     else:
         check_config(make_config(nest(given)))
 

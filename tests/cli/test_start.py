@@ -13,7 +13,6 @@ import torch
 from calling import one_sentence
 
 from fedbm.cli import main
-from fedbm.cli.commands import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,6 +35,8 @@ def started(start: list[str], beside: Path) -> subprocess.Popen[str]:
         (["--version"], 0, "fedbm 0."),
         (["--help"], 0, "train one model"),
         ([], 0, "train one model"),
+        (["list", "--help"], 0, "List the runs"),
+        (["report", "--nothing"], 2, "fedbm report does not know --nothing"),
         (["rnu"], 2, 'there is no command "rnu" (did you mean "run"?)'),
         (["federation", "inti"], 2, 'has no task "inti" (did you mean "init"?)'),
     ],
@@ -76,7 +77,7 @@ def test_without_pytorch_a_command_says_how_to_install_it(
     out, err = process.communicate()
     assert out == ""
     assert one_sentence(err) == (
-        f"{said}; install FedBM with all it needs, in its own folder: pip install -c constraints.txt -e ."
+        f"{said}. Install FedBM with its dependencies, in its own folder: pip install -c constraints.txt -e ."
     )
     assert process.returncode == 2
 
@@ -91,7 +92,7 @@ def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> Non
         import fedbm.nowhere  # noqa: F401
 
     for fails, kind in ((torch_fails, RuntimeError), (import_fails, ModuleNotFoundError)):
-        monkeypatch.setitem(COMMANDS, "list", fails)
+        monkeypatch.setattr("fedbm.cli.commands.list.execute", fails)
         with pytest.raises(kind):
             main(["list"])
 
@@ -99,13 +100,14 @@ def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_ctrl_c_ends_with_one_sentence(tmp_path: Path) -> None:
     program = """
 import sys, time
-from fedbm.cli import commands, main
+from fedbm.cli import main
+from fedbm.cli.commands import list
 
-def command(found, console):
+def execute(args, console):
     print("running", flush=True)
     time.sleep(60)
 
-commands.COMMANDS["list"] = command
+list.execute = execute
 sys.argv = ["fedbm", "list"]
 sys.exit(main())
 """

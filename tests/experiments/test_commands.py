@@ -8,12 +8,12 @@ import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from calling import one_sentence
 from fake_runs import fake_run
 
 from fedbm.cli import main
@@ -22,9 +22,6 @@ from fedbm.experiments.outcomes import read_outcome
 from fedbm.runs.budget import Budget
 from fedbm.runs.reader import read_run
 from fedbm.runs.record import read_record, write_record
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
-from calling import one_sentence
 
 
 def grid(folder: Path, tiny_fedbm: dict[str, Any], rounds: int = 3) -> Path:
@@ -103,13 +100,11 @@ def test_a_spent_budget_ends_cleanly_and_is_gone_on_from(
 def test_a_run_that_fails_says_so_until_it_goes_on(
     tiny: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import fedbm.cli.compare
-
     file = tmp_path / "grid.toml"
     settings = {k: v for k, v in tiny.items() if k not in ("device", "threads")}
     file.write_text("[all]\n" + "\n".join(f"{k} = {json.dumps(v)}" for k, v in settings.items()), encoding="utf-8")
     with monkeypatch.context() as patch:
-        patch.setattr(fedbm.cli.compare, "run_all", lambda configs, **_: ((0, "the disk is full") for _ in [0]))
+        patch.setattr("fedbm.runs.batch.run_all", lambda configs, **_: ((0, "the disk is full") for _ in [0]))
         assert main(words(file, tmp_path)) == 2
     seen = capsys.readouterr()
     assert one_sentence(seen.err).endswith("the disk is full")
@@ -135,7 +130,7 @@ def test_a_budget_shorter_than_a_round_is_said_to_be(
             yield 0, Event(1, "train", 1, 5)
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fedbm.cli.compare.run_all", slow)
+    monkeypatch.setattr("fedbm.runs.batch.run_all", slow)
     (tmp_path / "grid.toml").write_text('[all]\ndata = "digits"\nrounds = 1\n', encoding="utf-8")
     assert main(["sweep", "grid.toml", "--budget", "0s"]) == 0
     said = capsys.readouterr().out
@@ -161,7 +156,7 @@ def test_what_was_played_when_a_budget_ends_is_not_played_again(
     played = len(rounds.read_text(encoding="utf-8").splitlines())
     assert 0 < played < 30
     assert main(told) == 0
-    assert f"going on after round {played}" in capsys.readouterr().out
+    assert f"continuing after round {played}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -169,11 +164,11 @@ def test_what_was_played_when_a_budget_ends_is_not_played_again(
     [
         (["reproduce", "modulse"], 'there is no experiment "modulse" (did you mean "modules"?)'),
         (["reproduce", "modules", "--only", "w/o LKC"], 'there is no row "w/o LKC" (did you mean "w/o LKCC"?)'),
-        (["reproduce", "modules", "--budget", "soon"], '--budget must be a time such as 25m, 90s or 1h30m, not "soon"'),
-        (["reproduce", "modules", "--seeds", "0"], 'seeds must be a whole number from 1 to 99, not "0"'),
-        (["reproduce", "modules", "--only", "beta=7"], "no run of modules fits --only beta=7"),
+        (["reproduce", "modules", "--budget", "soon"], 'a budget must be a time such as 25m, 90s or 1h30m, not "soon"'),
+        (["reproduce", "modules", "--seeds", "0"], '--seeds must be a whole number from 1 to 99, not "0"'),
+        (["reproduce", "modules", "--only", "beta=7"], "no run of modules matches --only beta=7"),
         (["reproduce", "modules", "--buget", "1m"], 'does not know --buget (did you mean "--budget"?)'),
-        (["reproduce", "modules", "--data", "nowhere"], "found by name, and there is no nowhere"),
+        (["reproduce", "modules", "--data-dir", "nowhere"], "nowhere is not a folder"),
         (["sweep", "nowhere.toml"], "there is no experiment nowhere.toml: give a TOML file of your own"),
         (["sweep", "modules"], "modules is an experiment of the paper: 'fedbm reproduce modules' runs it"),
         (["export", "--tensorboard", "events"], "there are no runs in runs to export"),
@@ -202,7 +197,7 @@ def test_where_nothing_can_be_played_the_command_says_so_and_fails(
     assert main(["sweep", "grid.toml"]) == 2
     said, error = capsys.readouterr()
     assert 'no data set is called "digitz" (did you mean "digits"?)' in said
-    assert "not one of these runs can be played here" in one_sentence(error)
+    assert "no run can be computed here" in one_sentence(error)
     assert {r.state for r in read_outcome(tmp_path / "results" / "grid.json").results} == {"absent"}
 
 
@@ -276,8 +271,8 @@ def test_features_are_computed_when_asked_for(two_runs: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("x.pdf", "x.pdf does not say what to write: end its name in .html, .md, .tex or .csv"),
-        ("x", "x does not say what to write: end its name in .html, .md, .tex or .csv"),
+        ("x.pdf", "x.pdf is unknown. End its name in .html, .md, .tex or .csv."),
+        ("x", "x is unknown. End its name in .html, .md, .tex or .csv."),
     ],
 )
 def test_a_page_is_not_written_under_another_kinds_name(

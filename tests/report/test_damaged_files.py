@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from fake_runs import fake_run
 
-from fedbm.cli.listing import line_of
+from fedbm.cli.commands.list import line_of
 from fedbm.cli.tables import result_table
 from fedbm.errors import FedBMError
 from fedbm.experiments.outcomes import read_outcomes

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
+from fake_outcomes import fake_outcome
 from fake_runs import plain
 from fill_readme import main
 
 from fedbm.experiments.record_store import write_outcome
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
-from fake_outcomes import fake_outcome
 
 
 def test_a_readme_is_filled_between_its_marks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,7 @@ from fedbm.engine.evaluate import first_state, global_score, personal_score
 from fedbm.engine.local_training import Samples, learning_rate
 from fedbm.engine.run_folder import RunFolder
 from fedbm.errors import FedBMError
-from fedbm.methods.base import Folding, Method, State, Steps, Task
+from fedbm.methods.base import Aggregator, Method, State, Steps, Task
 from fedbm.utils.seeds import numpy_rng
 
 CHECKPOINTS_SHARE = 50  # one part of so many is the most time that checkpoints take, unless their rounds are given
@@ -58,10 +58,10 @@ def select(clients: int, participation: float, seed: int, round_: int) -> list[i
 
 @dataclass(frozen=True)
 class Collected:
-    """One attempt at a round: who was asked, whose update was used or left out, and the fold they went into."""
+    """One attempt at a round: who was asked, whose update was used or left out, and what aggregates them."""
 
     selected: list[int]
-    folding: Folding
+    aggregator: Aggregator
     clients: list[dict[str, Any]]
     dropped: list[dict[str, Any]]
 
@@ -126,13 +126,10 @@ class Federation:
             )
         yield Event(round_, "aggregate")
         if clients:
-            try:
-                collected.folding.send(None)
-            except StopIteration as folded:
-                self.server = folded.value
+            self.server = collected.aggregator.result()
         clock.lap("aggregate")
         with self._computing():
-            after, server_losses = method.afterwards(self.server, self.model, self.task, round_, self.steps)
+            after, server_losses = method.server_step(self.server, self.model, self.task, round_, self.steps)
         yield from settled(self._device)
         if after is not self.server and (flaw := flaw_of(after)) is not None:
             raise FedBMError(f"round {round_}: the server's own training failed, {flaw}; a lower generator_lr may help")
@@ -200,16 +197,15 @@ class Federation:
         return ended - began
 
     def _collect(self, round_: int, traffic: dict[str, int]) -> Generator[Event | None, None, Collected]:
-        """Ask the selected clients for their updates and fold those that are usable, in client order."""
+        """Ask the selected clients for their updates and aggregate those that are usable, in client order."""
         census = self.cohort.census()
         present = sorted(census)
         selected = [present[i] for i in select(len(present), self.train.participation, self.task.seed, round_)]
-        folding = self.method.fold(self.server, self.population or len(census))
-        next(folding)
+        aggregator = self.method.aggregator(self.server, self.population or len(census))
         clients: list[dict[str, Any]] = []
         dropped: list[dict[str, Any]] = []
         yield Event(round_, "train", 0, len(selected))
-        for answer in self.cohort.exchange(round_, selected, self.method.parts(self.server, round_)):
+        for answer in self.cohort.exchange(round_, selected, self.method.broadcast(self.server, round_)):
             if answer is None:
                 yield None
                 continue
@@ -217,7 +213,7 @@ class Federation:
             traffic["sent"] += answer.sent
             traffic["received"] += answer.received
             if answer.flaw is None:
-                folding.send(upload)
+                aggregator.add(upload)
                 clients.append(
                     {"client": upload.client, "n": upload.n, "loss": upload.losses, "seconds": upload.seconds}
                 )
@@ -226,7 +222,7 @@ class Federation:
             else:
                 dropped.append({"client": upload.client, "reason": answer.flaw})
             yield Event(round_, "train", len(clients) + len(dropped), len(selected), upload.losses)
-        return Collected(selected, folding, clients, dropped)
+        return Collected(selected, aggregator, clients, dropped)
 
     @property
     def _device(self) -> torch.device:
@@ -282,7 +278,7 @@ class Federation:
     def _ask_for_scores(self, round_: int) -> Generator[None, None, dict[str, Any]]:
         """On the clients' own images, where the server has none."""
         assert isinstance(self.cohort, ScoringCohort)
-        for found in self.cohort.score(round_, self.method.parts(self.server, round_ + 1)):
+        for found in self.cohort.score(round_, self.method.broadcast(self.server, round_ + 1)):
             if found is not None:
                 return found
             yield None

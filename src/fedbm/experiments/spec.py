@@ -24,7 +24,7 @@ from typing import Any
 from fedbm.errors import FedBMError, did_you_mean, listed
 from fedbm.methods import METHODS
 from fedbm.report.grouping import NAMES
-from fedbm.runs.config import keys, nest
+from fedbm.runs.config import check_method_options, keys, method_flags, nest
 
 KEYS = ("title", "printed", "shows", "paper", "figure", "lead", "notes", "methods", "all", "axes", "rows", "search")
 FOLDER = files("fedbm.experiments").joinpath("paper")
@@ -114,7 +114,7 @@ def parse(text: str, name: str, where: str) -> Experiment:
     for beta in (shared.get("beta"), *axes.get("beta", ())):  # which titles and the paper's numbers go by
         if isinstance(beta, str):
             raise FedBMError(f'{where}: beta must be a number, not "{beta}": write it without quotes')
-    known = [key.flag for key in keys()]
+    known = [*(key.flag for key in keys()), *method_flags()]
     for flag in (*shared, *axes):
         if flag not in known:
             raise FedBMError(f'{where}: there is no setting "{flag}"{did_you_mean(flag, known)}')
@@ -140,10 +140,10 @@ def parse(text: str, name: str, where: str) -> Experiment:
         if axis not in experiment.axes:
             raise FedBMError(f'{where}: "{axis}" is no axis{did_you_mean(axis, experiment.axes)}')
     chosen = {row.settings.get("method", _method(values)) for row in experiment.rows}
-    owners = {key.flag: key.methods for key in keys() if key.methods and key.name != "name"}
-    for flag in (*shared, *experiment.axes):
-        if flag in owners and not chosen & set(owners[flag]):
-            raise FedBMError(f"{where}: {flag} is an option of {listed(owners[flag])}, which no row has for its method")
+    try:
+        check_method_options((*shared, *experiment.axes), sorted(chosen))
+    except FedBMError as error:
+        raise FedBMError(f"{where}: {error}") from error
     names = [row.name for row in experiment.rows]
     if experiment.lead and experiment.lead not in names:
         near = did_you_mean(experiment.lead, names)

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedbm.errors import FedBMError, did_you_mean, listed
 from fedbm.experiments.spec import Experiment, cells, in_row
-from fedbm.runs.config import Config, keys, make_config, nest
+from fedbm.runs.config import Config, make_config, nest, settings_for
 from fedbm.runs.failure import failure_of
 from fedbm.runs.plan import make_plan
 from fedbm.runs.reader import RunView, read_run, unedited
@@ -77,7 +77,8 @@ def trials(experiment: Experiment, seeds: int, engine: Mapping[str, Any], only: 
     wanted = [_condition(words) for words in only]
     made = []
     for at, row in itertools.product(cells(experiment.axes), experiment.rows):
-        shared = _owned({**experiment.shared, **at}, row.settings.get("method", experiment.shared.get("method")))
+        method = row.settings.get("method", experiment.shared.get("method", "fedbm"))
+        shared = settings_for(method, {**experiment.shared, **at})
         settings = {**shared, **row.settings}
         facts = {"method": "fedbm", **settings, **at, "row": row.name}
         if all(any(_alike(facts.get(key), value) for value in values) for key, values in wanted):
@@ -134,13 +135,6 @@ def finished_run(done: Standing) -> RunView:
             raise FedBMError(f"{error}; remove the record to compute the run again") from error
     assert done.folder is not None
     return unedited(read_run(done.folder))
-
-
-def _owned(settings: Mapping[str, Any], method: Any) -> dict[str, Any]:
-    """What all runs share, less the options of other methods than this row's."""
-    owners = {key.flag: key.methods for key in keys() if key.section == "method" and key.name != "name"}
-    chosen = method or "fedbm"
-    return {flag: value for flag, value in settings.items() if chosen in owners.get(flag, (chosen,))}
 
 
 def _condition(words: str) -> tuple[str, list[str]]:

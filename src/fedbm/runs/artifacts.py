@@ -133,7 +133,7 @@ def draw_generated(federation: Federation, path: Path) -> None:
     state = federation.common_state(federation.states.without_optimizers())
     if state is not None:
         load_state(federation.model, state)
-        gallery = federation.method.gallery(federation.model, federation.task, COLUMNS)
+        gallery = federation.method.sample_images(federation.model, federation.task, COLUMNS)
         if gallery is not None:
             save_gallery(path, gallery)
 

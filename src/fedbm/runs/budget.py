@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
+
+from fedbm.errors import FedBMError
 
 MAX_RESERVE = 0.1  # share of the budget kept for finishing the current round
 
@@ -50,3 +53,16 @@ class Budget:
         """Whether a run had to stop because of the budget."""
         remaining = self.remaining()
         return self._stopped or (remaining is not None and remaining <= 0)
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds in a text such as "25m".
+
+    >>> parse_duration("25m"), parse_duration("1h30m"), parse_duration("90s"), parse_duration("45")
+    (1500.0, 5400.0, 90.0, 45.0)
+    """
+    found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", text.strip())
+    if not found or not any(found.groups()):
+        raise FedBMError(f'a budget must be a time such as 25m, 90s or 1h30m, not "{text}"')
+    hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return float(3600 * hours + 60 * minutes + seconds)

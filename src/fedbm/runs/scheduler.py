@@ -14,12 +14,14 @@ import dataclasses
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -139,15 +141,20 @@ def _hire(together: int, changes: dict[str, Any]) -> Worker:
 
 
 def _start(process: Any) -> None:
-    """Start with Ctrl-C ignored, which a child inherits: the parent hears it, ends its children and says so once."""
-    if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
-        process.start()
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Start a process that ignores Ctrl-C and does not import the user's script again.
+
+    The parent handles Ctrl-C and ends its children. A script that calls compare() needs no `__main__` guard.
+    """
+    script = sys.modules["__main__"]
+    is_main_thread = threading.current_thread() is threading.main_thread()  # only it may set signal handlers
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main_thread else None
+    sys.modules["__main__"] = ModuleType("__main__")  # multiprocessing imports what it finds here
     try:
         process.start()
     finally:
-        signal.signal(signal.SIGINT, before)
+        sys.modules["__main__"] = script
+        if is_main_thread:
+            signal.signal(signal.SIGINT, before)
 
 
 def _work(pipe: Connection) -> None:

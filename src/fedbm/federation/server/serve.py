@@ -137,7 +137,7 @@ def assemble(
     folder.cut_after(progress.round)
     remove_unnamed(folder.path, progress)
     every = config.engine.checkpoint_every or 1  # between machines a round is worth more than a checkpoint
-    expected = expected_upload(config.method, model, task, config.method.parts(server, progress.round + 1))
+    expected = expected_upload(config.method, model, task, config.method.broadcast(server, progress.round + 1))
     terms = terms_of(agreement, options)
     roster = Roster(
         grid, terms, config.method.shares, options, audit, lambda roster: status.write(nodes=nodes_of(roster))
