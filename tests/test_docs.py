@@ -60,10 +60,10 @@ def shown_range(options: type, name: str) -> str:
     if inner is bool:
         return "yes or no"
     field = next(f for f in dataclasses.fields(options) if f.name == name)
-    above, least, most = (field.metadata[bound] for bound in ("above", "least", "most"))
+    above, least, most, below = (field.metadata[bound] for bound in ("above", "least", "most", "below"))
     if least is not None and most is not None:
         return f"{least:g} to {most:g}"
-    bounds = ((">", above), ("≥", least), ("≤", most))
+    bounds = ((">", above), ("≥", least), ("≤", most), ("<", below))
     return ", ".join(f"{sign} {bound:g}" for sign, bound in bounds if bound is not None)
 
 
@@ -192,7 +192,7 @@ def folders(tiny: dict[str, Any], tiny_fedbm: dict[str, Any], tmp_path_factory: 
     made = {key: value for key, value in tiny_fedbm.items() if key != "data"}
     return [
         fedbm.simulate(tiny["data"], method=Spoilt(), out=out, **spoilt).path,
-        fedbm.simulate(tiny["data"], out=out, **made).path,
+        fedbm.simulate(tiny["data"], out=out, **made, server_average=0.9).path,
     ]
 
 

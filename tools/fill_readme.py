@@ -77,7 +77,7 @@ def block(column: Column) -> list[str]:
     return [
         f"**{md(column.title)}**",
         "",
-        *bars(column, without=("last_f1", "lead_minus_row_f1", "p", "effect_size", "unlike")),
+        *bars(column, without=("last_f1", "averaged_accuracy", "lead_minus_row_f1", "p", "effect_size", "unlike")),
         "",
         *sentences,
         *_unlike(column),

@@ -141,11 +141,14 @@ from fedbm.runs.config import keys, make_config, nest
         ("run --method fedavg --fedprox-mu 1", "fedprox_mu is an option of fedprox, not of fedavg"),
         ("run --method fedprox --fedprox-mu many", 'mu must be a number, not "many"'),
         ("compare --methods fedavg --fedprox-mu 1", "--fedprox-mu is an option of fedprox, but not of fedavg"),
-        ("compare --seeds 0", '--seeds must be a whole number from 1 to 99, not "0"'),
+        (
+            "compare --seeds 0",
+            "--seeds must be a count from 1 to 99, a range such as 3-12 or a list such as 0",
+        ),
         ("compare bad.toml", 'has no key "ruonds" (did you mean "rounds"?)'),
         ("compare absent.toml", "there is no configuration file absent.toml"),
-        ("demo --seeds two", '--seeds must be a whole number from 1 to 99, not "two"'),
-        ("demo --seeds ²", '--seeds must be a whole number from 1 to 99, not "²"'),
+        ("demo --seeds two", 'a range such as 3-12 or a list such as 0,1,5, not "two"'),
+        ("demo --seeds ²", 'a range such as 3-12 or a list such as 0,1,5, not "²"'),
         ("demo --rounds 0", "rounds must be at least 1, not 0"),
     ],
 )

@@ -18,7 +18,7 @@ from fedbm.experiments.report import write_outcomes
 from fedbm.experiments.spec import parse
 from fedbm.experiments.tables import HEADS, fillable, grid, markdown
 
-ALWAYS = ["row", "n", "accuracy", "f1", "last_f1", "late_f1"]
+ALWAYS = ["row", "n", "accuracy", "f1", "last_f1", "last_quarter_f1"]
 APART = ["accuracy_minus_paper", "f1_minus_paper"]
 TEST = ["p", "p_holm", "effect_size"]
 

@@ -27,7 +27,7 @@ def out(tmp_path: Path) -> Path:
 
 def not_run(out: Path) -> list[Standing]:
     return [
-        Standing(t, "not run", out / t.config.method.name, "", t.config) for t in trials(parse(GRID, "g", "g"), 1, {})
+        Standing(t, "not run", out / t.config.method.name, "", t.config) for t in trials(parse(GRID, "g", "g"), [0], {})
     ]
 
 

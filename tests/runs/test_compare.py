@@ -126,7 +126,7 @@ def test_to_pandas(scans: Path, shared: dict[str, Any], monkeypatch: pytest.Monk
         ({"beta": 0.1, "betas": [0.2]}, "beta and betas are both given"),
         ({"method": "fedavg"}, "compare() has no argument method. Use methods."),
         ({"seed": 3}, "compare() has no argument seed. Use seeds."),
-        ({"seeds": 0}, "seeds must be at least 1, not 0"),
+        ({"seeds": 0}, "seeds must be a count from 1 to 99"),
         ({"methods": []}, "no method is given"),
         ({"methods": "fedmb"}, 'there is no method "fedmb" (did you mean "fedbm"?)'),
         ({"methods": [FedAvg]}, "method must be a name or an object"),

@@ -54,6 +54,12 @@ def add_all_settings(parser: argparse.ArgumentParser, without: Sequence[str] = (
             )
 
 
+def add_averaged(parser: argparse.ArgumentParser) -> None:
+    """Add --averaged, which chooses the averaged model of a run."""
+    text = "use the averaged model (server_average) instead of the model of the chosen round"
+    parser.add_argument("--averaged", action="store_true", help=text)
+
+
 def _add_keys(parser: argparse.ArgumentParser, keys: Iterable[Key]) -> None:
     groups: dict[str, Any] = {}
     for key in keys:

@@ -18,7 +18,7 @@ from fedbm.data.inspection.inspect import Inspection, across
 from fedbm.data.partition import Partition, heterogeneity
 from fedbm.language.concepts import ConceptDistribution
 from fedbm.report.grouping import compare, display
-from fedbm.report.tables import METRICS, lines
+from fedbm.report.tables import METRICS, lines, moments_of, shown
 from fedbm.runs.config import keys
 from fedbm.runs.reader import RunView, read_runs
 
@@ -119,15 +119,15 @@ def partition_words(partition: Partition, counts: NDArray[np.int64]) -> list[str
 
 
 def result_table(runs: Sequence[RunView]) -> Table:
-    """The test scores of finished runs, at the round chosen on validation and at the last."""
+    """The test scores of finished runs: at the round chosen on validation, at the last, and of the averaged model."""
+    moments = {"best": "chosen on validation", "last": "last", "averaged": "averaged model"}
     rows = []
     for run in runs:
-        assert run.summary is not None
-        for moment in ("best", "last"):
-            found = run.summary[moment]
+        for moment, words in moments.items():
+            if (found := run.scores(moment)) is None:
+                continue
             scores = [percent(found, name) for name in ("accuracy", "f1", "auc", "recall", "precision")]
             name = display(run.label, run.method) if moment == "best" else ""
-            words = "chosen on validation" if moment == "best" else "last"
             rows.append((name, run.seed if moment == "best" else "", f"{found['round']}, {words}", *scores))
     heads = ("method", "seed", "round", "accuracy", "macro-F1", "AUC", "recall", "precision")
     return table("Test scores", heads, rows, text_columns=3)
@@ -137,11 +137,13 @@ def comparison_tables(folders: Sequence[Path]) -> list[Table]:
     """One table per data set and partition: mean ± std over seeds, on the test set, at the validation-chosen round."""
     made = []
     for group in compare(read_runs(folders)):
-        rows = [
-            (line.row.name, len(line.row.runs), *(f"{c.mean} ± {c.std}" if c.std else c.mean for c in line.cells))
-            for line in lines(group, "best")
-        ]
-        made.append(table(f"{group.title}, test scores in %", ("method", "seeds", *METRICS.values()), rows))
+        averaged = "averaged" in moments_of(group)
+        heads = ["method", "seeds", *METRICS.values(), *["Accuracy, averaged", "Macro-F1, averaged"] * averaged]
+        rows = []
+        for line, other in zip(lines(group, "best"), lines(group, "averaged"), strict=True):
+            cells = [*line.cells, *other.cells[:2]] if averaged else line.cells
+            rows.append((line.row.name, len(line.row.runs), *map(shown, cells)))
+        made.append(table(f"{group.title}, test scores in %", heads, rows))
     return made
 
 

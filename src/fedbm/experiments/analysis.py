@@ -2,8 +2,8 @@
 
 The leading row is the one its file names, else FedBM where it takes part, else the first: never chosen by its score.
 It is tested against every other row but central training (paired t-test over seeds, macro-F1 at the round
-chosen on validation). Holm's correction is over all tests the experiment plans, rows × cells: one whose runs are not
-finished counts as not rejected, so that no verdict is undone by what finishes later.
+chosen on validation). Holm's correction is over the tests that have data, in all cells: tests that finish later can
+raise a corrected p. An experiment that states contrasts has these instead: contrasts.py.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.data.catalog.lookup import CATALOG
+from fedbm.experiments.contrasts import Contrast, contrasts_in, visible
 from fedbm.experiments.outcomes import Outcome, Result
 from fedbm.experiments.paper_numbers import Deviation, Published, deviations, published
 from fedbm.experiments.spec import cells
@@ -25,7 +26,7 @@ from fedbm.report.text import HEADLINE_METRIC
 from fedbm.runs.reader import RunView
 
 STANDS_FOR = {"chars74k": "femnist"}  # whose numbers are shown beside, without a difference
-SHORT = {"absent": "data or model not here", "failed": "failed", "unfinished": "unfinished", "not run": "not run"}
+SHORT = {"absent": "data or model not here"}  # states in fewer words; the others are short
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,8 @@ class Column:
     lines: tuple[Line, ...]
     lead: str  # the name of the leading row; "" where nothing is finished
     lists_unlike: bool  # whether its rows name what is not like the paper: not those of a grid of one's own
+    tests: int = 0  # how many Holm's correction is over, in all columns together
+    contrasts: tuple[Contrast, ...] = ()  # those that the experiment states, in place of tests against the lead
 
     @property
     def empty(self) -> bool:
@@ -104,17 +107,22 @@ class Column:
 
 
 def columns(outcome: Outcome, moment: str = "best") -> list[Column]:
-    """*moment*: that at which rows are tested, one of those of RunView.scores()."""
+    """*moment*: that at which rows are tested, one of those of RunView.scores(). Withheld runs are left out."""
+    outcome = visible(outcome)
     ceilings = _ceilings(outcome)
     lead = leading_row(outcome)
-    found = [_column(outcome, at, lead, ceilings, moment) for at in cells(outcome.axes)]
-    lines = [line for column in found for line in column.lines]
-    known = [line.against.p if line.against else None for line in lines]
-    planned = [1.0 if p is None and line.rival else p for p, line in zip(known, lines, strict=True)]
-    corrected = (after if p is not None else None for p, after in zip(known, holm(planned), strict=True))
+    there = cells(outcome.axes)
+    found = [_column(outcome, at, lead, ceilings, moment) for at in there]
+    known = [line.against.p if line.against else None for column in found for line in column.lines]
+    corrected, tests = iter(holm(known)), sum(p is not None for p in known)
     return [
-        replace(column, lines=tuple(replace(line, corrected=next(corrected)) for line in column.lines))
-        for column in found
+        replace(
+            column,
+            lines=tuple(replace(line, corrected=next(corrected)) for line in column.lines),
+            tests=tests,
+            contrasts=contrasts,
+        )
+        for column, contrasts in zip(found, contrasts_in(outcome, there), strict=True)
     ]
 
 
@@ -132,7 +140,8 @@ def _ceilings(outcome: Outcome) -> set[str]:
 
 
 def _column(outcome: Outcome, at: Mapping[str, Any], lead: str, ceilings: set[str], moment: str) -> Column:
-    lines = [replace(_line(outcome, name, at), rival=name not in (lead, *ceilings)) for name in outcome.rows]
+    rivals = set(outcome.rows) - {lead, *ceilings} if outcome.analysis is None else set()
+    lines = [replace(_line(outcome, name, at), rival=name in rivals) for name in outcome.rows]
     scores, late = (
         {line.name: line.row.by_seed(when, HEADLINE_METRIC) for line in lines if line.row is not None}
         for when in (moment, "last_quarter")
@@ -143,7 +152,7 @@ def _column(outcome: Outcome, at: Mapping[str, Any], lead: str, ceilings: set[st
         else line
         for line in lines
     ]
-    return Column(_title(outcome, at), at, tuple(tested), lead if scores else "", bool(outcome.shows))
+    return Column(_title(outcome, at), at, tuple(tested), lead if scores else "", _lists_unlike(outcome))
 
 
 def _line(outcome: Outcome, name: str, at: Mapping[str, Any]) -> Line:
@@ -157,8 +166,13 @@ def _line(outcome: Outcome, name: str, at: Mapping[str, Any]) -> Line:
         missing=tuple(result for result in results if result.run is None),
         published=number,
         comparable=data not in STANDS_FOR,
-        unlike=_unlike(runs) if outcome.shows else (),
+        unlike=_unlike(runs) if _lists_unlike(outcome) else (),
     )
+
+
+def _lists_unlike(outcome: Outcome) -> bool:
+    """Whether rows are compared with the paper: not those of a grid of one's own, nor of an analysis of its own."""
+    return bool(outcome.shows) and outcome.analysis is None
 
 
 def _unlike(runs: tuple[RunView, ...]) -> tuple[Deviation, ...]:

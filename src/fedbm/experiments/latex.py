@@ -17,7 +17,10 @@ WHOLE, SCORES, LAST = "whole", "scores", "last rounds"  # the parts a table may 
 NOT_PRINTED = ("p", "unlike")  # p after correction alone; what is unlike has numbers
 LEFT_OUT = {  # of the keys of HEADS
     WHOLE: NOT_PRINTED,
-    SCORES: (*NOT_PRINTED, "last_f1", "last_quarter_f1", "lead_minus_row_f1", "p_holm", "effect_size"),
+    SCORES: (
+        *(*NOT_PRINTED, "last_f1", "last_quarter_f1", "averaged_accuracy", "averaged_f1"),
+        *("lead_minus_row_f1", "p_holm", "effect_size"),
+    ),
     LAST: (
         *(*NOT_PRINTED, "accuracy", "paper_accuracy", "accuracy_minus_paper"),
         *("f1", "paper_f1", "f1_minus_paper"),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from fedbm.experiments.spec import FOLDER
+from fedbm.experiments.spec import PAPER
 from fedbm.runs.reader import RunView
 
 TRIALS = 3
@@ -42,7 +42,7 @@ def published(table: str, data: str, beta: Any, row: str) -> Published | None:
 
 @cache
 def _numbers() -> dict[tuple[str, str, float | None, str], Published]:
-    lines = csv.DictReader(FOLDER.joinpath("numbers.csv").read_text(encoding="utf-8").splitlines())
+    lines = csv.DictReader(PAPER.joinpath("numbers.csv").read_text(encoding="utf-8").splitlines())
     return {
         (line["table"], line["data"], float(line["beta"]) if line["beta"] else None, line["row"]): Published(
             {"accuracy": float(line["accuracy"]), "f1": float(line["f1"])},
@@ -75,7 +75,7 @@ def _holds(run: RunView, conditions: Mapping[str, Any]) -> bool:
 
 @cache
 def _deviations() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = tomllib.loads(FOLDER.joinpath("deviations.toml").read_text(encoding="utf-8"))[
+    found: list[dict[str, Any]] = tomllib.loads(PAPER.joinpath("deviations.toml").read_text(encoding="utf-8"))[
         "deviation"
     ]
     return found

@@ -32,6 +32,11 @@ def _dots(line: Line, colours: Mapping[str, int], metric: str) -> Dots:
 def differences(column: Column, colours: Mapping[str, int], width: float) -> str | None:
     """Leading row − row in macro-F1, with 95 % intervals; None where no row has one."""
     drawn = [found for line in column.lines if (found := _interval(column, line, line.name))]
+    if column.contrasts:
+        stated = [(one.name, one.found) for one in column.contrasts if one.found is not None and one.found.n > 1]
+        drawn = [Interval(name, 100 * f.mean, 100 * f.low, 100 * f.high, None) for name, f in stated]
+        told = f"Macro-F1, {column.contrasts[0].endpoint}: differences with 95 % intervals; {column.title}"
+        return _drawn(drawn, colours[column.lead], told, "Macro-F1, difference", width)
     told = f"Macro-F1 of {column.lead} minus that of each row, 95 % intervals not corrected for many; {column.title}"
     return _drawn(drawn, colours[column.lead], told, f"Macro-F1, {shorten(column.lead, 12)} − row", width)
 

@@ -12,8 +12,6 @@ from fedbm.experiments.trials import Trial, trials
 from fedbm.language.bundled import ENCODER
 from fedbm.runs.config import Config
 
-SEEDS = 3  # of an experiment that has no record
-
 
 @dataclass(frozen=True)
 class Unrecorded:
@@ -48,12 +46,12 @@ def trials_of(outcome: Outcome) -> list[Trial]:
     """Return the trials of one of the paper's experiments; [] for others, because records lack their settings."""
     if outcome.name not in shipped() or not outcome.results:
         return []
-    return trials(find_experiment(outcome.name), 1 + max(result.seed for result in outcome.results), {})
+    return trials(find_experiment(outcome.name), sorted({result.seed for result in outcome.results}), {})
 
 
 def _unrecorded(name: str) -> Unrecorded:
     experiment = find_experiment(name)
-    planned = trials(experiment, SEEDS, {})
+    planned = trials(experiment, experiment.seeds, {})
     return Unrecorded(
         name=name,
         title=experiment.title,

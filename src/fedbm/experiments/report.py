@@ -147,13 +147,14 @@ def _detail(outcome: Outcome) -> str:
 
 
 def _line(line: Line, column: Column, numbers: Mapping[Any, int]) -> dict[str, Any]:
-    best, *others = (_tops(column, line.name, moment) for moment in MOMENTS)
+    moments = (*MOMENTS, "averaged")
+    best, *others = (_tops(column, line.name, moment) for moment in moments)
     return {
         "name": line.name,
         "n": len(line.row.runs) if line.row else 0,
         "lead": line.name == column.lead,
         "cells": cells_of(line) | {"unlike": signs(line, numbers, ", ")},
-        "bold": {*best, *(f"{at}_{metric}" for at, tops in zip(MOMENTS[1:], others, strict=True) for metric in tops)},
+        "bold": {*best, *(f"{at}_{metric}" for at, tops in zip(moments[1:], others, strict=True) for metric in tops)},
     }
 
 

@@ -15,10 +15,11 @@ from fedbm.engine.device import find_device
 from fedbm.engine.environment import device_name
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError, listed
+from fedbm.experiments.contrasts import visible
 from fedbm.experiments.estimate import estimate_remaining
-from fedbm.experiments.outcomes import Outcome, outcome_of, unread_outcome
+from fedbm.experiments.outcomes import Outcome, outcome_of, read_outcome, unread_outcome
 from fedbm.experiments.record_store import would_drop, write_outcome
-from fedbm.experiments.spec import Experiment, find_experiment, read_experiment, shipped
+from fedbm.experiments.spec import Experiment, find_experiment, of_the_paper, read_experiment
 from fedbm.experiments.trials import DONE, Place, Standing, check_only, finished_run, locate, standing, trials
 from fedbm.runs.batch import BatchResult, Job, OnNews, run_batch
 from fedbm.runs.budget import Budget, parse_duration
@@ -27,6 +28,7 @@ from fedbm.runs.reader import RunView, check_resumable
 from fedbm.runs.record import record_of
 from fedbm.runs.run_table import METRICS, describe_run, make_frame, make_html, mean_and_std
 from fedbm.runs.scheduler import cores, places_for
+from fedbm.runs.seed_list import format_seeds, list_seeds
 from fedbm.utils.io import make_folder
 
 
@@ -95,7 +97,8 @@ class ExperimentPlan:
 class Reproduction:
     """The outcome of experiments.
 
-    A notebook shows it as a table of means over seeds; `to_pandas()` has one row per run of every cell.
+    A notebook shows it as a table of means over seeds; `to_pandas()` has one row per run of every cell. Runs of a
+    confirmatory experiment are withheld until all of them are on record.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -141,7 +144,7 @@ def reproduce(
     name: str | Path | Sequence[str],
     data_dir: str | Path | None = None,
     *,
-    seeds: int = 3,
+    seeds: int | str | Iterable[int] | None = None,
     budget: float | str | None = None,
     only: Sequence[str] = (),
     records: str | Path = "results",
@@ -155,7 +158,7 @@ def reproduce(
     Args:
         name: an experiment of the paper, several of them, or a TOML file of your own.
         data_dir: the folder in which data sets are found by name.
-        seeds: how many seeds, from 0.
+        seeds: how many seeds, from 0; or which, such as [0, 1, 5] or "3-12"; by default the experiment's own.
         budget: stop after this time, in seconds or as text such as "25m"; by default run to the end.
         only: conditions such as "FedAvg,FedBM" (rows) or "beta=0.1" that choose runs.
         records: the folder for records.
@@ -175,7 +178,8 @@ def reproduce(
         experiments = find_experiments([name] if isinstance(name, str) else name)
     limit = Budget(parse_duration(budget) if isinstance(budget, str) else budget)
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in engine.items()}
-    plan = plan_experiments(experiments, seeds, engine_settings(settings, data_dir), only, Path(records))
+    text = None if seeds is None else format_seeds(list_seeds(seeds))
+    plan = plan_experiments(experiments, text, engine_settings(settings, data_dir), only, Path(records))
 
     def report(job: Job, news: Event | str) -> None:
         if on_event is not None and isinstance(news, Event):
@@ -185,13 +189,14 @@ def reproduce(
     result = run_experiments(plan, report, limit)
     written = plan.write_records()
     check_runnable(plan)
-    return Reproduction(tuple(outcome for outcome, _ in written), result.failures, result.stopped)
+    outcomes = tuple(visible(read_outcome(path)) for _, path in written)
+    return Reproduction(outcomes, result.failures, result.stopped)
 
 
 def find_experiments(names: Iterable[str]) -> list[Experiment]:
-    """Return the paper's experiments of these names; ["all"] means every one."""
+    """Return the shipped experiments of these names; ["all"] means every one of the paper."""
     names = list(dict.fromkeys(names))
-    return [find_experiment(name) for name in (shipped() if names == ["all"] else names)]
+    return [find_experiment(name) for name in (of_the_paper() if names == ["all"] else names)]
 
 
 def engine_settings(settings: Mapping[str, Any], data_dir: str | Path | None) -> dict[str, Any]:
@@ -205,7 +210,7 @@ def engine_settings(settings: Mapping[str, Any], data_dir: str | Path | None) ->
 
 def plan_experiments(
     experiments: Sequence[Experiment],
-    seeds: int,
+    seeds: str | None,
     engine: Mapping[str, Any],
     only: Sequence[str] = (),
     records: Path = Path("results"),
@@ -215,7 +220,7 @@ def plan_experiments(
 
     Args:
         experiments: what to run.
-        seeds: how many seeds, from 0.
+        seeds: the seeds as a text such as "3" or "3-12"; None means those of each experiment.
         engine: settings that state where and how to compute.
         only: conditions that choose runs.
         records: the folder for records.
@@ -224,8 +229,10 @@ def plan_experiments(
     config = make_config(nest(engine))
     check_only(experiments, only)
     find_device(config.engine.device)
-    planned = [(e, tuple(locate(trial, progress) for trial in trials(e, seeds, engine))) for e in experiments]
-    wanted = {(t.experiment, t.words) for e in experiments for t in trials(e, seeds, engine, only)}
+    chosen_seeds = {e.name: e.chosen_seeds(seeds) for e in experiments}
+    all_trials = {e.name: trials(e, chosen_seeds[e.name], engine) for e in experiments}
+    planned = [(e, tuple(locate(trial, progress) for trial in all_trials[e.name])) for e in experiments]
+    wanted = {(t.experiment, t.words) for e in experiments for t in trials(e, chosen_seeds[e.name], engine, only)}
     chosen = [p for _, places in planned for p in places if (p.trial.experiment, p.trial.words) in wanted]
     if not chosen:
         names = ", ".join(experiment.name for experiment in experiments)

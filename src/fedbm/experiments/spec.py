@@ -6,7 +6,14 @@
     [axes]                          lists of values; every combination is a cell, the first axis outermost
     [[rows]]                        name = "…" and the settings that make this row; they win over axes and [all]
 
-The runs of a row are its seeds. Order matters: a portion of time is spent from the top.
+The runs of a row are its seeds. Order matters: a portion of time is spent from the top. An experiment may also state
+how its results are to be analysed, before there are any:
+
+    seeds = "3-12"                  its seeds; unset: 0, 1 and 2
+    order = "seed"                  all runs of a seed before the next seed; unset: all seeds of a cell together
+    endpoint = "averaged last"      the score that counts; unset: "chosen", at the round chosen on validation
+    contrasts = [["FedBM", "FedAvg"]]   differences of rows, in place of the lead minus every other row
+    confirmatory = true             tests of these contrasts alone, and no score is shown before all runs are on record
 """
 
 from __future__ import annotations
@@ -18,16 +25,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
 from fedbm.errors import FedBMError, did_you_mean, listed
+from fedbm.experiments.analysis_plan import AnalysisPlan, choice, read_analysis
 from fedbm.methods import METHODS
 from fedbm.report.grouping import NAMES
 from fedbm.runs.config import check_method_options, keys, method_flags, nest
+from fedbm.runs.seed_list import DEFAULT, format_seeds, parse_seeds
 
-KEYS = ("title", "printed", "shows", "paper", "figure", "lead", "notes", "methods", "all", "axes", "rows", "search")
-FOLDER = files("fedbm.experiments").joinpath("paper")
+KEYS = (
+    *("title", "printed", "shows", "paper", "figure", "lead", "notes", "methods", "all", "axes", "rows", "search"),
+    *("seeds", "order", "endpoint", "contrasts", "confirmatory"),
+)
+PAPER = files("fedbm.experiments").joinpath("paper")
+EVIDENCE = files("fedbm.experiments").joinpath("evidence")
 
 
 @dataclass(frozen=True)
@@ -52,7 +66,28 @@ class Experiment:
     lead: str = ""  # the row that is tested against every other; "": FedBM, or the first row
     notes: tuple[str, ...] = ()  # what was chosen, and why
     search: tuple[str, ...] = ()  # axes among whose values one is chosen, on validation
+    seeds: tuple[int, ...] = DEFAULT
+    by_seed: bool = False  # all runs of a seed come before those of the next
+    analysis: AnalysisPlan | None = None  # None: the lead is tested against every other row
     file: str = ""  # where it stands, for what is said of a mistake in it
+
+    @property
+    def confirmatory(self) -> bool:
+        return self.analysis is not None and self.analysis.confirmatory
+
+    def chosen_seeds(self, text: str | None) -> tuple[int, ...]:
+        """Return the seeds that --seeds gives, by default the experiment's own.
+
+        Raises:
+            FedBMError: If a confirmatory experiment does not plan one of them.
+        """
+        seeds = self.seeds if text is None else parse_seeds(text)
+        if self.confirmatory and not set(seeds) <= set(self.seeds):
+            planned = format_seeds(self.seeds)
+            raise FedBMError(
+                f"{self.name} plans the seeds {planned} and takes no others: leave --seeds out, or name some of them"
+            )
+        return seeds
 
 
 def cells(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -61,9 +96,19 @@ def cells(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 def shipped() -> list[str]:
-    """The experiments of the paper, in the order of their files' numbers: the most wanted first."""
-    found = sorted(item.name for item in FOLDER.iterdir() if re.match(r"\d+-.*\.toml", item.name))
-    return [name.removesuffix(".toml").partition("-")[2] for name in found]
+    """Return the experiments of the paper and those of docs/evidence-plan.md, in the order of their files' numbers."""
+    return [name.removesuffix(".toml").partition("-")[2] for name in sorted(_files())]
+
+
+def of_the_paper() -> list[str]:
+    """Return the shipped experiments that are tables, figures or checks of the paper."""
+    there = {item.name.removesuffix(".toml").partition("-")[2] for item in PAPER.iterdir()}
+    return [name for name in shipped() if name in there]
+
+
+def _files() -> dict[str, Traversable]:
+    items = (item for folder in (PAPER, EVIDENCE) for item in folder.iterdir())
+    return {item.name: item for item in items if re.match(r"\d+-.*\.toml", item.name)}
 
 
 def find_experiment(name: str) -> Experiment:
@@ -73,7 +118,7 @@ def find_experiment(name: str) -> Experiment:
             f'there is no experiment "{name}"{did_you_mean(name, shipped())}; there are {listed(shipped())}; '
             "a file of your own is run by 'fedbm sweep FILE'"
         )
-    item = next(i for i in FOLDER.iterdir() if i.name.partition("-")[2] == f"{name}.toml")
+    item = next(item for file, item in _files().items() if file.partition("-")[2] == f"{name}.toml")
     return parse(item.read_text(encoding="utf-8"), name, item.name)
 
 
@@ -83,7 +128,7 @@ def read_experiment(path: Path) -> Experiment:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         if path.name in shipped():
-            raise FedBMError(f"{path} is an experiment of the paper: 'fedbm reproduce {path}' runs it") from error
+            raise FedBMError(f"{path} is a shipped experiment: 'fedbm reproduce {path}' runs it") from error
         near = did_you_mean(path.name, [beside.name for beside in path.parent.glob("*.toml")])
         raise FedBMError(f"there is no experiment {path}{near}: give a TOML file of your own") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -121,6 +166,8 @@ def parse(text: str, name: str, where: str) -> Experiment:
         if flag == "seed":
             raise FedBMError(f"{where} sets a seed; how many there are is said by --seeds")
     printed = _text(values, "printed", where)
+    given_seeds = _text(values, "seeds", where)
+    seeds = parse_seeds(given_seeds, f"{where}: seeds") if given_seeds else DEFAULT
     experiment = Experiment(
         name=name,
         title=_text(values, "title", where) or name,
@@ -134,6 +181,9 @@ def parse(text: str, name: str, where: str) -> Experiment:
         lead=_text(values, "lead", where),
         notes=_texts(values, "notes", where),
         search=_search(values, where),
+        seeds=seeds,
+        by_seed=choice(values, "order", ("cell", "seed"), where) == "seed",
+        analysis=read_analysis(values, seeds, where),
         file=where,
     )
     for axis in (*experiment.search, *([experiment.figure] if experiment.figure else [])):
@@ -144,10 +194,14 @@ def parse(text: str, name: str, where: str) -> Experiment:
         check_method_options((*shared, *experiment.axes), sorted(chosen))
     except FedBMError as error:
         raise FedBMError(f"{where}: {error}") from error
-    names = [row.name for row in experiment.rows]
-    if experiment.lead and experiment.lead not in names:
-        near = did_you_mean(experiment.lead, names)
-        raise FedBMError(f'{where}: lead = "{experiment.lead}" is no row{near}; there are {listed(names, "and")}')
+    names, tested = [row.name for row in experiment.rows], experiment.analysis.contrasts if experiment.analysis else ()
+    named = [("lead", experiment.lead)] * bool(experiment.lead)
+    for key, name in (*named, *(("contrasts", name) for pair in tested for name in pair)):
+        if name not in names:
+            near = did_you_mean(name, names)
+            raise FedBMError(
+                f'{where}: {key} names "{name}", which is not a row{near}; there are {listed(names, "and")}'
+            )
     return experiment
 
 

@@ -7,18 +7,20 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from fedbm.experiments.analysis import SHORT, Column, Line, columns
+from fedbm.experiments.analysis import Column, Line, columns
+from fedbm.experiments.contrasts import Contrast
 from fedbm.experiments.outcomes import Outcome, title_of
 from fedbm.experiments.paper_numbers import Deviation
 from fedbm.experiments.remaining import count_remaining, list_unrecorded
 from fedbm.experiments.search import search
 from fedbm.experiments.wording import effect, verdicts
 from fedbm.report.render.escaping import md
-from fedbm.report.statistics import Spread
+from fedbm.report.statistics import Paired, Spread
 from fedbm.report.text import percent, points, probability
 
 SHOWN = {"accuracy": "Accuracy", "f1": "Macro-F1"}
 MOMENTS = ("best", "last", "last_quarter")
+AVERAGED = ("averaged", "averaged_last_quarter")  # the same of the averaged model, where an experiment has one
 HEADS = {
     "row": "Method",
     "n": "n",
@@ -30,6 +32,8 @@ HEADS = {
     "f1_minus_paper": "Δ",
     "last_f1": "F1, last round",
     "last_quarter_f1": "F1, last quarter",
+    "averaged_accuracy": "Accuracy, averaged",
+    "averaged_f1": "F1, averaged",
     "lead_minus_row_f1": "lead − row",
     "p": "p",
     "p_holm": "p (Holm)",
@@ -40,8 +44,8 @@ HEADS = {
 FIELDS = (
     *("experiment", "cell", "row", "round", "n", "accuracy", "accuracy_std", "f1", "f1_std"),
     *("paper_accuracy", "paper_accuracy_std", "paper_f1", "paper_f1_std", "accuracy_minus_paper", "f1_minus_paper"),
-    *("lead", "lead_minus_row_f1", "p", "p_holm", "effect_size", "unlike", "unlike_in_words", "missing"),
-    *("missing_in_words", "command"),
+    *("lead", "lead_minus_row_f1", "low", "high", "p", "p_holm", "p_sign_flip", "effect_size"),
+    *("unlike", "unlike_in_words", "missing", "missing_in_words", "command"),
 )
 
 
@@ -60,11 +64,17 @@ def fillable(column: Column) -> list[str]:
     can = {
         **dict.fromkeys(("paper_accuracy", "paper_f1"), paper),
         **dict.fromkeys(("accuracy_minus_paper", "f1_minus_paper"), apart),
+        **dict.fromkeys(("averaged_accuracy", "averaged_f1"), has_average(column)),
         "lead_minus_row_f1": bool(rivals),
         **dict.fromkeys(("p", "p_holm", "effect_size"), tested),
         "unlike": column.lists_unlike,
     }
     return [key for key in HEADS if can.get(key, True)]
+
+
+def has_average(column: Column) -> bool:
+    """Return whether any run of the column has an averaged model."""
+    return any(run.scores("averaged") for line in column.lines if line.row for run in line.row.runs)
 
 
 def cells_of(line: Line) -> dict[str, str]:
@@ -77,6 +87,7 @@ def cells_of(line: Line) -> dict[str, str]:
         **{f"paper_{metric}": line.published.shown(metric) if line.published else "–" for metric in SHOWN},
         **{f"{metric}_minus_paper": _text(line.minus_paper(metric), points) for metric in SHOWN},
         **{f"{at}_f1": _plus_minus(row.score(at, "f1")) if row else line.why for at in ("last", "last_quarter")},
+        **{f"averaged_{metric}": _plus_minus(row.score("averaged", metric)) if row else line.why for metric in SHOWN},
         "lead_minus_row_f1": _text(test.mean if test else None, points),
         "p": _text(test.p if test else None, probability),
         "p_holm": _text(line.corrected, probability),
@@ -217,12 +228,14 @@ def comma_separated(outcomes: Sequence[Outcome], whole: bool = False) -> str:
     writer = csv.writer(written, lineterminator="\n")
     writer.writerow(FIELDS)
     for outcome in outcomes:
-        for both in zip(*(columns(outcome, moment) for moment in MOMENTS), strict=True):
+        moments = (*MOMENTS, *AVERAGED) if any(map(has_average, columns(outcome))) else MOMENTS
+        for both in zip(*(columns(outcome, moment) for moment in moments), strict=True):
             for lines in zip(*(column.lines for column in both), strict=True):
-                for moment, column, line in zip(MOMENTS, both, lines, strict=True):
+                for moment, column, line in zip(moments, both, lines, strict=True):
                     writer.writerow(_values(outcome, column, line, moment))
+            writer.writerows(_contrast_values(outcome, both[0], contrast) for contrast in both[0].contrasts)
     for one in list_unrecorded(outcomes) if whole else []:
-        said = [SHORT["not run"], one.needs, one.command]
+        said = ["not run", one.needs, one.command]
         writer.writerow([one.name, *[""] * (len(FIELDS) - 1 - len(said)), *said])
     return written.getvalue()
 
@@ -235,9 +248,26 @@ def _values(outcome: Outcome, column: Column, line: Line, moment: str) -> list[o
     paper = [round(part[metric] / 100, 6) if metric in part else None for metric in SHOWN for part in both]
     apart = [line.minus_paper(metric) if moment == "best" else None for metric in SHOWN]
     found = line.against
-    test = [found.mean, found.p, line.corrected, found.size] if found else [None] * 4
+    test = [*_interval(found), found.p, line.corrected, None, found.size] if found else [None] * 7
     n = len(line.row.runs) if line.row else 0
     unlike = [_marks(line), " | ".join(map(in_words, line.unlike))]
     kept = [outcome.name, column.title, line.name, moment, n, *numbers, *paper, *apart]
     why = " | ".join(replace(column, lines=(line,)).missing)
     return [*kept, column.lead, *test, *unlike, line.why, why, outcome.command]
+
+
+def _contrast_values(outcome: Outcome, column: Column, contrast: Contrast) -> list[object]:
+    """A line of CSV for first − second: *lead* is the first row, *row* the second; p only where it is tested."""
+    found = contrast.found
+    head = {"experiment": outcome.name, "cell": column.title, "row": contrast.second, "round": contrast.endpoint}
+    value: dict[str, object] = {**head, "lead": contrast.first, "command": outcome.command}
+    if found is not None:
+        value |= zip(("lead_minus_row_f1", "low", "high"), _interval(found), strict=True)
+        value |= {"n": found.n, "effect_size": found.size, "p": found.p if contrast.tested else None}
+        value |= {"p_holm": contrast.corrected, "p_sign_flip": contrast.sign_flip}
+    return [value.get(key) for key in FIELDS]
+
+
+def _interval(found: Paired) -> list[float | None]:
+    """Mean and 95 % interval, which one pair does not have."""
+    return [found.mean, *((found.low, found.high) if found.n > 1 else (None, None))]

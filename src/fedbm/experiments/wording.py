@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from fedbm.errors import listed
 from fedbm.experiments.analysis import Column, Line
+from fedbm.experiments.contrasts import Contrast
 from fedbm.experiments.paper_numbers import TRIALS
 from fedbm.report.grouping import NAMES
-from fedbm.report.statistics import Paired, spread, welch
+from fedbm.report.statistics import MOST_SEEDS, Paired, seeds_needed, spread, welch
 from fedbm.report.text import HEADLINE_METRIC, NO_BREAK, mean_and_std, points, probability
 
 LEVEL = 0.05
@@ -32,8 +33,71 @@ class Verdict:
 
 
 def verdicts(column: Column) -> list[Verdict]:
-    """What tells of the leading row, and of all rows beside the paper's."""
+    """What tells of the leading row, or of the contrasts that are stated, and of all rows beside the paper's."""
+    if column.contrasts:
+        return [*map(_of_contrast, column.contrasts), *_diverged(column)] if column.lead else []
     return [*_of_the_lead(column), *_beside_the_paper(column)]
+
+
+def _of_contrast(contrast: Contrast) -> Verdict:
+    found = contrast.found
+    if found is None:
+        return _none(f"{contrast.name}: no seed has both runs.")
+    where = {"averaged last": "averaged model, last round"}.get(contrast.endpoint, "round chosen on validation")
+    points_of = f"{contrast.name}: {points(found.mean)}{NO_BREAK}points of macro-F1"
+    said = [where, f"n{NO_BREAK}={NO_BREAK}{found.n}", *_bounds(found)]
+    holds, tells, needs = False, "", ""
+    if contrast.tested:
+        assert contrast.corrected is not None
+        holds = contrast.corrected < LEVEL
+        tells = f" {_established(found, holds)}"
+        said += [f"paired t-test p{NO_BREAK}{equals(found.p)}"] if found.p is not None else []
+        said += [f"p{NO_BREAK}{equals(contrast.corrected)} after Holm’s correction over {contrast.tests} tests"]
+        said += [f"sign-flip p{NO_BREAK}{equals(contrast.sign_flip)}"] if contrast.sign_flip is not None else []
+        needs = "" if holds else _needed(found, contrast.tests)
+    said += [f"d{NO_BREAK}={NO_BREAK}{effect(found.size)}"] if found.size is not None else []
+    second = ""
+    if contrast.chosen is not None:
+        bounds = ", ".join(_bounds(contrast.chosen))
+        at = f"{points(contrast.chosen.mean)}{NO_BREAK}points{f' ({bounds})' if bounds else ''}"
+        second = f" At the round chosen on validation, without averaging: {at}."
+    kind = "" if contrast.tested else " An estimate, not a test."
+    return Verdict(holds, f"{points_of} ({', '.join(said)}).{tells}{needs}{kind}{second}", f"{points_of}.{tells}{kind}")
+
+
+def _bounds(found: Paired) -> list[str]:
+    return [f"95{NO_BREAK}% interval {points(found.low)} to {points(found.high)}"] if found.p is not None else []
+
+
+def _established(found: Paired, holds: bool) -> str:
+    if not holds:
+        return "An advantage is not established."
+    return f"{'An advantage' if found.mean > 0 else 'A disadvantage'} is established."
+
+
+def _needed(found: Paired, tests: int) -> str:
+    """How many seeds a claim of this size would need; nothing where the lead is not ahead."""
+    if found.size is None or found.mean <= 0 or not tests:
+        return ""
+    seeds = seeds_needed(found.size, LEVEL / tests)
+    many = f"about {seeds}" if seeds else f"more than {MOST_SEEDS:,}"
+    level = f"level {LEVEL}/{tests}" if tests > 1 else f"level {LEVEL}"
+    return (
+        f" A difference of this size would need {many} seeds (80{NO_BREAK}% power at {level}; an estimate from the "
+        f"spread of {found.n})."
+    )
+
+
+def _diverged(column: Column) -> list[Verdict]:
+    """Which runs count with the last scores they had."""
+    said = [
+        f"{line.name}, seed {result.seed} ({100 * result.last[HEADLINE_METRIC]:.1f}{NO_BREAK}%)"
+        for line in column.lines
+        for result in line.missing
+        if result.last is not None
+    ]
+    counts = "These runs diverged and count" if len(said) > 1 else "One run diverged and counts"
+    return [Verdict(False, f"{counts} with the last averaged score: {listed(said, 'and')}.")] if said else []
 
 
 def _beside_the_paper(column: Column) -> list[Verdict]:
@@ -91,7 +155,8 @@ def _of_the_lead(column: Column) -> list[Verdict]:
     best, *fedavg = foremost(column)
     assert best.against is not None
     more = f", the best of {len(others)} others" if len(others) > 1 else ""
-    found = [_verdict(lead, best, more), *(_verdict(lead, line, "") for line in fedavg)]
+    tests = column.tests
+    found = [_verdict(lead, best, more, tests), *(_verdict(lead, line, "", tests) for line in fedavg)]
     ahead = best.against.mean > 0 and all(verdict.holds for verdict in found)
     return [*found, *_unequal(lead, others), *([] if ahead else _tried(lead))]
 
@@ -132,7 +197,7 @@ def _tried(lead: Line) -> list[Verdict]:
     return [Verdict(False, f"{lead.name} was tried here with {words} alone.")]
 
 
-def _verdict(lead: Line, other: Line, more: str) -> Verdict:
+def _verdict(lead: Line, other: Line, more: str, tests: int) -> Verdict:
     assert lead.row is not None
     assert other.row is not None
     assert other.against is not None
@@ -148,13 +213,12 @@ def _verdict(lead: Line, other: Line, more: str) -> Verdict:
         tells = f"{'One pair of seeds' if found.n == 1 else 'Differences that do not vary'} cannot be tested."
     elif found.n < FEWEST:
         tells = "Two seeds cannot establish a difference."
-    elif not holds:
-        tells = "An advantage is not established."
     else:
-        tells = f"{'An advantage' if found.mean > 0 else 'A disadvantage'} is established."
+        tells = _established(found, holds)
     after = "" if other.corrected is None else f", p{NO_BREAK}{equals(other.corrected)} after Holm’s correction"
     brief = f"{lead.name} − {other.name}{more}: {points(found.mean)}{NO_BREAK}points{after}. {tells}"
-    return Verdict(holds and found.n >= FEWEST, f"{opening} {tells}{_late(other.last_quarter)}", brief)
+    needs = _needed(found, tests) if found.n >= FEWEST and not holds else ""
+    return Verdict(holds and found.n >= FEWEST, f"{opening} {tells}{needs}{_late(other.last_quarter)}", brief)
 
 
 def _late(found: Paired | None) -> str:

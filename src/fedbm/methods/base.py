@@ -159,6 +159,11 @@ class Method(ABC):
         """Whether several global states vote (mean probabilities) or are scored one by one (mean scores)."""
         return False
 
+    @property
+    def common_model(self) -> bool:
+        """Whether one state makes the global score. Otherwise it is made of several clients' models."""
+        return True
+
     @abstractmethod
     def model(self, task: Task) -> nn.Module:
         """Return the model with its initial weights, on the CPU. Raise FedBMError for a task it cannot do."""

@@ -41,6 +41,10 @@ class FedProto(FedAvg):
     weighting: Literal["size"] = option("size", "prototypes count by their samples, as the method is defined")
     lambda_proto: float = option(1.0, "weight λ of the distance to the global prototype", least=0)
 
+    @property
+    def common_model(self) -> bool:
+        return False
+
     def model(self, task: Task) -> nn.Module:
         body = task.body()
         return ProtoModel(body, linear_head(body, task))

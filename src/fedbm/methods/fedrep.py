@@ -38,6 +38,10 @@ class FedRep(FedAvg):
     def ensemble(self) -> bool:
         return self.common_head == "vote"
 
+    @property
+    def common_model(self) -> bool:
+        return self.common_head == "mean"
+
     def server_init(self, model: nn.Module) -> State:
         return copy_state(model, ("body",))
 

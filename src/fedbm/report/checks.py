@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from fedbm.report.grouping import Group, display, settings, varying
+from fedbm.report.grouping import AVERAGE, Group, display, settings, varying
 from fedbm.runs.reader import RunView, dealt_digest
 
 KEPT = "train.keep_optimizer"
@@ -78,7 +78,7 @@ def _protocol(group: Group) -> Finding | None:
         {**settings(run, "data", "model", "train"), "own body": run.config.get("own", {}).get("body")}
         for run in group.runs
     ]
-    keys = varying(each)
+    keys = [key for key in varying(each) if key != AVERAGE]
     kept = [one.get(KEPT) for run, one in zip(group.runs, each, strict=True) if run.method != "central"]
     if KEPT in keys and len(set(kept)) < 2:  # central alone differs: it keeps its optimiser's state by definition
         keys.remove(KEPT)

@@ -20,7 +20,7 @@ from fedbm.report.figures.curves import (
 from fedbm.report.figures.matrices import WRITTEN_UP_TO
 from fedbm.report.figures.panels import lines
 from fedbm.report.grouping import Group, Row, display
-from fedbm.report.tables import MOMENTS
+from fedbm.report.tables import MOMENTS, moments_of
 from fedbm.runs.reader import RunView
 
 PARTITIONS_SHOWN = 3
@@ -73,6 +73,8 @@ def training(group: Group, colours: Mapping[str, int]) -> Section:
         "Methods minimise different losses: compare a loss only with itself."
     )
     note += " Thin and dashed: a run that is not finished." if any(run.rounds for run in group.unfinished) else ""
+    if "averaged" in moments_of(group):
+        note += " Dotted: the averaged model, mean over seeds."
     note += _left_out([run for run in group.runs if not run.rounds], "rounds.jsonl")
     why = "" if panels else "No run here has recorded a round."
     return Section("Training", note, tuple(panels), why, wide=True)
@@ -140,6 +142,10 @@ def _tested(metric: str) -> Callable[[Mapping[str, Any]], float | None]:
     return lambda record: (record.get("test") or {}).get(metric)
 
 
+def _averaged(metric: str) -> Callable[[Mapping[str, Any]], float | None]:
+    return lambda record: ((record.get("averaged") or {}).get("test") or {}).get(metric)
+
+
 def _loss(record: Mapping[str, Any]) -> float | None:
     terms = list((record.get("loss") or {}).values())
     return None if not terms or None in terms else sum(terms)
@@ -154,12 +160,16 @@ def _curves(
     drawn = []
     for row in group.rows:
         found = tuple(line for run in row.runs if (line := _line(run, measure)))
-        marks = tuple(
+        chosen = tuple(
             (run.summary["best"]["round"], run.summary["best"][metric])
             for run in row.runs
             if metric and run.summary is not None
         )
-        drawn.append(Curve(row.name, colours[row.name], found, marks))
+        drawn.append(Curve(row.name, colours[row.name], found, chosen))
+        if metric:
+            averages = tuple(line for run in row.runs if (line := _line(run, _averaged(metric))))
+            label = f"{row.name}, averaged"
+            drawn.append(Curve(label, colours[row.name], averages, panel=row.name, averaged=True))
     for run in group.unfinished:
         name, line = display(run.label, run.method), _line(run, measure)
         label = f"{name}, seed {run.seed}, unfinished"

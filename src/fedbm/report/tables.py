@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedbm.report.grouping import Group, Row, compare, display
+from fedbm.report.privacy import largest_losses
 from fedbm.report.render.escaping import md
 from fedbm.report.statistics import Spread
 from fedbm.report.text import percent
@@ -22,6 +23,7 @@ METRICS = {
     "precision": "Precision",
 }
 MOMENTS = {"best": "At the round chosen on validation", "last": "At the last round"}
+AVERAGED = "Averaged model, after the last round"
 ABSENT = "–"
 FIELDS = (
     *("run", "method", "data", "partition", "beta", "clients", "seed", "rounds", "state", "moment", "round"),
@@ -61,6 +63,12 @@ def lines(group: Group, moment: str) -> list[Line]:
     ]
 
 
+def moments_of(group: Group) -> dict[str, str]:
+    """Return MOMENTS, and the averaged model where a run of the group has one."""
+    found = any(run.scores("averaged") for row in group.rows for run in row.runs)
+    return {**MOMENTS, "averaged": AVERAGED} if found else MOMENTS
+
+
 def markdown_table(run_dirs: Sequence[Path]) -> str:
     """A table per group: the round chosen on validation, and accuracy and macro-F1 at the last round."""
     return "\n".join(_markdown(group) for group in compare(read_runs(run_dirs)))
@@ -81,6 +89,8 @@ def _cell(score: Spread | None, top: str | None) -> Cell:
 
 def _rounds(row: Row, moment: str) -> str:
     chosen = sorted(row.by_seed(moment, "round").values())
+    if not chosen:
+        return ""
     return str(chosen[0]) if chosen[0] == chosen[-1] else f"{chosen[0]}–{chosen[-1]}"
 
 
@@ -91,8 +101,8 @@ def comma_separated_runs(run_dirs: Sequence[Path]) -> str:
     writer.writerow(FIELDS)
     for run in read_runs(run_dirs):
         about = [run.id, run.label, run.data, run.partition, run.beta, run.clients, run.seed, run.planned, run.state]
-        for moment in MOMENTS if run.summary else ("",):
-            scores = run.summary[moment] if run.summary else {}
+        for moment in [at for at in (*MOMENTS, "averaged") if run.scores(at)] or [""]:
+            scores = run.scores(moment) or {}
             writer.writerow([*about, moment, *(scores.get(key) for key in ("round", *METRICS))])
     return written.getvalue()
 
@@ -103,12 +113,15 @@ def shown(cell: Cell) -> str:
 
 def grid(group: Group, show: Callable[[Cell], str]) -> list[list[str]]:
     """The group's table as texts, its heads first: one line per row."""
-    heads = ["Method", "Seeds", *METRICS.values(), "Accuracy, last round", "Macro-F1, last round"]
-    both = zip(lines(group, "best"), lines(group, "last"), strict=True)
-    return [
-        heads,
-        *([best.row.name, str(len(best.row.runs)), *map(show, (*best.cells, *last.cells[:2]))] for best, last in both),
-    ]
+    words = {"last": "last round", "averaged": "averaged"}
+    later = [moment for moment in moments_of(group) if moment != "best"]
+    heads = ["Method", "Seeds", *METRICS.values()]
+    heads += [f"{metric}, {words[moment]}" for moment in later for metric in ("Accuracy", "Macro-F1")]
+    texts = []
+    for best, *others in zip(*(lines(group, moment) for moment in ("best", *later)), strict=True):
+        cells = [*best.cells, *(cell for other in others for cell in other.cells[:2])]
+        texts.append([best.row.name, str(len(best.row.runs)), *map(show, cells)])
+    return [heads, *texts]
 
 
 def without_result(group: Group) -> list[str]:
@@ -122,7 +135,7 @@ def _markdown(group: Group) -> str:
         heads, *rows = grid(group, _bold)
         out += [_joined(heads), _joined(["---", *["---:"] * (len(heads) - 1)])]
         out += [*(_joined([md(name), *cells]) for name, *cells in rows), ""]
-    for sentence in without_result(group):
+    for sentence in (*(f"Privacy: {loss}." for loss in largest_losses(group)), *without_result(group)):
         out += [md(sentence), ""]
     return "\n".join(out)
 

@@ -20,6 +20,7 @@ from fedbm.runs.config import Config, check_method_options, find_method, make_co
 from fedbm.runs.reader import RunView, read_run
 from fedbm.runs.run_table import METRICS, describe_run, make_frame, make_html, mean_and_std
 from fedbm.runs.runner import check_engine, check_object, check_unused, with_method
+from fedbm.runs.seed_list import list_seeds
 
 Values = Mapping[str, Mapping[str, Any]]  # section → key → value, as in a configuration file
 
@@ -62,7 +63,7 @@ def compare(
     *,
     beta: float | None = None,
     betas: Iterable[float] | None = None,
-    seeds: int | Iterable[int] = 3,
+    seeds: int | str | Iterable[int] = 3,
     on_event: Callable[[str, Event], None] | None = None,
     **settings: Any,
 ) -> Comparison:
@@ -76,7 +77,7 @@ def compare(
         methods: names, or objects such as `fedbm.FedBM(temperature=5)`.
         beta: the β of the Dirichlet partition; by default the data set's.
         betas: several values of β, in place of `beta`.
-        seeds: how many seeds, from 0, or which seeds.
+        seeds: how many seeds, from 0; or which, such as [0, 1, 5] or "3-12".
         on_event: called with a run's title and each of its events.
         settings: any key of `fedbm config`, such as rounds=20, clients=5, device="cuda", out="runs". An option of a
             method applies to the methods that have it; `fedprox_mu=…` applies to FedProx alone.
@@ -165,12 +166,3 @@ def _make_config(base: Values, settings: Mapping[str, Any], method: str | Method
 def list_methods(names: str) -> list[str]:
     """Return the methods in a text such as "fedavg,fedbm", or "all"."""
     return list(METHODS) if names == "all" else [name.strip() for name in names.split(",")]
-
-
-def list_seeds(seeds: int | Iterable[int]) -> list[int]:
-    """Return the seeds from 0 if a number of them is given, else the seeds given."""
-    if isinstance(seeds, int):
-        if seeds < 1:
-            raise FedBMError(f"seeds must be at least 1, not {seeds}")
-        return list(range(seeds))
-    return list(dict.fromkeys(seeds))

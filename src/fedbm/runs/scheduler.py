@@ -41,7 +41,7 @@ class Worker:
 
     process: Any
     pipe: Connection  # a pipe each: a process killed while it writes must not lock out the others
-    together: int
+    runs_per_gpu: int
     changes: dict[str, Any]  # of the engine's options, for runs given to it
     runs: set[int] = field(default_factory=set)
 
@@ -83,7 +83,7 @@ def run_all(
             for together, changes in places[len(workers) :] if waiting else ():
                 workers.append(_hire(together, changes))
             for worker in sorted(workers, key=lambda worker: len(worker.runs)):
-                while waiting and len(worker.runs) < worker.together:
+                while waiting and len(worker.runs) < worker.runs_per_gpu:
                     number, config = waiting.pop(0)
                     worker.runs.add(number)
                     engine = dataclasses.replace(config.engine, **worker.changes)
@@ -97,7 +97,7 @@ def run_all(
                 except (EOFError, OSError):
                     worker.process.join()
                     workers.remove(worker)
-                    places.remove(place := (worker.together, worker.changes))
+                    places.remove(place := (worker.runs_per_gpu, worker.changes))
                     places.append(place)  # the next to be filled
                     for number in worker.runs:
                         yield number, f"its process ended with status {worker.process.exitcode}"

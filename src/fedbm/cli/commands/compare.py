@@ -14,6 +14,7 @@ from fedbm.errors import FedBMError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from fedbm.runs.batch import Job
     from fedbm.runs.config import Config
 
 HELP = "run methods × β × seeds under one protocol, then draw a table and a report"
@@ -23,13 +24,14 @@ EXAMPLES = """examples:
   fedbm compare --methods fedprox,fedbm --fedprox-mu 0.1      an option of one method
 Finished runs are not computed again. After an interruption, the same command continues.
 """
+SEEDS_HELP = "how many seeds, from 0; or which: 3-12, or 0,1,5"
 
 
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("file", nargs="?", help="a configuration file that all runs share")
     parser.add_argument("--methods", default="fedavg,fedbm", help="names with commas, or all (default fedavg,fedbm)")
     parser.add_argument("--betas", help="values of β with commas (default: one, --beta)")
-    parser.add_argument("--seeds", default="3", help="how many seeds, from 0 (default 3)")
+    parser.add_argument("--seeds", default="3", help=f"{SEEDS_HELP} (default 3)")
     parser.add_argument("--to", default="report.html", help="the page to write (default report.html)")
     add_all_settings(parser, without=["method", "seed"])
 
@@ -49,8 +51,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
         jobs = plan_jobs(configs, progress=progress)
     for job in jobs:
         check_applies(flags, job.config, beta)  # again: the data may recommend another partition
-    if done := sum(job.is_finished for job in jobs):
-        console.print(f"{done} of {len(jobs)} runs are finished already")
+    print_finished(jobs, console)
     with showing_batch(console, jobs) as show:
         result = run_batch(jobs, show)
     folders = [job.folder for job in jobs if (job.folder / "config.toml").exists()]
@@ -64,8 +65,9 @@ def execute(args: argparse.Namespace, console: Console) -> None:
 
 def read_grid(args: argparse.Namespace) -> tuple[list[Config], list[str]]:
     """Return the configuration of every run, and the flags that were given."""
-    from fedbm.runs.compare import list_methods, list_seeds, make_grid
+    from fedbm.runs.compare import list_methods, make_grid
     from fedbm.runs.config import read_toml
+    from fedbm.runs.seed_list import parse_seeds
 
     given = given_settings(args)
     if args.betas and "beta" in given:
@@ -77,15 +79,13 @@ def read_grid(args: argparse.Namespace) -> tuple[list[Config], list[str]]:
         raise FedBMError(f"{args.file} sets a seed. Remove that line and use --seeds.")
     if "method" in base:
         raise FedBMError(f"{args.file} has a [method] section. Remove it and use --methods and flags.")
-    methods, seeds = list_methods(args.methods), list_seeds(parse_seeds(args.seeds))
-    return make_grid(base, given, methods, betas, seeds), flags
+    return make_grid(base, given, list_methods(args.methods), betas, parse_seeds(args.seeds)), flags
 
 
-def parse_seeds(text: str) -> int:
-    """Return the number of seeds."""
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 99):
-        raise FedBMError(f'--seeds must be a whole number from 1 to 99, not "{text}"')
-    return int(text)
+def print_finished(jobs: Sequence[Job], console: Console) -> None:
+    """Print how many runs are finished, if any are."""
+    if done := sum(job.is_finished for job in jobs):
+        console.print(f"{done} of {len(jobs)} runs are finished already")
 
 
 def check_failures(failures: Sequence[str], runs: int) -> None:

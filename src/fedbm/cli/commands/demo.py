@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedbm.cli.commands.compare import parse_seeds
+from fedbm.cli.commands.compare import SEEDS_HELP, print_finished
 from fedbm.cli.flags import add_settings, given_settings
 from fedbm.cli.parser import Parser
 from fedbm.errors import FedBMError
@@ -22,7 +22,7 @@ SETTINGS = {"data": "digits", "clients": 10, "beta": 0.05, "rounds": 20}
 
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("--rounds", default=argparse.SUPPRESS, help="rounds of each run (default 20)")
-    parser.add_argument("--seeds", default="1", help="how many seeds, from 0 (default 1; 3 shows the spread)")
+    parser.add_argument("--seeds", default="1", help=f"{SEEDS_HELP} (default 1; 3 shows the spread)")
     add_settings(parser, ["out", "cache", "device"])
 
 
@@ -31,12 +31,12 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.tables import partition_table, partition_words, result_table
     from fedbm.report.render.html import write_report
     from fedbm.runs.batch import plan_jobs, run_batch
-    from fedbm.runs.compare import list_seeds, make_grid
+    from fedbm.runs.compare import make_grid
     from fedbm.runs.plan import make_plan
     from fedbm.runs.reader import read_run
+    from fedbm.runs.seed_list import parse_seeds
 
-    seeds = list_seeds(parse_seeds(args.seeds))
-    configs = make_grid({}, {**SETTINGS, **given_settings(args)}, METHODS, [None], seeds)
+    configs = make_grid({}, {**SETTINGS, **given_settings(args)}, METHODS, [None], parse_seeds(args.seeds))
     first = make_plan(configs[0])
     console.print(
         "Ten hospitals hold 1,797 real handwritten digits, very unevenly (Dirichlet β = 0.05). Each trains on its own "
@@ -47,6 +47,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     for sentence in partition_words(first.partition, counts):
         console.print(sentence + "\n")
     jobs = plan_jobs(configs)
+    print_finished(jobs, console)
     with showing_batch(console, jobs) as show:
         result = run_batch(jobs, show)
     if result.failures:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedbm.cli.flags import add_settings, given_settings, runs_folder
+from fedbm.cli.flags import add_averaged, add_settings, given_settings, runs_folder
 from fedbm.cli.parser import Parser
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ def add_arguments(parser: Parser) -> None:
         metavar="DIR",
         help="folder with a record of the run, which is updated (default results)",
     )
+    add_averaged(parser)
     add_settings(parser, ["out", "cache", "device", "data_dir"])
 
 
@@ -39,7 +40,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     for name in args.runs:
         folder = find_run(runs_folder(args), name)
         unedited(read_run(folder))  # else the record would show settings that were not computed
-        written = write_features(folder, settings)
+        written = write_features(folder, settings, args.averaged)
         console.print(f"features: {written}; 'fedbm report {folder}' shows them", soft_wrap=True)
         record = renew_record(read_run(folder), Path(args.records))
         if record is not None:

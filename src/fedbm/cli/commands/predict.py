@@ -8,7 +8,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedbm.cli.flags import add_settings, given_settings, runs_folder
+from fedbm.cli.flags import add_averaged, add_settings, given_settings, runs_folder
 from fedbm.cli.parser import Parser
 from fedbm.errors import FedBMError
 
@@ -27,6 +27,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("run", help="its folder, its id, or a part of the id")
     parser.add_argument("images", nargs="+", help="image files, or folders of them")
     parser.add_argument("--to", metavar="FILE.csv", help="write the probability of every class there instead")
+    add_averaged(parser)
     add_settings(parser, ["out", "device"])
 
 
@@ -41,7 +42,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     if args.to and Path(args.to).suffix != ".csv":
         raise FedBMError(f"--to writes a CSV file. Name it {Path(args.to).stem}.csv.")
     device = check(EngineOptions, "device", given_settings(args).get("device", EngineOptions.device))
-    model = load_model(find_run(runs_folder(args), args.run), device)
+    model = load_model(find_run(runs_folder(args), args.run), device, averaged=args.averaged)
     good, bad = [], []
     for path, made in model.classify(files_in(map(Path, args.images))):
         if isinstance(made, str):

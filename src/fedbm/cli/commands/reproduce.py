@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedbm.cli.commands.compare import check_failures, parse_seeds
+from fedbm.cli.commands.compare import SEEDS_HELP, check_failures
 from fedbm.cli.flags import add_settings, flags_of, given_settings
 from fedbm.cli.parser import Parser
 
@@ -37,7 +37,7 @@ def add_arguments(parser: Parser) -> None:
 def add_experiment_arguments(parser: Parser) -> None:
     """Add what reproduce and sweep have in common: which runs, where the data are, for how long."""
     parser.add_argument("--data-dir", dest="folder", metavar="DIR", help="folder that contains the data sets")
-    parser.add_argument("--seeds", default="3", help="how many seeds, from 0 (default 3)")
+    parser.add_argument("--seeds", help=f"{SEEDS_HELP} (default: the experiment's, else 3)")
     parser.add_argument("--budget", metavar="TIME", help="stop after this time, such as 25m or 1h30m")
     parser.add_argument(
         "--only", action="append", default=[], metavar="WHAT", help="rows by name, or axis=value,…; may be repeated"
@@ -55,11 +55,12 @@ def add_experiment_arguments(parser: Parser) -> None:
 def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.tables import table
     from fedbm.experiments.reproduce import find_experiments
+    from fedbm.experiments.spec import shipped
 
     if args.names:
         run_experiments(find_experiments(args.names), args, console)
         return
-    rows = [(e.name, e.shows, e.title) for e in find_experiments(["all"])]
+    rows = [(e.name, e.shows, e.title) for e in find_experiments(shipped())]
     console.print(table("", ("experiment", "shows", "what"), rows, text_columns=3))
 
 
@@ -67,13 +68,13 @@ def run_experiments(experiments: Sequence[Experiment], args: argparse.Namespace,
     """Print what there is and what remains; run it; write records; print what there is now."""
     from fedbm.cli.progress import decoding, showing_batch
     from fedbm.experiments import reproduce
+    from fedbm.experiments.outcomes import read_outcome
     from fedbm.runs.budget import Budget, parse_duration
 
     budget = Budget(parse_duration(args.budget) if args.budget else None)
     engine = reproduce.engine_settings(given_settings(args), args.folder)
-    seeds, records = parse_seeds(args.seeds), Path(args.records)
     with decoding(console) as progress:
-        plan = reproduce.plan_experiments(experiments, seeds, engine, args.only, records, progress)
+        plan = reproduce.plan_experiments(experiments, args.seeds, engine, args.only, Path(args.records), progress)
     for note in plan.notes():
         console.print(f"note: {note}", soft_wrap=True)
     print_states(plan, console)
@@ -95,7 +96,7 @@ def run_experiments(experiments: Sequence[Experiment], args: argparse.Namespace,
     console.print("\nnow:")
     print_states(plan, console)
     for outcome, path in plan.write_records():
-        print_tables(outcome, console)
+        print_tables(read_outcome(path) if outcome.analysis else outcome, console)
         console.print(f"records: {path}", soft_wrap=True)
     check_failures(result.failures, len(jobs))
     reproduce.check_runnable(plan)
@@ -127,15 +128,20 @@ def print_states(plan: ExperimentPlan, console: Console) -> None:
 
 
 def print_tables(outcome: Outcome, console: Console) -> None:
-    """Print the tables of an experiment that have a result."""
+    """Print the tables of an experiment that have a result, unless its scores are withheld."""
     from fedbm.cli.tables import table
     from fedbm.experiments.analysis import columns
     from fedbm.experiments.tables import grid, searched
+    from fedbm.experiments.wording import verdicts
 
     for column in columns(outcome):
         if column.lead:
             heads, *rows = grid(column, without=("unlike",))
             console.print(table(f"{outcome.title}: {column.title}, test scores in %", heads, rows))
+        for verdict in verdicts(column) if column.contrasts else ():
+            console.print(f"{column.title}: {verdict.sentence}", soft_wrap=True)
     if outcome.search:
         heads = ["row", *outcome.axes, "n", "accuracy + macro-F1", ""]
         console.print(table("Chosen on validation", heads, searched(outcome)))
+    if outcome.withheld:
+        console.print(outcome.withheld, soft_wrap=True)

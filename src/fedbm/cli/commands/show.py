@@ -27,6 +27,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     from rich.text import Text
 
     from fedbm.cli.tables import partition_table, result_table
+    from fedbm.report.privacy import client_losses
     from fedbm.runs.plan import find_run
     from fedbm.runs.reader import EDITED, read_run
 
@@ -41,6 +42,8 @@ def execute(args: argparse.Namespace, console: Console) -> None:
         console.print(partition_table(np.array(run.dealt["counts"]), run.dealt["classes"]))
     if run.finished:
         console.print(result_table([run]))
+        for sentence in client_losses(run):
+            console.print(f"privacy of {sentence}", soft_wrap=True)
     else:
         console.print(f"{run.state}; the same command continues it", soft_wrap=True)
     for path in sorted(run.path.glob("*")):

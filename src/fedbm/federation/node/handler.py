@@ -1,7 +1,7 @@
 """A node's side of the protocol: answer the census, train, evaluate. What fails here leaves as a code, never as a text.
 
 Training is `engine.local.train_client` with the streams of (seed, round, client), as in one process; so a round gives
-the same upload wherever and however often it is played.
+the same upload wherever and however often it is played. Only the noise of differential privacy is new every time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
 from fedbm.federation.node.node_data import SiteData, open_site
 from fedbm.federation.node.node_store import NodeStore
-from fedbm.federation.node.privacy import epsilon, privatise
+from fedbm.federation.node.privacy import privatise
+from fedbm.federation.node.privacy_ledger import PrivacyLedger
 from fedbm.federation.protocol.codec import Envelope
 from fedbm.federation.protocol.messages import CENSUS, EVALUATE, TRAIN, UPLOAD, Refusal, Terms, accept_terms, versions
 from fedbm.federation.protocol.packing import pack
@@ -83,7 +84,10 @@ def _answer(kind: str, request: Envelope, site: Site, audit: Audit) -> Envelope:
     data = open_site(site.data, terms.classes, terms.shape)
     facts = data.facts(site.client, len(terms.classes))
     store = NodeStore(site.state / terms.run, site.client, device)
+    ledger = PrivacyLedger(site.state / "privacy.json")
     if kind == CENSUS:
+        if "label_counts" in terms.config.method.shares:
+            _count(ledger, terms)
         found = _census(terms, site, data, facts, store)
         said = {"method": terms.config.method.name, "server_head": request.body.get("head")}
         audit.append("census", run=terms.run, terms=terms.digest, n=facts.n, told=sorted(found.body), **said)
@@ -95,7 +99,7 @@ def _answer(kind: str, request: Envelope, site: Site, audit: Audit) -> Envelope:
         except FedBMError as error:
             raise Refusal("busy") from error
         with arithmetic(site.engine, terms.config.train.precision), enough_memory(device):
-            return work(request, terms, data, facts, store, device, audit)
+            return work(request, terms, data, facts, store, device, audit, ledger)
 
 
 def _census(terms: Terms, site: Site, data: SiteData, facts: Facts, store: NodeStore) -> Envelope:
@@ -116,7 +120,14 @@ def _census(terms: Terms, site: Site, data: SiteData, facts: Facts, store: NodeS
 
 
 def _train(
-    request: Envelope, terms: Terms, data: SiteData, facts: Facts, store: NodeStore, device: torch.device, audit: Audit
+    request: Envelope,
+    terms: Terms,
+    data: SiteData,
+    facts: Facts,
+    store: NodeStore,
+    device: torch.device,
+    audit: Audit,
+    ledger: PrivacyLedger,
 ) -> Envelope:
     body, config = request.body, terms.config
     round_ = int(body["round"])
@@ -132,19 +143,19 @@ def _train(
     )
     if flaw_of(own) is not None:
         raise Refusal("nonfinite")
-    sent, losses, spent = upload.state, upload.losses, None
-    if (privacy := terms.values["privacy"]) is not None:  # counted before it leaves: a crash may cost, never save
+    sent, losses, privacy = upload.state, upload.losses, terms.values["privacy"]
+    if privacy is not None:
         try:
-            spent = epsilon(privacy["noise"], store.release(), privacy["delta"])
+            sent, losses = privatise(upload.state, received, privacy["clip"], privacy["noise"]), {}
         except FedBMError as error:
-            raise Refusal("privacy") from error
-        sent, losses = privatise(upload.state, received, privacy["clip"], privacy["noise"]), {}
+            raise Refusal("nonfinite") from error
     try:
         packed = pack(sent, terms.values["compression"], received)
     except FedBMError as error:
         raise Refusal("compression") from error
     if own:
         store.keep(round_, own)
+    spent = _count(ledger, terms)
     audit.append(
         "trained",
         run=terms.run,
@@ -154,7 +165,7 @@ def _train(
         bytes_received=sum(item.size for item in request.packed.values()),
         sent=packed.digest,
         bytes_sent=packed.size,
-        epsilon=spent,
+        privacy=spent,
         server_head=body.get("head"),
     )
     answer = {
@@ -166,13 +177,20 @@ def _train(
         "losses": {name: value if math.isfinite(value) else None for name, value in losses.items()},
         "seconds": upload.seconds,
         "keeps": bool(own),
-        "epsilon": spent if spent is None or math.isfinite(spent) else None,
+        "privacy": spent,
     }
     return Envelope(answer, {UPLOAD: packed})
 
 
 def _evaluate(
-    request: Envelope, terms: Terms, data: SiteData, facts: Facts, store: NodeStore, device: torch.device, audit: Audit
+    request: Envelope,
+    terms: Terms,
+    data: SiteData,
+    facts: Facts,
+    store: NodeStore,
+    device: torch.device,
+    audit: Audit,
+    ledger: PrivacyLedger,
 ) -> Envelope:
     """Confusion matrices on this site's own val and test images; none where there is nothing to score yet."""
     body, method = request.body, terms.config.method
@@ -194,6 +212,7 @@ def _evaluate(
         if method.personalises and own and "test" in sets:
             state = method.personal_state(received, own[facts.client])
             found["personal"] = personal_confusion(method, model, state, sets["test"]).tolist()
+    _count(ledger, terms)
     audit.append(
         "evaluated",
         run=terms.run,
@@ -204,6 +223,18 @@ def _evaluate(
         server_head=body.get("head"),
     )
     return Envelope(found)
+
+
+def _count(ledger: PrivacyLedger, terms: Terms) -> dict[str, Any] | None:
+    """Count a release before it leaves; return the site's privacy loss, or None if the run adds no noise."""
+    privacy = terms.values["privacy"]
+    try:
+        if privacy is None:
+            ledger.record_exact(terms.run)
+            return None
+        return ledger.count_noisy(terms.run, privacy)
+    except FedBMError as error:
+        raise Refusal("privacy") from error
 
 
 def _received(parts: Mapping[str, State]) -> State:

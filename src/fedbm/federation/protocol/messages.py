@@ -32,6 +32,7 @@ CENSUS, TRAIN, EVALUATE = "query.census", "train", "evaluate"  # Flower's messag
 CONCEPTS, INIT = "task.concepts", "task.init"  # parts of the task itself, each sent once
 UPLOAD = "upload"
 MOST_SAMPLES = 10**9
+PRIVACY_LIMITS = {"noise": (1e-6, 1e6), "clip": (1e-9, 1e9), "delta": (1e-30, 1.0)}
 
 # why a site did not do what it was asked: the code is all that leaves it
 REFUSALS = {
@@ -47,7 +48,7 @@ REFUSALS = {
     "lost": "has lost its client's state",
     "nonfinite": "reached a state of its own that is not finite",
     "compression": "has values that do not fit the compression",
-    "privacy": "cannot count its privacy: Opacus is not installed there",
+    "privacy": "cannot count its privacy loss, so nothing leaves it; its own log says why",
     "busy": "is still at work on this run",
     "failed": "failed; its own log says why",
 }
@@ -176,10 +177,11 @@ def accept_terms(values: Any) -> Terms:
 
 
 def _is_privacy(value: Any, shares: tuple[str, ...]) -> bool:
-    """Noise, clip and delta above 0, for a method that sends no exact counts beside them; or none."""
+    """Return whether noise, clip and delta are in range and the method sends no exact counts; None is fine too."""
     if value is None:
         return True
-    sound = all(isinstance(value[key], float) and value[key] > 0 for key in ("noise", "clip", "delta"))
+    limits = PRIVACY_LIMITS.items()
+    sound = all(isinstance(value[key], float) and least <= value[key] <= most for key, (least, most) in limits)
     return sound and "label_counts" not in shares
 
 

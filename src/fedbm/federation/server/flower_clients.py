@@ -14,8 +14,9 @@ from fedbm.federation.audit import Audit
 from fedbm.federation.options import FederationOptions
 from fedbm.federation.protocol.codec import Envelope
 from fedbm.federation.protocol.messages import EVALUATE, TRAIN, UPLOAD, plain, sentence
-from fedbm.federation.protocol.reply_checks import read_epsilon, read_losses, read_matrix, same
+from fedbm.federation.protocol.reply_checks import read_losses, read_matrix, same
 from fedbm.federation.protocol.upload_checks import Form, read_upload
+from fedbm.federation.server.privacy_report import PrivacyReport
 from fedbm.federation.server.requests import Courier, Reply
 from fedbm.federation.server.roster import Roster
 from fedbm.methods.base import Facts, Method, Part, State, Upload
@@ -35,9 +36,11 @@ class FlowerCohort:
         expected: Mapping[str, Form],
         options: FederationOptions,
         audit: Audit,
+        privacy: PrivacyReport | None = None,
     ) -> None:
         self._method, self._roster, self._courier = method, roster, courier
         self._expected, self._options, self._audit = expected, options, audit
+        self._privacy = privacy
 
     def census(self) -> Mapping[int, Facts]:
         return {client: self._roster.peers[client].census.facts for client in self._roster.gather(heal=True)}
@@ -67,6 +70,7 @@ class FlowerCohort:
                 self._roster.forget(client)
                 raise FedBMError(f"it trained on {plain(body.get('n'))} images, but told of {facts.n}")
             losses, seconds = read_losses(body)
+            loss = self._privacy.keep(client, body) if self._privacy else None  # spent, whatever the upload is worth
             if packed is None:
                 raise FedBMError("it sent no tensors")
             state = read_upload(packed, self._expected, sent, self._options.max_norm)
@@ -75,7 +79,7 @@ class FlowerCohort:
             return Answer(nothing, str(error), reply.sent, received)
         if body.get("keeps") is True:
             self._courier.counted(client)
-        told = {"epsilon": read_epsilon(body), "head": plain(body.get("head"))}
+        told = {"privacy": loss, "head": plain(body.get("head"))}
         self._audit.append("received", client=client, round=round_, bytes=received, digest=packed.digest, **told)
         return Answer(Upload(client, facts.n, state, losses, seconds), None, reply.sent, received)
 

@@ -1,6 +1,6 @@
 """The server's side: one run of the one round loop, over the nodes of a grid, in the server's own folder.
 
-    <state>/runs/<id>/   what every run leaves, and federation.json
+    <state>/runs/<id>/   what every run leaves, federation.json, and privacy.json where sites add noise
     <state>/audit.jsonl  what was sent, received and refused
     <state>/status.json  where the run stands
 
@@ -23,6 +23,7 @@ from fedbm.engine.evaluate import first_state
 from fedbm.engine.local_training import Samples, plain_steps
 from fedbm.engine.round_loop import Federation
 from fedbm.engine.run_folder import FORMAT, RunFolder
+from fedbm.engine.server_average import restore
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
 from fedbm.federation.options import FederationOptions, read_run_file
@@ -30,6 +31,7 @@ from fedbm.federation.protocol.messages import CONCEPTS, INIT, make_terms, versi
 from fedbm.federation.protocol.packing import digest
 from fedbm.federation.protocol.upload_checks import expected_upload
 from fedbm.federation.server.flower_clients import FlowerCohort
+from fedbm.federation.server.privacy_report import PrivacyReport
 from fedbm.federation.server.requests import Courier
 from fedbm.federation.server.roster import Roster
 from fedbm.federation.server.run_setup import Agreement, agree
@@ -72,7 +74,8 @@ def play(
     audit: Audit,
     status: StatusFile,
 ) -> None:
-    federation = assemble(grid, agreement, options, folder, device, audit, status)
+    privacy = PrivacyReport(folder.path / "privacy.json", options.dp_delta) if options.dp_noise else None
+    federation = assemble(grid, agreement, options, folder, device, audit, status, privacy)
     how = "resumed" if federation.progress.round else "started"
     audit.append(
         how,
@@ -110,6 +113,7 @@ def play(
         "clients": options.nodes,
         "partition": "nodes",
         "beta": None,
+        "privacy": privacy.values if privacy else None,
     }
     conclude(federation, about)
     audit.append("finished", run=agreement.id, state=digest(federation.server))
@@ -123,6 +127,7 @@ def assemble(
     device: torch.device,
     audit: Audit,
     status: StatusFile,
+    privacy: PrivacyReport | None,
 ) -> Federation:
     """The federation at its start, or as its last checkpoint left it."""
     config, task = agreement.config, agreement.task
@@ -133,7 +138,8 @@ def assemble(
     if found is None:
         describe(agreement, options, folder.path, device)
         found = {name: value.to(device) for name, value in initial.items()}, Progress()
-    server, progress = found
+    server, average = restore(found[0], config.train.server_average)
+    progress = found[1]
     folder.cut_after(progress.round)
     remove_unnamed(folder.path, progress)
     every = config.engine.checkpoint_every or 1  # between machines a round is worth more than a checkpoint
@@ -149,7 +155,7 @@ def assemble(
         task=task,
         train=config.train,
         model=model,
-        cohort=FlowerCohort(config.method, roster, courier, expected, options, audit),
+        cohort=FlowerCohort(config.method, roster, courier, expected, options, audit, privacy),
         server=server,
         progress=progress,
         states=ClientStates(folder.path / "clients", device, {}),  # clients' states stay with them
@@ -160,6 +166,7 @@ def assemble(
         min_answers=options.min_answers,
         attempts=options.attempts,
         population=options.nodes,
+        average=average,
     )
 
 

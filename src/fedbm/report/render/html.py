@@ -15,10 +15,11 @@ from fedbm.report.figures.palette import numbers_of
 from fedbm.report.figures.scatter import embedding
 from fedbm.report.figures.svg import SERIES, for_one_page
 from fedbm.report.grouping import Group, Row, compare, display
+from fedbm.report.privacy import largest_losses
 from fedbm.report.rounds_to_target import reach
 from fedbm.report.sections import Picture, class_texts, mistakes, partition, training
 from fedbm.report.statistics import spread
-from fedbm.report.tables import METRICS, MOMENTS, lines, markdown_table
+from fedbm.report.tables import METRICS, lines, markdown_table, moments_of
 from fedbm.report.text import headline, mean_and_std, percent, seed_by_seed
 from fedbm.runs.reader import RunView, read_runs
 from fedbm.utils.io import write_text
@@ -91,10 +92,11 @@ def group_view(group: Group, ident: str, colours: Mapping[str, int], dots: Pictu
         "seed_by_seed": seed_by_seed(group),
         "facts": _facts(group),
         "findings": findings(group),
-        "blocks": {words: lines(group, moment) for moment, words in MOMENTS.items()} if group.rows else {},
+        "blocks": {words: lines(group, moment) for moment, words in moments_of(group).items()} if group.rows else {},
         "colours": {row.name: colours[row.name] for row in group.rows},
         "central": any(row.method == "central" for row in group.rows),
         "personal": [sentence for row in group.rows if (sentence := _personal(row))],
+        "privacy": largest_losses(group),
         "unfinished": [(display(run.label, run.method), run) for run in group.unfinished],
         "seeds": [_seed_line(row, run) for row in group.rows for run in row.runs],
         "dots": dots,
