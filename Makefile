@@ -32,7 +32,7 @@ format: $(VENV)/.dev  ## let ruff tidy the code
 	$(BIN)/ruff format .
 
 concepts: $(VENV)/.dev  ## rebuild the shipped embeddings: make concepts MODEL=folder-of-all-MiniLM-L6-v2
-	$(BIN)/fedbm concepts --ship "$(MODEL)"
+	$(BIN)/python tools/bundle_concepts.py "$(MODEL)"
 
 clean:  ## remove the virtual environment and caches (runs are kept)
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

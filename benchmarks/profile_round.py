@@ -15,8 +15,8 @@ from typing import Any
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from fedbm.cli.arguments import make_parser
-from fedbm.cli.commands import read_config
+from fedbm.cli.flags import read_config
+from fedbm.cli.main import make_parser
 from fedbm.engine.device import find_device
 from fedbm.runs.plan import make_plan
 from fedbm.runs.runner import run

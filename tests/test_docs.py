@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
+import fill_readme
 import pytest
 import torch
 from pages import (
@@ -29,15 +30,17 @@ from pages import (
 
 import fedbm
 from fedbm.cli import main
-from fedbm.cli.arguments import make_parser
-from fedbm.cli.compare import check_owned, config_of
-from fedbm.cli.flags import given_keys
+from fedbm.cli.flags import given_settings
+from fedbm.cli.main import make_parser
+from fedbm.config.keys import SECTIONS, Key
 from fedbm.config.options import type_words
+from fedbm.errors import FedBMError
 from fedbm.federation.options import FederationOptions, read_run_file
 from fedbm.methods import METHODS
 from fedbm.methods.base import Facts, State, Task, size_of
 from fedbm.methods.fedrep import FedRep
-from fedbm.runs.config import SECTIONS, Key, check_config, keys, make_config, nest
+from fedbm.runs.compare import list_methods, make_grid
+from fedbm.runs.config import check_config, keys, make_config, nest
 
 # --- options and keys -----------------------------------------------------------------------------------------------
 
@@ -254,23 +257,23 @@ def test_the_file_that_compare_shares_is_taken_as_the_page_gives_it(
     monkeypatch.chdir(tmp_path)
     Path(command[0]).write_text(re.findall(r"```toml\n(.*?)```", before, re.DOTALL)[-1], encoding="utf-8")
     assert f"`{command[0]}`" in before
-    played: list[Any] = []
+    planned: list[Any] = []
 
-    def play_all(configs: Any, *_: Any) -> tuple[list[Path], list[str]]:
-        played.extend(configs)
-        return [], ["not played"]
+    def stop(configs: Any, **_: Any) -> None:
+        planned.extend(configs)
+        raise FedBMError("stopped")
 
-    monkeypatch.setattr("fedbm.cli.compare.play_all", play_all)
+    monkeypatch.setattr("fedbm.runs.batch.plan_jobs", stop)
     assert main(["compare", *command]) == 2
-    assert "not played" in capsys.readouterr().err
-    assert len(played) == 3 * 2 * 3  # methods, β, seeds
+    assert "stopped" in capsys.readouterr().err
+    assert len(planned) == 3 * 2 * 3  # methods, β, seeds
 
 
 def test_the_results_in_the_readmes_are_those_of_the_records(tmp_path: Path) -> None:
     """By the command the page names; what it writes is what stands there."""
     page = tmp_path / "README.md"
     page.write_text(text_of(ROOT / "README.md"), encoding="utf-8")
-    assert main(["report", str(ROOT / "results"), "--readme", str(page)]) == 0
+    assert fill_readme.main([str(ROOT / "results"), str(page)]) == 0
     assert text_of(page) == text_of(ROOT / "README.md")
     assert main(["report", str(ROOT / "results"), "--to", str(page)]) == 0
     assert text_of(page) == text_of(ROOT / "results" / "README.md")
@@ -299,12 +302,10 @@ def try_command(words: list[str]) -> None:
             make_parser().parse(words)
         return
     found = make_parser().parse(words)
-    given = given_keys(found)
+    given = given_settings(found)
     if found.command == "compare":
-        methods = list(METHODS) if found.methods == "all" else found.methods.split(",")
-        check_owned(given, methods)
-        for method in methods:
-            check_config(config_of({}, given, method, None, 0))
+        for config in make_grid({}, given, list_methods(found.methods), [None], [0]):
+            check_config(config)
     else:
         check_config(make_config(nest(given)))
 

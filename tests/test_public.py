@@ -24,7 +24,7 @@ def test_every_public_name() -> None:
     for name in public.__all__:
         assert getattr(fedbm, name) is getattr(public, name)
     assert set(fedbm.__all__) == {"__version__", *public.__all__}
-    assert set(fedbm.__all__) <= set(dir(fedbm))
+    assert dir(fedbm) == sorted(fedbm.__all__)
     starred: dict[str, object] = {}
     exec("from fedbm import *", starred)
     assert starred["simulate"] is fedbm.simulate

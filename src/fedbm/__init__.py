@@ -5,7 +5,7 @@ data = fedbm.load("digits")
 parts = fedbm.dirichlet(data.labels, data.indices("train"), clients=10, beta=0.05, seed=0)
 run = fedbm.simulate(data, parts, method="fedbm", rounds=20)
 print(run.summary["best"])
-fedbm.write_report([run.path], "report.html")
+fedbm.write_report(fedbm.compare("digits", ["fedavg", "fedbm"], beta=0.05, seeds=3), "report.html")
 """
 
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> Any:
-        """The public names, all at the first that is asked for: PyTorch, behind them, takes seconds to import."""
+        """Import the public names when the first is used, because PyTorch takes seconds to import."""
         if name == "__all__" or not name.startswith("_"):
             import fedbm.public as public
 
@@ -29,4 +29,5 @@ else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__getattr__("__all__")})
+        """Return the public names only."""
+        return sorted(__getattr__("__all__"))

@@ -1,10 +1,17 @@
 """The names of `import fedbm`."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
 from fedbm.data.dataset import Dataset, load
 from fedbm.data.inspection.inspect import inspect
 from fedbm.data.partition import Partition, load_partition
 from fedbm.data.partitioners import by_classes, by_column, dirichlet, iid, quantity
 from fedbm.errors import FedBMError
+from fedbm.experiments.report import write_outcomes as _write_outcomes
+from fedbm.experiments.reproduce import Reproduction, reproduce
 from fedbm.language.bundled import load_bundled
 from fedbm.language.concepts import ConceptDistribution, build_concepts, sample_concepts
 from fedbm.methods import METHODS, FedAvg, FedBM, Method
@@ -12,14 +19,16 @@ from fedbm.models.generator import Generator
 from fedbm.models.generator_loss import BatchNormGap, diversity_loss
 from fedbm.models.heads import ConceptHead, concept_logits, concept_loss
 from fedbm.models.resnet import ResNet18
-from fedbm.report.render.html import write_report
+from fedbm.report.render.html import write_report as _write_runs
+from fedbm.runs.compare import Comparison, compare
 from fedbm.runs.predict import load_model
-from fedbm.runs.reader import read_run
+from fedbm.runs.reader import RunView, read_run
 from fedbm.runs.runner import simulate
 
 __all__ = [
     "METHODS",
     "BatchNormGap",
+    "Comparison",
     "ConceptDistribution",
     "ConceptHead",
     "Dataset",
@@ -29,10 +38,13 @@ __all__ = [
     "Generator",
     "Method",
     "Partition",
+    "Reproduction",
     "ResNet18",
+    "RunView",
     "build_concepts",
     "by_classes",
     "by_column",
+    "compare",
     "concept_logits",
     "concept_loss",
     "dirichlet",
@@ -45,7 +57,30 @@ __all__ = [
     "load_partition",
     "quantity",
     "read_run",
+    "reproduce",
     "sample_concepts",
     "simulate",
     "write_report",
 ]
+
+
+def write_report(
+    runs: Comparison | Reproduction | RunView | str | Path | Iterable[RunView | str | Path],
+    path: str | Path = "report.html",
+    title: str = "",
+) -> Path:
+    """Draw one offline HTML page from runs or from the outcome of experiments, and return where it is.
+
+    Args:
+        runs: what `compare()`, `reproduce()`, `simulate()` or `read_run()` returned, run folders, or a list of these.
+        path: the page to write; in a folder, report.html.
+        title: the page's title; by default one that names the data.
+
+    Example:
+        >>> import fedbm
+        >>> fedbm.write_report(fedbm.compare("digits", seeds=1), "report.html")  # doctest: +SKIP
+    """
+    if isinstance(runs, Reproduction):
+        return _write_outcomes(runs.outcomes, Path(path), title)
+    found = runs.runs if isinstance(runs, Comparison) else [runs] if isinstance(runs, RunView | str | Path) else runs
+    return _write_runs([run.path if isinstance(run, RunView) else Path(run) for run in found], Path(path), title)

@@ -16,12 +16,12 @@ import pytest
 from calling import Command, flags, one_sentence
 from rich.console import Console
 
-from fedbm.cli import compare, demo
-from fedbm.cli.commands import COMMANDS
-from fedbm.cli.live import showing
+from fedbm.cli.commands import COMMANDS, demo
+from fedbm.cli.progress import showing
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError
 from fedbm.methods import METHODS
+from fedbm.runs import batch
 from fedbm.runs import runner as simulation
 from fedbm.runs import scheduler as side_by_side
 from fedbm.runs.config import Config, keys, make_config, read_toml
@@ -134,7 +134,7 @@ def test_an_unfinished_and_an_unreadable_run(fedbm: Command, runs: Path, tmp_pat
     assert "is damaged" in out
     status, out, _ = fedbm("show", "half", "--out", tmp_path)
     assert status == 0
-    assert "unfinished, 3 of 4 rounds; the same command goes on with it" in out
+    assert "unfinished, 3 of 4 rounds; the same command continues it" in out
     status, _, err = fedbm("show", "odd", "--out", tmp_path)
     assert status == 2
     assert "line 1 of " in one_sentence(err)
@@ -151,7 +151,7 @@ def test_report(fedbm: Command, runs: Path, tmp_path: Path) -> None:
     assert "|" in out
     status, _, err = fedbm("report", "--out", page)
     assert status == 2
-    assert f"named by --to {page}" in one_sentence(err)
+    assert f"use --to {page}." in one_sentence(err)
 
 
 def test_predict(fedbm: Command, runs: Path, scans: Path, tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_predict(fedbm: Command, runs: Path, scans: Path, tmp_path: Path) -> Non
     for name, why in (("no.png", "not an image"), ("absent.png", "No such file or directory")):
         status, _, err = fedbm("predict", "fedbm", tmp_path / name, "--out", runs)
         assert status == 2
-        assert one_sentence(err) == f"{tmp_path / name} is no readable image: {why}"
+        assert one_sentence(err) == f"{tmp_path / name} is not a readable image: {why}"
 
 
 def test_predict_a_folder_with_a_bad_file_to_a_table(fedbm: Command, runs: Path, scans: Path, tmp_path: Path) -> None:
@@ -194,11 +194,11 @@ def test_predict_a_folder_with_a_bad_file_to_a_table(fedbm: Command, runs: Path,
     status, out, err = fedbm("predict", "fedbm", tmp_path / "new", "--to", tmp_path / "all.csv", "--out", runs)
     assert status == 2
     assert "2 of 5 files could not be classified" in err
-    assert out.count("is no readable image") == 2
+    assert out.count("is not a readable image") == 2
     assert len((tmp_path / "all.csv").read_text(encoding="utf-8").splitlines()) == 4
     (tmp_path / "empty").mkdir()
     assert "there is no file in the folder" in fedbm("predict", "fedbm", tmp_path / "empty", "--out", runs)[2]
-    assert "name it x.csv" in fedbm("predict", "fedbm", folder, "--to", "x.xlsx", "--out", runs)[2]
+    assert "Name it x.csv." in fedbm("predict", "fedbm", folder, "--to", "x.xlsx", "--out", runs)[2]
 
 
 def test_predict_by_the_averaged_model(fedbm: Command, tiny: dict[str, Any], scans: Path, tmp_path: Path) -> None:
@@ -273,7 +273,6 @@ def test_demo(fedbm: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(side_by_side, "_hire", None)  # nothing is left to run
     status, again, err = fedbm("demo", "--rounds", 2, "--out", tmp_path)
     assert (status, err) == (0, "")
-    assert "1 of 1 runs are finished already" in again
     assert " 1/2 " not in again
 
 
@@ -285,7 +284,7 @@ def one_after_the_other(configs: Sequence[Config], **_: Any) -> Iterator[tuple[i
 
 
 def test_compare(fedbm: Command, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare, "run_all", one_after_the_other)
+    monkeypatch.setattr(batch, "run_all", one_after_the_other)
     shared = {key: value for key, value in tiny.items() if key not in ("method", "rounds")}
     words = ["compare", *flags({**shared, "rounds": 1}), "--out", tmp_path, "--to", tmp_path / "page.html"]
     status, out, err = fedbm(*words, "--methods", "fedavg, fedprox,fedavg", "--betas", "0.1,0.5", "--seeds", 1)
@@ -307,7 +306,7 @@ def test_one_failed_run_does_not_stop_a_comparison(fedbm: Command, tiny: dict[st
     assert status == 2
     assert "failed: fedprox, β" in out
     assert "FedAvg" in out.partition("test scores in %")[2]
-    assert err.startswith("fedbm: 1 of 2 runs failed; the first is fedprox, β")
+    assert err.startswith("fedbm: 1 of 2 runs failed. The first: fedprox, β")
     assert (tmp_path / "page.html").exists()
 
 
@@ -317,7 +316,7 @@ def test_a_failing_demo(fedbm: Command, tmp_path: Path, monkeypatch: pytest.Monk
         yield from islice(one_after_the_other(configs), 1)
         raise FedBMError("run 1 of 2 ended with status 1")
 
-    monkeypatch.setattr(compare, "run_all", fail)
+    monkeypatch.setattr(batch, "run_all", fail)
     status, _, err = fedbm("demo", "--out", tmp_path, "--device", "cpu")
     assert status == 2
     assert one_sentence(err) == "run 1 of 2 ended with status 1"

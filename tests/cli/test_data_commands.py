@@ -15,8 +15,8 @@ from calling import Command, flags, one_sentence
 from PIL import Image
 from rich.console import Console
 
-from fedbm.cli.live import decoding, fetching
-from fedbm.cli.parser import DATA_TASKS
+from fedbm.cli.commands.data import TASKS as DATA_TASKS
+from fedbm.cli.progress import decoding, fetching
 from fedbm.data.catalog import download
 
 SMALL = ("--size", 16, "--channels", 1)
@@ -219,7 +219,7 @@ def test_help_teaches(fedbm: Command) -> None:
     ("words", "sentence"),
     [
         ("inspct digits", '"inspct" is neither a data set nor a task of fedbm data (did you mean "inspect"?)'),
-        ("get", "the following arguments are required: NAME; 'fedbm data get --help' explains"),
+        ("get", "the following arguments are required: NAME. See 'fedbm data get --help'."),
         ("get pcb", 'no data set is called "pcb" (did you mean "pbc"?)'),
         ("get pbc", "Mendeley Data needs a browser"),
         ("get digits", "nothing to download: digits is built into scikit-learn"),
@@ -231,7 +231,7 @@ def test_help_teaches(fedbm: Command) -> None:
         ),
         ("get bloodmnist --too x", 'fedbm data get does not know --too (did you mean "--to"?)'),
         ("list digits", "fedbm data list does not know digits"),
-        ("prepare", "the following arguments are required: what; 'fedbm data prepare --help' explains"),
+        ("prepare", "the following arguments are required: what. See 'fedbm data prepare --help'."),
         ("prepare ./nowhere", "nowhere does not exist or cannot be accessed"),
         ("prepare digits --clients 3", "fedbm data prepare does not know --clients"),
         ("inspect pbc", "the images of pbc are not here: run 'fedbm data get pbc'"),
@@ -246,7 +246,7 @@ def test_help_teaches(fedbm: Command) -> None:
         ("digits --partition classes --classes-per-client 11", "classes_per_client is 11, but it must be from 1 to"),
         ("digits --partition classes --clients 3", "3 clients with 2 classes each cannot cover all 10 classes"),
         ("digits --clients 2000", "1258 training samples are too few for 2000 clients"),
-        ("--save x.json", "the following arguments are required: what; 'fedbm data partition --help' explains"),
+        ("--save x.json", "the following arguments are required: what. See 'fedbm data partition --help'."),
     ],
 )
 def test_mistakes(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from argparse import Namespace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from fake_runs import edit, fake_run
 from rich.cells import cell_len
 from rich.console import Console
 
-from fedbm.cli.listing import SHOWN, WANTED, fitted, listing
+from fedbm.cli.commands.list import SHOWN, WANTED, execute, fit_table
 from fedbm.runs.failure import keep_failure
 
 OF_BOTH = ("12/50", "0", "64.1 %", "57.7 %", "2025-01-02 03:04")
@@ -30,7 +31,7 @@ LINES = [
 def shown(lines: list[dict[str, str]], width: int) -> list[str]:
     """What a terminal of this width is sent."""
     terminal = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=width)
-    terminal.print(fitted(lines, width), soft_wrap=True)
+    terminal.print(fit_table(lines, width), soft_wrap=True)
     assert isinstance(terminal.file, io.StringIO)
     return [line.rstrip() for line in terminal.file.getvalue().splitlines()]
 
@@ -41,27 +42,27 @@ def shown(lines: list[dict[str, str]], width: int) -> list[str]:
         (
             60,
             [
-                "run                            dealt   rounds  accuracy",
-                "fedbm-digits-s0-c039073dbc5d   β 0.05   12/50    64.1 %",
-                "fedavg-digits-s1-7e4190a1007b  iid      12/50    64.1 %",
+                "run                            partition  rounds  accuracy",
+                "fedbm-digits-s0-c039073dbc5d   β 0.05      12/50    64.1 %",
+                "fedavg-digits-s1-7e4190a1007b  iid         12/50    64.1 %",
             ],
         ),
         (
             80,
             [
-                "run                            dealt   clients  rounds  accuracy      F1",
-                "fedbm-digits-s0-c039073dbc5d   β 0.05       10   12/50    64.1 %  57.7 %",
-                "fedavg-digits-s1-7e4190a1007b  iid          10   12/50    64.1 %  57.7 %",
+                "run                            partition  clients  rounds  accuracy      F1",
+                "fedbm-digits-s0-c039073dbc5d   β 0.05          10   12/50    64.1 %  57.7 %",
+                "fedavg-digits-s1-7e4190a1007b  iid             10   12/50    64.1 %  57.7 %",
             ],
         ),
         (
             120,
             [
-                "run                            method                  dealt   clients  rounds  seed  accuracy      F1"
+                "run                            method                     partition  clients  rounds  accuracy      F1"
                 "           started",
-                "fedbm-digits-s0-c039073dbc5d   fedbm · lambda_dis=1.…  β 0.05       10   12/50     0    64.1 %  57.7 %"
+                "fedbm-digits-s0-c039073dbc5d   fedbm · lambda_dis=1.0, …  β 0.05          10   12/50    64.1 %  57.7 %"
                 "  2025-01-02 03:04",
-                "fedavg-digits-s1-7e4190a1007b  fedavg                  iid          10   12/50     0    64.1 %  57.7 %"
+                "fedavg-digits-s1-7e4190a1007b  fedavg                     iid             10   12/50    64.1 %  57.7 %"
                 "  2025-01-02 03:04",
             ],
         ),
@@ -147,11 +148,11 @@ def test_all_rounds_and_no_result(fedbm: Command, tmp_path: Path) -> None:
 
 def test_a_terminal_of_the_users_own_width(tmp_path: Path) -> None:
     runs = [fake_run(tmp_path, method, rounds=2) for method in ("fedavg", "fedbm")]
-    terminal = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=50)
-    listing(tmp_path, terminal)
+    terminal = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=55)
+    execute(Namespace(out=str(tmp_path)), terminal)
     assert isinstance(terminal.file, io.StringIO)
     head, *lines = terminal.file.getvalue().splitlines()
-    assert head.split() == ["run", "dealt", "rounds", "accuracy"]
+    assert head.split() == ["run", "partition", "rounds", "accuracy"]
     assert [line.split()[0] for line in lines] == [run.name for run in runs]
 
 

@@ -17,28 +17,26 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pictures import small_chars74k
 
-from fedbm.cli import compare, concepts, demo
 from fedbm.cli.commands import COMMANDS
-from fedbm.cli.flags import MATTERS, names
-from fedbm.cli.parser import DATA_TASKS
+from fedbm.cli.commands.data import TASKS as DATA_TASKS
+from fedbm.cli.flags import APPLIES
 from fedbm.errors import FedBMError
 from fedbm.experiments import trials
 from fedbm.federation.deploy import run_control as play
 from fedbm.federation.server import run_setup as agreement
-from fedbm.language import bundled
-from fedbm.runs import features, plan
+from fedbm.runs import batch, features, plan, runner
 from fedbm.runs.config import keys, make_config, nest
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("rnu", 'there is no command "rnu" (did you mean "run"?); try fedbm --help'),
+        ("rnu", 'there is no command "rnu" (did you mean "run"?). See \'fedbm --help\'.'),
         ("--ruonds", "fedbm does not know --ruonds"),
         ("--ruonds 3", "argument COMMAND: invalid choice: '3' (choose from "),
         ("run --ruonds 3", 'fedbm run does not know --ruonds (did you mean "--rounds"?)'),
         ("run --ruonds=3", 'fedbm run does not know --ruonds (did you mean "--rounds"?)'),
-        ("run --rounds", "argument --rounds: expected one argument; 'fedbm run --help' explains"),
+        ("run --rounds", "argument --rounds: expected one argument. See 'fedbm run --help'."),
         ("run --rounds many", 'rounds must be a whole number, not "many"'),
         ("run --rounds -3", "rounds must be at least 1, not -3"),
         ("run --beta 0", "beta must be above 0, not 0"),
@@ -55,13 +53,13 @@ from fedbm.runs.config import keys, make_config, nest
         ("run --clients 2000", "1258 training samples are too few for 2000 clients"),
         ("run --partition file", "partition = file needs partition_file"),
         ("run --init-weights nowhere.pth", "init_weights: nowhere.pth does not exist"),
-        ("run digits", "there is no configuration file digits; if it names data, say --data digits"),
+        ("run digits", "there is no configuration file digits. If it is a data set, use --data digits."),
         ("run bda.toml", 'there is no configuration file bda.toml (did you mean "bad.toml"?)'),
         ("run bad.toml", '[train] in bad.toml has no key "ruonds" (did you mean "rounds"?)'),
         ("run section.toml", 'section.toml has no section "trian" (did you mean "train"?)'),
         ("run broken.toml", "broken.toml is not valid TOML: "),
         ("run bad.toml worse.toml", "fedbm run does not know worse.toml"),
-        ("show", "the following arguments are required: run; 'fedbm show --help' explains"),
+        ("show", "the following arguments are required: run. See 'fedbm show --help'."),
         ("show nothing", 'there is no run "nothing" in runs and no such folder; "fedbm list --out runs" shows them'),
         ("report", "there are no runs in runs to report on"),
         ("report nothing", 'there is no run "nothing" in runs'),
@@ -70,72 +68,87 @@ from fedbm.runs.config import keys, make_config, nest
         ("concepts --data digts", 'no data set is called "digts" (did you mean "digits"?)'),
         ("data digts", 'no data set is called "digts" (did you mean "digits"?)'),
         ("data digits --partition file", "partition = file needs partition_file"),
-        ("data digits --picture a.png", "--picture draws an SVG: give it a name that ends in .svg, not a.png"),
+        ("data digits --picture a.png", "--picture draws an SVG file. Give it a name that ends in .svg, not a.png."),
         ("config --tmol", 'fedbm config does not know --tmol (did you mean "--toml"?)'),
         ("config --toml --method fedmb", 'there is no method "fedmb" (did you mean "fedbm"?)'),
         ("compare --methods fedavg,fedmb", 'there is no method "fedmb" (did you mean "fedbm"?)'),
-        ("compare --methods fedavg --temperature 3", "--temperature is an option of fedbm"),
+        ("compare --methods fedavg --temperature 3", "--temperature is an option of fedbm, but not of fedavg"),
         ("compare --betas 0.1,x", 'beta must be a number, not "x"'),
-        ("compare --beta 0.3 --betas 0.1,0.2", "--beta and --betas are both given: name every β in --betas"),
-        ("compare --partition iid --betas 0.1,0.5", "--betas matters for partition = dirichlet or quantity only, not"),
-        ("compare --partition classes --beta 0.1", "--beta matters for partition = dirichlet or quantity only, not"),
-        ("run --partition iid --beta 0.3", "--beta matters for partition = dirichlet or quantity only, not for iid"),
+        ("compare --beta 0.3 --betas 0.1,0.2", "--beta and --betas are both given. Give every β in --betas."),
+        (
+            "compare --partition iid --betas 0.1,0.5",
+            "--betas only applies if partition is dirichlet or quantity",
+        ),
+        (
+            "compare --partition classes --beta 0.1",
+            "--beta only applies if partition is dirichlet or quantity",
+        ),
+        (
+            "run --partition iid --beta 0.3",
+            "--beta only applies if partition is dirichlet or quantity",
+        ),
         (
             "run --classes-per-client 3",
-            "only, not for dirichlet, by which digits is dealt by default: say --partition c",
+            "but digits uses dirichlet by default. Remove --classes-per-client or set --partition classes.",
         ),
         (
             "run --partition iid --classes-per-client 3",
-            "matters for partition = classes only, not for iid: leave it out",
+            "only applies if partition is classes, but it is iid. Remove --classes-per-client.",
         ),
-        ("run --optimizer adam --momentum 0.5", "--momentum matters for optimizer = sgd only, not for adam: leave it"),
+        (
+            "run --optimizer adam --momentum 0.5",
+            "--momentum only applies if optimizer is sgd, but it is adam",
+        ),
         (
             "run --classifier trained --temperature 3",
-            "--temperature matters for classifier = distribution or mean only",
+            "--temperature only applies if classifier is distribution or mean, but it is trained.",
         ),
         (
             "run --generator no --lambda-dis 1",
-            "--lambda-dis matters for generator = yes only, not for no: leave it out",
+            "--lambda-dis only applies if generator is yes, but it is no. Remove --lambda-dis.",
         ),
         (
             "compare --methods fedavg,fedbm --generator no --generator-lr 1",
-            "--generator-lr matters for generator = yes",
+            "--generator-lr only applies if generator is yes",
         ),
         (
             "run --method fedavg --encoder bert",
-            "--encoder matters for methods that read concepts only, not for fedavg: leave it out",
+            "--encoder only applies to methods that read concepts, not to fedavg. Remove --encoder.",
         ),
-        ("run --method central --encoder-dir nowhere", "--encoder-dir matters for methods that read concepts"),
-        ("run --method fedetf --pooling cls", "--pooling matters for methods that read concepts only, not for fedetf"),
-        ("run --method scaffold --concept-file nowhere", "--concept-file matters for methods that read concepts only"),
+        ("run --method central --encoder-dir nowhere", "--encoder-dir only applies to methods that read concepts"),
+        ("run --method fedetf --pooling cls", "--pooling only applies to methods that read concepts, not to fedetf"),
+        ("run --method scaffold --concept-file nowhere", "--concept-file only applies to methods that read concepts"),
         (
             "run --classifier random --generator no --prompt-fraction 0.5",
-            "that read concepts only, not for fedbm · classifier=random, generator=no: leave it out",
+            "that read concepts, not to fedbm · classifier=random, generator=no. Remove --prompt-fraction.",
         ),
         (
             "run fedavg.toml --prompt-fraction 0.5",
-            "--prompt-fraction matters for methods that read concepts only, not for f",
+            "--prompt-fraction only applies to methods that read concepts, not to fedavg.",
         ),
         (
             "compare --methods fedavg,fednh --seeds 2 --encoder bert",
-            "--encoder matters for methods that read concepts only, not for fedavg or fednh: leave it out",
+            "--encoder only applies to methods that read concepts, not to fedavg or fednh. Remove --encoder.",
         ),
         (
             "compare --methods fedavg,fedbm --classifier trained --generator no --encoder bert",
-            "not for fedavg or fedbm · classifier=trained, generator=no: leave it out",
+            "not to fedavg or fedbm · classifier=trained, generator=no. Remove --encoder.",
         ),
-        ("data digits --partition iid --beta 0.3", "--beta matters for partition = dirichlet or quantity only, not"),
+        (
+            "data digits --partition iid --beta 0.3",
+            "--beta only applies if partition is dirichlet or quantity",
+        ),
+        ("run --method fedavg --fedprox-mu 1", "fedprox_mu is an option of fedprox, not of fedavg"),
+        ("run --method fedprox --fedprox-mu many", 'mu must be a number, not "many"'),
+        ("compare --methods fedavg --fedprox-mu 1", "--fedprox-mu is an option of fedprox, but not of fedavg"),
         (
             "compare --seeds 0",
-            'seeds must be a count from 1 to 99, a range such as 3-12 or a list such as 0,1,5, not "0"',
+            "--seeds must be a count from 1 to 99, a range such as 3-12 or a list such as 0",
         ),
         ("compare bad.toml", 'has no key "ruonds" (did you mean "rounds"?)'),
         ("compare absent.toml", "there is no configuration file absent.toml"),
-        (
-            "demo --seeds two",
-            'seeds must be a count from 1 to 99, a range such as 3-12 or a list such as 0,1,5, not "two"',
-        ),
-        ("demo --seeds ²", 'seeds must be a count from 1 to 99, a range such as 3-12 or a list such as 0,1,5, not "²"'),
+        ("demo --seeds two", 'a range such as 3-12 or a list such as 0,1,5, not "two"'),
+        ("demo --seeds ²", 'a range such as 3-12 or a list such as 0,1,5, not "²"'),
         ("demo --rounds 0", "rounds must be at least 1, not 0"),
     ],
 )
@@ -177,10 +190,10 @@ def test_flags_of_dealing_for_data_with_a_partition_of_their_own(
     np.savez("chars74k_hnd_16.npz", **small_chars74k())
     status, _, err = fedbm(*words.split(), "--cache", "cache")
     name = "chars74k_hnd_16.npz" if words.startswith("data") else "chars74k"
-    kinds, say = ("classes", "say --partition classes, or ") if "classes" in flag else ("dirichlet or quantity", "")
+    kinds = "classes" if "classes" in flag else "dirichlet or quantity"
     assert one_sentence(err) == (
-        f"{flag} matters for partition = {kinds} only, not for column, by which {name} is dealt by default: "
-        f"{say}leave it out"
+        f"{flag} only applies if partition is {kinds}, but {name} uses column by default. "
+        f"Remove {flag} or set --partition {kinds.partition(' ')[0]}."
     )
     assert status == 2
     assert not Path("runs").exists()
@@ -207,9 +220,9 @@ def test_flags_of_language_where_they_matter(
         raise FedBMError("as far as to the data")
 
     monkeypatch.chdir(tmp_path)
-    for module, name in ((plan, "make_plan"), (compare, "make_plan"), (concepts, "concepts_for")):
+    for module, name in ((plan, "make_plan"), (batch, "make_plan"), (plan, "concepts_for")):
         monkeypatch.setattr(module, name, stop)
-    Path("language.toml").write_text('[language]\nencoder = "bert"\nprompt_share = 0.5\n')
+    Path("language.toml").write_text('[language]\nencoder = "bert"\nprompt_fraction = 0.5\n')
     Path("fedavg.toml").write_text('[method]\nname = "fedavg"\n' + Path("language.toml").read_text())
     assert one_sentence(fedbm(*words.split())[2]) == "as far as to the data"
 
@@ -223,7 +236,7 @@ def test_names_that_look_like_markup(fedbm: Command, tiny: dict[str, Any], tmp_p
     assert fedbm("show", folder)[0] == 0
     assert fedbm("list", "--out", tmp_path / "[/none]") == (
         0,
-        f"there are no runs in {tmp_path}/[/none] yet; 'fedbm demo' or 'fedbm run' makes some\n",
+        f"There are no runs in {tmp_path}/[/none] yet. 'fedbm demo' and 'fedbm run' make some.\n",
         "",
     )
 
@@ -235,12 +248,12 @@ def test_interrupted_while_looking(fedbm: Command, monkeypatch: pytest.MonkeyPat
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(COMMANDS, "list", interrupt)
-    monkeypatch.setitem(COMMANDS, "compare", interrupt)
+    monkeypatch.setattr("fedbm.cli.commands.list.execute", interrupt)
+    monkeypatch.setattr("fedbm.cli.commands.compare.execute", interrupt)
     assert fedbm("list") == (130, "", "fedbm: interrupted\n")
     status, _, err = fedbm("compare")
     assert status == 130
-    assert one_sentence(err) == "interrupted; the same command goes on from the last checkpoint"
+    assert one_sentence(err) == "interrupted; run the same command again to continue from the last checkpoint"
     assert signal.getsignal(signal.SIGINT) is heard
 
 
@@ -269,7 +282,7 @@ def test_a_terminal_that_knows_no_greek(fedbm: Command, monkeypatch: pytest.Monk
     assert b"Dirichlet concentration ?" in shown.getvalue()
 
 
-COMPUTING = (plan, bundled, demo, compare, concepts, features, trials, agreement, play)  # what begins to, or names it
+COMPUTING = (plan, batch, runner, features, trials, agreement, play)  # what begins to, or names it
 words = st.lists(
     st.sampled_from(
         [*COMMANDS, *DATA_TASKS, *(key.switch for key in keys()), "--save", "--to", "--help", "--", "-x", "digits"]
@@ -290,7 +303,7 @@ def test_any_words(words: list[str], fedbm: Command, tmp_path: Path, monkeypatch
 
     monkeypatch.chdir(tmp_path)
     for module in COMPUTING:
-        for name in {"make_plan", "load_dataset", "concepts_for", "bundle_concepts"} & set(vars(module)):
+        for name in {"make_plan", "load_dataset", "concepts_for"} & set(vars(module)):
             monkeypatch.setattr(module, name, stop)
     status, _, err = fedbm(*words)
     others = [sys.modules[name] for name in list(sys.modules) if name.startswith("fedbm.")]
@@ -306,8 +319,8 @@ def test_any_words(words: list[str], fedbm: Command, tmp_path: Path, monkeypatch
 
 def test_what_flags_hang_on_are_keys_and_values_there_are() -> None:
     """Each is refused by name elsewhere, if it is not one: a renamed option must not leave a rule without effect."""
-    for flag, (key, values) in MATTERS.items():
-        assert flag in names()
+    for flag, (key, values) in APPLIES.items():
+        assert flag in [one.flag for one in keys()]
         for value in values:
             made = make_config(nest({"method": "fedbm", key: value}))
             assert value in [*vars(made.data).values(), *vars(made.train).values(), *vars(made.method).values()]

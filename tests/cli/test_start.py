@@ -1,4 +1,4 @@
-"""The first seconds of a command: PyTorch is imported when it is needed, and Ctrl-C is heard before and while it is."""
+"""The first seconds of a command: PyTorch is imported only when it is needed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,22 +13,12 @@ import torch
 from calling import one_sentence
 
 from fedbm.cli import main
-from fedbm.cli.commands import COMMANDS
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = "import sys; from fedbm.cli import main; sys.exit(main())"  # what an installed `fedbm` does
-DROPPED = """
-import time
-print("importing", flush=True)
-try:
-    time.sleep({seconds})
-except KeyboardInterrupt:
-    print("dropped", flush=True)  # as a C extension may
-"""
 
 
 def started(start: list[str], beside: Path) -> subprocess.Popen[str]:
-    """A process that finds the modules in *beside* before all others, and hears Ctrl-C."""
+    """Start a process that looks for modules in *beside* first, and that Ctrl-C can interrupt."""
     return subprocess.Popen(
         [sys.executable, *start],
         stdout=subprocess.PIPE,
@@ -46,6 +35,8 @@ def started(start: list[str], beside: Path) -> subprocess.Popen[str]:
         (["--version"], 0, "fedbm 0."),
         (["--help"], 0, "train one model"),
         ([], 0, "train one model"),
+        (["list", "--help"], 0, "List the runs"),
+        (["report", "--nothing"], 2, "fedbm report does not know --nothing"),
         (["rnu"], 2, 'there is no command "rnu" (did you mean "run"?)'),
         (["federation", "inti"], 2, 'has no task "inti" (did you mean "init"?)'),
     ],
@@ -86,7 +77,7 @@ def test_without_pytorch_a_command_says_how_to_install_it(
     out, err = process.communicate()
     assert out == ""
     assert one_sentence(err) == (
-        f"{said}; install FedBM with all it needs, in its own folder: pip install -c constraints.txt -e ."
+        f"{said}. Install FedBM with its dependencies, in its own folder: pip install -c constraints.txt -e ."
     )
     assert process.returncode == 2
 
@@ -101,114 +92,31 @@ def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> Non
         import fedbm.nowhere  # noqa: F401
 
     for fails, kind in ((torch_fails, RuntimeError), (import_fails, ModuleNotFoundError)):
-        monkeypatch.setitem(COMMANDS, "list", fails)
+        monkeypatch.setattr("fedbm.cli.commands.list.execute", fails)
         with pytest.raises(kind):
             main(["list"])
 
 
-@pytest.mark.parametrize("start", [["-m", "fedbm"], ["-c", SCRIPT]])
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["run", "--rounds", "3"], "fedbm: interrupted; the same command goes on from the last checkpoint\n"),
-        (["list"], "fedbm: interrupted\n"),
-    ],
-)
-def test_interrupted_while_pytorch_is_imported(start: list[str], words: list[str], said: str, tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text(DROPPED.format(seconds=60))
-    process = started([*start, *words], tmp_path)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "importing\n"
-    process.send_signal(signal.SIGINT)
-    assert process.communicate() == ("", said)
-    assert process.returncode == 130
-
-
-def test_interrupted_while_a_command_imports(tmp_path: Path) -> None:
-    """Not within the import, where it could be dropped, but as soon as it is over."""
-    (tmp_path / "slow.py").write_text(DROPPED.format(seconds=0.2))
+def test_ctrl_c_ends_with_one_sentence(tmp_path: Path) -> None:
     program = """
-import time
-from fedbm.cli.interrupts import on_interrupt, raise_after_imports
-try:
-    with on_interrupt(raise_after_imports):
-        import slow
-        print("imported", flush=True)
-        time.sleep(60)
-except KeyboardInterrupt:
-    print("interrupted")
+import sys, time
+from fedbm.cli import main
+from fedbm.cli.commands import list
+
+def execute(args, console):
+    print("running", flush=True)
+    time.sleep(60)
+
+list.execute = execute
+sys.argv = ["fedbm", "list"]
+sys.exit(main())
 """
     process = started(["-c", program], tmp_path)
     assert process.stdout is not None
-    assert process.stdout.readline() == "importing\n"
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate()
-    assert out.splitlines()[-1:] == ["interrupted"]
-    assert "dropped" not in out
-    assert err == ""
-
-
-def test_interrupted_where_importing_a_module_runs_the_command(tmp_path: Path) -> None:
-    """Such an import ends with the command: to wait for its end would be to wait for ever."""
-    (tmp_path / "tool.py").write_text("""
-import sys, time
-from fedbm.cli import commands, main
-
-def command(found, console):
-    print("playing", flush=True)
-    time.sleep(60)
-
-commands.COMMANDS["list"] = command
-sys.argv = ["fedbm", "list"]
-sys.exit(main())
-""")
-    process = started(["-c", "import tool"], tmp_path)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "playing\n"
+    assert process.stdout.readline() == "running\n"
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=30) == ("", "fedbm: interrupted\n")
     assert process.returncode == 130
-
-
-def test_who_ignores_interrupts_keeps_it_so(tmp_path: Path) -> None:
-    program = """
-import signal
-from fedbm.cli.interrupts import end_with, on_interrupt
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-with on_interrupt(end_with("ended")):
-    signal.raise_signal(signal.SIGINT)
-assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-"""
-    process = started(["-c", program], tmp_path)
-    assert process.communicate() == ("", "")
-    assert process.returncode == 0
-
-
-def test_interrupted_again_while_python_ends(tmp_path: Path) -> None:
-    program = """
-import atexit, signal, sys
-from fedbm.cli import commands, main
-
-def interrupted(found, console):
-    atexit.register(signal.raise_signal, signal.SIGINT)
-    raise KeyboardInterrupt
-
-commands.COMMANDS["list"] = interrupted
-sys.argv = ["fedbm", "list"]
-sys.exit(main())
-"""
-    process = started(["-c", program], tmp_path)
-    assert process.communicate() == ("", "fedbm: interrupted\n")
-    assert process.returncode == 130
-
-
-def test_a_command_in_a_thread_leaves_interrupts_to_the_main_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["fedbm", "config", "--toml"])
-    with ThreadPoolExecutor() as pool:
-        assert pool.submit(main).result() == 0
-    assert "[train]" in capsys.readouterr().out
 
 
 def test_help_on_a_terminal_that_knows_no_greek(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""fedbm reproduce, sweep, records, report, features and export, as they are typed."""
+"""fedbm reproduce, sweep, report, features and export, as they are typed."""
 
 from __future__ import annotations
 
@@ -14,15 +14,12 @@ from typing import Any
 
 import pytest
 from calling import one_sentence
-from fake_outcomes import fake_outcome
-from fake_runs import fake_run, plain
+from fake_runs import fake_run
 
 from fedbm.cli import main
 from fedbm.engine.round_loop import Event
-from fedbm.experiments.budget import LastRounds
 from fedbm.experiments.outcomes import read_outcome
-from fedbm.experiments.record_store import write_outcome
-from fedbm.experiments.spec import read_experiment
+from fedbm.runs.budget import Budget
 from fedbm.runs.reader import read_run
 from fedbm.runs.record import read_record, write_record
 
@@ -64,7 +61,7 @@ def test_a_sweep_is_planned_played_and_recorded(
     assert main(words(file, tmp_path, "--plan")) == 0
     said = capsys.readouterr().out
     assert "3 runs: 3 not run\n" in said
-    assert "of 3 nothing alike was measured on this device (cpu) so far: a first portion" in said
+    assert "\n3 runs remain\n" in said
     assert not (tmp_path / "runs").exists()
     assert main(words(file, tmp_path, "--only", "FedAvg")) == 0
     said = capsys.readouterr().out
@@ -93,7 +90,7 @@ def test_a_spent_budget_ends_cleanly_and_is_gone_on_from(
     file = grid(tmp_path, tiny_fedbm, rounds=400)
     assert main(words(file, tmp_path, "--only", "FedAvg", "--budget", "1s")) == 0
     said = capsys.readouterr().out
-    assert "the budget is spent" in said
+    assert "The budget " in said
     assert "1 run: 1 unfinished" in said or "1 run: 1 not run" in said
     assert not list((tmp_path / "runs").rglob(".*.part"))
     outcome = read_outcome(tmp_path / "results" / "grid.json")
@@ -103,13 +100,11 @@ def test_a_spent_budget_ends_cleanly_and_is_gone_on_from(
 def test_a_run_that_fails_says_so_until_it_goes_on(
     tiny: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import fedbm.cli.compare
-
     file = tmp_path / "grid.toml"
     settings = {k: v for k, v in tiny.items() if k not in ("device", "threads")}
     file.write_text("[all]\n" + "\n".join(f"{k} = {json.dumps(v)}" for k, v in settings.items()), encoding="utf-8")
     with monkeypatch.context() as patch:
-        patch.setattr(fedbm.cli.compare, "run_all", lambda configs, **_: ((0, "the disk is full") for _ in [0]))
+        patch.setattr("fedbm.runs.batch.run_all", lambda configs, **_: ((0, "the disk is full") for _ in [0]))
         assert main(words(file, tmp_path)) == 2
     seen = capsys.readouterr()
     assert one_sentence(seen.err).endswith("the disk is full")
@@ -130,17 +125,17 @@ def test_a_budget_shorter_than_a_round_is_said_to_be(
 ) -> None:
     """Again and again it would begin the same round."""
 
-    def slow(configs: Any, left: Callable[[], float], **_: Any) -> Iterator[tuple[int, Event]]:
-        while left() > 0:
+    def slow(configs: Any, remaining: Callable[[], float], **_: Any) -> Iterator[tuple[int, Event]]:
+        while remaining() > 0:
             yield 0, Event(1, "train", 1, 5)
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fedbm.cli.compare.run_all", slow)
+    monkeypatch.setattr("fedbm.runs.batch.run_all", slow)
     (tmp_path / "grid.toml").write_text('[all]\ndata = "digits"\nrounds = 1\n', encoding="utf-8")
     assert main(["sweep", "grid.toml", "--budget", "0s"]) == 0
     said = capsys.readouterr().out
-    assert "the budget is spent before one round was played to its end" in said
-    assert "goes on from the last checkpoints" not in said
+    assert "The budget ended before any round was finished" in said
+    assert "continue from the last checkpoints" not in said
 
 
 def test_what_was_played_when_a_budget_ends_is_not_played_again(
@@ -152,65 +147,16 @@ def test_what_was_played_when_a_budget_ends_is_not_played_again(
     file.write_text("[all]\n" + "\n".join(f"{k} = {json.dumps(v)}" for k, v in settings.items()), encoding="utf-8")
     told = words(file, tmp_path, "--budget", "1h", "--checkpoint-every", "1000")
 
-    class AfterTheFirst(LastRounds):
-        def __call__(self, number: int) -> bool:
-            self.said |= number in self.latest
-            return number in self.latest
-
     with monkeypatch.context() as patch:
-        patch.setattr("fedbm.cli.compare.LastRounds", AfterTheFirst)
+        patch.setattr(Budget, "is_last_round", lambda budget, run: run in budget._latest)
         assert main(told) == 0
     said = capsys.readouterr().out
-    assert "the budget is spent; the same command goes on from the last checkpoints" in said
+    assert "The budget is spent. Run the same command again to continue from the last checkpoints." in said
     (rounds,) = (tmp_path / "runs").rglob("rounds.jsonl")
     played = len(rounds.read_text(encoding="utf-8").splitlines())
     assert 0 < played < 30
     assert main(told) == 0
-    assert f"going on after round {played}" in capsys.readouterr().out
-
-
-def test_whole_leaves_runs_that_would_not_end_for_the_next_time(
-    tiny_fedbm: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever is known of their pace, FedBM's runs do not fit: FedAvg's ends, and they come the next time."""
-    file = grid(tmp_path, tiny_fedbm)
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            "fedbm.cli.compare.fitting",
-            lambda runs, together, budget, portion, recorded: (
-                lambda number, beside: runs[number][1].method.name != "fedbm"
-            ),
-        )
-        assert main(words(file, tmp_path, "--budget", "1h", "--whole")) == 0
-        said = capsys.readouterr().out
-    assert "no run that is left would end within the budget; the same command goes on with them" in said
-    assert "3 runs: 1 finished, 2 not run" in said
-    assert main(words(file, tmp_path, "--budget", "1h", "--whole")) == 0
-    said = capsys.readouterr().out
-    assert "3 runs: 3 finished" in said
-    assert "would end within the budget" not in said
-
-
-@pytest.mark.parametrize("kept", ["runs", "results"])
-def test_whole_begins_no_run_whose_like_took_too_long_before(
-    tiny_fedbm: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], kept: str
-) -> None:
-    """FedAvg's seed 0 took weeks: seed 1 is not begun for an hour, though nothing was played in it yet."""
-    file = grid(tmp_path, tiny_fedbm)
-    assert main(words(file, tmp_path, "--only", "FedAvg")) == 0
-    folder = next((tmp_path / "runs").glob("fedavg-*"))
-    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    (folder / "summary.json").write_text(json.dumps({**summary, "seconds": 1e7}), encoding="utf-8")
-    if kept == "results":
-        write_record(read_run(folder), tmp_path / "results" / "runs" / f"{folder.name}.json")
-        shutil.rmtree(folder)
-    more = ["--only", "FedAvg", "--seeds", "2", "--budget", "1h"]
-    assert main(words(file, tmp_path, *more, "--whole")) == 0
-    assert "no run that is left would end within the budget" in capsys.readouterr().out
-    assert [path.name for path in (tmp_path / "runs").glob("fedavg-*")] == [folder.name] * (kept == "runs")
-    assert main(words(file, tmp_path, *more)) == 0
-    done = "2 finished" if kept == "runs" else "1 finished, 1 on record"
-    assert f"2 runs: {done}" in capsys.readouterr().out
+    assert f"continuing after round {played}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -218,23 +164,17 @@ def test_whole_begins_no_run_whose_like_took_too_long_before(
     [
         (["reproduce", "modulse"], 'there is no experiment "modulse" (did you mean "modules"?)'),
         (["reproduce", "modules", "--only", "w/o LKC"], 'there is no row "w/o LKC" (did you mean "w/o LKCC"?)'),
-        (
-            ["reproduce", "modules", "--whole"],
-            "--whole keeps to runs that end within a budget: give one",
-        ),
-        (["reproduce", "modules", "--budget", "soon"], '--budget must be a time such as 25m, 90s or 1h30m, not "soon"'),
+        (["reproduce", "modules", "--budget", "soon"], 'a budget must be a time such as 25m, 90s or 1h30m, not "soon"'),
         (
             ["reproduce", "modules", "--seeds", "0"],
             'seeds must be a count from 1 to 99, a range such as 3-12 or a list such as 0,1,5, not "0"',
         ),
-        (["reproduce", "modules", "--only", "beta=7"], "no run of modules fits --only beta=7"),
+        (["reproduce", "modules", "--only", "beta=7"], "no run of modules matches --only beta=7"),
         (["reproduce", "modules", "--buget", "1m"], 'does not know --buget (did you mean "--budget"?)'),
-        (["reproduce", "modules", "--data", "nowhere"], "found by name, and there is no nowhere"),
+        (["reproduce", "modules", "--data-dir", "nowhere"], "nowhere is not a folder"),
         (["sweep", "nowhere.toml"], "there is no experiment nowhere.toml: give a TOML file of your own"),
         (["sweep", "modules"], "modules is a shipped experiment: 'fedbm reproduce modules' runs it"),
-        (["records"], "no experiment of the paper has a finished run in runs"),
         (["export", "--tensorboard", "events"], "there are no runs in runs to export"),
-        (["report", "results", "--readme", "README.md"], "--readme takes records of experiments"),
         (["export", "--out", "nowhere"], "--tensorboard"),
     ],
 )
@@ -260,7 +200,7 @@ def test_where_nothing_can_be_played_the_command_says_so_and_fails(
     assert main(["sweep", "grid.toml"]) == 2
     said, error = capsys.readouterr()
     assert 'no data set is called "digitz" (did you mean "digits"?)' in said
-    assert "not one of these runs can be played here" in one_sentence(error)
+    assert "no run can be computed here" in one_sentence(error)
     assert {r.state for r in read_outcome(tmp_path / "results" / "grid.json").results} == {"absent"}
 
 
@@ -295,7 +235,7 @@ def test_a_report_of_records_without_a_finished_run_says_why(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDBM_HOME", str(tmp_path))
-    assert main(["records", "language-models"]) == 0
+    assert main(["reproduce", "language-models"]) == 2
     assert main(["report", "results", "--markdown"]) == 0
     said = capsys.readouterr().out
     assert "| BERT | 0 | data or model not here | 84.83 ± 2.44 | – |" in said
@@ -305,51 +245,6 @@ def test_a_report_of_records_without_a_finished_run_says_why(
 def test_the_list_names_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce"]) == 0
     assert "comparison-ham10000  Table III of the paper" in capsys.readouterr().out
-
-
-def test_a_readme_is_filled_between_its_marks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    outcome = fake_outcome(tmp_path / "runs", "modules", seeds=2, rounds=3, absent={"oct-c8": "not here"})
-    write_outcome(outcome, tmp_path / "results")
-    page = tmp_path / "README.md"
-    page.write_text("# Title\n<!-- fedbm:results modules -->\nold\n<!-- /fedbm:results -->\nend\n", encoding="utf-8")
-    command = ["report", str(tmp_path / "results"), "--readme", str(page)]
-    assert main(command) == 0
-    first = page.read_text(encoding="utf-8")
-    assert first.startswith("# Title\n<!-- fedbm:results modules -->\n![Macro-F1 of every seed, Kvasir")
-    assert first.endswith("<!-- /fedbm:results -->\nend\n")
-    assert "old" not in first
-    assert "| **FedBM** | 2 |" in first
-    assert "28.04 ± 9.74" in first  # w/o LKCC's accuracy as the paper prints it
-    assert first.count("| Method |") == 1  # the first cell, though two are finished
-    assert "\n- Not like the paper: " in first
-    assert "\n13 of the paper’s tables and figures have no run on record: the report names them, " in first
-    assert (tmp_path / "docs" / "images" / "results.svg").exists()
-    assert main(command) == 0
-    assert page.read_text(encoding="utf-8") == first
-    page.write_text("nothing marked\n", encoding="utf-8")
-    capsys.readouterr()
-    assert main(command) == 2
-    assert "has no place for results" in one_sentence(capsys.readouterr().err)
-    assert main(["report", str(tmp_path / "results"), "--to", str(tmp_path / "x.pdf")]) == 2
-    assert "end its name in .html, .md, .tex or .csv" in one_sentence(capsys.readouterr().err)
-
-
-def test_a_readme_has_the_differences_of_what_it_shows_no_table_of(tmp_path: Path) -> None:
-    for name in ("modules", "generator-terms"):
-        outcome = fake_outcome(tmp_path / name, name, seeds=2, rounds=3, absent={"oct-c8": "not here"})
-        write_outcome(outcome, tmp_path / "results")
-    page = tmp_path / "README.md"
-    page.write_text("<!-- fedbm:results modules -->\n<!-- /fedbm:results -->\n", encoding="utf-8")
-    assert main(["report", str(tmp_path / "results"), "--readme", str(page)]) == 0
-    text = plain(page.read_text(encoding="utf-8"))
-    found = [line.split(" | ") for line in text.splitlines() if line.startswith("| Kvasir")]
-    assert [line[:2] for line in found][:2] == [
-        ["| Kvasir, β = 0.1", "FedBM − w/o LKCC"],  # β = 0.05 has its table above
-        ["| Kvasir, β = 0.1", "FedBM − w/o CGDE"],
-    ]
-    assert ["| Kvasir, β = 0.05", "FedBM − w/o L_div"] in [line[:2] for line in found]
-    assert not any(line[:2] == ["| Kvasir, β = 0.05", "FedBM − w/o LKCC"] for line in found)
-    assert found[0][3:5] == ["+57.7", "2"]  # the paper: 73.75 − 16.07
 
 
 @pytest.fixture(scope="module")
@@ -379,8 +274,8 @@ def test_features_are_computed_when_asked_for(two_runs: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("x.pdf", "x.pdf does not say what to write: end its name in .html, .md, .tex or .csv"),
-        ("x", "x does not say what to write: end its name in .html, .md, .tex or .csv"),
+        ("x.pdf", "x.pdf is unknown. End its name in .html, .md, .tex or .csv."),
+        ("x", "x is unknown. End its name in .html, .md, .tex or .csv."),
     ],
 )
 def test_a_page_is_not_written_under_another_kinds_name(
@@ -424,7 +319,7 @@ def test_features_reach_the_record_of_the_run(
     (folder / "features.json").unlink(missing_ok=True)
     command = ["features", folder.name, "--out", str(two_runs), "--device", "cpu", "--records", str(tmp_path)]
     assert main(command) == 0
-    assert f"no record of this run in {tmp_path}: 'fedbm records' writes" in capsys.readouterr().out
+    assert f"There is no record of this run in {tmp_path}; 'fedbm reproduce' and" in capsys.readouterr().out
     record = tmp_path / "runs" / f"{folder.name}.json"
     (folder / "features.json").unlink()
     write_record(read_run(folder), record)
@@ -449,74 +344,24 @@ def test_a_finished_run_that_cannot_be_recorded_is_said_before_others_are_played
     assert list((tmp_path / "runs").glob("fedbm-*")) == []
 
 
-def edit(folder: Path, key: str, line: str) -> None:
-    """*line* in place of that of *key* in the configuration of the run in *folder*."""
-    path = folder / "config.toml"
-    text, count = re.subn(rf"^{key} = .*$", line, path.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    assert count == 1
-    path.write_text(text, encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "said"),
-    [
-        ("lr", "0.5", "train.lr is 0.5 and was 0.01"),
-        ("seed", "7", "train.seed is 7 and was 0"),
-        ("beta", "0.3", "data.beta is 0.3 and was 0.1"),
-        ("clients", "0", "data.clients is 0 and was 4"),
-        ("epochs", "2025-01-02", 'train.epochs is "2025-01-02" and was 1'),
-        ("optimizer", '"adam"', 'train.optimizer is "adam" and was "sgd"'),
-    ],
-)
 def test_a_finished_run_whose_configuration_was_edited_is_not_recorded(
-    tiny_fedbm: dict[str, Any],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    key: str,
-    value: str,
-    said: str,
+    tiny_fedbm: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its record would say so for ever, with scores of other settings: neither 'records' nor 'sweep' writes it."""
+    """The record would show settings that were not computed; the command stops before it runs others."""
     file = grid(tmp_path, tiny_fedbm)
     assert main(words(file, tmp_path, "--only", "FedAvg")) == 0
     folder = next((tmp_path / "runs").glob("fedavg-*"))
     record = tmp_path / "results" / "runs" / f"{folder.name}.json"
     before = record.read_bytes()
-    edit(folder, key, f"{key} = {value}")
-    monkeypatch.setattr("fedbm.cli.reproduce.named", lambda names: [read_experiment(file)])
-    where = ["--out", str(tmp_path / "runs"), "--to", str(tmp_path / "results")]
-    for typed in (words(file, tmp_path), ["records", "grid", *where, "--seeds", "1"]):
-        capsys.readouterr()
-        assert main(typed) == 2
-        assert f"config.toml was edited after the run: {said}; put that back, or remove" in one_sentence(
-            capsys.readouterr().err
-        )
-    assert list((tmp_path / "runs").glob("fedbm-*")) == [], "said before others are played"
+    config = folder / "config.toml"
+    text, count = re.subn(r"^lr = .*$", "lr = 0.5", config.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert count == 1
+    config.write_text(text, encoding="utf-8")
+    capsys.readouterr()
+    assert main(words(file, tmp_path)) == 2
+    assert f"{config} was edited" in one_sentence(capsys.readouterr().err)
+    assert list((tmp_path / "runs").glob("fedbm-*")) == []
     assert record.read_bytes() == before
-
-
-def test_what_changes_no_result_may_be_another(tiny_fedbm: dict[str, Any], tmp_path: Path) -> None:
-    """FedAvg reads no texts, and a version that lacked a setting had its default: the same command finds the run."""
-    file = grid(tmp_path, tiny_fedbm)
-    assert main(words(file, tmp_path, "--only", "FedAvg")) == 0
-    folder = next((tmp_path / "runs").glob("fedavg-*"))
-    edit(folder, "prompt_fraction", "prompt_fraction = 0.5")
-    edit(folder, "momentum", "")
-    assert main(words(file, tmp_path, "--only", "FedAvg")) == 0
-
-
-def test_of_many_edited_settings_a_few_are_named(
-    tiny_fedbm: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = grid(tmp_path, tiny_fedbm)
-    assert main(words(file, tmp_path, "--only", "FedAvg")) == 0
-    folder = next((tmp_path / "runs").glob("fedavg-*"))
-    for key in ("lr", "batch", "epochs", "seed", "rounds"):
-        edit(folder, key, f"{key} = 9")
-    assert main(words(file, tmp_path, "--only", "FedAvg")) == 2
-    said = one_sentence(capsys.readouterr().err)
-    assert "train.rounds is 9 and was 3, train.epochs is 9 and was 1, train.batch is 9 and was 8, 2 more are" in said
 
 
 def test_tensorboard_reads_what_was_exported(two_runs: Path, tmp_path: Path) -> None:

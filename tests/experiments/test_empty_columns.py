@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from fake_outcomes import fake_outcome
+from fill_readme import block
 
 from fedbm.experiments.analysis import Column, columns
 from fedbm.experiments.latex import latex
 from fedbm.experiments.outcomes import Outcome
-from fedbm.experiments.readme import block
 from fedbm.experiments.report import write_outcomes
 from fedbm.experiments.spec import parse
 from fedbm.experiments.tables import HEADS, fillable, grid, markdown

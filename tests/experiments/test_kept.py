@@ -19,7 +19,7 @@ from fedbm.cli import main
 from fedbm.errors import FedBMError
 from fedbm.experiments.outcomes import Outcome, read_outcome
 from fedbm.experiments.record_store import would_drop, write_outcome
-from fedbm.experiments.spec import parse, read_experiment
+from fedbm.experiments.spec import parse
 from fedbm.runs.failure import keep_failure
 from fedbm.runs.scheduler import run_all
 
@@ -186,13 +186,13 @@ def test_other_data_are_refused_before_anything_is_played(
     Image.new("L", (16, 16), 77).save(next((swept / "scans").rglob("*.png")))
     before = contents(swept / "results")
     with monkeypatch.context() as patch:
-        patch.setattr("fedbm.cli.compare.run_all", none_is_played)
+        patch.setattr("fedbm.runs.batch.run_all", none_is_played)
         capsys.readouterr()
         assert main(command("--plan")) == 0
         said = "results/grid.json holds 2 finished runs of other data, settings or rows than these, and would lose them"
         plan = capsys.readouterr().out
         assert plan.startswith("2 runs: 2 not run\n")
-        assert f"note: nothing would be played: {said}: give the records" in plan
+        assert f"note: no run would start: {said}: give the records" in plan
         assert main(command("--budget", "1s")) == 2
         assert one_sentence(capsys.readouterr().err).startswith(f"{said}: give the records of these another folder by")
     assert contents(swept / "results") == before
@@ -204,7 +204,7 @@ def test_other_data_are_refused_before_anything_is_played(
 def test_settings_changed_on_purpose_and_another_grid_of_the_same_name_are_refused(
     swept: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """'records' too, by its own option. A row more loses nothing."""
+    """A row more loses nothing."""
     text = (swept / "grid.toml").read_text(encoding="utf-8")
     (swept / "b").mkdir()
     (swept / "b" / "grid.toml").write_text(text.replace('"fedprox"', '"scaffold"'), encoding="utf-8")
@@ -215,9 +215,6 @@ def test_settings_changed_on_purpose_and_another_grid_of_the_same_name_are_refus
     (swept / "grid.toml").write_text(text.replace("rounds = 2", "rounds = 3"), encoding="utf-8")
     assert main(command()) == 2
     assert "results/grid.json holds 2 finished runs of other data" in one_sentence(capsys.readouterr().err)
-    monkeypatch.setattr("fedbm.cli.reproduce.named", lambda names: [read_experiment(Path("grid.toml"))])
-    assert main(["records", "grid", "--cache", "cache", "--seeds", "1"]) == 2
-    assert "another folder by --to DIR" in one_sentence(capsys.readouterr().err)
     assert contents(swept / "results") == before
     (swept / "grid.toml").write_text(text + '[[rows]]\nname = "scaffold"\nmethod = "scaffold"\n', encoding="utf-8")
     assert main(command()) == 0
@@ -232,12 +229,12 @@ def test_a_run_on_record_is_not_played_again(
     before = contents(swept / "results")
     capsys.readouterr()
     with monkeypatch.context() as patch:
-        patch.setattr("fedbm.cli.compare.run_all", none_is_played)
+        patch.setattr("fedbm.runs.batch.run_all", none_is_played)
         assert main(command("--plan")) == 0
         said = capsys.readouterr().out
         assert said == (
             "2 runs: 2 on record\n"
-            "what is on record in results is not computed again, unless --records names another folder\n"
+            "Runs on record in results are not computed again. To compute them, set another --records folder.\n"
         )
         assert main(command()) == 0
         assert "\nfedprox  1 " in capsys.readouterr().out, "its scores are in the table"
@@ -259,17 +256,17 @@ def test_a_damaged_record_is_named_before_anything_is_played(
     shutil.rmtree(next((swept / "runs").glob("fedavg-*")))
     record = next((swept / "results" / "runs").glob("fedavg-*.json"))
     record.write_text("{", encoding="utf-8")
-    monkeypatch.setattr("fedbm.cli.compare.run_all", none_is_played)
+    monkeypatch.setattr("fedbm.runs.batch.run_all", none_is_played)
     capsys.readouterr()
     assert main(command()) == 2
     said = one_sentence(capsys.readouterr().err)
     assert said.startswith(f"cannot read results/runs/{record.name}")
-    assert said.endswith("; once it is removed, the run is computed anew")
+    assert said.endswith("; remove the record to compute the run again")
     other = next((swept / "results" / "runs").glob("fedprox-*.json"))
     shutil.copy(other, record)
     assert main(command()) == 2
     said = one_sentence(capsys.readouterr().err)
-    assert said.startswith(f'results/runs/{record.name} is the record of another run, "{other.stem}"; once')
+    assert said.startswith(f'results/runs/{record.name} is the record of another run, "{other.stem}"; remove')
 
 
 def test_a_record_that_was_removed_leaves_its_place(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -287,7 +284,7 @@ def test_a_run_that_failed_here_is_done_where_it_is_on_record(
     run = next((swept / "runs").glob("fedavg-*"))
     (run / "summary.json").unlink()
     keep_failure(run, "the disk is full")
-    monkeypatch.setattr("fedbm.cli.compare.run_all", none_is_played)
+    monkeypatch.setattr("fedbm.runs.batch.run_all", none_is_played)
     capsys.readouterr()
     assert main(command()) == 0
     assert capsys.readouterr().out.startswith("2 runs: 1 finished, 1 on record\n")
@@ -297,7 +294,7 @@ def test_records_that_cannot_be_written_are_named_before_anything_is_played(
     swept: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (swept / "file").write_text("", encoding="utf-8")
-    monkeypatch.setattr("fedbm.cli.compare.run_all", none_is_played)
+    monkeypatch.setattr("fedbm.runs.batch.run_all", none_is_played)
     capsys.readouterr()
     assert main(command("--seeds", "2", "--records", "file/x")) == 2
     assert one_sentence(capsys.readouterr().err).startswith("cannot write file/x: Not a directory")
@@ -312,11 +309,11 @@ def test_ctrl_c_keeps_records_of_what_is_finished(
 
     shutil.rmtree(swept / "runs")
     shutil.rmtree(swept / "results")
-    monkeypatch.setattr("fedbm.cli.compare.run_all", interrupted)
+    monkeypatch.setattr("fedbm.runs.batch.run_all", interrupted)
     capsys.readouterr()
     assert main(command()) == 130
     said = capsys.readouterr()
-    assert one_sentence(said.err) == "interrupted; the same command goes on from the last checkpoint"
+    assert one_sentence(said.err) == "interrupted; run the same command again to continue from the last checkpoint"
     assert said.out.endswith("records: results/grid.json\n")
     assert "Accuracy" not in said.out, "one who stops wants no tables"
     assert [r.state for r in read_outcome(swept / "results" / "grid.json").results] == ["finished", "not run"]
@@ -335,8 +332,8 @@ def test_ctrl_c_stays_one_where_records_cannot_be_written(
 
     shutil.rmtree(next((swept / "runs").glob("fedprox-*")))
     next((swept / "results" / "runs").glob("fedprox-*.json")).unlink()
-    monkeypatch.setattr("fedbm.cli.compare.run_all", interrupted)
-    monkeypatch.setattr("fedbm.cli.reproduce.write_outcome", full)
+    monkeypatch.setattr("fedbm.runs.batch.run_all", interrupted)
+    monkeypatch.setattr("fedbm.experiments.reproduce.write_outcome", full)
     capsys.readouterr()
     assert main(command()) == 130
     said = capsys.readouterr()

@@ -13,16 +13,16 @@ import pytest
 import torch
 from fake_outcomes import fake_outcome
 from fake_runs import fake_run, plain
+from fedbm.cli.reproduce import print_tables
+from fedbm.experiments.readme import fill_readme
 from rich.console import Console
 from scipy.stats import ttest_rel
 
-from fedbm.cli.reproduce import print_tables
 from fedbm.engine.clients.base import flaw_of
 from fedbm.errors import FedBMError
 from fedbm.experiments.analysis import columns
 from fedbm.experiments.latex import latex
 from fedbm.experiments.outcomes import Outcome, Result, outcome_of, read_outcome, read_outcomes, with_results
-from fedbm.experiments.readme import fill_readme
 from fedbm.experiments.record_store import write_outcome
 from fedbm.experiments.report import write_outcomes
 from fedbm.experiments.spec import Experiment, parse

@@ -63,7 +63,7 @@ def test_a_run_s_data_are_dealt_to_the_nodes(study: Path, capsys: pytest.Capture
         (["node", "study"], "study holds 2 nodes: say which, such as study/hospital-1"),
         (["node", "study/hospital-1"], "has no images yet: set data in study/hospital-1/node.toml, or say --data PATH"),
         (["node", "study/hospital-1", "--dta", "x"], 'does not know --dta (did you mean "--data"?)'),
-        (["up", "study/server"], "is one role's folder"),
+        (["up", "study/server"], "is the folder of one role"),
         (
             ["up", "study"],
             "set data in study/hospital-1/node.toml, or 'fedbm federation deal study' deals the run's to all nodes",
@@ -78,7 +78,7 @@ def test_a_run_s_data_are_dealt_to_the_nodes(study: Path, capsys: pytest.Capture
         (["stop", "study", "--run"], "is not up: 'fedbm federation server study/server' starts it"),
         (["init", "x", "--nodes", "0"], "--nodes must be a whole number from 1 to 65535, not 0"),
         (["init", "x", "--nodes", "three"], "--nodes must be a whole number from 1 to 65535, not three"),
-        (["renew", "study/server"], "is one role's folder"),
+        (["renew", "study/server"], "is the folder of one role"),
     ],
 )
 def test_mistakes_are_one_sentence(

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fedbm.cli.federation_live import drawn, following
+from fedbm.cli.federation_progress import drawn, following
 from fedbm.errors import FedBMError
 from fedbm.federation.server.run_status import ago, clock, read_standing
 from fedbm.federation.server.status_page import STALE, is_loopback, make_page_server, page

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from bundle_concepts import bundle, entries_to_bundle
 
 from fedbm.data.catalog.lookup import CATALOG
-from fedbm.language.bundled import bundle_concepts, bundled_names, entries_to_bundle, find_bundled, load_bundled
+from fedbm.language.bundled import bundled_names, find_bundled, load_bundled
 from fedbm.language.concepts import ConceptDistribution
 from fedbm.language.prompts import make_prompts
 from fedbm.language.separability import count_misassigned
@@ -79,7 +80,7 @@ def test_a_rebuilt_file_equals_the_bundled_one(tmp_path: Path) -> None:
     if not MINILM.is_dir():
         pytest.skip("needs the MiniLM weights in ../shared/models")
     pytest.importorskip("transformers")
-    (path,) = bundle_concepts(MINILM, ["ham10000"], into=tmp_path)
+    (path,) = bundle(MINILM, ["ham10000"], into=tmp_path)
     rebuilt, bundled = ConceptDistribution.load(path), load("ham10000")
     assert rebuilt.provenance["weights"] == bundled.provenance["weights"]
     torch.testing.assert_close(rebuilt.embeddings, bundled.embeddings, atol=2e-4, rtol=2**-10)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from fake_runs import fake_run
 
-from fedbm.cli.listing import line_of
+from fedbm.cli.commands.list import line_of
 from fedbm.cli.tables import result_table
 from fedbm.errors import FedBMError
 from fedbm.experiments.outcomes import read_outcomes
@@ -21,7 +21,6 @@ from fedbm.report.render.html import write_report
 from fedbm.report.tables import markdown_table
 from fedbm.runs.reader import read_run
 from fedbm.runs.record import read_record, record_of, write_record
-from fedbm.runs.timing_log import read_portions
 from fedbm.utils.io import read_json
 
 NEW = (None, "abc", "\udcff", -3, 1.5, math.nan, 1e308, 10**400, True, [1, "x"], [], {}, {"a": 1})
@@ -135,13 +134,6 @@ def test_a_damaged_file_of_a_run(tmp_path: Path, name: str) -> None:
         if changed.get("rounds", 1) == 1:  # else it is rounds.jsonl that does not fit
             path.write_text(json.dumps(changed) + "\n")
             refused(path, read, what)
-
-
-def test_damaged_portions(tmp_path: Path) -> None:
-    path = tmp_path / "portions.jsonl"
-    for what, changed in damaged({"device": "cpu", "wall": 2.0, "rounds": {"a": 1}, "seconds": {"a": 1.0}}):
-        path.write_text(json.dumps(changed) + "\n")
-        refused(path, lambda: [portion.share("a") for portion in read_portions(tmp_path)], what)
 
 
 @pytest.mark.parametrize(

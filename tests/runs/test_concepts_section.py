@@ -10,8 +10,8 @@ import torch
 
 import fedbm.runs.plan
 from fedbm.cli import main
-from fedbm.cli.arguments import make_parser
-from fedbm.cli.commands import read_config
+from fedbm.cli.flags import read_config
+from fedbm.cli.main import make_parser
 from fedbm.errors import FedBMError
 from fedbm.language.concepts import ConceptDistribution
 from fedbm.runs.config import make_config, nest, read_toml, to_toml
@@ -118,7 +118,7 @@ def test_fedbm_concepts_reads_the_words_of_its_file(tmp_path, monkeypatch, capsy
         rng = torch.Generator().manual_seed(0)
         return ConceptDistribution.fit(classes, texts, torch.randn(len(classes), 4, 8, generator=rng), {})
 
-    monkeypatch.setattr("fedbm.cli.concepts.concepts_for", embed)
+    monkeypatch.setattr("fedbm.runs.plan.concepts_for", embed)
     path = tmp_path / "run.toml"
     path.write_text('[data]\nname = "digits"\n[concepts]\n"0" = "a ring"\n', encoding="utf-8")
     assert main(["concepts", str(path)]) == 0

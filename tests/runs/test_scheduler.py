@@ -66,25 +66,6 @@ def test_runs_that_share_a_process(tiny: dict[str, Any], tmp_path: Path, monkeyp
         assert_same_run(simulation.run_path(beside), simulation.run_path(alone))
 
 
-def test_runs_that_do_not_fit_wait_until_they_do_and_are_left_if_they_never_do(
-    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two at a time: the first only fits alone, so it comes last; the second never fits."""
-    monkeypatch.setattr(side_by_side, "places_for", lambda config, processes: [(2, {"threads": 1})])
-    asked = []
-
-    def fits(number: int, beside: int) -> bool:
-        asked.append((number, beside))
-        return number > 1 or (number == 0 and beside == 0 and len(asked) > 4)
-
-    seeds = [{"seed": seed, "rounds": 2} for seed in range(4)]
-    news = list(run_all(configs_of(tiny, tmp_path, *seeds), fits=fits))
-    rounds = rounds_of(news)
-    assert rounds[-2:] == [(0, 1), (0, 2)]
-    assert sorted(rounds) == [(n, r) for n in (0, 2, 3) for r in (1, 2)]
-    assert asked[:6] == [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (3, 1)]
-
-
 def test_a_fault_of_one_run_is_told_and_the_others_of_its_process_go_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -157,7 +138,7 @@ def test_asked_to_end_runs_end_with_the_round_they_are_in_and_lose_nothing(
     settings = {**tiny, "rounds": 40, "checkpoint_every": 1000}
     configs = configs_of(settings, tmp_path / "asked", *({"seed": seed} for seed in range(3)))
     ended: dict[int, list[int]] = {0: []}
-    for number, event in run_all(configs, ending=lambda number: len(ended[0]) >= 3):
+    for number, event in run_all(configs, is_last_round=lambda number: len(ended[0]) >= 3):
         assert isinstance(event, Event)
         if event.record is not None:
             ended.setdefault(number, []).append(event.round)
@@ -180,7 +161,7 @@ def test_a_run_that_is_not_asked_to_end_goes_on(
     """In the same process, to its last round; what waits is not begun in the place of the one that ended."""
     monkeypatch.setattr(side_by_side, "places_for", lambda config, processes: [(2, {"threads": 1})])
     configs = configs_of({**tiny, "rounds": 40}, tmp_path, *({"seed": seed} for seed in range(3)))
-    seen = rounds_of(run_all(configs, ending=lambda number: number == 0))
+    seen = rounds_of(run_all(configs, is_last_round=lambda number: number == 0))
     assert [round_ for number, round_ in seen if number == 1] == list(range(1, 41))
     assert 0 < sum(number == 0 for number, _ in seen) < 40
     assert {number for number, _ in seen} == {0, 1}
@@ -191,7 +172,7 @@ def test_when_no_second_is_left_runs_end_though_none_has_anything_to_say(
 ) -> None:
     """A round may go on for minutes without an event."""
     monkeypatch.setattr(side_by_side, "_work", silent)
-    seen = list(run_all(configs_of(tiny, tmp_path, {}), left=iter([600.0, 0.1, 0.0]).__next__))
+    seen = list(run_all(configs_of(tiny, tmp_path, {}), remaining=iter([600.0, 0.1, 0.0]).__next__))
     assert seen == [(0, Event(1, "train"))]
     assert multiprocessing.active_children() == []
 
@@ -208,7 +189,7 @@ def test_when_no_second_is_left_what_was_said_is_heard_and_no_more(
 ) -> None:
     """Processes that always have something to say do not outlast the time they have."""
     monkeypatch.setattr(side_by_side, "_work", talkative)
-    seen = list(run_all(configs_of(tiny, tmp_path, {}), left=iter([600.0, 600.0, 0.0]).__next__))
+    seen = list(run_all(configs_of(tiny, tmp_path, {}), remaining=iter([600.0, 600.0, 0.0]).__next__))
     assert seen[:2] == [(0, Event(1, "train")), (0, Event(2, "train"))]
     assert len(seen) <= 3
 
@@ -222,7 +203,7 @@ def talkative(pipe: Any) -> None:
 def test_asked_to_end_a_run_in_its_last_round_is_finished(tiny: dict[str, Any], tmp_path: Path) -> None:
     [config] = configs_of({**tiny, "rounds": 1}, tmp_path, {})
     begun: list[Event] = []
-    for _, event in run_all([config], ending=lambda number: bool(begun)):
+    for _, event in run_all([config], is_last_round=lambda number: bool(begun)):
         assert isinstance(event, Event)
         begun.append(event)
     assert [path.name for path in tmp_path.rglob("summary.json")] == ["summary.json"]

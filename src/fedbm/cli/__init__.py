@@ -1,4 +1,4 @@
-"""The command line: reads arguments, calls the package, shows what comes back. It holds no logic of its own."""
+"""The command line: parse arguments, call the package, print the result. One module per command in `commands/`."""
 
 from fedbm.cli.main import main
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from fedbm.cli.flags import default_words
+from fedbm.cli.flags import format_default
 from fedbm.data.catalog.download import BY_HAND, SUMS, find_download
 from fedbm.data.catalog.lookup import CATALOG
 from fedbm.data.dataset import Dataset, download_folder
@@ -39,8 +39,8 @@ def config_table() -> Table:
     """Every key: section, key, flag, type, default, meaning; whose option it is."""
     rows = []
     for key in keys():
-        default = default_words(key) or "not set"
-        of = f" [{', '.join(key.methods)}]" if key.methods and key.name != "name" else ""
+        default = format_default(key) or "not set"
+        of = f" [{', '.join(key.methods)}]" if key.is_option else ""
         rows.append((key.section, key.name, key.switch, key.type, default, key.meaning + of))
     return table("", ("section", "key", "flag", "type", "default", "meaning"), rows, text_columns=6)
 

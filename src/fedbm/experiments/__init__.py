@@ -1,1 +1,1 @@
-"""The paper's tables and figures, and anyone's own grid, as runs: files → trials → portions → records."""
+"""The paper's tables and figures, and anyone's own grid, as runs: files → trials → runs → records."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from fedbm.experiments.analysis import Column, columns
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.paper_numbers import Deviation
-from fedbm.experiments.remaining import left_of, measured_in, unrecorded
+from fedbm.experiments.remaining import count_remaining, list_unrecorded
 from fedbm.experiments.tables import fillable, grid, in_words, numbered, search_heads, searched, signs
 from fedbm.experiments.wording import verdicts
 from fedbm.report.render.escaping import code, tex
@@ -34,7 +34,7 @@ def latex(outcomes: Sequence[Outcome], whole: bool = False) -> str:
 
     What is not finished would make no sense in print: it is a comment, with its reason and its command.
     """
-    out, measured = [NEEDS], measured_in(outcomes)
+    out = [NEEDS]
     for outcome in outcomes:
         found = columns(outcome)
         finished = [column for column in found if column.lead]
@@ -45,10 +45,10 @@ def latex(outcomes: Sequence[Outcome], whole: bool = False) -> str:
         for column in (column for column in found if not column.lead):
             why = "; ".join(column.missing)
             out += [f"% {tex(f'{outcome.title}, {column.title}: {why}.')}"]
-        left = left_of(outcome, measured)
-        out += [f"% {tex(f'{outcome.title}, left: {left.words}')} {code(outcome.command)}"] if left else []
+        remaining = count_remaining(outcome)
+        out += [f"% {tex(f'{outcome.title}, remaining runs: {remaining}.')} {code(outcome.command)}"] * bool(remaining)
         out += [""]
-    others = unrecorded(outcomes, measured) if whole else []
+    others = list_unrecorded(outcomes) if whole else []
     out += [f"% {tex(f'{one.title}. {one.sentence}')} {code(one.command)}" for one in others]
     return "\n".join(out).rstrip() + "\n"
 

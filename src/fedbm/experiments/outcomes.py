@@ -15,14 +15,12 @@ from fedbm.config.options import shown
 from fedbm.engine.run_folder import read_rounds
 from fedbm.errors import FedBMError
 from fedbm.experiments.analysis_plan import MOMENTS, AnalysisPlan
-from fedbm.experiments.estimate import Estimate
-from fedbm.experiments.seed_list import LARGEST
 from fedbm.experiments.spec import Experiment, cells, shipped
 from fedbm.experiments.trials import DONE, Standing, finished_run, key_of
-from fedbm.report.cost import show_seconds
 from fedbm.runs.failure import diverged
 from fedbm.runs.reader import RunView, read_run
 from fedbm.runs.record import SCORES, record_named
+from fedbm.runs.seed_list import LARGEST
 from fedbm.utils.io import read_json
 from fedbm.utils.schema import SCALAR, TEXT, check, each, keys, number, or_null, whole
 
@@ -38,7 +36,7 @@ EXPERIMENT = keys(
         "trials": each(
             keys(
                 {
-                    **dict.fromkeys(("row", "status", "reason", "takes"), TEXT),
+                    **dict.fromkeys(("row", "status", "reason"), TEXT),
                     "cell": SETTINGS,
                     "seed": whole(0, LARGEST),
                     **dict.fromkeys(("run", "id"), or_null(TEXT)),
@@ -70,7 +68,6 @@ class Result:
     state: str
     why: str
     run: RunView | None
-    takes: str = ""  # how long it would take, and on what; "" where that is not known
     id: str = ""  # of its run, finished or not; "" where that is not known
     last: Mapping[str, float] | None = None  # of a run that diverged: the scores with which it counts
 
@@ -126,15 +123,14 @@ def title_of(outcomes: Sequence[Outcome]) -> str:
     return "; ".join([TITLE] * (len(own) < len(outcomes)) + own)
 
 
-def outcome_of(experiment: Experiment, standings: Sequence[Standing], told: Estimate | None = None) -> Outcome:
-    """From run folders and records; *told*: what the runs that are left take."""
+def outcome_of(experiment: Experiment, standings: Sequence[Standing]) -> Outcome:
+    """Read an experiment's outcome from run folders and records."""
     unread = unread_outcome(experiment, standings)
     results = [
         replace(
             result,
             why=s.why or _words(s),
             run=finished_run(s) if s.state in DONE else None,
-            takes=_takes(s, told),
             last=_last_scores(s) if experiment.analysis else None,
         )
         for result, s in zip(unread.results, standings, strict=True)
@@ -192,11 +188,6 @@ def _last_scores(standing: Standing) -> dict[str, float] | None:
     return {name: float(found[-1][name]) if found else 0.0 for name in SCORES}
 
 
-def _takes(standing: Standing, told: Estimate | None) -> str:
-    seconds = told.each.get(standing.folder) if told and standing.folder else None
-    return f"about {show_seconds(seconds)} on {told.device}" if told and seconds is not None else ""
-
-
 def _words(standing: Standing) -> str:
     if standing.state == "unfinished" and standing.folder and (standing.folder / "config.toml").exists():
         run = read_run(standing.folder)
@@ -223,7 +214,9 @@ def _hidden_runs(folder: Path) -> dict[str, str]:
 def _read_outcome(path: Path, read: Callable[[Path], RunView | None]) -> Outcome:
     value = read_json(path)
     if not isinstance(value, dict) or value.get("format") != FORMAT or "trials" not in value:
-        raise FedBMError(f"{path} holds no experiment that this FedBM reads; 'fedbm records' writes them")
+        raise FedBMError(
+            f"{path} is not a record that this FedBM reads; 'fedbm reproduce' and 'fedbm sweep' write records"
+        )
     check(value, EXPERIMENT, path)
     if unknown := _unknown(value):
         raise FedBMError(f"{path}: {unknown}")
@@ -243,7 +236,6 @@ def _read_outcome(path: Path, read: Callable[[Path], RunView | None]) -> Outcome
                 t["status"],
                 t["reason"],
                 read(runs / f"{t['run']}.json") if t["run"] else None,
-                t["takes"],
                 t["id"] or "",
                 t.get("last"),
             )
@@ -282,5 +274,5 @@ def read_outcomes(folder: Path) -> list[Outcome]:
     order = {name: place for place, name in enumerate(shipped())}
     found = sorted(folder.glob("*.json"), key=lambda path: (order.get(path.stem, len(order)), path.stem))
     if not found:
-        raise FedBMError(f"{folder} holds no records of experiments; 'fedbm records' writes them")
+        raise FedBMError(f"{folder} holds no records of experiments; 'fedbm reproduce' and 'fedbm sweep' write them")
     return [read_outcome(path) for path in found]

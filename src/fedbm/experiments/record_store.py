@@ -100,14 +100,11 @@ def _together(before: Result | None, now: Result) -> Result:
         return before
     if now.state not in ("not run", "absent"):
         return now
-    takes = now.takes or before.takes
-    if before.state in ("failed", "unfinished"):
-        return replace(before, takes=takes)
-    return replace(now, takes=takes, id=now.id or before.id)
+    return before if before.state in ("failed", "unfinished") else replace(now, id=now.id or before.id)
 
 
 def _trial(result: Result) -> dict[str, Any]:
     kept = {"row": result.row, "cell": result.at, "seed": result.seed, "status": result.state, "reason": result.why}
     run = result.run.id if result.run else None
     last = {"last": result.last} if result.last is not None else {}
-    return {**kept, "takes": result.takes, "run": run, "id": result.id or run or "", **last}
+    return {**kept, "run": run, "id": result.id or run or "", **last}

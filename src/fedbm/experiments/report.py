@@ -9,7 +9,7 @@ from typing import Any
 from fedbm.experiments.analysis import Column, Line, columns, same_but
 from fedbm.experiments.outcomes import Outcome, title_of
 from fedbm.experiments.pictures import differences, overview, scores
-from fedbm.experiments.remaining import Measured, left_of, measured_in, timed, trials_of, unrecorded
+from fedbm.experiments.remaining import count_remaining, list_unrecorded, trials_of
 from fedbm.experiments.search import search
 from fedbm.experiments.tables import MOMENTS, SHOWN, cells_of, fillable, numbered, signs
 from fedbm.experiments.wording import verdicts
@@ -39,8 +39,7 @@ def write_outcomes(outcomes: Sequence[Outcome], out: Path, title: str = "", whol
 
     *whole*: these are all records there are, so that the paper's other experiments are listed as not run.
     """
-    measured = measured_in(outcomes)
-    found = [(outcome, columns(outcome)) for outcome in (timed(one, measured) for one in outcomes)]
+    found = [(outcome, columns(outcome)) for outcome in outcomes]
     groups = [column.group for _, some in found for column in some]
     runs: dict[str, RunView] = {}
     for run in (run for group in groups for run in group.runs):
@@ -51,8 +50,8 @@ def write_outcomes(outcomes: Sequence[Outcome], out: Path, title: str = "", whol
         .render(
             title=title or title_of(outcomes),
             glance=_glance(found),
-            outcomes=[_view(outcome, some, f"e{number}", measured) for number, (outcome, some) in enumerate(found, 1)],
-            unrecorded=unrecorded(outcomes, measured) if whole else [],
+            outcomes=[_view(outcome, some, f"e{number}") for number, (outcome, some) in enumerate(found, 1)],
+            unrecorded=list_unrecorded(outcomes) if whole else [],
             runs=[provenance(run) for run in runs.values()],
             shown=SHOWN,
             filled={key for _, some in found for column in some for key in fillable(column)},
@@ -72,7 +71,7 @@ def _glance(found: Sequence[tuple[Outcome, Sequence[Column]]]) -> Picture | None
     return Picture(drawn, OVERVIEW) if drawn else None
 
 
-def _view(outcome: Outcome, found: Sequence[Column], ident: str, measured: Measured) -> dict[str, Any]:
+def _view(outcome: Outcome, found: Sequence[Column], ident: str) -> dict[str, Any]:
     colours = numbers_of(outcome.rows)
     numbers = numbered(found)
     done = [column for column in found if column.lead]
@@ -88,7 +87,7 @@ def _view(outcome: Outcome, found: Sequence[Column], ident: str, measured: Measu
         "empty": [column.title for column in found if column.empty],
         "unlike": [(number, one) for one, number in numbers.items()],
         "missing": _missing(found, runs),
-        "left": left_of(outcome, measured),
+        "remaining": count_remaining(outcome),
         "pictures": _pictures(outcome, found, colours) if outcome.figure and done else [],
         "search": search(outcome) if outcome.search else [],
         "finished": len({runs[result.key] for result in outcome.results if result.run is not None}),
@@ -166,9 +165,8 @@ def _tops(column: Column, name: str, moment: str) -> set[str]:
 
 
 def _missing(found: Sequence[Column], runs: Mapping[Any, str]) -> list[dict[str, Any]]:
-    """Each reason once, with how many runs it keeps back, which, and what they would take; a run of two cells once."""
+    """Each reason once, with how many runs it keeps back, and which; a run of two cells once."""
     reasons: dict[tuple[str, str], list[str]] = {}
-    timed_ones: set[tuple[str, str]] = set()
     seen: set[str] = set()
     for column in found:
         for line in column.lines:
@@ -176,14 +174,9 @@ def _missing(found: Sequence[Column], runs: Mapping[Any, str]) -> list[dict[str,
                 if runs[result.key] in seen:
                     continue
                 seen.add(runs[result.key])
-                takes = f", {result.takes}" if result.takes else ""
-                words = f"{line.name}, {column.title}, seed {result.seed}{takes}"
+                words = f"{line.name}, {column.title}, seed {result.seed}"
                 reasons.setdefault((result.state, result.why), []).append(words)
-                timed_ones |= {(result.state, result.why)} if result.takes else set()
-    return [
-        {"state": state, "why": why, "runs": runs, "timed": (state, why) in timed_ones}
-        for (state, why), runs in reasons.items()
-    ]
+    return [{"state": state, "why": why, "runs": runs} for (state, why), runs in reasons.items()]
 
 
 def _pictures(outcome: Outcome, found: Sequence[Column], colours: Mapping[str, int]) -> list[Picture]:

@@ -31,10 +31,10 @@ from typing import Any
 
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.experiments.analysis_plan import AnalysisPlan, choice, read_analysis
-from fedbm.experiments.seed_list import DEFAULT, format_seeds, parse_seeds
 from fedbm.methods import METHODS
 from fedbm.report.grouping import NAMES
-from fedbm.runs.config import keys, nest
+from fedbm.runs.config import check_method_options, keys, method_flags, nest
+from fedbm.runs.seed_list import DEFAULT, format_seeds, parse_seeds
 
 KEYS = (
     *("title", "printed", "shows", "paper", "figure", "lead", "notes", "methods", "all", "axes", "rows", "search"),
@@ -159,7 +159,7 @@ def parse(text: str, name: str, where: str) -> Experiment:
     for beta in (shared.get("beta"), *axes.get("beta", ())):  # which titles and the paper's numbers go by
         if isinstance(beta, str):
             raise FedBMError(f'{where}: beta must be a number, not "{beta}": write it without quotes')
-    known = [key.flag for key in keys()]
+    known = [*(key.flag for key in keys()), *method_flags()]
     for flag in (*shared, *axes):
         if flag not in known:
             raise FedBMError(f'{where}: there is no setting "{flag}"{did_you_mean(flag, known)}')
@@ -190,12 +190,10 @@ def parse(text: str, name: str, where: str) -> Experiment:
         if axis not in experiment.axes:
             raise FedBMError(f'{where}: "{axis}" is no axis{did_you_mean(axis, experiment.axes)}')
     chosen = {row.settings.get("method", _method(values)) for row in experiment.rows}
-    owners = {key.flag: key.methods for key in keys() if key.methods and key.name != "name"}
-    for flag in (*shared, *experiment.axes):
-        if flag in owners and not chosen & set(owners[flag]):
-            raise FedBMError(
-                f"{where}: {flag} is an option of {join_words(owners[flag])}, which no row has for its method"
-            )
+    try:
+        check_method_options((*shared, *experiment.axes), sorted(chosen))
+    except FedBMError as error:
+        raise FedBMError(f"{where}: {error}") from error
     names, tested = [row.name for row in experiment.rows], experiment.analysis.contrasts if experiment.analysis else ()
     named = [("lead", experiment.lead)] * bool(experiment.lead)
     for key, name in (*named, *(("contrasts", name) for pair in tested for name in pair)):

@@ -11,7 +11,7 @@ from fedbm.experiments.analysis import Column, Line, columns
 from fedbm.experiments.contrasts import Contrast
 from fedbm.experiments.outcomes import Outcome, title_of
 from fedbm.experiments.paper_numbers import Deviation
-from fedbm.experiments.remaining import left_of, measured_in, timed, unrecorded
+from fedbm.experiments.remaining import count_remaining, list_unrecorded
 from fedbm.experiments.search import search
 from fedbm.experiments.wording import effect, verdicts
 from fedbm.report.render.escaping import md
@@ -44,20 +44,8 @@ HEADS = {
 FIELDS = (
     *("experiment", "cell", "row", "round", "n", "accuracy", "accuracy_std", "f1", "f1_std"),
     *("paper_accuracy", "paper_accuracy_std", "paper_f1", "paper_f1_std", "accuracy_minus_paper", "f1_minus_paper"),
-    *(
-        "lead",
-        "lead_minus_row_f1",
-        "low",
-        "high",
-        "p",
-        "p_holm",
-        "p_sign_flip",
-        "effect_size",
-        "unlike",
-        "unlike_in_words",
-        "missing",
-    ),
-    *("missing_in_words", "takes", "command"),
+    *("lead", "lead_minus_row_f1", "low", "high", "p", "p_holm", "p_sign_flip", "effect_size"),
+    *("unlike", "unlike_in_words", "missing", "missing_in_words", "command"),
 )
 
 
@@ -121,7 +109,6 @@ def _text(value: float | None, words: Callable[[float], str]) -> str:
 def markdown(outcomes: Sequence[Outcome], whole: bool = False) -> str:
     """*whole*: these are all records there are, so that the paper's other experiments are listed as not run."""
     out = [f"# {md(title_of(outcomes))}", ""] if whole else []
-    measured = measured_in(outcomes)
     for outcome in outcomes:
         out += [f"## {md(outcome.title)}", "", f"{md(outcome.shows)}. `{outcome.command}`".removeprefix(". "), ""]
         out += [f"- {md(note)}" for note in outcome.notes] + [""] * bool(outcome.notes)
@@ -134,10 +121,10 @@ def markdown(outcomes: Sequence[Outcome], whole: bool = False) -> str:
             said = [f"- {md(verdict.sentence)}" for verdict in verdicts(column)]
             out += [*said, *[""] * bool(said), *(bars(column) if column.lead else _folded(bars(column))), ""]
             out += [*(f"- {md(words)}." for words in column.missing), *[""] * bool(column.missing)]
-        left = left_of(outcome, measured)
-        out += [f"- Left: {left.words}"] if left else []
+        remaining = count_remaining(outcome)
+        out += [f"- Remaining runs: {remaining}."] if remaining else []
         out += [*(f"- Not like the paper, {md(in_words(one))}." for one in numbered(found)), "", *_searched(outcome)]
-    others = unrecorded(outcomes, measured) if whole else []
+    others = list_unrecorded(outcomes) if whole else []
     out += ["## Not run", ""] * bool(others)
     out += [f"- **{md(one.title)}.** {md(one.sentence)} `{one.command}`" for one in others]
     return "\n".join(out).rstrip() + "\n"
@@ -235,21 +222,20 @@ def comma_separated(outcomes: Sequence[Outcome], whole: bool = False) -> str:
     """One line per experiment, cell, row and moment, with all digits; what is missing has its state and no numbers.
 
     Scores are shares of 1. A difference to the paper stands with the round that the paper's numbers are of. Of what is
-    missing there is the reason with its seeds, and what a run of it would take where runs like it are on record.
+    missing there is the reason with its seeds.
     """
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
     writer.writerow(FIELDS)
-    measured = measured_in(outcomes)
-    for outcome in (timed(one, measured) for one in outcomes):
+    for outcome in outcomes:
         moments = (*MOMENTS, *AVERAGED) if any(map(has_average, columns(outcome))) else MOMENTS
         for both in zip(*(columns(outcome, moment) for moment in moments), strict=True):
             for lines in zip(*(column.lines for column in both), strict=True):
                 for moment, column, line in zip(moments, both, lines, strict=True):
                     writer.writerow(_values(outcome, column, line, moment))
             writer.writerows(_contrast_values(outcome, both[0], contrast) for contrast in both[0].contrasts)
-    for one in unrecorded(outcomes, measured) if whole else []:
-        said = ["not run", one.needs, one.takes, one.command]
+    for one in list_unrecorded(outcomes) if whole else []:
+        said = ["not run", one.needs, one.command]
         writer.writerow([one.name, *[""] * (len(FIELDS) - 1 - len(said)), *said])
     return written.getvalue()
 
@@ -267,8 +253,7 @@ def _values(outcome: Outcome, column: Column, line: Line, moment: str) -> list[o
     unlike = [_marks(line), " | ".join(map(in_words, line.unlike))]
     kept = [outcome.name, column.title, line.name, moment, n, *numbers, *paper, *apart]
     why = " | ".join(replace(column, lines=(line,)).missing)
-    takes = " | ".join(dict.fromkeys(result.takes for result in line.missing if result.takes))
-    return [*kept, column.lead, *test, *unlike, line.why, why, takes, outcome.command]
+    return [*kept, column.lead, *test, *unlike, line.why, why, outcome.command]
 
 
 def _contrast_values(outcome: Outcome, column: Column, contrast: Contrast) -> list[object]:

@@ -5,24 +5,20 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.experiments.spec import Experiment, cells, in_row
-from fedbm.report.grouping import flat, varying
-from fedbm.runs.config import Config, keys, make_config, nest, to_toml
+from fedbm.runs.config import Config, make_config, nest, settings_for
 from fedbm.runs.failure import failure_of
 from fedbm.runs.plan import make_plan
-from fedbm.runs.reader import RunView, read_run
-from fedbm.runs.record import SECTIONS, record_named
+from fedbm.runs.reader import RunView, read_run, unedited
+from fedbm.runs.record import record_named
 from fedbm.runs.runner import run_path
 
-FEW = 3  # edited settings that are named
 DONE = ("finished", "on record")  # states of a run that is not to be played
 
 
@@ -85,7 +81,8 @@ def trials(
     wanted = [_condition(words) for words in only]
     made = []
     for at, row in itertools.product(cells(experiment.axes), experiment.rows):
-        shared = _owned({**experiment.shared, **at}, row.settings.get("method", experiment.shared.get("method")))
+        method = row.settings.get("method", experiment.shared.get("method", "fedbm"))
+        shared = settings_for(method, {**experiment.shared, **at})
         settings = {**shared, **row.settings}
         facts = {"method": "fedbm", **settings, **at, "row": row.name}
         if all(any(_alike(facts.get(key), value) for value in values) for key, values in wanted):
@@ -136,45 +133,14 @@ def standing(place: Place, records: Path | None = None) -> Standing:
 
 
 def finished_run(done: Standing) -> RunView:
-    """The run of a finished trial; refused where its config.toml says what was not computed, as its record would."""
+    """Return the run of a finished trial; raise FedBMError if its config.toml was edited or its record is damaged."""
     if done.record is not None:
         try:
             return record_named(done.record)
         except FedBMError as error:
-            raise FedBMError(f"{error}; once it is removed, the run is computed anew") from error
+            raise FedBMError(f"{error}; remove the record to compute the run again") from error
     assert done.folder is not None
-    assert done.config is not None
-    run, asked = read_run(done.folder), tomllib.loads(to_toml(done.config))
-    said, meant = flat(run.config, *SECTIONS), flat(asked, *SECTIONS)
-    unlike = varying([said, meant])
-    if unlike and not _leads_to(run, asked):
-        told = [f"{key} is {_shown(said.get(key))} and was {_shown(meant.get(key))}" for key in unlike[:FEW]]
-        more = [f"{len(unlike) - FEW} more are others"] if len(unlike) > FEW else []
-        raise FedBMError(
-            f"{run.path / 'config.toml'} was edited after the run: {', '.join(told + more)}; put that back, or remove "
-            f"{run.path} to start this run over"
-        )
-    return run
-
-
-def _shown(value: Any) -> str:
-    return "unset" if value is None else json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _leads_to(run: RunView, asked: Mapping[str, Any]) -> bool:
-    """Whether a run's own configuration, with the data where they are now, names it: idle settings may differ."""
-    values = {name: run.config[name] for name in SECTIONS if name in run.config} | {"engine": asked["engine"]}
-    values["data"] = {**run.config.get("data", {}), "name": asked["data"]["name"]}
-    with suppress(FedBMError):
-        return make_plan(make_config(values)).id == run.path.name
-    return False
-
-
-def _owned(settings: Mapping[str, Any], method: Any) -> dict[str, Any]:
-    """What all runs share, less the options of other methods than this row's."""
-    owners = {key.flag: key.methods for key in keys() if key.section == "method" and key.name != "name"}
-    chosen = method or "fedbm"
-    return {flag: value for flag, value in settings.items() if chosen in owners.get(flag, (chosen,))}
+    return unedited(read_run(done.folder))
 
 
 def _condition(words: str) -> tuple[str, list[str]]:

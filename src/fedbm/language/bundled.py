@@ -1,18 +1,16 @@
 """Concept embeddings bundled with the package, so that catalogued data sets need no language model.
 
-`embeddings/<data set>.safetensors` contains MiniLM's embeddings in half precision, written by `bundle_concepts`. A data
-set has no file of its own if an earlier one contains all of its concepts.
+`embeddings/<data set>.safetensors` contains MiniLM's embeddings in half precision, written by
+`tools/bundle_concepts.py`. A data set has no file of its own if an earlier one contains all of its concepts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib.resources import as_file, files
-from pathlib import Path
 
-from fedbm.data.catalog.entry import Entry
-from fedbm.data.catalog.lookup import CATALOG, find
-from fedbm.language.concepts import ConceptDistribution, build_concepts
+from fedbm.data.catalog.lookup import CATALOG
+from fedbm.language.concepts import ConceptDistribution
 
 ENCODER = "minilm"
 _SUFFIX = ".safetensors"
@@ -50,24 +48,3 @@ def find_bundled(classes: Sequence[str], texts: Sequence[str], modality: str) ->
         if same_modality and wanted <= set(zip(bundled.classes, bundled.texts, strict=True)):
             return bundled.select(classes)
     return None
-
-
-def entries_to_bundle() -> list[Entry]:
-    """Return the catalogue without data sets whose concepts are all part of an earlier one."""
-    kept: list[Entry] = []
-    for entry in CATALOG.values():
-        earlier = (e.classes.items() for e in kept if e.modality == entry.modality)
-        if not any(entry.classes.items() <= concepts for concepts in earlier):
-            kept.append(entry)
-    return kept
-
-
-def bundle_concepts(folder: Path, names: Iterable[str] | None = None, into: Path | None = None) -> list[Path]:
-    """Embed the catalogue with the MiniLM model in *folder* and write the files into the package, or into *into*."""
-    target = Path(__file__).parent / "embeddings" if into is None else into
-    written = []
-    for entry in entries_to_bundle() if names is None else map(find, names):
-        concepts = build_concepts(list(entry.classes), list(entry.classes.values()), entry.modality, ENCODER, folder)
-        written.append(target / f"{entry.name}{_SUFFIX}")
-        concepts.save(written[-1], half=True)
-    return written

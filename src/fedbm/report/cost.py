@@ -30,7 +30,6 @@ class CostLine:
     round_range: str  # of its seeds, shortest to longest: one that shared the device may make the mean; "" for one seed
     total_time: str
     total_range: str
-    own_time: str  # of the device, which other runs may have shared
 
 
 def cost_lines(group: Group) -> list[CostLine]:
@@ -42,7 +41,6 @@ def cost_lines(group: Group) -> list[CostLine]:
             show_bytes(_mean(row, lambda run: _sent(run) + _received(run))),
             *_times(row, _per_round(_total)),
             *_times(row, _total),
-            _own_time(row),
         )
         for row in group.rows
     ]
@@ -121,11 +119,6 @@ def _times(row: Row, measure: Callable[[RunView], float]) -> tuple[str, str]:
     found = spread([measure(run) for run in row.runs])
     low, high = show_seconds(found.low), show_seconds(found.high)
     return show_seconds(found.mean), f"{low} – {high}" if low != high else ""
-
-
-def _own_time(row: Row) -> str:
-    known = [run.own_seconds for run in row.runs if run.own_seconds is not None]
-    return show_seconds(spread(known).mean) if len(known) == len(row.runs) else "not measured"
 
 
 def _per_round(measure: Callable[[RunView], float]) -> Callable[[RunView], float]:

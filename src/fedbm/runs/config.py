@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from fedbm.config.keys import SECTIONS, Key, keys_of, section_keys
 from fedbm.config.options import (
     BY_BETA,
     DataOptions,
@@ -24,20 +25,10 @@ from fedbm.config.options import (
     TrainOptions,
     check,
     check_all,
-    type_words,
-    types_of,
 )
 from fedbm.engine.server_average import no_common_model
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.methods import METHODS, FedAvg, FedBM, Method
-
-SECTIONS: dict[str, type] = {
-    "data": DataOptions,
-    "language": LanguageOptions,
-    "model": ModelOptions,
-    "train": TrainOptions,
-    "engine": EngineOptions,
-}
 
 
 @dataclass(frozen=True)
@@ -54,51 +45,62 @@ class Config:
     given: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
-class Key:
-    """One configuration key, as it stands in `fedbm config`, in TOML and on the command line."""
+@cache
+def keys() -> tuple[Key, ...]:
+    """Return every key of every section, method options included, each flag once.
 
-    section: str
-    name: str
-    flag: str
-    type: str
-    default: Any
-    meaning: str
-    methods: tuple[str, ...] = ()  # for a method's option: the methods that have it
-
-    @property
-    def switch(self) -> str:
-        return "--" + self.flag.replace("_", "-")
+    An option that two methods declare alike is one key. Otherwise the second is listed as, say, `fedprox_mu`.
+    """
+    name_key = Key("method", "name", "method", " | ".join(METHODS), FedBM.name, "the federated method", tuple(METHODS))
+    found = (*section_keys(), name_key)
+    flags = {key.flag for key in found}
+    by_flag: dict[str, Key] = {}
+    for name, method in METHODS.items():
+        for key in keys_of("method", method):
+            first = by_flag.get(key.flag, key)
+            is_shared = key.flag not in flags and dataclasses.replace(first, methods=()) == key
+            flag = key.flag if is_shared else f"{name}_{key.flag}"  # another option of the same name
+            methods = (*first.methods, name) if is_shared else (name,)
+            by_flag[flag] = dataclasses.replace(key, flag=flag, methods=methods)
+    return (*found, *by_flag.values())
 
 
 @cache
-def keys() -> tuple[Key, ...]:
-    """Every key of every section, method options included, each flag once."""
-    found = [key for section, options in SECTIONS.items() for key in _keys_of(section, options)]
-    found.append(
-        Key(
-            "method",
-            "name",
-            "method",
-            " | ".join(METHODS),
-            FedBM.name,
-            "the federated method",
-            tuple(METHODS),
-        )
-    )
-    by_name: dict[str, Key] = {}
-    for name, method in METHODS.items():
-        for key in _keys_of("method", method):
-            first = by_name.get(key.name, key)
-            by_name[key.name] = dataclasses.replace(first, methods=(*first.methods, name))
-    return (*found, *by_name.values())
+def method_flags() -> dict[str, tuple[str, str]]:
+    """Return the flags that name one method's option: {"fedprox_mu": ("fedprox", "mu"), …}."""
+    return {
+        f"{name}_{key.flag}": (name, key.name) for name, method in METHODS.items() for key in keys_of("method", method)
+    }
 
 
-def _keys_of(section: str, options: type) -> Iterator[Key]:
-    hints = types_of(options)
-    for f in dataclasses.fields(options):
-        flag = f.metadata["flag"] or f.name
-        yield Key(section, f.name, flag, type_words(hints[f.name]), f.default, f.metadata["meaning"])
+@cache
+def option_owners(flag: str) -> tuple[str, ...]:
+    """Return the methods that have the option *flag*; () if it is not an option of a method."""
+    if any(key.flag == flag for key in keys() if not key.is_option):
+        return ()
+    if flag in method_flags():
+        return (method_flags()[flag][0],)
+    return tuple(name for name in METHODS if f"{name}_{flag}" in method_flags())
+
+
+def settings_for(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that apply to a method: all but the options that only other methods have."""
+    owners = {flag: option_owners(flag) for flag in settings}
+    return {flag: value for flag, value in settings.items() if not owners[flag] or method in owners[flag]}
+
+
+def check_method_options(settings: Iterable[str], methods: Sequence[str]) -> None:
+    """Raise FedBMError if an option belongs to none of *methods*, or means different things for two of them."""
+    for flag in settings:
+        owners = option_owners(flag)
+        chosen = [name for name in dict.fromkeys(methods) if name in owners]
+        switch = "--" + flag.replace("_", "-")
+        if owners and not chosen:
+            raise FedBMError(f"{switch} is an option of {join_words(owners)}, but not of {join_words(methods)}")
+        declared = {repr(key) for name in chosen for key in keys_of("method", METHODS[name]) if key.flag == flag}
+        if len(declared) > 1:
+            own = join_words([f"--{name}-{flag.replace('_', '-')}" for name in chosen])
+            raise FedBMError(f"{switch} is a different option for {join_words(chosen, 'and')}. Use {own}.")
 
 
 def make_config(values: Mapping[str, Mapping[str, Any]], where: str = "the configuration") -> Config:
@@ -268,15 +270,28 @@ def _shown(value: Any) -> str:
 
 
 def nest(flat: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """{flag: value} → {section: {key: value}}; a flag of another method than the chosen one is refused."""
-    known = {key.flag: key for key in keys()}
+    """Turn {flag: value} into {section: {key: value}}; refuse an option that the chosen method does not have.
+
+    `mu` is the chosen method's option. `fedprox_mu` is FedProx's, and wins over `mu`.
+    """
+    shared = {key.flag: key for key in keys() if not key.is_option}
     chosen = str(flat.get("method", FedBM.name))
     values: dict[str, dict[str, Any]] = {}
+    own: dict[str, Any] = {}
     for flag, value in flat.items():
-        if flag not in known:
+        owners = option_owners(flag)
+        if flag in shared:
+            values.setdefault(shared[flag].section, {})[shared[flag].name] = value
+        elif not owners:
+            known = [*shared, *(key.flag for key in keys())]
             raise FedBMError(f'there is no setting "{flag}"{did_you_mean(flag, known)}')
-        key = known[flag]
-        if key.section == "method" and chosen in METHODS and chosen not in key.methods:
-            raise FedBMError(f"{flag} is an option of {join_words(key.methods)}, not of {chosen}")
-        values.setdefault(key.section, {})[key.name] = value
+        elif chosen in METHODS and chosen not in owners:
+            raise FedBMError(f"{flag} is an option of {join_words(owners)}, not of {chosen}")
+        elif flag in method_flags():
+            own[method_flags()[flag][1]] = value
+        else:
+            option = method_flags()[f"{owners[0]}_{flag}"][1]
+            values.setdefault("method", {})[option] = value
+    if own:
+        values["method"] = {**values.get("method", {}), **own}
     return values

@@ -18,7 +18,6 @@ from fedbm.errors import FedBMError
 from fedbm.runs.config import at_beta, make_config, method_label
 from fedbm.runs.failure import failure_of
 from fedbm.runs.record_schemas import CONFIG, DETAILS, ENVIRONMENT, FEATURES, FEDERATION, PARTITION, ROUND, SUMMARY
-from fedbm.runs.timing_log import own_seconds, read_portions
 from fedbm.utils.io import digest_of, read_json
 from fedbm.utils.schema import Lengths, Schema, check
 
@@ -57,7 +56,6 @@ class RunView:
     edited: bool = False  # config.toml has other settings than the run began with
     failure: str = ""  # why it failed, where it did
     features: Mapping[str, Any] | None = None  # features.json
-    own_seconds: float | None = None  # of the device it was computed on, which other runs may have shared
     last_quarter: Mapping[str, float | None] | None = None  # last_quarter_scores() of a finished run
     averaged_last_quarter: Mapping[str, float | None] | None = None  # the same of its averaged model, where it has one
 
@@ -149,7 +147,6 @@ def read_run(path: str | Path) -> RunView:
         edited=kept is not None and kept != settings_digest(config),
         failure=failure_of(path) if summary is None else "",
         features=_optional(path / "features.json", FEATURES, lengths),
-        own_seconds=own_seconds(read_portions(path.parent), path.name, len(rounds)),
         last_quarter=last_quarter,
         averaged_last_quarter=averaged_last_quarter,
     )

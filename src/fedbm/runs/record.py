@@ -50,7 +50,6 @@ def record_of(run: RunView) -> dict[str, Any]:
         "summary": dict(run.summary),
         "last_quarter": dict(run.last_quarter) if run.last_quarter else None,
         **({"averaged_last_quarter": dict(run.averaged_last_quarter)} if run.averaged_last_quarter else {}),
-        "own_seconds": run.own_seconds,
         "partition": _dealt(run.dealt) if run.dealt else None,
         "checksum": run.checksum,
         "details": _rounded(details),
@@ -90,7 +89,9 @@ def read_record(path: Path) -> RunView:
     """The run of a record, as read_run() would give it but for what a record leaves out."""
     value = read_json(path)
     if not isinstance(value, dict) or value.get("format") != FORMAT or "summary" not in value:
-        raise FedBMError(f"{path} is no record of a run that this FedBM reads; 'fedbm records' writes them")
+        raise FedBMError(
+            f"{path} is not a record of a run that this FedBM reads; 'fedbm reproduce' and 'fedbm sweep' write them"
+        )
     check(value, RECORD, path)
     return RunView(
         **identity(value["summary"]),
@@ -108,7 +109,6 @@ def read_record(path: Path) -> RunView:
         strip=strip if value["generated_rounds"] and (strip := path.with_suffix(STRIP)).is_file() else None,
         strip_rounds=tuple(value["generated_rounds"]),
         features=value["features"],
-        own_seconds=value["own_seconds"],
         last_quarter=value.get("last_quarter"),
         averaged_last_quarter=value.get("averaged_last_quarter"),
     )

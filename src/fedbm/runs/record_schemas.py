@@ -104,7 +104,6 @@ ROUND = keys(
         "seconds": keys({"total": SECONDS}, SECONDS),
     }
 )
-PORTION = keys({"device": TEXT, "wall": SECONDS, "rounds": keys({}, COUNT), "seconds": keys({}, SECONDS)})
 
 RECORD = keys(
     {
@@ -113,7 +112,6 @@ RECORD = keys(
         "environment": or_null(ENVIRONMENT),
         "summary": SUMMARY,
         **dict.fromkeys(("last_quarter?", "averaged_last_quarter?"), or_null(keys(SCORES))),
-        "own_seconds": or_null(SECONDS),
         "partition": or_null(keys({**_DEALT, "digest": TEXT})),
         "checksum": TEXT,
         "details": or_null(DETAILS),

@@ -72,8 +72,7 @@ def simulate(
         settings["data"] = str(data)
     config = make_config(nest(settings))
     if not isinstance(method, str):
-        given = config.given | {f"method.{option}" for option in method_values(method)}
-        config = dataclasses.replace(config, method=method, given=given)
+        config = with_method(config, method)
     if isinstance(data, Dataset):
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, name=data.name))
     check_engine(config)
@@ -87,6 +86,12 @@ def simulate(
         if on_event is not None:
             on_event(event)
     return read_run(run_path(plan))
+
+
+def with_method(config: Config, method: Method) -> Config:
+    """Return *config* with a method object, whose options count as given."""
+    given = config.given | {f"method.{option}" for option in method_values(method)}
+    return dataclasses.replace(config, method=method, given=given)
 
 
 def check_object(method: Any, settings: Mapping[str, Any]) -> None:

@@ -14,12 +14,14 @@ import dataclasses
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -31,8 +33,6 @@ from fedbm.runs.config import Config
 
 END = None  # what a process is sent in place of a configuration: end this run with the round it is in
 MOST_TO_END = 10.0  # seconds that a process without runs has to end by itself
-
-Fits = Callable[[int, int], bool]  # whether the run of this number may begin, beside so many others of its process
 
 
 @dataclass(eq=False)
@@ -49,16 +49,23 @@ class Worker:
 def run_all(
     configs: Sequence[Config],
     processes: int | None = None,
-    fits: Fits | None = None,
-    ending: Callable[[int], bool] | None = None,
-    left: Callable[[], float | None] = lambda: None,
+    is_last_round: Callable[[int], bool] = lambda number: False,
+    remaining: Callable[[], float | None] = lambda: None,
 ) -> Generator[tuple[int, Event | str], None, None]:
-    """Events of all runs as they come, by the run's number; for one that failed, the sentence that says why.
+    """Run all configurations in parallel and yield their events as they come.
 
-    *processes*: how many on a CPU; as many as there are cores unless given. Runs are begun in the order given, those
-    that do not fit once they do; if nothing is played any more, they are left. Once *ending* says so of a run, it ends
-    with the round it is in, of which nothing is lost, and none is begun any more. Closed, or when no second is *left*,
-    this ends its runs there and then; they can be resumed from their last checkpoints.
+    Runs start in the order given. If the generator is closed, its runs stop at once; they can be resumed from their
+    last checkpoints.
+
+    Args:
+        configs: one configuration per run.
+        processes: processes on a CPU; by default one per core.
+        is_last_round: called with a run's number. If it returns True, the run stops after its current round, which is
+            saved, and no further run starts.
+        remaining: returns the seconds left, or None for no limit. At zero all runs stop at once.
+
+    Yields:
+        (number of the run, event), or (number, sentence) if the run failed.
     """
     waiting = list(enumerate(configs))
     places = places_for(configs[0], processes or cores()) if configs else []
@@ -68,7 +75,7 @@ def run_all(
         while waiting or any(worker.runs for worker in workers):
             for worker in workers:
                 for number in worker.runs - asked:
-                    if ending is not None and ending(number):
+                    if is_last_round(number):
                         asked.add(number)
                         waiting.clear()
                         with suppress(BrokenPipeError):
@@ -76,21 +83,13 @@ def run_all(
             for together, changes in places[len(workers) :] if waiting else ():
                 workers.append(_hire(together, changes))
             for worker in sorted(workers, key=lambda worker: len(worker.runs)):
-                while len(worker.runs) < worker.runs_per_gpu:
-                    beside = len(worker.runs)
-                    nearest = next(
-                        (i for i, (number, _) in enumerate(waiting) if not fits or fits(number, beside)), None
-                    )
-                    if nearest is None:
-                        break
-                    number, config = waiting.pop(nearest)
+                while waiting and len(worker.runs) < worker.runs_per_gpu:
+                    number, config = waiting.pop(0)
                     worker.runs.add(number)
                     engine = dataclasses.replace(config.engine, **worker.changes)
                     with suppress(BrokenPipeError):  # it has ended, as is about to be noticed
                         worker.pipe.send((number, dataclasses.replace(config, engine=engine)))
-            if not any(worker.runs for worker in workers):
-                break  # what is waiting does not fit
-            seconds = left()
+            seconds = remaining()
             heard = wait([worker.pipe for worker in workers], None if seconds is None else max(0.0, seconds))
             for worker in [worker for worker in workers if worker.pipe in heard]:
                 try:
@@ -142,15 +141,20 @@ def _hire(together: int, changes: dict[str, Any]) -> Worker:
 
 
 def _start(process: Any) -> None:
-    """Start with Ctrl-C ignored, which a child inherits: the parent hears it, ends its children and says so once."""
-    if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
-        process.start()
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Start a process that ignores Ctrl-C and does not import the user's script again.
+
+    The parent handles Ctrl-C and ends its children. A script that calls compare() needs no `__main__` guard.
+    """
+    script = sys.modules["__main__"]
+    is_main_thread = threading.current_thread() is threading.main_thread()  # only it may set signal handlers
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main_thread else None
+    sys.modules["__main__"] = ModuleType("__main__")  # multiprocessing imports what it finds here
     try:
         process.start()
     finally:
-        signal.signal(signal.SIGINT, before)
+        sys.modules["__main__"] = script
+        if is_main_thread:
+            signal.signal(signal.SIGINT, before)
 
 
 def _work(pipe: Connection) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedbm.errors import FedBMError
-from fedbm.experiments.seed_list import format_seeds, parse_seeds
+from fedbm.runs.seed_list import format_seeds, parse_seeds
 
 
 @pytest.mark.parametrize(

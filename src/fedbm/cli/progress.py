@@ -1,9 +1,10 @@
-"""Progress of runs, decoding and downloads: live bars in a terminal, a plain line now and then elsewhere."""
+"""Show the progress of runs, decoding and downloads: live bars in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 from rich.console import Console
@@ -20,6 +21,7 @@ from rich.progress import (
 )
 
 from fedbm.engine.round_loop import Event
+from fedbm.runs.batch import Job
 
 Count = Callable[[int, int], None]  # (done, in all)
 
@@ -32,12 +34,32 @@ class Show(Protocol):
 
 @contextmanager
 def showing(console: Console, title: str, rounds: int) -> Iterator[Show]:
-    """A function to call with each event."""
+    """Yield a function to call with each event of a run."""
     if console.is_terminal:
         with live_bars(console) as bars:
             yield Bar(bars, title, rounds)
     else:
         yield Lines(console, title, rounds)
+
+
+@contextmanager
+def showing_batch(console: Console, jobs: Sequence[Job]) -> Iterator[Callable[[Job, Event | str], None]]:
+    """Yield a function to call with each event of several runs, or with the reason why a run failed."""
+    pending = [job for job in jobs if not job.is_finished]
+    with ExitStack() as stack:
+        bars = stack.enter_context(live_bars(console)) if console.is_terminal and pending else None
+        shows: dict[Path, Show] = {}
+        for job in pending:
+            rounds = job.config.train.rounds
+            shows[job.folder] = Lines(console, job.title, rounds) if bars is None else Bar(bars, job.title, rounds)
+
+        def show(job: Job, news: Event | str) -> None:
+            if isinstance(news, str):
+                console.print(f"failed: {job.title}: {news}", soft_wrap=True)
+            else:
+                shows[job.folder](news)
+
+        yield show
 
 
 def live_bars(console: Console) -> Progress:
@@ -54,7 +76,7 @@ def live_bars(console: Console) -> Progress:
 
 
 class Bar:
-    """One run's line among live bars: round, phase, losses, accuracy, time left."""
+    """One run among live bars: round, phase, losses, accuracy, remaining time."""
 
     def __init__(self, bars: Progress, title: str, rounds: int) -> None:
         self._bars = bars
@@ -78,7 +100,7 @@ class Bar:
 
 
 class Lines:
-    """One line a round, for logs."""
+    """One line per round, for logs."""
 
     def __init__(self, console: Console, title: str, rounds: int) -> None:
         self._console, self._title, self._rounds = console, title, rounds
@@ -87,7 +109,7 @@ class Lines:
 
     def __call__(self, event: Event) -> None:
         if not self._begun and event.round > 1:
-            self._console.print(f"{self._title}: going on after round {event.round - 1}")
+            self._console.print(f"{self._title}: continuing after round {event.round - 1}")
         self._begun = True
         if event.note:
             self._console.print(f"{self._title}: {event.note}", soft_wrap=True)
@@ -106,14 +128,14 @@ class Lines:
 
 
 def decoding(console: Console) -> AbstractContextManager[Count]:
-    """A function to call with each image decoded; outside a terminal, a line for every 5,000."""
+    """Return a context with a function to call for each image decoded; without a terminal, print every 5,000th."""
     return counting(
         console, "decoding", MofNCompleteColumn(), 5000, lambda done, total: f"{done:,} of {total:,} images"
     )
 
 
 def fetching(console: Console) -> AbstractContextManager[Count]:
-    """A function to call with the bytes that are here; outside a terminal, a line for every 100 MB."""
+    """Return a context with a function to call with the bytes received; without a terminal, print every 100 MB."""
     return counting(
         console,
         "getting",
@@ -127,7 +149,7 @@ def fetching(console: Console) -> AbstractContextManager[Count]:
 def counting(
     console: Console, title: str, column: ProgressColumn, every: int, words: Callable[[int, int], str]
 ) -> Iterator[Count]:
-    """A bar that comes with the first call and goes with the last; or a line each time *every* more are done."""
+    """Yield a function (done, total) that shows a bar, or without a terminal prints a line for *every* so many."""
     if console.is_terminal:
         bars = [TextColumn("[bold]{task.description}"), BarColumn(bar_width=24), column, TimeRemainingColumn()]
         with Progress(*bars, console=console, transient=True) as live:

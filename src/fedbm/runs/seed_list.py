@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from fedbm.errors import FedBMError
 
@@ -52,3 +53,16 @@ def format_seeds(seeds: tuple[int, ...]) -> str:
             stretches.append([seed])
     parts = [f"{some[0]}-{some[-1]}" if len(some) > 1 or len(stretches) == 1 else str(some[0]) for some in stretches]
     return ",".join(parts)
+
+
+def list_seeds(seeds: int | str | Iterable[int]) -> tuple[int, ...]:
+    """Return the seeds of a Python call: a count, a text that parse_seeds() reads, or the seeds themselves.
+
+    >>> list_seeds(3), list_seeds("3-5"), list_seeds([5, 0])
+    ((0, 1, 2), (3, 4, 5), (0, 5))
+    """
+    text = seeds if isinstance(seeds, str) else str(seeds)
+    if not isinstance(seeds, int | str):
+        found = list(seeds)
+        text = ",".join(map(str, found)) if len(found) != 1 else f"{found[0]}-{found[0]}"
+    return parse_seeds(text, "seeds")

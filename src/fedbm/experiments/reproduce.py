@@ -1,0 +1,281 @@
+"""Run experiments: the paper's tables and figures, or a grid of your own, within a budget; then write records.
+
+reproduce("modules", data_dir="data", budget="25m") → Reproduction
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedbm.config.options import BY_BETA
+from fedbm.engine.device import find_device
+from fedbm.engine.environment import device_name
+from fedbm.engine.round_loop import Event
+from fedbm.errors import FedBMError, join_words
+from fedbm.experiments.contrasts import visible
+from fedbm.experiments.estimate import estimate_remaining
+from fedbm.experiments.outcomes import Outcome, outcome_of, read_outcome, unread_outcome
+from fedbm.experiments.record_store import would_drop, write_outcome
+from fedbm.experiments.spec import Experiment, find_experiment, of_the_paper, read_experiment
+from fedbm.experiments.trials import DONE, Place, Standing, check_only, finished_run, locate, standing, trials
+from fedbm.runs.batch import BatchResult, Job, OnNews, run_batch
+from fedbm.runs.budget import Budget, parse_duration
+from fedbm.runs.config import Config, make_config, nest
+from fedbm.runs.reader import RunView, check_resumable
+from fedbm.runs.record import record_of
+from fedbm.runs.run_table import METRICS, describe_run, make_frame, make_html, mean_and_std
+from fedbm.runs.scheduler import cores, places_for
+from fedbm.runs.seed_list import format_seeds, list_seeds
+from fedbm.utils.io import make_folder
+
+
+@dataclass(frozen=True)
+class ExperimentPlan:
+    """Experiments with the place of every run, and the runs that were chosen among them."""
+
+    experiments: tuple[tuple[Experiment, tuple[Place, ...]], ...]
+    chosen: tuple[Place, ...]
+    config: Config  # where and how to compute
+    records: Path
+
+    def states(self) -> list[Standing]:
+        """Return the present state of every chosen run; cells that share a run have one entry."""
+        found = [standing(place, self.records) for place in self.chosen]
+        return list({s.folder or repr(s.trial.config): s for s in found}.values())
+
+    def estimate(self) -> str:
+        """Return a line such as "12 runs remain, about 25 min on this device"; "" if no run remains."""
+        device = device_name(find_device(self.config.engine.device))
+        parallel = sum(runs for runs, _ in places_for(self.config, cores()))
+        out = Path(self.config.engine.out).expanduser()
+        return estimate_remaining(self.states(), out, self.records, device, parallel)
+
+    def notes(self) -> list[str]:
+        """Return a sentence for each data set with an axis β and a partition that does not use β."""
+        found = [p.config.data for p in self.chosen if p.config is not None and "beta" in p.trial.at]
+        names = dict.fromkeys(data.name for data in found if data.partition not in BY_BETA)
+        return [f"the partition of {name} does not depend on β, so its cells share their runs" for name in names]
+
+    def refusals(self) -> list[str]:
+        """Return a sentence for each experiment with a record that would lose finished runs."""
+        found = []
+        for experiment, places in self.experiments:
+            outcome = unread_outcome(experiment, [standing(place, self.records) for place in places])
+            found.append(would_drop(outcome, self.records))
+        return [sentence for sentence in found if sentence]
+
+    def check(self) -> None:
+        """Raise FedBMError if a record could not be read or written after the runs."""
+        for sentence in self.refusals():
+            raise FedBMError(sentence)
+        for _, places in self.experiments:
+            for place in places:
+                _check_recordable(standing(place, self.records))
+
+    def jobs(self) -> list[Job]:
+        """Return the chosen runs that have no record yet."""
+        runs = {
+            p.folder: Job(p.folder, p.trial.words, p.config)
+            for p in self.chosen
+            if p.folder is not None and p.config is not None and standing(p, self.records).state != "on record"
+        }
+        return list(runs.values())
+
+    def outcomes(self) -> list[Outcome]:
+        """Read what is finished of every experiment."""
+        return [outcome_of(e, [standing(place, self.records) for place in places]) for e, places in self.experiments]
+
+    def write_records(self) -> list[tuple[Outcome, Path]]:
+        """Write the records of every experiment and return them with their files."""
+        return [(outcome, write_outcome(outcome, self.records)) for outcome in self.outcomes()]
+
+
+@dataclass(frozen=True, repr=False)
+class Reproduction:
+    """The outcome of experiments.
+
+    A notebook shows it as a table of means over seeds; `to_pandas()` has one row per run of every cell. Runs of a
+    confirmatory experiment are withheld until all of them are on record.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    failures: tuple[str, ...] = ()  # a sentence for each run that failed
+    stopped: str = ""  # why runs remain, if the budget ended
+
+    @property
+    def runs(self) -> tuple[RunView, ...]:
+        """The finished runs, each once."""
+        found = [result.run for outcome in self.outcomes for result in outcome.results if result.run is not None]
+        return tuple({run.id: run for run in found}.values())
+
+    def __repr__(self) -> str:
+        names = join_words([outcome.name for outcome in self.outcomes], "and")
+        results = [result for outcome in self.outcomes for result in outcome.results]
+        done = sum(result.run is not None for result in results)
+        return f"Reproduction({names}: {done} of {len(results)} results)"
+
+    def to_pandas(self) -> Any:
+        """Return a data frame with one row per run of every cell; raise FedBMError if pandas is not installed."""
+        return make_frame(
+            [
+                {
+                    "experiment": outcome.name,
+                    "row": result.row,
+                    **result.at,
+                    "seed": result.seed,
+                    "status": result.state,
+                    "reason": result.why,
+                    **({key: describe_run(result.run)[key] for key in ("run", *METRICS)} if result.run else {}),
+                }
+                for outcome in self.outcomes
+                for result in outcome.results
+            ]
+        )
+
+    def _repr_html_(self) -> str:
+        notes = [*self.failures, *([self.stopped] if self.stopped else [])]
+        return "".join(map(_html, self.outcomes)) + "".join(f"<p>{note}</p>" for note in notes)
+
+
+def reproduce(
+    name: str | Path | Sequence[str],
+    data_dir: str | Path | None = None,
+    *,
+    seeds: int | str | Iterable[int] | None = None,
+    budget: float | str | None = None,
+    only: Sequence[str] = (),
+    records: str | Path = "results",
+    on_event: Callable[[str, Event], None] | None = None,
+    **engine: Any,
+) -> Reproduction:
+    """Run experiments of the paper, or a grid of your own, and write their records.
+
+    Runs that are finished or on record are not computed again; the same call continues after an interruption.
+
+    Args:
+        name: an experiment of the paper, several of them, or a TOML file of your own.
+        data_dir: the folder in which data sets are found by name.
+        seeds: how many seeds, from 0; or which, such as [0, 1, 5] or "3-12"; by default the experiment's own.
+        budget: stop after this time, in seconds or as text such as "25m"; by default run to the end.
+        only: conditions such as "FedAvg,FedBM" (rows) or "beta=0.1" that choose runs.
+        records: the folder for records.
+        on_event: called with a run's title and each of its events.
+        engine: keys of `[engine]`, such as device="cuda" or out="runs".
+
+    Raises:
+        FedBMError: if a setting is wrong, or if no run can be computed here.
+
+    Example:
+        >>> import fedbm
+        >>> found = fedbm.reproduce("modules", "data", budget="25m", only=["beta=0.1"])  # doctest: +SKIP
+    """
+    if isinstance(name, Path) or (isinstance(name, str) and name.endswith(".toml")):
+        experiments = [read_experiment(Path(name))]
+    else:
+        experiments = find_experiments([name] if isinstance(name, str) else name)
+    limit = Budget(parse_duration(budget) if isinstance(budget, str) else budget)
+    settings = {key: str(value) if isinstance(value, Path) else value for key, value in engine.items()}
+    text = None if seeds is None else format_seeds(list_seeds(seeds))
+    plan = plan_experiments(experiments, text, engine_settings(settings, data_dir), only, Path(records))
+
+    def report(job: Job, news: Event | str) -> None:
+        if on_event is not None and isinstance(news, Event):
+            on_event(job.title, news)
+
+    plan.check()
+    result = run_experiments(plan, report, limit)
+    written = plan.write_records()
+    check_runnable(plan)
+    outcomes = tuple(visible(read_outcome(path)) for _, path in written)
+    return Reproduction(outcomes, result.failures, result.stopped)
+
+
+def find_experiments(names: Iterable[str]) -> list[Experiment]:
+    """Return the shipped experiments of these names; ["all"] means every one of the paper."""
+    names = list(dict.fromkeys(names))
+    return [find_experiment(name) for name in (of_the_paper() if names == ["all"] else names)]
+
+
+def engine_settings(settings: Mapping[str, Any], data_dir: str | Path | None) -> dict[str, Any]:
+    """Return the engine's settings with the folder of data sets; raise FedBMError if there is no such folder."""
+    if not data_dir:
+        return dict(settings)
+    if not Path(data_dir).expanduser().is_dir():
+        raise FedBMError(f"--data-dir must be a folder that contains data sets, but {data_dir} is not a folder")
+    return {**settings, "data_dir": str(data_dir)}
+
+
+def plan_experiments(
+    experiments: Sequence[Experiment],
+    seeds: str | None,
+    engine: Mapping[str, Any],
+    only: Sequence[str] = (),
+    records: Path = Path("results"),
+    progress: Callable[[int, int], None] | None = None,
+) -> ExperimentPlan:
+    """Find the place of every run. Loads the data, because a run is identified by what it learns from.
+
+    Args:
+        experiments: what to run.
+        seeds: the seeds as a text such as "3" or "3-12"; None means those of each experiment.
+        engine: settings that state where and how to compute.
+        only: conditions that choose runs.
+        records: the folder for records.
+        progress: called with (images decoded, images in all).
+    """
+    config = make_config(nest(engine))
+    check_only(experiments, only)
+    find_device(config.engine.device)
+    chosen_seeds = {e.name: e.chosen_seeds(seeds) for e in experiments}
+    all_trials = {e.name: trials(e, chosen_seeds[e.name], engine) for e in experiments}
+    planned = [(e, tuple(locate(trial, progress) for trial in all_trials[e.name])) for e in experiments]
+    wanted = {(t.experiment, t.words) for e in experiments for t in trials(e, chosen_seeds[e.name], engine, only)}
+    chosen = [p for _, places in planned for p in places if (p.trial.experiment, p.trial.words) in wanted]
+    if not chosen:
+        names = ", ".join(experiment.name for experiment in experiments)
+        raise FedBMError(f"no run of {names} matches --only {' --only '.join(only)}")
+    return ExperimentPlan(tuple(planned), tuple(chosen), config, records)
+
+
+def run_experiments(plan: ExperimentPlan, on_news: OnNews, budget: Budget) -> BatchResult:
+    """Run what is not finished. After Ctrl-C, write the records of finished runs before KeyboardInterrupt is raised."""
+    make_folder(plan.records)
+    try:
+        return run_batch(plan.jobs(), on_news, budget)
+    except KeyboardInterrupt as interrupt:
+        try:
+            for _, path in plan.write_records():
+                interrupt.add_note(f"records: {path}")
+        except FedBMError as error:
+            interrupt.add_note(f"no records were written: {error}")
+        raise
+
+
+def check_runnable(plan: ExperimentPlan) -> None:
+    """Raise FedBMError if no chosen run can be computed here."""
+    if all(place.folder is None for place in plan.chosen):
+        raise FedBMError(f"no run can be computed here: {plan.chosen[0].why}")
+
+
+def _check_recordable(there: Standing) -> None:
+    """Raise FedBMError if the run's record cannot be read, or cannot be written when the run is finished."""
+    if there.state in DONE:
+        run = finished_run(there)
+        if there.state == "finished":
+            record_of(run)
+    elif there.folder is not None:
+        check_resumable(there.folder)
+
+
+def _html(outcome: Outcome) -> str:
+    rows = []
+    for row, at in dict.fromkeys((result.row, tuple(result.at.items())) for result in outcome.results):
+        results = outcome.cell(row, dict(at))
+        found = [describe_run(result.run) for result in results if result.run is not None]
+        scores = [mean_and_std([one[metric] for one in found]) for metric in METRICS]
+        rows.append((row, *(value for _, value in at), f"{len(found)} of {len(results)}", *scores))
+    heads = ("row", *outcome.axes, "seeds", *METRICS)
+    return make_html(f"{outcome.title}: test scores in %, mean ± std over seeds", heads, rows)

@@ -1,0 +1,125 @@
+"""Run several runs to their end: in parallel, within a budget, past the failure of single runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedbm.config.options import BY_BETA
+from fedbm.data.dataset import Dataset
+from fedbm.engine.round_loop import Event
+from fedbm.errors import FedBMError
+from fedbm.methods import METHODS
+from fedbm.runs.budget import Budget
+from fedbm.runs.config import Config
+from fedbm.runs.failure import clear_failure, keep_failure
+from fedbm.runs.plan import Plan, make_plan
+from fedbm.runs.reader import check_resumable
+from fedbm.runs.runner import run, run_path
+from fedbm.runs.scheduler import run_all
+
+SPENT = "The budget is spent. Run the same command again to continue from the last checkpoints."
+TOO_SHORT = "The budget ended before any round was finished, and nothing was saved. Set a longer budget."
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a batch."""
+
+    folder: Path
+    title: str
+    config: Config
+    plan: Plan | None = None  # set if only this process can compute the run
+
+    @property
+    def is_finished(self) -> bool:
+        return (self.folder / "summary.json").exists()
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    failures: tuple[str, ...] = ()  # a sentence for each run that failed
+    stopped: str = ""  # why other runs are not finished; "" if they all are
+
+
+OnNews = Callable[[Job, Event | str], None]  # called with each event of a run, or why the run failed
+
+
+def plan_jobs(
+    configs: Sequence[Config],
+    dataset: Dataset | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Job]:
+    """Plan every run; equal configurations become one job.
+
+    Args:
+        configs: one configuration per run.
+        dataset: the data set, if it was loaded already. Its runs are computed in this process.
+        progress: called with (images decoded, images in all).
+
+    Raises:
+        FedBMError: if a run cannot be planned, or its folder cannot be resumed.
+    """
+    jobs: dict[Path, Job] = {}
+    for config in configs:
+        plan = make_plan(config, dataset=dataset, progress=progress)
+        is_known = METHODS.get(plan.config.method.name) is type(plan.config.method)
+        keep = dataset is not None or not is_known  # the scheduler's processes could not make this plan
+        folder = run_path(plan)
+        jobs[folder] = Job(folder, title_of(plan.config), plan.config, plan if keep else None)
+    for folder in jobs:
+        check_resumable(folder)
+    return list(jobs.values())
+
+
+def title_of(config: Config) -> str:
+    """Return a run's short title, such as "fedbm, β 0.05, seed 0"."""
+    beta = f"β {config.data.beta:g}, " if config.data.partition in BY_BETA else ""
+    return f"{config.method.name}, {beta}seed {config.train.seed}"
+
+
+def run_batch(
+    jobs: Sequence[Job], on_news: OnNews = lambda job, news: None, budget: Budget | None = None
+) -> BatchResult:
+    """Run every job that is not finished. A run that fails does not stop the others.
+
+    The reason of a failure is written to the run's folder, and removed when the run continues.
+    """
+    pending = [job for job in jobs if not job.is_finished]
+    budget = budget or Budget(None)
+    failures: list[str] = []
+    with closing(_events(pending, budget)) as events:  # closing it stops the runs
+        for job, news in events:
+            if isinstance(news, str):
+                keep_failure(job.folder, news)
+                failures.append(f"{job.title}: {news}")
+            elif news.record is not None:
+                clear_failure(job.folder)
+                budget.add_round(pending.index(job), news.record["seconds"]["total"])
+            on_news(job, news)
+    is_complete = len(failures) == sum(not job.is_finished for job in pending)
+    return BatchResult(tuple(failures), "" if is_complete else SPENT if budget.rounds else TOO_SHORT)
+
+
+def _events(jobs: Sequence[Job], budget: Budget) -> Generator[tuple[Job, Event | str], None, None]:
+    """Yield the events of jobs in parallel processes, then of those that this process computes."""
+    elsewhere = [job for job in jobs if job.plan is None]
+    if elsewhere:
+        numbers = [jobs.index(job) for job in elsewhere]
+        events = run_all(
+            [job.config for job in elsewhere],
+            is_last_round=lambda number: budget.is_last_round(numbers[number]),
+            remaining=budget.remaining,
+        )
+        with closing(events):
+            for number, news in events:
+                yield elsewhere[number], news
+    for job in jobs:
+        if job.plan is not None:
+            try:
+                for event in run(job.plan):
+                    yield job, event
+            except FedBMError as error:
+                yield job, str(error)

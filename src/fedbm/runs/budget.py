@@ -1,0 +1,68 @@
+"""Limit the time that several runs share, so that no finished round is lost."""
+
+from __future__ import annotations
+
+import re
+import time
+
+from fedbm.errors import FedBMError
+
+MAX_RESERVE = 0.1  # share of the budget kept for finishing the current round
+
+
+class Budget:
+    """Time that several runs share.
+
+    Near the end of the budget each run finishes its current round and writes a checkpoint. A run is told to stop when
+    its next round, if as long as its latest, would end too late. At most 10 % of the budget is reserved for that.
+
+    Args:
+        seconds: the time available; None means no limit.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self.seconds = seconds
+        self.rounds = 0  # finished within the budget
+        self._began = time.monotonic()
+        self._latest: dict[int, float] = {}  # seconds of each run's latest round
+        self._stopped = False
+
+    def add_round(self, run: int, seconds: float) -> None:
+        """Note that a round of this run has ended after so many seconds."""
+        self.rounds += 1
+        self._latest[run] = seconds
+
+    def is_last_round(self, run: int) -> bool:
+        """Return whether the run must stop after its current round."""
+        if self.seconds is None:
+            return False
+        last = self.elapsed() > self.seconds - min(self._latest.get(run, 0.0), MAX_RESERVE * self.seconds)
+        self._stopped |= last
+        return last
+
+    def elapsed(self) -> float:
+        """Return the seconds since the budget was made."""
+        return time.monotonic() - self._began
+
+    def remaining(self) -> float | None:
+        """Return the seconds left, or None if there is no limit."""
+        return None if self.seconds is None else self.seconds - self.elapsed()
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether a run had to stop because of the budget."""
+        remaining = self.remaining()
+        return self._stopped or (remaining is not None and remaining <= 0)
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds in a text such as "25m".
+
+    >>> parse_duration("25m"), parse_duration("1h30m"), parse_duration("90s"), parse_duration("45")
+    (1500.0, 5400.0, 90.0, 45.0)
+    """
+    found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", text.strip())
+    if not found or not any(found.groups()):
+        raise FedBMError(f'a budget must be a time such as 25m, 90s or 1h30m, not "{text}"')
+    hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return float(3600 * hours + 60 * minutes + seconds)

@@ -1,0 +1,168 @@
+"""Compare methods under one protocol: methods × β × seeds, run in parallel.
+
+compare("digits", ["fedavg", "fedbm"], betas=[0.05, 0.1], seeds=3, rounds=20) → Comparison
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedbm.data.dataset import Dataset
+from fedbm.engine.round_loop import Event
+from fedbm.errors import FedBMError, join_words
+from fedbm.methods import METHODS, Method
+from fedbm.runs.batch import Job, plan_jobs, run_batch
+from fedbm.runs.config import Config, check_method_options, find_method, make_config, nest, settings_for
+from fedbm.runs.reader import RunView, read_run
+from fedbm.runs.run_table import METRICS, describe_run, make_frame, make_html, mean_and_std
+from fedbm.runs.runner import check_engine, check_object, check_unused, with_method
+from fedbm.runs.seed_list import list_seeds
+
+Values = Mapping[str, Mapping[str, Any]]  # section → key → value, as in a configuration file
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """The runs of a comparison.
+
+    A notebook shows it as a table of means over seeds; `to_pandas()` has one row per run.
+    """
+
+    runs: tuple[RunView, ...]
+    failures: tuple[str, ...] = ()  # a sentence for each run that failed
+
+    def __repr__(self) -> str:
+        names = join_words(dict.fromkeys(run.label for run in self.runs), "and")
+        failed = f", {len(self.failures)} failed" if self.failures else ""
+        return f"Comparison({len(self.runs)} runs of {names}{failed})"
+
+    def to_pandas(self) -> Any:
+        """Return a data frame with one row per run; raise FedBMError if pandas is not installed."""
+        return make_frame([describe_run(run) for run in self.runs])
+
+    def _repr_html_(self) -> str:
+        rows: dict[tuple[Any, ...], list[RunView]] = {}
+        for run in self.runs:
+            rows.setdefault((run.data, run.partition, run.beta, run.label), []).append(run)
+        cells = []
+        for (data, partition, beta, label), runs in rows.items():
+            found = [describe_run(run) for run in runs]
+            scores = [mean_and_std([one[metric] for one in found]) for metric in METRICS]
+            cells.append((data, partition, "" if beta is None else beta, label, len(runs), *scores))
+        heads = ("data", "partition", "β", "method", "seeds", *METRICS)
+        return make_html("Test scores in %, mean ± std over seeds", heads, cells, self.failures)
+
+
+def compare(
+    data: str | Path | Dataset = "digits",
+    methods: Iterable[str | Method] = ("fedavg", "fedbm"),
+    *,
+    beta: float | None = None,
+    betas: Iterable[float] | None = None,
+    seeds: int | str | Iterable[int] = 3,
+    on_event: Callable[[str, Event], None] | None = None,
+    **settings: Any,
+) -> Comparison:
+    """Run every method at every β and seed; finished runs are read, not computed again.
+
+    Runs of the package's methods on named data go in parallel, as `fedbm compare` does. Runs of other methods, or on
+    a data set that is already loaded, go one after the other in this process.
+
+    Args:
+        data: a catalogued name, a path, or what `fedbm.load()` returned.
+        methods: names, or objects such as `fedbm.FedBM(temperature=5)`.
+        beta: the β of the Dirichlet partition; by default the data set's.
+        betas: several values of β, in place of `beta`.
+        seeds: how many seeds, from 0; or which, such as [0, 1, 5] or "3-12".
+        on_event: called with a run's title and each of its events.
+        settings: any key of `fedbm config`, such as rounds=20, clients=5, device="cuda", out="runs". An option of a
+            method applies to the methods that have it; `fedprox_mu=…` applies to FedProx alone.
+
+    Returns:
+        The runs. If some fail, `failures` has a sentence for each.
+
+    Raises:
+        FedBMError: if a setting is wrong, or if no run could be finished.
+
+    Example:
+        >>> import fedbm
+        >>> found = fedbm.compare("digits", ["fedavg", "fedbm"], beta=0.05, seeds=1, rounds=20)  # doctest: +SKIP
+        >>> fedbm.write_report(found, "report.html")  # doctest: +SKIP
+    """
+    if beta is not None and betas is not None:
+        raise FedBMError("beta and betas are both given. Give every β in betas.")
+    for name, instead in (("method", "methods"), ("seed", "seeds")):
+        if name in settings:
+            raise FedBMError(f"compare() has no argument {name}. Use {instead}.")
+    settings = {key: str(value) if isinstance(value, Path) else value for key, value in settings.items()}
+    dataset = data if isinstance(data, Dataset) else None
+    check_unused(settings, dataset is not None, False, False)
+    if dataset is None:
+        settings["data"] = str(data)
+    chosen = [methods] if isinstance(methods, str) else list(methods)
+    configs = make_grid({}, settings, chosen, list(betas) if betas is not None else [beta], list_seeds(seeds))
+    if dataset is not None:
+        configs = [dataclasses.replace(c, data=dataclasses.replace(c.data, name=dataset.name)) for c in configs]
+    jobs = plan_jobs(configs, dataset)
+
+    def report(job: Job, news: Event | str) -> None:
+        if on_event is not None and isinstance(news, Event):
+            on_event(job.title, news)
+
+    result = run_batch(jobs, report)
+    runs = tuple(read_run(job.folder) for job in jobs if job.is_finished)
+    if not runs:
+        raise FedBMError(result.failures[0])
+    return Comparison(runs, result.failures)
+
+
+def make_grid(
+    base: Values,
+    settings: Mapping[str, Any],
+    methods: Sequence[str | Method],
+    betas: Sequence[Any],
+    seeds: Sequence[int],
+) -> list[Config]:
+    """Return a configuration for every β, seed and method.
+
+    Args:
+        base: the values of a configuration file that all runs share.
+        settings: values by flag, which win over *base*. A method takes only the options it has.
+        methods: names or objects.
+        betas: values of β; None leaves it as it is.
+        seeds: the seeds.
+    """
+    if not methods:
+        raise FedBMError("no method is given; name at least one")
+    names = [find_method(method).name for method in methods if isinstance(method, str)]
+    check_method_options(settings, names)
+    for method in methods:
+        if not isinstance(method, str):
+            check_object(method, {})
+    configs = [
+        _make_config(base, settings, method, {"seed": seed} if beta is None else {"seed": seed, "beta": beta})
+        for beta in betas
+        for seed in seeds
+        for method in methods
+    ]
+    check_engine(configs[0])
+    return configs
+
+
+def _make_config(base: Values, settings: Mapping[str, Any], method: str | Method, cell: Mapping[str, Any]) -> Config:
+    name = method if isinstance(method, str) else ""
+    flags = {**settings_for(name, settings), **cell, **({"method": name} if name else {})}
+    values = {section: dict(pairs) for section, pairs in base.items()}
+    for section, pairs in nest(flags).items():
+        values[section] = {**values.get(section, {}), **pairs}
+    config = make_config(values)
+    return config if isinstance(method, str) else with_method(config, method)
+
+
+def list_methods(names: str) -> list[str]:
+    """Return the methods in a text such as "fedavg,fedbm", or "all"."""
+    return list(METHODS) if names == "all" else [name.strip() for name in names.split(",")]

@@ -1,0 +1,64 @@
+"""Show runs as a table: HTML for a notebook, or a pandas data frame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from statistics import fmean, stdev
+from typing import Any
+
+from fedbm.errors import FedBMError
+from fedbm.runs.reader import RunView
+
+METRICS = ("accuracy", "f1", "auc", "recall", "precision")
+
+
+def describe_run(run: RunView) -> dict[str, Any]:
+    """Return what a run is and its test scores at the round chosen on validation; None for scores it lacks."""
+    best = run.summary["best"] if run.summary else {}
+    return {
+        "run": run.id,
+        "method": run.label,
+        "data": run.data,
+        "partition": run.partition,
+        "beta": run.beta,
+        "clients": run.clients,
+        "seed": run.seed,
+        "rounds": run.planned,
+        "state": run.state,
+        "best_round": best.get("round"),
+        **{metric: best.get(metric) for metric in METRICS},
+    }
+
+
+def mean_and_std(values: Sequence[float | None]) -> str:
+    """Return the mean ± standard deviation in percent.
+
+    >>> mean_and_std([0.5, 0.6]), mean_and_std([0.5]), mean_and_std([])
+    ('55.0 ± 7.1', '50.0', '–')
+    """
+    known = [100 * value for value in values if value is not None]
+    if not known:
+        return "–"
+    return f"{fmean(known):.1f} ± {stdev(known):.1f}" if len(known) > 1 else f"{known[0]:.1f}"
+
+
+def make_html(title: str, heads: Sequence[str], rows: Iterable[Sequence[Any]], notes: Iterable[str] = ()) -> str:
+    """Return an HTML table with a caption above and notes below."""
+
+    def cells(tag: str, values: Sequence[Any]) -> str:
+        return "<tr>" + "".join(f"<{tag}>{escape(str(value))}</{tag}>" for value in values) + "</tr>"
+
+    body = "".join(cells("td", row) for row in rows)
+    below = "".join(f"<p>{escape(note)}</p>" for note in notes)
+    head = cells("th", heads)
+    return f"<table><caption>{escape(title)}</caption><thead>{head}</thead><tbody>{body}</tbody></table>{below}"
+
+
+def make_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Return a pandas data frame; raise FedBMError if pandas is not installed."""
+    try:
+        import pandas
+    except ModuleNotFoundError as error:
+        raise FedBMError("to_pandas() needs pandas. Install it with: pip install pandas") from error
+    return pandas.DataFrame(rows)

@@ -1,0 +1,81 @@
+"""Reports list what is not run: how many runs remain, and which of the paper's experiments have no record."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fake_outcomes import fake_outcome
+
+from fedbm.cli import main
+from fedbm.experiments.outcomes import Outcome
+from fedbm.experiments.record_store import write_outcome
+from fedbm.experiments.remaining import count_remaining, list_unrecorded
+from fedbm.experiments.spec import parse, shipped
+
+
+@pytest.fixture(scope="module")
+def one_run(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """Return an outcome in which only FedBM at β = 0.1 is finished, at one seed."""
+    made = fake_outcome(tmp_path_factory.mktemp("runs"), "comparison-ham10000", seeds=1, rounds=3)
+    results = [
+        result if result.row == "FedBM" and result.at == {"beta": 0.1} else replace(result, run=None, state="not run")
+        for result in made.results
+    ]
+    return replace(made, results=tuple(results))
+
+
+def test_a_run_that_two_cells_share_is_counted_once(one_run: Outcome) -> None:
+    assert len(one_run.results) == 22
+    assert count_remaining(one_run) == 20  # Central is in both columns
+
+
+def test_nothing_remains_of_finished_or_other_experiments(one_run: Outcome) -> None:
+    assert count_remaining(replace(one_run, results=tuple(r for r in one_run.results if r.run))) == 0
+    assert count_remaining(replace(one_run, name="my-grid")) == 0
+    assert list_unrecorded([replace(one_run, name="my-grid")]) == []
+
+
+def test_every_experiment_of_the_paper_without_a_record_is_listed(one_run: Outcome) -> None:
+    found = {one.name: one for one in list_unrecorded([one_run])}
+    assert ["comparison-ham10000", *found] == shipped()
+    assert found["language-models"].sentence == (
+        "Table XII of the paper. Not run: 48 runs. It needs the images of kvasir and oct-c8, and the weights of bert, "
+        "roberta and biomedclip, which are not part of the package."
+    )
+    assert found["language-models"].command == "fedbm reproduce language-models --data-dir DIR"
+    assert found["search-ham10000"].runs == 54
+
+
+@pytest.mark.parametrize("suffix", ["html", "md", "tex", "csv"])
+def test_a_report_of_all_records_lists_experiments_without_a_record(
+    one_run: Outcome, suffix: str, tmp_path: Path
+) -> None:
+    write_outcome(one_run, tmp_path / "results")
+    page = tmp_path / f"page.{suffix}"
+    assert main(["report", str(tmp_path / "results"), "--to", str(page)]) == 0
+    text = page.read_text(encoding="utf-8")
+    if suffix == "csv":
+        lines = {line["experiment"]: line for line in csv.DictReader(text.splitlines())}
+        assert list(lines) == shipped()
+        assert {key: value for key, value in lines["modules"].items() if value} == {
+            "experiment": "modules",
+            "missing": "not run",
+            "missing_in_words": "It needs the images of kvasir and oct-c8.",
+            "command": "fedbm reproduce modules --data-dir DIR",
+        }
+    else:
+        assert "fedbm reproduce language-models --data-dir DIR" in text.replace("-{}-", "--")
+        said = {"html": "20 runs remain.", "md": "Remaining runs: 20.", "tex": "remaining runs: 20."}
+        assert said[suffix] in text
+    assert main(["report", str(tmp_path / "results" / "comparison-ham10000.json"), "--to", str(page)]) == 0
+    assert "language-models" not in page.read_text(encoding="utf-8")
+
+
+def test_a_report_of_another_grid_does_not_mention_the_paper(tmp_path: Path) -> None:
+    grid = parse('title = "Mine"\n[all]\ndata = "digits"\nmethod = "fedavg"\n', "mine", "mine.toml")
+    write_outcome(fake_outcome(tmp_path / "runs", grid, seeds=1, rounds=2), tmp_path / "results")
+    assert main(["report", str(tmp_path / "results"), "--to", str(tmp_path / "page.md")]) == 0
+    assert "Not run" not in (tmp_path / "page.md").read_text(encoding="utf-8")

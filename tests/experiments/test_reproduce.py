@@ -1,0 +1,88 @@
+"""fedbm.reproduce(): an experiment from Python, with its records, as one object."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import fedbm
+from fedbm.errors import FedBMError
+from fedbm.experiments.outcomes import read_outcome
+from fedbm.runs import batch
+
+
+@pytest.fixture
+def grid(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write a grid of FedAvg and FedProx, and change to its folder."""
+    own = {key: value for key, value in tiny.items() if key not in ("device", "threads", "method")}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in {**own, "rounds": 2}.items()]
+    path = tmp_path / "grid.toml"
+    axes = '[axes]\nmethod = ["fedavg", "fedprox"]\nbeta = [0.1]'
+    path.write_text("\n".join(['title = "A <grid>"', "[all]", *lines, axes, ""]), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return path
+
+
+def test_a_grid_is_run_recorded_and_shown(grid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    titles: set[str] = set()
+    found = fedbm.reproduce(
+        grid, seeds=1, only=["FedAvg"], device="cpu", on_event=lambda title, event: titles.add(title)
+    )
+    assert titles == {"FedAvg, beta 0.1, seed 0"}
+    assert repr(found) == "Reproduction(grid: 1 of 2 results)"
+    assert [run.method for run in found.runs] == ["fedavg"]
+    (outcome,) = found.outcomes
+    assert read_outcome(Path("results/grid.json")).results[0].state == outcome.results[0].state == "finished"
+    page = found._repr_html_()
+    assert "A &lt;grid&gt;" in page
+    assert "<td>FedProx</td><td>0.1</td><td>0 of 1</td><td>–</td>" in page
+    fake = ModuleType("pandas")
+    fake.DataFrame = list  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pandas", fake)
+    rows = found.to_pandas()
+    assert [(row["row"], row["beta"], row["status"]) for row in rows] == [
+        ("FedAvg", 0.1, "finished"),
+        ("FedProx", 0.1, "not run"),
+    ]
+    assert rows[0]["run"] == found.runs[0].id
+    assert fedbm.write_report(found, "page.html").read_text(encoding="utf-8").count("A &lt;grid&gt;")
+    monkeypatch.setattr(batch, "run_all", None)  # nothing remains to be run
+    again = fedbm.reproduce(str(grid), seeds=1, only=["FedAvg"], device="cpu")
+    assert [run.id for run in again.runs] == [run.id for run in found.runs]
+
+
+def test_a_spent_budget_is_reported(grid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "run_all", lambda configs, **_: (one for one in ()))
+    found = fedbm.reproduce(grid, seeds=1, budget="0s", device="cpu")
+    assert found.stopped.startswith("The budget ended before any round was finished")
+    assert found.stopped in found._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"name": "modulse"}, 'there is no experiment "modulse" (did you mean "modules"?)'),
+        ({"name": "modules", "data_dir": "nowhere"}, "nowhere is not a folder"),
+        ({"name": "modules", "budget": "soon"}, 'a budget must be a time such as 25m, 90s or 1h30m, not "soon"'),
+        ({"name": "modules", "only": ["beta=7"]}, "no run of modules matches --only beta=7"),
+        ({"name": "nowhere.toml"}, "there is no experiment nowhere.toml"),
+    ],
+)
+def test_mistakes(given: dict[str, Any], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDBM_HOME", str(tmp_path))
+    with pytest.raises(FedBMError) as caught:
+        fedbm.reproduce(**given)
+    assert sentence in str(caught.value)
+
+
+def test_absent_data_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDBM_HOME", str(tmp_path))
+    with pytest.raises(FedBMError, match="no run can be computed here: the images of"):
+        fedbm.reproduce("language-models", seeds=1)
