@@ -136,9 +136,13 @@ class Method(Protocol):
     """
 
     name: ClassVar[str]
+    title: ClassVar[str]  # as its paper writes it
     shares: ClassVar[tuple[str, ...]]  # the facts that leave a client's site, by the names of Facts
-    central: ClassVar[bool]  # all data in one place: one client, no federation
+    central: ClassVar[bool]  # all data in one place: one client, no federation; an upper bound in reports
     personalises: ClassVar[bool]  # clients have models of their own, scored apart
+    has_global_model: ClassVar[bool]  # False: the global score is the mean over the clients' own models
+    colour: ClassVar[int | None]  # place in the palette of reports; None: the next free one
+    tuned: ClassVar[Mapping[str, str]]  # options usually tuned per data set → how reports write them
 
     @property
     def needs_concepts(self) -> bool: ...

@@ -44,9 +44,13 @@ class FedAvg:
     """Weighted averaging of locally trained models; every hook of the contract in its plainest form."""
 
     name: ClassVar[str] = "fedavg"
+    title: ClassVar[str] = "FedAvg"
     shares: ClassVar[tuple[str, ...]] = ("n",)
     central: ClassVar[bool] = False
     personalises: ClassVar[bool] = False
+    has_global_model: ClassVar[bool] = True
+    colour: ClassVar[int | None] = None
+    tuned: ClassVar[Mapping[str, str]] = {}
 
     weighting: Literal["size", "equal"] = option("size", "weight clients by their number of samples, or equally")
 

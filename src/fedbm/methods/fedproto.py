@@ -35,6 +35,8 @@ class FedProto(FedAvg):
     """Prototypes instead of weights."""
 
     name: ClassVar[str] = "fedproto"
+    title: ClassVar[str] = "FedProto"
+    has_global_model: ClassVar[bool] = False
     shares: ClassVar[tuple[str, ...]] = ("n", "label_counts")
     personalises: ClassVar[bool] = True
 
