@@ -103,10 +103,10 @@ def show(found: argparse.Namespace, console: Console) -> None:
     console.print(seen.config_text)
     if seen.edited:
         console.print(f"config.toml {EDITED}\n", soft_wrap=True)
-    if seen.dealt:
+    if seen.client_partition:
         import numpy as np
 
-        console.print(partition_table(np.array(seen.dealt["counts"]), seen.dealt["classes"]))
+        console.print(partition_table(np.array(seen.client_partition["counts"]), seen.client_partition["classes"]))
     if seen.finished:
         console.print(result_table([seen]))
     else:

@@ -17,16 +17,19 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from fedbm.errors import FedBMError, did_you_mean, listed
-from fedbm.methods import METHODS
-from fedbm.report.grouping import NAMES
+from fedbm.methods import METHODS, title_of
 from fedbm.runs.config import keys, nest
 
-KEYS = ("title", "printed", "shows", "paper", "figure", "lead", "notes", "methods", "all", "axes", "rows", "search")
+KEYS = (
+    *("title", "printed", "shows", "paper", "figure", "lead", "notes", "deviations", "methods"),
+    *("all", "axes", "rows", "search"),
+)
 FOLDER = files("fedbm.experiments").joinpath("paper")
 
 
@@ -51,6 +54,7 @@ class Experiment:
     figure: str = ""  # the axis along which scores are drawn; "": a table
     lead: str = ""  # the row that is tested against every other; "": FedBM, or the first row
     notes: tuple[str, ...] = ()  # what was chosen, and why
+    deviations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # "all", a row or data set → notes' names
     search: tuple[str, ...] = ()  # axes among whose values one is chosen, on validation
     file: str = ""  # where it stands, for what is said of a mistake in it
 
@@ -60,14 +64,16 @@ def cells(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
+@cache
 def shipped() -> list[str]:
     """The experiments of the paper, in the order of their files' numbers: the most wanted first."""
     found = sorted(item.name for item in FOLDER.iterdir() if re.match(r"\d+-.*\.toml", item.name))
     return [name.removesuffix(".toml").partition("-")[2] for name in found]
 
 
+@cache
 def find_experiment(name: str) -> Experiment:
-    """A shipped experiment by its name."""
+    """Return a shipped experiment by its name."""
     if name not in shipped():
         raise FedBMError(
             f'there is no experiment "{name}"{did_you_mean(name, shipped())}; there are {listed(shipped())}; '
@@ -120,7 +126,7 @@ def parse(text: str, name: str, where: str) -> Experiment:
             raise FedBMError(f'{where}: there is no setting "{flag}"{did_you_mean(flag, known)}')
         if flag == "seed":
             raise FedBMError(f"{where} sets a seed; how many there are is said by --seeds")
-    printed = _text(values, "printed", where)
+    printed, differs = _text(values, "printed", where), _table(values, "deviations", where)
     experiment = Experiment(
         name=name,
         title=_text(values, "title", where) or name,
@@ -133,6 +139,7 @@ def parse(text: str, name: str, where: str) -> Experiment:
         figure=_text(values, "figure", where),
         lead=_text(values, "lead", where),
         notes=_texts(values, "notes", where),
+        deviations={key: _texts(differs, key, f"[deviations] in {where}") for key in differs},
         search=_search(values, where),
         file=where,
     )
@@ -154,7 +161,7 @@ def parse(text: str, name: str, where: str) -> Experiment:
 def _rows(values: Mapping[str, Any], axis: Sequence[Any], where: str) -> tuple[RowPlan, ...]:
     """Rows by name; methods = [...], or an axis of methods, is short for a row each. With none, one row: the method."""
     methods = [*_texts(values, "methods", where), *map(str, axis)]
-    rows = [RowPlan(NAMES.get(method, method), {"method": method}) for method in methods]
+    rows = [RowPlan(title_of(method), {"method": method}) for method in methods]
     given = values.get("rows", [])
     if not isinstance(given, list) or not all(isinstance(row, dict) for row in given):
         raise FedBMError(f"{where}: rows are written as [[rows]], each with a name and its settings")
@@ -175,7 +182,7 @@ def _rows(values: Mapping[str, Any], axis: Sequence[Any], where: str) -> tuple[R
     names = [row_plan.name for row_plan in rows]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise FedBMError(f'{where} has two rows called "{twice}"; give each a name of its own')
-    return tuple(rows) or (RowPlan(NAMES.get(_method(values), _method(values)), {}),)
+    return tuple(rows) or (RowPlan(title_of(_method(values)), {}),)
 
 
 @contextmanager
