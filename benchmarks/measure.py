@@ -176,7 +176,7 @@ def exchange(federation: Federation, round_: int) -> None:
     server = dict(federation.server)
     if "generator_round" in server:
         server["generator_round"] = torch.ones_like(server["generator_round"])
-    parts = federation.method.parts(server, round_)
+    parts = federation.method.broadcast(server, round_)
     for _ in federation.cohort.exchange(round_, sorted(federation.cohort.census()), parts):
         pass
 

@@ -12,18 +12,6 @@ from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 import torch
-
-import fedbm
-from fedbm.cli import main
-from fedbm.cli.arguments import make_parser
-from fedbm.cli.compare import check_owned, config_of
-from fedbm.cli.flags import given_keys
-from fedbm.config.options import type_words
-from fedbm.federation.options import FederationOptions, read_run_file
-from fedbm.methods import METHODS
-from fedbm.methods.base import Facts, State, Task, size_of
-from fedbm.methods.fedrep import FedRep
-from fedbm.runs.config import SECTIONS, Key, check_config, keys, make_config, nest
 from pages import (
     DOCS,
     METHOD_PAGES,
@@ -38,6 +26,18 @@ from pages import (
     text_of,
     words_outside_blocks,
 )
+
+import fedbm
+from fedbm.cli import main
+from fedbm.cli.arguments import make_parser
+from fedbm.cli.compare import check_owned, config_of
+from fedbm.cli.flags import given_keys
+from fedbm.config.options import type_words
+from fedbm.federation.options import FederationOptions, read_run_file
+from fedbm.methods import METHODS
+from fedbm.methods.base import Facts, State, Task, size_of
+from fedbm.methods.fedrep import FedRep
+from fedbm.runs.config import SECTIONS, Key, check_config, keys, make_config, nest
 
 # --- options and keys -----------------------------------------------------------------------------------------------
 
@@ -151,10 +151,10 @@ def test_sizes_in_the_overview() -> None:
         server = method.server_init(model)
         if name == "fedbm":
             server["generator_round"].fill_(5)
-        parts = method.parts(server, 6)
+        parts = method.broadcast(server, 6)
         received = {key: value for part in parts.values() for key, value in part.state.items()}
-        context = method.begin(model, received, method.client_init(task, facts), facts)
-        upload, _ = method.finish(model, ThreeImages(), context, facts)
+        context = method.start_client(model, received, method.client_init(task, facts), facts)
+        upload, _ = method.finish_client(model, ThreeImages(), context, facts)
         found[name] = [[size_of(part.state) for part in parts.values()], [size_of(upload)]]
     page = DOCS / "methods" / "index.md"
     [[whole], _] = found["fedavg"]
@@ -173,8 +173,8 @@ class Spoilt(FedRep):
 
     name: ClassVar[str] = "spoilt"
 
-    def finish(self, model: Any, data: Any, context: State, facts: Facts) -> tuple[State, State]:
-        upload, own = super().finish(model, data, context, facts)
+    def finish_client(self, model: Any, data: Any, context: State, facts: Facts) -> tuple[State, State]:
+        upload, own = super().finish_client(model, data, context, facts)
         if facts.client == 1:
             upload["body.conv1.weight"][0] = float("nan")
         return upload, own

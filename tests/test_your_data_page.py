@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pages import DOCS, blocks_of, commands_of, section_of, text_of
 from PIL import Image
 
 from fedbm.cli import main
-from pages import DOCS, blocks_of, commands_of, section_of, text_of
 
 PAGE = DOCS / "your-data.md"
 MODEL = Path(__file__).resolve().parents[1] / ".." / "shared" / "models" / "all-MiniLM-L6-v2"

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import io
 import json
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from calling import Command
+from fake_runs import edit, fake_run
 from rich.cells import cell_len
 from rich.console import Console
 
 from fedbm.cli.listing import SHOWN, WANTED, fitted, listing
 from fedbm.runs.failure import keep_failure
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "results"))
-from fake_runs import edit, fake_run
 
 OF_BOTH = ("12/50", "0", "64.1 %", "57.7 %", "2025-01-02 03:04")
 LABEL = "fedbm · lambda_dis=1.0, generator_every=1"

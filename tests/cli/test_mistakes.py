@@ -15,6 +15,7 @@ import pytest
 from calling import Command, flags, one_sentence
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pictures import small_chars74k
 
 from fedbm.cli import compare, concepts, demo
 from fedbm.cli.commands import COMMANDS
@@ -27,7 +28,6 @@ from fedbm.federation.server import run_setup as agreement
 from fedbm.language import bundled as shipped
 from fedbm.runs import features, plan
 from fedbm.runs.config import keys, make_config, nest
-from pictures import small_chars74k
 
 
 @pytest.mark.parametrize(
@@ -125,11 +125,17 @@ from pictures import small_chars74k
             "not for fedavg or fedbm · classifier=trained, generator=no: leave it out",
         ),
         ("data digits --partition iid --beta 0.3", "--beta matters for partition = dirichlet or quantity only, not"),
-        ("compare --seeds 0", 'seeds must be a whole number from 1 to 99, not "0"'),
+        (
+            "compare --seeds 0",
+            'seeds must be a count from 1 to 99, a range such as 3-12 or a list such as 0,1,5, not "0"',
+        ),
         ("compare bad.toml", 'has no key "ruonds" (did you mean "rounds"?)'),
         ("compare absent.toml", "there is no configuration file absent.toml"),
-        ("demo --seeds two", 'seeds must be a whole number from 1 to 99, not "two"'),
-        ("demo --seeds ²", 'seeds must be a whole number from 1 to 99, not "²"'),
+        (
+            "demo --seeds two",
+            'seeds must be a count from 1 to 99, a range such as 3-12 or a list such as 0,1,5, not "two"',
+        ),
+        ("demo --seeds ²", 'seeds must be a count from 1 to 99, a range such as 3-12 or a list such as 0,1,5, not "²"'),
         ("demo --rounds 0", "rounds must be at least 1, not 0"),
     ],
 )

@@ -6,10 +6,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from pictures import FLAT, Members, cut_jpeg, make_zip, png, read_at, scan, shades
 
 from fedbm.data.readers.dispatch import detect
 from fedbm.errors import FedBMError
-from pictures import FLAT, Members, cut_jpeg, make_zip, png, read_at, scan, shades
 
 
 def make_tar(path: Path, members: Members) -> Path:

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from pictures import SHARED, read_at, scan, shades, small_chars74k
 
 from fedbm.data.dataset import load
 from fedbm.errors import FedBMError
-from pictures import SHARED, read_at, scan, shades, small_chars74k
 
 
 def arrays(writers: int = 10) -> dict[str, np.ndarray]:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pictures import FLAT, cut_jpeg, flat_folder, make_zip, png, save, split_folder
 
 from fedbm.data.dataset import load
 from fedbm.errors import FedBMError
-from pictures import FLAT, cut_jpeg, flat_folder, make_zip, png, save, split_folder
 
 
 def empty_folder(root: Path) -> Path:

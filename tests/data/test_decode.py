@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from pictures import cut_jpeg, encoded, flat_folder, scan, shades
 from PIL import Image
 
 from fedbm.data.decode import Undecodable, decode, read
 from fedbm.errors import FedBMError
-from pictures import cut_jpeg, encoded, flat_folder, scan, shades
 
 
 def test_an_image_of_the_right_size_is_not_resampled() -> None:

@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
+from pictures import cut_jpeg, flat_folder, read_at, save, scan, shades, split_folder
 
 from fedbm.data.readers.dispatch import detect
 from fedbm.errors import FedBMError
-from pictures import cut_jpeg, flat_folder, read_at, save, scan, shades, split_folder
 
 
 def test_a_folder_with_splits_is_read_in_order(tmp_path) -> None:

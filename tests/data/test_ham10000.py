@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pictures import SHARED, read_at, save, scan, shades
 
 from fedbm.data.catalog.lookup import CATALOG
 from fedbm.data.dataset import load
 from fedbm.data.readers.dispatch import detect
 from fedbm.data.splits import shared_groups
 from fedbm.errors import FedBMError
-from pictures import SHARED, read_at, save, scan, shades
 
 HEAD = ["lesion_id", "image_id", "dx", "dx_type", "age", "sex", "localization"]
 CLASSES = tuple(CATALOG["ham10000"].classes)

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pictures import SHARED, encoded
 from PIL import Image, ImageChops, ImageEnhance
 
 from fedbm.data.dataset import Dataset, load
 from fedbm.data.inspection.contact_sheet import chosen, save_grid
 from fedbm.data.inspection.duplicates import close_hashes, exact_twins, near_twins
 from fedbm.data.inspection.inspect import inspect, pixel_statistics
-from pictures import SHARED, encoded
 
 
 def noise(count: int, size: int = 32, channels: int = 3, seed: int = 0) -> np.ndarray:

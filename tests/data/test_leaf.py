@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from pictures import flat_folder, read_at, scan
 
 from fedbm.data.dataset import load
 from fedbm.data.readers.dispatch import detect
 from fedbm.errors import FedBMError
-from pictures import flat_folder, read_at, scan
 
 SIDE = 16  # LEAF's own images have 28; the reader takes any square
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pictures import read_at, scan
 
 from fedbm.data.catalog.lookup import CATALOG
 from fedbm.data.dataset import load
 from fedbm.data.readers.dispatch import detect
 from fedbm.errors import FedBMError
-from pictures import read_at, scan
 
 SIDES = {"train": 20, "val": 4, "test": 6}
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from fedbm.data.dataset import load
 from fedbm.data.readers.metadata import join
 from fedbm.errors import FedBMError
 
@@ -56,3 +57,14 @@ def test_samples_the_table_does_not_name_are_said(tmp_path, text, sentence) -> N
         return
     with pytest.raises(FedBMError, match=sentence):
         join(table, ["a.jpg", "b.jpg"])
+
+
+def test_a_table_is_looked_for_in_the_data_folder(tmp_path) -> None:
+    """A shipped experiment names a table without knowing where the user's data are."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    make(folder, "image,site\n" + "\n".join(f"{i},{'north' if i % 2 else 'south'}" for i in range(1797)))
+    found = load("digits", metadata="about.csv", folder=folder, cache=tmp_path / "cache")
+    assert set(found.columns["site"]) == {"north", "south"}
+    with pytest.raises(FedBMError, match=r"cannot read the metadata other.csv"):
+        load("digits", metadata="other.csv", folder=folder, cache=tmp_path / "cache")

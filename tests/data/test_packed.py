@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from pictures import SHARED, encoded, read_at, scan
 from PIL import Image
 
 from fedbm.data.decode import decode
 from fedbm.data.readers import npz_jpeg as packed
 from fedbm.data.readers.dispatch import detect
 from fedbm.errors import FedBMError
-from pictures import SHARED, encoded, read_at, scan
 
 
 def packed_arrays() -> dict[str, np.ndarray]:

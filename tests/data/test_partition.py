@@ -36,7 +36,7 @@ def a_dataset(labels, split, classes=("a", "b")) -> Dataset:
 @st.composite
 def problems(draw):
     """Label mixes with samples outside training, client numbers and β over all orders of magnitude."""
-    labels = np.array(draw(st.lists(st.integers(0, 4), min_samples=4, max_size=60)))
+    labels = np.array(draw(st.lists(st.integers(0, 4), min_size=4, max_size=60)))
     outside = draw(st.integers(0, len(labels) // 2))
     train = np.arange(outside, len(labels))
     min_samples = draw(st.integers(1, 3))

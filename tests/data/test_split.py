@@ -43,7 +43,7 @@ def test_the_seed_decides_who_is_where() -> None:
 
 
 @settings(deadline=None, derandomize=True)
-@given(st.lists(st.integers(10, 80), min_samples=1, max_size=20), st.integers(0, 1000))
+@given(st.lists(st.integers(10, 80), min_size=1, max_size=20), st.integers(0, 1000))
 def test_classes_and_totals_are_within_rounding(sizes, seed) -> None:
     labels = of_sizes(*sizes)
     per_class = np.array(counts(labels, stratified(labels, seed=seed)))
@@ -54,7 +54,7 @@ def test_classes_and_totals_are_within_rounding(sizes, seed) -> None:
 
 
 @settings(deadline=None, derandomize=True)
-@given(st.lists(st.integers(3, 9), min_samples=1, max_size=30))
+@given(st.lists(st.integers(3, 9), min_size=1, max_size=30))
 def test_every_side_has_every_class_however_small(sizes) -> None:
     labels = of_sizes(*sizes)
     assert np.array(counts(labels, stratified(labels, seed=0))).min() >= 1
@@ -105,7 +105,7 @@ def test_the_seed_decides_between_groups_that_are_alike() -> None:
 
 
 @settings(deadline=None, derandomize=True)
-@given(st.lists(st.text("abc", min_samples=1, max_size=6), min_samples=1, max_size=40), st.integers(0, 99))
+@given(st.lists(st.text("abc", min_size=1, max_size=6), min_samples=1, max_size=40), st.integers(0, 99))
 def test_no_group_is_on_two_sides_and_every_class_is_on_each(members, seed) -> None:
     labels, groups = in_groups(*["abc"] * 3, *members)
     made = split_groups(labels, groups, seed)
@@ -114,7 +114,7 @@ def test_no_group_is_on_two_sides_and_every_class_is_on_each(members, seed) -> N
 
 
 @settings(deadline=None, derandomize=True)
-@given(st.lists(st.integers(1, 4), min_samples=40, max_size=80), st.integers(0, 99))
+@given(st.lists(st.integers(1, 4), min_size=40, max_size=80), st.integers(0, 99))
 def test_classes_of_many_small_groups_are_near_their_quotas(sizes, seed) -> None:
     labels, groups = in_groups(*[("a" if g % 2 else "b") * size for g, size in enumerate(sizes)])
     per_class = np.array(counts(labels, split_groups(labels, groups, seed)))

@@ -5,11 +5,11 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from pictures import read_at, save, scan, shades
 
 from fedbm.data.dataset import load
 from fedbm.data.readers.dispatch import detect
 from fedbm.errors import FedBMError
-from pictures import read_at, save, scan, shades
 
 ROWS = [f"images/{i}.png,{('cat', 'dog')[i % 2]},{('train', 'val', 'test')[i // 2]},clinic {i % 3}" for i in range(6)]
 

@@ -126,8 +126,8 @@ if any(word.endswith("flwr-clientapp") for word in sys.orig_argv):
 class Spoilt(Scaffold):
     """What the third hospital does, in one process."""
 
-    def finish(self, model: Any, data: Any, context: Any, facts: Any) -> Any:
-        upload, own = super().finish(model, data, context, facts)
+    def finish_client(self, model: Any, data: Any, context: Any, facts: Any) -> Any:
+        upload, own = super().finish_client(model, data, context, facts)
         if facts.client == 2:
             next(value for value in upload.values() if value.is_floating_point()).view(-1)[0] = float("nan")
         return upload, own

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from small import TinyBody, image_data, task
 
 from fedbm.config.options import TrainOptions
 from fedbm.engine.checkpoint import ClientStates, Progress
@@ -20,7 +21,6 @@ from fedbm.engine.local_training import plain_steps
 from fedbm.engine.round_loop import select
 from fedbm.methods import METHODS, FedAvg, FedBM
 from fedbm.models.resnet import ResNet18
-from small import TinyBody, image_data, task
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
 
@@ -68,18 +68,15 @@ def played(
     steps = CapturedSteps(cohort.make_room, compile_, say) if captured else plain_steps
     losses = []
     for round_ in range(1, rounds + 1):
-        folding = method.fold(server, clients)
-        next(folding)
+        aggregator = method.aggregator(server, clients)
         chosen = select(clients, 0.5, 0, round_)
-        answers = [a for a in cohort.exchange(round_, chosen, method.parts(server, round_)) if a is not None]
+        answers = [a for a in cohort.exchange(round_, chosen, method.broadcast(server, round_)) if a is not None]
         assert [a.upload.client for a in answers] == chosen
         for answer in answers:
             assert answer.flaw is None
-            folding.send(answer.upload)
+            aggregator.add(answer.upload)
             losses.append(answer.upload.losses)
-        with pytest.raises(StopIteration) as end:
-            folding.send(None)
-        server, more = method.afterwards(end.value.value, model, setting, round_, steps)
+        server, more = method.server_step(aggregator.result(), model, setting, round_, steps)
         losses.append({name: float(value) for name, value in more.items()})
         if observe is not None:
             observe(round_)

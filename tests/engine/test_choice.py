@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from small import image_data, samples, task
 
 import fedbm
 from fedbm.engine import round_loop as rounds
 from fedbm.engine.evaluate import global_score, probabilities
 from fedbm.methods import FedAvg, FedDyn, Scaffold
-from small import image_data, samples, task
 
 TINY = {"size": 16, "width": 4, "batch": 32, "clients": 4, "beta": 0.5, "workers": 1}
 
@@ -74,17 +74,17 @@ def spoilt(kind):
     class Spoilt(kind):
         name: ClassVar[str] = kind.name
 
-        def parts(self, server, round_):
-            parts = super().parts(server, round_)
+        def broadcast(self, server, round_):
+            parts = super().broadcast(server, round_)
             return {**parts, "round": type(parts["model"])(round_, {"round": torch.tensor(float(round_))})}
 
-        def begin(self, model, received, client, facts):
+        def start_client(self, model, received, client, facts):
             received = dict(received)
             round_ = received.pop("round")
-            return {**super().begin(model, received, client, facts), "round": round_}
+            return {**super().start_client(model, received, client, facts), "round": round_}
 
-        def finish(self, model, data, context, facts):
-            upload, own = super().finish(model, data, context, facts)
+        def finish_client(self, model, data, context, facts):
+            upload, own = super().finish_client(model, data, context, facts)
             if facts.client == 1 and context["round"] in (2, 3):
                 upload["head.bias"] = upload["head.bias"] * float("nan")
             return upload, own

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from small import TinyBody
 
 from fedbm.engine.clients.base import flaw_of
 from fedbm.methods.base import copy_all, copy_state, load_state
-from small import TinyBody
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 import torch
+from small import image_data, play, task
 
 from fedbm.config.options import TrainOptions
 from fedbm.methods import METHODS
-from small import image_data, play, task
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
 

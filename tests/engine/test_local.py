@@ -6,13 +6,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from small import task
 
 from fedbm.config.options import TrainOptions
 from fedbm.engine.local_training import CHUNK, Samples, epoch_plan, learning_rate, train_client
 from fedbm.methods import FedAvg
 from fedbm.methods.base import Facts
 from fedbm.utils.seeds import torch_rng
-from small import task
 
 
 @given(n=st.integers(1, 50), batch=st.integers(1, 20), seed=st.integers(0, 100))
@@ -97,7 +97,7 @@ def test_draws_are_made_in_chunks_of_a_bounded_size():
     class Curious(FedAvg):
         seen: list[tuple[int, int]] = []  # noqa: RUF012
 
-        def draws(self, model, task, received, steps, rng):
+        def sample_randomness(self, model, task, received, steps, rng):
             self.seen.append((steps, rng.initial_seed()))
             return {}
 

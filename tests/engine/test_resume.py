@@ -28,13 +28,13 @@ class OwnNorm(FedAvg):
 
     name: ClassVar[str] = "ownnorm"
 
-    def begin(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
+    def start_client(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
         load_state(model, {**received, **client})
         return {}
 
-    def finish(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
+    def finish_client(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
         norms = {name for name, module in model.named_modules() if isinstance(module, nn.BatchNorm2d)}
-        upload, own = super().finish(model, data, context, facts)
+        upload, own = super().finish_client(model, data, context, facts)
         own = {name: value for name, value in upload.items() if name.rpartition(".")[0] in norms}
         return {name: value for name, value in upload.items() if name not in own}, own
 

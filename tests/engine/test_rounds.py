@@ -73,8 +73,8 @@ class Spoilt(FedAvg):
     name: ClassVar[str] = "spoilt"
     bad: tuple[int, ...] = (1,)
 
-    def finish(self, model, data, context, facts):
-        upload, own = super().finish(model, data, context, facts)
+    def finish_client(self, model, data, context, facts):
+        upload, own = super().finish_client(model, data, context, facts)
         if facts.client in self.bad:
             upload["body.conv1.weight"][0] = float("nan")
         return upload, own
@@ -109,8 +109,8 @@ def test_while_no_clients_model_is_usable_there_is_nothing_to_score(tmp_path, me
     """Models made of clients' own: rounds before the first usable one have no score, and none of them is the best."""
 
     class Late(method):
-        def finish(self, model, data, context, facts):
-            upload, own = super().finish(model, data, context, facts)
+        def finish_client(self, model, data, context, facts):
+            upload, own = super().finish_client(model, data, context, facts)
             if facts.client in (0, 1, 2):
                 own = {
                     name: value * float("nan") if value.is_floating_point() else value for name, value in own.items()
@@ -250,11 +250,11 @@ class FedBNLike(FedAvg):
     def client_init(self, task, facts):
         return {name: value for name, value in copy_state(self.model(task)).items() if "bn" in name}
 
-    def begin(self, model, received, client, facts):
-        return super().begin(model, {**received, **client}, {}, facts)
+    def start_client(self, model, received, client, facts):
+        return super().start_client(model, {**received, **client}, {}, facts)
 
-    def finish(self, model, data, context, facts):
-        upload, _ = super().finish(model, data, context, facts)
+    def finish_client(self, model, data, context, facts):
+        upload, _ = super().finish_client(model, data, context, facts)
         own = {name: upload.pop(name) for name in list(upload) if "bn" in name}
         return upload, own
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from small import TinyBody
 from torch import nn
 from whole_runs import assert_same_run, command, folder_of, plan_of, play, simulation, stop_after
 
@@ -26,7 +27,6 @@ from fedbm.engine.clients.base import LocalCohort, Setting
 from fedbm.engine.clients.worker_process import hand_over, take_over
 from fedbm.methods import METHODS, FedAvg
 from fedbm.methods.base import Batch
-from small import TinyBody
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and /proc as Linux has them")
 
@@ -48,7 +48,7 @@ class Careless(Odd):
 
     name: ClassVar[str] = "careless"
 
-    def begin(self, model: nn.Module, received: Any, client: Any, facts: Any) -> Any:
+    def start_client(self, model: nn.Module, received: Any, client: Any, facts: Any) -> Any:
         raise KeyError("body.nowhere")
 
 
@@ -58,8 +58,8 @@ class Poisoned(FedAvg):
 
     name: ClassVar[str] = "poisoned"
 
-    def finish(self, model: nn.Module, data: Any, context: Any, facts: Any) -> Any:
-        upload, own = super().finish(model, data, context, facts)
+    def finish_client(self, model: nn.Module, data: Any, context: Any, facts: Any) -> Any:
+        upload, own = super().finish_client(model, data, context, facts)
         if facts.client == 1:
             upload = {name: upload[name] / 0 for name in sorted(upload, reverse=True) if "weight" in name}
         return upload, own

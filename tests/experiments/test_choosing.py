@@ -96,7 +96,9 @@ def test_an_estimate_is_rounds_left_times_what_was_measured(tmp_path: Path) -> N
     train = {"epochs": 1, "batch": 8, "participation": 0.5, "precision": "tf32"}
     seen = {m: read_run(fake_run(out, m, rounds=6, train=train)) for m in ("fedavg", "fedbm")}
     rate = {m: run.summary["seconds"] / 6 for m, run in seen.items() if run.summary}
-    standings = [Standing(t, "not run", out / f"new-{t.config.method.name}", "", t.config) for t in trials(grid, 1, {})]
+    standings = [
+        Standing(t, "not run", out / f"new-{t.config.method.name}", "", t.config) for t in trials(grid, range(1), {})
+    ]
     told = estimate(standings, out, tmp_path / "results", "cpu", at_once=2)
     assert (len(told.each), told.unknown, told.overlap) == (2, 1, 2.0)
     assert told.seconds == pytest.approx(50 * (rate["fedavg"] + rate["fedbm"]) / 2)
@@ -138,7 +140,7 @@ def test_only_runs_with_as_much_work_a_round_foretell(tmp_path: Path, setting: s
     shared = {"data": '"digits"', "method": '"fedbm"', "stem": '"3x3"', "width": "16"}
     key, value = setting.split(" = ")
     text = "[all]\n" + "\n".join(f"{k} = {v}" for k, v in {**shared, key: value}.items())
-    (trial,) = trials(parse(text, "g", "g"), 1, {})
+    (trial,) = trials(parse(text, "g", "g"), range(1), {})
     told = estimate([Standing(trial, "not run", out / "new", "", trial.config)], out, tmp_path, "cpu", at_once=1)
     assert (len(told.each), told.unknown) == ((1, 0) if alike else (0, 1))
 
@@ -151,7 +153,7 @@ def test_what_is_left_of_a_run_is_what_its_checkpoint_has_not_behind_it(
     folder = fake_run(tmp_path, "fedavg", rounds=6, done=3)
     if kept is not None:
         save_checkpoint(folder, folder.name, {}, Progress(round=kept))
-    (trial,) = trials(parse('[all]\ndata = "digits"\nmethod = "fedavg"\nrounds = 6', "g", "g"), 1, {})
+    (trial,) = trials(parse('[all]\ndata = "digits"\nmethod = "fedavg"\nrounds = 6', "g", "g"), range(1), {})
     begun = [Standing(trial, "unfinished", folder, "", trial.config)]
     there = estimate(begun, tmp_path, tmp_path / "results", "cpu", at_once=1)
     pace = [record["seconds"]["total"] for record in read_run(folder).rounds[1:]]

@@ -8,12 +8,12 @@ import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from calling import one_sentence
 from fake_outcomes import fake_outcome
 from fake_runs import fake_run, plain
 
@@ -25,9 +25,6 @@ from fedbm.experiments.record_store import write_outcome
 from fedbm.experiments.spec import read_experiment
 from fedbm.runs.reader import read_run
 from fedbm.runs.record import read_record, write_record
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
-from calling import one_sentence
 
 
 def grid(folder: Path, tiny_fedbm: dict[str, Any], rounds: int = 3) -> Path:
@@ -226,12 +223,15 @@ def test_whole_begins_no_run_whose_like_took_too_long_before(
             "--whole keeps to runs that end within a budget: give one",
         ),
         (["reproduce", "modules", "--budget", "soon"], '--budget must be a time such as 25m, 90s or 1h30m, not "soon"'),
-        (["reproduce", "modules", "--seeds", "0"], 'seeds must be a whole number from 1 to 99, not "0"'),
+        (
+            ["reproduce", "modules", "--seeds", "0"],
+            'seeds must be a count from 1 to 99, a range such as 3-12 or a list such as 0,1,5, not "0"',
+        ),
         (["reproduce", "modules", "--only", "beta=7"], "no run of modules fits --only beta=7"),
         (["reproduce", "modules", "--buget", "1m"], 'does not know --buget (did you mean "--budget"?)'),
         (["reproduce", "modules", "--data", "nowhere"], "found by name, and there is no nowhere"),
         (["sweep", "nowhere.toml"], "there is no experiment nowhere.toml: give a TOML file of your own"),
-        (["sweep", "modules"], "modules is an experiment of the paper: 'fedbm reproduce modules' runs it"),
+        (["sweep", "modules"], "modules is a shipped experiment: 'fedbm reproduce modules' runs it"),
         (["records"], "no experiment of the paper has a finished run in runs"),
         (["export", "--tensorboard", "events"], "there are no runs in runs to export"),
         (["report", "results", "--readme", "README.md"], "--readme takes records of experiments"),

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import csv
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pages import DOCS, blocks_of, rows_of, section_of
 
 from fedbm.errors import FedBMError
 from fedbm.experiments.analysis import leading_row
 from fedbm.experiments.outcomes import with_results
 from fedbm.experiments.paper_numbers import published
-from fedbm.experiments.spec import FOLDER, find_experiment, parse, read_experiment, shipped
+from fedbm.experiments.spec import PAPER, find_experiment, of_the_paper, parse, read_experiment, shipped
 from fedbm.experiments.trials import Trial, trials
 from fedbm.runs.config import check_config
-from pages import DOCS, blocks_of, rows_of, section_of
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 
@@ -40,15 +41,67 @@ RUNS = {
     "search-ham10000": 54,
     "precision": 6,
 }
+EVIDENCE = {  # with each experiment's own seeds
+    "confirmation": 60,
+    "estimation": 30,
+    "estimation-fednh": 40,
+    "lesion-split": 9,
+    "mechanism": 21,
+    "real-sites": 15,
+}
 
 
 def test_every_table_and_figure_has_a_file() -> None:
-    assert shipped() == list(RUNS)
+    assert of_the_paper() == list(RUNS)
+    assert shipped() == [*RUNS, *EVIDENCE]
+
+
+@pytest.mark.parametrize("name", EVIDENCE)
+def test_an_evidence_experiment_runs_seed_by_seed(name: str) -> None:
+    """A sitting that ends early leaves whole seeds, with the protocol of the paper's comparisons."""
+    experiment = find_experiment(name)
+    found = trials(experiment, experiment.seeds, {})
+    assert len(found) == EVIDENCE[name]
+    rows = len({(trial.row, str(trial.at)) for trial in found})
+    assert [trial.seed for trial in found] == [seed for seed in experiment.seeds for _ in range(rows)]
+    for trial in found:
+        check_config(trial.config)
+        assert (trial.config.train.precision, trial.config.train.server_average) == ("bf16", 0.9)
+        assert trial.config.train.evaluate_every == 1
+    assert experiment.endpoint == "averaged last"
+    assert experiment.confirmatory == (name == "confirmation")
+
+
+def test_the_confirmation_is_what_the_plan_says() -> None:
+    experiment = find_experiment("confirmation")
+    assert experiment.seeds == tuple(range(3, 13))
+    assert experiment.contrasts == (("FedBM", "FedAvg"), ("FedBM", "FedETF"))
+    first = [(t.seed, t.at["data"], t.row, t.config.data.beta) for t in trials(experiment, experiment.seeds, {})[:7]]
+    assert first == [
+        *((3, "ham10000", row, 0.05) for row in ("FedBM", "FedAvg", "FedETF")),
+        *((3, "kvasir", row, 0.05) for row in ("FedBM", "FedAvg", "FedETF")),
+        (4, "ham10000", "FedBM", 0.05),
+    ]
+    assert experiment.chosen_seeds(None) == experiment.seeds
+    assert experiment.chosen_seeds("3-5") == (3, 4, 5)
+    with pytest.raises(FedBMError, match="confirmation plans the seeds 3-12 and takes no others"):
+        experiment.chosen_seeds("3")
+
+
+def test_confirmation_and_paper_share_training_settings() -> None:
+    """Only the average over rounds is added."""
+    for data in ("ham10000", "kvasir"):
+        paper = trials(find_experiment(f"comparison-{data}"), range(3, 4), {}, ["beta=0.05"])
+        theirs = {t.row: t.config for t in paper}
+        for trial in trials(find_experiment("confirmation"), range(3, 4), {}, [f"data={data}"]):
+            train = replace(trial.config.train, server_average=0.0)
+            other = theirs[trial.row]
+            assert (train, trial.config.data, trial.config.method) == (other.train, other.data, other.method)
 
 
 def test_what_the_paper_prints_and_what_it_does_not() -> None:
     """Tables I to XII and the two figures that are of runs; a search and a check are about the paper, but not in it."""
-    found = {name: find_experiment(name) for name in shipped()}
+    found = {name: find_experiment(name) for name in of_the_paper()}
     numbers = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII")
     printed = {one.printed for one in found.values()}
     assert printed == {*(f"Table {number}" for number in numbers), "Figure 3", "Figure 4", ""}
@@ -62,7 +115,7 @@ def test_a_shipped_experiment_is_whole(name: str) -> None:
     experiment = find_experiment(name)
     assert experiment.title
     assert experiment.shows
-    found = trials(experiment, 3, {})
+    found = trials(experiment, range(3), {})
     assert len(found) == RUNS[name]
     for trial in found:
         check_config(trial.config)
@@ -76,7 +129,7 @@ def test_rows_are_those_of_the_paper(name: str) -> None:
     experiment = find_experiment(name)
     own = {"noise and label", "MiniLM"}
     found, asked = 0, set()
-    for trial in trials(experiment, 1, {}):
+    for trial in trials(experiment, range(1), {}):
         data = trial.config.data.name
         beta = trial.at.get("beta")
         number = published(experiment.paper, data, beta, trial.row)
@@ -84,7 +137,7 @@ def test_rows_are_those_of_the_paper(name: str) -> None:
         asked.add(data)
         stands_in = data == "chars74k" or (experiment.paper in ("classifier", "prompt-share") and data == "kvasir")
         assert number is not None or trial.row in own or stands_in, trial.words
-    lines = list(csv.DictReader(FOLDER.joinpath("numbers.csv").read_text(encoding="utf-8").splitlines()))
+    lines = list(csv.DictReader(PAPER.joinpath("numbers.csv").read_text(encoding="utf-8").splitlines()))
     assert found == sum(line["table"] == experiment.paper and line["data"] in asked for line in lines)
 
 
@@ -99,7 +152,7 @@ def test_the_papers_numbers_are_typed_right() -> None:
         ]
     ours = [
         tuple(float(line[key]) for key in ("accuracy", "accuracy_std", "f1", "f1_std"))
-        for line in csv.DictReader(FOLDER.joinpath("numbers.csv").read_text(encoding="utf-8").splitlines())
+        for line in csv.DictReader(PAPER.joinpath("numbers.csv").read_text(encoding="utf-8").splitlines())
     ]
     assert ours == theirs
     fedbm = published("comparison", "kvasir", 0.05, "FedBM")
@@ -135,6 +188,13 @@ def test_the_papers_numbers_are_typed_right() -> None:
         ("[axes]\nmu = [0.1, 1]\nmethod = ['fedavg']", "g: mu is an option of fedprox, which no row has for"),
         ("lead = 'b'\n[[rows]]\nname = 'a'", 'g: lead = "b" is no row; there are a'),
         ("title = ", "g is not valid TOML"),
+        ("seeds = '5-3'", 'g: seeds: the range "5-3" ends before it starts'),
+        ("order = 'seeds'", 'g: order must be "cell" or "seed", not "seeds"'),
+        ("endpoint = 'last'", 'g: endpoint must be "chosen" or "averaged last", not "last"'),
+        ("contrasts = [['a']]", "g: contrasts must be a list of different pairs of rows, such as"),
+        ("contrasts = [['FedBM', 'a']]", 'g: contrasts name "a", which is not a row; there are FedBM'),
+        ("confirmatory = 'yes'", "g: confirmatory must be true or false"),
+        ("confirmatory = true", "g: a confirmatory experiment states its seeds and contrasts"),
     ],
 )
 def test_a_mistake_is_one_sentence(text: str, sentence: str) -> None:
@@ -154,7 +214,7 @@ def test_a_mistake_is_one_sentence(text: str, sentence: str) -> None:
 )
 def test_a_wrong_value_is_said_with_its_file_and_row(text: str, sentence: str) -> None:
     with pytest.raises(FedBMError) as caught:
-        trials(parse(text, "g", "g"), 1, {})
+        trials(parse(text, "g", "g"), range(1), {})
     assert sentence in str(caught.value)
 
 
@@ -182,23 +242,23 @@ def test_any_text_is_an_experiment_or_refused(text: str) -> None:
 def test_the_page_s_own_grid_is_one() -> None:
     (text,) = blocks_of(DOCS / "reproducing.md", "text")
     found = parse(text, "grid", "grid")
-    assert len(trials(found, 1, {})) == 12
+    assert len(trials(found, range(1), {})) == 12
     assert found.search == ("temperature", "lambda_dis")
 
 
 def test_the_page_counts_right() -> None:
     rows = rows_of(section_of(DOCS / "reproducing.md", "The experiments"))
-    assert [row[0].strip("`") for row in rows] == shipped()
+    assert [row[0].strip("`") for row in rows] == of_the_paper()
     for name, _, runs in rows:
         once = {str((t.config.method, t.config.data, t.config.language, t.config.train)) for t in trials_of(name)}
         assert int(runs) == len(once), name
 
 
 def trials_of(name: str) -> list[Trial]:
-    return trials(find_experiment(name.strip("`")), 3, {})
+    return trials(find_experiment(name.strip("`")), range(3), {})
 
 
-@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("name", of_the_paper())
 def test_the_leading_row_is_what_the_paper_proposes(name: str) -> None:
     """Each of its ablations asks what FedBM, or LKCC, as proposed has over a part of it; never the other way round."""
     proposed = {

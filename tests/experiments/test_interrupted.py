@@ -67,7 +67,7 @@ def test_a_sweep_killed_at_random_ends_with_the_same_table(tmp_path: Path) -> No
     assert {result.state for result in again.results} == {"finished"}
     experiment = parse(GRID, "grid", "grid")
     settings: dict[str, Any] = {"out": str(tmp_path / "whole"), "device": "cpu", "threads": 1}
-    planned = trials(experiment, 1, settings)
+    planned = trials(experiment, range(1), settings)
     for trial in planned:
         for _ in run(make_plan(trial.config)):
             pass

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from calling import one_sentence
 from fake_outcomes import fake_outcome
 from PIL import Image
 
@@ -22,9 +22,6 @@ from fedbm.experiments.record_store import would_drop, write_outcome
 from fedbm.experiments.spec import parse, read_experiment
 from fedbm.runs.failure import keep_failure
 from fedbm.runs.scheduler import run_all
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
-from calling import one_sentence
 
 GRID = """
 [all]

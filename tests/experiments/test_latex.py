@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from fake_outcomes import fake_outcome
 from fake_runs import fake_run
+from pages import DOCS
 
 from fedbm.experiments.latex import latex
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.spec import parse
 from fedbm.report.render.escaping import tex
 from fedbm.report.render.latex import FITTED, NEEDS, latex_table
-from pages import DOCS
 
 ROWS = (
     "50%_a & b #1 {x} \\y ~ ^",

@@ -15,6 +15,7 @@ from fake_outcomes import fake_outcome
 from fake_runs import fake_run
 from hypothesis import example, given
 from hypothesis import strategies as st
+from pages import DOCS, section_of
 from PIL import Image
 
 from fedbm.errors import FedBMError
@@ -35,7 +36,6 @@ from fedbm.report.render.html import colours_of, environment, group_view
 from fedbm.report.tables import METRICS
 from fedbm.runs.reader import RunView, read_run
 from fedbm.runs.record import MOST_POINTS, _kept, read_record, record_of, write_record
-from pages import DOCS, section_of
 
 FAILED = ("failed", "round 3: the update of client 1 is unusable: body.bn is not finite")
 

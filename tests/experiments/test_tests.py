@@ -51,7 +51,7 @@ def test_the_last_digits_of_equal_differences_are_no_spread(ours: tuple[float, .
     assert found.low == found.high == found.mean == pytest.approx(ours[0] - theirs[0])
 
 
-values = st.lists(st.floats(-1, 1).map(lambda x: round(x, 3)), min_samples=3, max_size=8)
+values = st.lists(st.floats(-1, 1).map(lambda x: round(x, 3)), min_size=3, max_size=8)
 
 
 @given(values, values)

@@ -41,7 +41,7 @@ clients = 4
 
 
 def test_cells_come_as_the_file_has_them_and_seeds_together() -> None:
-    found = [(t.at["beta"], t.at["clients"], t.row, t.seed) for t in trials(GRID, 2, {})]
+    found = [(t.at["beta"], t.at["clients"], t.row, t.seed) for t in trials(GRID, range(2), {})]
     assert found == [
         (beta, clients, row, seed)
         for beta in (0.1, 0.05)
@@ -52,7 +52,7 @@ def test_cells_come_as_the_file_has_them_and_seeds_together() -> None:
 
 
 def test_rows_win_over_axes_and_take_only_what_is_theirs() -> None:
-    found = trials(GRID, 1, {"out": "elsewhere"})
+    found = trials(GRID, range(1), {"out": "elsewhere"})
     assert {t.config.engine.out for t in found} == {"elsewhere"}
     by_row = {t.row: t.config for t in found}  # the last cell's
     assert (by_row["FedAvg"].data.beta, by_row["FedAvg"].data.clients) == (0.05, 5)
@@ -78,7 +78,7 @@ def test_rows_win_over_axes_and_take_only_what_is_theirs() -> None:
 def test_only(only: list[str], count: int) -> None:
     """Central belongs to every column, though its run is the same in all."""
     check_only([GRID], only)
-    assert len(trials(GRID, 1, {}, only)) == count
+    assert len(trials(GRID, range(1), {}, only)) == count
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_only_that_means_nothing(only: str, sentence: str) -> None:
 
 
 def test_equal_settings_are_one_run(tmp_path: Path) -> None:
-    places = [locate(t) for t in trials(GRID, 1, {"out": str(tmp_path)})]
+    places = [locate(t) for t in trials(GRID, range(1), {"out": str(tmp_path)})]
     for place in places:  # what the data set recommends, written out, is the same run
         assert place.config is not None
         assert place.folder == run_path(make_plan(place.config))
@@ -105,7 +105,7 @@ def test_equal_settings_are_one_run(tmp_path: Path) -> None:
 
 
 def test_where_a_run_stands(tmp_path: Path) -> None:
-    place = locate(trials(GRID, 1, {"out": str(tmp_path)})[0])
+    place = locate(trials(GRID, range(1), {"out": str(tmp_path)})[0])
     assert place.folder is not None
     assert standing(place).state == "not run"
     keep_failure(place.folder, "the moon was full")
@@ -119,6 +119,6 @@ def test_where_a_run_stands(tmp_path: Path) -> None:
 
 def test_data_that_are_not_here_are_said_to_be_absent(tmp_path: Path) -> None:
     grid = parse('[all]\ndata = "oct-c8"\n', "g", "g")
-    found = standing(locate(trials(grid, 1, {"data_dir": str(tmp_path)})[0]))
+    found = standing(locate(trials(grid, range(1), {"data_dir": str(tmp_path)})[0]))
     assert found.state == "absent"
     assert found.why.startswith("the images of oct-c8 are not here")

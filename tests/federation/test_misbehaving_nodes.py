@@ -113,9 +113,9 @@ def test_a_bad_upload_is_named_and_left_out(what: str, settings: dict[str, Any],
     assert [[entry["client"] for entry in record["clients"]] for record in rounds] == [[0], [0, 1]]
     [dropped] = rounds[0]["dropped"]
     assert dropped["client"] == 1
-    assert why in dropped["why"]
+    assert why in dropped["reason"]
     told = events_of(deployed.state, "rejected") + events_of(deployed.state, "missed")
-    assert [(line["client"], line["round"], line["why"]) for line in told] == [(1, 1, dropped["why"])]
+    assert [(line["client"], line["round"], line["why"]) for line in told] == [(1, 1, dropped["reason"])]
 
 
 def test_a_refused_client_goes_on_from_its_former_state(settings: dict[str, Any], tmp_path: Path) -> None:
@@ -223,8 +223,8 @@ def test_a_node_that_leaves_and_returns_under_another_id(settings: dict[str, Any
 class WithoutClient1(Scaffold):
     """In one process, what client 1 sends is never usable."""
 
-    def finish(self, model: Any, data: Any, context: State, facts: Facts) -> tuple[State, State]:
-        upload, own = super().finish(model, data, context, facts)
+    def finish_client(self, model: Any, data: Any, context: State, facts: Facts) -> tuple[State, State]:
+        upload, own = super().finish_client(model, data, context, facts)
         return ({**upload, W: upload[W] * math.nan} if facts.client == 1 else upload), own
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fedbm.errors import FedBMError
 from fedbm.federation.protocol.packing import DTYPES, Packed, digest, pack, read_header, unpack
 
-names = st.text(min_samples=1, max_size=12)
+names = st.text(min_size=1, max_size=12)
 shapes = st.lists(st.integers(0, 4), max_size=3)
 
 

@@ -16,46 +16,43 @@ def state(weight: float, running: float, counter: int) -> dict[str, torch.Tensor
     }
 
 
-def fold(method: FedAvg, uploads: list[Upload]) -> dict[str, torch.Tensor]:
-    folding = method.fold({"body.weight": torch.zeros(2), "head.frozen": torch.ones(1)}, clients=10)
-    next(folding)
+def aggregate(method: FedAvg, uploads: list[Upload]) -> dict[str, torch.Tensor]:
+    aggregator = method.aggregator({"body.weight": torch.zeros(2), "head.frozen": torch.ones(1)}, clients=10)
     for upload in uploads:
-        folding.send(upload)
-    with pytest.raises(StopIteration) as end:
-        folding.send(None)
-    return end.value.value
+        aggregator.add(upload)
+    return aggregator.result()
 
 
 UPLOADS = [Upload(0, 1, state(1.0, 2.0, 7)), Upload(3, 3, state(5.0, 4.0, 3))]
 
 
 def test_weighted_by_samples():
-    folded = fold(FedAvg(), UPLOADS)
+    averaged = aggregate(FedAvg(), UPLOADS)
     # (1·1 + 3·5) / 4 = 4 and (1·2 + 3·4) / 4 = 3.5; the counter keeps its maximum and its type
-    assert folded["body.weight"].tolist() == [4.0, -4.0]
-    assert folded["body.bn.running_var"].tolist() == [3.5]
-    assert folded["body.bn.num_batches_tracked"].item() == 7
-    assert folded["body.bn.num_batches_tracked"].dtype == torch.int64
-    assert folded["body.weight"].dtype == torch.float32
-    assert folded["head.frozen"].tolist() == [1.0], "what no client sends stays"
+    assert averaged["body.weight"].tolist() == [4.0, -4.0]
+    assert averaged["body.bn.running_var"].tolist() == [3.5]
+    assert averaged["body.bn.num_batches_tracked"].item() == 7
+    assert averaged["body.bn.num_batches_tracked"].dtype == torch.int64
+    assert averaged["body.weight"].dtype == torch.float32
+    assert averaged["head.frozen"].tolist() == [1.0], "what no client sends stays"
 
 
 def test_plain_mean():
-    folded = fold(FedAvg(weighting="equal"), UPLOADS)
-    assert folded["body.weight"].tolist() == [3.0, -3.0]
-    assert folded["body.bn.running_var"].tolist() == [3.0]
+    averaged = aggregate(FedAvg(weighting="equal"), UPLOADS)
+    assert averaged["body.weight"].tolist() == [3.0, -3.0]
+    assert averaged["body.bn.running_var"].tolist() == [3.0]
 
 
 def test_order_of_uploads_does_not_matter():
     rng = torch.Generator().manual_seed(0)
     uploads = [Upload(i, i + 1, {"body.w": torch.randn(1000, generator=rng)}) for i in range(20)]
-    forth, back = fold(FedAvg(), uploads), fold(FedAvg(), uploads[::-1])
+    forth, back = aggregate(FedAvg(), uploads), aggregate(FedAvg(), uploads[::-1])
     assert torch.allclose(forth["body.w"], back["body.w"], rtol=0, atol=1e-7)
 
 
 def test_one_upload_is_returned_to_the_last_bit():
     value = torch.randn(1000, generator=torch.Generator().manual_seed(1))
-    assert torch.equal(fold(FedAvg(), [Upload(0, 7, {"body.w": value})])["body.w"], value)
+    assert torch.equal(aggregate(FedAvg(), [Upload(0, 7, {"body.w": value})])["body.w"], value)
 
 
 def test_nothing_or_mismatched_states_cannot_be_averaged():

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from small import image_data, linear_task, play, samples, task
 
 from fedbm.config.options import TrainOptions
 from fedbm.engine.local_training import Samples, central_passes, schedule
@@ -13,19 +14,15 @@ from fedbm.methods import Central, FedAvg, FedETF, FedNH, FedProto, FedRep, FedR
 from fedbm.methods._label_prior import log_prior
 from fedbm.methods.base import Batch, Facts, Upload, copy_state, load_state, train_only
 from fedbm.methods.fedetf import simplex_frame
-from small import image_data, linear_task, play, samples, task
 
 TRAIN = TrainOptions(batch=4)
 
 
-def fold(method, server, uploads, clients=10):
-    folding = method.fold(server, clients)
-    next(folding)
+def aggregate(method, server, uploads, clients=10):
+    aggregator = method.aggregator(server, clients)
     for upload in uploads:
-        folding.send(upload)
-    with pytest.raises(StopIteration) as end:
-        folding.send(None)
-    return end.value.value
+        aggregator.add(upload)
+    return aggregator.result()
 
 
 # --- label priors ---------------------------------------------------------------------------------------------------
@@ -89,7 +86,9 @@ def test_fedrep_scores_the_mean_head_or_lets_heads_vote():
 def rod():
     method = FedROD()
     model = method.model(task())
-    context = method.begin(model, method.server_init(model), method.client_init(task(), None), Facts(0, 4, (3, 1, 0)))
+    context = method.start_client(
+        model, method.server_init(model), method.client_init(task(), None), Facts(0, 4, (3, 1, 0))
+    )
     images, _ = image_data(1)[0].batch(torch.arange(3))
     return method, model, context, Batch(images, torch.tensor([0, 1, 0]))
 
@@ -134,7 +133,7 @@ def test_a_client_with_one_class_has_no_generic_loss_when_absent_classes_are_mas
     for absent, zero in (("mask", True), ("one", False)):
         method = FedROD(missing_classes=absent)
         model = method.model(task())
-        context = method.begin(model, method.server_init(model), {}, Facts(0, 4, (0, 4, 0)))
+        context = method.start_client(model, method.server_init(model), {}, Facts(0, 4, (0, 4, 0)))
         images, _ = image_data(1)[0].batch(torch.arange(3))
         loss = method.loss(model, Batch(images, torch.tensor([1, 1, 1])), context)["generic"].item()
         assert (loss == 0) == zero
@@ -170,13 +169,13 @@ def test_fednh_update_by_hand():
         )
         for i, n, value, scale, sums in ((0, 1, 1.0, 10.0, [0.0, 2.0]), (1, 9, 3.0, 20.0, [2.0, 0.0]))
     ]
-    new = fold(FedNH(rho=0.5), server, uploads)
+    new = aggregate(FedNH(rho=0.5), server, uploads)
     assert torch.allclose(
         new["head.weight"], torch.tensor([[math.cos(math.pi / 8), math.sin(math.pi / 8)], [0.0, 1.0]])
     )
     assert new["body.w"].item() == 2.0, "plain mean, whatever the sizes"
     assert new["head.scale"].item() == 15.0
-    at_once = fold(FedNH(rho=0.0), server, uploads)["head.weight"]
+    at_once = aggregate(FedNH(rho=0.0), server, uploads)["head.weight"]
     assert torch.allclose(at_once, torch.tensor([[0.5**0.5, 0.5**0.5], [0.0, 1.0]])), "it stays where nothing is kept"
 
 
@@ -236,7 +235,7 @@ def test_fedproto_prototypes_by_hand():
         Upload(0, 1, {"fedproto.means": torch.tensor([[2.0], [0], [0]]), "fedproto.counts": torch.tensor([1.0, 0, 0])}),
         Upload(1, 5, {"fedproto.means": torch.tensor([[6.0], [4], [0]]), "fedproto.counts": torch.tensor([3.0, 2, 0])}),
     ]
-    new = fold(method, server, uploads)
+    new = aggregate(method, server, uploads)
     assert new["prototypes.value"].flatten().tolist() == [5.0, 4.0, 7.0]
     assert new["prototypes.known"].tolist() == [True, True, True]
 
@@ -276,7 +275,7 @@ def test_fedetf_loss_by_hand_and_frozen_frame():
     method = FedETF()
     model = method.model(task())
     server = method.server_init(model)
-    context = method.begin(model, server, {}, Facts(0, 6, (4, 2, 0)))
+    context = method.start_client(model, server, {}, Facts(0, 6, (4, 2, 0)))
     assert model.head.scale.item() == 1, "β starts there"
     model.head.scale.data.fill_(3.0)
     images, _ = image_data(1)[0].batch(torch.arange(3))
@@ -286,8 +285,8 @@ def test_fedetf_loss_by_hand_and_frozen_frame():
     logits = 3.0 * g @ model.head.frame + torch.tensor([math.log(4), math.log(2), -math.inf])
     found = method.loss(model, Batch(images, labels), context)["cross_entropy"]
     assert found.item() == pytest.approx(F.cross_entropy(logits, labels).item(), abs=1e-6)
-    assert torch.allclose(method.logits(model, images), g @ model.head.frame)
-    parts = method.parts(server, 4)
+    assert torch.allclose(method.logits(model, images), 3.0 * g @ model.head.frame), "probabilities include β"
+    parts = method.broadcast(server, 4)
     assert parts["frame"].version == 0
     assert "head.frame" not in parts["model"].state
     new, _, uploads = play(method, task(), TRAIN, image_data(2))

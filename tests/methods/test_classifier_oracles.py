@@ -7,11 +7,11 @@ values. A client's samples are all alike, so every batch has the same loss and t
 import pytest
 import torch
 import torch.nn.functional as F
+from small import linear_task, play, samples
 from torch import nn
 
 from fedbm.config.options import TrainOptions
 from fedbm.methods import FedETF, FedNH, FedProto, FedRep, FedROD
-from small import linear_task, play, samples
 
 CLIENTS = [((1, 2), 0, 1), ((2, 1), 1, 3)]  # x, y, n
 LR, STEPS, ROUNDS = 0.25, 2, 2

@@ -10,10 +10,10 @@ import dataclasses
 import pytest
 import torch
 import torch.nn.functional as F
+from small import linear_task, play, samples
 
 from fedbm.config.options import TrainOptions
 from fedbm.methods import FedAvg, FedDyn, Scaffold
-from small import linear_task, play, samples
 
 RIDGE, CLIENTS, EACH = 0.1, 4, 12
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
+from small import TinyBody, image_data, task
 from torch import nn
 
 import fedbm
@@ -17,7 +18,6 @@ from fedbm.runs.config import make_config, nest
 from fedbm.runs.plan import make_plan
 from fedbm.runs.reader import read_run
 from fedbm.runs.runner import run, run_path
-from small import TinyBody, image_data, task
 
 TINY = {"data": "digits", "size": 16, "width": 4, "batch": 32, "clients": 4, "beta": 0.5, "rounds": 2}
 FEDBM = {"generator_width": 8, "generator_steps": 3, "generator_every": 1, "generator_batch": 8, "pseudo_batch": 8}
@@ -47,12 +47,12 @@ def test_gradient_of_the_local_loss(name):
     server = {k: v.double() if v.is_floating_point() else v for k, v in method.server_init(model).items()}
     facts = Facts(0, 6, (3, 2, 1))
     client = {k: v.double() for k, v in method.client_init(task(), facts).items()}
-    received = {k: v for part in method.parts(server, 1).values() for k, v in part.state.items()}
-    context = method.begin(model, received, client, facts)
+    received = {k: v for part in method.broadcast(server, 1).values() for k, v in part.state.items()}
+    context = method.start_client(model, received, client, facts)
     if name == "fedproto":  # after a first round, so that the prototype term counts
         model.prototypes.known.fill_(True)
     images, labels = image_data(1)[0].batch(torch.arange(3))
-    draws = method.draws(model, task(), received, 1, torch.Generator().manual_seed(0))
+    draws = method.sample_randomness(model, task(), received, 1, torch.Generator().manual_seed(0))
     batch = Batch(images.double(), labels, {k: v[0] for k, v in placed(draws, model.body.conv.weight).items()})
     for phase in method.phases(1):
         trained = train_only(model, phase.train)

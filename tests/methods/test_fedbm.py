@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from small import TinyBody, task
 
 from fedbm.engine.local_training import plain_steps
 from fedbm.errors import FedBMError
@@ -9,7 +10,6 @@ from fedbm.methods import FedAvg, FedBM
 from fedbm.methods.base import Batch, Facts, copy_state, load_state, placed, train_only
 from fedbm.models.heads import concept_loss
 from fedbm.utils.seeds import torch_rng
-from small import TinyBody, task
 
 FAST = {"generator_steps": 3, "generator_batch": 6, "generator_width": 4, "pseudo_batch": 4}
 FACTS = Facts(0, 8, (4, 4, 0))
@@ -19,7 +19,7 @@ def batch(method, model, received=None, n=5):
     rng = torch.Generator().manual_seed(5)
     images, labels = torch.rand(n, 1, 16, 16, generator=rng), torch.randint(0, 3, (n,), generator=rng)
     like = model.body.conv.weight
-    draws = placed(method.draws(model, task(), received or {}, 2, torch_rng(0, "draws")), like)
+    draws = placed(method.sample_randomness(model, task(), received or {}, 2, torch_rng(0, "draws")), like)
     with torch.no_grad():
         draws |= method.precompute(model, draws, {})
     return Batch(images.to(like.dtype), labels, {name: value[1] for name, value in draws.items()})
@@ -28,12 +28,12 @@ def batch(method, model, received=None, n=5):
 def after_training(method):
     """A model, and the server state after one generator training."""
     model = method.model(task())
-    server, losses = method.afterwards(method.server_init(model), model, task(), method.generator_every, plain_steps)
+    server, losses = method.server_step(method.server_init(model), model, task(), method.generator_every, plain_steps)
     return model, server, losses
 
 
 def received_by_client(method, server):
-    return {name: value for part in method.parts(server, 1).values() for name, value in part.state.items()}
+    return {name: value for part in method.broadcast(server, 1).values() for name, value in part.state.items()}
 
 
 def test_state_names_and_parts():
@@ -48,15 +48,17 @@ def test_state_names_and_parts():
         "generator",
         "generator_round",
     }
-    parts = method.parts(server, 3)
+    parts = method.broadcast(server, 3)
     assert set(parts) == {"model", "concepts"}, "an untrained generator is not sent"
     assert {name.partition(".")[0] for name in parts["model"].state} == {"body", "project"}
     assert parts["model"].version == 3
     assert parts["concepts"].version == 0
     assert set(parts["concepts"].state) == {"head.mean", "head.variance", "concepts.embeddings"}
     _, server, _ = after_training(method)
-    assert method.parts(server, 6)["generator"].version == 5
-    assert set(method.finish(model, None, {}, FACTS)[0]) == set(parts["model"].state), "only what is trained is sent"
+    assert method.broadcast(server, 6)["generator"].version == 5
+    assert set(method.finish_client(model, None, {}, FACTS)[0]) == set(parts["model"].state), (
+        "only what is trained is sent"
+    )
 
 
 def test_initial_body_is_equal_for_all_methods():
@@ -70,7 +72,7 @@ def test_local_loss_is_lkcc_over_real_and_generated_images_in_one_pass():
     method = FedBM(**FAST)
     model, server, _ = after_training(method)
     received = received_by_client(method, server)
-    method.begin(model, received, {}, FACTS)
+    method.start_client(model, received, {}, FACTS)
     train_only(model, ("body", "project"))
     step = batch(method, model, received)
     terms = method.loss(model, step, {})
@@ -93,8 +95,8 @@ def test_no_pseudo_images_before_the_first_generator():
     method = FedBM(**FAST)
     model = method.model(task())
     received = received_by_client(method, method.server_init(model))
-    assert method.draws(model, task(), received, 2, torch_rng(0, "x")) == {}
-    assert method.afterwards(method.server_init(model), model, task(), 4, plain_steps)[1] == {}
+    assert method.sample_randomness(model, task(), received, 2, torch_rng(0, "x")) == {}
+    assert method.server_step(method.server_init(model), model, task(), 4, plain_steps)[1] == {}
 
 
 def test_generator_training_touches_the_generator_alone():
@@ -172,7 +174,7 @@ def test_random_classifier_is_fedavgs_head_frozen():
     model = method.model(task())
     assert torch.equal(model.head.weight, FedAvg().model(task()).head.weight)
     assert method.phases(2) == ((2, ("body",)),)
-    assert set(method.parts(method.server_init(model), 1)["concepts"].state) == {"head.weight", "head.bias"}
+    assert set(method.broadcast(method.server_init(model), 1)["concepts"].state) == {"head.weight", "head.bias"}
 
 
 def test_mean_classifier_has_no_variance():
@@ -188,7 +190,7 @@ def test_conditions(condition, wide):
     assert model.generator.expand.in_features == wide
     assert ("concepts.embeddings" in server) == (condition == "concepts")
     load_state(model, server)
-    gallery = method.gallery(model, task(), 3)
+    gallery = method.sample_images(model, task(), 3)
     if condition == "noise":
         assert gallery is None
     else:
@@ -204,8 +206,8 @@ def test_noise_and_label_is_noise_beside_a_one_hot_label_and_noise_alone_is_nois
 
 def test_gallery_needs_a_trained_generator():
     method = FedBM(**FAST)
-    assert method.gallery(method.model(task()), task(), 3) is None
-    assert FedBM(generator=False).gallery(method.model(task()), task(), 3) is None
+    assert method.sample_images(method.model(task()), task(), 3) is None
+    assert FedBM(generator=False).sample_images(method.model(task()), task(), 3) is None
 
 
 def test_group_norm_needs_lambda_dis_zero():

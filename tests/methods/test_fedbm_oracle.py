@@ -10,13 +10,13 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from small import play, task
 
 from fedbm.config.options import TrainOptions
 from fedbm.engine.local_training import Samples
 from fedbm.engine.round_loop import select
 from fedbm.methods import FedBM
 from fedbm.utils.seeds import torch_rng
-from small import play, task
 
 LABELS = [[2], [0, 0, 0, 1, 1, 0, 1, 0, 0], [2, 2, 2, 2], [0, 1, 2, 0, 1, 2], [1, 1, 0]]
 TASK = task(seed=5, hflip=True, vflip=True)

@@ -8,10 +8,10 @@ import math
 
 import pytest
 import torch
+from small import image_data, linear_task, play, samples, task
 
 from fedbm.config.options import TrainOptions
 from fedbm.methods import FedAvg, FedDyn, FedProx, Scaffold
-from small import image_data, linear_task, play, samples, task
 
 CLIENTS = [(1.0, 0, 1), (2.0, 1, 3)]  # x, y, n: client 1 has the same sample three times
 LR, STEPS, ROUNDS = 0.5, 2, 2
@@ -156,6 +156,6 @@ def test_batch_norm_statistics_are_averaged_by_size_where_weights_are_not():
 def test_scaffold_sends_twice_fedavgs_weights_and_feddyn_no_more_than_fedavg():
     for method, keys in ((Scaffold(), {"model", "control"}), (FedDyn(), {"model"})):
         model = method.model(task())
-        parts = method.parts(method.server_init(model), 1)
+        parts = method.broadcast(method.server_init(model), 1)
         assert set(parts) == keys
         assert set(parts["model"].state) == set(model.state_dict())

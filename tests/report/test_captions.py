@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from fake_runs import CLASSES, fake_run
+from small import task
 
 from fedbm.methods import METHODS
 from fedbm.methods.base import Facts
@@ -17,7 +18,6 @@ from fedbm.report.figures.scatter import embedding
 from fedbm.report.grouping import Group, Row
 from fedbm.report.sections import BY_CLIENT, mistakes
 from fedbm.runs.reader import RunView, read_run
-from small import task
 
 
 def group_of(*runs: RunView) -> Group:

@@ -186,7 +186,7 @@ def test_narrow_figures_fit_a_phone() -> None:
             assert float(text.get("x", "0")) + text_width(text.text or "") < 385
 
 
-@given(st.lists(st.floats(0, 100), min_samples=1, max_size=8))
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=8))
 def test_labels_keep_their_order_and_distance(wanted: list[float]) -> None:
     placed = apart(wanted, gap=10, low=0, high=100)
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])
@@ -259,7 +259,7 @@ def test_spread_worked_by_hand() -> None:
     assert spread_or_none([]) is None
 
 
-@given(st.lists(st.floats(-1e6, 1e6), min_samples=2, max_size=20))
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20))
 def test_spread_agrees_with_numpy(values: list[float]) -> None:
     found = spread(values)
     assert found.mean == pytest.approx(np.mean(values), abs=1e-6)

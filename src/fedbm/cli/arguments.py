@@ -21,6 +21,8 @@ from fedbm.cli.parser import Parser, add_command
 from fedbm.config.options import DEALING
 from fedbm.version import __version__
 
+SEEDS = "how many seeds, from 0; or which: 3-12, or 0,1,5"
+
 
 def make_parser(only: str | None = None) -> Parser:
     """All commands, each with its flags; or with those of *only*, since flags need every method, and so PyTorch."""
@@ -63,7 +65,7 @@ def make_parser(only: str | None = None) -> Parser:
 
 def demo(parser: Parser) -> None:
     parser.add_argument("--rounds", default=argparse.SUPPRESS, help="rounds of each run (default 20)")
-    parser.add_argument("--seeds", default="1", help="how many seeds, 0 and up (default 1; 3 shows the spread)")
+    parser.add_argument("--seeds", default="1", help=f"{SEEDS} (default 1; 3 shows the spread)")
     add_keys(parser, ["out", "cache", "device"])
 
 
@@ -76,7 +78,7 @@ def compare(parser: Parser) -> None:
     parser.add_argument("file", nargs="?", help="a configuration file that all runs share")
     parser.add_argument("--methods", default="fedavg,fedbm", help="names with commas, or all (default fedavg,fedbm)")
     parser.add_argument("--betas", help="values of β with commas (default: one, --beta)")
-    parser.add_argument("--seeds", default="3", help="how many seeds, 0 and up (default 3)")
+    parser.add_argument("--seeds", default="3", help=f"{SEEDS} (default 3)")
     parser.add_argument("--to", default="report.html", help="the page to write (default report.html)")
     add_keys(parser, names(without=["method", "seed"]))
 
@@ -94,7 +96,7 @@ def sweep(parser: Parser) -> None:
 def records(parser: Parser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="experiments (default: all that have a finished run)")
     parser.add_argument("--data-dir", dest="folder", metavar="DIR", help="folder where data sets are found by name")
-    parser.add_argument("--seeds", default="3", help="how many seeds, 0 and up (default 3)")
+    parser.add_argument("--seeds", help=f"{SEEDS} (default: the experiment's, else 3)")
     parser.add_argument("--to", default="results", metavar="DIR", help="where records go (default results)")
     add_keys(parser, ["out", "cache"])
 
@@ -196,7 +198,7 @@ def config(parser: Parser) -> None:
 def add_portions(parser: Parser) -> None:
     """What reproduce and sweep have in common: which runs, where the data are, for how long."""
     parser.add_argument("--data-dir", dest="folder", metavar="DIR", help="folder where data sets are found by name")
-    parser.add_argument("--seeds", default="3", help="how many seeds, 0 and up (default 3)")
+    parser.add_argument("--seeds", help=f"{SEEDS} (default: the experiment's, else 3)")
     parser.add_argument("--budget", metavar="TIME", help="stop after this time, such as 25m or 1h30m")
     parser.add_argument(
         "--whole", action="store_true", help="begin no run that would not end within the budget, by the pace of others"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -19,6 +18,7 @@ from fedbm.engine.device import find_device
 from fedbm.errors import FedBMError, listed
 from fedbm.experiments.budget import LastRounds, fitting
 from fedbm.experiments.estimate import Rates
+from fedbm.experiments.seed_list import parse_seeds
 from fedbm.methods import METHODS
 from fedbm.report.render.html import write_report
 from fedbm.runs.config import Config, find_method, keys, make_config, nest, read_toml
@@ -44,7 +44,7 @@ def compare(found: argparse.Namespace, console: Console) -> None:
     betas: list[Any] = found.betas.split(",") if found.betas else [given.pop("beta", None)]
     base = read_toml(Path(found.file)) if found.file else {}
     if "seed" in base.get("train", {}):
-        raise FedBMError(f"{found.file} sets a seed: delete that line; 'fedbm compare' takes --seeds, how many of them")
+        raise FedBMError(f"{found.file} sets a seed: delete that line; 'fedbm compare' takes them by --seeds")
     if "method" in base:
         raise FedBMError(
             f"{found.file} has a [method] section: delete it; 'fedbm compare' takes methods and options as flags"
@@ -52,7 +52,7 @@ def compare(found: argparse.Namespace, console: Console) -> None:
     configs = [
         config_of(base, given, method, beta, seed)
         for beta in betas
-        for seed in range(count_of(found.seeds))
+        for seed in parse_seeds(found.seeds)
         for method in methods
     ]
     flags, switch = [*given, *([] if betas == [None] else ["beta"])], "--betas" if found.betas else "--beta"
@@ -78,12 +78,6 @@ def config_of(base: dict[str, dict[str, Any]], given: dict[str, Any], method: st
     for section, pairs in nest(flags).items():
         values[section] = {**values.get(section, {}), **pairs}
     return make_config(values)
-
-
-def count_of(seeds: str) -> int:
-    if not re.fullmatch("[1-9][0-9]?", seeds):
-        raise FedBMError(f'seeds must be a whole number from 1 to 99, not "{seeds}"')
-    return int(seeds)
 
 
 def check_owned(given: dict[str, Any], methods: Sequence[str]) -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedbm.cli.compare import config_of, count_of, play_all
+from fedbm.cli.compare import config_of, play_all
 from fedbm.cli.flags import given_keys
 from fedbm.cli.tables import partition_table, partition_words, result_table
 from fedbm.errors import FedBMError
+from fedbm.experiments.seed_list import parse_seeds
 from fedbm.report.render.html import write_report
 from fedbm.runs.plan import make_plan
 from fedbm.runs.reader import read_run
@@ -21,7 +22,7 @@ SETTINGS = {"data": "digits", "clients": 10, "beta": 0.05, "rounds": 20}
 
 def demo(found: argparse.Namespace, console: Console) -> None:
     given = {**SETTINGS, **given_keys(found)}
-    seeds = range(count_of(found.seeds))
+    seeds = parse_seeds(found.seeds)
     configs = [config_of({}, given, method, None, seed) for seed in seeds for method in METHODS]
     first = make_plan(configs[0])
     console.print(

@@ -69,7 +69,7 @@ class Bar:
             self._scores = scores_of(event.record) or self._scores
             self._bars.update(self._task, completed=event.round, news=f"{loss_of(event.record)} {self._scores}")
             for gone in event.record["dropped"]:
-                self._bars.console.print(f"round {event.round}: left out client {gone['client']}: {gone['why']}")
+                self._bars.console.print(f"round {event.round}: left out client {gone['client']}: {gone['reason']}")
             return
         done = f"{event.done}/{event.total} " if event.total else ""
         loss = f"loss {sum(event.losses.values()):.3f} " if event.losses else ""
@@ -101,7 +101,7 @@ class Lines:
             scores_of(event.record),
         ]
         parts += [f"{self._seconds[-1]:.1f} s", f"left {int(left) // 60}:{int(left) % 60:02d}"]
-        parts += [f"left out client {d['client']}: {d['why']}" for d in event.record["dropped"]]
+        parts += [f"left out client {d['client']}: {d['reason']}" for d in event.record["dropped"]]
         self._console.print("  ".join(part for part in parts if part), soft_wrap=True)
 
 

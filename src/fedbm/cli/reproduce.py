@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from fedbm.cli.compare import count_of, play
+from fedbm.cli.compare import play
 from fedbm.cli.flags import given_keys
 from fedbm.cli.live import decoding
 from fedbm.cli.tables import table
@@ -23,7 +23,7 @@ from fedbm.experiments.analysis import columns
 from fedbm.experiments.estimate import Estimate, estimate, rates
 from fedbm.experiments.outcomes import outcome_of, unread_outcome
 from fedbm.experiments.record_store import would_drop, write_outcome
-from fedbm.experiments.spec import Experiment, find_experiment, read_experiment, shipped
+from fedbm.experiments.spec import Experiment, find_experiment, of_the_paper, read_experiment, shipped
 from fedbm.experiments.tables import grid, searched
 from fedbm.experiments.trials import DONE, Place, Standing, check_only, finished_run, locate, standing, trials
 from fedbm.report.cost import show_seconds
@@ -52,8 +52,10 @@ def records(found: argparse.Namespace, console: Console) -> None:
     options = make_config(nest(engine_of(found))).engine
     out, to, device = Path(options.out).expanduser(), Path(found.to), device_name(find_device(options.device))
     planned = []
-    for experiment in named(found.names or ["all"]):
-        places = [locate(trial) for trial in trials(experiment, count_of(found.seeds), engine_of(found))]
+    for experiment in named(found.names or shipped()):
+        asked = found.seeds if found.names or not experiment.confirmatory else None
+        seeds = experiment.chosen_seeds(asked)
+        places = [locate(trial) for trial in trials(experiment, seeds, engine_of(found))]
         if found.names or any(standing(place).state == "finished" for place in places):
             planned.append((experiment, places))
     if not planned:
@@ -68,7 +70,8 @@ def records(found: argparse.Namespace, console: Console) -> None:
 
 
 def named(names: Sequence[str]) -> list[Experiment]:
-    return [find_experiment(name) for name in (shipped() if names == ["all"] else dict.fromkeys(names))]
+    """Return the experiments of these names; "all" are those of the paper."""
+    return [find_experiment(name) for name in (of_the_paper() if names == ["all"] else dict.fromkeys(names))]
 
 
 def engine_of(found: argparse.Namespace) -> dict[str, Any]:
@@ -81,7 +84,8 @@ def engine_of(found: argparse.Namespace) -> dict[str, Any]:
 
 def play_experiments(experiments: Sequence[Experiment], found: argparse.Namespace, console: Console) -> None:
     """Say what there is and what it will take; play; keep records; say what there is now."""
-    began, engine, seeds = time.monotonic(), engine_of(found), count_of(found.seeds)
+    began, engine = time.monotonic(), engine_of(found)
+    seeds = {experiment.name: experiment.chosen_seeds(found.seeds) for experiment in experiments}
     options = make_config(nest(engine)).engine
     out, budget = Path(options.out).expanduser(), seconds_of(found.budget) if found.budget else None
     if found.whole and budget is None:
@@ -89,8 +93,8 @@ def play_experiments(experiments: Sequence[Experiment], found: argparse.Namespac
     check_only(experiments, found.only)
     device = find_device(options.device)
     with decoding(console) as progress:
-        planned = [(e, [locate(trial, progress) for trial in trials(e, seeds, engine)]) for e in experiments]
-    wanted = {(t.experiment, t.words) for e in experiments for t in trials(e, seeds, engine, found.only)}
+        planned = [(e, [locate(trial, progress) for trial in trials(e, seeds[e.name], engine)]) for e in experiments]
+    wanted = {(t.experiment, t.words) for e in experiments for t in trials(e, seeds[e.name], engine, found.only)}
     chosen = [p for _, places in planned for p in places if (p.trial.experiment, p.trial.words) in wanted]
     if not chosen:
         names = ", ".join(experiment.name for experiment in experiments)

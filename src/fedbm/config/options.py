@@ -27,12 +27,13 @@ def option(
     above: float | None = None,
     least: float | None = None,
     most: float | None = None,
+    below: float | None = None,
     flag: str | None = None,
 ) -> Any:
     """A dataclass field with its meaning and range; *flag* where the flag's name differs from the key's."""
     return dataclasses.field(
         default=default,
-        metadata={"meaning": meaning, "above": above, "least": least, "most": most, "flag": flag},
+        metadata={"meaning": meaning, "above": above, "least": least, "most": most, "below": below, "flag": flag},
     )
 
 
@@ -48,13 +49,15 @@ def check(section: type, key: str, value: Any) -> Any:
     kind = types_of(section)[key]
     checked = _convert(kind, value, key)
     if isinstance(checked, int | float):
-        above, least, most = (field.metadata[bound] for bound in ("above", "least", "most"))
+        above, least, most, below = (field.metadata[bound] for bound in ("above", "least", "most", "below"))
         if above is not None and checked <= above:
             raise FedBMError(f"{key} must be above {above:g}, not {checked:g}")
         if least is not None and checked < least:
             raise FedBMError(f"{key} must be at least {least:g}, not {checked:g}")
         if most is not None and checked > most:
             raise FedBMError(f"{key} must be at most {most:g}, not {checked:g}")
+        if below is not None and checked >= below:
+            raise FedBMError(f"{key} must be below {below:g}, not {checked:g}")
     return checked
 
 
@@ -210,6 +213,9 @@ class TrainOptions:
     lr_decay_every: Literal["round", "epoch"] = option("round", "when lr_decay applies")
     keep_optimizer: bool = option(False, "clients keep momentum between rounds (state) instead of starting afresh")
     evaluate_every: int = option(1, "rounds between evaluations; the last round is always evaluated", least=1)
+    server_average: float = option(
+        0.0, "decay d of an average of the server's models over rounds, which is scored too; 0: none", least=0, below=1
+    )
     precision: Literal["tf32", "fp32", "bf16"] = option(
         "tf32", "arithmetic of convolutions and products: tf32 (on a CPU plain fp32), fp32, or bf16 by autocast"
     )

@@ -87,14 +87,14 @@ def load(
     Size and channels are the source's own or the catalogue's where they are not given (128 and 3 for data it does not
     know). *split*: "official" (the source's own), "stratified", "grouped" (no value of the column *group* on two
     sides) or "auto". *metadata*: a table whose columns are joined to the samples by name. *concepts*: class → what
-    a clinician calls it. *folder*: where a catalogued name is looked for. *verify* checks the images of the prepared
-    copy too, byte by byte; the rest always is.
+    a clinician calls it. *folder*: where a catalogued name, and a table of metadata, is looked for. *verify* checks the
+    images of the prepared copy too, byte by byte; the rest always is.
     """
     _check_choices(size, channels, on_bad_file)
     check_choice(split, group)
     with _reading(name_or_path):
         name, source = _locate(name_or_path, split_seed, size, folder or downloads())
-    joined = Path(metadata).expanduser() if metadata else None
+    joined = _table_path(Path(metadata).expanduser(), folder) if metadata else None
 
     def build() -> Made:
         with _reading(name_or_path):
@@ -213,6 +213,12 @@ def _entry(name: str, known_as: str | None, classes: tuple[str, ...]) -> Entry:
         citation="",
         origin=name,
     )
+
+
+def _table_path(metadata: Path, folder: Path | None) -> Path:
+    """Return the path as given if there is such a file, else the file of that name in *folder* if there is one."""
+    beside = folder / metadata if folder and not metadata.exists() else metadata
+    return beside if beside.exists() else metadata
 
 
 def _identity(metadata: Path) -> str:

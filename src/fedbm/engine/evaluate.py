@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 from typing import Any
@@ -34,18 +34,25 @@ def probabilities(method: Method, model: nn.Module, data: Samples) -> Array:
 def global_score(
     method: Method, model: nn.Module, server: State, clients: Mapping[int, State], sets: Mapping[str, Samples]
 ) -> dict[str, tuple[Scores, Array]] | None:
-    """For each named set, the scores of the method's global states and their confusion matrix.
-
-    Several states either vote (mean probabilities) or are scored one by one (mean scores, summed matrices). None where
-    there is no state: they are made of clients' own, and *clients* has none.
-    """
+    """score_states() of the method's global states; None where there is none: they are made of clients' own, and
+    *clients* has none."""
     states = global_states(method, server, clients)
     if (first := next(states, None)) is None:
         return None
+    return score_states(method, model, chain([first], states), sets)
+
+
+def score_states(
+    method: Method, model: nn.Module, states: Iterable[State], sets: Mapping[str, Samples]
+) -> dict[str, tuple[Scores, Array]]:
+    """For each named set, the scores of these states together and their confusion matrix.
+
+    Several states either vote (mean probabilities) or are scored one by one (mean scores, summed matrices).
+    """
     truths = {name: data.labels[data.indices].cpu().numpy() for name, data in sets.items()}
     found: dict[str, list[tuple[Scores, Array]]] = {name: [] for name in sets}
     votes: dict[str, Array] = {name: np.zeros(1) for name in sets}
-    for state in chain([first], states):
+    for state in states:
         load_state(model, state)
         for name, data in sets.items():
             guessed = probabilities(method, model, data)

@@ -135,7 +135,7 @@ def train_client(
     """Train *model* as client *facts.client* does in this round; its upload and its new state."""
     started = time.perf_counter()
     own, kept = without_optimizer(client)
-    context = method.begin(model, received, own, facts)
+    context = method.start_client(model, received, own, facts)
     optimizers: dict[int, tuple[torch.optim.Optimizer, list[tuple[str, nn.Parameter]]]] = {}
     sums: dict[str, Tensor] = {}
     total = 0
@@ -151,7 +151,7 @@ def train_client(
             for group in optimizer.param_groups:
                 group["lr"] = chunk.lr
             positions = chunk.positions.to(data.indices.device)
-            draws = placed(method.draws(model, task, received, len(positions), chunk.rng), trained[0][1])
+            draws = placed(method.sample_randomness(model, task, received, len(positions), chunk.rng), trained[0][1])
             for step in range(len(positions)):
                 images, labels = data.batch(positions[step])
                 with torch.no_grad():
@@ -160,7 +160,7 @@ def train_client(
                 for name, term in train_step(method, model, optimizer, batch, context).items():
                     sums[name] = sums[name] + term if name in sums else term
                 total += 1
-        upload, own = method.finish(model, data, context, facts)
+        upload, own = method.finish_client(model, data, context, facts)
     if train.keep_optimizer:
         for phase, (optimizer, trained) in optimizers.items():
             own |= saved_optimizer(optimizer, trained, phase)
@@ -172,7 +172,7 @@ def train_step(
     method: Method, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, context: State
 ) -> dict[str, Tensor]:
     """One local step of the method; the loss terms, detached."""
-    return descend(method.loss(model, batch, context), optimizer, lambda: method.adjust(model, context))
+    return descend(method.loss(model, batch, context), optimizer, lambda: method.adjust_gradients(model, context))
 
 
 def descend(

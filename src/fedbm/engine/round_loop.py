@@ -22,11 +22,12 @@ from fedbm.config.options import TrainOptions
 from fedbm.engine.checkpoint import ClientStates, Progress, best_path, save_checkpoint, save_tensors
 from fedbm.engine.clients.base import Cohort, ScoringCohort, flaw_of
 from fedbm.engine.device import computing, settled
-from fedbm.engine.evaluate import first_state, global_score, personal_score
+from fedbm.engine.evaluate import first_state, global_score, personal_score, score_states
 from fedbm.engine.local_training import Samples, learning_rate
 from fedbm.engine.run_folder import RunFolder
+from fedbm.engine.server_average import ServerAverage, no_common_model
 from fedbm.errors import FedBMError
-from fedbm.methods.base import Folding, Method, State, Steps, Task
+from fedbm.methods.base import Aggregator, Method, Part, State, Steps, Task
 from fedbm.utils.seeds import numpy_rng
 
 CHECKPOINTS_SHARE = 50  # one part of so many is the most time that checkpoints take, unless their rounds are given
@@ -58,10 +59,10 @@ def select(clients: int, participation: float, seed: int, round_: int) -> list[i
 
 @dataclass(frozen=True)
 class Collected:
-    """One attempt at a round: who was asked, whose update was used or left out, and the fold they went into."""
+    """One attempt at a round: who was asked, whose update was used or left out, and what aggregates them."""
 
     selected: list[int]
-    folding: Folding
+    aggregator: Aggregator
     clients: list[dict[str, Any]]
     dropped: list[dict[str, Any]]
 
@@ -92,6 +93,7 @@ class Federation:
     min_answers: int = 0
     attempts: int = 1
     population: int | None = None
+    average: ServerAverage | None = None  # of the server's models over rounds, where it is asked for
     _best: State | None = None  # the best so far, until the next checkpoint
     _checkpoint_seconds: float = 0.0  # of the round before: a record is written ahead of its own checkpoint
     _next_checkpoint: float = 0.0  # no sooner than then, where rounds between checkpoints are not given
@@ -126,18 +128,23 @@ class Federation:
             )
         yield Event(round_, "aggregate")
         if clients:
-            try:
-                collected.folding.send(None)
-            except StopIteration as folded:
-                self.server = folded.value
+            self.server = collected.aggregator.result()
         clock.lap("aggregate")
         with self._computing():
-            after, server_losses = method.afterwards(self.server, self.model, self.task, round_, self.steps)
+            after, server_losses = method.server_step(self.server, self.model, self.task, round_, self.steps)
         yield from settled(self._device)
         if after is not self.server and (flaw := flaw_of(after)) is not None:
             raise FedBMError(f"round {round_}: the server's own training failed, {flaw}; a lower generator_lr may help")
         self.server = after
         clock.lap("generator")
+        if self.average is not None:
+            trained = self.states.without_optimizers()
+            common = self.common_state(trained)
+            if common is not None:
+                self.average.add(common)
+            elif len(trained) > 1:  # of a single client it would be that client's own model
+                raise FedBMError(no_common_model(method.name))
+            clock.lap("aggregate")
         evaluation = None
         if round_ % train.evaluate_every == 0 or round_ == train.rounds:
             yield Event(round_, "evaluate")
@@ -164,6 +171,10 @@ class Federation:
             "notes": said,
             "seconds": {**clock.laps, "total": sum(clock.laps.values())},
         }
+        if self.average is not None:
+            averaged = (evaluation or {}).get("averaged")
+            kept = ("val", "test", "scored")
+            record["averaged"] = {key: averaged[key] for key in kept if key in averaged} if averaged else None
         # first the line, then the checkpoint: lines beyond the last checkpoint are cut off on resuming, none is lost
         self.folder.append(record)
         self.progress.round = round_
@@ -194,22 +205,22 @@ class Federation:
             round_ = self.progress.best_round
             save_tensors(best_path(self.folder.path, round_), self._best, {"run": self.run_id, "round": round_})
             self._best = None
-        save_checkpoint(self.folder.path, self.run_id, self.server, self.progress)
+        averages = self.average.saved() if self.average is not None else {}
+        save_checkpoint(self.folder.path, self.run_id, {**self.server, **averages}, self.progress)
         ended = time.perf_counter()
         self._next_checkpoint = ended + min(CHECKPOINTS_SHARE * (ended - began), MOST_UNSAVED)
         return ended - began
 
     def _collect(self, round_: int, traffic: dict[str, int]) -> Generator[Event | None, None, Collected]:
-        """Ask the selected clients for their updates and fold those that are usable, in client order."""
+        """Ask the selected clients for their updates and aggregate those that are usable, in client order."""
         census = self.cohort.census()
         present = sorted(census)
         selected = [present[i] for i in select(len(present), self.train.participation, self.task.seed, round_)]
-        folding = self.method.fold(self.server, self.population or len(census))
-        next(folding)
+        aggregator = self.method.aggregator(self.server, self.population or len(census))
         clients: list[dict[str, Any]] = []
         dropped: list[dict[str, Any]] = []
         yield Event(round_, "train", 0, len(selected))
-        for answer in self.cohort.exchange(round_, selected, self.method.parts(self.server, round_)):
+        for answer in self.cohort.exchange(round_, selected, self.method.broadcast(self.server, round_)):
             if answer is None:
                 yield None
                 continue
@@ -217,7 +228,7 @@ class Federation:
             traffic["sent"] += answer.sent
             traffic["received"] += answer.received
             if answer.flaw is None:
-                folding.send(upload)
+                aggregator.add(upload)
                 clients.append(
                     {"client": upload.client, "n": upload.n, "loss": upload.losses, "seconds": upload.seconds}
                 )
@@ -226,7 +237,7 @@ class Federation:
             else:
                 dropped.append({"client": upload.client, "reason": answer.flaw})
             yield Event(round_, "train", len(clients) + len(dropped), len(selected), upload.losses)
-        return Collected(selected, folding, clients, dropped)
+        return Collected(selected, aggregator, clients, dropped)
 
     @property
     def _device(self) -> torch.device:
@@ -241,15 +252,20 @@ class Federation:
         None where there is nothing to score yet: a method's model is made of clients' own, and none was usable so far.
         """
         clients = self.states.without_optimizers()
+        averaged = None
+        if self.average is not None and self.average.rounds:  # first: the model is left as it is without an average
+            averaged = yield from self._evaluate_average(self.average.state(), round_, traffic)
         if self.sets:
             with self._computing():
                 scores = self._score(clients)
             if scores is None:
                 return None
         else:
-            scores = yield from self._ask_for_scores(round_)
+            scores = yield from self._ask_for_scores(round_, self.method.broadcast(self.server, round_ + 1))
             traffic["sent"] += scores.pop("sent")
         evaluation = {"round": round_, **scores}
+        if self.average is not None:
+            evaluation["averaged"] = averaged
         self.progress.last = evaluation
         best_so_far = self.progress.best is None or selection_score(evaluation) > selection_score(self.progress.best)
         if self.sets and (best_so_far or round_ == self.train.rounds):
@@ -279,10 +295,23 @@ class Federation:
         facts = self.cohort.census() if self.method.personalises and clients else {}
         return personal_score(self.method, self.model, self.server, clients, facts, self.sets["test"])
 
-    def _ask_for_scores(self, round_: int) -> Generator[None, None, dict[str, Any]]:
+    def _evaluate_average(
+        self, state: State, round_: int, traffic: dict[str, int]
+    ) -> Generator[None, None, dict[str, Any]]:
+        """Score the averaged model where the model itself is scored: val, test, and the confusion matrix of test."""
+        if self.sets:
+            with self._computing():
+                scores = score_states(self.method, self.model, [state], self.sets)
+            return {"val": scores["val"][0], "test": scores["test"][0], "confusion": scores["test"][1].tolist()}
+        parts = averaged_parts(self.method.broadcast(self.server, round_ + 1), state, round_ + 1)
+        found = yield from self._ask_for_scores(round_, parts)
+        traffic["sent"] += found["sent"]
+        return {key: found[key] for key in ("val", "test", "confusion", "scored")}
+
+    def _ask_for_scores(self, round_: int, parts: Mapping[str, Part]) -> Generator[None, None, dict[str, Any]]:
         """On the clients' own images, where the server has none."""
         assert isinstance(self.cohort, ScoringCohort)
-        for found in self.cohort.score(round_, self.method.parts(self.server, round_ + 1)):
+        for found in self.cohort.score(round_, parts):
             if found is not None:
                 return found
             yield None
@@ -303,6 +332,19 @@ def selection_score(evaluation: Mapping[str, Any]) -> float:
     return float(evaluation["val"]["accuracy"] + evaluation["val"]["f1"])
 
 
+def averaged_parts(parts: Mapping[str, Part], state: State, version: int) -> dict[str, Part]:
+    """Put the averaged *state* in place of what *parts* of this *version* hold; the others make no score.
+
+    Clients take the result for other parts than those they train from: its version is negative.
+    """
+    return {
+        name: Part(-version, {key: state.get(key, value) for key, value in part.state.items()})
+        if part.version == version
+        else part
+        for name, part in parts.items()
+    }
+
+
 def mean_losses(clients: list[dict[str, Any]]) -> dict[str, float]:
     """Each loss term's mean over the clients that took part, weighted by their samples."""
     total = sum(entry["n"] for entry in clients)
@@ -319,4 +361,4 @@ class Clock:
 
     def lap(self, phase: str) -> None:
         now = time.perf_counter()
-        self.laps[phase], self._last = now - self._last, now
+        self.laps[phase], self._last = self.laps.get(phase, 0.0) + now - self._last, now

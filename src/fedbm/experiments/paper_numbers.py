@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from fedbm.experiments.spec import FOLDER, find_experiment, shipped
+from fedbm.experiments.spec import PAPER, find_experiment, shipped
 
 TRIALS = 3
 
@@ -29,7 +29,7 @@ def published(table: str, data: str, beta: Any, row: str) -> Published | None:
 
 @cache
 def _numbers() -> dict[tuple[str, str, float | None, str], Published]:
-    lines = csv.DictReader(FOLDER.joinpath("numbers.csv").read_text(encoding="utf-8").splitlines())
+    lines = csv.DictReader(PAPER.joinpath("numbers.csv").read_text(encoding="utf-8").splitlines())
     return {
         (line["table"], line["data"], float(line["beta"]) if line["beta"] else None, line["row"]): Published(
             {metric: round(float(line[metric]) / 100, 6) for metric in ("accuracy", "f1")},
@@ -51,5 +51,5 @@ def deviations(experiment: str, row: str, data: str) -> list[tuple[str, str]]:
 
 @cache
 def _deviations() -> tuple[dict[str, str], dict[str, list[str]]]:
-    found = tomllib.loads(FOLDER.joinpath("deviations.toml").read_text(encoding="utf-8"))
+    found = tomllib.loads(PAPER.joinpath("deviations.toml").read_text(encoding="utf-8"))
     return found["notes"], found["methods"]

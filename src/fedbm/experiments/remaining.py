@@ -26,8 +26,6 @@ from fedbm.report.cost import show_seconds
 from fedbm.runs.config import Config, recommend
 from fedbm.runs.reader import RunView
 
-SEEDS = 3  # of an experiment that has no record to say how many
-
 
 @dataclass(frozen=True)
 class Measured:
@@ -137,7 +135,7 @@ def unrecorded(outcomes: Sequence[Outcome], measured: Measured) -> list[Unrecord
 
 def _unrecorded(name: str, measured: Measured) -> Unrecorded:
     experiment = find_experiment(name)
-    planned = trials(experiment, SEEDS, {})
+    planned = trials(experiment, experiment.seeds, {})
     needs, takes = f"it needs {_needs(planned)}", _left(planned, measured).words
     return Unrecorded(name, experiment.title, experiment.printed, experiment.shows, needs, takes, command_of(name))
 
@@ -146,7 +144,7 @@ def trials_of(outcome: Outcome) -> list[Trial]:
     """None for an experiment of one's own: records do not hold all its settings."""
     if outcome.name not in shipped() or not outcome.results:
         return []
-    return trials(find_experiment(outcome.name), 1 + max(result.seed for result in outcome.results), {})
+    return trials(find_experiment(outcome.name), sorted({result.seed for result in outcome.results}), {})
 
 
 def _rest_told(result: Result | None) -> bool:

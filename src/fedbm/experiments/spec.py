@@ -6,7 +6,14 @@
     [axes]                          lists of values; every combination is a cell, the first axis outermost
     [[rows]]                        name = "…" and the settings that make this row; they win over axes and [all]
 
-The runs of a row are its seeds. Order matters: a portion of time is spent from the top.
+The runs of a row are its seeds. Order matters: a portion of time is spent from the top. An experiment may also state
+how its results are to be analysed, before there are any:
+
+    seeds = "3-12"                  its seeds; unset: 0, 1 and 2
+    order = "seed"                  all runs of a seed before the next seed; unset: all seeds of a cell together
+    endpoint = "averaged last"      the score that counts; unset: "chosen", at the round chosen on validation
+    contrasts = [["FedBM", "FedAvg"]]   differences of rows, in place of the lead minus every other row
+    confirmatory = true             tests of these contrasts alone, and no score is shown before all runs are on record
 """
 
 from __future__ import annotations
@@ -19,18 +26,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
 from fedbm.errors import FedBMError, did_you_mean, listed
+from fedbm.experiments.seed_list import DEFAULT, format_seeds, parse_seeds
 from fedbm.methods import METHODS, title_of
 from fedbm.runs.config import keys, nest
 
 KEYS = (
-    *("title", "printed", "shows", "paper", "figure", "lead", "notes", "deviations", "methods"),
-    *("all", "axes", "rows", "search"),
+    *("title", "printed", "shows", "paper", "figure", "lead", "notes", "deviations", "methods", "all", "axes", "rows"),
+    *("search", "seeds", "order", "endpoint", "contrasts", "confirmatory"),
 )
-FOLDER = files("fedbm.experiments").joinpath("paper")
+PAPER = files("fedbm.experiments").joinpath("paper")
+EVIDENCE = files("fedbm.experiments").joinpath("evidence")
+ENDPOINTS = ("chosen", "averaged last")
 
 
 @dataclass(frozen=True)
@@ -56,7 +67,26 @@ class Experiment:
     notes: tuple[str, ...] = ()  # what was chosen, and why
     deviations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # "all", a row or data set → notes' names
     search: tuple[str, ...] = ()  # axes among whose values one is chosen, on validation
+    seeds: tuple[int, ...] = DEFAULT
+    by_seed: bool = False  # all runs of a seed come before those of the next
+    endpoint: str = ENDPOINTS[0]
+    contrasts: tuple[tuple[str, str], ...] = ()  # pairs of rows, first − second; (): the lead − every other row
+    confirmatory: bool = False  # contrasts are tested, and scores are withheld until all runs are on record
     file: str = ""  # where it stands, for what is said of a mistake in it
+
+    def chosen_seeds(self, text: str | None) -> tuple[int, ...]:
+        """Return the seeds that --seeds gives, by default the experiment's own.
+
+        Raises:
+            FedBMError: If a confirmatory experiment does not plan one of them.
+        """
+        seeds = self.seeds if text is None else parse_seeds(text)
+        if self.confirmatory and not set(seeds) <= set(self.seeds):
+            planned = format_seeds(self.seeds)
+            raise FedBMError(
+                f"{self.name} plans the seeds {planned} and takes no others: leave --seeds out, or name some of them"
+            )
+        return seeds
 
 
 def cells(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -66,9 +96,19 @@ def cells(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 @cache
 def shipped() -> list[str]:
-    """The experiments of the paper, in the order of their files' numbers: the most wanted first."""
-    found = sorted(item.name for item in FOLDER.iterdir() if re.match(r"\d+-.*\.toml", item.name))
-    return [name.removesuffix(".toml").partition("-")[2] for name in found]
+    """Return the experiments of the paper and those of docs/evidence-plan.md, in the order of their files' numbers."""
+    return [name.removesuffix(".toml").partition("-")[2] for name in sorted(_files())]
+
+
+def of_the_paper() -> list[str]:
+    """Return the shipped experiments that are tables, figures or checks of the paper."""
+    there = {item.name.removesuffix(".toml").partition("-")[2] for item in PAPER.iterdir()}
+    return [name for name in shipped() if name in there]
+
+
+def _files() -> dict[str, Traversable]:
+    items = (item for folder in (PAPER, EVIDENCE) for item in folder.iterdir())
+    return {item.name: item for item in items if re.match(r"\d+-.*\.toml", item.name)}
 
 
 @cache
@@ -79,7 +119,7 @@ def find_experiment(name: str) -> Experiment:
             f'there is no experiment "{name}"{did_you_mean(name, shipped())}; there are {listed(shipped())}; '
             "a file of your own is run by 'fedbm sweep FILE'"
         )
-    item = next(i for i in FOLDER.iterdir() if i.name.partition("-")[2] == f"{name}.toml")
+    item = next(item for file, item in _files().items() if file.partition("-")[2] == f"{name}.toml")
     return parse(item.read_text(encoding="utf-8"), name, item.name)
 
 
@@ -89,7 +129,7 @@ def read_experiment(path: Path) -> Experiment:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         if path.name in shipped():
-            raise FedBMError(f"{path} is an experiment of the paper: 'fedbm reproduce {path}' runs it") from error
+            raise FedBMError(f"{path} is a shipped experiment: 'fedbm reproduce {path}' runs it") from error
         near = did_you_mean(path.name, [beside.name for beside in path.parent.glob("*.toml")])
         raise FedBMError(f"there is no experiment {path}{near}: give a TOML file of your own") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -141,6 +181,11 @@ def parse(text: str, name: str, where: str) -> Experiment:
         notes=_texts(values, "notes", where),
         deviations={key: _texts(differs, key, f"[deviations] in {where}") for key in differs},
         search=_search(values, where),
+        seeds=parse_seeds(found, f"{where}: seeds") if (found := _text(values, "seeds", where)) else DEFAULT,
+        by_seed=_choice(values, "order", ("cell", "seed"), where) == "seed",
+        endpoint=_choice(values, "endpoint", ENDPOINTS, where),
+        contrasts=_contrasts(values, where),
+        confirmatory=_yes_or_no(values, "confirmatory", where),
         file=where,
     )
     for axis in (*experiment.search, *([experiment.figure] if experiment.figure else [])):
@@ -155,6 +200,14 @@ def parse(text: str, name: str, where: str) -> Experiment:
     if experiment.lead and experiment.lead not in names:
         near = did_you_mean(experiment.lead, names)
         raise FedBMError(f'{where}: lead = "{experiment.lead}" is no row{near}; there are {listed(names, "and")}')
+    for name in itertools.chain(*experiment.contrasts):
+        if name not in names:
+            near = did_you_mean(name, names)
+            raise FedBMError(
+                f'{where}: contrasts name "{name}", which is not a row{near}; there are {listed(names, "and")}'
+            )
+    if experiment.confirmatory and not (experiment.contrasts and "seeds" in values):
+        raise FedBMError(f"{where}: a confirmatory experiment states its seeds and contrasts")
     return experiment
 
 
@@ -204,6 +257,31 @@ def _search(values: Mapping[str, Any], where: str) -> tuple[str, ...]:
     if unknown := next((key for key in search if key != "choose"), None):
         raise FedBMError(f'{where}: [search] has no key "{unknown}"; it has choose = ["an axis", …]')
     return _texts(search, "choose", f"[search] in {where}")
+
+
+def _choice(values: Mapping[str, Any], key: str, choices: Sequence[str], where: str) -> str:
+    found = _text(values, key, where) or choices[0]
+    if found not in choices:
+        quoted = listed([f'"{choice}"' for choice in choices])
+        raise FedBMError(f'{where}: {key} must be {quoted}, not "{found}"{did_you_mean(found, choices)}')
+    return found
+
+
+def _contrasts(values: Mapping[str, Any], where: str) -> tuple[tuple[str, str], ...]:
+    found = values.get("contrasts", [])
+    texts = isinstance(found, list) and all(
+        isinstance(pair, list) and len(pair) == 2 and all(isinstance(name, str) for name in pair) for pair in found
+    )
+    if not texts or any(first == second for first, second in found) or len({*map(tuple, found)}) < len(found):
+        raise FedBMError(f'{where}: contrasts must be a list of different pairs of rows, such as [["FedBM", "FedAvg"]]')
+    return tuple((first, second) for first, second in found)
+
+
+def _yes_or_no(values: Mapping[str, Any], key: str, where: str) -> bool:
+    found = values.get(key, False)
+    if not isinstance(found, bool):
+        raise FedBMError(f"{where}: {key} must be true or false")
+    return found
 
 
 def _table(values: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:

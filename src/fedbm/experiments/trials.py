@@ -73,8 +73,12 @@ class Standing:
     record: Path | None = None  # of a run that is on record, finished here or elsewhere
 
 
-def trials(experiment: Experiment, seeds: int, engine: Mapping[str, Any], only: Sequence[str] = ()) -> list[Trial]:
-    """Every run in the order in which time is to be spent: cell by cell as the file has them, a cell's seeds together.
+def trials(
+    experiment: Experiment, seeds: Sequence[int], engine: Mapping[str, Any], only: Sequence[str] = ()
+) -> list[Trial]:
+    """Every run in the order in which time is to be spent.
+
+    Cell by cell as the file has them, a cell's seeds together; or seed by seed, where the experiment says so.
 
     *engine*: flags that say where and how to compute. *only*: "axis=value,value", "method=…", "row=…", or a row's name.
     """
@@ -86,9 +90,9 @@ def trials(experiment: Experiment, seeds: int, engine: Mapping[str, Any], only: 
         facts = {"method": "fedbm", **settings, **at, "row": row.name}
         if all(any(_alike(facts.get(key), value) for value in values) for key, values in wanted):
             with in_row(experiment.file, row.name):
-                configs = [make_config(nest({**settings, **engine, "seed": seed})) for seed in range(seeds)]
-            made += [Trial(experiment.name, row.name, at, seed, config) for seed, config in enumerate(configs)]
-    return made
+                configs = {seed: make_config(nest({**settings, **engine, "seed": seed})) for seed in seeds}
+            made += [Trial(experiment.name, row.name, at, seed, config) for seed, config in configs.items()]
+    return sorted(made, key=lambda trial: trial.seed) if experiment.by_seed else made
 
 
 def check_only(experiments: Sequence[Experiment], only: Sequence[str]) -> None:

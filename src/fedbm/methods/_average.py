@@ -5,6 +5,8 @@ Integer tensors (BatchNorm's `num_batches_tracked`) are counters, not quantities
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from fedbm.methods.base import State, copy_all
@@ -55,3 +57,16 @@ class Average:
         if self.weight <= 0:
             raise NothingToAverage("nothing to average")
         return {name: total / self.weight if total.is_floating_point() else total for name, total in self._sums.items()}
+
+
+class SplitMean:
+    """A plain mean of the tensors that *is_plain* names, and a weighted mean of the rest."""
+
+    def __init__(self, is_plain: Callable[[str], bool]) -> None:
+        self._is_plain = is_plain
+        self.plain, self.weighted, self.count = Average(), Average(), 0
+
+    def add(self, state: State, weight: float) -> None:
+        self.plain.add({name: value for name, value in state.items() if self._is_plain(name)}, 1.0)
+        self.weighted.add({name: value for name, value in state.items() if not self._is_plain(name)}, weight)
+        self.count += 1

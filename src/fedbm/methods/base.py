@@ -1,27 +1,28 @@
-"""The contract a method fulfils. A method is written over plain state and never knows how it is run.
+"""The base class of every method. A method works on named tensors and never knows how or where it is run.
 
-One round, as every engine plays it:
+One round, as every back end runs it:
 
-    parts(server, round)                       what a client must hold; sent when its version is new to the client
-    begin(model, received, client, facts)      a client takes the model; fixed-shape tensors it needs → context
-    phases, draws, loss, adjust                local training: what is trained, on which random numbers, for what
-    precompute                                 what of the coming steps does not depend on what is trained
-    finish(model, own data, context, facts)    → upload, new client state
-    fold(server, N)                            uploads, one by one → new server state
-    afterwards(server, model, task, round)     the server's own training (a generator)
-    global_states / personal_state             which states are scored
+    broadcast(server, round)                         what clients need; sent when its version is new to the client
+    start_client(model, received, client, facts)     load the model; return fixed-shape tensors as the context
+    phases, sample_randomness, precompute            what is trained, and on which random numbers
+    loss, adjust_gradients                           one step of local training
+    finish_client(model, data, context, facts)       return the upload and the new client state
+    aggregator(server, clients)                      add(upload) for every client, then result(): the new server state
+    server_step(server, model, task, round, steps)   the server's own training (a generator)
+    global_states, personal_state                    which states are scored
 
-*State* is named tensors and nothing else, so that it can be saved, averaged, sent and compared. Its names are those of
-the model's `state_dict()` (`body.…`, `head.…`); what is no part of the model begins with the method's own name and a
-dot (`scaffold.c.body.conv1.weight`). *Randomness is an input*: what a step draws comes from (seed, round, client)
-before the first step and lies in `Batch.draws`.
+*State* is named tensors and nothing else, so it can be saved, averaged, sent and compared. Its names are those of the
+model's `state_dict()` (`body.…`, `head.…`). Names that are not part of the model start with the method's name and a
+dot (`scaffold.c.body.conv1.weight`). *Randomness is an input*: it is drawn from (seed, round, client) before the first
+step and reaches the step in `Batch.draws`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -107,15 +108,22 @@ class Upload:
     seconds: float = 0.0
 
 
-Folding = Generator[None, Upload | None, State]
+class Aggregator(Protocol):
+    """Combine uploads into a new server state. Uploads come one by one, in client order, so none need be kept."""
+
+    def add(self, upload: Upload) -> None:
+        """Take one client's upload."""
+
+    def result(self) -> State:
+        """Return the new server state. Called once, after the last upload."""
+        ...
 
 
 class Steps(Protocol):
-    """Train *parts* of *model* for as many steps as *draws* has rows, in a plain loop or captured: the engine's choice.
+    """Train *parts* of *model* for as many steps as *draws* has rows, in a plain loop or as a CUDA graph.
 
-    *loss* gets one row of the draws and returns terms whose sum is minimised; *optimizer* makes a fresh one, told
-    whether it must be capturable. The mean of each term over the steps is returned, as a tensor that may still be on
-    its way.
+    *loss* gets one row of the draws and returns terms; their sum is minimised. *optimizer* makes a new optimiser; its
+    second argument says whether it must be capturable. Returns the mean of each term over the steps.
     """
 
     def __call__(
@@ -128,93 +136,119 @@ class Steps(Protocol):
     ) -> dict[str, Tensor]: ...
 
 
-@runtime_checkable
-class Method(Protocol):
-    """Anything with these is a method; `FedAvg` has them all, so that another method overrides a few.
+@dataclass(frozen=True)
+class Method(ABC):
+    """What a method is. Subclasses are frozen dataclasses: their fields are their options.
 
-    Methods are frozen dataclasses: their fields are their options.
+    A subclass must define `model`, `loss` and `aggregator`; every other hook has a default. Most methods subclass
+    `FedAvg`, which defines these three, and override a few hooks.
     """
 
     name: ClassVar[str]
-    title: ClassVar[str]  # as its paper writes it
-    shares: ClassVar[tuple[str, ...]]  # the facts that leave a client's site, by the names of Facts
-    central: ClassVar[bool]  # all data in one place: one client, no federation; an upper bound in reports
-    personalises: ClassVar[bool]  # clients have models of their own, scored apart
-    has_global_model: ClassVar[bool]  # False: the global score is the mean over the clients' own models
-    colour: ClassVar[int | None]  # place in the palette of reports; None: the next free one
-    tuned: ClassVar[Mapping[str, str]]  # options usually tuned per data set → how reports write them
+    title: ClassVar[str] = ""  # as its paper writes it
+    shares: ClassVar[tuple[str, ...]] = ("n",)  # the facts that leave a client's site, by the names of Facts
+    central: ClassVar[bool] = False  # all data in one place: one client, no federation; an upper bound in reports
+    personalises: ClassVar[bool] = False  # clients have models of their own, scored separately
+    colour: ClassVar[int | None] = None  # place in the palette of reports; None: the next free one
+    tuned: ClassVar[Mapping[str, str]] = {}  # options usually tuned per data set → how reports write them
 
     @property
-    def needs_concepts(self) -> bool: ...
+    def needs_concepts(self) -> bool:
+        """Whether the method reads concept distributions."""
+        return False
 
     @property
     def ensemble(self) -> bool:
         """Whether several global states vote (mean probabilities) or are scored one by one (mean scores)."""
-        ...
+        return False
 
+    @property
+    def common_model(self) -> bool:
+        """Whether one state makes the global score. Otherwise it is made of several clients' models."""
+        return True
+
+    @abstractmethod
     def model(self, task: Task) -> nn.Module:
-        """The model with its initial weights, on the CPU; FedBMError for a task this method cannot do."""
-        ...
+        """Return the model with its initial weights, on the CPU. Raise FedBMError for a task it cannot do."""
 
-    def server_init(self, model: nn.Module) -> State: ...
+    def server_init(self, model: nn.Module) -> State:
+        """Return the server's state before the first round."""
+        return copy_state(model)
 
-    def parts(self, server: State, round_: int) -> dict[str, Part]: ...
+    def broadcast(self, server: State, round_: int) -> dict[str, Part]:
+        """Return what clients need in this round, in named parts with a version."""
+        return {"model": Part(round_, self.model_state(server))}
+
+    def model_state(self, state: State) -> State:
+        """Return the entries of *state* that are part of the model."""
+        return {name: value for name, value in state.items() if not name.startswith(f"{self.name}.")}
 
     def client_init(self, task: Task, facts: Facts) -> State:
-        """A client's state before it first takes part; it stays with the client and is kept between rounds."""
-        ...
+        """Return a client's own state before its first round. It stays with the client between rounds."""
+        return {}
 
-    def begin(self, model: nn.Module, received: State, client: State, facts: Facts) -> State: ...
+    def start_client(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
+        """Load what was received and what the client kept into the model; return the context of its steps."""
+        load_state(model, self.model_state({**received, **client}))
+        return {}
 
-    def phases(self, epochs: int) -> Sequence[Phase]: ...
+    def phases(self, epochs: int) -> Sequence[Phase]:
+        """Return the phases of local training."""
+        return (Phase(epochs, ("body", "head")),)
 
-    def draws(self, model: nn.Module, task: Task, received: State, steps: int, rng: torch.Generator) -> State:
-        """Everything random in the next *steps* local steps, as CPU tensors whose first dimension is the step."""
-        ...
+    def sample_randomness(
+        self, model: nn.Module, task: Task, received: State, steps: int, rng: torch.Generator
+    ) -> State:
+        """Return everything random in the next *steps* steps, as CPU tensors with the step as first dimension."""
+        return {}
 
     def precompute(self, model: nn.Module, draws: State, context: State) -> State:
-        """The draws of some steps → what those steps read of them, first dimension still the step; no gradients.
+        """Turn the draws of some steps into what these steps read, without gradients; the step stays first.
 
-        For what does not depend on the trained parts, such as images of a frozen generator: an engine may do it for
-        one step or for many at once, and beside the training.
+        Use it for what does not depend on the trained parts, such as images of a frozen generator. A back end may
+        call it for one step or for many at once, and in parallel with training.
         """
-        ...
+        return draws
 
+    @abstractmethod
     def loss(self, model: nn.Module, batch: Batch, context: State) -> dict[str, Tensor]:
-        """The terms of one step's loss; their sum is minimised, each is recorded."""
-        ...
+        """Return the terms of one step's loss. Their sum is minimised; each is recorded."""
 
-    def adjust(self, model: nn.Module, context: State) -> None:
-        """Change `.grad` in place between backward and the optimiser's step."""
+    def adjust_gradients(self, model: nn.Module, context: State) -> None:
+        """Change `.grad` in place between the backward pass and the optimiser's step."""
+        return
 
-    def finish(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]: ...
+    def finish_client(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
+        """Return what the client uploads, and its new own state."""
+        trained = {part for phase in self.phases(1) for part in phase.train}
+        return copy_state(model, tuple(trained)), {}
 
-    def fold(self, server: State, clients: int) -> Folding:
-        """Take uploads in client order, `upload = yield` until None, and return the new server state.
+    @abstractmethod
+    def aggregator(self, server: State, clients: int) -> Aggregator:
+        """Return an object that combines this round's uploads; *clients* is N, the number of all clients."""
 
-        Taken one by one, none need be kept: the server's memory does not grow with clients. *clients* is N.
-        """
-        ...
-
-    def afterwards(
+    def server_step(
         self, server: State, model: nn.Module, task: Task, round_: int, steps: Steps
     ) -> tuple[State, dict[str, Tensor]]:
-        """The server's own training after a round, by *steps*: the new server state and its mean losses."""
-        ...
+        """Train at the server after a round; return the new server state and mean losses."""
+        return server, {}
 
     def global_states(self, server: State, clients: Mapping[int, State]) -> Iterator[State]:
-        """The model states that make this method's global score; *clients* has those that took part so far."""
-        ...
+        """Yield the model states that make the global score; *clients* has those that took part so far."""
+        yield self.model_state(server)
 
     def personal_state(self, server: State, client: State) -> State:
-        """The model state a client would use for itself; asked for only where the method personalises."""
-        ...
+        """Return the model state that a client would use itself. Called only if the method personalises."""
+        return self.model_state({**server, **client})
 
-    def logits(self, model: nn.Module, images: Tensor) -> Tensor: ...
+    def logits(self, model: nn.Module, images: Tensor) -> Tensor:
+        """Return scores [B,K]; their softmax are the probabilities."""
+        logits: Tensor = model(images)
+        return logits
 
-    def gallery(self, model: nn.Module, task: Task, columns: int) -> Tensor | None:
-        """Pictures to show, [K, columns, C, s, s] in [0,1], of a model that holds the server's state."""
-        ...
+    def sample_images(self, model: nn.Module, task: Task, columns: int) -> Tensor | None:
+        """Return pictures for the report, [K, columns, C, s, s] in [0,1], from a model with the server's state."""
+        return None
 
 
 def load_state(model: nn.Module, state: State) -> None:
@@ -257,7 +291,7 @@ def train_only(model: nn.Module, parts: tuple[str, ...]) -> list[tuple[str, nn.P
 
 
 def trained_parameters(model: nn.Module) -> tuple[list[str], list[Tensor], list[Tensor]]:
-    """Names, values and gradients of the parameters in training, for adjust(); lists, which foreach kernels take."""
+    """Return names, values and gradients of the parameters in training, as lists for foreach kernels."""
     named = [(n, p.detach(), p.grad) for n, p in model.named_parameters() if p.requires_grad and p.grad is not None]
     return [n for n, _, _ in named], [value for _, value, _ in named], [gradient for _, _, gradient in named]
 

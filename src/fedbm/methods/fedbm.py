@@ -68,7 +68,7 @@ class FedBM(FedAvg):
     def model(self, task: Task) -> nn.Module:
         return FedBMModel(self, task)
 
-    def parts(self, server: State, round_: int) -> dict[str, Part]:
+    def broadcast(self, server: State, round_: int) -> dict[str, Part]:
         groups: dict[str, State] = {"model": {}, "concepts": {}, "generator": {}}
         for name, value in server.items():
             part = name.partition(".")[0]
@@ -88,7 +88,9 @@ class FedBM(FedAvg):
     def _trained(self) -> tuple[str, ...]:
         return {"trained": ("body", "head"), "random": ("body",)}.get(self.classifier, ("body", "project"))
 
-    def draws(self, model: nn.Module, task: Task, received: State, steps: int, rng: torch.Generator) -> State:
+    def sample_randomness(
+        self, model: nn.Module, task: Task, received: State, steps: int, rng: torch.Generator
+    ) -> State:
         if "generator_round" not in received:  # before the first generator training
             return {}
         assert isinstance(model, FedBMModel)
@@ -111,7 +113,7 @@ class FedBM(FedAvg):
         images = torch.cat([batch.images, model.look(batch.draws["pseudo.images"], batch.draws)])
         return model.loss(images, torch.cat([batch.labels, batch.draws["pseudo.labels"]]))
 
-    def afterwards(
+    def server_step(
         self, server: State, model: nn.Module, task: Task, round_: int, steps: Steps
     ) -> tuple[State, dict[str, Tensor]]:
         if not self.generator or round_ % self.generator_every:
@@ -144,7 +146,7 @@ class FedBM(FedAvg):
             terms["distribution"] = self.lambda_dis * gap.loss()
         return terms
 
-    def gallery(self, model: nn.Module, task: Task, columns: int) -> Tensor | None:
+    def sample_images(self, model: nn.Module, task: Task, columns: int) -> Tensor | None:
         if not self.generator or self.condition == "noise":  # noise alone names no class to show
             return None
         assert isinstance(model, FedBMModel)

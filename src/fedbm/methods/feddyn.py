@@ -20,8 +20,8 @@ import torch
 from torch import nn
 
 from fedbm.config.options import option
-from fedbm.methods._average import Average
-from fedbm.methods.base import Facts, Folding, OwnData, State, trained_parameters
+from fedbm.methods._average import SplitMean
+from fedbm.methods.base import Aggregator, Facts, OwnData, State, Upload, trained_parameters
 from fedbm.methods.fedavg import FedAvg
 
 H, G = "feddyn.h.", "feddyn.g."
@@ -40,38 +40,48 @@ class FedDyn(FedAvg):
         zeros = {H + name: torch.zeros_like(p) for name, p in model.named_parameters()}
         return {**super().server_init(model), **zeros}
 
-    def begin(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
-        super().begin(model, received, client, facts)
+    def start_client(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
+        super().start_client(model, received, client, facts)
         context = dict(received)
         for name, parameter in model.named_parameters():
             context[G + name] = client.get(G + name, torch.zeros_like(parameter))
         return context
 
-    def adjust(self, model: nn.Module, context: State) -> None:
+    def adjust_gradients(self, model: nn.Module, context: State) -> None:
         names, values, gradients = trained_parameters(model)
         moved = torch._foreach_sub(values, [context[name] for name in names])
         torch._foreach_add_(gradients, moved, alpha=self.alpha)
         torch._foreach_sub_(gradients, [context[G + name] for name in names])
 
-    def finish(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
-        upload, _ = super().finish(model, data, context, facts)
+    def finish_client(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
+        upload, _ = super().finish_client(model, data, context, facts)
         own = {
             G + name: context[G + name] - self.alpha * (upload[name] - context[name])
             for name, _ in model.named_parameters()
         }
         return upload, own
 
-    def fold(self, server: State, clients: int) -> Folding:
-        names = {name.removeprefix(H) for name in server if name.startswith(H)}
-        weights, statistics, count = Average(), Average(), 0
-        while upload := (yield):
-            weights.add({name: upload.state[name] for name in names}, 1.0)
-            rest = {name: value for name, value in upload.state.items() if name not in names}
-            statistics.add(rest, self.weight_of(upload))
-            count += 1
-        new = {**server, **statistics.result()}
-        for name, mean in weights.exact().items():
-            h = server[H + name].double() - self.alpha * count / clients * (mean - server[name].double())
+    def aggregator(self, server: State, clients: int) -> Aggregator:
+        return DynamicMean(self, server, clients)
+
+
+class DynamicMean:
+    """h ← h − (α/N) Σ_P (θ_i − θᵗ) and θ ← mean_P θ_i − h/α; BatchNorm statistics as in FedAvg."""
+
+    def __init__(self, method: FedDyn, server: State, clients: int) -> None:
+        self._method, self._server, self._clients = method, server, clients
+        self._names = {name.removeprefix(H) for name in server if name.startswith(H)}
+        self._means = SplitMean(self._names.__contains__)
+
+    def add(self, upload: Upload) -> None:
+        self._means.add(upload.state, self._method.weight_of(upload))
+
+    def result(self) -> State:
+        server, alpha = self._server, self._method.alpha
+        new = {**server, **self._means.weighted.result()}
+        for name, mean in self._means.plain.exact().items():
+            moved = mean - server[name].double()
+            h = server[H + name].double() - alpha * self._means.count / self._clients * moved
             new[H + name] = h.to(server[name].dtype)
-            new[name] = (mean - h / self.alpha).to(server[name].dtype)
+            new[name] = (mean - h / alpha).to(server[name].dtype)
         return new

@@ -48,12 +48,12 @@ class FedETF(FedAvg):
             project = nn.Linear(feature_dim(body, task.shape), classes)
         return Classifier(body, FrameHead(simplex_frame(classes, torch_rng(task.seed, "frame"))), project)
 
-    def parts(self, server: State, round_: int) -> dict[str, Part]:
+    def broadcast(self, server: State, round_: int) -> dict[str, Part]:
         trained = {name: value for name, value in server.items() if name != FRAME}
         return {"model": Part(round_, trained), "frame": Part(0, {FRAME: server[FRAME]})}
 
-    def begin(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
-        super().begin(model, received, client, facts)
+    def start_client(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
+        super().start_client(model, received, client, facts)
         return {"prior": log_prior(facts.label_counts, self.missing_classes, received[FRAME])}
 
     def phases(self, epochs: int) -> Sequence[Phase]:
@@ -62,8 +62,8 @@ class FedETF(FedAvg):
     def loss(self, model: nn.Module, batch: Batch, context: State) -> dict[str, Tensor]:
         return {"cross_entropy": F.cross_entropy(model(batch.images) + context["prior"], batch.labels)}
 
-    def finish(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
-        upload, own = super().finish(model, data, context, facts)
+    def finish_client(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
+        upload, own = super().finish_client(model, data, context, facts)
         del upload[FRAME]
         return upload, own
 

@@ -23,7 +23,7 @@ from fedbm.config.options import option
 from fedbm.errors import FedBMError
 from fedbm.methods._average import Average
 from fedbm.methods._prototypes import class_means
-from fedbm.methods.base import Facts, Folding, OwnData, State, Task
+from fedbm.methods.base import Aggregator, Facts, OwnData, State, Task, Upload
 from fedbm.methods.fedavg import FedAvg
 from fedbm.models.heads import Classifier, CrossEntropyHead, exactly, feature_dim
 from fedbm.utils.seeds import torch_rng
@@ -50,9 +50,9 @@ class FedNH(FedAvg):
         drawn = torch.randn(features, classes, generator=torch_rng(task.seed, "prototypes"), dtype=torch.float64)
         return Classifier(body, CosineHead(torch.linalg.qr(drawn).Q.T.float()))
 
-    def finish(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
+    def finish_client(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
         assert isinstance(model, Classifier)
-        upload, own = super().finish(model, data, context, facts)
+        upload, own = super().finish_client(model, data, context, facts)
         del upload["head.weight"]  # fixed at the client
 
         def unit(images: Tensor) -> Tensor:
@@ -61,17 +61,29 @@ class FedNH(FedAvg):
         means, counts = class_means(model, unit, data, len(facts.label_counts))
         return {**upload, SUMS: counts[:, None] * F.normalize(means, dim=1), COUNTS: counts}, own
 
-    def fold(self, server: State, clients: int) -> Folding:
-        average, sums, counts = Average(), torch.zeros(()), torch.zeros(())
-        while upload := (yield):
-            state = dict(upload.state)
-            sums, counts = sums + state.pop(SUMS).double(), counts + state.pop(COUNTS).double()
-            average.add(state, 1.0)
-        old = server["head.weight"].double()
-        seen = F.normalize(sums / counts.clamp_min(1)[:, None], dim=1)
-        mixed = F.normalize(self.rho * old + (1 - self.rho) * seen, dim=1)
-        new = torch.where(counts[:, None] > 0, mixed, old).to(server["head.weight"].dtype)
-        return {**server, **average.result(), "head.weight": new}
+    def aggregator(self, server: State, clients: int) -> Aggregator:
+        return MeanWithPrototypes(self, server)
+
+
+class MeanWithPrototypes:
+    """A plain mean of body, statistics and s; W moves towards the clients' class means."""
+
+    def __init__(self, method: FedNH, server: State) -> None:
+        self._rho, self._server, self._mean = method.rho, server, Average()
+        self._sums, self._counts = torch.zeros(()), torch.zeros(())
+
+    def add(self, upload: Upload) -> None:
+        state = dict(upload.state)
+        self._sums = self._sums + state.pop(SUMS).double()
+        self._counts = self._counts + state.pop(COUNTS).double()
+        self._mean.add(state, 1.0)
+
+    def result(self) -> State:
+        old, seen_classes = self._server["head.weight"].double(), self._counts[:, None] > 0
+        seen = F.normalize(self._sums / self._counts.clamp_min(1)[:, None], dim=1)
+        mixed = F.normalize(self._rho * old + (1 - self._rho) * seen, dim=1)
+        new = torch.where(seen_classes, mixed, old).to(self._server["head.weight"].dtype)
+        return {**self._server, **self._mean.result(), "head.weight": new}
 
 
 class CosineHead(CrossEntropyHead):

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from fedbm.config.options import option
 from fedbm.methods._prototypes import class_means
-from fedbm.methods.base import Batch, Facts, Folding, OwnData, Part, State, Task, copy_state, load_state
+from fedbm.methods.base import Aggregator, Batch, Facts, OwnData, Part, State, Task, Upload, copy_state
 from fedbm.methods.fedavg import FedAvg, linear_head
 from fedbm.models.heads import Classifier, LinearHead
 
@@ -36,12 +36,15 @@ class FedProto(FedAvg):
 
     name: ClassVar[str] = "fedproto"
     title: ClassVar[str] = "FedProto"
-    has_global_model: ClassVar[bool] = False
     shares: ClassVar[tuple[str, ...]] = ("n", "label_counts")
     personalises: ClassVar[bool] = True
 
     weighting: Literal["size"] = option("size", "prototypes count by their samples, as the method is defined")
     lambda_proto: float = option(1.0, "weight λ of the distance to the global prototype", least=0)
+
+    @property
+    def common_model(self) -> bool:
+        return False
 
     def model(self, task: Task) -> nn.Module:
         body = task.body()
@@ -50,15 +53,11 @@ class FedProto(FedAvg):
     def server_init(self, model: nn.Module) -> State:
         return copy_state(model, ("prototypes",))
 
-    def parts(self, server: State, round_: int) -> dict[str, Part]:
+    def broadcast(self, server: State, round_: int) -> dict[str, Part]:
         return {"prototypes": Part(round_, server)}
 
     def client_init(self, task: Task, facts: Facts) -> State:
         return copy_state(self.model(task), ("body", "head"))
-
-    def begin(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
-        load_state(model, {**received, **client})
-        return {}
 
     def loss(self, model: nn.Module, batch: Batch, context: State) -> dict[str, Tensor]:
         assert isinstance(model, ProtoModel)
@@ -70,30 +69,17 @@ class FedProto(FedAvg):
             "prototype": self.lambda_proto * (known * gap).mean(),
         }
 
-    def finish(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
+    def finish_client(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
         assert isinstance(model, ProtoModel)
         means, counts = class_means(model, model.features, data, len(facts.label_counts))
         return {MEANS: means, COUNTS: counts}, copy_state(model, ("body", "head"))
 
-    def fold(self, server: State, clients: int) -> Folding:
-        value, known = server["prototypes.value"], server["prototypes.known"]
-        sums, counts = torch.zeros_like(value, dtype=torch.float64), torch.zeros((), device=value.device)
-        while upload := (yield):
-            held = upload.state[COUNTS].double()
-            sums, counts = sums + held[:, None] * upload.state[MEANS].double(), counts + held
-        mean = (sums / counts.clamp_min(1)[:, None]).to(value.dtype)
-        return {
-            "prototypes.value": torch.where(counts[:, None] > 0, mean, value),
-            "prototypes.known": known | (counts > 0),
-        }
+    def aggregator(self, server: State, clients: int) -> Aggregator:
+        return PrototypeMean(server)
 
     def global_states(self, server: State, clients: Mapping[int, State]) -> Iterator[State]:
         for client in clients:
             yield self.personal_state(server, clients[client])
-
-    def personal_state(self, server: State, client: State) -> State:
-        own = {name: value for name, value in client.items() if name.partition(".")[0] in ("body", "head")}
-        return {**server, **own}
 
     def logits(self, model: nn.Module, images: Tensor) -> Tensor:
         """−‖f(x) − C_k‖²; a class without a prototype cannot be predicted."""
@@ -102,6 +88,27 @@ class FedProto(FedAvg):
         exact = "donot_use_mm_for_euclid_dist"
         distance = torch.cdist(model.features(images), model.prototypes.value, compute_mode=exact)
         return torch.where(model.prototypes.known, -distance.square(), -torch.inf)
+
+
+class PrototypeMean:
+    """C_k ← the count-weighted mean over clients that have class k; a class nobody had keeps its prototype."""
+
+    def __init__(self, server: State) -> None:
+        self._value, self._known = server["prototypes.value"], server["prototypes.known"]
+        self._sums = torch.zeros_like(self._value, dtype=torch.float64)
+        self._counts = torch.zeros((), device=self._value.device)
+
+    def add(self, upload: Upload) -> None:
+        counts = upload.state[COUNTS].double()
+        self._sums = self._sums + counts[:, None] * upload.state[MEANS].double()
+        self._counts = self._counts + counts
+
+    def result(self) -> State:
+        mean = (self._sums / self._counts.clamp_min(1)[:, None]).to(self._value.dtype)
+        return {
+            "prototypes.value": torch.where(self._counts[:, None] > 0, mean, self._value),
+            "prototypes.known": self._known | (self._counts > 0),
+        }
 
 
 class ProtoModel(Classifier):

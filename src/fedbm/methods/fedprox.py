@@ -29,11 +29,11 @@ class FedProx(FedAvg):
 
     mu: float = option(0.001, "strength μ of the pull towards the global model", least=0)
 
-    def begin(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
-        super().begin(model, received, client, facts)
+    def start_client(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
+        super().start_client(model, received, client, facts)
         return received
 
-    def adjust(self, model: nn.Module, context: State) -> None:
+    def adjust_gradients(self, model: nn.Module, context: State) -> None:
         if self.mu:
             names, values, gradients = trained_parameters(model)
             moved = torch._foreach_sub(values, [context[name] for name in names])

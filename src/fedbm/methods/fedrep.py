@@ -19,7 +19,7 @@ from torch import nn
 
 from fedbm.config.options import option
 from fedbm.methods._average import Average
-from fedbm.methods.base import Facts, OwnData, Phase, State, Task, copy_state, load_state
+from fedbm.methods.base import Facts, OwnData, Phase, State, Task, copy_state
 from fedbm.methods.fedavg import FedAvg
 
 
@@ -39,20 +39,20 @@ class FedRep(FedAvg):
     def ensemble(self) -> bool:
         return self.common_head == "vote"
 
+    @property
+    def common_model(self) -> bool:
+        return self.common_head == "mean"
+
     def server_init(self, model: nn.Module) -> State:
         return copy_state(model, ("body",))
 
     def client_init(self, task: Task, facts: Facts) -> State:
         return copy_state(self.model(task), ("head",))
 
-    def begin(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
-        load_state(model, {**received, **client})
-        return {}
-
     def phases(self, epochs: int) -> Sequence[Phase]:
         return (Phase(epochs, ("head",)), Phase(epochs, ("body",)))
 
-    def finish(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
+    def finish_client(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
         return copy_state(model, ("body",)), copy_state(model, ("head",))
 
     def global_states(self, server: State, clients: Mapping[int, State]) -> Iterator[State]:
@@ -64,6 +64,3 @@ class FedRep(FedAvg):
         for client in clients:
             heads.add({n: v for n, v in clients[client].items() if n.startswith("head.")}, 1.0)
         yield {**server, **heads.result()}
-
-    def personal_state(self, server: State, client: State) -> State:
-        return {**server, **{name: value for name, value in client.items() if name.startswith("head.")}}

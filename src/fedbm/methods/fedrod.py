@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from fedbm.config.options import option
 from fedbm.methods._label_prior import MISSING_CLASSES, MissingClasses, log_prior
-from fedbm.methods.base import Batch, Facts, OwnData, Phase, State, Task, copy_state, load_state
+from fedbm.methods.base import Batch, Facts, OwnData, Phase, State, Task, copy_state
 from fedbm.methods.fedavg import FedAvg, linear_head
 from fedbm.models.heads import Classifier, LinearHead
 from fedbm.utils.seeds import seeded_modules
@@ -48,8 +48,8 @@ class FedROD(FedAvg):
     def client_init(self, task: Task, facts: Facts) -> State:
         return copy_state(self.model(task), ("personal",))
 
-    def begin(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
-        load_state(model, {**received, **client})
+    def start_client(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
+        super().start_client(model, received, client, facts)
         return {"prior": log_prior(facts.label_counts, self.missing_classes, received["head.weight"], self.gamma)}
 
     def phases(self, epochs: int) -> Sequence[Phase]:
@@ -65,15 +65,12 @@ class FedROD(FedAvg):
             "personal": F.cross_entropy(personal, batch.labels),
         }
 
-    def finish(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
+    def finish_client(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
         return copy_state(model, ("body", "head")), copy_state(model, ("personal",))
 
     def global_states(self, server: State, clients: Mapping[int, State]) -> Iterator[State]:
         nobody = {n.replace("head.", "personal."): torch.zeros_like(server[n]) for n in ("head.weight", "head.bias")}
         yield {**server, **nobody}
-
-    def personal_state(self, server: State, client: State) -> State:
-        return {**server, **{name: value for name, value in client.items() if name.startswith("personal.")}}
 
 
 class RodModel(Classifier):

@@ -21,8 +21,8 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from fedbm.methods._average import Average
-from fedbm.methods.base import Facts, Folding, OwnData, Part, State, trained_parameters
+from fedbm.methods._average import SplitMean
+from fedbm.methods.base import Aggregator, Facts, OwnData, Part, State, Upload, trained_parameters
 from fedbm.methods.fedavg import FedAvg
 
 C, DELTA = "scaffold.c.", "scaffold.delta."
@@ -40,12 +40,12 @@ class Scaffold(FedAvg):
         zeros = {C + name: torch.zeros_like(p) for name, p in model.named_parameters()}
         return {**super().server_init(model), **zeros}
 
-    def parts(self, server: State, round_: int) -> dict[str, Part]:
+    def broadcast(self, server: State, round_: int) -> dict[str, Part]:
         control = {name: value for name, value in server.items() if name.startswith(C)}
-        return {**super().parts(server, round_), "control": Part(round_, control)}
+        return {**super().broadcast(server, round_), "control": Part(round_, control)}
 
-    def begin(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
-        super().begin(model, received, client, facts)
+    def start_client(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
+        super().start_client(model, received, client, facts)
         context = {STEPS: torch.zeros((), device=next(model.parameters()).device)}
         for name, parameter in model.named_parameters():
             context[C + name] = received[C + name]
@@ -53,34 +53,41 @@ class Scaffold(FedAvg):
             context[SUM + name] = torch.zeros_like(parameter)
         return context
 
-    def adjust(self, model: nn.Module, context: State) -> None:
+    def adjust_gradients(self, model: nn.Module, context: State) -> None:
         context[STEPS].add_(1)
         names, _, gradients = trained_parameters(model)
         torch._foreach_add_([context[SUM + name] for name in names], gradients)
         torch._foreach_add_(gradients, [context[C + name] for name in names])
         torch._foreach_sub_(gradients, [context[OWN + name] for name in names])
 
-    def finish(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
-        upload, _ = super().finish(model, data, context, facts)
+    def finish_client(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
+        upload, _ = super().finish_client(model, data, context, facts)
         own: State = {}
         for name, _ in model.named_parameters():
             own[C + name] = context[SUM + name] / context[STEPS]
             upload[DELTA + name] = own[C + name] - context[OWN + name]
         return upload, own
 
-    def fold(self, server: State, clients: int) -> Folding:
-        names = {name.removeprefix(C) for name in server if name.startswith(C)}
-        plain, statistics, count = Average(), Average(), 0
-        while upload := (yield):
-            moved = {n: v for n, v in upload.state.items() if n in names or n.startswith(DELTA)}
-            plain.add(moved, 1.0)
-            rest = {name: value for name, value in upload.state.items() if name not in moved}
-            statistics.add(rest, self.weight_of(upload))
-            count += 1
-        mean = plain.exact()
-        new = {**server, **statistics.result()}
-        for name in names:
+    def aggregator(self, server: State, clients: int) -> Aggregator:
+        return ControlledMean(self, server, clients)
+
+
+class ControlledMean:
+    """θ ← mean_P θ_i and c ← c + (1/N) Σ_P (c_i⁺ − c_i); BatchNorm statistics as in FedAvg."""
+
+    def __init__(self, method: Scaffold, server: State, clients: int) -> None:
+        self._method, self._server, self._clients = method, server, clients
+        self._names = {name.removeprefix(C) for name in server if name.startswith(C)}
+        self._means = SplitMean(lambda name: name in self._names or name.startswith(DELTA))
+
+    def add(self, upload: Upload) -> None:
+        self._means.add(upload.state, self._method.weight_of(upload))
+
+    def result(self) -> State:
+        server, mean = self._server, self._means.plain.exact()
+        new = {**server, **self._means.weighted.result()}
+        for name in self._names:
             new[name] = mean[name].to(server[name].dtype)
-            control = server[C + name].double() + count / clients * mean[DELTA + name]
+            control = server[C + name].double() + self._means.count / self._clients * mean[DELTA + name]
             new[C + name] = control.to(server[C + name].dtype)
         return new

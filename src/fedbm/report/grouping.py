@@ -37,8 +37,12 @@ class MethodRuns:
         return is_central(self.method)
 
     @property
-    def has_global_model(self) -> bool:
-        return self.method not in METHODS or METHODS[self.method].has_global_model
+    def global_model(self) -> bool:
+        """Whether one model or one vote is scored, not the clients' own models one by one."""
+        if self.method not in METHODS:
+            return True
+        method = METHODS[self.method]()
+        return method.common_model or method.ensemble
 
 
 @dataclass(frozen=True)

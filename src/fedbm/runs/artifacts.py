@@ -72,7 +72,7 @@ def conclude(federation: Federation, about: Mapping[str, Any]) -> None:
     )
     assert progress.best is not None
     assert progress.last is not None
-    concepts = task.concepts
+    concepts, averaged = task.concepts, progress.last.get("averaged")
     write_json(
         folder / "details.json",
         {
@@ -81,22 +81,20 @@ def conclude(federation: Federation, about: Mapping[str, Any]) -> None:
             "concepts": concepts.texts if concepts else None,
             "encoder": concepts.provenance.get("encoder") if concepts else None,
             "similarity": concepts.similarity().tolist() if concepts else None,
-            "confusion": {"best": progress.best["confusion"], "last": progress.last["confusion"]},
+            "confusion": {
+                "best": progress.best["confusion"],
+                "last": progress.last["confusion"],
+                **({"averaged": averaged["confusion"]} if averaged else {}),
+            },
         },
     )
     draw_generated(federation, folder / "generated.png")
-    save_tensors(
-        folder / "model.safetensors",
-        load_best(folder, progress.best_round),
-        {
-            "run": federation.run_id,
-            "round": progress.best_round,
-            "classes": task.classes,
-            "shape": task.shape,
-            "mean": task.mean,
-            "std": task.std,
-        },
-    )
+    notes = {"run": federation.run_id, "classes": task.classes, "shape": task.shape, "mean": task.mean, "std": task.std}
+    chosen = load_best(folder, progress.best_round)
+    save_tensors(folder / "model.safetensors", chosen, {**notes, "round": progress.best_round})
+    if averaged and federation.average is not None:
+        state = federation.average.state()
+        save_tensors(folder / "averaged.safetensors", state, {**notes, "round": progress.last["round"]})
     summary = {
         "format": FORMAT,
         "id": federation.run_id,
@@ -110,6 +108,7 @@ def conclude(federation: Federation, about: Mapping[str, Any]) -> None:
         "beta": about["beta"],
         "best": {"round": progress.best["round"], **progress.best["test"]},
         "last": {"round": progress.last["round"], **progress.last["test"]},
+        "averaged": {"round": progress.last["round"], **averaged["test"]} if averaged else None,
         "personal": {
             moment: found["personal"]["accuracy"] if found["personal"] else None
             for moment, found in (("best", progress.best), ("last", progress.last))
@@ -133,7 +132,7 @@ def draw_generated(federation: Federation, path: Path) -> None:
     state = federation.common_state(federation.states.without_optimizers())
     if state is not None:
         load_state(federation.model, state)
-        gallery = federation.method.gallery(federation.model, federation.task, COLUMNS)
+        gallery = federation.method.sample_images(federation.model, federation.task, COLUMNS)
         if gallery is not None:
             save_gallery(path, gallery)
 

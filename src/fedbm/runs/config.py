@@ -27,6 +27,7 @@ from fedbm.config.options import (
     type_words,
     types_of,
 )
+from fedbm.engine.server_average import no_common_model
 from fedbm.errors import FedBMError, did_you_mean, listed
 from fedbm.methods import METHODS, FedAvg, FedBM, Method
 
@@ -209,6 +210,8 @@ def check_config(config: Config) -> Config:
             raise FedBMError(f"partition = {kind} needs partition_{kind}")
         if given and config.data.partition != kind:
             raise FedBMError(f"partition_{kind} is given, so partition must be {kind}")
+    if config.train.server_average and not config.method.common_model:
+        raise FedBMError(no_common_model(config.method.name))
     return config
 
 

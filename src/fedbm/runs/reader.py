@@ -59,16 +59,21 @@ class RunView:
     features: Mapping[str, Any] | None = None  # features.json
     own_seconds: float | None = None  # of the device it was computed on, which other runs may have shared
     last_quarter: Mapping[str, float | None] | None = None  # last_quarter_scores() of a finished run
+    averaged_last_quarter: Mapping[str, float | None] | None = None  # the same of its averaged model, where it has one
 
     @property
     def finished(self) -> bool:
         return self.summary is not None
 
     def scores(self, moment: str) -> Mapping[str, Any] | None:
-        """Return test scores at "best" (the round chosen on validation), "last", or over the "last_quarter"."""
+        """Return test scores at "best" (the round chosen on validation), "last", or over the "last_quarter".
+
+        "averaged" and "averaged_last_quarter" are those of the averaged model; None if the run has none.
+        """
         if self.summary is None:
             return None
-        return self.last_quarter if moment == "last_quarter" else self.summary[moment]
+        means = {"last_quarter": self.last_quarter, "averaged_last_quarter": self.averaged_last_quarter}
+        return means[moment] if moment in means else self.summary.get(moment)
 
     @property
     def train_images(self) -> int:
@@ -123,7 +128,10 @@ def read_run(path: str | Path) -> RunView:
     kept = (environment or {}).get("settings")  # older versions kept none
     generated, rounds = path / "generated.png", read_rounds(path / "rounds.jsonl")
     _all_there(path / "rounds.jsonl", rounds, facts["planned"] if summary is not None else None)
-    last_quarter = last_quarter_scores(rounds, facts["planned"]) if summary is not None else None
+    averages = [{"round": record["round"], **(record.get("averaged") or {})} for record in rounds]
+    last_quarter, averaged_last_quarter = (
+        last_quarter_scores(some, facts["planned"]) if summary is not None else None for some in (rounds, averages)
+    )
     return RunView(
         **facts,
         path=path,
@@ -143,6 +151,7 @@ def read_run(path: str | Path) -> RunView:
         features=_optional(path / "features.json", FEATURES, lengths),
         own_seconds=own_seconds(read_portions(path.parent), path.name, len(rounds)),
         last_quarter=last_quarter,
+        averaged_last_quarter=averaged_last_quarter,
     )
 
 

@@ -14,8 +14,8 @@ from typing import Any
 from fedbm.config.options import shown
 from fedbm.errors import FedBMError
 from fedbm.report.figures.generated import COLUMNS, strip_of
-from fedbm.runs.reader import RunView, partition_digest, identity
-from fedbm.runs.record_schemas import PHASES, RECORD
+from fedbm.runs.reader import RunView, identity, partition_digest
+from fedbm.runs.record_schemas import PHASES, RECORD, SIDES
 from fedbm.utils.io import read_json, replacing
 from fedbm.utils.schema import check
 
@@ -49,6 +49,7 @@ def record_of(run: RunView) -> dict[str, Any]:
         "environment": dict(run.environment) if run.environment else None,
         "summary": dict(run.summary),
         "last_quarter": dict(run.last_quarter) if run.last_quarter else None,
+        **({"averaged_last_quarter": dict(run.averaged_last_quarter)} if run.averaged_last_quarter else {}),
         "own_seconds": run.own_seconds,
         "partition": _partition_summary(run.client_partition) if run.client_partition else None,
         "checksum": run.checksum,
@@ -108,7 +109,8 @@ def read_record(path: Path) -> RunView:
         strip_rounds=tuple(value["generated_rounds"]),
         features=value["features"],
         own_seconds=value["own_seconds"],
-        last_quarter=value["last_quarter"],
+        last_quarter=value.get("last_quarter"),
+        averaged_last_quarter=value.get("averaged_last_quarter"),
     )
 
 
@@ -160,7 +162,10 @@ def _curves(records: Sequence[Mapping[str, Any]], kept: set[int]) -> dict[str, A
         if record["round"] not in kept:
             continue
         point: dict[str, Any] = {"loss": _sum(record["loss"])}
-        point |= {f"{side}.{s}": (record[side] or {}).get(s) for side in ("val", "test") for s in SCORES}
+        averaged = record.get("averaged") or {}
+        sides = {side: averaged.get(side.removeprefix("averaged."), {}) for side in SIDES}
+        sides |= {side: record[side] or {} for side in ("val", "test")}
+        point |= {f"{side}.{s}": found.get(s) for side, found in sides.items() for s in SCORES}
         point["personal"] = (record["personal"] or {}).get("accuracy")
         point["generator"] = _sum(record["generator"] or {})
         columns["round"].append(record["round"])
@@ -180,12 +185,14 @@ def _rounds(curves: Mapping[str, Sequence[Any]]) -> tuple[Mapping[str, Any], ...
             found = {name: at.get(f"{side}.{name}") for name in SCORES}
             return found if None not in found.values() else None
 
+        averaged = {side: scores(f"averaged.{side}") for side in ("val", "test")}
         made.append(
             {
                 "round": number,
                 "loss": {"all": at["loss"]} if at.get("loss") is not None else {},
                 "val": scores("val"),
                 "test": scores("test"),
+                "averaged": averaged if None not in averaged.values() else None,
                 "personal": {"accuracy": at["personal"]} if at.get("personal") is not None else None,
                 "generator": {"all": at["generator"]} if at.get("generator") is not None else None,
                 "dropped": range(at.get("dropped", 0)),

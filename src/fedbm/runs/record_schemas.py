@@ -11,6 +11,7 @@ COUNT = whole(0, 2**53)
 SCORE = number(0, 1 + 1e-9)  # a weighted mean of ones may round to a little more
 SECONDS = number(0, 1e12)
 POINT = each(number(-1e30, 1e30), 2)
+SIDES = ("val", "test", "averaged.val", "averaged.test")  # whose scores curves hold
 PHASES = ("train", "aggregate", "generator", "evaluate", "checkpoint", "total")
 
 SCORES = {**dict.fromkeys(("accuracy", "f1", "recall", "precision"), SCORE), "auc": or_null(SCORE)}
@@ -53,6 +54,7 @@ SUMMARY = keys(
         "clients": whole(1),
         "beta": or_null(number(0)),
         **dict.fromkeys(("best", "last"), keys({"round": whole(1), **SCORES})),
+        "averaged?": or_null(keys({"round": whole(1), **SCORES})),
         "personal?": keys(dict.fromkeys(("best", "last"), or_null(SCORE))),
         "bytes": BYTES,
         "seconds": SECONDS,
@@ -64,7 +66,7 @@ DETAILS = keys(
         "concepts": or_null(each(TEXT, "classes")),
         "encoder": or_null(TEXT),
         "similarity": or_null(each(each(number(), "classes"), "classes")),
-        "confusion": keys(dict.fromkeys(("best", "last"), each(each(COUNT, "classes"), "classes"))),
+        "confusion": keys(dict.fromkeys(("best", "last", "averaged?"), each(each(COUNT, "classes"), "classes"))),
     }
 )
 FEATURES = keys(
@@ -90,6 +92,7 @@ ROUND = keys(
         "lr?": or_null(number()),
         "loss": TERMS,
         **dict.fromkeys(("val", "test"), or_null(keys(SCORES))),
+        "averaged?": or_null(keys(dict.fromkeys(("val", "test"), keys(SCORES)))),
         "personal": or_null(keys({"accuracy": SCORE, "clients?": keys({}, SCORE)})),
         "generator": or_null(TERMS),
         "dropped": each(PLAIN),
@@ -105,7 +108,7 @@ RECORD = keys(
         "config": _config(PLAIN),
         "environment": or_null(ENVIRONMENT),
         "summary": SUMMARY,
-        "last_quarter": or_null(keys(SCORES)),
+        **dict.fromkeys(("last_quarter?", "averaged_last_quarter?"), or_null(keys(SCORES))),
         "own_seconds": or_null(SECONDS),
         "partition": or_null(keys({**_DEALT, "digest": TEXT})),
         "checksum": TEXT,
@@ -116,7 +119,7 @@ RECORD = keys(
             {
                 "round": each(whole(1), "rounds", least=1),
                 **dict.fromkeys(
-                    ("val.accuracy?", "val.f1?", "test.accuracy?", "test.f1?", "personal?"),
+                    (*(f"{side}.{score}?" for side in SIDES for score in ("accuracy", "f1")), "personal?"),
                     each(or_null(SCORE), "rounds"),
                 ),
                 **dict.fromkeys(("bytes.sent?", "bytes.received?", "dropped?"), each(COUNT, "rounds")),

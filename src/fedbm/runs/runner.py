@@ -26,6 +26,7 @@ from fedbm.engine.device import arithmetic, enough_memory, find_device, own_stre
 from fedbm.engine.local_training import Samples, plain_steps
 from fedbm.engine.round_loop import Event, Federation
 from fedbm.engine.run_folder import RunFolder
+from fedbm.engine.server_average import restore
 from fedbm.errors import FedBMError
 from fedbm.methods import METHODS
 from fedbm.methods.base import Method, Steps
@@ -169,7 +170,8 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> Federation:
     if found is None:
         describe(plan, folder, device)
         found = {name: value.to(device) for name, value in initial.items()}, Progress()
-    server, progress = found
+    server, average = restore(found[0], config.train.server_average)
+    progress = found[1]
     folder.cut_after(progress.round)
     remove_unnamed(folder.path, progress)
     images, labels = (
@@ -218,6 +220,7 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> Federation:
         steps=steps,
         checkpoint_every=config.engine.checkpoint_every,
         notes=notes,
+        average=average,
     )
 
 

@@ -41,7 +41,7 @@ class Worker:
 
     process: Any
     pipe: Connection  # a pipe each: a process killed while it writes must not lock out the others
-    together: int
+    runs_per_gpu: int
     changes: dict[str, Any]  # of the engine's options, for runs given to it
     runs: set[int] = field(default_factory=set)
 

@@ -96,7 +96,7 @@ class Slot:
         self._stream.wait_event(job.ready)
         with torch.cuda.stream(self._stream):
             started.record()
-            self._hold(method.begin(self._model, job.received, own, job.facts))
+            self._hold(method.start_client(self._model, job.received, own, job.facts))
             for step in self._steps.values():
                 step.reset()
         begun = self._stream.record_event()
@@ -125,7 +125,7 @@ class Slot:
             job.steps += len(chunk.positions)
             yield True
         with torch.cuda.stream(self._stream), computing(job.data.labels.device, train.precision):
-            upload, job.own = method.finish(self._model, job.data, self._context, job.facts)
+            upload, job.own = method.finish_client(self._model, job.data, self._context, job.facts)
             job.upload = Upload(job.facts.client, job.facts.n, upload)
             for phase, step in used.items():
                 for name, total in step.sums.items():
@@ -141,7 +141,9 @@ class Slot:
 
         def draw(chunk: Chunk) -> tuple[State, State]:
             index = {"index": job.data.indices_on_host[chunk.positions]}
-            draws = self._method.draws(self._model, self._task, job.received, len(chunk.positions), chunk.rng)
+            draws = self._method.sample_randomness(
+                self._model, self._task, job.received, len(chunk.positions), chunk.rng
+            )
             return pinned(index, self._like.dtype), pinned(draws, self._like.dtype)
 
         coming: deque[tuple[Chunk, Future[tuple[State, State]]]] = deque()
@@ -198,7 +200,7 @@ class Slot:
                 self._steps[key] = CapturedStep(
                     lambda row: self._terms(self._method, self._model, data, self._context, row),
                     capturable_optimizer(self._train, [p for _, p in trained], self._lr),
-                    lambda: self._method.adjust(self._model, self._context),
+                    lambda: self._method.adjust_gradients(self._model, self._context),
                     {**static_rows(index, like, 2 * CHUNK), **made},
                     self._stream,
                 )

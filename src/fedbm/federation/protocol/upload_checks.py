@@ -23,8 +23,8 @@ def expected_upload(method: Method, model: nn.Module, task: Task, parts: Mapping
     """Name → dtype and shape of what a client sends; *model* is left with the parts' values in it."""
     received = {name: value for part in parts.values() for name, value in part.state.items()}
     facts = Facts(0, 1, (1, *[0] * (len(task.classes) - 1)))
-    context = method.begin(model, received, method.client_init(task, facts), facts)
-    upload, _ = method.finish(model, _OneImage(task.shape, next(model.parameters())), context, facts)
+    context = method.start_client(model, received, method.client_init(task, facts), facts)
+    upload, _ = method.finish_client(model, _OneImage(task.shape, next(model.parameters())), context, facts)
     return {name: (value.dtype, tuple(value.shape)) for name, value in upload.items()}
 
 

@@ -14,6 +14,8 @@ from typing import Any
 from fedbm.data.catalog.entry import Entry, Recommends
 from fedbm.data.catalog.lookup import CATALOG
 from fedbm.data.dataset import Dataset, concept_texts, per_channel
+from fedbm.engine.evaluate import first_state
+from fedbm.engine.server_average import no_common_model
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.federation.node.privacy import check_private
 from fedbm.federation.options import FederationOptions
@@ -73,6 +75,10 @@ def agree(config: Config, options: FederationOptions) -> Agreement:
         concepts = agreed_concepts(config, known["classes"], texts, modality)
     make_body = resnet_factory(config.model, channels)
     task = Task(**known, seed=config.train.seed, make_body=make_body, concepts=concepts)
+    if config.train.server_average:  # what clients keep is not at the server
+        server = config.method.server_init(config.method.model(task))
+        if first_state(config.method, server, {}) is None:
+            raise FedBMError(no_common_model(config.method.name))
     inputs = {  # the nodes' images are not part of the id: the server never sees them
         "federated": True,
         "scored_on": dataset.checksum if dataset is not None else None,

@@ -23,6 +23,7 @@ from fedbm.engine.evaluate import first_state
 from fedbm.engine.local_training import Samples, plain_steps
 from fedbm.engine.round_loop import Federation
 from fedbm.engine.run_folder import FORMAT, RunFolder
+from fedbm.engine.server_average import restore
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
 from fedbm.federation.options import FederationOptions, read_run_file
@@ -133,11 +134,12 @@ def assemble(
     if found is None:
         describe(agreement, options, folder.path, device)
         found = {name: value.to(device) for name, value in initial.items()}, Progress()
-    server, progress = found
+    server, average = restore(found[0], config.train.server_average)
+    progress = found[1]
     folder.cut_after(progress.round)
     remove_unnamed(folder.path, progress)
     every = config.engine.checkpoint_every or 1  # between machines a round is worth more than a checkpoint
-    expected = expected_upload(config.method, model, task, config.method.parts(server, progress.round + 1))
+    expected = expected_upload(config.method, model, task, config.method.broadcast(server, progress.round + 1))
     terms = terms_of(agreement, options)
     roster = Roster(
         grid, terms, config.method.shares, options, audit, lambda roster: status.write(nodes=nodes_of(roster))
@@ -160,6 +162,7 @@ def assemble(
         min_answers=options.min_answers,
         attempts=options.attempts,
         population=options.nodes,
+        average=average,
     )
 
 

@@ -13,7 +13,7 @@ from fedbm.data.decode import Decoded, read
 from fedbm.data.readers.dispatch import detect
 from fedbm.data.readers.sample_index import Listing
 
-SHARED = Path(__file__).resolve().parents[1] / ".." / "shared" / "data"
+SHARED = Path(__file__).resolve().parents[2] / ".." / "shared" / "data"
 
 
 def scan(path: Path, seed: int = 0) -> Listing:

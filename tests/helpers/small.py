@@ -81,9 +81,10 @@ def play(method, task, train, data, rounds=1, participation=1.0, model=None, obs
     server, states, uploads = method.server_init(model), {}, []
     classes = len(task.classes)
     for round_ in range(1, rounds + 1):
-        folding = method.fold(server, len(data))
-        next(folding)
-        received = {name: value for part in method.parts(server, round_).values() for name, value in part.state.items()}
+        aggregator = method.aggregator(server, len(data))
+        received = {
+            name: value for part in method.broadcast(server, round_).values() for name, value in part.state.items()
+        }
         uploads = []
         for client in select(len(data), participation, task.seed, round_):
             own = data[client].labels[data[client].indices]
@@ -94,13 +95,9 @@ def play(method, task, train, data, rounds=1, participation=1.0, model=None, obs
             upload, states[client] = train_client(
                 method, model, task, train, round_, facts, data[client], received, state
             )
-            folding.send(upload)
+            aggregator.add(upload)
             uploads.append(upload)
-        try:
-            folding.send(None)
-        except StopIteration as folded:
-            server = folded.value
-        server, _ = method.afterwards(server, model, task, round_, plain_steps)
+        server, _ = method.server_step(aggregator.result(), model, task, round_, plain_steps)
         if observe is not None:
             observe(server, states)
     return server, states, uploads

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
+
+from fake_runs import fake_run
 
 from fedbm.experiments.outcomes import Outcome, Result, with_results
 from fedbm.experiments.spec import Experiment, find_experiment
 from fedbm.experiments.trials import trials
 from fedbm.runs.reader import read_run
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "results"))
-from fake_runs import fake_run
 
 CLASSES = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
 
@@ -29,7 +27,7 @@ def fake_outcome(
     """*missing*: (row, seed) → (state, why); *absent*: data set → why; the rest is finished with made-up scores."""
     experiment = find_experiment(name) if isinstance(name, str) else name
     results, made = [], {}
-    for trial in trials(experiment, seeds, {}):
+    for trial in trials(experiment, range(seeds), {}):
         data = trial.config.data.name
         state, why = (missing or {}).get((trial.row, trial.seed), ("finished", ""))
         if data in (absent or {}):

@@ -1,0 +1,108 @@
+"""The average of the server's models over rounds: scored next to the model itself, never trained from.
+
+    θ̄_t = a θ̄_{t−1} + (1 − a) θ_t,   a = min(d, (t − 1)/t)
+
+d is the option `server_average`. Until (t − 1)/t reaches d this is the mean of all rounds so far, then an exponential
+average that remembers about 1/(1 − d) rounds. BatchNorm's running mean m is averaged like a weight. Its variance v is
+averaged through the second moment:
+
+    v̄ = avg(v + m²) − m̄²,   at least 0
+
+Integers (BatchNorm's counter, the round of a generator's training) keep their latest value.
+
+The accumulated quantity is the second moment itself, in float64, so no round loses digits to cancellation. Weights are
+accumulated in their own precision. Every operation rounds once, so the bits of an average do not depend on device,
+threads or memory layout, and a resumed run continues exactly.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fedbm.methods.base import State, copy_all
+
+MEAN, VARIANCE = ".running_mean", ".running_var"
+PREFIX = "server_average."  # of its tensors in a checkpoint
+ROUNDS, SUMS = f"{PREFIX}rounds", f"{PREFIX}sums."
+
+
+class ServerAverage:
+    """Add the model of each round; read the averaged model at any time.
+
+    Args:
+        decay: d, from 0 to below 1.
+        rounds: how many models *sums* averages, when a run is resumed.
+        sums: the accumulated tensors, by name; second moments take the place of variances.
+
+    >>> average = ServerAverage(0.9)
+    >>> for value in (1.0, 4.0):
+    ...     average.add({"w": torch.tensor([value])})
+    >>> average.state()["w"]
+    tensor([2.5000])
+    """
+
+    def __init__(self, decay: float, rounds: int = 0, sums: State | None = None) -> None:
+        self.decay, self.rounds, self.sums = decay, rounds, sums or {}
+
+    def add(self, state: State) -> None:
+        """Average in the model of one more round. *state* stays as it is and is not kept."""
+        self.rounds += 1
+        new = {**state, **moments(state)}
+        if self.rounds == 1:
+            self.sums = {name: value.clone() for name, value in new.items()}
+            return
+        share = 1 - min(self.decay, (self.rounds - 1) / self.rounds)
+        real = [name for name, value in new.items() if value.is_floating_point()]
+        # on a GPU a few kernels for all tensors; on a CPU one tensor at a time, for the sake of its cache
+        for names in [real] if any(value.is_cuda for value in new.values()) else [[name] for name in real]:
+            sums = [self.sums[name] for name in names]
+            change = torch._foreach_sub([new[name] for name in names], sums)
+            torch._foreach_mul_(change, share)
+            torch._foreach_add_(sums, change)
+        self.sums.update({name: value.clone() for name, value in new.items() if name not in real})
+
+    def state(self) -> State:
+        """Return the averaged model as new tensors, named as the models that were added."""
+        found = {name: value.clone() for name, value in self.sums.items()}
+        for mean, variance in statistics(found):
+            central = found[variance] - found[mean].square()
+            found[variance] = central.clamp_min(0).float()
+            found[mean] = found[mean].float()
+        return found
+
+    def saved(self) -> State:
+        """Return what a checkpoint keeps next to the server's state; restore() reads it."""
+        return {ROUNDS: torch.tensor(self.rounds), **{SUMS + name: value for name, value in self.sums.items()}}
+
+
+def restore(server: State, decay: float) -> tuple[State, ServerAverage | None]:
+    """Split a checkpoint's tensors (or a first state) into the server's state and its average; no average for 0."""
+    own = {name: value for name, value in server.items() if not name.startswith(PREFIX)}
+    if not decay:
+        return own, None
+    sums = {name.removeprefix(SUMS): value for name, value in server.items() if name.startswith(SUMS)}
+    return own, ServerAverage(decay, int(server[ROUNDS]) if sums else 0, sums)
+
+
+def no_common_model(method: str) -> str:
+    """Return why a method's models cannot be averaged over rounds, as a sentence for the user."""
+    return f"{method} has no common model that could be averaged over rounds; leave out server_average"
+
+
+def moments(state: State) -> State:
+    """Return the first and second moments (float64) of all running statistics, each under its statistic's name."""
+    pairs = statistics(state)
+    if not pairs:
+        return {}
+    means, variances = ([state[pair[place]] for pair in pairs] for place in (0, 1))
+    first, second = ([torch.empty_like(value, dtype=torch.float64) for value in some] for some in (means, variances))
+    copy_all([*first, *second], [*means, *variances])
+    torch._foreach_add_(second, torch._foreach_mul(first, first))
+    names = [*(mean for mean, _ in pairs), *(variance for _, variance in pairs)]
+    return dict(zip(names, [*first, *second], strict=True))
+
+
+def statistics(state: State) -> list[tuple[str, str]]:
+    """Return the names of running means and variances, in pairs."""
+    layers = [name.removesuffix(MEAN) for name in state if name.endswith(MEAN)]
+    return [(layer + MEAN, layer + VARIANCE) for layer in layers if layer + VARIANCE in state]

@@ -1,0 +1,54 @@
+"""Which seeds: "3" is 0, 1 and 2; "3-12" is 3 to 12; "0,1,5" is these three."""
+
+from __future__ import annotations
+
+import re
+
+from fedbm.errors import FedBMError
+
+LARGEST = 98  # records hold seeds 0 to 98
+DEFAULT = (0, 1, 2)
+
+
+def parse_seeds(text: str, where: str = "--seeds") -> tuple[int, ...]:
+    """Return the seeds that *text* names, in ascending order.
+
+    A bare number N means the first N seeds, 0 to N − 1. *where* starts the sentence of an error.
+
+    >>> parse_seeds("3"), parse_seeds("3-5"), parse_seeds("0,1,5"), parse_seeds("7-7")
+    ((0, 1, 2), (3, 4, 5), (0, 1, 5), (7,))
+    """
+    if re.fullmatch("[1-9][0-9]?", text):
+        return tuple(range(int(text)))
+    seeds: list[int] = []
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*([0-9]{1,2})(?:-([0-9]{1,2}))?\s*", part)
+        if not found or ("," not in text and found[2] is None):
+            raise FedBMError(
+                f'{where} must be a count from 1 to 99, a range such as 3-12 or a list such as 0,1,5, not "{text}"'
+            )
+        first, last = int(found[1]), int(found[2] or found[1])
+        if last < first:
+            raise FedBMError(f'{where}: the range "{part.strip()}" ends before it starts')
+        seeds += range(first, last + 1)
+    if (twice := next((seed for seed in seeds if seeds.count(seed) > 1), None)) is not None:
+        raise FedBMError(f'{where}: seed {twice} is named twice in "{text}"')
+    if max(seeds) > LARGEST:
+        raise FedBMError(f"{where}: the largest seed is {LARGEST}, not {max(seeds)}")
+    return tuple(sorted(seeds))
+
+
+def format_seeds(seeds: tuple[int, ...]) -> str:
+    """Return *seeds* as parse_seeds() reads them, a stretch of two or more as a range.
+
+    >>> format_seeds((3, 4, 5)), format_seeds((0, 1, 5)), format_seeds((7,))
+    ('3-5', '0-1,5', '7-7')
+    """
+    stretches: list[list[int]] = []
+    for seed in seeds:
+        if stretches and seed == stretches[-1][-1] + 1:
+            stretches[-1].append(seed)
+        else:
+            stretches.append([seed])
+    parts = [f"{some[0]}-{some[-1]}" if len(some) > 1 or len(stretches) == 1 else str(some[0]) for some in stretches]
+    return ",".join(parts)
