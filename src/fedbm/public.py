@@ -13,7 +13,7 @@ from fedbm.models.generator import Generator
 from fedbm.models.generator_loss import BatchNormGap, diversity_loss
 from fedbm.models.heads import ConceptHead, concept_logits, concept_loss
 from fedbm.models.resnet import ResNet18
-from fedbm.report.render.html import write_report
+from fedbm.report.write import write_report
 from fedbm.runs.predict import load_model
 from fedbm.runs.reader import read_run
 from fedbm.runs.runner import simulate

@@ -122,7 +122,6 @@ def report(parser: Parser) -> None:
         help="the page to write (default report.html), or .md, .tex or .csv",
     )
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown instead")
-    parser.add_argument("--readme", metavar="FILE", help="of records: put their picture and table into this page")
     add_keys(parser, ["out"])
 
 

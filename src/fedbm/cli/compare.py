@@ -20,7 +20,7 @@ from fedbm.experiments.budget import LastRounds, fitting
 from fedbm.experiments.estimate import Rates
 from fedbm.experiments.seed_list import parse_seeds
 from fedbm.methods import METHODS
-from fedbm.report.render.html import write_report
+from fedbm.report.write import write_report
 from fedbm.runs.config import Config, find_method, keys, make_config, nest, read_toml
 from fedbm.runs.failure import clear_failure, keep_failure
 from fedbm.runs.plan import make_plan

@@ -12,7 +12,7 @@ from fedbm.cli.flags import given_keys
 from fedbm.cli.tables import partition_table, partition_words, result_table
 from fedbm.errors import FedBMError
 from fedbm.experiments.seed_list import parse_seeds
-from fedbm.report.render.html import write_report
+from fedbm.report.write import write_report
 from fedbm.runs.plan import make_plan
 from fedbm.runs.reader import read_run
 

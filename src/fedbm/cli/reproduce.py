@@ -19,20 +19,20 @@ from fedbm.cli.tables import table
 from fedbm.config.options import BY_BETA
 from fedbm.engine.device import find_device
 from fedbm.errors import FedBMError
-from fedbm.experiments.analysis import columns
 from fedbm.experiments.estimate import Estimate, estimate, rates
 from fedbm.experiments.outcomes import outcome_of, unread_outcome
 from fedbm.experiments.record_store import would_drop, write_outcome
 from fedbm.experiments.spec import Experiment, find_experiment, of_the_paper, read_experiment, shipped
-from fedbm.experiments.tables import grid, searched
 from fedbm.experiments.trials import DONE, Place, Standing, check_only, finished_run, locate, standing, trials
-from fedbm.report.cost import show_seconds
+from fedbm.report.experiments_report import experiments_report
+from fedbm.report.render.terminal import report_tables
 from fedbm.runs.config import make_config, nest
 from fedbm.runs.reader import check_resumable
 from fedbm.runs.record import record_of
 from fedbm.runs.scheduler import cores
 from fedbm.runs.timing_log import device_name
 from fedbm.utils.io import make_folder
+from fedbm.utils.text import format_seconds
 
 
 def reproduce(found: argparse.Namespace, console: Console) -> None:
@@ -171,13 +171,8 @@ def keep(
 ) -> None:
     """Write the records of what is finished, after its tables."""
     outcome = outcome_of(experiment, [standing(place, to) for place in places], takes)
-    for column in columns(outcome) if tables else ():
-        if column.lead:
-            heads, *rows = grid(column, without=("unlike",))
-            console.print(table(f"{experiment.title}: {column.title}, test scores in %", heads, rows))
-    if outcome.search and tables:
-        heads = ["row", *outcome.axes, "n", "accuracy + macro-F1", ""]
-        console.print(table("Chosen on validation", heads, searched(outcome)))
+    for table_of_cell in report_tables(experiments_report([outcome])) if tables else ():
+        console.print(table_of_cell)
     console.print(f"records: {write_outcome(outcome, to)}", soft_wrap=True)
 
 
@@ -196,7 +191,7 @@ def say(standings: Sequence[Standing], takes: Estimate, records: Path, console: 
     if takes.each:
         console.print(
             f"{len(takes.each)} of them, like runs measured on this device ({takes.device}), take about "
-            f"{show_seconds(takes.seconds)}{_rounds_in(takes)}"
+            f"{format_seconds(takes.seconds)}{_rounds_in(takes)}"
         )
     if takes.unknown:
         console.print(
@@ -219,7 +214,7 @@ def _rounds_in(takes: Estimate) -> str:
     if 0.95 < takes.overlap < 1.05:
         return ""
     why = ", which overlap in runs side by side" if takes.overlap > 1 else " and what lies between them"
-    return f" by the clock, for {show_seconds(takes.seconds * takes.overlap)} of rounds{why}"
+    return f" by the clock, for {format_seconds(takes.seconds * takes.overlap)} of rounds{why}"
 
 
 def _by_reason(standings: Sequence[Standing]) -> dict[tuple[str, str], list[Standing]]:

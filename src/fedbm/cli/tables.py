@@ -17,8 +17,9 @@ from fedbm.data.dataset import Dataset, downloads
 from fedbm.data.inspection.inspect import Inspection, across
 from fedbm.data.partition import Partition, heterogeneity
 from fedbm.language.concepts import ConceptDistribution
-from fedbm.report.grouping import compare, display
-from fedbm.report.tables import METRICS, lines
+from fedbm.report.grouping import display
+from fedbm.report.render.terminal import report_tables
+from fedbm.report.runs_report import runs_report
 from fedbm.runs.config import keys
 from fedbm.runs.reader import RunView, read_runs
 
@@ -134,15 +135,8 @@ def result_table(runs: Sequence[RunView]) -> Table:
 
 
 def comparison_tables(folders: Sequence[Path]) -> list[Table]:
-    """One table per data set and partition: mean ± std over seeds, on the test set, at the validation-chosen round."""
-    made = []
-    for group in compare(read_runs(folders)):
-        rows = [
-            (line.row.name, len(line.row.runs), *(f"{c.mean} ± {c.std}" if c.std else c.mean for c in line.cells))
-            for line in lines(group, "best")
-        ]
-        made.append(table(f"{group.title}, test scores in %", ("method", "seeds", *METRICS.values()), rows))
-    return made
+    """Return one table per data set and partition: test scores in percent, mean ± std over seeds."""
+    return report_tables(runs_report(read_runs(folders)))
 
 
 def similarity_table(concepts: ConceptDistribution) -> Table:

@@ -16,11 +16,11 @@ from fedbm.errors import FedBMError
 from fedbm.experiments.estimate import Estimate
 from fedbm.experiments.spec import Experiment, cells, shipped
 from fedbm.experiments.trials import DONE, Standing, finished_run, key_of
-from fedbm.report.cost import show_seconds
 from fedbm.runs.reader import RunView, read_run
 from fedbm.runs.record import record_named
 from fedbm.utils.io import read_json
 from fedbm.utils.schema import SCALAR, TEXT, check, each, keys, number, or_null, whole
+from fedbm.utils.text import format_seconds
 
 FORMAT = 2
 SETTINGS = keys({"beta?": number(0)}, SCALAR)
@@ -147,7 +147,7 @@ def with_results(experiment: Experiment, results: Sequence[Result]) -> Outcome:
 
 def _takes(standing: Standing, told: Estimate | None) -> str:
     seconds = told.each.get(standing.folder) if told and standing.folder else None
-    return f"about {show_seconds(seconds)} on {told.device}" if told and seconds is not None else ""
+    return f"about {format_seconds(seconds)} on {told.device}" if told and seconds is not None else ""
 
 
 def _words(standing: Standing) -> str:

@@ -31,7 +31,13 @@ class Column:
     key: str
     title: str
     group: str = ""  # a heading over adjacent columns
+    flat: str = ""  # the heading where there are no groups; "": the title
     text: bool = False  # aligned to the left
+
+    @property
+    def heading(self) -> str:
+        """Return the heading for formats without column groups."""
+        return self.flat or self.title
 
 
 @dataclass(frozen=True)
@@ -150,6 +156,7 @@ class Part:
     blocks: tuple[Block, ...]
     count: str = ""  # "62 of 63 runs"
     summary: tuple[str, ...] = ()  # sentences for the contents
+    notes: tuple[int, ...] = ()
     titled: bool = True
 
 

@@ -233,7 +233,11 @@ def _partition_facts(path: Path, partition: Mapping[str, Any] | None) -> dict[st
     """Who holds what in an unfinished run: a column, a file or nodes may make other clients than were configured."""
     if partition is not None:
         named = {"data": partition["of"]["data"]} if "of" in partition else {}
-        of = {"partition": partition["kind"], "beta": partition["settings"].get("beta"), "clients": len(partition["counts"])}
+        of = {
+            "partition": partition["kind"],
+            "beta": partition["settings"].get("beta"),
+            "clients": len(partition["counts"]),
+        }
         return named | of
     federation = _optional(path / "federation.json", FEDERATION, {})
     return {"partition": "nodes", "beta": None, "clients": federation["options"]["nodes"]} if federation else {}

@@ -1,22 +1,17 @@
-"""What a reader asks before believing a comparison, answered from the files: it holds, or take care."""
+"""Check from the files of the runs what a reader asks before believing a comparison."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
+from fedbm.methods import is_central
 from fedbm.report.grouping import Group, display, settings, varying
-from fedbm.runs.reader import RunView, dealt_digest
+from fedbm.report.model import Finding
+from fedbm.runs.reader import RunView, partition_digest
 
-KEPT = "train.keep_optimizer"
-
-
-@dataclass(frozen=True)
-class Finding:
-    holds: bool
-    sentence: str
+KEPT = "train.keep_optimizer"  # central training keeps its optimiser's state by definition
 
 
 def findings(group: Group) -> list[Finding]:
@@ -40,7 +35,7 @@ def _finished(group: Group) -> Finding:
 
 
 def _seeds(group: Group) -> Finding | None:
-    """A seed decides partition and initial weights: means over different seeds are not like for like."""
+    """A seed decides partition and initial weights: means over different seeds cannot be compared."""
     if not group.rows:
         return None
     names: dict[tuple[int, ...], list[str]] = {}
@@ -57,21 +52,21 @@ def _seeds(group: Group) -> Finding | None:
 
 
 def _partitions(group: Group) -> Finding | None:
-    """Central has no clients: how it holds its samples does not matter."""
-    by_seed: dict[int, list[Any]] = {}
+    """Central training has no clients: its partition does not matter."""
+    by_seed: dict[int, list[str]] = {}
     for run in group.runs:
-        if run.dealt is not None and run.method != "central":
-            by_seed.setdefault(run.seed, []).append(dealt_digest(run.dealt))
-    unlike = [seed for seed, dealt in sorted(by_seed.items()) if any(one != dealt[0] for one in dealt)]
-    if unlike:
-        return Finding(False, f"Clients hold different samples in runs of the same seed ({_joined(unlike)}).")
+        if run.client_partition is not None and not is_central(run.method):
+            by_seed.setdefault(run.seed, []).append(partition_digest(run.client_partition))
+    unequal = [seed for seed, digests in sorted(by_seed.items()) if len(set(digests)) > 1]
+    if unequal:
+        return Finding(False, f"Clients have different samples in runs of the same seed ({_joined(unequal)}).")
     if len(group.rows) < 2 or not by_seed:
         return None
-    return Finding(True, "At each seed, every method’s clients hold the same samples.")
+    return Finding(True, "At each seed, every method’s clients have the same samples.")
 
 
 def _protocol(group: Group) -> Finding | None:
-    """Language and method options are what is compared; data, model and training should be alike."""
+    """Language and method options are what is compared; data, model and training should be the same."""
     if len(group.runs) < 2:
         return None
     each = [
@@ -79,8 +74,8 @@ def _protocol(group: Group) -> Finding | None:
         for run in group.runs
     ]
     keys = varying(each)
-    kept = [one.get(KEPT) for run, one in zip(group.runs, each, strict=True) if run.method != "central"]
-    if KEPT in keys and len(set(kept)) < 2:  # central alone differs: it keeps its optimiser's state by definition
+    kept = [one.get(KEPT) for run, one in zip(group.runs, each, strict=True) if not is_central(run.method)]
+    if KEPT in keys and len(set(kept)) < 2:
         keys.remove(KEPT)
     if not keys:
         return Finding(True, "Data, model and training settings are the same in all runs.")

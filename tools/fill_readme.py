@@ -1,21 +1,28 @@
-"""A README's one picture and one table, from records: between two marks, so that a command can renew them.
+"""Fill a README's results from records: one picture, and one table per experiment.
 
-<!-- fedbm:results NAME … -->   the experiments whose tables are wanted, each with its first cell that has a result;
-                                of the paper's others, differences
-<!-- /fedbm:results -->
+    python tools/fill_readme.py results README.md
+
+The results go between two marks in the page:
+
+    <!-- fedbm:results NAME … -->   the experiments to show, each with its first cell that has a result
+    <!-- /fedbm:results -->
+
+For the paper's other experiments the page lists differences.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.experiments.analysis import Column, columns
-from fedbm.experiments.outcomes import Outcome
+from fedbm.experiments.outcomes import Outcome, read_outcomes
 from fedbm.experiments.pictures import scores
-from fedbm.experiments.remaining import measured_in, unrecorded
+from fedbm.experiments.remaining import list_unrecorded
 from fedbm.experiments.tables import bars, differences
 from fedbm.experiments.wording import verdicts
 from fedbm.report.figures.curves import WIDE
@@ -30,7 +37,7 @@ PICTURE = "docs/images/results.svg"
 
 
 def fill_readme(outcomes: Sequence[Outcome], page: Path) -> list[Path]:
-    """Renew the marked place of *page*, and the picture it shows; what was written."""
+    """Replace the marked part of *page* and the picture it shows; return the files written."""
     try:
         text = page.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -86,13 +93,13 @@ def _besides(outcomes: Sequence[Outcome], shown: Sequence[Column]) -> list[str]:
 
 
 def _not_run(outcomes: Sequence[Outcome]) -> list[str]:
-    """How many of the paper's tables and figures have no record; the report has a sentence for each."""
-    found = [one.printed for one in unrecorded(outcomes, measured_in(outcomes)) if one.printed]
+    """Say how many of the paper's tables and figures have no record."""
+    found = [one.printed for one in list_unrecorded(outcomes) if one.printed]
     if not found:
         return []
     have = "has" if len(found) == 1 else "have"
     count = f"{len(found)} of the paper’s tables and figures {have} no run on record"
-    return [f"{count}: the report names them, with commands, needs and times.", ""]
+    return [f"{count}: the report lists them with their commands.", ""]
 
 
 def _unlike(column: Column) -> list[str]:
@@ -104,3 +111,22 @@ def _unlike(column: Column) -> list[str]:
             marked.setdefault(mark, []).append(line.name)
     words = [mark if len(names) == len(done) else f"{mark} ({', '.join(names)})" for mark, names in marked.items()]
     return [f"- Not like the paper: {md(', '.join(words))}; the report says what each means."] if words else []
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the script and return its exit status."""
+    parser = argparse.ArgumentParser(description="Fill a README's results from records.")
+    parser.add_argument("records", type=Path, help="folder of records, such as results")
+    parser.add_argument("page", type=Path, help="the page to fill, such as README.md")
+    found = parser.parse_args(arguments)
+    try:
+        for written in fill_readme(read_outcomes(found.records), found.page):
+            print(f"wrote {written}")
+    except FedBMError as error:
+        print(f"fill_readme: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
