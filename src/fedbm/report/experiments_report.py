@@ -257,7 +257,7 @@ def _missing(found: Sequence[Comparison], runs: Mapping[Any, str]) -> list[Findi
 
 def _not_run(outcomes: Sequence[Outcome]) -> tuple[Section, ...]:
     others = list_unrecorded(outcomes)
-    items = tuple(Finding(False, f"{one.title}. {one.sentence}", code=one.command) for one in others)
+    items = tuple(Finding(False, f"{one.title.rstrip('?')}: {one.sentence}", code=one.command) for one in others)
     note = "Experiments of which there is no record."
     return (Section("Not run", note, (Findings(items),)),) if items else ()
 

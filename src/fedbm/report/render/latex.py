@@ -17,7 +17,7 @@ CODE = re.compile(  # 'fedbm features RUN', --resume, --data-dir DIR
 )
 FITTED = "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%"  # smaller, only if it must be
 WIDEST = 8  # columns in a line of an article
-SCORES = ("last", "last_quarter", "averaged", "lead_minus", "p", "effect")  # keys that begin a second table
+SECOND = ("last_f1", "last_quarter_f1", "averaged_f1", "lead_minus_row_f1", "p_holm", "effect_size")  # table if split
 NOT_PRINTED = ("p",)  # p after correction is printed
 
 
@@ -96,8 +96,8 @@ def _parts(table: Table) -> Iterator[tuple[str, Sequence[Column]]]:
     if len(columns) < WIDEST:
         yield "", columns
         return
-    yield "", [column for column in columns if not column.key.startswith(SCORES)]
-    yield "last rounds", [column for column in columns if column.key.startswith((*SCORES, "n"))]
+    yield "", [column for column in columns if column.key not in SECOND]
+    yield "last rounds", [column for column in columns if column.key in ("n", *SECOND)]
 
 
 def label(text: str) -> str:

@@ -75,7 +75,10 @@ def render_table(table: Table, without: Sequence[str] = ()) -> list[str]:
     columns = [column for column in table.columns if column.key not in without]
     noted = any(row.notes for row in table.rows) and "notes" not in without
     aligned = ["---", *("---" if column.text else "---:" for column in columns), *["---:"] * noted]
-    out = [_line([escape(table.head), *(escape(column.heading) for column in columns), *["Notes"] * noted]), _line(aligned)]
+    out = [
+        _line([escape(table.head), *(escape(column.heading) for column in columns), *["Notes"] * noted]),
+        _line(aligned),
+    ]
     for block, rows in adjacent(table.rows, "block"):
         if block:
             out.append(_line([f"*{escape(block)}*", *[""] * (len(aligned) - 1)]))
