@@ -270,7 +270,7 @@ def test_the_results_in_the_readmes_are_those_of_the_records(tmp_path: Path) -> 
     """By the command the page names; what it writes is what stands there."""
     page = tmp_path / "README.md"
     page.write_text(text_of(ROOT / "README.md"), encoding="utf-8")
-    assert main(["report", str(ROOT / "results"), "--readme", str(page)]) == 0
+    fill_readme(read_outcomes(ROOT / "results"), page)
     assert text_of(page) == text_of(ROOT / "README.md")
     assert main(["report", str(ROOT / "results"), "--to", str(page)]) == 0
     assert text_of(page) == text_of(ROOT / "results" / "README.md")

@@ -147,11 +147,11 @@ def test_report(fedbm: Command, runs: Path, tmp_path: Path) -> None:
     assert "FedBM" in page.read_text()
     status, out, err = fedbm("report", "fedavg", "--out", runs, "--markdown")
     assert (status, err) == (0, "")
-    assert out.count("FedAvg") == 1
+    assert out.count("| FedAvg |") == 2  # at the chosen and at the last round
     assert "|" in out
     status, _, err = fedbm("report", "--out", page)
     assert status == 2
-    assert f"named by --to {page}" in one_sentence(err)
+    assert f"name the page to write by --to {page}" in one_sentence(err)
 
 
 def test_predict(fedbm: Command, runs: Path, scans: Path, tmp_path: Path) -> None:

@@ -234,7 +234,6 @@ def test_whole_begins_no_run_whose_like_took_too_long_before(
         (["sweep", "modules"], "modules is a shipped experiment: 'fedbm reproduce modules' runs it"),
         (["records"], "no experiment of the paper has a finished run in runs"),
         (["export", "--tensorboard", "events"], "there are no runs in runs to export"),
-        (["report", "results", "--readme", "README.md"], "--readme takes records of experiments"),
         (["export", "--out", "nowhere"], "--tensorboard"),
     ],
 )
@@ -299,57 +298,12 @@ def test_a_report_of_records_without_a_finished_run_says_why(
     assert main(["report", "results", "--markdown"]) == 0
     said = capsys.readouterr().out
     assert "| BERT | 0 | data or model not here | 84.83 ± 2.44 | – |" in said
-    assert "- absent: the images of kvasir are not here" in said
+    assert "cannot be run here: the images of kvasir are not here" in said
 
 
 def test_the_list_names_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce"]) == 0
     assert "comparison-ham10000  Table III of the paper" in capsys.readouterr().out
-
-
-def test_a_readme_is_filled_between_its_marks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    outcome = fake_outcome(tmp_path / "runs", "modules", seeds=2, rounds=3, absent={"oct-c8": "not here"})
-    write_outcome(outcome, tmp_path / "results")
-    page = tmp_path / "README.md"
-    page.write_text("# Title\n<!-- fedbm:results modules -->\nold\n<!-- /fedbm:results -->\nend\n", encoding="utf-8")
-    command = ["report", str(tmp_path / "results"), "--readme", str(page)]
-    assert main(command) == 0
-    first = page.read_text(encoding="utf-8")
-    assert first.startswith("# Title\n<!-- fedbm:results modules -->\n![Macro-F1 of every seed, Kvasir")
-    assert first.endswith("<!-- /fedbm:results -->\nend\n")
-    assert "old" not in first
-    assert "| **FedBM** | 2 |" in first
-    assert "28.04 ± 9.74" in first  # w/o LKCC's accuracy as the paper prints it
-    assert first.count("| Method |") == 1  # the first cell, though two are finished
-    assert "\n- Not like the paper: " in first
-    assert "\n13 of the paper’s tables and figures have no run on record: the report names them, " in first
-    assert (tmp_path / "docs" / "images" / "results.svg").exists()
-    assert main(command) == 0
-    assert page.read_text(encoding="utf-8") == first
-    page.write_text("nothing marked\n", encoding="utf-8")
-    capsys.readouterr()
-    assert main(command) == 2
-    assert "has no place for results" in one_sentence(capsys.readouterr().err)
-    assert main(["report", str(tmp_path / "results"), "--to", str(tmp_path / "x.pdf")]) == 2
-    assert "end its name in .html, .md, .tex or .csv" in one_sentence(capsys.readouterr().err)
-
-
-def test_a_readme_has_the_differences_of_what_it_shows_no_table_of(tmp_path: Path) -> None:
-    for name in ("modules", "generator-terms"):
-        outcome = fake_outcome(tmp_path / name, name, seeds=2, rounds=3, absent={"oct-c8": "not here"})
-        write_outcome(outcome, tmp_path / "results")
-    page = tmp_path / "README.md"
-    page.write_text("<!-- fedbm:results modules -->\n<!-- /fedbm:results -->\n", encoding="utf-8")
-    assert main(["report", str(tmp_path / "results"), "--readme", str(page)]) == 0
-    text = plain(page.read_text(encoding="utf-8"))
-    found = [line.split(" | ") for line in text.splitlines() if line.startswith("| Kvasir")]
-    assert [line[:2] for line in found][:2] == [
-        ["| Kvasir, β = 0.1", "FedBM − w/o LKCC"],  # β = 0.05 has its table above
-        ["| Kvasir, β = 0.1", "FedBM − w/o CGDE"],
-    ]
-    assert ["| Kvasir, β = 0.05", "FedBM − w/o L_div"] in [line[:2] for line in found]
-    assert not any(line[:2] == ["| Kvasir, β = 0.05", "FedBM − w/o LKCC"] for line in found)
-    assert found[0][3:5] == ["+57.7", "2"]  # the paper: 73.75 − 16.07
 
 
 @pytest.fixture(scope="module")
@@ -379,8 +333,8 @@ def test_features_are_computed_when_asked_for(two_runs: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("x.pdf", "x.pdf does not say what to write: end its name in .html, .md, .tex or .csv"),
-        ("x", "x does not say what to write: end its name in .html, .md, .tex or .csv"),
+        ("x.pdf", "x.pdf does not name a format: end the file name in .html, .md, .tex or .csv"),
+        ("x", "x does not name a format: end the file name in .html, .md, .tex or .csv"),
     ],
 )
 def test_a_page_is_not_written_under_another_kinds_name(
@@ -405,9 +359,9 @@ def test_runs_as_latex_and_for_programs(tmp_path: Path) -> None:
     assert [float(line["f1"]) for line in lines[::2] if line["f1"]] == [0.5, 0.6]
     assert (lines[-1]["state"], lines[-1]["accuracy"]) == ("unfinished, 2 of 6 rounds", "")
     text = (tmp_path / "x.tex").read_text(encoding="utf-8")
-    assert "\nFedAvg & 2 & " in text
-    assert " & 55.0 $\\pm$ 7.1 & " in text
-    assert "No result: FedBM, seed 0, unfinished, 2 of 6 rounds." in text
+    assert "\n{FedAvg} & 2 & " in text
+    assert " & 55.0 ± 7.1 & " in text
+    assert "No result, not counted above: FedBM, seed 0, unfinished, 2 of 6 rounds." in text
 
 
 def test_a_table_of_runs_as_a_file(two_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from fake_runs import METRICS, fake_run, plain, scored, two_methods
 
 from fedbm.errors import FedBMError
-from fedbm.report.render.html import write_report
+from fedbm.report.write import write_report
 
 VOID = {"meta", "link", "input", "br", "img", "hr"}
 
@@ -120,7 +120,7 @@ def test_a_browser_shows_it_without_complaint(tmp_path: Path) -> None:
     shown = subprocess.run(
         ["chromium", *flags, "--dump-dom", path.as_uri()], capture_output=True, text=True, timeout=120, check=True
     )
-    assert "FedBM reaches" in shown.stdout
+    assert "With FedBM, " in shown.stdout
     assert "CONSOLE" not in shown.stderr
 
 
@@ -159,7 +159,7 @@ def test_an_undefined_auc_is_a_dash_and_no_mean_over_some_seeds(tmp_path: Path) 
 def test_one_seed_has_no_plus_minus(tmp_path: Path) -> None:
     page = page_of([fake_run(tmp_path / "runs", best={"f1": 0.9})], tmp_path)
     assert page.rows[2][4] == "90.0"
-    assert "one seed, which shows no spread" in page.said()
+    assert "there is no finished run of another method to compare with" in page.said()
 
 
 def test_an_unfinished_run_is_named_and_counted_nowhere(tmp_path: Path) -> None:
@@ -185,9 +185,9 @@ def test_a_page_of_unfinished_runs_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("partition.json", "holds no partition.json."),
-        ("details.json", "holds no details.json."),
-        ("environment.json", "holds no environment.json."),
+        ("partition.json", "has no partition.json."),
+        ("details.json", "has no details.json."),
+        ("environment.json", "has no environment.json."),
         ("generated.png", "Not there yet: generated.png"),
         ("rounds.jsonl", "No run here has recorded a round."),
     ],
@@ -208,12 +208,12 @@ def test_a_generator_that_was_not_trained_yet_is_not_called_none(tmp_path: Path)
     lines = [json.loads(line) | {"generator": None} for line in (run / "rounds.jsonl").read_text().splitlines()]
     (run / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     said = page_of([run], tmp_path).said()
-    assert "No generator was trained yet: that is done every 50 rounds, and no run has played so many." in said
+    assert "No generator was trained yet: it is trained every 50 rounds, and no run has got that far." in said
 
 
 def test_personal_scores_stand_apart(tmp_path: Path) -> None:
     said = page_of([fake_run(tmp_path / "runs", "fedrep", seed) for seed in (0, 1)], tmp_path).said()
-    assert "FedRep: 88.0 ± 0.0 % accuracy of clients’ own models on test images in their own label mix" in plain(said)
+    assert "FedRep: 88.0 ± 0.0 % accuracy of clients’ own models in their own label mix" in plain(said)
 
 
 def test_more_than_three_partitions_show_the_first_and_say_so(tmp_path: Path) -> None:

@@ -16,12 +16,12 @@ from fake_runs import fake_run
 from PIL import Image
 
 from fedbm.experiments.outcomes import Outcome
-from fedbm.experiments.report import write_outcomes
 from fedbm.experiments.spec import parse
 from fedbm.methods import METHODS
-from fedbm.report.figures.palette import numbers_of
+from fedbm.report.experiments_report import experiments_report
+from fedbm.report.figures.palette import colours_of
 from fedbm.report.figures.svg import SERIES
-from fedbm.report.render.html import write_report
+from fedbm.report.write import save_report, write_report
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
@@ -46,7 +46,11 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[Outcome]:
 
 @pytest.fixture(scope="module")
 def page(outcomes: list[Outcome], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_outcomes(outcomes, tmp_path_factory.mktemp("page") / "page.html")
+    return write_experiments(outcomes, tmp_path_factory.mktemp("page") / "page.html")
+
+
+def write_experiments(outcomes: list[Outcome], path: Path) -> Path:
+    return save_report(experiments_report(outcomes), path)
 
 
 def browse(page: Path, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
@@ -70,7 +74,7 @@ def test_nothing_is_fetched(page: Path) -> None:
 
 def test_the_document_is_read_as_it_was_meant(page: Path, tmp_path: Path) -> None:
     seen = browse(page, tmp_path, "--dump-dom").stdout
-    for words in ("it broke", "the images of oct-c8 are not here", "data or model not here", "Not like the paper"):
+    for words in ("it broke", "the images of oct-c8 are not here", "data or model not here", "Kvasir v1"):
         assert words in seen
     text = page.read_text(encoding="utf-8")
     for tag in ("<table", "<svg", "<section", "<details"):  # a parser that mends a broken page would move or drop some
@@ -91,10 +95,10 @@ def test_light_dark_and_narrow(page: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("of", ["experiments", "runs"])
 def test_on_a_wide_screen_every_column_of_every_table_is_seen(of: str, outcomes: list[Outcome], tmp_path: Path) -> None:
-    """The last ones, the share of the device and what is not like the paper, are those that a table too wide hides."""
+    """The last columns are those that a table too wide hides."""
     page = tmp_path / "page.html"
     if of == "experiments":
-        write_outcomes(outcomes, page)
+        write_experiments(outcomes, page)
     else:
         write_report([fake_run(tmp_path / "runs", method, seed) for method in METHODS for seed in (0, 1)], page)
     look = """<script>
@@ -137,7 +141,7 @@ def test_on_a_narrow_screen_a_shade_says_that_a_table_goes_on(page: Path, tmp_pa
 def test_names_that_cannot_break_do_not_widen_the_page(tmp_path: Path) -> None:
     rows = "".join(f'[[rows]]\nname = "{letter * 90}"\nmethod = "fedavg"\n' for letter in "ab")
     long = fake_outcome(tmp_path / "runs", parse(f'title = "{"t" * 90}"\n{rows}', "long", "long.toml"), rounds=3)
-    page = write_outcomes([long], tmp_path / "page.html")
+    page = write_experiments([long], tmp_path / "page.html")
     narrow = shot(page, tmp_path, "narrow", 500)
     assert np.abs(np.diff(narrow[:, -3:], axis=0)).max() == 0
 
@@ -145,10 +149,10 @@ def test_names_that_cannot_break_do_not_widen_the_page(tmp_path: Path) -> None:
 @pytest.mark.parametrize("scheme", [(), ("--blink-settings=preferredColorScheme=0",)], ids=["light", "dark"])
 def test_print_has_every_curve_in_the_light_colours(outcomes: list[Outcome], tmp_path: Path, scheme: list[str]) -> None:
     """On screen the curves of an ablation wait behind a summary; on paper nobody can open it."""
-    page = write_outcomes(outcomes[:1], tmp_path / "page.html")
+    page = write_experiments(outcomes[:1], tmp_path / "page.html")
     browse(page, tmp_path, "--no-pdf-header-footer", f"--print-to-pdf={tmp_path / 'page.pdf'}", *scheme)
     drawn = stroked(tmp_path / "page.pdf")
-    for number in numbers_of(outcomes[0].rows).values():
+    for number in colours_of(outcomes[0].rows).values():
         assert SERIES[number] in drawn
     assert "#4fa8e8" not in drawn  # FedBM's on a dark screen
 
@@ -160,7 +164,7 @@ def test_print_is_that_of_a_page_on_which_everything_is_opened(
     """Seed by seed, which runs are missing, the text of each class, every run's settings."""
     page, opened = tmp_path / "page.html", tmp_path / "opened.html"
     if of == "experiments":
-        write_outcomes(outcomes[:1], page)
+        write_experiments(outcomes[:1], page)
     else:
         write_report(
             [fake_run(tmp_path / "runs", method, seed) for method in ("fedavg", "fedbm") for seed in (0, 1)], page

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_rel
 
-from fedbm.report.statistics import holm, paired
+from fedbm.report.statistics import Spread, holm, paired, spread, spread_or_none
 
 
 def test_three_differences_by_hand() -> None:
@@ -77,3 +78,18 @@ def test_holm_never_helps_and_keeps_the_order(ps: list[float | None]) -> None:
     pairs = sorted((p, c) for p, c in zip(ps, corrected, strict=True) if p is not None and c is not None)
     assert all(p <= c <= 1 for p, c in pairs)
     assert [c for _, c in pairs] == sorted(c for _, c in pairs)
+
+
+def test_spread_worked_by_hand() -> None:
+    """2, 4, 9: mean 5; deviations −3, −1, 4; 26 / 2 = 13."""
+    assert spread([2, 4, 9]) == Spread(5.0, 13**0.5, 3, 2, 9)
+    assert spread([0.4]).std is None
+    assert spread_or_none([0.1, None]) is None
+    assert spread_or_none([]) is None
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20))
+def test_spread_agrees_with_numpy(values: list[float]) -> None:
+    found = spread(values)
+    assert found.mean == pytest.approx(np.mean(values), abs=1e-6)
+    assert found.std == pytest.approx(np.std(values, ddof=1), rel=1e-6, abs=1e-6)

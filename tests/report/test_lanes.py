@@ -1,4 +1,4 @@
-"""The picture of differences: where bars, dots, zero and the other's tick lie, read back from the drawing."""
+"""Lanes: where values, means, intervals, zero and the paper's marks are, read back from the drawing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from fedbm.report.figures.intervals import Interval, intervals
+from fedbm.report.figures.lanes import Dots, Interval, dots, intervals
 
 ROWS = [Interval("a", 4.0, -2.0, 10.0, 5.0), Interval("b", -6.0, -10.0, -2.0)]
 
@@ -30,7 +30,7 @@ def test_bars_zero_and_the_scale_agree() -> None:
     assert second[1] == pytest.approx(first[0], rel=1e-3)  # both −2
 
 
-def test_only_what_is_beside_has_a_tick() -> None:
+def test_only_the_papers_difference_has_a_tick() -> None:
     both, one, none = (intervals(rows, 0, "t", "y") for rows in ([ROWS[0]] * 2, ROWS, [ROWS[1]] * 2))
     found = [len(re.findall(r"<use [^>]*stroke-width: 3[;\"]", drawn)) for drawn in (both, one, none)]
     assert found == [2, 1, 0]
@@ -41,3 +41,26 @@ def test_zero_is_seen_where_every_difference_is_far_from_it() -> None:
     (bar,) = strokes(drawn, "stroke-opacity: 0.55")
     (zero,) = {x for x, end in strokes(drawn, "stroke-width: 1.2") if x == end}
     assert 0 < zero < bar[0]
+
+
+def paths(drawing: str, colour: str, width: str) -> list[list[tuple[float, float]]]:
+    """The points of every stroke of this colour and width."""
+    return [
+        [(float(x), float(y)) for x, y in re.findall(r"([\d.]+) ([\d.]+)", path.get("d") or "")]
+        for path in ET.fromstring(drawing).iter("path")
+        if colour in (style := path.get("style") or "") and f"stroke-width: {width}" in style
+    ]
+
+
+def texts(drawing: str) -> list[str]:
+    return [element.text or "" for element in ET.fromstring(drawing).iter("text")]
+
+
+def test_the_paper_is_a_bar_of_two_standard_deviations_and_widens_the_scale() -> None:
+    drawn = dots([Dots("a", 0, (10.0, 20.0), paper=(15.0, 2.5)), Dots("b", 1, (10.0, 20.0))], "t", "x")
+    ((start, end),) = paths(drawn, "--muted", "12")
+    means = [points[0][0] for points in paths(drawn, "currentColor", "1.6")]
+    assert (start[0] + end[0]) / 2 == pytest.approx(means[0], abs=0.02)
+    wide = dots([Dots("a", 0, (10.0, 20.0), paper=(80.0, 2.5))], "t", "x")
+    assert "80" in texts(wide)
+    assert not paths(dots([Dots("a", 0, (10.0, 20.0))], "t", "x"), "--muted", "12")
