@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 import torch
+from fill_readme import fill_readme
 from pages import (
     DOCS,
     METHOD_PAGES,
@@ -33,6 +34,7 @@ from fedbm.cli.arguments import make_parser
 from fedbm.cli.compare import check_owned, config_of
 from fedbm.cli.flags import given_keys
 from fedbm.config.options import type_words
+from fedbm.experiments.outcomes import read_outcomes
 from fedbm.federation.options import FederationOptions, read_run_file
 from fedbm.methods import METHODS
 from fedbm.methods.base import Facts, State, Task, size_of
@@ -57,10 +59,10 @@ def shown_range(options: type, name: str) -> str:
     if inner is bool:
         return "yes or no"
     field = next(f for f in dataclasses.fields(options) if f.name == name)
-    above, least, most = (field.metadata[bound] for bound in ("above", "least", "most"))
+    above, least, most, below = (field.metadata[bound] for bound in ("above", "least", "most", "below"))
     if least is not None and most is not None:
         return f"{least:g} to {most:g}"
-    bounds = ((">", above), ("≥", least), ("≤", most))
+    bounds = ((">", above), ("≥", least), ("≤", most), ("<", below))
     return ", ".join(f"{sign} {bound:g}" for sign, bound in bounds if bound is not None)
 
 
@@ -189,7 +191,7 @@ def folders(tiny: dict[str, Any], tiny_fedbm: dict[str, Any], tmp_path_factory: 
     made = {key: value for key, value in tiny_fedbm.items() if key != "data"}
     return [
         fedbm.simulate(tiny["data"], method=Spoilt(), out=out, **spoilt).path,
-        fedbm.simulate(tiny["data"], out=out, **made).path,
+        fedbm.simulate(tiny["data"], out=out, **made, server_average=0.9).path,
     ]
 
 

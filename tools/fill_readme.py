@@ -72,7 +72,7 @@ def results_lines(comparison: Comparison) -> list[str]:
     """Return the comparison's table and what is found, as Markdown."""
     notes = {one: 0 for row in comparison.rows for one in row.deviations}
     table = results_table(comparison, comparison.title, colours_of(row.name for row in comparison.rows), notes)
-    without = ("last_f1", "lead_minus_row_f1", "p", "effect_size", "notes")
+    without = ("last_f1", "averaged_accuracy", "lead_minus_row_f1", "p", "effect_size", "notes")
     return [
         *(f"**{escape(comparison.title)}**", ""),
         *(*render_table(table, without), ""),

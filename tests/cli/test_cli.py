@@ -201,6 +201,26 @@ def test_predict_a_folder_with_a_bad_file_to_a_table(fedbm: Command, runs: Path,
     assert "name it x.csv" in fedbm("predict", "fedbm", folder, "--to", "x.xlsx", "--out", runs)[2]
 
 
+def test_predict_by_the_averaged_model(fedbm: Command, tiny: dict[str, Any], scans: Path, tmp_path: Path) -> None:
+    flags = [word for key, value in tiny.items() for word in (f"--{key.replace('_', '-')}", value)]
+    images = [scans / "cyst" / "0.png", scans / "polyp" / "1.png"]
+    status, out, err = fedbm("run", *flags, "--server-average", "0.9", "--out", tmp_path / "with")
+    assert (status, err) == (0, "")
+    assert "4, averaged model" in out
+    tables = []
+    for more in ([], ["--averaged"]):
+        table = tmp_path / f"{len(more)}.csv"
+        assert fedbm("predict", "fedavg", *images, "--to", table, "--out", tmp_path / "with", *more)[0] == 0
+        tables.append(table.read_text())
+    assert tables[0] != tables[1]
+    status, out, _ = fedbm("run", *flags, "--out", tmp_path / "without")
+    assert "averaged model" not in out
+    for command in (("predict", "fedavg", *images), ("features", "fedavg")):
+        status, _, err = fedbm(*command, "--out", tmp_path / "without", "--averaged")
+        assert status == 2
+        assert "has no averaged model: only a run with server_average above 0 makes one" in one_sentence(err)
+
+
 def test_predict_before_the_run_is_finished(fedbm: Command, runs: Path, tmp_path: Path) -> None:
     (whole,) = runs.glob("fedavg-*")
     (tmp_path / "half").mkdir()

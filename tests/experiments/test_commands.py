@@ -14,14 +14,12 @@ from typing import Any
 
 import pytest
 from calling import one_sentence
-from fake_outcomes import fake_outcome
-from fake_runs import fake_run, plain
+from fake_runs import fake_run
 
 from fedbm.cli import main
 from fedbm.engine.round_loop import Event
 from fedbm.experiments.budget import LastRounds
 from fedbm.experiments.outcomes import read_outcome
-from fedbm.experiments.record_store import write_outcome
 from fedbm.experiments.spec import read_experiment
 from fedbm.runs.reader import read_run
 from fedbm.runs.record import read_record, write_record

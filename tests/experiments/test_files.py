@@ -67,14 +67,17 @@ def test_an_evidence_experiment_runs_seed_by_seed(name: str) -> None:
         check_config(trial.config)
         assert (trial.config.train.precision, trial.config.train.server_average) == ("bf16", 0.9)
         assert trial.config.train.evaluate_every == 1
-    assert experiment.endpoint == "averaged last"
+    assert experiment.analysis is not None
+    assert experiment.analysis.endpoint == "averaged last"
     assert experiment.confirmatory == (name == "confirmation")
 
 
 def test_the_confirmation_is_what_the_plan_says() -> None:
     experiment = find_experiment("confirmation")
     assert experiment.seeds == tuple(range(3, 13))
-    assert experiment.contrasts == (("FedBM", "FedAvg"), ("FedBM", "FedETF"))
+    assert experiment.analysis is not None
+    assert experiment.analysis.seeds == experiment.seeds
+    assert experiment.analysis.contrasts == (("FedBM", "FedAvg"), ("FedBM", "FedETF"))
     first = [(t.seed, t.at["data"], t.row, t.config.data.beta) for t in trials(experiment, experiment.seeds, {})[:7]]
     assert first == [
         *((3, "ham10000", row, 0.05) for row in ("FedBM", "FedAvg", "FedETF")),
@@ -185,15 +188,16 @@ def test_the_papers_numbers_are_typed_right() -> None:
         ("all = 3", "g: all is a section, write [all] and below it its keys"),
         ("[all]\nmu = 0.1", "g: mu is an option of fedprox, which no row has for its method"),
         ("[axes]\nmu = [0.1, 1]\nmethod = ['fedavg']", "g: mu is an option of fedprox, which no row has for"),
-        ("lead = 'b'\n[[rows]]\nname = 'a'", 'g: lead = "b" is no row; there are a'),
+        ("lead = 'b'\n[[rows]]\nname = 'a'", 'g: lead names "b", which is not a row; there are a'),
         ("title = ", "g is not valid TOML"),
         ("seeds = '5-3'", 'g: seeds: the range "5-3" ends before it starts'),
         ("order = 'seeds'", 'g: order must be "cell" or "seed", not "seeds"'),
         ("endpoint = 'last'", 'g: endpoint must be "chosen" or "averaged last", not "last"'),
         ("contrasts = [['a']]", "g: contrasts must be a list of different pairs of rows, such as"),
-        ("contrasts = [['FedBM', 'a']]", 'g: contrasts name "a", which is not a row; there are FedBM'),
+        ("contrasts = [['FedBM', 'a']]", 'g: contrasts names "a", which is not a row; there are FedBM'),
         ("confirmatory = 'yes'", "g: confirmatory must be true or false"),
-        ("confirmatory = true", "g: a confirmatory experiment states its seeds and contrasts"),
+        ("confirmatory = true", "g: a confirmatory experiment states its seeds and contrasts, and has no [search]"),
+        ("endpoint = 'averaged last'", "g: an endpoint is the score of contrasts, and there are none"),
     ],
 )
 def test_a_mistake_is_one_sentence(text: str, sentence: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from fedbm.errors import FedBMError
 from fedbm.federation.protocol.codec import Envelope, from_records, to_records
 from fedbm.federation.protocol.packing import pack, unpack
-from fedbm.federation.protocol.reply_checks import read_epsilon, read_losses, read_matrix
+from fedbm.federation.protocol.reply_checks import read_losses, read_matrix, read_privacy
 
 
 def test_an_envelope_returns() -> None:
@@ -83,10 +84,24 @@ def test_losses_are_numbers_or_refused(losses: Any, seconds: Any) -> None:
 def test_numbers_beyond_every_float_are_refused() -> None:
     with pytest.raises(FedBMError, match="its losses cannot be read"):
         read_losses({"losses": {"x": 10**400}, "seconds": 1})
-    assert read_epsilon({"epsilon": 10**400}) is None
 
 
-@given(json_values)
-def test_epsilon_is_a_number_or_none(value: Any) -> None:
-    found = read_epsilon({"epsilon": value})
-    assert found is None or isinstance(found, float)
+@given(json_values, json_values)
+def test_privacy_loss_is_finite_or_null_or_refused(own: Any, total: Any) -> None:
+    body = {"privacy": {"epsilon": own, "epsilon_all_runs": total, "bound": "<b>"}}
+    sound = [
+        value is None or (type(value) in (int, float) and math.isfinite(value) and 0 <= value <= 1e100)
+        for value in (own, total)
+    ]
+    if all(sound):
+        bound = "none" if total is None else "finite"
+        assert read_privacy(body) == {"epsilon": own, "epsilon_all_runs": total, "bound": bound}
+    else:
+        with pytest.raises(FedBMError, match="its privacy loss cannot be read"):
+            read_privacy(body)
+
+
+@pytest.mark.parametrize("told", [None, 4.0, [], {"epsilon": 1.0}, {"epsilon": 10**400, "epsilon_all_runs": 1}])
+def test_privacy_loss_of_another_form_is_refused(told: Any) -> None:
+    with pytest.raises(FedBMError, match="its privacy loss cannot be read"):
+        read_privacy({"privacy": told})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ def fake_outcome(
     root: Path,
     name: str | Experiment,
     *,
-    seeds: int = 3,
+    seeds: int | Sequence[int] = 3,
     missing: dict[tuple[str, int], tuple[str, str]] | None = None,
     absent: dict[str, str] | None = None,
     **more: Any,
@@ -27,7 +28,7 @@ def fake_outcome(
     """*missing*: (row, seed) → (state, why); *absent*: data set → why; the rest is finished with made-up scores."""
     experiment = find_experiment(name) if isinstance(name, str) else name
     results, made = [], {}
-    for trial in trials(experiment, range(seeds), {}):
+    for trial in trials(experiment, range(seeds) if isinstance(seeds, int) else seeds, {}):
         data = trial.config.data.name
         state, why = (missing or {}).get((trial.row, trial.seed), ("finished", ""))
         if data in (absent or {}):

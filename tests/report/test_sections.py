@@ -15,7 +15,7 @@ from fedbm.methods.base import Facts
 from fedbm.report.figures.palette import colours_of
 from fedbm.report.grouping import Group, MethodRuns
 from fedbm.report.model import Figures, Section, Text
-from fedbm.report.sections import client_by_client, confusions, features, partition, training
+from fedbm.report.sections import client_by_client, confusions, features, partition
 from fedbm.runs.reader import RunView, read_run
 
 
@@ -116,13 +116,3 @@ def test_central_alone_has_no_clients_to_show(tmp_path: Path) -> None:
     group = group_of(seen(tmp_path, "central", [[7, 7], [7, 7]], [[1, 1], [1, 1]]))
     assert words_of(partition(group)) == "Central training has all images in one place."
     assert words_of(client_by_client(group, colours_of(["central"]))) == "Central training has all images in one place."
-
-
-def test_the_averaged_model_has_curves_where_it_was_scored(tmp_path: Path) -> None:
-    run = read_run(fake_run(tmp_path, "fedavg", rounds=3))
-    averaged = replace(run, rounds=tuple({**record, "averaged": {"test": {"f1": 0.5}}} for record in run.rounds))
-    for one, expected in ((run, 3), (averaged, 4)):
-        figures = training(group_of(one), {"fedavg": 0}).blocks[0]
-        assert isinstance(figures, Figures)
-        assert len(figures.panels) == expected
-    assert "Macro-F1, averaged model" in figures.panels

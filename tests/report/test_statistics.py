@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import ttest_rel
+from scipy.stats import permutation_test, ttest_rel
 
-from fedbm.report.statistics import Spread, holm, paired, spread, spread_or_none
+from fedbm.report.statistics import Spread, holm, paired, seeds_needed, sign_flip, spread, spread_or_none
 
 
 def test_three_differences_by_hand() -> None:
@@ -93,3 +93,48 @@ def test_spread_agrees_with_numpy(values: list[float]) -> None:
     found = spread(values)
     assert found.mean == pytest.approx(np.mean(values), abs=1e-6)
     assert found.std == pytest.approx(np.std(values, ddof=1), rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("differences", "p"),
+    [
+        ([1.0, 2.0, 3.0], 2 / 8),  # only +++ and −−− reach 6
+        ([1.0, -1.0, 2.0], 6 / 8),  # |±1 ± 1 ± 2| is 4, 0, 2, 2, 2, 2, 0, 4; six reach 2
+        ([0.0, 0.0], 1.0),
+        ([5.0], 1.0),
+        ([0.1] * 10, 2 / 1024),
+        ([0.3] * 9 + [-0.1], 4 / 1024),  # all alike, and the last of either sign
+    ],
+)
+def test_sign_flips_by_hand(differences: list[float], p: float) -> None:
+    assert sign_flip(dict(enumerate(differences)), dict.fromkeys(range(len(differences)), 0.0)) == p
+
+
+def test_sign_flips_agree_with_scipy() -> None:
+    differences = [0.12, -0.03, 0.07, 0.2, 0.01, -0.05, 0.11, 0.04]
+    theirs = permutation_test(
+        (np.array(differences),), lambda x, axis: x.sum(axis=axis), permutation_type="samples", n_resamples=np.inf
+    )
+    assert sign_flip(dict(enumerate(differences)), dict.fromkeys(range(8), 0.0)) == pytest.approx(theirs.pvalue)
+
+
+def test_sign_flips_take_shared_seeds_and_not_too_many() -> None:
+    assert sign_flip({0: 1.0, 3: 2.0}, {3: 1.0, 5: 0.0}) == 1.0
+    assert sign_flip({0: 1.0}, {1: 1.0}) is None
+    assert sign_flip(dict.fromkeys(range(17), 1.0), dict.fromkeys(range(17), 0.0)) is None
+
+
+def test_holm_over_four_by_hand() -> None:
+    """0.01·4, then 0.02·3, then 0.03·2 = 0.06 again, then 0.2·1."""
+    assert holm([0.02, 0.2, 0.01, 0.03]) == pytest.approx([0.06, 0.2, 0.04, 0.06])
+
+
+@pytest.mark.parametrize(("size", "n"), [(0.2, 199), (0.5, 34), (0.8, 15), (1.0, 10), (-1.0, 10), (100.0, 3)])
+def test_seeds_for_a_power_of_80_percent(size: float, n: int) -> None:
+    """Cohen's small, medium and large effects: the numbers of pairs that tables of power give."""
+    assert seeds_needed(size, 0.05) == n
+
+
+def test_seeds_beyond_reach_are_not_counted() -> None:
+    assert seeds_needed(0.001, 0.05) is None
+    assert (seeds_needed(1.0, 0.05 / 18) or 0) > 10

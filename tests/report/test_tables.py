@@ -183,8 +183,9 @@ def test_the_averaged_model_has_a_column_where_it_was_scored(tmp_path: Path) -> 
             for run in row.runs.runs
         )
         rows.append(replace(row, runs=replace(row.runs, runs=runs)))
-    averaged = replace(cell, rows=tuple(rows))
-    assert keys(averaged) - keys(cell) == {"averaged_f1"}
+    group = replace(cell.group, rows=tuple(row.runs for row in rows if row.runs))
+    averaged = replace(cell, rows=tuple(rows), group=group)
+    assert keys(averaged) - keys(cell) == {"averaged_accuracy", "averaged_f1"}
     assert format_cell(table_of(averaged).rows[0].cells["averaged_f1"]) == "70.0 ± 0.0"
 
 

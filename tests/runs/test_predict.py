@@ -54,6 +54,20 @@ def test_the_loaded_model_scores_as_the_run_says(tiny: dict[str, Any], tmp_path:
         model.predict(np.zeros((2, 16, 16, 1)))
 
 
+def test_the_averaged_model_scores_as_the_run_says(tiny: dict[str, Any], tmp_path: Path) -> None:
+    folder = trained(tiny, tmp_path, server_average=0.9, rounds=3)
+    data = fedbm.load(tiny["data"], size=16, channels=1)
+    test = data.indices("test")
+    images = np.asarray(data.images[test])
+    chosen, averaged = (fedbm.load_model(folder, "cpu", averaged=which).predict(images) for which in (False, True))
+    summary = json.loads((folder / "summary.json").read_text())
+    found = score(data.labels[test], averaged)[0]
+    assert found == pytest.approx({name: summary["averaged"][name] for name in found})
+    assert not np.allclose(chosen, averaged)
+    with pytest.raises(FedBMError, match="has no averaged model: only a run with server_average above 0 makes one$"):
+        fedbm.load_model(trained(tiny, tmp_path), "cpu", averaged=True)
+
+
 def test_a_common_model_is_there_however_few_clients_have_trained(tiny: dict[str, Any], tmp_path: Path) -> None:
     """FedROD's is the server's alone; FedRep's would be the head of the one client that trained, which stays."""
     one = {"clients": 2, "participation": 0.5, "rounds": 1}

@@ -12,7 +12,6 @@ from fill_readme import main
 from fedbm.experiments.record_store import write_outcome
 
 
-
 def test_a_readme_is_filled_between_its_marks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     outcome = fake_outcome(tmp_path / "runs", "modules", seeds=2, rounds=3, absent={"oct-c8": "not here"})
     write_outcome(outcome, tmp_path / "results")

@@ -133,6 +133,7 @@ def features(parser: Parser) -> None:
         metavar="DIR",
         help="a folder whose record of the run is renewed (default results)",
     )
+    add_averaged(parser)
     add_keys(parser, ["out", "cache", "device", "data_dir"])
 
 
@@ -146,7 +147,13 @@ def predict(parser: Parser) -> None:
     parser.add_argument("run", help="its folder, its id, or a part of the id")
     parser.add_argument("images", nargs="+", help="image files, or folders of them")
     parser.add_argument("--to", metavar="FILE.csv", help="write every class's probability there instead")
+    add_averaged(parser)
     add_keys(parser, ["out", "device"])
+
+
+def add_averaged(parser: Parser) -> None:
+    text = "use the averaged model (server_average) instead of the model of the chosen round"
+    parser.add_argument("--averaged", action="store_true", help=text)
 
 
 def concepts(parser: Parser) -> None:

@@ -93,6 +93,7 @@ def listing(found: argparse.Namespace, console: Console) -> None:
 
 def show(found: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.tables import partition_table, result_table
+    from fedbm.report.privacy import client_losses
     from fedbm.runs.plan import find_run
     from fedbm.runs.reader import EDITED, read_run
 
@@ -109,6 +110,8 @@ def show(found: argparse.Namespace, console: Console) -> None:
         console.print(partition_table(np.array(seen.client_partition["counts"]), seen.client_partition["classes"]))
     if seen.finished:
         console.print(result_table([seen]))
+        for sentence in client_losses(seen):
+            console.print(f"privacy of {sentence}", soft_wrap=True)
     else:
         console.print(f"{seen.state}; the same command goes on with it", soft_wrap=True)
     for path in sorted(seen.path.glob("*")):
@@ -132,7 +135,7 @@ def features(found: argparse.Namespace, console: Console) -> None:
     for name in found.runs:
         folder = find_run(out_of(found), name)
         unedited(read_run(folder))  # its record would tell of settings that were not computed
-        written = write_features(folder, {k: v for k, v in given.items() if k != "out"})
+        written = write_features(folder, {k: v for k, v in given.items() if k != "out"}, found.averaged)
         console.print(f"features: {written}; 'fedbm report {folder}' shows them", soft_wrap=True)
         record = renew_record(read_run(folder), Path(found.records))
         if record is not None:

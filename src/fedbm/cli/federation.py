@@ -113,6 +113,7 @@ def status(found: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.federation_live import drawn
     from fedbm.federation.deploy.flower import is_alive
     from fedbm.federation.deploy.processes import running
+    from fedbm.federation.node.refusal_file import read_refusal
     from fedbm.federation.server.run_status import read_standing
 
     if found.page:
@@ -122,6 +123,8 @@ def status(found: argparse.Namespace, console: Console) -> None:
         seen = running(folder)
         what = ", ".join(f"{role} ({pid})" for role, pid in seen.items()) or "nothing runs"
         console.print(f"{folder.name}: {what}", soft_wrap=True)
+        if why := read_refusal(folder / "state"):
+            console.print(f"{folder.name}: the server refused this node: {why}", soft_wrap=True)
     if kind_of(found.folder) != "node":
         home = server_folder(found.folder)
         standing = read_standing(home)

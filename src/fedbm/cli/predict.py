@@ -23,7 +23,7 @@ def predict(found: argparse.Namespace, console: Console) -> None:
     if found.to and Path(found.to).suffix != ".csv":
         raise FedBMError(f"--to writes a table of comma-separated values: name it {Path(found.to).stem}.csv")
     options = make_config(nest(given_keys(found))).engine
-    model = load_model(find_run(Path(options.out), found.run), options.device)
+    model = load_model(find_run(Path(options.out), found.run), options.device, averaged=found.averaged)
     good, bad = [], []
     for path, made in model.classify(files_in(map(Path, found.images))):
         if isinstance(made, str):

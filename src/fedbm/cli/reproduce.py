@@ -20,7 +20,7 @@ from fedbm.config.options import BY_BETA
 from fedbm.engine.device import find_device
 from fedbm.errors import FedBMError
 from fedbm.experiments.estimate import Estimate, estimate, rates
-from fedbm.experiments.outcomes import outcome_of, unread_outcome
+from fedbm.experiments.outcomes import Outcome, outcome_of, read_outcome, unread_outcome
 from fedbm.experiments.record_store import would_drop, write_outcome
 from fedbm.experiments.spec import Experiment, find_experiment, of_the_paper, read_experiment, shipped
 from fedbm.experiments.trials import DONE, Place, Standing, check_only, finished_run, locate, standing, trials
@@ -169,11 +169,24 @@ def told(places: Sequence[Place], out: Path, records: Path, device: str) -> Esti
 def keep(
     experiment: Experiment, places: Sequence[Place], takes: Estimate, to: Path, console: Console, tables: bool = True
 ) -> None:
-    """Write the records of what is finished, after its tables."""
+    """Write the records of what is finished, and print tables of all that is on record, unless scores are withheld."""
     outcome = outcome_of(experiment, [standing(place, to) for place in places], takes)
-    for table_of_cell in report_tables(experiments_report([outcome])) if tables else ():
-        console.print(table_of_cell)
-    console.print(f"records: {write_outcome(outcome, to)}", soft_wrap=True)
+    path = write_outcome(outcome, to)
+    if tables:
+        outcome = read_outcome(path) if outcome.analysis else outcome
+        print_tables(outcome, console)
+    console.print(f"records: {path}", soft_wrap=True)
+
+
+def print_tables(outcome: Outcome, console: Console) -> None:
+    """Print the experiment's tables, its stated contrasts, and why scores are withheld."""
+    report = experiments_report([outcome])
+    for found in report_tables(report):
+        console.print(found)
+    for sentence in report.parts[0].summary if outcome.analysis else ():
+        console.print(sentence, soft_wrap=True)
+    if outcome.withheld:
+        console.print(outcome.withheld, soft_wrap=True)
 
 
 def say(standings: Sequence[Standing], takes: Estimate, records: Path, console: Console) -> None:

@@ -120,15 +120,15 @@ def partition_words(partition: Partition, counts: NDArray[np.int64]) -> list[str
 
 
 def result_table(runs: Sequence[RunView]) -> Table:
-    """The test scores of finished runs, at the round chosen on validation and at the last."""
+    """The test scores of finished runs: at the round chosen on validation, at the last, and of the averaged model."""
+    moments = {"best": "chosen on validation", "last": "last", "averaged": "averaged model"}
     rows = []
     for run in runs:
-        assert run.summary is not None
-        for moment in ("best", "last"):
-            found = run.summary[moment]
+        for moment, words in moments.items():
+            if (found := run.scores(moment)) is None:
+                continue
             scores = [percent(found, name) for name in ("accuracy", "f1", "auc", "recall", "precision")]
             name = display(run.label, run.method) if moment == "best" else ""
-            words = "chosen on validation" if moment == "best" else "last"
             rows.append((name, run.seed if moment == "best" else "", f"{found['round']}, {words}", *scores))
     heads = ("method", "seed", "round", "accuracy", "macro-F1", "AUC", "recall", "precision")
     return table("Test scores", heads, rows, text_columns=3)

@@ -7,17 +7,21 @@ small enough to be kept with the code, and a report needs nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fedbm.config.options import shown
+from fedbm.engine.run_folder import read_rounds
 from fedbm.errors import FedBMError
+from fedbm.experiments.analysis_plan import MOMENTS, AnalysisPlan
 from fedbm.experiments.estimate import Estimate
+from fedbm.experiments.seed_list import LARGEST
 from fedbm.experiments.spec import Experiment, cells, shipped
 from fedbm.experiments.trials import DONE, Standing, finished_run, key_of
+from fedbm.runs.failure import diverged
 from fedbm.runs.reader import RunView, read_run
-from fedbm.runs.record import record_named
+from fedbm.runs.record import SCORES, record_named
 from fedbm.utils.io import read_json
 from fedbm.utils.schema import SCALAR, TEXT, check, each, keys, number, or_null, whole
 from fedbm.utils.text import format_seconds
@@ -36,10 +40,19 @@ EXPERIMENT = keys(
                 {
                     **dict.fromkeys(("row", "status", "reason", "takes"), TEXT),
                     "cell": SETTINGS,
-                    "seed": whole(0, 98),  # there are up to 99
+                    "seed": whole(0, LARGEST),
                     **dict.fromkeys(("run", "id"), or_null(TEXT)),
+                    "last?": keys(dict.fromkeys(SCORES, number(0, 1))),
                 }
             )
+        ),
+        "analysis?": keys(
+            {
+                "contrasts": each(each(TEXT, 2), least=1),
+                "endpoint": TEXT,
+                "confirmatory": SCALAR,
+                "seeds": each(whole(0, LARGEST), least=1),
+            }
         ),
     }
 )
@@ -59,6 +72,7 @@ class Result:
     run: RunView | None
     takes: str = ""  # how long it would take, and on what; "" where that is not known
     id: str = ""  # of its run, finished or not; "" where that is not known
+    last: Mapping[str, float] | None = None  # of a run that diverged: the scores with which it counts
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -82,6 +96,20 @@ class Outcome:
     rows: tuple[str, ...]
     command: str
     results: tuple[Result, ...]
+    analysis: AnalysisPlan | None = None
+    hidden: Mapping[str, str] = field(default_factory=dict)  # id → why, of runs whose scores other experiments withhold
+
+    @property
+    def withheld(self) -> str:
+        """Why no score of this experiment may be shown yet; "" where all may."""
+        if self.analysis is None or not self.analysis.confirmatory:
+            return ""
+        planned = len(cells(self.axes)) * len(self.rows) * len(self.analysis.seeds)
+        there = [r for r in self.results if r.seed in self.analysis.seeds]
+        done = len({r.key for r in there if r.state == "finished" or r.last is not None})
+        if done == planned:
+            return ""
+        return f"{done} of {planned} runs of {self.name} are on record; scores are withheld until all are there"
 
     def cell(self, row: str, at: Mapping[str, Any]) -> list[Result]:
         return [result for result in self.results if result.row == row and result.at == at]
@@ -102,7 +130,13 @@ def outcome_of(experiment: Experiment, standings: Sequence[Standing], told: Esti
     """From run folders and records; *told*: what the runs that are left take."""
     unread = unread_outcome(experiment, standings)
     results = [
-        replace(result, why=s.why or _words(s), run=finished_run(s) if s.state in DONE else None, takes=_takes(s, told))
+        replace(
+            result,
+            why=s.why or _words(s),
+            run=finished_run(s) if s.state in DONE else None,
+            takes=_takes(s, told),
+            last=_last_scores(s) if experiment.analysis else None,
+        )
         for result, s in zip(unread.results, standings, strict=True)
     ]
     return replace(unread, results=tuple(results))
@@ -142,7 +176,20 @@ def with_results(experiment: Experiment, results: Sequence[Result]) -> Outcome:
         rows=tuple(row.name for row in experiment.rows),
         command=command_of(experiment.name),
         results=tuple(results),
+        analysis=experiment.analysis,
     )
+
+
+def _last_scores(standing: Standing) -> dict[str, float] | None:
+    """Return the last evaluated scores of the averaged model of a run that diverged, zeros if there are none.
+
+    None for every other run: a machine or a full memory that stopped it says nothing about the method.
+    """
+    if standing.state != "failed" or standing.folder is None or not diverged(standing.why):
+        return None
+    rounds = read_rounds(standing.folder / "rounds.jsonl")
+    found = [averaged["test"] for record in rounds if (averaged := record.get("averaged"))]
+    return {name: float(found[-1][name]) if found else 0.0 for name in SCORES}
 
 
 def _takes(standing: Standing, told: Estimate | None) -> str:
@@ -158,6 +205,22 @@ def _words(standing: Standing) -> str:
 
 
 def read_outcome(path: Path, read: Callable[[Path], RunView | None] = record_named) -> Outcome:
+    """Read an experiment's record, and which of its runs other experiments in that folder withhold."""
+    return replace(_read_outcome(path, read), hidden=_hidden_runs(path.parent))
+
+
+def _hidden_runs(folder: Path) -> dict[str, str]:
+    """Return why, by id, for the runs of confirmatory experiments in *folder* that are not complete."""
+    found: dict[str, str] = {}
+    for path in sorted(folder.glob("*.json")):
+        value = read_json(path)
+        if isinstance(value, dict) and value.get("analysis"):
+            outcome = _read_outcome(path, lambda record: None)
+            found |= {result.id: outcome.withheld for result in outcome.results if outcome.withheld and result.id}
+    return found
+
+
+def _read_outcome(path: Path, read: Callable[[Path], RunView | None]) -> Outcome:
     value = read_json(path)
     if not isinstance(value, dict) or value.get("format") != FORMAT or "trials" not in value:
         raise FedBMError(f"{path} holds no experiment that this FedBM reads; 'fedbm records' writes them")
@@ -182,10 +245,17 @@ def read_outcome(path: Path, read: Callable[[Path], RunView | None] = record_nam
                 read(runs / f"{t['run']}.json") if t["run"] else None,
                 t["takes"],
                 t["id"] or "",
+                t.get("last"),
             )
             for t in value["trials"]
         ),
+        analysis=_analysis(value["analysis"]) if "analysis" in value else None,
     )
+
+
+def _analysis(value: Mapping[str, Any]) -> AnalysisPlan:
+    contrasts = tuple((first, second) for first, second in value["contrasts"])
+    return AnalysisPlan(contrasts, value["endpoint"], bool(value["confirmatory"]), tuple(value["seeds"]))
 
 
 def _unknown(value: Mapping[str, Any]) -> str:
@@ -195,9 +265,11 @@ def _unknown(value: Mapping[str, Any]) -> str:
         ("lead", [value["lead"] or rows[0]], rows),
         ("figure", [value["figure"]] if value["figure"] else [], axes),
         ("search", value["search"], axes),
+        ("endpoint", [value["analysis"]["endpoint"]] if "analysis" in value else [], MOMENTS),
+        ("contrasts", [name for pair in value.get("analysis", {}).get("contrasts", []) for name in pair], rows),
     ):
         if (other := next((name for name in names if name not in known), None)) is not None:
-            return f"{key} names {shown(other)}, which is none of its {'rows' if known is rows else 'axes'}"
+            return f"{key} names {shown(other)}, which is none of {', '.join(map(str, known))}"
     there = list(cells(axes))
     for place, trial in enumerate(value["trials"]):
         if trial["row"] not in rows or trial["cell"] not in there:

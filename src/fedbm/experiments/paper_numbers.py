@@ -45,6 +45,8 @@ def deviations(experiment: str, row: str, data: str) -> list[tuple[str, str]]:
         return []
     notes, methods = _deviations()
     attached = find_experiment(experiment).deviations
+    if not attached:
+        return []
     names = [*attached.get("all", ()), *attached.get(data, ()), *methods.get(row, ()), *attached.get(row, ())]
     return [(name, notes[name]) for name in dict.fromkeys(names)]
 

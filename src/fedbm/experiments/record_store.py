@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ def write_outcome(outcome: Outcome, folder: Path) -> Path:
     head = {key: getattr(outcome, key) for key in told}
     value = {"format": FORMAT, "experiment": outcome.name, **head}
     value |= {"shared": outcome.shared, "axes": outcome.axes, "rows": outcome.rows}
+    value |= {"analysis": asdict(outcome.analysis)} if outcome.analysis else {}
     lines = [f"{json.dumps(key)}: {json.dumps(item, ensure_ascii=False)}" for key, item in value.items()]
     trials = ",\n ".join(json.dumps(_trial(result), ensure_ascii=False) for result in ordered)
     with replacing(path) as beside:
@@ -108,4 +109,5 @@ def _together(before: Result | None, now: Result) -> Result:
 def _trial(result: Result) -> dict[str, Any]:
     kept = {"row": result.row, "cell": result.at, "seed": result.seed, "status": result.state, "reason": result.why}
     run = result.run.id if result.run else None
-    return {**kept, "takes": result.takes, "run": run, "id": result.id or run or ""}
+    last = {"last": result.last} if result.last is not None else {}
+    return {**kept, "takes": result.takes, "run": run, "id": result.id or run or "", **last}

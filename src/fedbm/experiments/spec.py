@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.errors import FedBMError, did_you_mean, listed
+from fedbm.experiments.analysis_plan import AnalysisPlan, choice, read_analysis
 from fedbm.experiments.seed_list import DEFAULT, format_seeds, parse_seeds
 from fedbm.methods import METHODS, title_of
 from fedbm.runs.config import keys, nest
@@ -41,7 +42,6 @@ KEYS = (
 )
 PAPER = files("fedbm.experiments").joinpath("paper")
 EVIDENCE = files("fedbm.experiments").joinpath("evidence")
-ENDPOINTS = ("chosen", "averaged last")
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,12 @@ class Experiment:
     search: tuple[str, ...] = ()  # axes among whose values one is chosen, on validation
     seeds: tuple[int, ...] = DEFAULT
     by_seed: bool = False  # all runs of a seed come before those of the next
-    endpoint: str = ENDPOINTS[0]
-    contrasts: tuple[tuple[str, str], ...] = ()  # pairs of rows, first − second; (): the lead − every other row
-    confirmatory: bool = False  # contrasts are tested, and scores are withheld until all runs are on record
+    analysis: AnalysisPlan | None = None  # None: the lead is tested against every other row
     file: str = ""  # where it stands, for what is said of a mistake in it
+
+    @property
+    def confirmatory(self) -> bool:
+        return self.analysis is not None and self.analysis.confirmatory
 
     def chosen_seeds(self, text: str | None) -> tuple[int, ...]:
         """Return the seeds that --seeds gives, by default the experiment's own.
@@ -167,6 +169,8 @@ def parse(text: str, name: str, where: str) -> Experiment:
         if flag == "seed":
             raise FedBMError(f"{where} sets a seed; how many there are is said by --seeds")
     printed, differs = _text(values, "printed", where), _table(values, "deviations", where)
+    given_seeds = _text(values, "seeds", where)
+    seeds = parse_seeds(given_seeds, f"{where}: seeds") if given_seeds else DEFAULT
     experiment = Experiment(
         name=name,
         title=_text(values, "title", where) or name,
@@ -181,11 +185,9 @@ def parse(text: str, name: str, where: str) -> Experiment:
         notes=_texts(values, "notes", where),
         deviations={key: _texts(differs, key, f"[deviations] in {where}") for key in differs},
         search=_search(values, where),
-        seeds=parse_seeds(found, f"{where}: seeds") if (found := _text(values, "seeds", where)) else DEFAULT,
-        by_seed=_choice(values, "order", ("cell", "seed"), where) == "seed",
-        endpoint=_choice(values, "endpoint", ENDPOINTS, where),
-        contrasts=_contrasts(values, where),
-        confirmatory=_yes_or_no(values, "confirmatory", where),
+        seeds=seeds,
+        by_seed=choice(values, "order", ("cell", "seed"), where) == "seed",
+        analysis=read_analysis(values, seeds, where),
         file=where,
     )
     for axis in (*experiment.search, *([experiment.figure] if experiment.figure else [])):
@@ -196,18 +198,14 @@ def parse(text: str, name: str, where: str) -> Experiment:
     for flag in (*shared, *experiment.axes):
         if flag in owners and not chosen & set(owners[flag]):
             raise FedBMError(f"{where}: {flag} is an option of {listed(owners[flag])}, which no row has for its method")
-    names = [row.name for row in experiment.rows]
-    if experiment.lead and experiment.lead not in names:
-        near = did_you_mean(experiment.lead, names)
-        raise FedBMError(f'{where}: lead = "{experiment.lead}" is no row{near}; there are {listed(names, "and")}')
-    for name in itertools.chain(*experiment.contrasts):
+    names, tested = [row.name for row in experiment.rows], experiment.analysis.contrasts if experiment.analysis else ()
+    named = [("lead", experiment.lead)] * bool(experiment.lead)
+    for key, name in (*named, *(("contrasts", name) for pair in tested for name in pair)):
         if name not in names:
             near = did_you_mean(name, names)
             raise FedBMError(
-                f'{where}: contrasts name "{name}", which is not a row{near}; there are {listed(names, "and")}'
+                f'{where}: {key} names "{name}", which is not a row{near}; there are {listed(names, "and")}'
             )
-    if experiment.confirmatory and not (experiment.contrasts and "seeds" in values):
-        raise FedBMError(f"{where}: a confirmatory experiment states its seeds and contrasts")
     return experiment
 
 
@@ -257,31 +255,6 @@ def _search(values: Mapping[str, Any], where: str) -> tuple[str, ...]:
     if unknown := next((key for key in search if key != "choose"), None):
         raise FedBMError(f'{where}: [search] has no key "{unknown}"; it has choose = ["an axis", …]')
     return _texts(search, "choose", f"[search] in {where}")
-
-
-def _choice(values: Mapping[str, Any], key: str, choices: Sequence[str], where: str) -> str:
-    found = _text(values, key, where) or choices[0]
-    if found not in choices:
-        quoted = listed([f'"{choice}"' for choice in choices])
-        raise FedBMError(f'{where}: {key} must be {quoted}, not "{found}"{did_you_mean(found, choices)}')
-    return found
-
-
-def _contrasts(values: Mapping[str, Any], where: str) -> tuple[tuple[str, str], ...]:
-    found = values.get("contrasts", [])
-    texts = isinstance(found, list) and all(
-        isinstance(pair, list) and len(pair) == 2 and all(isinstance(name, str) for name in pair) for pair in found
-    )
-    if not texts or any(first == second for first, second in found) or len({*map(tuple, found)}) < len(found):
-        raise FedBMError(f'{where}: contrasts must be a list of different pairs of rows, such as [["FedBM", "FedAvg"]]')
-    return tuple((first, second) for first, second in found)
-
-
-def _yes_or_no(values: Mapping[str, Any], key: str, where: str) -> bool:
-    found = values.get(key, False)
-    if not isinstance(found, bool):
-        raise FedBMError(f"{where}: {key} must be true or false")
-    return found
 
 
 def _table(values: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:

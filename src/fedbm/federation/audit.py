@@ -52,7 +52,7 @@ class Audit:
         """Write one line and wait until it is on the disk."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a+b") as stream, _alone(stream.fileno()):
+            with self.path.open("a+b") as stream, alone(stream.fileno()):
                 last, end = _last_line(stream)
                 stream.truncate(end)  # half a line is what a killed process had not yet said
                 line = {
@@ -124,7 +124,7 @@ def _hash(line: bytes) -> str:
 
 
 @contextmanager
-def _alone(descriptor: int) -> Iterator[None]:
+def alone(descriptor: int) -> Iterator[None]:
     """Keep other processes from appending meanwhile, where the system has such locks."""
     if sys.platform == "win32":
         yield

@@ -1,9 +1,9 @@
 """Rows of one table with their tests: n, mean ± std, the paper's number, and the difference to the leading row.
 
 The leading row is the one that the experiment names, else FedBM, else the first: it is never chosen by its score. It is
-tested against every other row except central training: paired t-test over seeds, macro-F1. Holm's correction covers all
-tests that are planned, rows × cells. A test whose runs are not finished counts as not rejected, so that later runs
-cannot undo a verdict.
+tested against every other row except central training: paired t-test over seeds, macro-F1. Holm's correction covers the
+tests that have data, in all cells: tests that finish later can raise a corrected p. An experiment that states contrasts
+has these instead (`experiments/contrasts.py`), and runs that are withheld are missing.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.data.catalog.lookup import CATALOG
+from fedbm.experiments.contrasts import HEADLINE_METRIC, Contrast, contrasts_in, visible
 from fedbm.experiments.outcomes import Outcome, Result
 from fedbm.experiments.paper_numbers import Published, deviations, published
 from fedbm.experiments.spec import cells
@@ -23,13 +24,7 @@ from fedbm.methods import METHODS, FedBM, is_central
 from fedbm.report.grouping import Group, MethodRuns
 from fedbm.report.statistics import Paired, Spread, holm, paired
 
-HEADLINE_METRIC = "f1"
-MOMENTS = {
-    "best": "round chosen on validation",
-    "last": "last round",
-    "last_quarter": "last quarter",
-    "averaged": "averaged model",
-}
+MOMENTS = ("best", "last", "last_quarter", "averaged", "averaged_last_quarter")  # of RunView.scores()
 STANDS_FOR = {"chars74k": "femnist"}  # data set → the paper's data set it replaces; no difference is computed
 STATES = {"absent": "data or model not here"}  # states whose name needs more words
 CENTRAL = tuple(method.title for method in METHODS.values() if method.central)
@@ -93,6 +88,8 @@ class Comparison:
     group: Group
     data: str = ""  # the name of the data set
     at: Mapping[str, Any] = field(default_factory=dict)
+    tests: int = 0  # how many Holm's correction covers, in all comparisons of the experiment
+    contrasts: tuple[Contrast, ...] = ()  # those that the experiment states, in place of tests against the lead
 
     @property
     def leading(self) -> ComparedRow | None:
@@ -120,10 +117,13 @@ def compare_runs(group: Group) -> Comparison:
 
 
 def compare_outcome(outcome: Outcome) -> list[Comparison]:
-    """Return a comparison for every cell of an experiment."""
+    """Return a comparison for every cell of an experiment. Withheld runs are missing."""
+    outcome = visible(outcome)
     central = {*CENTRAL, *(r.row for r in outcome.results if r.run is not None and is_central(r.run.method))}
     lead = leading_row(outcome.rows, central, outcome.lead)
-    return _corrected([_cell(outcome, at, lead, central) for at in cells(outcome.axes)])
+    every = cells(outcome.axes)
+    found = _corrected([_cell(outcome, at, lead, central) for at in every])
+    return [replace(c, contrasts=stated) for c, stated in zip(found, contrasts_in(outcome, every), strict=True)]
 
 
 def missing_words(rows: Sequence[ComparedRow]) -> tuple[str, ...]:
@@ -163,7 +163,7 @@ def _cell(outcome: Outcome, at: Mapping[str, Any], lead: str, central: Collectio
                 published=published(outcome.paper, STANDS_FOR.get(data, data), beta, name) if outcome.paper else None,
                 comparable=data not in STANDS_FOR,
                 deviations=tuple(deviations(outcome.name, name, data)) if runs else (),
-                rival=name not in (lead, *central),
+                rival=outcome.analysis is None and name not in (lead, *central),
             )
         )
     title = ", ".join([data_title(data), *setting_words(outcome, at)])
@@ -186,17 +186,17 @@ def _tested(rows: Sequence[ComparedRow], lead: str) -> tuple[ComparedRow, ...]:
 
 
 def _corrected(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Apply Holm's correction at every moment, over all planned tests of all comparisons."""
+    """Apply Holm's correction at every moment, over all tests of all comparisons that have data."""
     rows = [row for comparison in comparisons for row in comparison.rows]
     corrected: list[dict[str, Test]] = [{} for _ in rows]
     for moment in MOMENTS:
         known = [row.tests[moment].paired.p if moment in row.tests else None for row in rows]
-        planned = [1.0 if p is None and row.rival else p for p, row in zip(known, rows, strict=True)]
-        for row, made, p, after in zip(rows, corrected, known, holm(planned), strict=True):
+        for row, made, after in zip(rows, corrected, holm(known), strict=True):
             if moment in row.tests:
-                made[moment] = replace(row.tests[moment], corrected=after if p is not None else None)
+                made[moment] = replace(row.tests[moment], corrected=after)
     every = iter(corrected)
-    return [replace(c, rows=tuple(replace(row, tests=next(every)) for row in c.rows)) for c in comparisons]
+    tests = sum("best" in row.tests and row.tests["best"].paired.p is not None for row in rows)
+    return [replace(c, rows=tuple(replace(row, tests=next(every)) for row in c.rows), tests=tests) for c in comparisons]
 
 
 def _setting(outcome: Outcome, at: Mapping[str, Any], key: str, default: Any = None) -> Any:

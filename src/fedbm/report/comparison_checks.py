@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from fedbm.methods import is_central
-from fedbm.report.grouping import Group, display, settings, varying
+from fedbm.report.grouping import AVERAGE, Group, display, settings, varying
 from fedbm.report.model import Finding
 from fedbm.runs.reader import RunView, partition_digest
 
@@ -73,7 +73,7 @@ def _protocol(group: Group) -> Finding | None:
         {**settings(run, "data", "model", "train"), "own body": run.config.get("own", {}).get("body")}
         for run in group.runs
     ]
-    keys = varying(each)
+    keys = [key for key in varying(each) if key != AVERAGE]
     kept = [one.get(KEPT) for run, one in zip(group.runs, each, strict=True) if not is_central(run.method)]
     if KEPT in keys and len(set(kept)) < 2:
         keys.remove(KEPT)

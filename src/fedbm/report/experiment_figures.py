@@ -21,6 +21,7 @@ OVERVIEW = (
     "The leading row minus the best other and minus FedAvg. Where a bar crosses zero, no difference is established; "
     "bars are not corrected for the number of comparisons"
 )
+CONTRASTS = "Differences that the experiment states, at its endpoint"
 AHEAD = "Leading row minus each other row; intervals are not corrected"
 
 
@@ -46,7 +47,13 @@ def _dots(row: ComparedRow, colours: Mapping[str, int], metric: str) -> Dots:
 
 
 def difference_figure(comparison: Comparison, colours: Mapping[str, int]) -> list[Figure]:
-    """Return leading row − row in macro-F1 with 95 % intervals; [] if no row has one."""
+    """Return leading row − row, or the stated contrasts, in macro-F1 with 95 % intervals; [] if there are none."""
+    if comparison.contrasts:
+        stated = [(one.name, one.found) for one in comparison.contrasts if one.found is not None and one.found.n > 1]
+        contrasts = [Interval(name, 100 * f.mean, 100 * f.low, 100 * f.high, None) for name, f in stated]
+        title = f"Macro-F1, {comparison.contrasts[0].endpoint}: differences with 95 % intervals; {comparison.title}"
+        colour, axis = colours[comparison.lead], "Macro-F1, difference"
+        return [_figure(contrasts, colour, title, axis, HALF, CONTRASTS)] if contrasts else []
     rows = [interval for row in comparison.rows if (interval := _interval(comparison, row, row.name))]
     title = (
         f"Macro-F1 of {comparison.lead} minus each row, 95 % intervals without correction for many; {comparison.title}"

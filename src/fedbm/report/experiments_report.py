@@ -5,25 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedbm.experiments.contrasts import visible
 from fedbm.experiments.outcomes import Outcome, title_of
-from fedbm.experiments.paper_numbers import Published
 from fedbm.experiments.remaining import list_unrecorded, trials_of
 from fedbm.experiments.spec import find_experiment, shipped
 from fedbm.report.comparison import (
-    MOMENTS,
-    ComparedRow,
     Comparison,
     compare_outcome,
     data_title,
-    missing_words,
     setting_words,
 )
 from fedbm.report.experiment_figures import axis_figures, difference_figure, overview_figure, score_figures
+from fedbm.report.experiments_data import experiments_data
 from fedbm.report.figures.palette import colours_of
 from fedbm.report.model import (
     Block,
-    Cell,
-    Column,
     Figures,
     Finding,
     Findings,
@@ -31,7 +27,6 @@ from fedbm.report.model import (
     Note,
     Part,
     Report,
-    Row,
     Section,
     Table,
     Text,
@@ -39,7 +34,7 @@ from fedbm.report.model import (
 from fedbm.report.reading import reading
 from fedbm.report.runs_report import provenance
 from fedbm.report.sections import group_sections, training
-from fedbm.report.tables import SHOWN, cost_table, results_table, search_table, summary_table, test_cells
+from fedbm.report.tables import cost_table, results_table, search_table, summary_table
 from fedbm.report.text import plain_verdict, verdicts
 from fedbm.runs.reader import RunView
 from fedbm.utils.text import format_count
@@ -75,7 +70,7 @@ def experiments_report(outcomes: Sequence[Outcome], title: str = "", complete: b
         tuple(Note(number, *words) for words, number in notes.items()),
         reading(columns),
         tuple(map(provenance, runs.values())),
-        _data(found, outcomes if complete else ()),
+        experiments_data(found, list_unrecorded(outcomes) if complete else ()),
     )
 
 
@@ -153,10 +148,12 @@ def _part(outcome: Outcome, found: Sequence[Comparison], notes: Notes) -> Part:
             "Accuracy + macro-F1 on the validation set, mean ± std over seeds. The test set has no influence. Nothing "
             "is chosen while a combination lacks a run."
         )
-        blocks.append(Section("Chosen on validation", note, (search_table(outcome, f"{outcome.title} chosen"),)))
+        blocks.append(
+            Section("Chosen on validation", note, (search_table(visible(outcome), f"{outcome.title} chosen"),))
+        )
     blocks += [_cell(outcome, comparison, found, colours, notes) for comparison in found if not comparison.empty]
     if empty := tuple(comparison.title for comparison in found if comparison.empty):
-        note = "No run is finished here: the reasons are below."
+        note = "There is no score to show here: the reasons are below."
         blocks.append(Section("Without a result", note, (Text(empty, "titles"),)))
     if missing := _missing(found, runs):
         note = "Runs that are in no number above."
@@ -265,47 +262,3 @@ def _not_run(outcomes: Sequence[Outcome]) -> tuple[Section, ...]:
 def _column_keys(block: Block) -> list[str]:
     tables = [one for one in getattr(block, "blocks", ()) if isinstance(one, Table)]
     return [column.key for table in tables for column in table.columns]
-
-
-# --- every number ---------------------------------------------------------------------------------------------------
-
-ABOUT = ("experiment", "cell", "row", "round", "n")
-SCORES = tuple(key for metric in SHOWN for key in (metric, f"{metric}_std"))
-PAPER = tuple(f"paper_{key}" for key in SCORES)
-MINUS = tuple(f"{metric}_minus_paper" for metric in SHOWN)
-TESTS = ("lead", "lead_minus_row_f1", "p", "p_holm", "effect_size")
-LAST = ("notes", "missing", "missing_in_words", "command")
-
-
-def _data(found: Found, complete: Sequence[Outcome]) -> Table:
-    """Return a line per experiment, cell, row and moment; a missing row has its state and no numbers."""
-    rows = [
-        Row(row.name, _data_cells(outcome, comparison, row, moment))
-        for outcome, some in found
-        for comparison in some
-        for row in comparison.rows
-        for moment in MOMENTS
-        if moment != "averaged" or row.score(moment, "f1")
-    ]
-    for one in list_unrecorded(complete) if complete else ():
-        last = {"missing": "not run", "missing_in_words": one.needs, "command": one.command}
-        rows.append(Row(one.name, {key: Cell(words) for key, words in {"experiment": one.name, **last}.items()}))
-    keys = (*ABOUT, *SCORES, *PAPER, *MINUS, *TESTS, *LAST)
-    return Table("data", tuple(Column(key, key) for key in keys), tuple(rows))
-
-
-def _data_cells(outcome: Outcome, comparison: Comparison, row: ComparedRow, moment: str) -> dict[str, Cell]:
-    values: dict[str, Any] = dict(zip(ABOUT, (outcome.name, comparison.title, row.name, moment, row.n), strict=True))
-    for metric in SHOWN:
-        score, paper = row.score(moment, metric), row.published or Published({}, {})
-        values |= {metric: score.mean, f"{metric}_std": score.std} if score else {}
-        values |= {f"paper_{metric}": paper.mean.get(metric), f"paper_{metric}_std": paper.std.get(metric)}
-        values[f"{metric}_minus_paper"] = row.minus_paper(metric) if moment == "best" else None
-    values |= {key: cell.value for key, cell in test_cells(row.tests.get(moment)).items()} | {"lead": comparison.lead}
-    values |= {
-        "notes": ", ".join(title for title, _ in row.deviations),
-        "missing": row.state,
-        "missing_in_words": " | ".join(missing_words([row])),
-        "command": outcome.command,
-    }
-    return {key: Cell(value) for key, value in values.items()}

@@ -14,6 +14,7 @@ from fedbm.runs.reader import RunView
 
 # What may differ between runs of one row: the seed, and what the group already says.
 NOT_A_SETTING = {"train.seed", "data.name", "data.beta"}
+AVERAGE = "train.server_average"  # adds scores and changes none; 0 is the same as not set, as in older runs
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,10 @@ def compare(runs: Sequence[RunView]) -> list[Group]:
 
 def settings(run: RunView, *sections: str) -> dict[str, Any]:
     """flat() of a run's configuration, without the seed and what the group already says."""
-    return {key: value for key, value in flat(run.config, *sections).items() if key not in NOT_A_SETTING}
+    found = {key: value for key, value in flat(run.config, *sections).items() if key not in NOT_A_SETTING}
+    if not found.get(AVERAGE):
+        found.pop(AVERAGE, None)
+    return found
 
 
 def flat(config: Mapping[str, Any], *sections: str) -> dict[str, Any]:

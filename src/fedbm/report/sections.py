@@ -20,8 +20,9 @@ from fedbm.report.figures.scatter import scatter
 from fedbm.report.format import mean_and_std
 from fedbm.report.grouping import Group, MethodRuns, display
 from fedbm.report.model import Block, Figure, Figures, Findings, Gallery, Pairs, Section, Text
+from fedbm.report.privacy import largest_losses
 from fedbm.report.statistics import spread
-from fedbm.report.tables import BLOCKS, Colours, cost_table, metrics_table, seeds_table, target_table
+from fedbm.report.tables import BLOCKS, Colours, averaged, cost_table, metrics_table, seeds_table, target_table
 from fedbm.runs.reader import RunView
 from fedbm.utils.metrics import label_mix_accuracy
 from fedbm.utils.text import format_bytes, format_seconds
@@ -76,6 +77,7 @@ def results(group: Group, name: str, colours: Colours, dots_of_seeds: bool) -> S
         for run in group.unfinished
     ]
     said += [words for row in group.rows if (words := _personal(row))]
+    said += [f"Privacy: {sentence}." for sentence in largest_losses(group)]
     blocks += [Text(tuple(said))] if said else []
     if dots_of_seeds and sum(len(row.runs) for row in group.rows) > 1:
         blocks.append(Figures({"Seeds": [_seed_dots(group, colours)]}))
@@ -116,7 +118,6 @@ def training(group: Group, colours: Colours) -> Section:
     measures: dict[str, tuple[str, float, Measure, str]] = {
         "Macro-F1": ("macro-F1 on the test images, %", 100.0, _tested("f1"), "f1"),
         "Accuracy": ("accuracy on the test images, %", 100.0, _tested("accuracy"), "accuracy"),
-        "Macro-F1, averaged model": ("macro-F1 of the averaged model, %", 100.0, _averaged("f1"), ""),
         "Training loss": ("training loss, mean over the selected clients", 1.0, _loss, ""),
     }
     panels = {}
@@ -131,6 +132,7 @@ def training(group: Group, colours: Colours) -> Section:
         "Methods minimise different losses: compare a loss only with itself."
     )
     note += " Thin and dashed: a run that is not finished." if any(run.rounds for run in group.unfinished) else ""
+    note += " Dotted: the averaged model, mean over seeds." if averaged(group) else ""
     note += _left_out([run for run in group.runs if not run.rounds], "rounds.jsonl")
     return _section("Training", note, Figures(panels), "No run here has recorded a round.")
 
@@ -310,6 +312,10 @@ def _curves(group: Group, colours: Colours, measure: Measure, metric: str) -> li
             if metric and run.summary is not None
         )
         curves.append(Curve(row.name, colours[row.name], lines, marks))
+        if metric:
+            averages = tuple(line for run in row.runs if (line := _line(run, _averaged(metric))))
+            label = f"{row.name}, averaged"
+            curves.append(Curve(label, colours[row.name], averages, panel=row.name, averaged=True))
     for run in group.unfinished:
         name, line = display(run.label, run.method), _line(run, measure)
         label = f"{name}, seed {run.seed}, unfinished"

@@ -21,7 +21,7 @@ SHOWN = {metric: METRICS[metric] for metric in ("accuracy", "f1")}  # in tables 
 BLOCKS = {
     "best": "At the round chosen on validation",
     "last": "At the last round",
-    "averaged": "Averaged model after the last round",
+    "averaged": "Averaged model, after the last round",
 }
 LEAD = "Lead − row, macro-F1"
 Colours = Mapping[str, int]
@@ -41,6 +41,11 @@ def best_rows(rows: Sequence[MethodRuns | None], moment: str, metric: str) -> li
     scores = [row.score(moment, metric) if row and not row.central and len(row.runs) == most else None for row in rows]
     means = [score.mean for score in scores if score]
     return [bool(score) and len(means) > 1 and percent(score.mean) == percent(max(means)) for score in scores]
+
+
+def averaged(group: Group) -> bool:
+    """Return whether any run of the group has an averaged model."""
+    return any(run.scores("averaged") for row in group.rows for run in row.runs)
 
 
 # --- one comparison -------------------------------------------------------------------------------------------------
@@ -90,11 +95,9 @@ def _result_columns(comparison: Comparison) -> tuple[Column, ...]:
                 columns.append(Column(f"{metric}_minus_paper", "Δ", title))
         else:
             columns.append(Column(metric, title))
-    columns += [
-        Column(_score_key(moment, "f1"), f"F1, {words}")
-        for moment, words in MOMENTS.items()
-        if moment in ("last", "last_quarter") or (moment != "best" and any(row.score(moment, "f1") for row in rows))
-    ]
+    columns += [Column("last_f1", "F1, last round"), Column("last_quarter_f1", "F1, last quarter")]
+    if averaged(comparison.group):
+        columns += [Column("averaged_accuracy", "Accuracy, averaged"), Column("averaged_f1", "F1, averaged")]
     if any(row.planned > 1 for row in rivals):
         columns += [
             Column(f"lead_minus_row_{HEADLINE_METRIC}", "points", LEAD, "lead − row"),
@@ -200,13 +203,16 @@ def metrics_table(group: Group, name: str, colours: Colours, detail: bool = Fals
     columns = tuple(Column(key, title) for key, title in {"n": "n", "round": "Round", **METRICS}.items())
     rows = []
     for moment, block in BLOCKS.items():
+        if moment == "averaged" and not averaged(group):
+            continue
         best = {metric: best_rows(group.rows, moment, metric) for metric in METRICS}
         for place, row in enumerate(group.rows):
             rounds = sorted(row.by_seed(moment, "round").values())
-            if rounds:
-                scores = {m: score_cell(row.score(moment, m), best[m][place]) for m in METRICS}
-                at = {"n": Cell(len(row.runs), "count"), "round": Cell(format_range(rounds[0], rounds[-1]))}
-                rows.append(Row(row.name, at | scores, block, colours[row.name]))
+            scores = {m: score_cell(row.score(moment, m), best[m][place]) for m in METRICS}
+            at = Cell(format_range(rounds[0], rounds[-1]) if rounds else "")
+            rows.append(
+                Row(row.name, {"n": Cell(len(row.runs), "count"), "round": at, **scores}, block, colours[row.name])
+            )
     return Table(name, columns, tuple(rows), detail=detail)
 
 

@@ -43,6 +43,10 @@ def scalars(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
         for name, value in (record.get(part) or {}).items():
             if value is not None:
                 yield f"{part}/{name}", float(value)
+    for side, scores in (record.get("averaged") or {}).items():
+        for name, value in scores.items() if side != "scored" else ():
+            if value is not None:
+                yield f"averaged {side}/{name}", float(value)
     if record.get("personal"):
         yield "personal/accuracy", float(record["personal"]["accuracy"])
     if "dropped" in record:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedbm.errors import listed
+from fedbm.experiments.contrasts import Contrast
 from fedbm.experiments.paper_numbers import TRIALS
 from fedbm.methods import METHODS, FedAvg
 from fedbm.report.comparison import HEADLINE_METRIC, ComparedRow, Comparison
 from fedbm.report.format import NO_BREAK, effect, equals, mean_and_std, points
-from fedbm.report.statistics import Paired, spread, welch
+from fedbm.report.statistics import MOST_SEEDS, Paired, seeds_needed, spread, welch
 
 LEVEL = 0.05
 FEWEST = 3  # seeds behind a verdict: two leave one degree of freedom, and agree too often by chance
@@ -85,7 +86,9 @@ def _by_setting(values: Sequence[tuple[str, str]]) -> str:
 
 
 def verdicts(comparison: Comparison) -> list[Verdict]:
-    """Return what is found for the leading row, and for all rows against the paper."""
+    """Return what is found for the leading row or the stated contrasts, and for all rows against the paper."""
+    if comparison.contrasts:
+        return [*map(_contrast_verdict, comparison.contrasts), *_diverged(comparison)] if comparison.lead else []
     return [*_lead_verdicts(comparison), *_paper_verdicts(comparison)]
 
 
@@ -118,7 +121,8 @@ def _lead_verdicts(comparison: Comparison) -> list[Verdict]:
         return [_none(f"{lead.name} cannot be compared: no other row has finished one of its seeds.")]
     best, *fedavg = foremost(comparison)
     more = f", the best of {len(others)} others" if len(others) > 1 else ""
-    found = [_verdict(lead, best, more), *(_verdict(lead, row, "") for row in fedavg)]
+    tests = comparison.tests
+    found = [_verdict(lead, best, more, tests), *(_verdict(lead, row, "", tests) for row in fedavg)]
     ahead = best.tests["best"].paired.mean > 0 and all(verdict.holds for verdict in found)
     return [*found, *_other_seeds(lead, others), *([] if ahead else _tuned_values(lead))]
 
@@ -132,7 +136,7 @@ def _holds(row: ComparedRow) -> bool:
     return test.corrected is not None and test.corrected < LEVEL and test.paired.n >= FEWEST
 
 
-def _verdict(lead: ComparedRow, other: ComparedRow, more: str) -> Verdict:
+def _verdict(lead: ComparedRow, other: ComparedRow, more: str, tests: int) -> Verdict:
     test = other.tests["best"]
     found, corrected, scores = test.paired, test.corrected, (lead.by_seed(), other.by_seed())
     both = sorted(set(scores[0]) & set(scores[1]))
@@ -145,14 +149,75 @@ def _verdict(lead: ComparedRow, other: ComparedRow, more: str) -> Verdict:
         result = f"{'One pair of seeds' if found.n == 1 else 'Differences that do not vary'} cannot be tested."
     elif found.n < FEWEST:
         result = "Two seeds cannot establish a difference."
-    elif not _holds(other):
-        result = "An advantage is not established."
     else:
-        result = f"{'An advantage' if found.mean > 0 else 'A disadvantage'} is established."
+        result = _established(found, _holds(other))
     after = "" if corrected is None else f", p{NO_BREAK}{equals(corrected)} after Holm’s correction"
     brief = f"{lead.name} − {other.name}{more}: {points(found.mean)}{NO_BREAK}points{after}. {result}"
+    needed = _needed(found, tests) if found.n >= FEWEST and not _holds(other) else ""
     quarter = other.tests.get("last_quarter")
-    return Verdict(_holds(other), f"{opening} {result}{_last_quarter(quarter.paired if quarter else None)}", brief)
+    last = _last_quarter(quarter.paired if quarter else None)
+    return Verdict(_holds(other), f"{opening} {result}{needed}{last}", brief)
+
+
+def _contrast_verdict(contrast: Contrast) -> Verdict:
+    """Return a stated difference with its interval, and its test if the experiment is confirmatory."""
+    found = contrast.found
+    if found is None:
+        return _none(f"{contrast.name}: no seed has both runs.")
+    where = {"averaged last": "averaged model, last round"}.get(contrast.endpoint, "round chosen on validation")
+    difference = f"{contrast.name}: {points(found.mean)}{NO_BREAK}points of macro-F1"
+    said = [where, f"n{NO_BREAK}={NO_BREAK}{found.n}", *_interval(found)]
+    holds, result = False, " An estimate, not a test."
+    if contrast.tested:
+        assert contrast.corrected is not None
+        holds = contrast.corrected < LEVEL
+        result = f" {_established(found, holds)}"
+        said += [f"paired t-test p{NO_BREAK}{equals(found.p)}"] if found.p is not None else []
+        said += [f"p{NO_BREAK}{equals(contrast.corrected)} after Holm’s correction over {contrast.tests} tests"]
+        said += [f"sign-flip p{NO_BREAK}{equals(contrast.sign_flip)}"] if contrast.sign_flip is not None else []
+    said += [f"d{NO_BREAK}={NO_BREAK}{effect(found.size)}"] if found.size is not None else []
+    needed = _needed(found, contrast.tests) if contrast.tested and not holds else ""
+    chosen = ""
+    if contrast.chosen is not None:
+        bounds = ", ".join(_interval(contrast.chosen))
+        at = f"{points(contrast.chosen.mean)}{NO_BREAK}points{f' ({bounds})' if bounds else ''}"
+        chosen = f" At the round chosen on validation, without averaging: {at}."
+    return Verdict(holds, f"{difference} ({', '.join(said)}).{result}{needed}{chosen}", f"{difference}.{result}")
+
+
+def _interval(found: Paired) -> list[str]:
+    return [f"95{NO_BREAK}% interval {points(found.low)} to {points(found.high)}"] if found.p is not None else []
+
+
+def _established(found: Paired, holds: bool) -> str:
+    if not holds:
+        return "An advantage is not established."
+    return f"{'An advantage' if found.mean > 0 else 'A disadvantage'} is established."
+
+
+def _needed(found: Paired, tests: int) -> str:
+    """Return how many seeds a claim of this size would need; "" if the lead is not ahead."""
+    if found.size is None or found.mean <= 0 or not tests:
+        return ""
+    seeds = seeds_needed(found.size, LEVEL / tests)
+    many = f"about {seeds}" if seeds else f"more than {MOST_SEEDS:,}"
+    level = f"level {LEVEL}/{tests}" if tests > 1 else f"level {LEVEL}"
+    return (
+        f" A difference of this size would need {many} seeds (80{NO_BREAK}% power at {level}; an estimate from the "
+        f"spread of {found.n})."
+    )
+
+
+def _diverged(comparison: Comparison) -> list[Verdict]:
+    """Name the runs that count with the last scores they had."""
+    said = [
+        f"{row.name}, seed {result.seed} ({100 * result.last[HEADLINE_METRIC]:.1f}{NO_BREAK}%)"
+        for row in comparison.rows
+        for result in row.missing
+        if result.last is not None
+    ]
+    counts = "These runs diverged and count" if len(said) > 1 else "One run diverged and counts"
+    return [Verdict(False, f"{counts} with the last averaged score: {listed(said, 'and')}.")] if said else []
 
 
 def _test_words(found: Paired, corrected: float | None) -> str:

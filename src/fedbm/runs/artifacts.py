@@ -115,6 +115,7 @@ def conclude(federation: Federation, about: Mapping[str, Any]) -> None:
         },
         "bytes": {"sent": progress.bytes_sent, "received": progress.bytes_received},
         "seconds": progress.seconds,
+        "privacy": about.get("privacy"),
     }
     best_path(folder, progress.best_round).unlink(missing_ok=True)  # it is model.safetensors now
     write_json(folder / "summary.json", finite(summary))

@@ -10,6 +10,7 @@ from fedbm.errors import FedBMError
 from fedbm.utils.io import read_json, write_json
 
 NAME = "failed.json"
+NOT_FINITE = "not finite"  # in what the engine says of weights and outputs that are NaN or infinite
 
 
 def keep_failure(folder: Path, why: str) -> None:
@@ -30,3 +31,8 @@ def failure_of(folder: Path) -> str:
         return str(found.get("reason", ""))
     except (FedBMError, AttributeError):
         return "its failed.json cannot be read"
+
+
+def diverged(why: str) -> bool:
+    """Return whether a failure is one of training itself: a value that is not finite."""
+    return NOT_FINITE in why

@@ -2,8 +2,8 @@
 
 t-SNE of the features of up to MOST_IMAGES test images. FedBM's are unit vectors in the space of the texts, so each
 class's mean embedding μ_k is a point among them, once both are centred by their own mean: what all texts have in common
-tells no classes apart, but would keep the anchors in one heap far from the images. Computed from model.safetensors and
-the data, when asked for.
+tells no classes apart, but would keep the anchors in one heap far from the images. Computed from model.safetensors (or
+averaged.safetensors) and the data, when asked for.
 """
 
 from __future__ import annotations
@@ -34,11 +34,14 @@ MOST_IMAGES = 600
 PERPLEXITY = 30.0
 
 
-def write_features(run: Path, engine: Mapping[str, Any]) -> Path:
-    """Compute and write features.json of the run in folder *run*; *engine*: options such as device and data_dir."""
+def write_features(run: Path, engine: Mapping[str, Any], averaged: bool = False) -> Path:
+    """Compute and write features.json of the run in folder *run*, of its averaged model where *averaged* is set.
+
+    *engine*: options such as device and data_dir.
+    """
     config = make_config(read_toml(run / "config.toml"))
     config = dataclasses.replace(config, engine=dataclasses.replace(config.engine, **engine))
-    model = load_model(run, config.engine.device)
+    model = load_model(run, config.engine.device, averaged=averaged)
     dataset = load_dataset(config)
     if dataset.classes != model.classes:
         raise FedBMError(f"{run} was trained on the classes {', '.join(model.classes)}, not on those of {dataset.name}")

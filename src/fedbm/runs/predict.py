@@ -33,7 +33,7 @@ AT_ONCE = 256  # files decoded before they are classified: bounds the memory
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """The classifier of the round chosen on validation, with the classes and the input it was trained for."""
+    """A run's classifier, of the chosen round or averaged, with the classes and the input it was trained for."""
 
     classes: tuple[str, ...]
     shape: tuple[int, int, int]
@@ -95,12 +95,31 @@ def files_in(names: Iterable[Path]) -> Iterator[Path]:
         yield from shown
 
 
-def load_model(run: str | Path, device: str = "auto", make_body: Any = None, method: Method | None = None) -> Model:
-    """Read a run's model.safetensors; a body or method of the user's own must be given again."""
+def load_model(
+    run: str | Path,
+    device: str = "auto",
+    make_body: Any = None,
+    method: Method | None = None,
+    averaged: bool = False,
+) -> Model:
+    """Load the model of a finished run.
+
+    Args:
+        run: the run's folder.
+        device: cpu, cuda, cuda:N, or auto.
+        make_body: the function that makes the body, if the run was given one of your own.
+        method: the method, if it is one of your own.
+        averaged: load the averaged model after the last round instead of the model of the chosen round.
+
+    Raises:
+        FedBMError: the run is not finished, or has no model of this kind.
+    """
     folder, place = Path(run), find_device(device)
     if not (folder / "model.safetensors").exists():
         raise FedBMError(f"{folder} holds no model yet: a run writes model.safetensors when it is finished")
-    state, notes = load_tensors(folder / "model.safetensors", place)
+    if averaged and not (folder / "averaged.safetensors").exists():
+        raise FedBMError(f"{folder} has no averaged model: only a run with server_average above 0 makes one")
+    state, notes = load_tensors(folder / f"{'averaged' if averaged else 'model'}.safetensors", place)
     values = read_toml(folder / "config.toml")
     name = values.get("method", {}).get("name")
     if method is None and name not in METHODS:

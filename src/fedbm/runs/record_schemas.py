@@ -18,6 +18,9 @@ SCORES = {**dict.fromkeys(("accuracy", "f1", "recall", "precision"), SCORE), "au
 BYTES = keys({"sent": COUNT, "received": COUNT})
 TERMS = keys({}, or_null(number()))  # of a loss; null: not finite
 
+EPSILONS = keys(dict.fromkeys(("epsilon", "epsilon_all_runs"), or_null(number(0))))  # null: no finite bound
+PRIVACY = keys({"delta": number(0, 1), "clients": keys({}, EPSILONS)})
+
 TUNED = ("temperature?", "lambda_dis?", "pseudo_batch?", "generator_every?")  # of FedBM
 
 
@@ -58,6 +61,7 @@ SUMMARY = keys(
         "personal?": keys(dict.fromkeys(("best", "last"), or_null(SCORE))),
         "bytes": BYTES,
         "seconds": SECONDS,
+        "privacy?": or_null(PRIVACY),
     }
 )
 DETAILS = keys(

@@ -76,7 +76,7 @@ def run_all(
             for together, changes in places[len(workers) :] if waiting else ():
                 workers.append(_hire(together, changes))
             for worker in sorted(workers, key=lambda worker: len(worker.runs)):
-                while len(worker.runs) < worker.together:
+                while len(worker.runs) < worker.runs_per_gpu:
                     beside = len(worker.runs)
                     nearest = next(
                         (i for i, (number, _) in enumerate(waiting) if not fits or fits(number, beside)), None
@@ -98,7 +98,7 @@ def run_all(
                 except (EOFError, OSError):
                     worker.process.join()
                     workers.remove(worker)
-                    places.remove(place := (worker.together, worker.changes))
+                    places.remove(place := (worker.runs_per_gpu, worker.changes))
                     places.append(place)  # the next to be filled
                     for number in worker.runs:
                         yield number, f"its process ended with status {worker.process.exitcode}"

@@ -1,7 +1,9 @@
-"""A node's side of the protocol: answer the census, train, evaluate. What fails here leaves as a code, never as a text.
+"""A node's side of the protocol: answer the census, train, evaluate, note a refusal.
+
+What fails here leaves as a code, never as a text.
 
 Training is `engine.local.train_client` with the streams of (seed, round, client), as in one process; so a round gives
-the same upload wherever and however often it is played.
+the same upload wherever and however often it is played. Only the noise of differential privacy is new every time.
 """
 
 from __future__ import annotations
@@ -24,12 +26,27 @@ from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
 from fedbm.federation.node.node_data import SiteData, open_site
 from fedbm.federation.node.node_store import NodeStore
-from fedbm.federation.node.privacy import epsilon, privatise
+from fedbm.federation.node.privacy import privatise
+from fedbm.federation.node.privacy_ledger import PrivacyLedger
+from fedbm.federation.node.refusal_file import clear_refusal, write_refusal
 from fedbm.federation.protocol.codec import Envelope
-from fedbm.federation.protocol.messages import CENSUS, EVALUATE, TRAIN, UPLOAD, Refusal, Terms, accept_terms, versions
+from fedbm.federation.protocol.messages import (
+    CENSUS,
+    EVALUATE,
+    REFUSED,
+    TRAIN,
+    UPLOAD,
+    Refusal,
+    Terms,
+    accept_terms,
+    plain,
+    versions,
+)
 from fedbm.federation.protocol.packing import pack
 from fedbm.federation.site_log import tell
 from fedbm.methods.base import Facts, State
+
+MAX_REFUSAL_LENGTH = 400  # characters of a server's sentence that are kept
 
 
 @dataclass(frozen=True)
@@ -57,7 +74,7 @@ class Site:
 
 def answer(kind: str, request: Envelope, node_config: Mapping[str, Any]) -> Envelope:
     """The node's answer to any request; it raises nothing but what ends the process (Ctrl-C)."""
-    audit = None
+    site = audit = None
     try:
         site = Site.read(node_config)
         audit = Audit(site.state / "audit.jsonl")
@@ -65,29 +82,35 @@ def answer(kind: str, request: Envelope, node_config: Mapping[str, Any]) -> Enve
     except Refusal as refusal:
         if refusal.__cause__ is not None:
             tell(refusal.__cause__)
-        found = _refused(refusal, kind, request, audit)
+        found = _refused(refusal, kind, request, site, audit)
     except (Exception, SystemExit) as error:
         tell(error)
-        found = _refused(Refusal("failed"), kind, request, audit)
+        found = _refused(Refusal("failed"), kind, request, site, audit)
     if audit is not None:
         found.body["head"] = audit.head
     return found
 
 
 def _answer(kind: str, request: Envelope, site: Site, audit: Audit) -> Envelope:
+    if kind == REFUSED:
+        return _note_refusal(request, site, audit)
     terms = accept_terms(request.body.get("terms"))
     try:
         device = find_device(site.engine.device)
     except FedBMError as error:
         raise Refusal("setup") from error
-    data = open_site(site.data, terms.classes, terms.shape)
+    data = open_site(site.data, terms.classes, terms.shape, site.state)
     facts = data.facts(site.client, len(terms.classes))
     store = NodeStore(site.state / terms.run, site.client, device)
+    ledger = PrivacyLedger(site.state / "privacy.json")
     if kind == CENSUS:
+        if "label_counts" in terms.config.method.shares:
+            _count(ledger, terms)
         found = _census(terms, site, data, facts, store)
         said = {"method": terms.config.method.name, "server_head": request.body.get("head")}
         audit.append("census", run=terms.run, terms=terms.digest, n=facts.n, told=sorted(found.body), **said)
         return found
+    clear_refusal(site.state)
     work = {TRAIN: _train, EVALUATE: _evaluate}[kind]
     with ExitStack() as alone:
         try:
@@ -95,7 +118,15 @@ def _answer(kind: str, request: Envelope, site: Site, audit: Audit) -> Envelope:
         except FedBMError as error:
             raise Refusal("busy") from error
         with arithmetic(site.engine, terms.config.train.precision), enough_memory(device):
-            return work(request, terms, data, facts, store, device, audit)
+            return work(request, terms, data, facts, store, device, audit, ledger)
+
+
+def _note_refusal(request: Envelope, site: Site, audit: Audit) -> Envelope:
+    """Record why the server keeps this node out, where its supervisor looks."""
+    why = plain(request.body.get("why"), MAX_REFUSAL_LENGTH)
+    audit.append("refused_by_server", why=why, server_head=request.body.get("head"))
+    write_refusal(site.state, why)
+    return Envelope({"code": "ok"})
 
 
 def _census(terms: Terms, site: Site, data: SiteData, facts: Facts, store: NodeStore) -> Envelope:
@@ -116,7 +147,14 @@ def _census(terms: Terms, site: Site, data: SiteData, facts: Facts, store: NodeS
 
 
 def _train(
-    request: Envelope, terms: Terms, data: SiteData, facts: Facts, store: NodeStore, device: torch.device, audit: Audit
+    request: Envelope,
+    terms: Terms,
+    data: SiteData,
+    facts: Facts,
+    store: NodeStore,
+    device: torch.device,
+    audit: Audit,
+    ledger: PrivacyLedger,
 ) -> Envelope:
     body, config = request.body, terms.config
     round_ = int(body["round"])
@@ -132,19 +170,19 @@ def _train(
     )
     if flaw_of(own) is not None:
         raise Refusal("nonfinite")
-    sent, losses, spent = upload.state, upload.losses, None
-    if (privacy := terms.values["privacy"]) is not None:  # counted before it leaves: a crash may cost, never save
+    sent, losses, privacy = upload.state, upload.losses, terms.values["privacy"]
+    if privacy is not None:
         try:
-            spent = epsilon(privacy["noise"], store.release(), privacy["delta"])
+            sent, losses = privatise(upload.state, received, privacy["clip"], privacy["noise"]), {}
         except FedBMError as error:
-            raise Refusal("privacy") from error
-        sent, losses = privatise(upload.state, received, privacy["clip"], privacy["noise"]), {}
+            raise Refusal("nonfinite") from error
     try:
         packed = pack(sent, terms.values["compression"], received)
     except FedBMError as error:
         raise Refusal("compression") from error
     if own:
         store.keep(round_, own)
+    spent = _count(ledger, terms)
     audit.append(
         "trained",
         run=terms.run,
@@ -154,7 +192,7 @@ def _train(
         bytes_received=sum(item.size for item in request.packed.values()),
         sent=packed.digest,
         bytes_sent=packed.size,
-        epsilon=spent,
+        privacy=spent,
         server_head=body.get("head"),
     )
     answer = {
@@ -166,13 +204,20 @@ def _train(
         "losses": {name: value if math.isfinite(value) else None for name, value in losses.items()},
         "seconds": upload.seconds,
         "keeps": bool(own),
-        "epsilon": spent if spent is None or math.isfinite(spent) else None,
+        "privacy": spent,
     }
     return Envelope(answer, {UPLOAD: packed})
 
 
 def _evaluate(
-    request: Envelope, terms: Terms, data: SiteData, facts: Facts, store: NodeStore, device: torch.device, audit: Audit
+    request: Envelope,
+    terms: Terms,
+    data: SiteData,
+    facts: Facts,
+    store: NodeStore,
+    device: torch.device,
+    audit: Audit,
+    ledger: PrivacyLedger,
 ) -> Envelope:
     """Confusion matrices on this site's own val and test images; none where there is nothing to score yet."""
     body, method = request.body, terms.config.method
@@ -194,6 +239,7 @@ def _evaluate(
         if method.personalises and own and "test" in sets:
             state = method.personal_state(received, own[facts.client])
             found["personal"] = personal_confusion(method, model, state, sets["test"]).tolist()
+    _count(ledger, terms)
     audit.append(
         "evaluated",
         run=terms.run,
@@ -204,6 +250,18 @@ def _evaluate(
         server_head=body.get("head"),
     )
     return Envelope(found)
+
+
+def _count(ledger: PrivacyLedger, terms: Terms) -> dict[str, Any] | None:
+    """Count a release before it leaves; return the site's privacy loss, or None if the run adds no noise."""
+    privacy = terms.values["privacy"]
+    try:
+        if privacy is None:
+            ledger.record_exact(terms.run)
+            return None
+        return ledger.count_noisy(terms.run, privacy)
+    except FedBMError as error:
+        raise Refusal("privacy") from error
 
 
 def _received(parts: Mapping[str, State]) -> State:
@@ -217,9 +275,10 @@ def _placed(state: State, device: torch.device) -> State:
     return {name: value.to(device) for name, value in state.items()}
 
 
-def _refused(refusal: Refusal, kind: str, request: Envelope, audit: Audit | None) -> Envelope:
+def _refused(refusal: Refusal, kind: str, request: Envelope, site: Site | None, audit: Audit | None) -> Envelope:
     if audit is not None:
         terms = request.body.get("terms")
         run = terms.get("run") if isinstance(terms, dict) else None
         audit.append("refused", request=kind, run=str(run)[:200], code=refusal.code)
-    return Envelope({"code": refusal.code, "versions": versions(), **refusal.about})
+    who = {"client": site.client, "name": site.name} if site is not None else {}
+    return Envelope({"code": refusal.code, "versions": versions(), **who, **refusal.about})

@@ -1,7 +1,8 @@
 """A site's own images as a run sees them: its classes by the run's names, whatever their order at the site.
 
 A folder made by write_share(), or one of the cache's, opens in milliseconds; anything else that fedbm.load() reads is
-prepared on first use, which the census does.
+prepared on first use, which the census does. Images that were damaged since are found at every opening, see
+image_check.py.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedbm.data.cache import Damaged, Made, open_prepared, write_prepared
+from fedbm.data.cache import Damaged, Made, Prepared, open_prepared, write_prepared
 from fedbm.data.dataset import Dataset, load
 from fedbm.data.decode import Decoded
 from fedbm.data.readers.sample_index import Listing, in_order
 from fedbm.data.splits import SPLITS
 from fedbm.engine.local_training import Samples
 from fedbm.errors import FedBMError
+from fedbm.federation.node.image_check import describe_status, is_verified, record_verified
 from fedbm.federation.protocol.messages import Refusal
 from fedbm.methods.base import Facts
 from fedbm.models.normalize import Normalise
@@ -52,16 +54,14 @@ class SiteData:
         return torch.from_numpy(np.flatnonzero(self.split == SPLITS.index(side)))
 
 
-def open_site(data: str, classes: Sequence[str], shape: tuple[int, int, int]) -> SiteData:
-    """The data at *data* with labels by the run's *classes*; Refusal where they do not fit the run."""
+def open_site(data: str, classes: Sequence[str], shape: tuple[int, int, int], state: Path) -> SiteData:
+    """Open the data at *data* with labels by the run's *classes*; raise Refusal if they do not fit the run.
+
+    What is known of their checksum is kept in *state*.
+    """
     channels, height, width = shape
     try:
-        folder = Path(data).expanduser()
-        found = (
-            open_prepared(folder, verify=False)
-            if (folder / "manifest.json").is_file() and (folder / "images.npy").is_file()
-            else load(data, size=height, channels=channels)
-        )
+        found = _open_sound(data, height, channels, state)
     except (FedBMError, Damaged, OSError) as error:
         raise Refusal("data") from error
     if found.images.shape[1:] != (height, width, channels):
@@ -73,6 +73,25 @@ def open_site(data: str, classes: Sequence[str], shape: tuple[int, int, int]) ->
     if not (site.split == 0).any():
         raise Refusal("empty")
     return site
+
+
+def _open_sound(data: str, size: int, channels: int, state: Path) -> Dataset | Prepared:
+    """Open images that are those of their manifest. Damaged copies in the cache are made again from their source."""
+    folder = Path(data).expanduser()
+    prepared = (folder / "manifest.json").is_file() and (folder / "images.npy").is_file()
+
+    def read(verify: bool) -> Dataset | Prepared:
+        return open_prepared(folder, verify) if prepared else load(data, size=size, channels=channels, verify=verify)
+
+    found = read(verify=False)
+    assert isinstance(found.images, np.memmap)
+    images = Path(str(found.images.filename))
+    if is_verified(images, state):
+        return found
+    status = describe_status(images)  # before they are read: a change meanwhile is seen next time
+    found = read(verify=True)
+    record_verified(images, status, state)
+    return found
 
 
 def write_share(folder: Path, dataset: Dataset, samples: NDArray[np.int64], classes: Sequence[str] = ()) -> None:

@@ -2,7 +2,6 @@
 
     <state>/<run>/parts/<part>.safetensors              the latest of each part; its digest says which
     <state>/<run>/clients/<client>-<round>.safetensors  the client's state after that round
-    <state>/<run>/releases.json                         how many updates left the site, where their privacy is counted
 
 A round may be lost or repeated, and a killed server goes back to its last checkpoint. So the state after round r does
 not replace the one it was made from: every request names the round that last *counted* for this client and the one that
@@ -24,7 +23,6 @@ from fedbm.errors import FedBMError
 from fedbm.federation.protocol.messages import Refusal, safe_name
 from fedbm.federation.protocol.packing import Packed, pack, unpack
 from fedbm.methods.base import State
-from fedbm.utils.io import read_json, write_json
 
 
 class NodeStore:
@@ -87,13 +85,6 @@ class NodeStore:
 
     def keep(self, round_: int, state: State) -> None:
         self._states().put(self._client, round_, state)
-
-    def release(self) -> int:
-        """Count one more update that leaves this site in this run; how many that makes."""
-        path = self._folder / "releases.json"
-        count = (read_json(path)["releases"] if path.exists() else 0) + 1
-        write_json(path, {"format": 1, "releases": count})
-        return int(count)
 
     def _states(self) -> ClientStates:
         return ClientStates(self._folder / "clients", self._device, {})

@@ -1,58 +1,105 @@
-"""Client-side differential privacy: a site's update is clipped, and noise is added, before it leaves.
+"""Differential privacy at a site: clip its update, put it on a grid, and add discrete Gaussian noise before it leaves.
 
-    u       what the site would send − what it was sent (a tensor it was not sent counts from 0), all real numbers
-    sent    what it was sent + u · min(1, C/‖u‖) + N(0, (zC)²)
+    u       what the site would send − what it received (a tensor it did not receive counts from 0), all real numbers
+    g       zC / 2^24, the step of the grid; so the noise has the standard deviation zC = 2^24 steps
+    m       u · min(1, C/‖u‖) / g, each number rounded towards zero
+    sent    what it received + g · (m + noise), with noise from the discrete Gaussian of σ = 2^24
 
-ε at δ holds for the whole of a site's data against a site that sends no update (sensitivity C), over every update that
-the site has released in the run, repeated rounds included. The Rényi accountant is Opacus's, without amplification by
-sampling: the server knows whom it asked. Noise comes from a generator that the system seeds, never from the run's seed,
-which the server knows. Whole numbers (BatchNorm's step counter) are sent as they are: they tell n, as the census does.
+Rounding towards zero makes no number larger, so ‖gm‖ ≤ C. The noise and m + noise are whole numbers without rounding
+errors, so floating point reveals nothing of u (the attack of Mironov, CCS 2012, "On significance of the least
+significant bits for differential privacy"). The server knows what the site received. The last line rounds to the
+tensor's precision, but it uses only m + noise and what the server knows. It is post-processing, which costs no privacy.
+
+One update is ρ-zero-concentrated differentially private with ρ = C² / 2(zC)² = 1 / 2z², and several add up their ρ
+(Canonne, Kamath, Steinke 2020). This compares a site's data with an update of 0. Selection of clients does not lower
+it: the server knows whom it asked. Whole numbers (BatchNorm's step counter) leave as they are: they show n, as the
+census does.
 """
 
 from __future__ import annotations
 
 import math
-import secrets
-from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedbm.errors import FedBMError
-from fedbm.federation.protocol.upload_checks import norm_of
-from fedbm.methods.base import State
+from fedbm.federation.node.discrete_gaussian import IntArray, sample_discrete_gaussian
+from fedbm.federation.options import FederationOptions
+from fedbm.federation.protocol.messages import PRIVACY_LIMITS
+from fedbm.methods.base import Method, State
+
+SIGMA = 2**24  # the noise's standard deviation, in steps of the grid
+SLACK = 1 - 2.0**-20  # for rounding errors in the norm of up to 2^31 numbers, so that no update exceeds C
 
 
 def privatise(upload: State, received: State, clip: float, noise: float) -> State:
-    """What may leave the site in place of *upload*."""
-    rng = torch.Generator().manual_seed(secrets.randbits(63))
-    factor = min(1.0, clip / max(norm_of(upload, received), 1e-12))
-    found: State = {}
-    for name, value in upload.items():
-        if not value.is_floating_point():
-            found[name] = value
-            continue
-        start = received[name] if name in received else torch.zeros_like(value)
-        drawn = torch.randn(value.shape, generator=rng, dtype=torch.float64) * (noise * clip)
-        moved = start.double() + (value.double() - start.double()) * factor + drawn.to(value.device)
-        found[name] = moved.to(value.dtype)
+    """Return what may leave the site in place of *upload*, with the norm C and the noise multiplier z.
+
+    Raises:
+        FedBMError: if the update is not finite.
+    """
+    step = noise * clip / SIGMA
+    found = dict(upload)
+    for name, steps in clip_to_grid(upload, received, clip, step).items():
+        noisy = steps + sample_discrete_gaussian(SIGMA, steps.size).reshape(steps.shape)
+        moved = _start(name, upload[name], received) + torch.as_tensor(noisy * step)
+        found[name] = moved.to(upload[name].dtype)
     return found
 
 
-def epsilon(noise: float, releases: int, delta: float) -> float:
-    """ε(δ) of so many updates with noise multiplier z."""
-    try:
-        from opacus.accountants import RDPAccountant
-    except ImportError as error:
-        raise FedBMError("differential privacy needs Opacus: pip install -c constraints.txt 'fedbm[dp]'") from error
-    accountant = RDPAccountant()
-    accountant.history = [(noise, 1.0, releases)]
-    found = float(accountant.get_epsilon(delta))
-    return found if math.isfinite(found) else math.inf
+def clip_to_grid(upload: State, received: State, clip: float, step: float) -> dict[str, IntArray]:
+    """Return the update in whole *step*s for each tensor of real numbers, with a norm of at most *clip*."""
+    gaps = {
+        name: value.detach().cpu().double() - _start(name, value, received)
+        for name, value in upload.items()
+        if value.is_floating_point()
+    }
+    norm = math.sqrt(math.fsum(float(gap.square().sum()) for gap in gaps.values()))
+    if not math.isfinite(norm):
+        raise FedBMError("the update is not finite, so it cannot be clipped; a lower lr may help")
+    factor = min(1.0, clip * SLACK / norm) if norm else 1.0
+    return {name: (gap * factor / step).trunc().to(torch.int64).numpy() for name, gap in gaps.items()}
 
 
-def check_private(method: Any, evaluate: str) -> None:
-    """Refuse what would tell exact numbers of a site beside the noisy ones."""
+def _start(name: str, value: Tensor, received: State) -> Tensor:
+    """Return what a tensor's update counts from, on the CPU: what the site received, or 0."""
+    known = received.get(name)
+    if known is None or known.shape != value.shape:
+        return torch.zeros(value.shape, dtype=torch.float64)
+    return known.detach().cpu().double()
+
+
+def epsilon(rho: float, delta: float) -> float:
+    """Return the smallest ε at δ that ρ-zero-concentrated differential privacy implies.
+
+    Canonne, Kamath, Steinke 2020, Corollary 13: for every α > 1 it implies
+    ε = αρ + ln(1 − 1/α) + (ln(1/δ) − ln α) / (α − 1). A search finds the best α; any α would be valid.
+
+    >>> round(epsilon(1 / 2, 1e-5), 2)
+    4.73
+    """
+
+    def bound(exponent: float) -> float:
+        over = math.exp(exponent)  # α − 1
+        return (1 + over) * rho + exponent - math.log1p(over) - (math.log(delta) + math.log1p(over)) / over
+
+    low, high = -50.0, 50.0
+    for _ in range(200):
+        third = (high - low) / 3
+        if bound(low + third) < bound(high - third):
+            high -= third
+        else:
+            low += third
+    return max(0.0, bound((low + high) / 2))
+
+
+def check_private(method: Method, options: FederationOptions) -> None:
+    """Raise FedBMError if exact numbers would leave a site alongside the noisy ones, or an option is out of range."""
     if "label_counts" in method.shares:
         raise FedBMError(f"{method.name} sends exact label counts, so dp_noise would protect nothing: choose another")
-    if evaluate != "server":
+    if options.evaluate != "server":
         raise FedBMError('nodes would send exact confusion matrices: with dp_noise say evaluate = "server"')
+    for name, (least, most) in PRIVACY_LIMITS.items():
+        if not least <= (value := getattr(options, f"dp_{name}")) <= most:
+            raise FedBMError(f"dp_{name} must be from {least:g} to {most:g} where there is noise, not {value:g}")

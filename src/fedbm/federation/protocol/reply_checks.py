@@ -10,6 +10,7 @@ import numpy as np
 
 from fedbm.errors import FedBMError
 from fedbm.federation.protocol.messages import MOST_SAMPLES
+from fedbm.runs.record_schemas import EPSILONS
 from fedbm.utils.metrics import Array
 
 
@@ -30,9 +31,15 @@ def read_losses(body: Mapping[str, Any]) -> tuple[dict[str, float], float]:
     return {name: value for name, value in found.items() if value is not None}, seconds
 
 
-def read_epsilon(body: Mapping[str, Any]) -> float | None:
-    """The ε a site has spent so far, where it counts one."""
-    return _number(body.get("epsilon"))
+def read_privacy(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ε of this run and of all runs at the site, None without a finite bound; "bound" says so in a word."""
+    told = body.get("privacy")
+    if EPSILONS(told, "", {}):
+        raise FedBMError("its privacy loss cannot be read")
+    assert isinstance(told, dict)
+    total = told["epsilon_all_runs"]
+    bound = "none" if total is None else "finite"
+    return {"epsilon": told["epsilon"], "epsilon_all_runs": total, "bound": bound}
 
 
 def _number(value: Any) -> float | None:

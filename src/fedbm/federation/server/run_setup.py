@@ -45,7 +45,7 @@ def agree(config: Config, options: FederationOptions) -> Agreement:
     if METHODS.get(config.method.name) is not type(config.method) or config.method.central:
         raise FedBMError(f"{config.method.name} cannot be federated: choose a federated method of this package")
     if options.dp_noise:
-        check_private(config.method, options.evaluate)
+        check_private(config.method, options)
     dataset = load_dataset(config) if options.evaluate == "server" else None
     if dataset is not None:
         config = recommend(config, dataset.recommends)

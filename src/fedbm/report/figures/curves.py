@@ -18,7 +18,7 @@ from fedbm.report.figures.drawing import (
     widest,
     write,
 )
-from fedbm.report.figures.palette import dashes
+from fedbm.report.figures.palette import dashes, dotted
 from fedbm.report.figures.svg import MUTED, render, series
 from fedbm.report.statistics import Spread, spread
 
@@ -44,6 +44,7 @@ class Curve:
     marks: Points = ()
     finished: bool = True
     panel: str = ""
+    averaged: bool = False  # of the averaged model: dotted and without a band, next to the model's own curve
 
 
 def curve_plot(curves: Sequence[Curve], title: str, axis: str, scale: float = 1.0) -> str:
@@ -80,7 +81,8 @@ def shared_plot(shown: Sequence[Curve], title: str, axis: str, scale: float = 1.
             stops_here = x > edge - 12  # no leader across the picture from a line that ended early
             leader = [(x + 3, y), (edge + 8, placed)] if stops_here else [(edge + 6, placed)]
             across, down = zip(*leader, (edge + 16, placed), strict=True)
-            style: dict[str, Any] = {"dashes": dashes(curve.colour)} if dashes(curve.colour) else {}
+            pattern = dotted(curve.colour) if curve.averaged else dashes(curve.colour)
+            style: dict[str, Any] = {"dashes": pattern} if pattern else {}
             sheet.plot(across, down, color=series(curve.colour), lw=0.9, **style)
             write(sheet, edge + 20, placed, name)
         write(sheet, 0, 12, axis, colour=MUTED)
@@ -93,10 +95,11 @@ def curve_on(axes: Axes, curve: Curve, scale: float) -> tuple[float, float]:
     """Draw one curve; where it ends."""
     common = over_seeds(curve, scale)
     rounds, stats, colour = list(common), list(common.values()), series(curve.colour)
-    if len(curve.lines) > 1:
+    if len(curve.lines) > 1 and not curve.averaged:
         low, high = [s.low for s in stats], [s.high for s in stats]
         axes.fill_between(rounds, low, high, color=colour, alpha=0.12, linewidth=0)
     pattern = dashes(curve.colour) or (() if curve.finished else (4, 3))
+    pattern = dotted(curve.colour) if curve.averaged else pattern
     style: dict[str, Any] = {"dashes": pattern} if pattern else {"solid_capstyle": "round"}
     axes.plot(rounds, [s.mean for s in stats], color=colour, lw=2.0 if curve.finished else 1.2, **style)
     for number, value in curve.marks:

@@ -37,3 +37,12 @@ def dashes(number: int) -> tuple[int, ...]:
     if again < 3:
         return ((), (7, 2), (2, 2))[again]
     return (7, 2, *(2, 2) * (again - 2))
+
+
+def dotted(number: int) -> tuple[float, float]:
+    """Dots of an averaged model's curve, further apart each time the palette begins again.
+
+    >>> [dotted(7 * again) for again in range(3)]
+    [(1.0, 1.2), (1.0, 2.7), (1.0, 4.2)]
+    """
+    return 1.0, round(1.2 + 1.5 * (number // len(SERIES)), 1)

@@ -1,0 +1,83 @@
+"""Contrasts that an experiment states beforehand: first row − second row at its endpoint, over the seeds both have.
+
+A confirmatory experiment tests them: two-sided paired t-tests, Holm's correction over exactly these contrasts in all
+cells, and the exact sign-flip test next to it, which does not decide. Other experiments have intervals alone.
+A run that diverged counts with the last scores of its averaged model that were evaluated, or with 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedbm.experiments.outcomes import Outcome, Result
+from fedbm.report.statistics import Paired, holm, paired, sign_flip
+
+HEADLINE_METRIC = "f1"
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """One difference in one cell."""
+
+    first: str
+    second: str
+    endpoint: str
+    tested: bool
+    found: Paired | None  # None: no seed has both rows
+    chosen: Paired | None  # the same difference at the round chosen on validation, where the endpoint is another
+    sign_flip: float | None
+    corrected: float | None = None  # p after Holm
+    tests: int = 0  # how many the correction is over
+
+    @property
+    def name(self) -> str:
+        return f"{self.first} − {self.second}"
+
+
+def visible(outcome: Outcome) -> Outcome:
+    """Return *outcome* without the runs that must not be seen yet: each is missing, with the reason."""
+    own = outcome.withheld
+    results = [
+        replace(result, state="withheld", why=why, run=None, last=None)
+        if (result.run is not None or result.last is not None) and (why := own or outcome.hidden.get(result.id, ""))
+        else result
+        for result in outcome.results
+    ]
+    return replace(outcome, results=tuple(results))
+
+
+def contrasts_in(outcome: Outcome, cells: Sequence[Mapping[str, Any]]) -> list[tuple[Contrast, ...]]:
+    """Return the contrasts of every cell; of an experiment that states none, nothing in each."""
+    if outcome.analysis is None:
+        return [()] * len(cells)
+    found = [[_contrast(outcome, at, *pair) for pair in outcome.analysis.contrasts] for at in cells]
+    every = [contrast for some in found for contrast in some]
+    # a test without a p value (no spread, or too few seeds) still counts among those that were planned
+    tested = [(1.0 if c.found.p is None else c.found.p) if c.tested and c.found else None for c in every]
+    planned = len(every) if outcome.analysis.confirmatory else 0
+    corrected = iter(holm(tested))
+    return [tuple(replace(c, corrected=next(corrected), tests=planned) for c in some) for some in found]
+
+
+def _contrast(outcome: Outcome, at: Mapping[str, Any], first: str, second: str) -> Contrast:
+    plan = outcome.analysis
+    assert plan is not None
+    x, y = (_scores(outcome.cell(row, at), plan.moment) for row in (first, second))
+    chosen = paired(*(_scores(outcome.cell(row, at), "best") for row in (first, second)))
+    return Contrast(
+        first,
+        second,
+        plan.endpoint,
+        tested=plan.confirmatory,
+        found=paired(x, y),
+        chosen=chosen if plan.moment != "best" else None,
+        sign_flip=sign_flip(x, y) if plan.confirmatory else None,
+    )
+
+
+def _scores(results: Sequence[Result], moment: str) -> dict[int, float]:
+    """Return macro-F1 by seed; of a run that diverged, the score it counts with, whichever the moment."""
+    found = {r.seed: r.run.scores(moment) if r.run is not None else r.last for r in results}
+    return {seed: float(scores[HEADLINE_METRIC]) for seed, scores in found.items() if scores is not None}

@@ -1,0 +1,111 @@
+"""<state>/privacy.json: what has left a site in all runs on its data, so that their privacy loss adds up.
+
+    {"format": 1, "runs": {run: {"releases": [{"noise": z, "clip": C, "count": n}, …], "exact": false}}}
+
+A release is counted before it leaves: a crash may count an update that never left, but never misses one. *exact* says
+that something left in that run without noise: an update, label counts, or confusion matrices. Then no finite ε bounds
+the total over all runs. Whoever deletes the file restarts the count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedbm.errors import FedBMError
+from fedbm.federation.audit import alone
+from fedbm.federation.node.privacy import epsilon
+from fedbm.federation.protocol.messages import PRIVACY_LIMITS
+from fedbm.utils.io import cannot_write, read_json, write_json
+from fedbm.utils.schema import check, each, keys, number, whole
+
+FORMAT = 1
+_RELEASE = keys({"noise": number(*PRIVACY_LIMITS["noise"]), "clip": number(*PRIVACY_LIMITS["clip"]), "count": whole(1)})
+_LEDGER = keys({"format": whole(FORMAT, FORMAT), "runs": keys({}, keys({"releases": each(_RELEASE)}))})
+
+
+class PrivacyLedger:
+    """The record of releases of one site; several processes can use it at once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def count_noisy(self, run: str, privacy: Mapping[str, float]) -> dict[str, Any]:
+        """Count one more noisy update of *run*, then return the site's privacy loss at δ.
+
+        Args:
+            run: the id of the run that the update is for.
+            privacy: the run's terms: "noise" z, "clip" C and "delta".
+
+        Returns:
+            "delta"; "epsilon" of this run; "epsilon_all_runs"; "bound", which is "finite", or "none" where
+            "epsilon_all_runs" is None because something left without noise.
+
+        Raises:
+            FedBMError: if the file is damaged or cannot be written. Then nothing may leave.
+        """
+        with self._locked() as runs:
+            releases = runs.setdefault(run, {"releases": [], "exact": False})["releases"]
+            kind = {"noise": privacy["noise"], "clip": privacy["clip"]}
+            known = next((item for item in releases if kind.items() <= item.items()), None)
+            if known is None:
+                releases.append({**kind, "count": 1})
+            else:
+                known["count"] += 1
+            self._write(runs)
+            total = _loss(list(runs.values()), privacy["delta"])
+            return {
+                "delta": privacy["delta"],
+                "epsilon": _loss([runs[run]], privacy["delta"]),
+                "epsilon_all_runs": total,
+                "bound": "none" if total is None else "finite",
+            }
+
+    def record_exact(self, run: str) -> None:
+        """Record that something leaves in *run* without noise; raise FedBMError as count_noisy() does."""
+        with self._locked() as runs:
+            entry = runs.setdefault(run, {"releases": [], "exact": False})
+            if not entry["exact"]:
+                entry["exact"] = True
+                self._write(runs)
+
+    @contextmanager
+    def _locked(self) -> Iterator[dict[str, Any]]:
+        """Yield the runs on file while no other process can change them."""
+        lock = self.path.with_suffix(".lock")
+        try:
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            handle = lock.open("a")
+        except OSError as error:
+            raise cannot_write(lock, error) from error
+        with handle, alone(handle.fileno()):
+            yield self._read()
+
+    def _read(self) -> dict[str, Any]:
+        if not self.path.exists():
+            return {}
+        remedy = "; put a good copy back. Nothing leaves this site until then"
+        try:
+            found = read_json(self.path)
+        except FedBMError as error:
+            raise FedBMError(f"{error}{remedy}") from error
+        check(found, _LEDGER, self.path, remedy)
+        runs: dict[str, Any] = found["runs"]
+        for run, entry in runs.items():
+            if type(entry.get("exact")) is not bool:
+                raise FedBMError(f"{self.path}: runs.{run}.exact must be true or false{remedy}")
+        return runs
+
+    def _write(self, runs: Mapping[str, Any]) -> None:
+        write_json(self.path, {"format": FORMAT, "runs": runs})
+
+
+def _loss(runs: list[dict[str, Any]], delta: float) -> float | None:
+    """Return ε of all releases of these runs together, or None where no finite ε bounds them."""
+    if any(run["exact"] for run in runs):
+        return None
+    rho = math.fsum(item["count"] / (2 * item["noise"] ** 2) for run in runs for item in run["releases"])
+    return epsilon(rho, delta)
