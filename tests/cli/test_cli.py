@@ -147,7 +147,7 @@ def test_report(fedbm: Command, runs: Path, tmp_path: Path) -> None:
     assert "FedBM" in page.read_text()
     status, out, err = fedbm("report", "fedavg", "--out", runs, "--markdown")
     assert (status, err) == (0, "")
-    assert out.count("FedAvg") == 1
+    assert out.count("| FedAvg |") == 2  # at the chosen and at the last round
     assert "|" in out
     status, _, err = fedbm("report", "--out", page)
     assert status == 2

@@ -11,14 +11,25 @@ from typing import Any
 import pytest
 from fake_runs import edit, fake_run, two_methods
 
-from fedbm.report.checks import findings
-from fedbm.report.figures.curves import Curve, curves
+from fedbm.report.comparison_checks import findings
+from fedbm.report.figures.curves import Curve, shared_plot
+from fedbm.report.format import format_cell
 from fedbm.report.grouping import compare
-from fedbm.report.render.html import write_report
-from fedbm.report.render.latex import latex_table
-from fedbm.report.tables import comma_separated_runs, grid, markdown_table, shown
+from fedbm.report.model import Report
+from fedbm.report.render.csv import render_csv
+from fedbm.report.render.latex import render_latex
+from fedbm.report.render.markdown import render_markdown
+from fedbm.report.runs_report import runs_report
+from fedbm.report.tables import metrics_table
 from fedbm.report.tensorboard import scalars
+from fedbm.report.write import write_report
 from fedbm.runs.reader import read_runs
+
+BLOCK = "Averaged model, after the last round"
+
+
+def report_of(folders: list[Path]) -> Report:
+    return runs_report(read_runs(folders))
 
 
 def with_average(folder: Path, f1: float, train: bool = True) -> Path:
@@ -46,17 +57,21 @@ def folders(tmp_path: Path) -> list[Path]:
     return made
 
 
-def test_tables(folders: list[Path]) -> None:
+def averaged_cells(folders: list[Path]) -> dict[str, list[str]]:
+    """Return accuracy and macro-F1 of the averaged model by row."""
     [group] = compare(read_runs(folders))
-    heads, *rows = grid(group, shown)
-    assert heads[-4:] == ["Accuracy, last round", "Macro-F1, last round", "Accuracy, averaged", "Macro-F1, averaged"]
-    assert [row[-2:] for row in rows] == [["75.0 ± 7.1", "65.0 ± 7.1"], ["85.0 ± 7.1", "75.0 ± 7.1"]]
-    assert "| Accuracy, averaged | Macro-F1, averaged |" in markdown_table(folders)
-    assert "Macro-F1, averaged" in latex_table(folders)
+    rows = metrics_table(group, "t", {row.name: 0 for row in group.rows}).rows
+    return {row.name: [format_cell(row.cells[key]) for key in ("accuracy", "f1")] for row in rows if row.block == BLOCK}
+
+
+def test_tables(folders: list[Path]) -> None:
+    assert averaged_cells(folders) == {"FedAvg": ["75.0 ± 7.1", "65.0 ± 7.1"], "FedBM": ["85.0 ± 7.1", "75.0 ± 7.1"]}
+    for render in (render_markdown, render_latex):
+        assert BLOCK in render(report_of(folders))
 
 
 def test_comma_separated(folders: list[Path]) -> None:
-    rows = list(csv.DictReader(io.StringIO(comma_separated_runs(folders))))
+    rows = list(csv.DictReader(io.StringIO(render_csv(report_of(folders)))))
     assert [row["moment"] for row in rows] == ["best", "last", "averaged"] * 4
     assert [float(row["f1"]) for row in rows[2::3]] == pytest.approx([0.6, 0.7, 0.7, 0.8])
     assert {row["round"] for row in rows[2::3]} == {"6"}
@@ -75,7 +90,7 @@ def test_some_rows_have_none(folders: list[Path], tmp_path: Path) -> None:
     proto = [fake_run(tmp_path, "fedproto", seed) for seed in range(2)]
     [group] = compare(read_runs([*folders, *proto]))
     assert [row.name for row in group.rows] == ["FedAvg", "FedProto", "FedBM"]
-    assert grid(group, shown)[2][-2:] == ["–", "–"]
+    assert averaged_cells([*folders, *proto])["FedProto"] == ["–", "–"]
     assert any("training settings are the same" in found.sentence for found in findings(group))
     write_report([*folders, *proto], tmp_path / "page.html")
 
@@ -91,7 +106,8 @@ def test_a_run_with_and_one_without_are_told_apart(tmp_path: Path) -> None:
 
 def test_without_an_average_nothing_is_said_of_one(tmp_path: Path) -> None:
     made = two_methods(tmp_path, 2)
-    assert "veraged" not in markdown_table(made) + comma_separated_runs(made) + latex_table(made)
+    for render in (render_markdown, render_csv, render_latex):
+        assert "veraged" not in render(report_of(made))
     page = write_report(made, tmp_path / "page.html").read_text(encoding="utf-8")
     assert "veraged model" not in page
     assert "FedBM, averaged" not in page
@@ -99,7 +115,7 @@ def test_without_an_average_nothing_is_said_of_one(tmp_path: Path) -> None:
 
 def test_its_curve_is_dotted_and_has_no_band() -> None:
     lines: Any = (((1, 0.1), (2, 0.4)), ((1, 0.2), (2, 0.6)))
-    drawn = [curves([Curve("x", 0, lines, averaged=averaged)], "title", "axis") for averaged in (False, True)]
+    drawn = [shared_plot([Curve("x", 0, lines, averaged=averaged)], "title", "axis") for averaged in (False, True)]
     assert ["stroke-dasharray" in svg for svg in drawn] == [False, True]
     assert ["FillBetween" in svg or "opacity: 0.12" in svg for svg in drawn] == [True, False]
 

@@ -17,8 +17,9 @@ from fedbm.data.dataset import Dataset, download_folder
 from fedbm.data.inspection.inspect import Inspection, pairs_across_splits
 from fedbm.data.partition import Partition, heterogeneity
 from fedbm.language.concepts import ConceptDistribution
-from fedbm.report.grouping import compare, display
-from fedbm.report.tables import METRICS, lines, moments_of, shown
+from fedbm.report.grouping import display
+from fedbm.report.render.terminal import report_tables
+from fedbm.report.runs_report import runs_report
 from fedbm.runs.config import keys
 from fedbm.runs.reader import RunView, read_runs
 
@@ -133,17 +134,8 @@ def result_table(runs: Sequence[RunView]) -> Table:
 
 
 def comparison_tables(folders: Sequence[Path]) -> list[Table]:
-    """One table per data set and partition: mean ± std over seeds, on the test set, at the validation-chosen round."""
-    made = []
-    for group in compare(read_runs(folders)):
-        averaged = "averaged" in moments_of(group)
-        heads = ["method", "seeds", *METRICS.values(), *["Accuracy, averaged", "Macro-F1, averaged"] * averaged]
-        rows = []
-        for line, other in zip(lines(group, "best"), lines(group, "averaged"), strict=True):
-            cells = [*line.cells, *other.cells[:2]] if averaged else line.cells
-            rows.append((line.row.name, len(line.row.runs), *map(shown, cells)))
-        made.append(table(f"{group.title}, test scores in %", heads, rows))
-    return made
+    """Return one table per data set and partition: test scores in percent, mean ± std over seeds."""
+    return report_tables(runs_report(read_runs(folders)))
 
 
 def similarity_table(concepts: ConceptDistribution) -> Table:

@@ -27,7 +27,7 @@ class Unrecorded:
 
     @property
     def sentence(self) -> str:
-        return f"{self.shows[0].upper()}{self.shows[1:]}. Not run: {self.runs} runs. {self.needs}"
+        return f"{self.shows}. Not run: {self.runs} runs. {self.needs}"
 
 
 def count_remaining(outcome: Outcome) -> int:

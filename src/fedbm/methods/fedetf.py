@@ -38,6 +38,7 @@ class FedETF(FedAvg):
     """Fixed simplex equiangular tight frame, balanced by the client's label prior."""
 
     name: ClassVar[str] = "fedetf"
+    title: ClassVar[str] = "FedETF"
 
     missing_classes: MissingClasses = option("mask", MISSING_CLASSES)
 

@@ -36,6 +36,7 @@ class FedNH(FedAvg):
     """Non-parametric head with class semantics infused by the server."""
 
     name: ClassVar[str] = "fednh"
+    title: ClassVar[str] = "FedNH"
     shares: ClassVar[tuple[str, ...]] = ("n", "label_counts")
 
     weighting: Literal["equal"] = option("equal", "clients count equally, as the method is defined")

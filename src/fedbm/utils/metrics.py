@@ -7,6 +7,7 @@ values equal scikit-learn's with `labels` = the present classes and `zero_divisi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -73,3 +74,19 @@ def mean_scores(scores: list[dict[str, float | None]]) -> dict[str, float | None
         values = [s[name] for s in scores]
         means[name] = None if None in values else float(np.mean([v for v in values if v is not None]))
     return means
+
+
+def label_mix_accuracy(confusion: Array, label_counts: Sequence[float]) -> float | None:
+    """Return Σ_k p_k · recall_k: the test set weighted to a client's label shares p_k.
+
+    Classes without a test image do not count. None if the client has none of the other classes.
+
+    >>> round(label_mix_accuracy(np.array([[8, 2], [5, 5]]), [3, 1]), 3)
+    0.725
+    """
+    counts = np.asarray(label_counts, dtype=float)
+    known = (confusion.sum(axis=1) > 0) & (counts > 0)
+    if not known.any():
+        return None
+    recall = np.diag(confusion)[known] / confusion.sum(axis=1)[known]
+    return float(np.average(recall, weights=counts[known]))
