@@ -17,6 +17,7 @@ from fill_readme import fill_readme
 from rich.console import Console
 from scipy.stats import ttest_rel
 
+from fedbm.cli.commands.reproduce import print_tables
 from fedbm.engine.clients.base import flaw_of
 from fedbm.errors import FedBMError
 from fedbm.experiments.outcomes import Outcome, Result, outcome_of, read_outcome, read_outcomes, with_results

@@ -107,7 +107,7 @@ def _summaries(found: Found) -> list[Section]:
     by_data: dict[str, list[tuple[Outcome, Comparison]]] = {}
     for outcome, comparison in chosen:
         by_data.setdefault(comparison.data, []).append((outcome, comparison))
-    sections = []
+    sections: list[Section] = []
     for data, some in by_data.items():
         several = len({outcome.name for outcome, _ in some}) > 1
         cells = [

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+from fedbm.experiments.contrasts import HEADLINE_METRIC
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.search import search
 from fedbm.methods import FedAvg
-from fedbm.report.comparison import HEADLINE_METRIC, MOMENTS, ComparedRow, Comparison, Test
+from fedbm.report.comparison import MOMENTS, ComparedRow, Comparison, Test
 from fedbm.report.format import percent
 from fedbm.report.grouping import Group, MethodRuns
 from fedbm.report.model import Cell, Column, Kind, Row, Table
@@ -40,7 +41,7 @@ def best_rows(rows: Sequence[MethodRuns | None], moment: str, metric: str) -> li
     most = max((len(row.runs) for row in rows if row and not row.central), default=0)
     scores = [row.score(moment, metric) if row and not row.central and len(row.runs) == most else None for row in rows]
     means = [score.mean for score in scores if score]
-    return [bool(score) and len(means) > 1 and percent(score.mean) == percent(max(means)) for score in scores]
+    return [score is not None and len(means) > 1 and percent(score.mean) == percent(max(means)) for score in scores]
 
 
 def averaged(group: Group) -> bool:
@@ -136,7 +137,7 @@ def summary_table(
     cells: Sequence[tuple[str, Comparison]], name: str, caption: str, colours: Colours, paper: bool
 ) -> Table:
     """Return the opening table of a data set: method, accuracy, macro-F1, the paper's, and the difference."""
-    columns = (Column("accuracy", "Accuracy"), Column("f1", "Macro-F1"))
+    columns: tuple[Column, ...] = (Column("accuracy", "Accuracy"), Column("f1", "Macro-F1"))
     if paper:
         columns += (Column("paper_f1", "Macro-F1, paper"), Column("f1_minus_paper", "Difference"))
     rows = []
@@ -245,9 +246,10 @@ def cost_table(group: Group, name: str, colours: Colours) -> Table:
     )
     rows = []
     for row in group.rows:
-        sent, received = ([run.summary["bytes"][way] for run in row.runs] for way in ("sent", "received"))
+        summaries = [run.summary for run in row.runs if run.summary is not None]
+        sent, received = ([summary["bytes"][way] for summary in summaries] for way in ("sent", "received"))
         rounds = [run.planned for run in row.runs]
-        seconds = [run.summary["seconds"] for run in row.runs]
+        seconds = [summary["seconds"] for summary in summaries]
         cells = {
             "sent": _mean([s / n for s, n in zip(sent, rounds, strict=True)], "bytes"),
             "received": _mean([r / n for r, n in zip(received, rounds, strict=True)], "bytes"),

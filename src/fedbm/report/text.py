@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedbm.errors import join_words
-from fedbm.experiments.contrasts import Contrast
+from fedbm.experiments.contrasts import HEADLINE_METRIC, Contrast
 from fedbm.experiments.paper_numbers import TRIALS
 from fedbm.methods import METHODS, FedAvg
-from fedbm.report.comparison import HEADLINE_METRIC, ComparedRow, Comparison
+from fedbm.report.comparison import ComparedRow, Comparison
 from fedbm.report.format import NO_BREAK, effect, equals, mean_and_std, points
 from fedbm.report.statistics import MOST_SEEDS, Paired, seeds_needed, spread, welch
 
@@ -37,7 +37,7 @@ def plain_verdict(comparisons: Sequence[tuple[str, Comparison]]) -> tuple[str, .
     if not found:
         return ("No run is finished, so there is no result yet.",)
     lead = found[0][1].lead
-    rivals = [rival for _, c, _ in found if (rival := _main_rival(c)) is not None]
+    rivals = [row for _, c, _ in found if (row := _main_rival(c)) is not None]
     right = _by_setting([(name, _of_100(row)) for name, _, row in found])
     first = f"With {lead}, {right} of 100 test images were classified correctly"
     if not rivals or len(rivals) < len(found):
