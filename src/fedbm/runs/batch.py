@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,7 +103,7 @@ def run_batch(
     return BatchResult(tuple(failures), "" if is_complete else SPENT if budget.rounds else TOO_SHORT)
 
 
-def _events(jobs: Sequence[Job], budget: Budget) -> Iterator[tuple[Job, Event | str]]:
+def _events(jobs: Sequence[Job], budget: Budget) -> Generator[tuple[Job, Event | str], None, None]:
     """Yield the events of jobs in parallel processes, then of those that this process computes."""
     elsewhere = [job for job in jobs if job.plan is None]
     if elsewhere:
