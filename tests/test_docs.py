@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
-import fill_readme
 import pytest
 import torch
+from fill_readme import fill_readme
 from pages import (
     DOCS,
     METHOD_PAGES,
@@ -35,6 +35,7 @@ from fedbm.cli.main import make_parser
 from fedbm.config.keys import SECTIONS, Key
 from fedbm.config.options import type_words
 from fedbm.errors import FedBMError
+from fedbm.experiments.outcomes import read_outcomes
 from fedbm.federation.options import FederationOptions, read_run_file
 from fedbm.methods import METHODS
 from fedbm.methods.base import Facts, State, Task, size_of
@@ -273,7 +274,7 @@ def test_the_results_in_the_readmes_are_those_of_the_records(tmp_path: Path) -> 
     """By the command the page names; what it writes is what stands there."""
     page = tmp_path / "README.md"
     page.write_text(text_of(ROOT / "README.md"), encoding="utf-8")
-    assert fill_readme.main([str(ROOT / "results"), str(page)]) == 0
+    fill_readme(read_outcomes(ROOT / "results"), page)
     assert text_of(page) == text_of(ROOT / "README.md")
     assert main(["report", str(ROOT / "results"), "--to", str(page)]) == 0
     assert text_of(page) == text_of(ROOT / "results" / "README.md")

@@ -57,7 +57,7 @@ def test_five_minutes(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     type_in(sites)
     out = capsys.readouterr().out
     assert "3 clients (column)" in out
-    assert "values of patient is on two sides" in out
+    assert "values of patient is in one subset" in out
 
 
 @pytest.mark.skipif(not MODEL.exists(), reason="needs ../shared/models/all-MiniLM-L6-v2")

@@ -15,7 +15,7 @@ from fedbm.data.catalog.entry import Entry
 from fedbm.data.catalog.lookup import CATALOG, find
 from fedbm.errors import FedBMError
 from fedbm.language.bundled import ENCODER
-from fedbm.language.concepts import build
+from fedbm.language.concepts import build_concepts
 
 EMBEDDINGS = Path(fedbm.language.bundled.__file__).parent / "embeddings"
 
@@ -40,7 +40,7 @@ def bundle(folder: Path, names: Iterable[str] | None = None, into: Path = EMBEDD
     """
     written = []
     for entry in entries_to_bundle() if names is None else map(find, names):
-        concepts = build(list(entry.classes), list(entry.classes.values()), entry.modality, ENCODER, folder)
+        concepts = build_concepts(list(entry.classes), list(entry.classes.values()), entry.modality, ENCODER, folder)
         written.append(into / f"{entry.name}.safetensors")
         concepts.save(written[-1], half=True)
     return written

@@ -19,17 +19,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedbm.errors import FedBMError, did_you_mean
-from fedbm.experiments.analysis import Column, columns
 from fedbm.experiments.outcomes import Outcome, read_outcomes
-from fedbm.experiments.pictures import scores
 from fedbm.experiments.remaining import list_unrecorded
-from fedbm.experiments.tables import bars, differences
-from fedbm.experiments.wording import verdicts
-from fedbm.report.figures.curves import WIDE
-from fedbm.report.figures.palette import numbers_of
+from fedbm.report.comparison import HEADLINE_METRIC, Comparison, compare_outcome
+from fedbm.report.experiment_figures import draw_scores
+from fedbm.report.figures.drawing import WIDE
+from fedbm.report.figures.palette import colours_of
 from fedbm.report.figures.svg import save_svg
-from fedbm.report.render.escaping import md
-from fedbm.report.text import HEADLINE_METRIC
+from fedbm.report.render.markdown import escape, render_table
+from fedbm.report.tables import differences_table, results_table
+from fedbm.report.text import verdicts
 from fedbm.utils.io import write_text
 
 MARKED = re.compile(r"(<!-- fedbm:results (?P<names>[\w\- ]+?) -->\n).*?(<!-- /fedbm:results -->)", re.DOTALL)
@@ -52,44 +51,45 @@ def fill_readme(outcomes: Sequence[Outcome], page: Path) -> list[Path]:
     shown = []
     for name in found["names"].split():
         if name not in by_name:
-            raise FedBMError(
-                f'{page} wants the experiment "{name}", of which there is no record{did_you_mean(name, by_name)}'
-            )
-        shown += [column for column in columns(by_name[name]) if column.lead][:1]
+            raise FedBMError(f'{page} names the experiment "{name}", which has no record{did_you_mean(name, by_name)}')
+        shown += [comparison for comparison in compare_outcome(by_name[name]) if comparison.lead][:1]
     if not shown:
-        raise FedBMError(f"the experiments {page} wants have no finished run yet")
+        raise FedBMError(f"the experiments that {page} names have no finished run yet")
     picture = page.parent / PICTURE
-    colours = numbers_of([line.name for line in shown[0].lines])
-    save_svg(picture, scores(shown[0], colours, HEADLINE_METRIC, WIDE))
+    colours = colours_of(row.name for row in shown[0].rows)
+    save_svg(picture, draw_scores(shown[0], colours, HEADLINE_METRIC, WIDE))
     inside = [
         *(f"![Macro-F1 of every seed, {shown[0].title}]({PICTURE})", ""),
-        *(part for column in shown for part in block(column)),
-        *_besides(outcomes, shown),
+        *(line for comparison in shown for line in results_lines(comparison)),
+        *_other_differences(outcomes, shown),
         *_not_run(outcomes),
     ]
     write_text(page, text[: found.end(1)] + "\n".join(inside) + "\n" + text[found.start(3) :])
     return [page, picture]
 
 
-def block(column: Column) -> list[str]:
-    """The column's table, ours, the paper's, p; its sentences; and what is not like the paper."""
-    sentences = [f"- {md(verdict.sentence)}" for verdict in verdicts(column)]
+def results_lines(comparison: Comparison) -> list[str]:
+    """Return the comparison's table and what is found, as Markdown."""
+    notes = {one: 0 for row in comparison.rows for one in row.deviations}
+    table = results_table(comparison, comparison.title, colours_of(row.name for row in comparison.rows), notes)
+    without = ("last_f1", "averaged_accuracy", "lead_minus_row_f1", "p", "effect_size", "notes")
     return [
-        f"**{md(column.title)}**",
-        "",
-        *bars(column, without=("last_f1", "averaged_accuracy", "lead_minus_row_f1", "p", "effect_size", "unlike")),
-        "",
-        *sentences,
-        *_unlike(column),
+        *(f"**{escape(comparison.title)}**", ""),
+        *(*render_table(table, without), ""),
+        *(f"- {escape(verdict.sentence)}" for verdict in verdicts(comparison)),
+        *(["- [Notes](results/README.md#notes) list how these runs differ from the paper."] if notes else []),
         "",
     ]
 
 
-def _besides(outcomes: Sequence[Outcome], shown: Sequence[Column]) -> list[str]:
-    """Differences in the paper's other cells, where there are any; their tables are in the report."""
-    found = [column for outcome in outcomes if outcome.paper for column in columns(outcome)]
-    found = [one for one in found if one not in shown and any(line.against for line in one.lines)]
-    return ["Differences in what else is on record, beside the paper’s:", "", *differences(found), ""] if found else []
+def _other_differences(outcomes: Sequence[Outcome], shown: Sequence[Comparison]) -> list[str]:
+    """Return the differences in the paper's other experiments; their tables are in the report."""
+    found = [comparison for outcome in outcomes if outcome.paper for comparison in compare_outcome(outcome)]
+    others = [one for one in found if one not in shown and any(row.tests for row in one.rows)]
+    if not others:
+        return []
+    lines = render_table(differences_table(others, "differences"))
+    return ["Differences in the other experiments on record, next to the paper’s:", "", *lines, ""]
 
 
 def _not_run(outcomes: Sequence[Outcome]) -> list[str]:
@@ -100,17 +100,6 @@ def _not_run(outcomes: Sequence[Outcome]) -> list[str]:
     have = "has" if len(found) == 1 else "have"
     count = f"{len(found)} of the paper’s tables and figures {have} no run on record"
     return [f"{count}: the report lists them with their commands.", ""]
-
-
-def _unlike(column: Column) -> list[str]:
-    """Each mark once, with its rows where it is not that of all."""
-    done = [line for line in column.lines if line.row is not None]
-    marked: dict[str, list[str]] = {}
-    for line in done:
-        for mark in dict.fromkeys(one.mark for one in line.unlike):
-            marked.setdefault(mark, []).append(line.name)
-    words = [mark if len(names) == len(done) else f"{mark} ({', '.join(names)})" for mark, names in marked.items()]
-    return [f"- Not like the paper: {md(', '.join(words))}; the report says what each means."] if words else []
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

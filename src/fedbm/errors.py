@@ -1,26 +1,43 @@
-"""One family of errors for what a user can mend: what is wrong, where, what to do, in one sentence."""
+"""The package's error type, and helpers that word its messages."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class FedBMError(Exception):
-    """A mistake of input or surroundings. The command line prints its sentence and exits with 2."""
+    """An error that the user can fix. The message says what is wrong, where, and what to do.
+
+    The command line prints the message without a traceback and exits with status 2.
+    """
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """' (did you mean "x"?)' for the nearest known word, or '' when none is near.
+    """Return ' (did you mean "x"?)' for the closest known word, or '' if none is close.
 
     >>> did_you_mean("ruonds", ["rounds", "seed"])
     ' (did you mean "rounds"?)'
     """
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f' (did you mean "{near[0]}"?)' if near else ""
+    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f' (did you mean "{matches[0]}"?)' if matches else ""
 
 
-def listed(words: Iterable[str], joined: str = "or") -> str:
-    """'a, b or c', for sentences that name the choices; by "and" for those that need all."""
-    *head, last = list(words)
-    return f"{', '.join(head)} {joined} {last}" if head else last
+def join_words(words: Iterable[str], conjunction: str = "or") -> str:
+    """Join words into a phrase.
+
+    >>> join_words(["train", "val", "test"])
+    'train, val or test'
+    """
+    *head, last = words
+    return f"{', '.join(head)} {conjunction} {last}" if head else last
+
+
+def shorten_list(words: Sequence[str], limit: int) -> str:
+    """Join the first *limit* words and count the rest.
+
+    >>> shorten_list(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    more = len(words) - limit
+    return ", ".join(words[:limit]) + (f" and {more} more" if more > 0 else "")

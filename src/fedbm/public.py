@@ -7,20 +7,21 @@ from pathlib import Path
 
 from fedbm.data.dataset import Dataset, load
 from fedbm.data.inspection.inspect import inspect
-from fedbm.data.partition import Partition, from_file
+from fedbm.data.partition import Partition, load_partition
 from fedbm.data.partitioners import by_classes, by_column, dirichlet, iid, quantity
 from fedbm.errors import FedBMError
-from fedbm.experiments.report import write_outcomes as _write_outcomes
 from fedbm.experiments.reproduce import Reproduction, reproduce
-from fedbm.language.bundled import load_shipped
-from fedbm.language.concepts import ConceptDistribution, sample_concepts
-from fedbm.language.concepts import build as build_concepts
+from fedbm.language.bundled import load_bundled
+from fedbm.language.concepts import ConceptDistribution, build_concepts, sample_concepts
 from fedbm.methods import METHODS, FedAvg, FedBM, Method
 from fedbm.models.generator import Generator
 from fedbm.models.generator_loss import BatchNormGap, diversity_loss
 from fedbm.models.heads import ConceptHead, concept_logits, concept_loss
 from fedbm.models.resnet import ResNet18
-from fedbm.report.render.html import write_report as _write_runs
+from fedbm.report.experiments_report import experiments_report as _experiments_report
+from fedbm.report.write import report_path as _report_path
+from fedbm.report.write import save_report as _save_report
+from fedbm.report.write import write_report as _write_runs
 from fedbm.runs.compare import Comparison, compare
 from fedbm.runs.predict import load_model
 from fedbm.runs.reader import RunView, read_run
@@ -50,12 +51,12 @@ __all__ = [
     "concept_loss",
     "dirichlet",
     "diversity_loss",
-    "from_file",
     "iid",
     "inspect",
     "load",
+    "load_bundled",
     "load_model",
-    "load_shipped",
+    "load_partition",
     "quantity",
     "read_run",
     "reproduce",
@@ -70,11 +71,11 @@ def write_report(
     path: str | Path = "report.html",
     title: str = "",
 ) -> Path:
-    """Draw one offline HTML page from runs or from the outcome of experiments, and return where it is.
+    """Write a report of runs, or of the outcome of experiments, and return the file written.
 
     Args:
         runs: what `compare()`, `reproduce()`, `simulate()` or `read_run()` returned, run folders, or a list of these.
-        path: the page to write; in a folder, report.html.
+        path: the file to write. Its ending decides the format: .html, .md, .tex or .csv. A folder gets report.html.
         title: the page's title; by default one that names the data.
 
     Example:
@@ -82,6 +83,6 @@ def write_report(
         >>> fedbm.write_report(fedbm.compare("digits", seeds=1), "report.html")  # doctest: +SKIP
     """
     if isinstance(runs, Reproduction):
-        return _write_outcomes(runs.outcomes, Path(path), title)
+        return _save_report(_experiments_report(runs.outcomes), _report_path(Path(path)))
     found = runs.runs if isinstance(runs, Comparison) else [runs] if isinstance(runs, RunView | str | Path) else runs
     return _write_runs([run.path if isinstance(run, RunView) else Path(run) for run in found], Path(path), title)

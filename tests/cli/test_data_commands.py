@@ -107,7 +107,7 @@ def test_prepare(fedbm: Command, scans: Path, tmp_path: Path) -> None:
     images.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
     status, again, err = fedbm("data", "prepare", scans, *SMALL, "--cache", tmp_path)
     assert (status, err) == (0, "")
-    assert f"note: the prepared copy {place[1]} was damaged (images.npy has another checksum)" in again
+    assert f"note: the prepared copy {place[1]} was damaged (images.npy has the wrong checksum)" in again
     assert images.read_bytes() == sound
 
 
@@ -117,7 +117,7 @@ def test_inspect(fedbm: Command, scans: Path, tmp_path: Path, monkeypatch: pytes
     assert (status, err) == (0, "")
     lines = out.splitlines()
     assert any(line.startswith("pixels: mean 0.") for line in lines)
-    assert "twins: 0 pairs of images the same pixel for pixel, 0 of them on two sides" in lines
+    assert "duplicates: 0 pairs of equal images, 0 of them in different subsets" in lines
     assert "warning: 3 classes have fewer than 5 val images: cyst (3), normal (3), polyp (3)" in lines
     assert lines[-2:] == ["drawn: inspect-scans/samples.png", "saved: inspect-scans/inspect.json"]
     assert json.loads(Path("inspect-scans/inspect.json").read_text())["name"] == "scans"
@@ -134,13 +134,13 @@ def test_inspect_names_what_cannot_be_read(fedbm: Command, scans: Path, tmp_path
     assert not (tmp_path / "seen").exists()
     status, out, err = fedbm(*words, "--on-bad-file", "skip")
     assert (status, err) == (0, "")
-    assert "note: 1 unreadable images left out, the first is cyst/notes.txt" in out.splitlines()
+    assert "note: skipped 1 unreadable images, the first is cyst/notes.txt" in out.splitlines()
 
 
-def test_inspect_counts_sites_on_two_sides(fedbm: Command, sites: Path, tmp_path: Path) -> None:
+def test_inspect_counts_shared_sites(fedbm: Command, sites: Path, tmp_path: Path) -> None:
     status, out, err = fedbm("data", "inspect", sites, *SMALL, "--to", tmp_path)
     assert (status, err) == (0, "")
-    assert "site: 3 of 3 values are on two sides of the split" in out.splitlines()
+    assert "site: 3 of 3 values are in more than one subset" in out.splitlines()
 
 
 # --- partition ------------------------------------------------------------------------------------------------------
@@ -221,27 +221,30 @@ def test_help_teaches(fedbm: Command) -> None:
         ("inspct digits", '"inspct" is neither a data set nor a task of fedbm data (did you mean "inspect"?)'),
         ("get", "the following arguments are required: NAME. See 'fedbm data get --help'."),
         ("get pcb", 'no data set is called "pcb" (did you mean "pbc"?)'),
-        ("get pbc", "Mendeley Data serves it to browsers"),
-        ("get digits", "there is nothing to get: digits is built into scikit-learn"),
+        ("get pbc", "Mendeley Data needs a browser"),
+        ("get digits", "nothing to download: digits is built into scikit-learn"),
         ("get bloodmnist --size big", 'size must be a whole number, not "big"'),
         ("get bloodmnist --size 100", "bloodmnist is published at 28, 64, 128 or 224 pixels, not at 100"),
         (
             "get dermamnist",
-            "dermamnist is under CC BY-NC 4.0, not for commercial use: to accept",
+            "dermamnist has the licence CC BY-NC 4.0, not for commercial use: add",
         ),
         ("get bloodmnist --too x", 'fedbm data get does not know --too (did you mean "--to"?)'),
         ("list digits", "fedbm data list does not know digits"),
         ("prepare", "the following arguments are required: what. See 'fedbm data prepare --help'."),
-        ("prepare ./nowhere", "nowhere does not exist or cannot be reached"),
+        ("prepare ./nowhere", "nowhere does not exist or cannot be accessed"),
         ("prepare digits --clients 3", "fedbm data prepare does not know --clients"),
-        ("inspect pbc", "the images of pbc are not here: 'fedbm data get pbc' gets them or says how"),
-        ("inspect digits --size 30", "image size 30 cannot be used: give a multiple of 4 from 16 up"),
+        ("inspect pbc", "the images of pbc are not here: run 'fedbm data get pbc'"),
+        ("inspect digits --size 30", "image size 30 is not supported: use a multiple of 4 from 16 up"),
         ("partition digits --partition colum", "partition must be dirichlet, iid, quantity, classes, column or file"),
         ("partition digits --partition column", "partition = column needs partition_column"),
         ("partition digits --partition-column site", "partition_column is given, so partition must be column"),
-        ("partition digits --partition column --partition-column site", 'the data have no column "site"; it has none'),
-        ("digits --partition classes --classes-per-client 11", "classes_per_client is 11, it must be from 1 to"),
-        ("digits --partition classes --clients 3", "3 clients with 2 classes each cannot hold all 10 classes"),
+        (
+            "partition digits --partition column --partition-column site",
+            'the data has no column "site": there are none',
+        ),
+        ("digits --partition classes --classes-per-client 11", "classes_per_client is 11, but it must be from 1 to"),
+        ("digits --partition classes --clients 3", "3 clients with 2 classes each cannot cover all 10 classes"),
         ("digits --clients 2000", "1258 training samples are too few for 2000 clients"),
         ("--save x.json", "the following arguments are required: what. See 'fedbm data partition --help'."),
     ],

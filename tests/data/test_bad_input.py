@@ -1,4 +1,4 @@
-"""What users bring by mistake: each case ends in one sentence that says what is wrong, where, and what to do."""
+"""Common mistakes in data: each error says what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def wrong_split_name(root: Path) -> Path:
     return split_folder(root, "train", "validate", "test")
 
 
-def wrong_split_word(root: Path) -> Path:
+def wrong_split_value(root: Path) -> Path:
     rows = [
         f"{name}/{i}.png,{name},{side}" for name in ("cat", "dog") for i, side in enumerate(("train", "tset", "val"))
     ]
@@ -66,28 +66,31 @@ def zip_that_points_outside(root: Path) -> Path:
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (empty_folder, "Клиника é has no folders in it: it should hold one folder of JPEG or PNG images per class"),
-        (one_class, r"Клиника é holds 1 class \(cat\), learning needs at least 2"),
+        (empty_folder, "Клиника é contains no folders: it should contain one folder of JPEG or PNG images per class"),
+        (one_class, r"Клиника é has 1 class \(cat\), but at least 2 are needed"),
         (
             unreadable_file,
-            r'1 of 7 images cannot be read .* cat/3.jpg \(.*\): mend or remove them, or say on_bad_file = "skip"',
+            r'1 of 7 images cannot be read .* cat/3.jpg \(.*\): repair or remove them, or use on_bad_file = "skip"',
         ),
-        (unknown_label, "bloodmnist.npz has an image with label 8, the labels of bloodmnist end with 7"),
-        (duplicate_ids, 't.csv names the sample "dog/1.png" twice: each needs a name of its own, so remove one'),
-        (wrong_split_name, "has no folder for val: it should hold one train, one val and one test folder"),
-        (wrong_split_word, r'puts cat/1.png into split "tset" \(did you mean "test"\?\): it can be train, val or test'),
+        (unknown_label, "bloodmnist.npz has an image with label 8, but the labels of bloodmnist are 0 to 7"),
+        (duplicate_ids, 't.csv contains the sample "dog/1.png" twice: names must be unique, so remove one'),
+        (wrong_split_name, "has no folder for val: it should contain one train, one val and one test folder"),
+        (
+            wrong_split_value,
+            r'the split of cat/1.png in .* is "tset" \(did you mean "test"\?\): it must be train, val or test',
+        ),
         (link_to_itself, 'has a folder inside a class folder, "cat/all"'),
-        (zip_that_points_outside, 'has a member "../../evil.png" that would lie outside of it: do not trust it'),
+        (zip_that_points_outside, 'has a member "../../evil.png" outside of the archive: do not trust it'),
     ],
 )
-def test_a_mistake_ends_in_one_sentence(tmp_path, make: Callable[[Path], Path], sentence) -> None:
+def test_a_mistake_gives_a_one_line_error(tmp_path, make: Callable[[Path], Path], sentence) -> None:
     with pytest.raises(FedBMError, match=sentence) as caught:
         load(make(tmp_path / "Клиника é"), size=16, cache=tmp_path / "cache")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "cache").exists()
 
 
-def test_names_in_any_script_are_no_mistake(tmp_path) -> None:
+def test_names_in_any_script_are_accepted(tmp_path) -> None:
     for name in ("Невус", "メラノーマ"):
         for i in range(3):
             save(tmp_path / "Клиника é" / name / f"снимок {i}.png")

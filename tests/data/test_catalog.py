@@ -1,3 +1,5 @@
+"""The catalogue of data sets."""
+
 from __future__ import annotations
 
 import pytest
@@ -24,12 +26,12 @@ MEDMNIST = {
 }
 
 
-def test_the_catalogue_holds_the_data_sets_of_the_paper_digits_and_medmnist() -> None:
+def test_the_catalogue_contains_paper_digits_and_medmnist() -> None:
     assert {name: len(entry.classes) for name, entry in CATALOG.items()} == PAPER | MEDMNIST
 
 
 @pytest.mark.parametrize("entry", CATALOG.values(), ids=CATALOG)
-def test_every_entry_is_complete_and_agrees_with_itself(entry) -> None:
+def test_every_entry_is_complete_and_consistent(entry) -> None:
     assert CATALOG[entry.name] is entry
     assert entry.channels == len(entry.mean) == len(entry.std)
     assert entry.size % 4 == 0
@@ -38,7 +40,7 @@ def test_every_entry_is_complete_and_agrees_with_itself(entry) -> None:
 
 
 @pytest.mark.parametrize("name", PAPER)
-def test_labels_follow_sorted_class_names_as_folders_do(name) -> None:
+def test_classes_are_sorted_like_folders(name) -> None:
     assert list(CATALOG[name].classes) == sorted(CATALOG[name].classes)
 
 
@@ -52,14 +54,14 @@ def test_medmnist_has_the_label_order_of_its_files() -> None:
     assert list(CATALOG["octmnist"].classes) == ["CNV", "DME", "DRUSEN", "NORMAL"]
 
 
-def test_folders_are_not_taken_for_medmnist() -> None:
-    """Anyone's chest X-rays have these classes."""
+def test_folders_are_not_recognised_as_medmnist() -> None:
+    """Other chest X-rays have these classes, too."""
     assert entry_for_classes(["normal", "pneumonia"]) is None
     assert entry_for_classes(list(CATALOG["dermamnist"].classes)) is CATALOG["ham10000"]
 
 
-def test_only_medical_names_are_taken_for_a_data_set() -> None:
-    """Anything may be called 0 to 9. What goes by its classes brings no size or depth but the usual."""
+def test_only_distinctive_classes_are_recognised() -> None:
+    """Other data may have classes 0 to 9. Entries recognised by their classes use the default size and channels."""
     by_classes = [entry for entry in CATALOG.values() if entry.by_classes]
     assert [entry.name for entry in by_classes] == ["ham10000", "pbc", "kvasir", "oct-c8"]
     assert {(entry.size, entry.channels) for entry in by_classes} == {(128, 3)}
@@ -68,13 +70,13 @@ def test_only_medical_names_are_taken_for_a_data_set() -> None:
 
 
 @pytest.mark.parametrize("entry", CATALOG.values(), ids=CATALOG)
-def test_concepts_stay_apart_for_an_encoder_that_ignores_case(entry) -> None:
+def test_concepts_differ_without_case(entry) -> None:
     texts = [text.lower() for text in entry.classes.values()]
     assert all(texts)
     assert len(set(texts)) == len(texts)
 
 
-def test_concepts_belong_to_names() -> None:
+def test_concepts_belong_to_class_names() -> None:
     oct_c8 = find("oct-c8").classes
     assert oct_c8["DR"] == "diabetic retinopathy"
     assert oct_c8["MH"] == "macular hole"
@@ -82,14 +84,14 @@ def test_concepts_belong_to_names() -> None:
     assert (characters["A"], characters["a"]) == ("uppercase letter A (capital)", "lowercase letter a (small)")
 
 
-def test_what_would_become_another_class_is_not_flipped() -> None:
+def test_images_that_flips_would_change_are_not_flipped() -> None:
     fixed = {"digits", "femnist", "chars74k", "pneumoniamnist", "organamnist", "organcmnist", "organsmnist"}
     assert {name for name, entry in CATALOG.items() if not entry.hflip} == fixed
     assert {name for name, entry in CATALOG.items() if not entry.vflip} == fixed | {"breastmnist"}
 
 
-def test_an_unknown_name_is_met_with_the_nearest() -> None:
-    with pytest.raises(FedBMError, match=r'"Kvazir" \(did you mean "kvasir"\?\); the catalogue holds digits,'):
+def test_an_unknown_name_suggests_the_nearest() -> None:
+    with pytest.raises(FedBMError, match=r'"Kvazir" \(did you mean "kvasir"\?\); the catalogue contains digits,'):
         find("Kvazir")
 
 

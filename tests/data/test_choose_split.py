@@ -1,67 +1,68 @@
+"""The choice between official, stratified and grouped splits."""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from fedbm.data.readers.sample_index import Listing, in_order
-from fedbm.data.split_choice import check_choice, decide, known_group
-from fedbm.data.splits import shared_groups
+from fedbm.data.readers.sample_index import SampleIndex, make_stream
+from fedbm.data.splits import check_split_option, choose_split, find_group_column, find_shared_groups
 from fedbm.errors import FedBMError
 
 
-def listing(split=None, **columns) -> Listing:
-    """Ten patients, two samples each, one of either class."""
-    return Listing(
+def make_index(split=None, **columns) -> SampleIndex:
+    """Return samples of ten patients, two each, one of either class."""
+    return SampleIndex(
         classes=("a", "b"),
         labels=np.tile([0, 1], 10),
         split=None if split is None else np.array(split, dtype=np.uint8),
         ids=[f"{i}.png" for i in range(20)],
-        stream=in_order([]),
+        stream=make_stream([]),
         columns={name: np.array(values, dtype=np.str_) for name, values in columns.items()},
     )
 
 
 PATIENTS = np.repeat(np.arange(10), 2)
-OFFICIAL = [0] * 13 + [1] * 2 + [2] * 5  # patients 6 and 7 are on two sides
+OFFICIAL = [0] * 13 + [1] * 2 + [2] * 5  # patients 6 and 7 are in two subsets
 
 
 def sizes(split) -> list[int]:
     return np.bincount(split).tolist()
 
 
-def test_auto_takes_the_sources_own_split_and_says_what_it_shares() -> None:
-    made, notes = decide(listing(OFFICIAL, patient=PATIENTS), "auto", None, 0, "clinic")
+def test_auto_uses_the_official_split_and_warns_about_shared_groups() -> None:
+    made, notes = choose_split(make_index(OFFICIAL, patient=PATIENTS), "auto", None, 0, "clinic")
     assert made.tolist() == OFFICIAL
     assert notes == (
-        "2 of the 10 values of patient are on more than one side of the split of clinic, so scores may be too good: "
-        'split = "grouped" keeps them together',
+        "2 of the 10 values of patient are in more than one of train, val and test of clinic, so scores may be too "
+        'high: split = "grouped" keeps each in one of them',
     )
-    assert decide(listing(OFFICIAL), "official", None, 0, "clinic")[1] == ()
+    assert choose_split(make_index(OFFICIAL), "official", None, 0, "clinic")[1] == ()
 
 
-def test_auto_groups_where_a_column_is_known_and_stratifies_else() -> None:
-    made, notes = decide(listing(patient=PATIENTS, site=["x"] * 20), "auto", None, 0, "clinic")
-    assert shared_groups(made, PATIENTS.astype(np.str_)) == []
+def test_auto_groups_by_a_known_column_and_else_stratifies() -> None:
+    made, notes = choose_split(make_index(patient=PATIENTS, site=["x"] * 20), "auto", None, 0, "clinic")
+    assert find_shared_groups(made, PATIENTS.astype(np.str_)) == []
     assert sizes(made) == [14, 2, 4]
-    assert notes == ("clinic is split 7:1:2 with seed 0 so that none of its 10 values of patient is on two sides",)
-    made, notes = decide(listing(site=["x"] * 20), "auto", None, 3, "clinic")
+    assert notes == ("clinic was split 7:1:2 with seed 0; each of the 10 values of patient is in one subset",)
+    made, notes = choose_split(make_index(site=["x"] * 20), "auto", None, 3, "clinic")
     assert sizes(made) == [14, 2, 4]
-    assert notes == ("clinic brings no split: each class was cut 7:1:2 with seed 3",)
+    assert notes == ("each class of clinic was split 7:1:2 with seed 3",)
 
 
-def test_a_group_that_is_named_is_kept_together_whatever_the_source_says() -> None:
+def test_a_given_group_overrides_the_official_split() -> None:
     room = np.repeat(np.arange(5), 4)
-    made, _ = decide(listing(OFFICIAL, patient=PATIENTS, room=room), "auto", "room", 0, "clinic")
-    assert shared_groups(made, room.astype(np.str_)) == []
-    made, _ = decide(listing(OFFICIAL, patient=PATIENTS), "grouped", None, 0, "clinic")
-    assert shared_groups(made, PATIENTS.astype(np.str_)) == []
+    made, _ = choose_split(make_index(OFFICIAL, patient=PATIENTS, room=room), "auto", "room", 0, "clinic")
+    assert find_shared_groups(made, room.astype(np.str_)) == []
+    made, _ = choose_split(make_index(OFFICIAL, patient=PATIENTS), "grouped", None, 0, "clinic")
+    assert find_shared_groups(made, PATIENTS.astype(np.str_)) == []
 
 
-def test_stratified_means_it_and_says_what_it_shares() -> None:
-    made, notes = decide(listing(OFFICIAL, patient=PATIENTS), "stratified", None, 0, "clinic")
+def test_stratified_overrides_the_official_split_and_warns_about_shared_groups() -> None:
+    made, notes = choose_split(make_index(OFFICIAL, patient=PATIENTS), "stratified", None, 0, "clinic")
     assert sizes(made) == [14, 2, 4]
-    assert notes[0] == "clinic is split anew: each class was cut 7:1:2 with seed 0"
-    assert "values of patient are on more than one side" in notes[1]
+    assert notes[0] == "each class of clinic was split 7:1:2 with seed 0"
+    assert "values of patient are in more than one of train, val and test" in notes[1]
 
 
 @pytest.mark.parametrize(
@@ -80,33 +81,33 @@ def test_stratified_means_it_and_says_what_it_shares() -> None:
         ({"lesion": 0, "patient": 0}, "patient"),  # one patient may have several lesions
     ],
 )
-def test_columns_that_belong_together_are_known_by_name(columns, found) -> None:
-    assert known_group(columns) == found
+def test_group_columns_are_recognised_by_name(columns, found) -> None:
+    assert find_group_column(columns) == found
 
 
 @pytest.mark.parametrize(
     ("source", "split", "group", "sentence"),
     [
-        (listing(), "official", None, "clinic brings no split of its own: say split"),
-        (listing(), "grouped", None, "needs group = COLUMN: it has no columns, metadata = FILE adds some"),
-        (listing(site=["x"] * 20), "grouped", None, "needs group = COLUMN: its columns are site"),
+        (make_index(), "official", None, "clinic has no split of its own: use split"),
+        (make_index(), "grouped", None, "needs group = COLUMN: add columns with metadata = FILE"),
+        (make_index(site=["x"] * 20), "grouped", None, "needs group = COLUMN: its columns are site"),
         (
-            listing(site=["x"] * 20),
+            make_index(site=["x"] * 20),
             "auto",
             "sight",
             r'has no column "sight" \(did you mean "site"\?\): its columns are',
         ),
         (
-            listing(patient=["", *"x" * 19]),
+            make_index(patient=["", *"x" * 19]),
             "auto",
             None,
             r"1 samples of clinic have no patient, the first is 0.png: fill",
         ),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_sentence(source, split, group, sentence) -> None:
+def test_impossible_splits_are_refused(source, split, group, sentence) -> None:
     with pytest.raises(FedBMError, match=sentence):
-        decide(source, split, group, 0, "clinic")
+        choose_split(source, split, group, 0, "clinic")
 
 
 @pytest.mark.parametrize(
@@ -115,11 +116,11 @@ def test_what_cannot_be_done_is_said_in_one_sentence(source, split, group, sente
         (
             "strat",
             None,
-            r'split is "strat", it can be auto, official, stratified or grouped \(did you mean "stratified"',
+            r'split is "strat", but it must be auto, official, stratified or grouped \(did you mean "stratified"',
         ),
-        ("official", "patient", 'group = "patient" has no meaning with split = "official": say split = "grouped"'),
+        ("official", "patient", 'group = "patient" has no effect with split = "official": use split = "grouped"'),
     ],
 )
-def test_a_wrong_choice_is_refused(split, group, sentence) -> None:
+def test_wrong_options_are_refused(split, group, sentence) -> None:
     with pytest.raises(FedBMError, match=sentence):
-        check_choice(split, group)
+        check_split_option(split, group)

@@ -1,4 +1,4 @@
-"""Downloads against a server of the test's own: what is cut goes on, what is wrong is refused, nothing half is left."""
+"""Downloads from a local test server: resuming, checksums and error messages."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from fedbm.data.catalog.download import BY_HAND, SIZES, SUMS, downloaded, fetch, get
-from fedbm.data.catalog.lookup import CATALOG, download
+from fedbm.data.catalog import download
+from fedbm.data.catalog.download import BY_HAND, SIZES, SUMS, fetch, find_download, get
+from fedbm.data.catalog.lookup import CATALOG
 from fedbm.errors import FedBMError
 
 CONTENT = bytes(range(256)) * 4000  # 1 MB
@@ -23,15 +24,15 @@ MD5 = hashlib.md5(CONTENT).hexdigest()
 
 @dataclass
 class Served:
-    """What the server does, and what it was asked."""
+    """The behaviour of the test server, and the requests it received."""
 
     url: str = ""
     content: bytes = CONTENT
-    cut_after: int | None = None  # bytes of an answer, then the connection is closed
+    cut_after: int | None = None  # bytes of a response before the connection is closed
     ranges: bool = True
     length: bool = True
     status: int = 200
-    asked: list[tuple[str, str | None]] = field(default_factory=list)  # (path, Range)
+    requests: list[tuple[str, str | None]] = field(default_factory=list)  # (path, Range)
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             wanted = self.headers.get("Range")
-            state.asked.append((self.path, wanted))
+            state.requests.append((self.path, wanted))
             if state.status != 200:
                 self.send_error(state.status)
                 return
@@ -74,51 +75,51 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     thread.join()
 
 
-def left_in(folder: Path) -> list[str]:
+def files_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*"))
 
 
-def test_a_file_is_fetched_once(served: Served, tmp_path: Path) -> None:
+def test_a_file_is_downloaded_once(served: Served, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     target = tmp_path / "new" / "a.npz"
     fetch(f"{served.url}/a", target, MD5, lambda done, total: seen.append((done, total)))
     assert target.read_bytes() == CONTENT
-    assert left_in(tmp_path) == ["a.npz", "new"]
+    assert files_in(tmp_path) == ["a.npz", "new"]
     assert seen[-1] == (len(CONTENT), len(CONTENT))
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
     fetch(f"{served.url}/a", target, MD5)
-    assert len(served.asked) == 1
+    assert len(served.requests) == 1
 
 
-def test_a_cut_download_goes_on_where_it_ended(served: Served, tmp_path: Path) -> None:
+def test_an_interrupted_download_is_resumed(served: Served, tmp_path: Path) -> None:
     target = tmp_path / "a.npz"
     served.cut_after = 300_000
-    with pytest.raises(FedBMError, match="cut after 300,000 of 1,024,000 bytes .* the same command goes on from there"):
+    with pytest.raises(FedBMError, match="lost after 300,000 of 1,024,000 bytes .* run the same command to resume"):
         fetch(f"{served.url}/a", target, MD5)
-    assert left_in(tmp_path) == ["a.npz.part"]
-    with pytest.raises(FedBMError, match="cut after 600,000 of 1,024,000 bytes"):
+    assert files_in(tmp_path) == ["a.npz.part"]
+    with pytest.raises(FedBMError, match="lost after 600,000 of 1,024,000 bytes"):
         fetch(f"{served.url}/a", target, MD5)
     served.cut_after = None
     fetch(f"{served.url}/a", target, MD5)
     assert target.read_bytes() == CONTENT
-    assert left_in(tmp_path) == ["a.npz"]
-    assert [wanted for _, wanted in served.asked] == [None, "bytes=300000-", "bytes=600000-"]
+    assert files_in(tmp_path) == ["a.npz"]
+    assert [wanted for _, wanted in served.requests] == [None, "bytes=300000-", "bytes=600000-"]
 
 
-def test_a_server_that_cannot_go_on_sends_all_again(served: Served, tmp_path: Path) -> None:
+def test_a_server_without_ranges_sends_the_whole_file_again(served: Served, tmp_path: Path) -> None:
     (tmp_path / "a.npz.part").write_bytes(b"something else")
     served.ranges = False
     fetch(f"{served.url}/a", tmp_path / "a.npz", MD5)
     assert (tmp_path / "a.npz").read_bytes() == CONTENT
 
 
-def test_a_download_that_was_whole_but_not_named_is_not_fetched_again(served: Served, tmp_path: Path) -> None:
+def test_a_complete_partial_file_is_not_downloaded_again(served: Served, tmp_path: Path) -> None:
     (tmp_path / "a.npz.part").write_bytes(CONTENT)
     fetch(f"{served.url}/a", tmp_path / "a.npz", MD5)
-    assert left_in(tmp_path) == ["a.npz"]
+    assert files_in(tmp_path) == ["a.npz"]
 
 
-def test_a_server_that_does_not_say_how_much(served: Served, tmp_path: Path) -> None:
+def test_a_server_without_content_length(served: Served, tmp_path: Path) -> None:
     served.length = False
     seen: list[tuple[int, int]] = []
     fetch(f"{served.url}/a", tmp_path / "a.npz", MD5, lambda done, total: seen.append((done, total)))
@@ -126,28 +127,28 @@ def test_a_server_that_does_not_say_how_much(served: Served, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("begun", [b"", CONTENT[:5000], b"of another file", CONTENT + b"too much"])
-def test_a_wrong_checksum_is_refused_and_nothing_is_left(served: Served, tmp_path: Path, begun: bytes) -> None:
+def test_a_file_with_a_wrong_checksum_is_deleted(served: Served, tmp_path: Path, begun: bytes) -> None:
     served.content = CONTENT[:-1] + b"?"
     if begun:
         (tmp_path / "a.npz.part").write_bytes(begun)
-    with pytest.raises(FedBMError, match=f"serves is another file .*, not {MD5}\\): nothing was kept, try again"):
+    with pytest.raises(FedBMError, match=f"has MD5 .*, but {MD5} is expected: it was deleted, try again"):
         fetch(f"{served.url}/a", tmp_path / "a.npz", MD5)
-    assert left_in(tmp_path) == []
+    assert files_in(tmp_path) == []
 
 
-def test_another_file_in_its_place_is_left_alone(served: Served, tmp_path: Path) -> None:
+def test_an_existing_different_file_is_kept(served: Served, tmp_path: Path) -> None:
     (tmp_path / "a.npz").write_text("mine")
-    with pytest.raises(FedBMError, match="is there already but is another file: move it away"):
+    with pytest.raises(FedBMError, match="exists but has different content: move it away"):
         fetch(f"{served.url}/a", tmp_path / "a.npz", MD5)
     assert (tmp_path / "a.npz").read_text() == "mine"
-    assert served.asked == []
+    assert served.requests == []
 
 
-def test_offline_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody listens on the port of a server that is gone; and without a network no host has an address."""
+def test_offline_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use the port of a stopped server, and a name that cannot be resolved."""
     monkeypatch.setenv("no_proxy", "*")
-    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as gone:
-        port = gone.server_port
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as stopped:
+        port = stopped.server_port
     with pytest.raises(FedBMError, match=rf"cannot reach 127.0.0.1:{port} \(.*refused\): is this machine online\?"):
         fetch(f"http://127.0.0.1:{port}/a", tmp_path / "a.npz", MD5)
 
@@ -157,56 +158,58 @@ def test_offline_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(socket, "getaddrinfo", no_address)
     with pytest.raises(FedBMError, match=r"cannot reach zenodo.org \(Temporary failure in name resolution\): is this"):
         fetch("http://zenodo.org/a", tmp_path / "a.npz", MD5)
-    assert left_in(tmp_path) == []
+    assert files_in(tmp_path) == []
 
 
-def test_a_refusal_is_said(served: Served, tmp_path: Path) -> None:
+def test_an_http_error_is_reported(served: Served, tmp_path: Path) -> None:
     served.status = 404
-    with pytest.raises(FedBMError, match="127.0.0.1:[0-9]+ answers 404 Not Found to http"):
+    with pytest.raises(FedBMError, match="127.0.0.1:[0-9]+ returned 404 Not Found for http"):
         fetch(f"{served.url}/a", tmp_path / "a.npz", MD5)
-    assert left_in(tmp_path) == []
+    assert files_in(tmp_path) == []
 
 
-def test_a_disk_that_is_full_or_closed(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_or_full_disk_is_reported(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(FedBMError, match="cannot write .*file/a.npz: "):
         fetch(f"{served.url}/a", tmp_path / "file" / "a.npz", MD5)
     monkeypatch.setattr(download.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000}))
-    with pytest.raises(FedBMError, match="has not the 0.0 GB free that http"):
+    with pytest.raises(FedBMError, match="has too little free space: http.* needs 0.0 GB"):
         fetch(f"{served.url}/a", tmp_path / "a.npz", MD5)
-    assert left_in(tmp_path) == ["file"]
+    assert files_in(tmp_path) == ["file"]
 
 
 # --- by name --------------------------------------------------------------------------------------------------------
 
 
-def test_every_catalogued_set_can_be_had_somehow() -> None:
+def test_every_data_set_has_a_checksum_or_instructions() -> None:
     assert set(CATALOG) == {"digits", *SUMS, *BY_HAND}
     sums = [md5 for by_size in SUMS.values() for md5 in by_size.values()]
     assert len(set(sums)) == 4 * len(SUMS)
     assert all(re.fullmatch("[0-9a-f]{32}", md5) for md5 in sums)
 
 
-def test_a_name_and_a_size_make_the_file(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_depends_on_name_and_size(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download, "MEDMNIST", f"{served.url}/files")
     monkeypatch.setitem(SUMS, "bloodmnist", dict.fromkeys(SIZES, MD5))
     assert get("bloodmnist", tmp_path) == tmp_path / "bloodmnist_128.npz"
     assert get("bloodmnist", tmp_path, size=28) == tmp_path / "bloodmnist.npz"
-    assert [path for path, _ in served.asked] == [
+    assert [path for path, _ in served.requests] == [
         "/files/bloodmnist_128.npz?download=1",
         "/files/bloodmnist.npz?download=1",
     ]
-    assert left_in(tmp_path) == ["bloodmnist.npz", "bloodmnist_128.npz"]
+    assert files_in(tmp_path) == ["bloodmnist.npz", "bloodmnist_128.npz"]
 
 
-def test_a_licence_that_limits_use_is_accepted_first(
+def test_a_restrictive_licence_must_be_accepted(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(download, "MEDMNIST", served.url)
     monkeypatch.setitem(SUMS, "dermamnist", dict.fromkeys(SIZES, MD5))
-    with pytest.raises(FedBMError, match="under CC BY-NC 4.0, .*: to accept that, say --accept-licence"):
+    with pytest.raises(FedBMError, match="has the licence CC BY-NC 4.0, .*: add --accept-licence to accept it"):
         get("dermamnist", tmp_path)
-    assert served.asked == []
+    assert served.requests == []
     assert get("dermamnist", tmp_path, accept=True).exists()
 
 
@@ -215,7 +218,7 @@ def test_a_licence_that_limits_use_is_accepted_first(
     [
         ("bloodmist", None, 'no data set is called "bloodmist" (did you mean "bloodmnist"?)'),
         ("bloodmnist", 32, "bloodmnist is published at 28, 64, 128 or 224 pixels, not at 32"),
-        ("digits", None, "there is nothing to get: digits is built into scikit-learn"),
+        ("digits", None, "nothing to download: digits is built into scikit-learn"),
         ("oct-c8", None, "download the archive and save it as DIR/oct-c8.zip"),
         ("kvasir", None, "https://datasets.simula.no/downloads/kvasir/kvasir-dataset-v2.zip"),
         ("ham10000", None, "https://doi.org/10.7910/DVN/DBW86T"),
@@ -223,25 +226,25 @@ def test_a_licence_that_limits_use_is_accepted_first(
         ("femnist", None, "move the folders data/train and data/test into DIR/femnist"),
     ],
 )
-def test_what_cannot_be_fetched_says_what_to_do(name: str, size: int | None, sentence: str) -> None:
+def test_other_data_sets_come_with_instructions(name: str, size: int | None, sentence: str) -> None:
     with pytest.raises(FedBMError, match=re.escape(sentence)) as caught:
         get(name, Path("DIR"), size=size)
     assert "\n" not in str(caught.value)
 
 
-def test_a_folder_that_cannot_be_looked_into_is_said_so(tmp_path: Path) -> None:
-    (tmp_path / "downloads").touch()  # a file, which has no entries
-    with pytest.raises(FedBMError, match=r"^cannot look into .*downloads: Not a directory$"):
-        downloaded("bloodmnist", tmp_path / "downloads")
+def test_an_unreadable_download_folder_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "downloads").touch()  # a file, not a folder
+    with pytest.raises(FedBMError, match=r"^cannot list .*downloads: Not a directory$"):
+        find_download("bloodmnist", tmp_path / "downloads")
 
 
-def test_what_is_here_is_found_by_name_and_size(tmp_path: Path) -> None:
-    """The smallest file that has the pixels asked for; a folder or archive of that name before any of them."""
-    assert downloaded("bloodmnist", tmp_path) is None
+def test_downloads_are_found_by_name_and_size(tmp_path: Path) -> None:
+    """The smallest file with enough pixels is used, but a folder or archive with that name comes first."""
+    assert find_download("bloodmnist", tmp_path) is None
     for size in ("_64", "_224", ""):
         (tmp_path / f"bloodmnist{size}.npz").touch()
     (tmp_path / "bloodmnist_128.npz.part").touch()
-    found = {size: downloaded("bloodmnist", tmp_path, size) for size in (16, 28, 32, 64, 100, 300)}
+    found = {size: find_download("bloodmnist", tmp_path, size) for size in (16, 28, 32, 64, 100, 300)}
     assert {size: path.name for size, path in found.items() if path} == {
         16: "bloodmnist.npz",
         28: "bloodmnist.npz",
@@ -252,17 +255,17 @@ def test_what_is_here_is_found_by_name_and_size(tmp_path: Path) -> None:
     }
     for file in tmp_path.glob("*224.npz"):
         file.unlink()
-    assert downloaded("bloodmnist", tmp_path) == tmp_path / "bloodmnist_64.npz"
+    assert find_download("bloodmnist", tmp_path) == tmp_path / "bloodmnist_64.npz"
     with pytest.raises(
         FedBMError,
-        match=r"^bloodmnist is here with 64 pixels a side, not with 100: get it with 'fedbm data get bloodmnist "
-        r"--size 128', or give .*bloodmnist_64.npz as --data to have it enlarged$",
+        match=r"^bloodmnist is here with 64 pixels, but 100 are needed: run 'fedbm data get bloodmnist "
+        r"--size 128', or give .*bloodmnist_64.npz as --data to enlarge it$",
     ):
-        downloaded("bloodmnist", tmp_path, 100)
+        find_download("bloodmnist", tmp_path, 100)
     for name in ("kvasir_v1_128.npz", "kvasir_v1_notes.txt", "kvasirx_128.npz"):
         (tmp_path / name).touch()
-    assert downloaded("kvasir", tmp_path) == tmp_path / "kvasir_v1_128.npz"
+    assert find_download("kvasir", tmp_path) == tmp_path / "kvasir_v1_128.npz"
     (tmp_path / "pbc.zip").touch()
-    assert downloaded("pbc", tmp_path) == tmp_path / "pbc.zip"
+    assert find_download("pbc", tmp_path) == tmp_path / "pbc.zip"
     (tmp_path / "pbc").mkdir()
-    assert downloaded("pbc", tmp_path) == tmp_path / "pbc"
+    assert find_download("pbc", tmp_path) == tmp_path / "pbc"

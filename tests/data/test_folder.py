@@ -1,3 +1,5 @@
+"""Folders of images: class/*.jpg or train|val|test/class/*.jpg."""
+
 from __future__ import annotations
 
 import os
@@ -19,44 +21,44 @@ def test_a_folder_with_splits_is_read_in_order(tmp_path) -> None:
     (tmp_path / "Train" / "b" / "Thumbs.db").write_bytes(b"")
     (tmp_path / "readme.txt").write_text("about")
     decoded = read_at(tmp_path)
-    listing = decoded.listing
-    assert listing.classes == ("a", "b")
+    index = decoded.index
+    assert index.classes == ("a", "b")
     assert decoded.images.shape == (9, 16, 16, 3)
-    assert listing.labels.tolist() == [0, 1, 1] * 3
-    assert listing.split.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    assert listing.ids[:3] == ["Train/a/x.PnG", "Train/b/1.jpeg", "Train/b/2.JPG"]
+    assert index.labels.tolist() == [0, 1, 1] * 3
+    assert index.split.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert index.ids[:3] == ["Train/a/x.PnG", "Train/b/1.jpeg", "Train/b/2.JPG"]
     assert shades(decoded)[:3] == pytest.approx([50, 100, 200], abs=1)
     assert decoded.skipped == ()
 
 
-def test_a_folder_of_classes_is_left_to_be_split(tmp_path) -> None:
-    listing = scan(flat_folder(tmp_path))
-    assert listing.classes == ("cat", "dog")
-    assert listing.split is None
+def test_a_folder_of_classes_has_no_split(tmp_path) -> None:
+    index = scan(flat_folder(tmp_path))
+    assert index.classes == ("cat", "dog")
+    assert index.split is None
     assert shades(read_at(tmp_path)) == [0, 1, 2, 100, 101, 102]
 
 
-def test_names_in_any_script_and_in_either_spelling_of_accents(tmp_path) -> None:
+def test_names_in_any_script_and_both_forms_of_accents(tmp_path) -> None:
     composed, decomposed = "n\u00e6vus-\u00e9", "n\u00e6vus-e\u0301"
     for side, name in (("train", composed), ("val", decomposed), ("test", composed)):
         save(tmp_path / side / name / "фото 1.png")
         save(tmp_path / side / "正常" / "眼底.jpg")
-    listing = scan(tmp_path)
-    assert listing.classes == (composed, "正常")
-    assert listing.labels.tolist() == [0, 1] * 3
-    assert listing.ids[1] == "train/正常/眼底.jpg"
+    index = scan(tmp_path)
+    assert index.classes == (composed, "正常")
+    assert index.labels.tolist() == [0, 1] * 3
+    assert index.ids[1] == "train/正常/眼底.jpg"
 
 
-def test_names_that_are_no_utf8_can_be_written_down(tmp_path) -> None:
+def test_names_that_are_not_utf8_are_escaped(tmp_path) -> None:
     flat_folder(tmp_path)
     try:
         Path(os.fsdecode(os.fsencode(tmp_path / "cat") + b"/\xff.png")).write_bytes(b"bad")
     except OSError:
-        pytest.skip("this file system holds UTF-8 names only")
+        pytest.skip("this file system allows only UTF-8 names")
     assert read_at(tmp_path, on_bad_file="skip").skipped == ("cat/\\xff.png",)
 
 
-def test_bad_files_are_refused_by_name_and_number(tmp_path) -> None:
+def test_bad_files_are_refused_or_skipped(tmp_path) -> None:
     flat_folder(tmp_path)
     (tmp_path / "cat" / "3.jpg").write_bytes(cut_jpeg())
     (tmp_path / "dog" / "notes.txt").write_text("not an image")
@@ -64,12 +66,12 @@ def test_bad_files_are_refused_by_name_and_number(tmp_path) -> None:
         read_at(tmp_path)
     decoded = read_at(tmp_path, on_bad_file="skip")
     assert decoded.skipped == ("cat/3.jpg", "dog/notes.txt")
-    assert decoded.listing.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert decoded.index.labels.tolist() == [0, 0, 0, 1, 1, 1]
     assert shades(decoded) == [0, 1, 2, 100, 101, 102]
-    assert len(decoded.listing.ids) == 6
+    assert len(decoded.index.ids) == 6
 
 
-def test_links_that_lead_in_circles_end(tmp_path) -> None:
+def test_circular_links_are_bad_files(tmp_path) -> None:
     flat_folder(tmp_path)
     (tmp_path / "cat" / "self.png").symlink_to(tmp_path / "cat" / "self.png")
     with pytest.raises(FedBMError, match=r"1 of 7 images .* the first is cat/self.png"):
@@ -80,7 +82,7 @@ def test_links_that_lead_in_circles_end(tmp_path) -> None:
         read_at(tmp_path)
 
 
-def test_identity_moves_with_the_content(tmp_path) -> None:
+def test_identity_changes_with_the_content(tmp_path) -> None:
     first = detect(flat_folder(tmp_path)).identity
     assert detect(tmp_path).identity == first
     save(tmp_path / "cat" / "new.png")
@@ -155,12 +157,12 @@ def make_empty_test(root: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (make_empty, "has no folders in it: it should hold one folder of JPEG or PNG images per class"),
-        (make_loose_images, "has no folders in it"),
-        (make_one_class, r"holds 1 class \(cat\), learning needs at least 2"),
-        (make_too_deep, "holds no images where they are looked for"),
+        (make_empty, "contains no folders: it should contain one folder of JPEG or PNG images per class"),
+        (make_loose_images, "contains no folders"),
+        (make_one_class, r"has 1 class \(cat\), but at least 2 are needed"),
+        (make_too_deep, "has no images in class folders"),
         (make_patients_in_one_class, 'inside a class folder, "cat/patient-0" and 2 more: .* table path,label,patient'),
-        (make_patients_in_all_classes, "holds no images where they are looked for: .* table path,label,patient"),
+        (make_patients_in_all_classes, "has no images in class folders: .* table path,label,patient"),
         (make_class_of_one_folder, 'inside a class folder, "mouse/patient": .* table path,label,patient'),
         (make_empty_class, 'class "mouse" of .* has 0 images'),
         (make_class_not_in_train, 'has no training image of class "mouse"'),
@@ -172,7 +174,7 @@ def make_empty_test(root: Path) -> None:
         (make_empty_test, "has no test images"),
     ],
 )
-def test_a_folder_that_cannot_be_used_is_refused_in_one_sentence(tmp_path, make, sentence) -> None:
+def test_unusable_folders_are_refused(tmp_path, make, sentence) -> None:
     make(tmp_path)
     with pytest.raises(FedBMError, match=sentence) as caught:
         detect(tmp_path)

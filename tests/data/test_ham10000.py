@@ -1,4 +1,4 @@
-"""HAM10000 as downloaded, in a small copy of its layout; and the real table where it is at hand."""
+"""HAM10000 in its published layout, with small images, and the real table if it is available."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pictures import SHARED, read_at, save, scan, shades
 from fedbm.data.catalog.lookup import CATALOG
 from fedbm.data.dataset import load
 from fedbm.data.readers.dispatch import detect
-from fedbm.data.splits import shared_groups
+from fedbm.data.splits import find_shared_groups
 from fedbm.errors import FedBMError
 
 HEAD = ["lesion_id", "image_id", "dx", "dx_type", "age", "sex", "localization"]
@@ -22,7 +22,7 @@ CLASSES = tuple(CATALOG["ham10000"].classes)
 
 
 def rows(lesions: int = 4) -> list[list[str]]:
-    """Of each diagnosis some lesions; every second lesion has two pictures."""
+    """Return some lesions of each diagnosis; every second lesion has two images."""
     made: list[list[str]] = []
     for dx in CLASSES:
         for i in range(lesions):
@@ -45,12 +45,12 @@ def make(root: Path, table: list[list[str]], name: str = "HAM10000_metadata.csv"
 def test_two_folders_and_a_table_become_samples_with_columns(tmp_path) -> None:
     table = rows()
     decoded = read_at(make(tmp_path, table))
-    listing = decoded.listing
-    assert listing.classes == CLASSES
-    assert [listing.classes[label] for label in listing.labels] == [row[2] for row in table]
-    assert listing.ids[0] == "ISIC_0000000.jpg"
-    assert listing.columns["lesion_id"].tolist() == [row[0] for row in table]
-    assert {name: set(values) for name, values in listing.columns.items() if name != "lesion_id"} == {
+    index = decoded.index
+    assert index.classes == CLASSES
+    assert [index.classes[label] for label in index.labels] == [row[2] for row in table]
+    assert index.ids[0] == "ISIC_0000000.jpg"
+    assert index.columns["lesion_id"].tolist() == [row[0] for row in table]
+    assert {name: set(values) for name, values in index.columns.items() if name != "lesion_id"} == {
         "dx_type": {"histo"},
         "age": {"80.0"},
         "sex": {"male"},
@@ -60,11 +60,11 @@ def test_two_folders_and_a_table_become_samples_with_columns(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(("name", "delimiter"), [("HAM10000_metadata", ","), ("HAM10000_metadata.tab", "\t")])
-def test_the_table_may_be_called_and_written_as_the_dataverse_does(tmp_path, name, delimiter) -> None:
+def test_other_names_of_the_table_are_accepted(tmp_path, name, delimiter) -> None:
     assert scan(make(tmp_path, rows(), name, delimiter)).classes == CLASSES
 
 
-def test_it_may_be_packed(tmp_path) -> None:
+def test_an_archive_is_read_like_a_folder(tmp_path) -> None:
     make(tmp_path / "HAM", rows())
     with zipfile.ZipFile(tmp_path / "archive.zip", "w") as file:
         for path in (tmp_path / "HAM").rglob("*"):
@@ -72,7 +72,7 @@ def test_it_may_be_packed(tmp_path) -> None:
     assert shades(read_at(tmp_path / "archive.zip")) == shades(read_at(tmp_path / "HAM"))
 
 
-def test_an_empty_table_in_an_archive_is_refused_in_one_sentence(tmp_path) -> None:
+def test_an_empty_table_in_an_archive_is_refused(tmp_path) -> None:
     make(tmp_path / "HAM", rows())
     (tmp_path / "HAM" / "HAM10000_metadata.csv").write_bytes(b"")
     with tarfile.open(tmp_path / "archive.tar", "w") as file:
@@ -81,14 +81,14 @@ def test_an_empty_table_in_an_archive_is_refused_in_one_sentence(tmp_path) -> No
         detect(tmp_path / "archive.tar")
 
 
-def test_lesions_are_kept_together_and_the_user_is_told_why(tmp_path) -> None:
+def test_lesions_are_not_separated_by_the_split(tmp_path) -> None:
     data = load(make(tmp_path / "ham", rows(10)), size=16, cache=tmp_path / "cache")
     assert data.name == "ham10000"
-    assert np.abs(data.counts() - [[10.5], [1.5], [3]]).max() <= 0.5  # 15 pictures of each class
-    assert data.counts().sum(axis=1).tolist() == [73, 11, 21]  # as near to 73.5, 10.5 and 21 as can be
-    assert shared_groups(data.split, data.columns["lesion_id"]) == []
-    assert "DermaMNIST's published split cannot be had" in data.notes[0]
-    assert "none of its 70 values of lesion_id is on two sides" in data.notes[1]
+    assert np.abs(data.counts() - [[10.5], [1.5], [3]]).max() <= 0.5  # 15 images of each class
+    assert data.counts().sum(axis=1).tolist() == [73, 11, 21]  # nearest to 73.5, 10.5 and 21
+    assert find_shared_groups(data.split, data.columns["lesion_id"]) == []
+    assert "do not contain DermaMNIST's published split" in data.notes[0]
+    assert "each of the 70 values of lesion_id is in one subset" in data.notes[1]
 
 
 def change(table: list[list[str]], row: int, column: str, value: str) -> list[list[str]]:
@@ -99,21 +99,22 @@ def change(table: list[list[str]], row: int, column: str, value: str) -> list[li
 @pytest.mark.parametrize(
     ("table", "sentence"),
     [
-        (change(rows(), 3, "dx", "Mel"), r'the diagnosis "Mel" \(did you mean "mel"\?\): it can be akiec, bcc'),
-        (change(rows(), 3, "image_id", "ISIC_0000000"), 'names the sample "ISIC_0000000" twice'),
+        (change(rows(), 3, "dx", "Mel"), r'the diagnosis "Mel" for .* \(did you mean "mel"\?\): it must be akiec, bcc'),
+        (change(rows(), 3, "image_id", "ISIC_0000000"), 'contains the sample "ISIC_0000000" twice'),
         ([row for row in rows() if row[2] != "df"], 'class "df" of .* has 0 images'),
     ],
 )
-def test_a_wrong_table_is_refused_in_one_sentence(tmp_path, table, sentence) -> None:
+def test_wrong_tables_are_refused(tmp_path, table, sentence) -> None:
     with pytest.raises(FedBMError, match=sentence):
         detect(make(tmp_path, table))
 
 
-def test_missing_pictures_and_columns_are_named(tmp_path) -> None:
+def test_missing_images_and_columns_are_named(tmp_path) -> None:
     make(tmp_path, rows())
     (tmp_path / "HAM10000_images_part_2" / "ISIC_0000001.jpg").unlink()
     with pytest.raises(
-        FedBMError, match=r"lacks 1 of the 42 pictures .* the first is ISIC_0000001.jpg: put both parts"
+        FedBMError,
+        match=r"1 of the 42 images in the table are missing in .*, the first is ISIC_0000001.jpg: put both parts",
     ):
         detect(tmp_path)
     (tmp_path / "HAM10000_metadata.csv").write_text("lesion,image_id,dx\na,b,c\n")
@@ -130,12 +131,12 @@ def test_the_published_split_shares_lesions_and_the_grouped_one_does_not(tmp_pat
     assert published.counts().sum(axis=1).tolist() == [7007, 1003, 2005]
     lesions = published.columns["lesion_id"]
     assert len(np.unique(lesions)) == 7470
-    assert len(shared_groups(published.split, lesions)) == 1006
+    assert len(find_shared_groups(published.split, lesions)) == 1006
     assert published.notes[1:] == (
-        "1006 of the 7470 values of lesion_id are on more than one side of the split of ham10000_128, "
-        'so scores may be too good: split = "grouped" keeps them together',
+        "1006 of the 7470 values of lesion_id are in more than one of train, val and test of ham10000_128, so scores "
+        'may be too high: split = "grouped" keeps each in one of them',
     )
-    truthful = load(SHARED / "ham10000_128.npz", split="grouped", **options)
-    assert shared_groups(truthful.split, lesions) == []
-    assert np.abs(truthful.counts() - published.counts()).max() <= 2
-    assert truthful.checksum != published.checksum
+    grouped = load(SHARED / "ham10000_128.npz", split="grouped", **options)
+    assert find_shared_groups(grouped.split, lesions) == []
+    assert np.abs(grouped.counts() - published.counts()).max() <= 2
+    assert grouped.checksum != published.checksum

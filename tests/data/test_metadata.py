@@ -1,9 +1,11 @@
+"""Joining metadata to samples by name."""
+
 from __future__ import annotations
 
 import pytest
 
 from fedbm.data.dataset import load
-from fedbm.data.readers.metadata import join
+from fedbm.data.readers.metadata import join_metadata
 from fedbm.errors import FedBMError
 
 
@@ -16,21 +18,21 @@ def make(root, text: str):
 @pytest.mark.parametrize("names", [["a.jpg", "b.jpg"], ["a", "b"]])
 def test_columns_are_joined_by_name_with_or_without_ending_and_folder(tmp_path, ids, names) -> None:
     table = make(tmp_path, f"patient,image,site\np2,{names[1]},north\np1,{names[0]},south\np3,other,west\n")
-    joined = join(table, ids)
+    joined = join_metadata(table, ids)
     assert {name: values.tolist() for name, values in joined.items()} == {
         "patient": ["p1", "p2"],
         "site": ["south", "north"],
     }
 
 
-def test_samples_of_one_name_in_two_folders_are_told_apart(tmp_path) -> None:
+def test_samples_with_the_same_name_in_two_folders_are_distinguished(tmp_path) -> None:
     table = make(tmp_path, "image,site\ncat/1,north\ndog/1,south\n")
-    assert join(table, ["dog/1.png", "cat/1.png"])["site"].tolist() == ["south", "north"]
+    assert join_metadata(table, ["dog/1.png", "cat/1.png"])["site"].tolist() == ["south", "north"]
 
 
 def test_every_column_keeps_its_name(tmp_path) -> None:
     table = make(tmp_path, "lesion_id,image_id,dx,dx_type,age,sex,localization\nH1,I1,nv,histo,40,male,back\n")
-    assert {name: values.tolist() for name, values in join(table, ["I1.jpg"]).items()} == {
+    assert {name: values.tolist() for name, values in join_metadata(table, ["I1.jpg"]).items()} == {
         "lesion_id": ["H1"],
         "dx": ["nv"],
         "dx_type": ["histo"],
@@ -43,20 +45,23 @@ def test_every_column_keeps_its_name(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("image,site\nx,north\n", r'no column of .*about.csv names the samples: one must hold names such as "a.jpg"'),
-        ("image,site\na,north\n", r'the column image of .* names 1 of the 2 samples, "b.jpg" is not in it'),
+        (
+            "image,site\nx,north\n",
+            r'no column of .*about.csv contains the names of the samples, such as "a.jpg": add one',
+        ),
+        ("image,site\na,north\n", r'the column image of .* contains 1 of the 2 samples, but not "b.jpg"'),
         ("image,site\na,north\nb,\n", None),
         ("remark,image,site\n.,a,north\n/,b,\n", None),
-        ("image,site\nb,north\na,north\nb,south\n", r'the column image of .*about.csv names "b.jpg" in 2 rows'),
+        ("image,site\nb,north\na,north\nb,south\n", r'the column image of .*about.csv contains "b.jpg" in 2 rows'),
     ],
 )
-def test_samples_the_table_does_not_name_are_said(tmp_path, text, sentence) -> None:
+def test_missing_and_repeated_samples_are_refused(tmp_path, text, sentence) -> None:
     table = make(tmp_path, text)
     if sentence is None:
-        assert join(table, ["a.jpg", "b.jpg"])["site"].tolist() == ["north", ""]
+        assert join_metadata(table, ["a.jpg", "b.jpg"])["site"].tolist() == ["north", ""]
         return
     with pytest.raises(FedBMError, match=sentence):
-        join(table, ["a.jpg", "b.jpg"])
+        join_metadata(table, ["a.jpg", "b.jpg"])
 
 
 def test_a_table_is_looked_for_in_the_data_folder(tmp_path) -> None:

@@ -35,7 +35,7 @@ size = 16
 clients = 3
 beta = 0.5
 [model]
-width = 4
+width = 8
 stem = "3x3"
 [method]
 name = "{method}"
@@ -50,7 +50,7 @@ device = "cpu"
 threads = 1
 [federation]
 nodes = 3
-min_answers = {min_answers}
+min_updates = {min_updates}
 deadline_s = {deadline}
 evaluate = "server"
 """
@@ -65,7 +65,7 @@ class Deployment:
         method: str = "scaffold",
         options: str = "",
         rounds: int = 3,
-        min_answers: int = 3,
+        min_updates: int = 3,
         deadline: int = 300,
     ) -> None:
         self.folder, self.home = folder / "study", folder / "study" / "server"
@@ -73,7 +73,7 @@ class Deployment:
         self.fedbm("init", self.folder, "--nodes", "3", "--link-port", str(self.port))
         self.file = folder / "run.toml"
         told = {"method": method, "options": options, "rounds": rounds}
-        self.file.write_text(RUN.format(**told, min_answers=min_answers, deadline=deadline), encoding="utf-8")
+        self.file.write_text(RUN.format(**told, min_updates=min_updates, deadline=deadline), encoding="utf-8")
         self.fedbm("deal", self.folder, self.file)
         self.started: list[subprocess.Popen[str]] = []
 

@@ -31,6 +31,13 @@ def study(tmp_path: Path) -> Iterator[Deployment]:
         yield made
 
 
+def changed_client_app(folder: Path, program: str) -> dict[str, str]:
+    """Return the environment of a node that runs *program* at the start of each of its processes."""
+    (folder / "changed").mkdir()
+    (folder / "changed" / "sitecustomize.py").write_text(textwrap.dedent(program))
+    return {"PYTHONPATH": os.pathsep.join([str(folder / "changed"), os.environ.get("PYTHONPATH", "")])}
+
+
 def same_as_undisturbed(study: Deployment, tmp_path: Path) -> bool:
     return study.final_digest() == study.digests()[-1] == study.digest_in_process(tmp_path / "runs")
 
@@ -96,7 +103,7 @@ def test_with_too_few_answers_a_round_is_repeated_and_never_counted(tmp_path: Pa
 
 
 def test_a_round_goes_on_without_a_dead_node_where_fewer_answers_do(tmp_path: Path) -> None:
-    with Deployment(tmp_path, "fedavg", rounds=4, min_answers=2, deadline=60) as study:
+    with Deployment(tmp_path, "fedavg", rounds=4, min_updates=2, deadline=60) as study:
         study.start_all()
         study.fedbm("run", study.folder, study.file, "--detach")
         study.training(2)
@@ -108,6 +115,37 @@ def test_a_round_goes_on_without_a_dead_node_where_fewer_answers_do(tmp_path: Pa
         study.finished()
         assert study.final_digest() == study.digests()[-1]
         assert study.final_digest() != study.digest_in_process(tmp_path / "runs")
+
+
+SLOW = """
+import sys
+if any(word.endswith("flwr-clientapp") for word in sys.orig_argv):
+    import time
+    import fedbm.engine.local_training as local
+    true = local.train_client
+    def slow(method, model, task, train, round_, *words):
+        if round_ == 2:
+            time.sleep({seconds})
+        return true(method, model, task, train, round_, *words)
+    local.train_client = slow
+"""
+
+
+def test_a_slow_client_0_costs_the_others_nothing(tmp_path: Path) -> None:
+    """Client 0 trains past the deadline of round 2. The others answer in time and count; client 0 rejoins."""
+    deadline = 240  # enough for the healthy nodes on a busy machine
+    with Deployment(tmp_path, "fedavg", rounds=3, min_updates=2, deadline=deadline) as study:
+        ready([study.start("server", study.folder)])
+        env = changed_client_app(tmp_path, SLOW.format(seconds=deadline + 20))
+        ready([study.start("node", study.folder / name, env=env if name == NODES[0] else None) for name in NODES])
+        study.fedbm("run", study.folder, study.file, "--detach")
+        study.finished(1200)
+        used = [[entry["client"] for entry in record["clients"]] for record in study.records()]
+        assert used == [[0, 1, 2], [1, 2], [0, 1, 2]]
+        [missed] = study.events("missed")
+        assert (missed["client"], missed["round"]) == (0, 2)
+        assert missed["why"] == f"no answer within {deadline} s"
+        assert len([line for line in study.events("trained", NODES[0]) if line["round"] == 2]) == 1
 
 
 SPOIL = """
@@ -134,12 +172,9 @@ class Spoilt(Scaffold):
 
 
 def test_a_node_that_sends_nan_is_left_out_by_name(tmp_path: Path) -> None:
-    (tmp_path / "spoil").mkdir()
-    (tmp_path / "spoil" / "sitecustomize.py").write_text(textwrap.dedent(SPOIL))
-    path = os.pathsep.join([str(tmp_path / "spoil"), os.environ.get("PYTHONPATH", "")])
-    with Deployment(tmp_path, min_answers=2) as study:
+    with Deployment(tmp_path, min_updates=2) as study:
         ready([study.start("server", study.folder)])
-        env = {"PYTHONPATH": path}
+        env = changed_client_app(tmp_path, SPOIL)
         ready([study.start("node", study.folder / name, env=env if name == NODES[2] else None) for name in NODES])
         study.fedbm("run", study.folder, study.file)
         rejected = study.events("rejected")

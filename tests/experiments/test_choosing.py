@@ -12,8 +12,6 @@ from fake_runs import fake_run
 from fedbm.experiments.outcomes import Outcome, Result
 from fedbm.experiments.search import search
 from fedbm.experiments.spec import parse
-from fedbm.report.client_scores import client_scores
-from fedbm.report.rounds_to_target import first_reached
 from fedbm.runs.failure import keep_failure
 from fedbm.runs.reader import read_run
 
@@ -79,24 +77,3 @@ def test_a_failed_run_is_shown_as_failed(tmp_path: Path) -> None:
     run = read_run(folder)
     assert run.state == "failed after 3 of 6 rounds: round 4: the update of client 2 is unusable"
     assert read_run(fake_run(tmp_path, "fedprox", done=3, rounds=6)).state == "unfinished, 3 of 6 rounds"
-
-
-def test_bytes_until_an_accuracy_is_reached(tmp_path: Path) -> None:
-    run = read_run(fake_run(tmp_path, "fedavg", rounds=4))
-    scored = [0.3, 0.5, 0.4, 0.7]
-    rounds = tuple(
-        {**r, "test": {**r["test"], "accuracy": a}, "bytes": {"sent": 10, "received": 1}}
-        for r, a in zip(run.rounds, scored, strict=True)
-    )
-    run = replace(run, rounds=rounds)
-    assert first_reached(run, 0.5) == (2, 22.0)
-    assert first_reached(run, 0.6) == (4, 44.0)
-    assert first_reached(run, 0.8) is None
-
-
-def test_clients_are_scored_in_their_own_label_mix() -> None:
-    """Recall 0.8 and 0.5: three to one is 0.725, the second alone 0.5; with untested classes only, no score."""
-    assert client_scores([[3, 1, 0], [0, 4, 9], [0, 0, 2]], [[8, 2, 0], [5, 5, 0], [0, 0, 0]]) == [
-        pytest.approx(0.725),
-        0.5,
-    ]

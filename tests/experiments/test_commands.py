@@ -239,7 +239,7 @@ def test_a_report_of_records_without_a_finished_run_says_why(
     assert main(["report", "results", "--markdown"]) == 0
     said = capsys.readouterr().out
     assert "| BERT | 0 | data or model not here | 84.83 ± 2.44 | – |" in said
-    assert "- absent: the images of kvasir are not here" in said
+    assert "cannot be run here: the images of kvasir are not here" in said
 
 
 def test_the_list_names_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:
@@ -274,8 +274,8 @@ def test_features_are_computed_when_asked_for(two_runs: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("x.pdf", "x.pdf is unknown. End its name in .html, .md, .tex or .csv."),
-        ("x", "x is unknown. End its name in .html, .md, .tex or .csv."),
+        ("x.pdf", "x.pdf does not name a format: end the file name in .html, .md, .tex or .csv"),
+        ("x", "x does not name a format: end the file name in .html, .md, .tex or .csv"),
     ],
 )
 def test_a_page_is_not_written_under_another_kinds_name(
@@ -300,9 +300,9 @@ def test_runs_as_latex_and_for_programs(tmp_path: Path) -> None:
     assert [float(line["f1"]) for line in lines[::2] if line["f1"]] == [0.5, 0.6]
     assert (lines[-1]["state"], lines[-1]["accuracy"]) == ("unfinished, 2 of 6 rounds", "")
     text = (tmp_path / "x.tex").read_text(encoding="utf-8")
-    assert "\nFedAvg & 2 & " in text
-    assert " & 55.0 $\\pm$ 7.1 & " in text
-    assert "No result: FedBM, seed 0, unfinished, 2 of 6 rounds." in text
+    assert "\n{FedAvg} & 2 & " in text
+    assert " & 55.0 ± 7.1 & " in text
+    assert "No result, not counted above: FedBM, seed 0, unfinished, 2 of 6 rounds." in text
 
 
 def test_a_table_of_runs_as_a_file(two_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from pages import DOCS, blocks_of, rows_of, section_of
 
 from fedbm.errors import FedBMError
-from fedbm.experiments.analysis import leading_row
-from fedbm.experiments.outcomes import with_results
 from fedbm.experiments.paper_numbers import published
 from fedbm.experiments.spec import PAPER, find_experiment, of_the_paper, parse, read_experiment, shipped
 from fedbm.experiments.trials import Trial, trials
+from fedbm.report.comparison import CENTRAL, leading_row
 from fedbm.runs.config import check_config
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
@@ -273,7 +272,9 @@ def test_the_leading_row_is_what_the_paper_proposes(name: str) -> None:
         "language-models": "BiomedCLIP",
         "precision": "bf16",
     }
-    assert leading_row(with_results(find_experiment(name), [])) == proposed.get(name, "FedBM")
+    experiment = find_experiment(name)
+    rows = [row.name for row in experiment.rows]
+    assert leading_row(rows, CENTRAL, experiment.lead) == proposed.get(name, "FedBM")
 
 
 def test_an_axis_of_methods_makes_rows() -> None:

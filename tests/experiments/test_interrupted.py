@@ -15,8 +15,9 @@ import pytest
 
 from fedbm.experiments.outcomes import outcome_of, read_outcome
 from fedbm.experiments.spec import parse
-from fedbm.experiments.tables import comma_separated
 from fedbm.experiments.trials import locate, standing, trials
+from fedbm.report.experiments_report import experiments_report
+from fedbm.report.render.csv import render_csv
 from fedbm.runs.plan import make_plan
 from fedbm.runs.runner import run
 
@@ -72,7 +73,7 @@ def test_a_sweep_killed_at_random_ends_with_the_same_table(tmp_path: Path) -> No
         for _ in run(make_plan(trial.config)):
             pass
     whole = outcome_of(experiment, [standing(locate(trial)) for trial in planned])
-    assert comma_separated([again]) == comma_separated([whole])
+    assert render_csv(experiments_report([again])) == render_csv(experiments_report([whole]))
 
 
 def started(command: list[str]) -> subprocess.Popen[str]:

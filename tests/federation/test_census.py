@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -17,9 +18,10 @@ from one_process import Deployed, Node, deploy, digests_in_process, engine_proce
 from fedbm.errors import FedBMError
 from fedbm.federation.node import handler as node
 from fedbm.federation.node.node_data import open_site, write_share
+from fedbm.federation.node.refusal_file import read_refusal
 from fedbm.federation.protocol import messages as protocol
 from fedbm.federation.protocol.codec import Envelope, from_records, to_records
-from fedbm.federation.protocol.messages import Refusal, accept_terms, safe_name
+from fedbm.federation.protocol.messages import REFUSED, Refusal, accept_terms, safe_name
 
 
 @pytest.fixture
@@ -68,7 +70,7 @@ def test_a_site_may_lack_a_class(deployed: Deployed) -> None:
     dataset = deployed.plan.dataset
     some = np.flatnonzero(dataset.labels != 1)
     write_share(deployed.folder / "two", dataset, some, classes=("polyp", "cyst", "normal"))
-    found = open_site(str(deployed.folder / "two"), dataset.classes, dataset.shape)
+    found = open_site(str(deployed.folder / "two"), dataset.classes, dataset.shape, deployed.folder / "state")
     assert np.array_equal(found.labels, dataset.labels[some])
     assert found.facts(0, 3).label_counts[1] == 0
 
@@ -90,7 +92,7 @@ def test_a_site_gives_any_data_that_fedbm_reads(deployed: Deployed, scans: Path)
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"data": "/nowhere/smith.dcm"}, "it cannot read its data"),
+        ({"data": "/nowhere/smith.dcm"}, "it cannot read its data, or they are damaged"),
         ({"data": 3}, "it is not set up: client, data or state is missing in its node configuration"),
         ({"client": -1}, "it is not set up: client, data or state is missing in its node configuration"),
         ({"client": "1"}, "it is not set up: client, data or state is missing in its node configuration"),
@@ -134,11 +136,36 @@ def test_another_version_at_a_node(deployed: Deployed, monkeypatch: pytest.Monke
             return plain(values)
 
     monkeypatch.setattr(node, "accept_terms", old)
-    deployed.options["attempts"] = 1
+    deployed.options["max_round_attempts"] = 1
     with pytest.raises(FedBMError, match="round 1 was tried 1 times"):
         deployed.serve()
     assert len(events_of(deployed.state, "refused")) == 3
-    assert events_of(deployed.state, "refused")[0]["why"].startswith("it has another version of fedbm")
+    found = {line["name"]: line["why"] for line in events_of(deployed.state, "refused")}
+    assert {why.split(":")[0] for why in found.values()} == {f"{name} has another version of fedbm" for name in found}
+    assert sorted(found) == ["site 0", "site 1", "site 2"]
+
+
+def test_a_refused_node_learns_why_and_forgets_it_when_it_is_taken_in(deployed: Deployed) -> None:
+    node, state = second(deployed), deployed.folder / "node-1"
+    node.config["client"] = 3
+    why = refusal(deployed)
+    assert read_refusal(state) == why
+    assert [line["why"] for line in events_of(state, "refused_by_server")] == [why]
+    node.config["client"] = 1
+    deployed.plan = dataclasses.replace(
+        deployed.plan,
+        config=dataclasses.replace(deployed.plan.config, train=dataclasses.replace(deployed.plan.config.train, seed=8)),
+    )
+    deployed.serve()
+    assert read_refusal(state) == ""
+
+
+def test_a_sentence_of_the_server_is_made_printable(deployed: Deployed) -> None:
+    state = deployed.folder / "node-1"
+    request = Envelope({"why": "\x1b[31mred\n" + "x" * 1000})
+    assert node.answer(REFUSED, request, second(deployed).config).body["code"] == "ok"
+    assert read_refusal(state).startswith("?[31mred?xxx")
+    assert len(read_refusal(state)) == 400
 
 
 def test_a_site_that_cannot_even_write_its_audit_says_no_more(
@@ -208,5 +235,5 @@ def test_names_that_may_become_files() -> None:
 
 def test_prepared_images_of_another_size_are_refused(deployed: Deployed) -> None:
     with pytest.raises(Refusal) as found:
-        open_site(second(deployed).config["data"], deployed.plan.dataset.classes, (1, 32, 32))
+        open_site(second(deployed).config["data"], deployed.plan.dataset.classes, (1, 32, 32), deployed.folder)
     assert found.value.code == "size"

@@ -19,8 +19,7 @@ from fedbm.federation.node import handler as node
 from fedbm.federation.protocol.codec import Envelope, from_records, to_records
 from fedbm.federation.protocol.messages import UPLOAD
 from fedbm.federation.protocol.packing import Packed, pack, unpack
-from fedbm.federation.server import requests as courier
-from fedbm.federation.server import roster
+from fedbm.federation.server import requests, roster
 from fedbm.methods.base import Facts, State
 from fedbm.methods.scaffold import Scaffold
 
@@ -29,9 +28,9 @@ from fedbm.methods.scaffold import Scaffold
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look for a reply costs a hundredth of a second of made-up time, and none of ours."""
     now = [0.0]
-    for module in (roster, courier):
+    for module in (roster, requests):
         monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(courier.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + 0.05))
+    monkeypatch.setattr(requests.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + 0.05))
 
 
 @pytest.fixture
@@ -149,9 +148,9 @@ def test_what_goes_wrong_at_a_site_stays_there(
     def fails(*arguments: Any, **more: Any) -> None:
         raise OSError("cannot read /srv/patients/smith.dcm")
 
-    deployed = deploy(tmp_path, settings, {"attempts": 2})
+    deployed = deploy(tmp_path, settings, {"max_round_attempts": 2})
     monkeypatch.setattr(node, "train_client", fails)
-    with pytest.raises(FedBMError, match="tried 2 times and never had enough usable answers"):
+    with pytest.raises(FedBMError, match="tried 2 times and never had enough usable updates"):
         deployed.serve()
     assert "smith.dcm" in capsys.readouterr().err  # the site's own log
     assert {line["why"] for line in events_of(deployed.state, "missed")} == {"it failed; its own log says why"}
@@ -164,7 +163,7 @@ def test_what_goes_wrong_at_a_site_stays_there(
 
 def test_too_few_answers_repeat_the_round(settings: dict[str, Any], tmp_path: Path) -> None:
     """Two of three stay silent at the first try of round 2: it is played again, and ends as if nothing had been."""
-    deployed = deploy(tmp_path, settings, {"min_answers": 2})
+    deployed = deploy(tmp_path, settings, {"min_updates": 2})
     silent = {1, 2}
 
     def once(client: int) -> Callable[[Message, Message], Message | None]:
@@ -185,8 +184,73 @@ def test_too_few_answers_repeat_the_round(settings: dict[str, Any], tmp_path: Pa
     assert [record["round"] for record in records_of(deployed)] == [1, 2, 3]
 
 
+def delayed_in(rounds: set[int], seconds: float) -> Callable[[Message], float]:
+    return lambda request: seconds if from_records(request.content).body.get("round") in rounds else 0.05
+
+
+def test_a_slow_client_0_costs_the_others_nothing(settings: dict[str, Any], tmp_path: Path) -> None:
+    """Client 0 answers after the deadline in round 2. Clients 1 and 2 answer in time, and round 2 counts with them."""
+    deployed = deploy(tmp_path, {**settings, "rounds": 4}, {"min_updates": 2})
+    for client, seconds in ((0, 1.0), (1, 0.1), (2, 0.05)):  # the deadline is 0.2 s
+        node_of(deployed, client).delay = delayed_in({2}, seconds)
+    deployed.serve()
+    used = [[entry["client"] for entry in record["clients"]] for record in records_of(deployed)]
+    assert used == [[0, 1, 2], [1, 2], [0, 1, 2], [0, 1, 2]]
+    missed = events_of(deployed.state, "missed")
+    assert [(line["client"], line["round"], line["why"]) for line in missed] == [(0, 2, "no answer within 0.2 s")]
+    nodes = json.loads((deployed.state / "status.json").read_text())["nodes"]
+    assert [(entry["client"], entry["missed_deadlines"]) for entry in nodes] == [(0, 0), (1, 0), (2, 0)]
+
+
+def test_replies_that_overtake_each_other_are_aggregated_in_client_order(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    deployed = deploy(tmp_path, settings)
+    for client, seconds in ((0, 0.15), (1, 0.1), (2, 0.0)):
+        node_of(deployed, client).delay = delayed_in({1, 2, 3}, seconds)
+    deployed.serve()
+    assert [line["client"] for line in events_of(deployed.state, "received")] == [0, 1, 2] * 3
+    assert [line["state"] for line in events_of(deployed.state, "round")] == digests_in_process(deployed.plan)
+
+
+def test_a_late_reply_to_an_earlier_attempt_is_not_taken_for_a_new_one(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    """Round 2, first try: client 0 is late. Second try: only that late reply arrives. Third try: all is well."""
+    deployed = deploy(tmp_path, settings, {"min_updates": 3})
+    slow, tries = node_of(deployed, 0), [0]
+
+    def second_reply_is_lost(request: Message, reply: Message) -> Message | None:
+        tries[0] += from_records(request.content).body.get("round") == 2
+        return None if tries[0] == 2 else reply
+
+    slow.spoil = second_reply_is_lost
+    slow.delay = lambda request: 0.3 if tries[0] == 1 else 0.0  # after the first deadline, before the second
+    deployed.serve()
+    assert [(line["client"], line["round"]) for line in events_of(deployed.state, "missed")] == [(0, 2), (0, 2)]
+    assert len([line for line in events_of(deployed.state, "sent") if line["round"] == 2]) == 9
+    assert [line["state"] for line in events_of(deployed.state, "round")] == digests_in_process(deployed.plan)
+
+
+def test_a_census_answered_during_a_long_round_is_read_after_it(settings: dict[str, Any], tmp_path: Path) -> None:
+    """Client 2 comes late and needs a while to answer; client 0 makes each round last until the deadline."""
+    deployed = deploy(tmp_path, {**settings, "rounds": 4}, {"min_updates": 1, "max_missed_deadlines": 9})
+    node_of(deployed, 0).delay = delayed_in({1, 2, 3, 4}, 5.0)
+    late = node_of(deployed, 2)
+    late.delay, late.connected = lambda request: 0.1, False
+
+    def comes_in_round_1(request: Message, reply: Message) -> Message:
+        late.connected |= from_records(request.content).body.get("round") == 1
+        return reply
+
+    node_of(deployed, 1).spoil = comes_in_round_1
+    deployed.serve()
+    used = [[entry["client"] for entry in record["clients"]] for record in records_of(deployed)]
+    assert used == [[1], [1], [1, 2], [1, 2]]
+
+
 def test_a_node_that_keeps_silent_is_rested_and_healed(settings: dict[str, Any], tmp_path: Path) -> None:
-    deployed = deploy(tmp_path, {**settings, "rounds": 8}, {"strikes": 2})
+    deployed = deploy(tmp_path, {**settings, "rounds": 8}, {"max_missed_deadlines": 2})
 
     def silent_until_round_6(request: Message, reply: Message) -> Message | None:
         return None if from_records(request.content).body.get("round", 6) < 6 else reply
@@ -194,8 +258,8 @@ def test_a_node_that_keeps_silent_is_rested_and_healed(settings: dict[str, Any],
     node_of(deployed, 0).spoil = silent_until_round_6
     deployed.serve()
     asked = [record["round"] for record in records_of(deployed) if 0 in record["selected"]]
-    assert asked == [1, 2, 4, 6, 7, 8]  # rested in 3 and 5, each of which took a strike off
-    assert [line["strikes"] for line in events_of(deployed.state, "missed")] == [1, 2, 2]
+    assert asked == [1, 2, 4, 6, 7, 8]  # rested in 3 and 5, each of which took a missed deadline off
+    assert [line["missed_deadlines"] for line in events_of(deployed.state, "missed")] == [1, 2, 2]
     assert [entry["client"] for entry in records_of(deployed)[-1]["clients"]] == [0, 1, 2]
 
 
@@ -257,9 +321,9 @@ def test_a_node_that_lost_its_parts_gets_them_again(tiny_fedbm: dict[str, Any], 
     assert [line["state"] for line in events_of(deployed.state, "round")] == digests_in_process(deployed.plan)
 
 
-@pytest.mark.parametrize("lost_state", ["refuse", "fresh"])
-def test_a_node_that_lost_its_clients_state(lost_state: str, settings: dict[str, Any], tmp_path: Path) -> None:
-    deployed = deploy(tmp_path, settings, {"lost_state": lost_state})
+@pytest.mark.parametrize("on_lost_state", ["refuse", "fresh"])
+def test_a_node_that_lost_its_clients_state(on_lost_state: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    deployed = deploy(tmp_path, settings, {"on_lost_state": on_lost_state})
 
     def loses(request: Message, reply: Message) -> Message:
         if from_records(request.content).body.get("round") == 1:
@@ -270,4 +334,4 @@ def test_a_node_that_lost_its_clients_state(lost_state: str, settings: dict[str,
     node_of(deployed, 0).spoil = loses
     deployed.serve()
     why = {line["why"] for line in events_of(deployed.state, "missed")}
-    assert why == ({"it has lost its client's state"} if lost_state == "refuse" else set())
+    assert why == ({"it has lost its client's state"} if on_lost_state == "refuse" else set())

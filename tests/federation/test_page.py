@@ -24,9 +24,9 @@ from fedbm.federation.server.status_page import STALE, is_loopback, make_page_se
 NOW = datetime(2030, 5, 1, 12, 0, tzinfo=UTC)
 
 
-def node(client: int | None, name: str, state: str, strikes: int = 0) -> dict[str, Any]:
+def node(client: int | None, name: str, state: str, missed_deadlines: int = 0) -> dict[str, Any]:
     seen = None if client is None else (NOW - timedelta(seconds=5)).isoformat()
-    return {"client": client, "name": name, "state": state, "strikes": strikes, "last_seen": seen}
+    return {"client": client, "name": name, "state": state, "missed_deadlines": missed_deadlines, "last_seen": seen}
 
 
 def write(folder: Path, done: int = 6, **more: Any) -> Path:

@@ -106,7 +106,9 @@ def test_a_damaged_ledger_is_refused(ledger: PrivacyLedger, text: str, why: str)
 
 def run_of(tiny: dict[str, Any], tmp_path: Path, **options: Any) -> Deployed:
     settings = {**tiny, "clients": 2, "rounds": 1, "participation": 1.0, "beta": 0.5, "batch": 32}
-    return deploy(tmp_path, {**settings, **options.pop("settings", {})}, {"dp_noise": 1.0, "attempts": 3, **options})
+    return deploy(
+        tmp_path, {**settings, **options.pop("settings", {})}, {"dp_noise": 1.0, "max_round_attempts": 3, **options}
+    )
 
 
 def summary_of(deployed: Deployed, seed: int = 0) -> tuple[Path, Mapping[str, Any]]:
@@ -139,7 +141,7 @@ def test_an_update_is_counted_before_it_leaves(
         append(audit, event, **facts)
 
     monkeypatch.setattr(Audit, "append", die_once)
-    deployed = run_of(tiny, tmp_path, min_answers=2)
+    deployed = run_of(tiny, tmp_path, min_updates=2)
     deployed.serve()
     assert died
     _, clients = summary_of(deployed)
@@ -147,7 +149,7 @@ def test_an_update_is_counted_before_it_leaves(
 
 
 def test_an_answer_that_is_lost_counts(tiny: dict[str, Any], tmp_path: Path) -> None:
-    deployed = run_of(tiny, tmp_path, min_answers=2)
+    deployed = run_of(tiny, tmp_path, min_updates=2)
     lost = []
 
     def lose_once(request: Message, reply: Message) -> Message | None:

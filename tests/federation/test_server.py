@@ -173,7 +173,7 @@ def test_initial_weights_reach_the_nodes(tiny: dict[str, Any], tmp_path: Path) -
 def test_options_do_not_change_the_run(tiny: dict[str, Any], tmp_path: Path) -> None:
     deployed = small(tiny, tmp_path)
     config, options = read_run_file(deployed.config)
-    other = dataclasses.replace(options, deadline_s=9.0, min_answers=5, strikes=7, max_norm=3.0, nodes=2)
+    other = dataclasses.replace(options, deadline_s=9.0, min_updates=5, max_missed_deadlines=7, max_norm=3.0, nodes=2)
     assert agree(config, options).id == agree(config, other).id
 
 
@@ -212,7 +212,7 @@ def test_words_that_a_file_of_concepts_was_not_read_from_are_refused(
     ("text", "why"),
     [
         ("[federation]\ndeadline = 3", 'has no key "deadline" .did you mean "deadline_s"'),
-        ("[federation]\nmin_answers = 0", "min_answers must be at least 1, not 0"),
+        ("[federation]\nmin_updates = 0", "min_updates must be at least 1, not 0"),
         ('[federation]\ncompression = "zip"', "compression must be none, half or delta"),
         ('[method]\nname = "central"', "central cannot be federated"),
     ],

@@ -18,14 +18,37 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from fedbm.cli import main
 from fedbm.errors import FedBMError
 from fedbm.federation.deploy import flower, supervise, watchdog
+from fedbm.federation.deploy.certificates import make_authority
 from fedbm.federation.deploy.init import create
 from fedbm.federation.deploy.processes import running
 from fedbm.federation.deploy.run_control import Follower, begin, deal
 from fedbm.federation.deploy.site_files import Node, Server, all_folders, read, to_text
+from fedbm.federation.node.refusal_file import clear_refusal, write_refusal
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="marks are found in /proc")
 
-STAY = "print({words!r}, flush=True); time.sleep(600)"
+STAY = "time.sleep(600)"
+
+# answers GET /health, over TLS with a certificate of its folder where it was given one
+SERVE = """
+import ssl
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+class Health(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if self.path == "/health" else 404)
+        self.end_headers()
+
+    def log_message(self, *words):
+        pass
+
+server = HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Health)
+if "--ssl-certfile" in sys.argv:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain("server.pem", "server.key")
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+server.serve_forever()
+"""
 
 # the SuperLink's memory is a file beside the programs: runs, and how often a node is still to be refused
 FLWR = """
@@ -59,7 +82,6 @@ if known["refuse"]:
     memory.write_text(json.dumps(known | {"refuse": known["refuse"] - 1}))
     raise SystemExit("[code: 2004] Failed to activate SuperNode.")
 print("SuperNode ID: 1", flush=True)
-time.sleep(600)
 """
 
 
@@ -69,8 +91,7 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "memory.json"
     path.write_text(json.dumps({"keys": [], "gone": [], "runs": [], "refuse": 0}))
     head = f"#!{sys.executable} -S\nimport json, sys, time\nfrom pathlib import Path\nmemory = Path({str(path)!r})\n"
-    programs = {"flower-superlink": STAY.format(words="Uvicorn running"), "flower-superexec": STAY.format(words="here")}
-    programs |= {"flower-supernode": NODE, "flwr": FLWR}
+    programs = {"flower-superlink": SERVE, "flower-superexec": STAY, "flower-supernode": NODE + SERVE, "flwr": FLWR}
     for name, program in programs.items():
         (tmp_path / name).write_text(head + textwrap.dedent(program))
         (tmp_path / name).chmod(0o755)
@@ -155,13 +176,62 @@ def test_a_node_waits_a_while_for_a_server_that_still_counts_its_twin(
     said: list[str] = []
     supervise.attend(study / "hospital-1", "", said.append, times(1))
     assert any("is not let in; trying for 90 s" in words for words in said)
-    assert said[-1] == "ready: hospital-1 is client 0 of the federation, and waits for work"
+    assert said[-1] == "ready: the server accepts the key of hospital-1 (client 0); it waits for a run"
     monkeypatch.setattr(supervise, "PATIENCE", 0.0)
     change(memory, refuse=9)
     with pytest.raises(
         FedBMError, match="supernode was refused by the server: this node's key is not registered there"
     ):
         supervise.attend(study / "hospital-1", "", said.append, times(1))
+    assert nothing_is_left(study)
+
+
+def test_a_node_that_the_server_refuses_says_so_until_it_is_taken_in(study: Path) -> None:
+    said: list[str] = []
+    home = study / "hospital-1"
+    write_refusal(home / "state", "left by an earlier start")
+    looks = iter(range(4))
+
+    def tick() -> bool:
+        look = next(looks)
+        if look == 1:
+            write_refusal(home / "state", "it is client 7")
+        if look == 2:
+            assert main(["federation", "status", str(home)]) == 0
+            clear_refusal(home / "state")
+        return look < 3
+
+    supervise.attend(home, "", said.append, tick)
+    assert said[-2:] == [
+        "hospital-1: the server refused this node: it is client 7",
+        "hospital-1: the server took it in",
+    ]
+    assert not any("earlier start" in words for words in said)
+
+
+def test_a_program_is_healthy_when_it_answers_over_the_right_line(study: Path) -> None:
+    home = study / "server"
+    port = read(home, Server).link_port
+    assert not flower.is_healthy(port, home / "ca.crt")
+
+    def tick() -> bool:
+        assert flower.is_healthy(port, home / "ca.crt")
+        assert not flower.is_healthy(port)  # it speaks TLS
+        make_authority(study / "other", "another")
+        assert not flower.is_healthy(port, study / "other" / "ca.crt")
+        return False
+
+    supervise.serve(home, lambda words: None, tick)
+
+
+def test_a_supernode_that_is_healthy_but_not_let_in_is_not_ready(
+    study: Path, memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = memory.parent / "flower-supernode"
+    program.write_text(program.read_text().replace("SuperNode ID: 1", "Starting Flower SuperNode"))
+    monkeypatch.setattr(supervise, "START_SECONDS", 3.0)
+    with pytest.raises(FedBMError, match="supernode was not ready after 3 s"):
+        supervise.attend(study / "hospital-1", "", lambda words: None, times(1))
     assert nothing_is_left(study)
 
 

@@ -15,7 +15,10 @@ from fedbm.federation.node.node_data import write_share
 from fedbm.federation.protocol.codec import from_records
 
 PAGE = Path(__file__).parents[2] / "docs" / "federation-protocol.md"
-NAMES = {"query.census": "census"}  # Flower's message types, where the page has another word
+NAMES = {
+    "query.census": "census",
+    "query.refused": "refused",
+}  # Flower's message types, where the page has another word
 
 Told = dict[str, set[str]]  # answer → the fields of those that left
 

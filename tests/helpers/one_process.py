@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
@@ -32,6 +33,8 @@ from fedbm.runs.plan import Plan, make_plan
 
 CLASSES = ("cyst", "normal", "polyp")  # of the folder `scans`, for a server that does not look into it
 
+REPLY_UNAVAILABLE = 3  # Flower's error code for a request that has expired
+
 Spoil = Callable[[Message, Message], Message | None]  # request, reply → the reply as it arrives, or None: it never does
 
 
@@ -40,15 +43,21 @@ class Node:
     config: dict[str, Any]
     connected: bool = True
     spoil: Spoil = lambda request, reply: reply
+    delay: Callable[[Message], float] = lambda request: 0.0  # seconds until the reply to a request arrives
     requests: list[Message] = field(default_factory=list)
 
 
 class FakeGrid(Grid):
-    """Every request is answered at once by the node's ClientApp, after a trip through Flower's own serialisation."""
+    """Every request is answered at once by the node's ClientApp, after a trip through Flower's own serialisation.
+
+    As at a SuperLink, a request and its reply are gone when the request's time to live has passed, and a reply that
+    arrives later is not stored.
+    """
 
     def __init__(self, nodes: Mapping[int, Node]) -> None:
         self.nodes = dict(nodes)
-        self.replies: dict[str, Message] = {}
+        self.replies: dict[str, tuple[float, Message]] = {}  # request id → when the reply arrives, and the reply
+        self.pushed: dict[str, tuple[float, Message]] = {}  # request id → when it is gone, and the request
         self._numbers = itertools.count(1)
 
     def get_node_ids(self) -> Iterable[int]:
@@ -62,17 +71,25 @@ class FakeGrid(Grid):
             request.metadata.__dict__["_message_id"] = name
             node = self.nodes[message.metadata.dst_node_id]
             found.append(name)
+            self.pushed[name] = time.monotonic() + message.metadata.ttl, request
             node.requests.append(request)
             if not node.connected:
                 continue
             context = Context(1, message.metadata.dst_node_id, node.config, RecordDict(), {})
             reply = node.spoil(request, client_app(request, context))
             if reply is not None:
-                self.replies[name] = travelled(reply)
+                self.replies[name] = time.monotonic() + node.delay(request), travelled(reply)
         return found
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        return [self.replies.pop(name) for name in message_ids if name in self.replies]
+        now, found = time.monotonic(), []
+        for name in message_ids:
+            gone_at, request = self.pushed[name]
+            if now >= gone_at:
+                found.append(Message(Error(REPLY_UNAVAILABLE, "expired"), reply_to=request))
+            elif name in self.replies and now >= self.replies[name][0]:
+                found.append(self.replies.pop(name)[1])
+        return found
 
     def set_run(self, run: Any) -> None:
         raise NotImplementedError
@@ -148,7 +165,7 @@ def deploy(folder: Path, settings: Mapping[str, Any], options: Mapping[str, Any]
             {"client": client, "name": f"site {client}", "data": str(share), "state": str(folder / f"node-{client}"),
              "threads": 1, "device": "cpu"}
         )  # fmt: skip
-    given = {"nodes": len(nodes), "deadline_s": 0.2, "min_answers": 1, "evaluate": "server", **(options or {})}
+    given = {"nodes": len(nodes), "deadline_s": 0.2, "min_updates": 1, "evaluate": "server", **(options or {})}
     return Deployed(plan, folder, FakeGrid(nodes), given)
 
 

@@ -1,4 +1,4 @@
-"""Small images and folders of them, as users have them."""
+"""Small images, folders of images and data sets for tests."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from fedbm.data.decode import Decoded, read
+from fedbm.data.dataset import Dataset
+from fedbm.data.decode import Decoded, decode_all
 from fedbm.data.readers.dispatch import detect
-from fedbm.data.readers.sample_index import Listing
+from fedbm.data.readers.sample_index import SampleIndex
 
 SHARED = Path(__file__).resolve().parents[2] / ".." / "shared" / "data"
 
 
-def scan(path: Path, seed: int = 0) -> Listing:
+def scan(path: Path, seed: int = 0) -> SampleIndex:
     return detect(path, seed).scan()
 
 
 def read_at(path: Path, size: int = 16, channels: int = 3, on_bad_file="refuse") -> Decoded:
-    return read(scan(path), size, channels, on_bad_file)
+    return decode_all(scan(path), size, channels, on_bad_file)
 
 
 def shades(decoded: Decoded) -> list[int]:
-    """The grey level of the first pixel of every image."""
+    """Return the grey level of the first pixel of every image."""
     return decoded.images[:, 0, 0, 0].tolist()
 
 
@@ -50,8 +51,29 @@ def cut_jpeg() -> bytes:
     return encoded(Image.fromarray(noise), "JPEG")[:-400]
 
 
+def make_dataset(images: np.ndarray, labels, split, classes=("a", "b"), **more) -> Dataset:
+    channels = images.shape[3]
+    return Dataset(
+        name="toy",
+        classes=classes,
+        concepts=classes,
+        modality="medical",
+        images=images,
+        labels=np.array(labels),
+        split=np.array(split, dtype=np.uint8),
+        mean=(0.5,) * channels,
+        std=(0.5,) * channels,
+        hflip=False,
+        vflip=False,
+        recommends={},
+        checksum="abc",
+        notes=(),
+        **more,
+    )
+
+
 def flat_folder(root: Path) -> Path:
-    """cat/0…2.png with shades 0, 1, 2 and dog/0…2.png with 100, 101, 102."""
+    """Write cat/0…2.png with shades 0, 1, 2 and dog/0…2.png with 100, 101, 102."""
     for shade, name in enumerate(("cat", "dog")):
         for i in range(3):
             save(root / name / f"{i}.png", 100 * shade + i)
@@ -77,7 +99,7 @@ def make_zip(path: Path, members: Members) -> Path:
 
 
 def small_chars74k() -> dict[str, np.ndarray]:
-    """Every class once by each of 55 writers, black: as the Chars74K file has them, smaller."""
+    """Return arrays like those of Chars74K, but smaller and black: every class once by each of 55 writers."""
     return {
         "images": np.zeros((55 * 62, 16, 16), dtype=np.uint8),
         "labels": np.tile(np.arange(62), 55),

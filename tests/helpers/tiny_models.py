@@ -18,14 +18,14 @@ BERT_SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 def save_wordpiece(folder: Path) -> None:
-    """The layout of uncased BERT models: vocab.txt and what says which class reads it."""
+    """Write the tokenizer files of uncased BERT models: vocab.txt and its settings."""
     (folder / "vocab.txt").write_text("\n".join(BERT_SPECIAL + WORDS) + "\n")
     settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "model_max_length": 40}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
 def save_bytelevel(folder: Path) -> None:
-    """The layout of RoBERTa: a byte-level BPE in tokenizer.json."""
+    """Write the tokenizer files of RoBERTa: a byte-level BPE in tokenizer.json."""
     from tokenizers import models, pre_tokenizers, processors, trainers
 
     tokenizer = tokenizers.Tokenizer(models.BPE())
@@ -45,7 +45,7 @@ SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "i
 
 
 def perturb(model: Any, seed: int) -> Any:
-    """Large random weights everywhere, biases included, so that every one of them matters."""
+    """Replace all weights and biases by large random values, so that every one of them matters."""
     rng = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
         parameter.data.copy_(0.3 * torch.randn(parameter.shape, generator=rng))

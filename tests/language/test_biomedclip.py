@@ -1,4 +1,4 @@
-"""BiomedCLIP's text tower against a forward pass by hand, on small random checkpoints of its layout."""
+"""BiomedCLIP's text tower compared with a forward pass by hand, on small random checkpoints."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def save_clip(folder: Path, state: dict[str, Tensor], text: dict[str, Any], weig
 
 
 def bert_by_hand(state: dict[str, Tensor], ids: list[int], heads: int) -> Tensor:
-    """BERT's forward pass from the keys of the checkpoint alone: last hidden states [T, D]."""
+    """Return BERT's last hidden states [T, D], computed from the checkpoint's tensors."""
 
     def dense(x: Tensor, name: str) -> Tensor:
         return x @ state[f"text.transformer.{name}.weight"].T + state[f"text.transformer.{name}.bias"]
@@ -109,7 +109,7 @@ def test_biomedclip_equals_a_forward_pass_by_hand(
     assert made_by["weights"] == {weights: sha256_file(folder / weights)}
 
 
-def test_other_keys_in_biomedclip_are_named(clip_state: dict[str, Tensor], tmp_path: Path) -> None:
+def test_wrong_keys_are_named(clip_state: dict[str, Tensor], tmp_path: Path) -> None:
     def refused(name: str, state: dict[str, Tensor], words: str) -> None:
         folder = save_clip(tmp_path / name, state, {}, "open_clip_model.safetensors")
         with pytest.raises(FedBMError, match=words):
@@ -118,24 +118,24 @@ def test_other_keys_in_biomedclip_are_named(clip_state: dict[str, Tensor], tmp_p
     def without(part: str) -> dict[str, Tensor]:
         return {key: value for key, value in clip_state.items() if part not in key}
 
-    refused("projection", without("proj.2"), "lacks text.proj.2.weight$")
-    refused("words", without("word_embeddings"), "lacks text.transformer.embeddings.word_embeddings.weight$")
-    refused("bias", without("output.dense.bias"), "lacks text.transformer.encoder.* and 3 more$")
-    refused("extra", clip_state | {"text.logit": torch.ones(1)}, "also holds text.logit$")
-    refused("shape", clip_state | {"text.transformer.embeddings.LayerNorm.bias": torch.ones(3)}, "other shapes")
-    refused("empty", {"visual.x": torch.ones(1)}, "lacks")
+    refused("projection", without("proj.2"), "does not contain text.proj.2.weight$")
+    refused("words", without("word_embeddings"), "does not contain text.transformer.embeddings.word_embeddings.weight$")
+    refused("bias", without("output.dense.bias"), "does not contain text.transformer.encoder.* and 3 more$")
+    refused("extra", clip_state | {"text.logit": torch.ones(1)}, "also contains text.logit$")
+    refused("shape", clip_state | {"text.transformer.embeddings.LayerNorm.bias": torch.ones(3)}, "wrong shapes")
+    refused("empty", {"visual.x": torch.ones(1)}, "does not contain")
 
 
-def test_damaged_biomedclip_files_are_named(clip_state: dict[str, Tensor], tmp_path: Path) -> None:
+def test_damaged_files_are_named(clip_state: dict[str, Tensor], tmp_path: Path) -> None:
     folder = save_clip(tmp_path / "clip", clip_state, {}, "open_clip_pytorch_model.bin")
     (folder / "open_clip_config.json").write_text('{"model_cfg": {}}')
     with pytest.raises(FedBMError, match="text_cfg"):
         encode(["polyp"], "tiny", folder, pooling="biomedclip")
     (folder / "open_clip_config.json").write_text('{"model_cfg": {"text_cfg": {"heads": 3}}}')
-    with pytest.raises(FedBMError, match="sizes make no BERT"):
+    with pytest.raises(FedBMError, match="sizes are not those of a BERT"):
         encode(["polyp"], "tiny", folder, pooling="biomedclip")
     (folder / "open_clip_config.json").write_text('{"model_cfg": {"text_cfg": {}}}')
-    with pytest.raises(FedBMError, match="reads 30; shorten"):
+    with pytest.raises(FedBMError, match="reads at most 30; shorten"):
         encode(["cell " * 40], "tiny", folder, pooling="biomedclip")
     (folder / "open_clip_pytorch_model.bin").write_bytes(b"not weights")
     with pytest.raises(FedBMError, match="damaged"):

@@ -1,4 +1,4 @@
-"""Concept distributions against numbers worked by hand."""
+"""Concept distributions compared with results computed by hand."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from torch import Tensor
 
 from fedbm.errors import FedBMError
 from fedbm.language.concepts import ConceptDistribution, sample_concepts
-from fedbm.language.separability import strays
+from fedbm.language.separability import count_misassigned
 
 # Two classes of two prompts in three dimensions. By hand:
 #   a: μ = (.5, .5, 0), deviations ±(.5, −.5, 0);   b: μ = (0, .3, .9), deviations ±(0, −.3, .1)
-HAND = torch.tensor([[[1.0, 0, 0], [0, 1, 0]], [[0, 0, 1], [0, 0.6, 0.8]]])
+EMBEDDINGS = torch.tensor([[[1.0, 0, 0], [0, 1, 0]], [[0, 0, 1], [0, 0.6, 0.8]]])
 
 
-def hand() -> ConceptDistribution:
+def small_concepts() -> ConceptDistribution:
     provenance = {"encoder": "by hand", "prompts": ["image of {c}", "photo of {c}"]}
-    return ConceptDistribution.fit(["a", "b"], ["first", "second"], HAND, provenance)
+    return ConceptDistribution.fit(["a", "b"], ["first", "second"], EMBEDDINGS, provenance)
 
 
 def random_unit(count: int, per_class: int, dim: int, seed: int = 0) -> Tensor:
@@ -32,7 +32,7 @@ def random_unit(count: int, per_class: int, dim: int, seed: int = 0) -> Tensor:
 
 
 def test_moments_by_hand() -> None:
-    concepts = hand()
+    concepts = small_concepts()
     torch.testing.assert_close(concepts.mean, torch.tensor([[0.5, 0.5, 0], [0, 0.3, 0.9]]))
     torch.testing.assert_close(concepts.variance, torch.tensor([[0.5, 0.5, 0], [0, 0.18, 0.02]]))
     expected = torch.tensor([[0, 0, 0], [0, 0.18, -0.06], [0, -0.06, 0.02]])
@@ -43,7 +43,7 @@ def test_moments_by_hand() -> None:
 
 def test_a_sample_by_hand() -> None:
     # b: (0, .3, .9) + 1·(0, −.3, .1) + 2·(0, .3, −.1) + .01·(1, −1, 2) = (.01, .59, .82)
-    drawn = hand().sample(
+    drawn = small_concepts().sample(
         torch.tensor([1]), eps_prompts=torch.tensor([[1.0, 2.0]]), eps_dim=torch.tensor([[1.0, -1.0, 2.0]])
     )
     torch.testing.assert_close(drawn, torch.tensor([[0.01, 0.59, 0.82]]))
@@ -57,7 +57,7 @@ def test_three_prompts_are_scaled_by_root_two() -> None:
     torch.testing.assert_close(drawn, torch.tensor([[1.0, 0, 0]]))
 
 
-def test_samples_have_the_mean_and_full_covariance_they_promise() -> None:
+def test_samples_have_the_expected_mean_and_covariance() -> None:
     concepts = ConceptDistribution.fit(["a", "b"], ["a", "b"], random_unit(2, 4, 3), {})
     count, rng = 200_000, torch.Generator().manual_seed(1)
     drawn = concepts.sample(
@@ -65,12 +65,12 @@ def test_samples_have_the_mean_and_full_covariance_they_promise() -> None:
         torch.randn(count, 4, generator=rng),
         torch.randn(count, 3, generator=rng),
     ).double()
-    wanted = (concepts.covariance(1) + 1e-4 * torch.eye(3)).double()
-    spread = wanted.diagonal()
+    expected = (concepts.covariance(1) + 1e-4 * torch.eye(3)).double()
+    spread = expected.diagonal()
     of_mean = (spread / count).sqrt()
-    of_covariance = ((spread[:, None] * spread + wanted**2) / count).sqrt()  # normal variables
+    of_covariance = ((spread[:, None] * spread + expected**2) / count).sqrt()  # normal variables
     assert bool(((drawn.mean(0) - concepts.mean[1]).abs() < 5 * of_mean).all())
-    assert bool(((torch.cov(drawn.T) - wanted).abs() < 5 * of_covariance).all())
+    assert bool(((torch.cov(drawn.T) - expected).abs() < 5 * of_covariance).all())
 
 
 @given(seed=st.integers(0, 1000), batch=st.integers(1, 5), count=st.integers(2, 4))
@@ -81,15 +81,17 @@ def test_without_noise_a_sample_is_the_class_mean(seed: int, batch: int, count: 
     torch.testing.assert_close(drawn, concepts.mean[labels])
 
 
-def test_samples_follow_the_type_they_are_given() -> None:
-    drawn = sample_concepts(HAND.double(), torch.tensor([0, 1]), torch.ones(2, 2).double(), torch.ones(2, 3).double())
+def test_samples_have_the_dtype_of_the_embeddings() -> None:
+    drawn = sample_concepts(
+        EMBEDDINGS.double(), torch.tensor([0, 1]), torch.ones(2, 2).double(), torch.ones(2, 3).double()
+    )
     assert drawn.dtype == torch.float64
     assert drawn.shape == (2, 3)
 
 
-def test_fit_normalises_and_leaves_unit_rows_alone() -> None:
-    fitted = ConceptDistribution.fit(["a", "b"], ["a", "b"], HAND * 7, {})
-    torch.testing.assert_close(fitted.embeddings, HAND)
+def test_fit_normalises_but_does_not_change_unit_rows() -> None:
+    fitted = ConceptDistribution.fit(["a", "b"], ["a", "b"], EMBEDDINGS * 7, {})
+    torch.testing.assert_close(fitted.embeddings, EMBEDDINGS)
     again = ConceptDistribution.fit(["a", "b"], ["a", "b"], random_unit(2, 9, 50), {})
     assert torch.equal(
         ConceptDistribution.fit(["a", "b"], ["a", "b"], again.embeddings, {}).embeddings, again.embeddings
@@ -100,12 +102,12 @@ def test_fit_normalises_and_leaves_unit_rows_alone() -> None:
     ("classes", "texts", "embeddings", "words"),
     [
         (["a", "b"], ["a", "b"], torch.ones(2, 3), "shape"),
-        (["a"], ["a", "b"], HAND, "differ"),
-        (["a", "a"], ["a", "b"], HAND, 'class "a" is named twice'),
-        (["a"], ["a"], HAND[:1], "at least 2 classes"),
-        (["a", "b"], ["a", "b"], HAND[:, :1], "at least 2 prompts"),
-        (["a", "b"], ["a", "b"], HAND * float("nan"), "not a number"),
-        (["a", "b"], ["a", "b"], HAND * 0, "zero"),
+        (["a"], ["a", "b"], EMBEDDINGS, "as many classes"),
+        (["a", "a"], ["a", "b"], EMBEDDINGS, 'class "a" occurs twice'),
+        (["a"], ["a"], EMBEDDINGS[:1], "at least 2 classes"),
+        (["a", "b"], ["a", "b"], EMBEDDINGS[:, :1], "at least 2 prompts"),
+        (["a", "b"], ["a", "b"], EMBEDDINGS * float("nan"), "not a number"),
+        (["a", "b"], ["a", "b"], EMBEDDINGS * 0, "zero"),
     ],
 )
 def test_bad_input_is_refused(classes: list[str], texts: list[str], embeddings: Tensor, words: str) -> None:
@@ -113,37 +115,37 @@ def test_bad_input_is_refused(classes: list[str], texts: list[str], embeddings: 
         ConceptDistribution.fit(classes, texts, embeddings, {})
 
 
-def test_a_share_keeps_its_prompts_and_their_words() -> None:
+def test_keep_prompts_keeps_embeddings_and_texts() -> None:
     embeddings = random_unit(2, 4, 3)
     whole = ConceptDistribution.fit(["a", "b"], ["a", "b"], embeddings, {"prompts": ["p", "q", "r", "s"]})
-    part = whole.share([1, 3])
+    part = whole.keep_prompts([1, 3])
     assert torch.equal(part.embeddings, whole.embeddings[:, [1, 3]])
     assert part.provenance["prompts"] == ["q", "s"]
     for wrong in ([0], [1, 1, 2], [0, 4], [-1, 0]):
         with pytest.raises(FedBMError, match="prompts"):
-            whole.share(wrong)
+            whole.keep_prompts(wrong)
 
 
-def test_select_follows_names_not_places() -> None:
-    turned = hand().select(["b", "a"])
+def test_select_goes_by_name() -> None:
+    turned = small_concepts().select(["b", "a"])
     assert turned.texts == ("second", "first")
-    assert torch.equal(turned.embeddings, HAND.flip(0))
+    assert torch.equal(turned.embeddings, EMBEDDINGS.flip(0))
     with pytest.raises(FedBMError, match='"c"'):
-        hand().select(["a", "c"])
+        small_concepts().select(["a", "c"])
 
 
-def test_the_checksum_sees_every_part() -> None:
-    one = hand()
+def test_the_checksum_covers_classes_texts_and_embeddings() -> None:
+    one = small_concepts()
     others = [
-        ConceptDistribution.fit(["a", "c"], one.texts, HAND, {}),
-        ConceptDistribution.fit(one.classes, ["first", "third"], HAND, {}),
-        ConceptDistribution.fit(one.classes, one.texts, HAND.flip(1), {}),
+        ConceptDistribution.fit(["a", "c"], one.texts, EMBEDDINGS, {}),
+        ConceptDistribution.fit(one.classes, ["first", "third"], EMBEDDINGS, {}),
+        ConceptDistribution.fit(one.classes, one.texts, EMBEDDINGS.flip(1), {}),
     ]
     assert len({one.checksum, *(other.checksum for other in others)}) == 4
-    assert ConceptDistribution.fit(one.classes, one.texts, HAND, {"made": "elsewhere"}).checksum == one.checksum
+    assert ConceptDistribution.fit(one.classes, one.texts, EMBEDDINGS, {"made": "elsewhere"}).checksum == one.checksum
 
 
-def test_a_saved_file_loads_bit_for_bit_and_is_written_alike_twice(tmp_path: Path) -> None:
+def test_a_saved_file_loads_bit_for_bit_and_saving_is_deterministic(tmp_path: Path) -> None:
     concepts = ConceptDistribution.fit(["é", "b"], ["œdème", "β"], random_unit(2, 5, 33), {"encoder": "x", "n": [1]})
     concepts.save(tmp_path / "one.safetensors")
     concepts.save(tmp_path / "two.safetensors")
@@ -172,30 +174,30 @@ def test_half_precision_is_half_the_size_and_unit_length_again(tmp_path: Path) -
     assert size["full"] - size["half"] == pytest.approx(2 * 24 * 384 * 2, abs=64)
 
 
-def test_other_files_are_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
     (tmp_path / "empty").write_bytes(b"")
-    save_file({"embeddings": HAND}, str(tmp_path / "bare"))
-    save_file({"embeddings": HAND}, str(tmp_path / "odd"), {"concepts": "[]"})
+    save_file({"embeddings": EMBEDDINGS}, str(tmp_path / "bare"))
+    save_file({"embeddings": EMBEDDINGS}, str(tmp_path / "odd"), {"concepts": "[]"})
     for name in ("text", "empty", "bare", "odd"):
         with pytest.raises(FedBMError, match=f"{name} is not a FedBM concept file"):
             ConceptDistribution.load(tmp_path / name)
-    save_file({"embeddings": HAND}, str(tmp_path / "later"), {"concepts": json.dumps({"format": 99})})
+    save_file({"embeddings": EMBEDDINGS}, str(tmp_path / "later"), {"concepts": json.dumps({"format": 99})})
     with pytest.raises(FedBMError, match="format 99"):
         ConceptDistribution.load(tmp_path / "later")
-    with pytest.raises(FedBMError, match="no concept file"):
+    with pytest.raises(FedBMError, match="does not exist"):
         ConceptDistribution.load(tmp_path / "none")
 
 
-def test_strays_by_hand() -> None:
+def test_misassigned_prompts_by_hand() -> None:
     # On a line: a at 0 and 4, b at 3 and 3.2. Left out, 0 and 4 are each 4 from their own class but 3.1 and
     # 0.9 from b's mean; 3 and 3.2 are 0.2 from their own and about 1 from a's mean.
     line = torch.tensor([[[0.0], [4.0]], [[3.0], [3.2]]])
-    assert strays(line).tolist() == [[0, 2], [0, 0]]
+    assert count_misassigned(line).tolist() == [[0, 2], [0, 0]]
 
 
 @given(seed=st.integers(0, 10_000), count=st.integers(2, 4), per_class=st.integers(2, 4))
-def test_strays_equal_the_plain_loop(seed: int, count: int, per_class: int) -> None:
+def test_misassigned_prompts_equal_a_plain_loop(seed: int, count: int, per_class: int) -> None:
     embeddings = random_unit(count, per_class, 3, seed)
     expected = [[0] * count for _ in range(count)]
     for k in range(count):
@@ -204,32 +206,34 @@ def test_strays_equal_the_plain_loop(seed: int, count: int, per_class: int) -> N
             means = [rest.mean(0) if j == k else embeddings[j].mean(0) for j in range(count)]
             nearest = min(range(count), key=lambda j: float((embeddings[k, m] - means[j]).norm()))
             expected[k][nearest] += nearest != k
-    assert strays(embeddings).tolist() == expected
+    assert count_misassigned(embeddings).tolist() == expected
 
 
-def test_a_sound_diagnosis_says_so() -> None:
+def test_well_separated_concepts_are_reported() -> None:
     tight = torch.tensor([[[1.0, 0.1, 0], [1, -0.1, 0]], [[0.6, 0.8, 0.1], [0.6, 0.8, -0.1]]])
-    first, second = ConceptDistribution.fit(["a", "b"], ["one", "two"], tight, {}).diagnose()
-    assert first == "The 2 concepts have cosines of 0.60 to 0.60 between their means, 0.60 on average."
-    assert "every left-out prompt is nearest to its own class" in second
+    first, second = ConceptDistribution.fit(["a", "b"], ["one", "two"], tight, {}).describe_separability()
+    assert first == "The cosines between the means of the 2 concepts are 0.60 to 0.60, 0.60 on average."
+    assert "every prompt is nearest to its own class" in second
 
 
-def test_the_diagnosis_names_concepts_that_are_nearly_one() -> None:
+def test_similar_concepts_are_named() -> None:
     near = torch.tensor([[[1.0, 0, 0], [1, 0.01, 0]], [[1, 0.2, 0], [1, 0.21, 0]], [[0, 0, 1], [0, 0.01, 1]]])
-    sentences = ConceptDistribution.fit(["A", "a", "z"], ["big a", "small a", "zed"], near, {}).diagnose()
+    sentences = ConceptDistribution.fit(["A", "a", "z"], ["big a", "small a", "zed"], near, {}).describe_separability()
     assert len(sentences) == 2
     assert '"A" and "a" (0.98)' in sentences[1]
     assert '"z"' not in sentences[1]
 
 
-def test_the_diagnosis_names_shared_texts_and_straying_prompts() -> None:
-    sentences = ConceptDistribution.fit(["a", "b"], ["lesion", "lesion"], HAND[[0, 0]], {}).diagnose()
-    assert any('"a" and "b" share the concept text "lesion"' in sentence for sentence in sentences)
-    assert any('"a" (2 of 2 prompts, towards "b")' in sentence for sentence in sentences)
+def test_equal_texts_and_misassigned_prompts_are_named() -> None:
+    sentences = ConceptDistribution.fit(
+        ["a", "b"], ["lesion", "lesion"], EMBEDDINGS[[0, 0]], {}
+    ).describe_separability()
+    assert any('"a" and "b" have the same concept text "lesion"' in sentence for sentence in sentences)
+    assert any('"a" (2 of 2 prompts, mostly "b")' in sentence for sentence in sentences)
 
 
-def test_long_lists_are_counted() -> None:
+def test_long_lists_are_shortened() -> None:
     names = [f"c{number}" for number in range(6)]
     same = random_unit(1, 3, 4).expand(6, 3, 4)
-    sentences = ConceptDistribution.fit(names, names, same, {}).diagnose()
-    assert any(sentence.endswith("and 10 more.") for sentence in sentences)  # 15 pairs, 5 of them named
+    sentences = ConceptDistribution.fit(names, names, same, {}).describe_separability()
+    assert any("and 10 more;" in sentence for sentence in sentences)  # 15 pairs, 5 of them named

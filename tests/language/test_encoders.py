@@ -1,4 +1,4 @@
-"""Readers of language models, on small random checkpoints of each architecture and file layout."""
+"""Encoding with small random checkpoints of each architecture and file layout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tiny_models import SIZES, TEXTS, perturb, save_bytelevel, save_wordpiece, t
 from torch import Tensor
 
 from fedbm.errors import FedBMError
-from fedbm.language.concepts import build
+from fedbm.language.concepts import build_concepts
 from fedbm.language.encoders.encode import ENCODERS, encode, find_encoder, masked_mean
 from fedbm.utils.io import sha256_file
 
@@ -41,7 +41,7 @@ def roberta(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read_one(model: Any, tokenizer: Any, text: str) -> Tensor:
-    """Last hidden states [T, D] of one text by itself, so without padding."""
+    """Return the last hidden states [T, D] of a single text, without padding."""
     with torch.no_grad():
         return model(**tokenizer([text], return_tensors="pt")).last_hidden_state[0]
 
@@ -73,7 +73,7 @@ def test_masked_mean_by_hand() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
-def test_neighbours_do_not_change_a_text(kind: str, request: pytest.FixtureRequest) -> None:
+def test_an_embedding_does_not_depend_on_the_batch(kind: str, request: pytest.FixtureRequest) -> None:
     folder: Path = request.getfixturevalue(kind)
     alone, _ = encode(["polyp"], "own", folder)
     padded, _ = encode(["polyp", *(["the photo shows a macular hole"] * 70)], "own", folder)  # two batches
@@ -82,7 +82,7 @@ def test_neighbours_do_not_change_a_text(kind: str, request: pytest.FixtureReque
     torch.testing.assert_close(padded.norm(dim=1), torch.ones(71))
 
 
-def test_provenance_says_what_made_the_embeddings(bert: Path) -> None:
+def test_provenance_names_model_weights_and_versions(bert: Path) -> None:
     _, made_by = encode(["polyp"], "own", bert)
     assert made_by == {
         "encoder": "own",
@@ -96,11 +96,11 @@ def test_provenance_says_what_made_the_embeddings(bert: Path) -> None:
     assert json.loads(json.dumps(made_by)) == made_by
 
 
-def test_a_folder_needs_no_network_and_leaves_no_trace(
+def test_a_folder_needs_no_network_and_changes_no_global_state(
     roberta: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*_: Any) -> None:
-        raise AssertionError("the network was asked")
+        raise AssertionError("the network was used")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
@@ -136,12 +136,12 @@ def test_a_cached_model_is_found_by_its_id(bert: Path, offline_cache: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["bert", "biomedclip", "owner/unknown"])
-def test_offline_and_not_cached_is_one_sentence(name: str, offline_cache: Path) -> None:
-    with pytest.raises(FedBMError, match=r"not cached; check the name .* by --encoder-dir, .* by --concept-file"):
+def test_offline_and_not_cached_is_refused(name: str, offline_cache: Path) -> None:
+    with pytest.raises(FedBMError, match=r"not in the cache; check the name .* by --encoder-dir, .* by --concept-file"):
         encode(["polyp"], name)
 
 
-def test_names() -> None:
+def test_encoders_are_found_by_name() -> None:
     assert find_encoder("minilm").dim == 384
     assert find_encoder("bert-base-uncased") == ENCODERS["bert"]
     assert find_encoder("roberta", pooling="cls").pooling == "cls"
@@ -152,7 +152,7 @@ def test_names() -> None:
         find_encoder("minilm", pooling="meen")
 
 
-def test_wrong_folders_are_refused_in_a_sentence(bert: Path, tmp_path: Path) -> None:
+def test_wrong_folders_are_refused(bert: Path, tmp_path: Path) -> None:
     def refused(folder: Path, words: str, encoder: str = "own") -> None:
         with pytest.raises(FedBMError, match=words):
             encode(["polyp"], encoder, folder)
@@ -161,42 +161,42 @@ def test_wrong_folders_are_refused_in_a_sentence(bert: Path, tmp_path: Path) -> 
         shutil.copytree(bert, tmp_path / name)
         return tmp_path / name
 
-    refused(tmp_path / "nowhere", "there is no folder")
-    refused(tmp_path, "lacks model.safetensors or pytorch_model.bin")
-    refused(bert, "lacks open_clip_model.safetensors or open_clip_pytorch_model.bin", "biomedclip")
-    refused(bert, 'a model of 32 dimensions, but "minilm" has 384', "minilm")
-    (copy("wordless") / "vocab.txt").unlink()
-    refused(tmp_path / "wordless", "holds no tokenizer")
-    (copy("unsaid") / "config.json").write_text("{}")
-    refused(tmp_path / "unsaid", "no model that transformers can load")
-    (copy("garbled") / "tokenizer.json").write_text("{}")
-    refused(tmp_path / "garbled", "no tokenizer that transformers can read")
+    refused(tmp_path / "nowhere", "does not exist")
+    refused(tmp_path, "model.safetensors or pytorch_model.bin is missing")
+    refused(bert, "open_clip_model.safetensors or open_clip_pytorch_model.bin is missing", "biomedclip")
+    refused(bert, 'has 32 dimensions, but "minilm" has 384', "minilm")
+    (copy("no-vocabulary") / "vocab.txt").unlink()
+    refused(tmp_path / "no-vocabulary", "does not contain a tokenizer")
+    (copy("no-config") / "config.json").write_text("{}")
+    refused(tmp_path / "no-config", "transformers cannot load the model")
+    (copy("bad-tokenizer") / "tokenizer.json").write_text("{}")
+    refused(tmp_path / "bad-tokenizer", "transformers cannot read the tokenizer")
     gap = copy("gap") / "model.safetensors"
     state = load_file(gap)
     del state["encoder.layer.1.output.dense.weight"]
     save_file(state, str(gap), {"format": "pt"})
-    refused(tmp_path / "gap", "lacks weights .* encoder.layer.1.output.dense.weight")
+    refused(tmp_path / "gap", "1 weights are missing .* encoder.layer.1.output.dense.weight")
 
 
-def test_long_texts_are_refused_not_cut(bert: Path) -> None:
+def test_long_texts_are_refused_not_truncated(bert: Path) -> None:
     encode(["cell " * 38], "own", bert)
-    with pytest.raises(FedBMError, match='has 41 tokens but "own" reads 40; shorten'):
+    with pytest.raises(FedBMError, match='has 41 tokens, but "own" reads at most 40; shorten'):
         encode(["polyp", "cell " * 39], "own", bert)
 
 
-def test_no_texts_are_refused(bert: Path) -> None:
+def test_an_empty_list_of_texts_is_refused(bert: Path) -> None:
     with pytest.raises(FedBMError, match="no texts"):
         encode([], "own", bert)
 
 
-def test_without_transformers_the_way_to_get_it_is_said(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_transformers_the_error_says_how_to_install_it(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(FedBMError, match='pip install "fedbm\\[text\\]"'):
         encode(["polyp"], "own", bert)
 
 
-def test_build_goes_from_words_to_concepts(bert: Path) -> None:
-    concepts = build(["p", "h"], ["polyp", "macular hole"], "cell", "own", bert)
+def test_build_concepts_encodes_the_prompts(bert: Path) -> None:
+    concepts = build_concepts(["p", "h"], ["polyp", "macular hole"], "cell", "own", bert)
     assert concepts.embeddings.shape == (2, 24, 32)
     assert concepts.provenance["prompts"][2] == "cell image of {c}"
     expected, _ = encode(["cell image of macular hole"], "own", bert)

@@ -1,4 +1,4 @@
-"""The prompt grid and seeded shares of it."""
+"""The prompts, and random fractions of them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbm.errors import FedBMError
-from fedbm.language.prompts import choose, prompts
+from fedbm.language.prompts import choose_prompts, make_prompts
 
 
-def test_the_grid_is_six_frames_by_four_media() -> None:
-    assert prompts("melanoma", "dermatoscopy") == (
+def test_prompts_are_six_frames_by_four_media() -> None:
+    assert make_prompts("melanoma", "dermatoscopy") == (
         "image of melanoma",
         "photo of melanoma",
         "dermatoscopy image of melanoma",
@@ -40,23 +40,23 @@ def test_the_grid_is_six_frames_by_four_media() -> None:
 
 
 def test_oct_has_thirty_prompts_and_a_scan_in_every_frame() -> None:
-    grid = prompts("macular hole", "OCT")
+    grid = make_prompts("macular hole", "OCT")
     assert len(grid) == len(set(grid)) == 30
     assert sum("OCT scan" in prompt for prompt in grid) == 6
 
 
 def test_braces_in_a_concept_are_plain_text() -> None:
-    assert prompts("{media} {0}", "x-ray")[0] == "image of {media} {0}"
+    assert make_prompts("{media} {0}", "x-ray")[0] == "image of {media} {0}"
 
 
 @pytest.mark.parametrize(("concept", "modality", "word"), [(" ", "OCT", "concept"), ("drusen", "", "modality")])
-def test_empty_words_are_refused(concept: str, modality: str, word: str) -> None:
+def test_empty_texts_are_refused(concept: str, modality: str, word: str) -> None:
     with pytest.raises(FedBMError, match=word):
-        prompts(concept, modality)
+        make_prompts(concept, modality)
 
 
 @pytest.mark.parametrize(
-    ("count", "share", "kept"),
+    ("count", "fraction", "kept"),
     [
         (24, 0.25, 6),
         (24, 0.5, 12),
@@ -67,23 +67,23 @@ def test_empty_words_are_refused(concept: str, modality: str, word: str) -> None
         (24, 0.01, 2),
     ],
 )
-def test_shares_have_their_size(count: int, share: float, kept: int) -> None:
-    assert len(choose(count, share, seed=0)) == kept
+def test_fractions_are_rounded(count: int, fraction: float, kept: int) -> None:
+    assert len(choose_prompts(count, fraction, seed=0)) == kept
 
 
-@given(count=st.integers(2, 40), seed=st.integers(0, 2**31), shares=st.tuples(*[st.floats(0.01, 1.0)] * 2))
-def test_shares_are_sorted_repeatable_and_nested(count: int, seed: int, shares: tuple[float, float]) -> None:
-    small, large = (choose(count, share, seed) for share in sorted(shares))
+@given(count=st.integers(2, 40), seed=st.integers(0, 2**31), fractions=st.tuples(*[st.floats(0.01, 1.0)] * 2))
+def test_fractions_are_sorted_repeatable_and_nested(count: int, seed: int, fractions: tuple[float, float]) -> None:
+    small, large = (choose_prompts(count, fraction, seed) for fraction in sorted(fractions))
     assert list(small) == sorted(set(small))
     assert set(small) <= set(large) <= set(range(count))
-    assert choose(count, min(shares), seed) == small
+    assert choose_prompts(count, min(fractions), seed) == small
 
 
-def test_another_seed_chooses_other_prompts() -> None:
-    assert len({choose(24, 0.5, seed) for seed in range(5)}) == 5
+def test_different_seeds_choose_different_prompts() -> None:
+    assert len({choose_prompts(24, 0.5, seed) for seed in range(5)}) == 5
 
 
-@pytest.mark.parametrize(("count", "share"), [(24, 0.0), (24, 25.0), (24, float("nan")), (1, 0.5)])
-def test_impossible_shares_are_refused(count: int, share: float) -> None:
-    with pytest.raises(FedBMError, match="share"):
-        choose(count, share, seed=0)
+@pytest.mark.parametrize(("count", "fraction"), [(24, 0.0), (24, 25.0), (24, float("nan")), (1, 0.5)])
+def test_invalid_fractions_are_refused(count: int, fraction: float) -> None:
+    with pytest.raises(FedBMError, match="fraction"):
+        choose_prompts(count, fraction, seed=0)

@@ -1,4 +1,4 @@
-"""The generator's shapes, and L_div, L_dis and the augmentation on tensors small enough to do by hand."""
+"""Shapes of the generator, and L_div, L_dis and the augmentation compared with results computed by hand."""
 
 import pytest
 import torch
@@ -11,14 +11,14 @@ from fedbm.models.generator_loss import BatchNormGap, batch_norms, crop, diversi
 
 @pytest.mark.parametrize("size", [16, 20, 24, 28, 32, 64, 128])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_any_multiple_of_four_from_sixteen_up(size, channels):
+def test_sizes_are_multiples_of_four_from_sixteen_up(size, channels):
     images = Generator(8, channels, size, width=4)(torch.randn(2, 8)).detach()
     assert images.shape == (2, channels, size, size)
     assert float(images.min()) >= 0
     assert float(images.max()) <= 1
 
 
-def test_widths_at_128_are_the_papers():
+def test_widths_at_128_pixels_match_the_paper():
     generator = Generator(512, 3, 128)
     assert [m.out_channels for m in generator.blocks if isinstance(m, nn.Conv2d)] == [128, 128, 128, 64, 64]
     assert sum(p.numel() for p in generator.parameters()) == 4_758_211
@@ -81,7 +81,7 @@ def test_batch_norm_gap_by_hand():
     assert bool(images.grad.isfinite().all())
 
 
-def test_batch_norm_of_features_counts_like_that_of_maps():
+def test_batch_norm_1d_is_measured_too():
     """A body may end in BatchNorm1d: values 1 and 3 against mean 5 and variance 4 are 3 + 3 away."""
     body = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(1)).double().eval()
     body[1].running_mean.fill_(5.0)
@@ -105,7 +105,7 @@ def test_crop_by_hand():
     assert torch.equal(crop(image, same, same.flip(0)), image.flip(3))
 
 
-def test_crops_are_one_draw_a_step_and_flip_only_where_allowed():
+def test_crops_are_drawn_once_per_step_and_flip_only_if_allowed():
     rng = torch.Generator().manual_seed(0)
     rows, columns = draw_crops(16, hflip=True, vflip=False, steps=200, rng=rng)
     assert rows.shape == columns.shape == (200, 16)

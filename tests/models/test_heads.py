@@ -1,4 +1,4 @@
-"""LKCC against numbers worked by hand, its closed form, and the bound it claims."""
+"""LKCC compared with results computed by hand, its closed form and the bound that it guarantees."""
 
 import math
 
@@ -55,18 +55,18 @@ def test_loss_bounds_the_expected_loss_over_drawn_embeddings():
         samples = torch.log1p(negatives * torch.exp(-scores[:, label]))
         standard_error = float(samples.std() / math.sqrt(len(samples)))
         assert float(samples.mean()) <= bound + 4 * standard_error
-        # the Gaussian's moment, used in closed form above, is what the draws give
+        # The draws agree with the closed-form moment of the Gaussian used above.
         drawn = scores[:, others].exp()
         assert torch.allclose(drawn.mean(0).sum(), negatives, atol=4 * float(drawn.sum(1).std()) / math.sqrt(200_000))
 
 
-def test_the_bound_is_not_loose_everywhere():
-    """With no variance the bound is the expected loss itself."""
+def test_the_bound_is_tight_without_variance():
+    """Without variance the bound equals the expected loss."""
     loss = float(sum(concept_loss(H, torch.tensor([0]), MEAN, torch.zeros_like(VARIANCE), TAU).values()))
     assert loss == pytest.approx(math.log1p(math.exp(TAU * (0.8 - 0.6))), abs=1e-12)
 
 
-def test_head_normalises_freezes_and_has_no_parameters():
+def test_head_normalises_features_and_has_no_parameters():
     head = ConceptHead(MEAN, VARIANCE, TAU)
     assert torch.allclose(head(7 * H), concept_logits(H, MEAN, VARIANCE, TAU))
     assert list(head.parameters()) == []
@@ -91,7 +91,7 @@ def test_gradients_of_both_heads():
     ],
     ids=lambda head: type(head).__name__,
 )
-def test_under_autocast_every_methods_logits_keep_their_digits(head: torch.nn.Module) -> None:
+def test_logits_keep_full_precision_under_autocast(head: torch.nn.Module) -> None:
     features = torch.randn(5, 4, generator=torch.Generator().manual_seed(0)).bfloat16()
     plain = head(features.float())
     with torch.autocast("cpu", torch.bfloat16):

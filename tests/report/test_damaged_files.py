@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 from fake_runs import fake_run
+from fedbm.experiments.tables import markdown
 
 from fedbm.cli.commands.list import line_of
 from fedbm.cli.tables import result_table
 from fedbm.errors import FedBMError
 from fedbm.experiments.outcomes import read_outcomes
-from fedbm.experiments.tables import markdown
 from fedbm.report.render.html import write_report
 from fedbm.report.tables import markdown_table
 from fedbm.runs.reader import read_run
@@ -143,7 +143,7 @@ def test_a_damaged_file_of_a_run(tmp_path: Path, name: str) -> None:
         (b"\xff", "can't decode"),
         (b'{"format": 1', "Expecting"),
         (b"[" * 100_000, "recursion"),
-        (b'{"format": 1, "summary": {}, "summary": {}}', '"summary" stands in it twice'),
+        (b'{"format": 1, "summary": {}, "summary": {}}', 'the key "summary" occurs twice'),
         (None, "directory"),
     ],
 )

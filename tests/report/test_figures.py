@@ -15,34 +15,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbm.report.cost import show_bytes, show_seconds
 from fedbm.report.figures import matrices, svg
-from fedbm.report.figures.curves import (
-    NARROW,
-    Curve,
-    Dots,
-    bars,
-    confusion,
-    curves,
-    dots,
-    partition_bubbles,
-    save_svg,
-    similarity,
-)
-from fedbm.report.figures.drawing import apart, shorten, text_width
-from fedbm.report.figures.panels import panels
-from fedbm.report.statistics import Spread, spread, spread_or_none
+from fedbm.report.figures.bars import stacked_bars
+from fedbm.report.figures.curves import Curve, shared_plot, small_plots
+from fedbm.report.figures.drawing import shorten, spread_labels
+from fedbm.report.figures.lanes import Dots, dots
+from fedbm.report.figures.matrices import confusion, partition_bubbles, similarity
+from fedbm.report.figures.svg import save_svg
+from fedbm.utils.text import format_bytes
 
 ODD = ["<script>alert(1)</script>", "核 & Kern", "$x_1$ \"quoted\" 'so'"]
 SQUARE = [[3, 1, 0], [0, 0, 0], [1, 1, 2]]
 
 FIGURES: dict[str, Callable[[str], str]] = {
-    "curves": lambda title: curves(
+    "curves": lambda title: shared_plot(
         [Curve(ODD[0], 0, (((1, 0.1), (2, 0.4)), ((1, 0.3), (2, 0.5))), ((2, 0.5),))], title, "y"
     ),
     "dots": lambda title: dots([Dots(ODD[0], 0, (1.0, 2.0)), Dots(ODD[1], 1, (1.5,))], title, "x"),
-    "panels": lambda title: panels([Curve(ODD[k % 2], k, (((1, 0.1), (2, 0.1 * k)),)) for k in range(2)], title, "y"),
-    "bars": lambda title: bars([(ODD[0], 0), (ODD[1], 1)], {"a": [1.0, 2.0], "b": [3.0, 0.0]}, title, show_bytes),
+    "panels": lambda title: small_plots(
+        [Curve(ODD[k % 2], k, (((1, 0.1), (2, 0.1 * k)),)) for k in range(2)], title, "y"
+    ),
+    "bars": lambda title: stacked_bars(
+        [(ODD[0], 0), (ODD[1], 1)], {"a": [1.0, 2.0], "b": [3.0, 0.0]}, title, format_bytes
+    ),
     "bubbles": lambda title: partition_bubbles(SQUARE, ODD, title),
     "confusion": lambda title: confusion(SQUARE, ODD, title),
     "similarity": lambda title: similarity([[1, 0.5, 0.1], [0.5, 1, 0.2], [0.1, 0.2, 1]], ODD, title),
@@ -140,15 +135,15 @@ def test_similarity_writes_cosines() -> None:
 
 def test_an_unfinished_line_is_dashed_and_a_finished_one_is_not() -> None:
     line = ((1, 0.1), (2, 0.2))
-    assert "stroke-dasharray" in curves([Curve("a", 0, (line,), finished=False)], "t", "y")
-    assert "stroke-dasharray" not in curves([Curve("a", 0, (line,))], "t", "y")
-    assert "stroke-dasharray" in curves([Curve("a", len(svg.SERIES), (line,))], "t", "y"), "the palette begins again"
+    assert "stroke-dasharray" in shared_plot([Curve("a", 0, (line,), finished=False)], "t", "y")
+    assert "stroke-dasharray" not in shared_plot([Curve("a", 0, (line,))], "t", "y")
+    assert "stroke-dasharray" in shared_plot([Curve("a", len(svg.SERIES), (line,))], "t", "y"), "the palette repeats"
 
 
 def test_the_dots_of_a_dashed_line_are_hollow() -> None:
     """Colour 8 is colour 1 again: SCAFFOLD's dots and FedETF's would look alike."""
     line = ((1, 0.1), (2, 0.2))
-    solid, dashed = (curves([Curve("a", number, (line,), ((2, 0.2),))], "t", "y") for number in (1, 8))
+    solid, dashed = (shared_plot([Curve("a", number, (line,), ((2, 0.2),))], "t", "y") for number in (1, 8))
     assert solid.count("fill: var(--s1, #d55e00)") > dashed.count("fill: var(--s1, #d55e00)") == 0
     assert "fill: var(--paper, #ffffff)" in dashed
 
@@ -159,7 +154,7 @@ def test_the_line_is_the_mean_and_the_band_goes_from_lowest_to_highest() -> None
     frame = Curve("frame", 1, (((1, 0.0), (2, 2.0)),))
 
     def line(*lines: tuple[tuple[int, float], ...]) -> str:
-        drawn = curves([frame, Curve("x", 0, lines)], "t", "y")
+        drawn = shared_plot([frame, Curve("x", 0, lines)], "t", "y")
         return next(
             p.get("d") or ""
             for p in ET.fromstring(drawn).iter("path")
@@ -171,24 +166,14 @@ def test_the_line_is_the_mean_and_the_band_goes_from_lowest_to_highest() -> None
 
 
 def test_rounds_that_a_seed_lacks_are_not_averaged() -> None:
-    assert curves([Curve("a", 0, (((1, 0.1),), ((2, 0.3),)))], "t", "y"), "no common round: nothing drawn, no crash"
-    whole = curves([Curve("a", 0, (((1, 0.1), (2, 0.2), (3, 0.9)), ((1, 0.1), (2, 0.2))))], "t", "y")
-    assert whole == curves([Curve("a", 0, (((1, 0.1), (2, 0.2)), ((1, 0.1), (2, 0.2))))], "t", "y")
-
-
-def test_narrow_figures_fit_a_phone() -> None:
-    labels = [("FedBM · generator=false, classifier=mean", 0), ("FedAvg", 1)]
-    parts = {name: [1.0, 2.0] for name in ("local training", "generator", "aggregation", "evaluation")}
-    root = ET.fromstring(bars(labels, parts, "t", show_seconds, width=NARROW))
-    assert root.get("width") == "380"
-    for text in root.iter("text"):
-        if "anchor" not in (text.get("style") or ""):
-            assert float(text.get("x", "0")) + text_width(text.text or "") < 385
+    assert shared_plot([Curve("a", 0, (((1, 0.1),), ((2, 0.3),)))], "t", "y"), "no common round: nothing drawn"
+    whole = shared_plot([Curve("a", 0, (((1, 0.1), (2, 0.2), (3, 0.9)), ((1, 0.1), (2, 0.2))))], "t", "y")
+    assert whole == shared_plot([Curve("a", 0, (((1, 0.1), (2, 0.2)), ((1, 0.1), (2, 0.2))))], "t", "y")
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=8))
 def test_labels_keep_their_order_and_distance(wanted: list[float]) -> None:
-    placed = apart(wanted, gap=10, low=0, high=100)
+    placed = spread_labels(wanted, gap=10, low=0, high=100)
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])
     ordered = [placed[index] for index in order]
     assert all(b - a >= 10 - 1e-9 for a, b in pairwise(ordered))
@@ -249,34 +234,3 @@ def test_every_theme_keeps_its_contrast() -> None:
         assert (
             light[f"s{number}"] == printed[f"s{number}"] == tuple(int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
         )
-
-
-def test_spread_worked_by_hand() -> None:
-    """2, 4, 9: mean 5; deviations −3, −1, 4; 26 / 2 = 13."""
-    assert spread([2, 4, 9]) == Spread(5.0, 13**0.5, 3, 2, 9)
-    assert spread([0.4]).std is None
-    assert spread_or_none([0.1, None]) is None
-    assert spread_or_none([]) is None
-
-
-@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20))
-def test_spread_agrees_with_numpy(values: list[float]) -> None:
-    found = spread(values)
-    assert found.mean == pytest.approx(np.mean(values), abs=1e-6)
-    assert found.std == pytest.approx(np.std(values, ddof=1), rel=1e-6, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("count", "words"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (999_960, "1.0 MB"), (44_700_000, "44.7 MB"), (3e15, "3000.0 TB")],
-)
-def test_bytes_in_words(count: float, words: str) -> None:
-    assert show_bytes(count) == words
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0.84, "0.84 s"), (9.996, "10.0 s"), (59.96, "1 min 0 s"), (75, "1 min 15 s"), (7380, "2 h 3 min")],
-)
-def test_seconds_in_words(seconds: float, words: str) -> None:
-    assert show_seconds(seconds) == words

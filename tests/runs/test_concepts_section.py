@@ -51,7 +51,7 @@ def test_other_words_are_another_run_where_concepts_matter(tmp_path, tiny, tiny_
         rng = torch.Generator().manual_seed(sum(map(len, texts)))
         return ConceptDistribution.fit(classes, texts, torch.randn(len(classes), 4, 8, generator=rng), {})
 
-    monkeypatch.setattr(fedbm.runs.plan, "build", embed)
+    monkeypatch.setattr(fedbm.runs.plan, "build_concepts", embed)
 
     def run_id(settings: dict[str, Any], concepts: dict[str, str]) -> str:
         return make_plan(make_config({**nest(settings), "concepts": concepts})).id

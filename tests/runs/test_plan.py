@@ -69,7 +69,7 @@ def test_initial_weights_are_named_by_content(tiny: dict[str, Any], tmp_path: Pa
     ids = {run_id(tiny, init_weights=str(tmp_path / f"{name}.safetensors")) for name in ("a", "b")}
     assert len(ids) == 1
     assert ids != {run_id(tiny)}
-    with pytest.raises(FedBMError, match="init_weights: there is no file"):
+    with pytest.raises(FedBMError, match="init_weights: .* does not exist"):
         run_id(tiny, init_weights=str(tmp_path / "c.safetensors"))
 
 
@@ -160,17 +160,17 @@ def test_a_partition_made_in_python_is_of_these_training_samples(tiny: dict[str,
         with pytest.raises(FedBMError, match=why):
             make_plan(config, dataset=data, partition=fedbm.Partition(clients, "mine"))
 
-    refuse(f"the partition gives sample {test[0]} to a client, which is not a training sample", train, test)
+    refuse(f"the partition assigns sample {test[0]} to a client, but it is not a training sample", train, test)
     refuse("client 1 of the partition has no samples", train, train[:0])
-    refuse("the partition names sample 5000, digits has 0 to 1796", train, [5000])
-    refuse("the partition names sample -1", train, [-1])
-    refuse(f"the partition names sample {train[0]} 2 times", train, train[:1])
-    refuse("the partition has no client")
+    refuse("the partition contains sample 5000, but digits has samples 0 to 1796", train, [5000])
+    refuse("the partition contains sample -1", train, [-1])
+    refuse(f"the partition contains sample {train[0]} 2 times", train, train[:1])
+    refuse("the partition has no clients")
     few = make_plan(config, dataset=data, partition=fedbm.Partition((train[7:50], train[50:90]), "mine"))
     assert [len(client) for client in few.partition.clients] == [43, 40], "some may be left out on purpose"
     other = fedbm.load("digits", split_seed=1, split="stratified")
     dealt = fedbm.dirichlet(other.labels, other.indices("train"), 4, 0.5, seed=0)
-    with pytest.raises(FedBMError, match="which is not a training sample"):
+    with pytest.raises(FedBMError, match="is not a training sample"):
         make_plan(config, dataset=data, partition=dealt)
 
 
@@ -242,3 +242,10 @@ def test_code_and_body_of_ones_own_stand_in_the_saved_configuration(tmp_path: Pa
     with pytest.raises(FedBMError, match="is of a run whose method or body was made in Python: start it from there"):
         make_config(saved)
     assert fedbm.read_run(str(run.path)).id == run.id
+
+
+def test_bodies_of_one_function_with_different_sizes_are_different_bodies() -> None:
+    def recorded(width: int) -> str:
+        return make_plan(make_config({}), make_body=lambda: fedbm.ResNet18(1, width)).own["body"]
+
+    assert recorded(4) == recorded(4) != recorded(8)

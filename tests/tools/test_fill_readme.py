@@ -26,7 +26,7 @@ def test_a_readme_is_filled_between_its_marks(tmp_path: Path, capsys: pytest.Cap
     assert "| **FedBM** | 2 |" in first
     assert "28.04 ± 9.74" in first  # w/o LKCC's accuracy as the paper prints it
     assert first.count("| Method |") == 1  # the first cell, though two are finished
-    assert "\n- Not like the paper: " in first
+    assert "\n- [Notes](results/README.md#notes) list" in first
     assert "\n13 of the paper’s tables and figures have no run on record: the report lists them" in first
     assert (tmp_path / "docs" / "images" / "results.svg").exists()
     assert main(command) == 0

@@ -1,9 +1,8 @@
-"""Two values that would compute differently are described differently; the same value always alike."""
+"""Values that compute differently have different fingerprints, and equal values have equal ones."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedbm.methods import FedBM
-from fedbm.utils.fingerprint import changed, class_digest, described
+from fedbm.utils.fingerprint import changed_options, class_digest, fingerprint
 
 
 class Body(nn.Module):
-    """Its repr does not tell *p*."""
+    """A module whose repr does not contain *p*."""
 
     def __init__(self, p: float) -> None:
         super().__init__()
@@ -29,54 +28,49 @@ class Body(nn.Module):
         return F.dropout(self.linear(x), self.p)
 
 
-def capturing(value: Any) -> Callable[[], Any]:
-    return lambda: value
-
-
-def close_to(value: float) -> Tensor:
-    found = torch.arange(5000.0)  # so many that a repr leaves out the middle
-    found[2500] = value
-    return found
+def long_tensor(value: float) -> Tensor:
+    tensor = torch.arange(5000.0)  # long enough that repr leaves out the middle
+    tensor[2500] = value
+    return tensor
 
 
 PAIRS = {
     "an attribute of a module": (lambda x: Body(x), 0.0, 0.9),
     "an option of a loss": (lambda x: nn.CrossEntropyLoss(label_smoothing=x), 0.0, 0.5),
-    "an argument given beforehand": (lambda x: functools.partial(F.dropout, p=x), 0.0, 0.5),
-    "what a function captured": (capturing, 1, 2),
-    "one number of a tensor": (close_to, 1.0, 1.00001),
+    "an argument of a partial function": (lambda x: functools.partial(F.dropout, p=x), 0.0, 0.5),
+    "one number of a tensor": (long_tensor, 1.0, 1.00001),
     "one number of an array": (lambda x: np.array([0.0, x]), 1.0, 1.0 + 1e-15),
-    "the kind of number": (lambda x: torch.zeros(2, dtype=x), torch.float32, torch.float64),
+    "the dtype": (lambda x: torch.zeros(2, dtype=x), torch.float32, torch.float64),
     "a value in a dictionary": (lambda x: {"a": [1, {"b": x}]}, 1, 2),
-    "whose method it is": (lambda x: Body(x).forward, 0.0, 0.9),
-    "a module that was captured": (capturing, np, torch),
+    "an imported module": (lambda x: [x], np, torch),
+    "a method": (lambda x: getattr(Body(0.0), x), "forward", "extra_repr"),
     "a function of PyTorch": (lambda x: x, F.relu, F.gelu),
     "members of a set": (lambda x: {1, x}, 2, 3),
 }
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_what_differs_is_told_apart_and_what_is_equal_is_not(name: str) -> None:
+def test_different_values_have_different_fingerprints(name: str) -> None:
     make, one, other = PAIRS[name]
-    assert described(make(one)) == described(make(one))
-    assert described(make(one)) != described(make(other))
+    assert fingerprint(make(one)) == fingerprint(make(one))
+    assert fingerprint(make(one)) != fingerprint(make(other))
 
 
-def test_objects_that_hold_each_other_come_to_an_end() -> None:
+def test_cyclic_references_end() -> None:
     body = Body(0.0)
-    object.__setattr__(body, "friend", [body])
-    assert "itself" in str(described(body))
+    object.__setattr__(body, "reference", [body])
+    assert "itself" in str(fingerprint(body))
 
 
-def test_the_code_of_base_classes_counts() -> None:
-    made = []
+def test_a_class_digest_depends_on_the_code_of_base_classes() -> None:
+    digests = []
     for text in ("return 1", "return 2"):
         space: dict[str, Any] = {"__name__": "console"}
         exec(f"class A:\n    def f(self):\n        {text}\nclass B(A):\n    pass\n", space)
-        made.append(class_digest(space["B"]))
-    assert made[0] != made[1]
+        digests.append(class_digest(space["B"]))
+    assert digests[0] != digests[1]
 
 
-def test_options_at_their_defaults_say_nothing() -> None:
-    assert changed(FedBM()) == {}
-    assert changed(FedBM(temperature=3.0)) == {"temperature": 3.0}
+def test_options_at_their_defaults_are_left_out() -> None:
+    assert changed_options(FedBM()) == {}
+    assert changed_options(FedBM(temperature=3.0)) == {"temperature": 3.0}

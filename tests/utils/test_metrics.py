@@ -1,4 +1,4 @@
-"""Metrics against scikit-learn, with classes absent from the truth, from the predictions, or both."""
+"""Metrics equal scikit-learn's, also with classes missing from the truth, from the predictions, or both."""
 
 import numpy as np
 import pytest
@@ -28,8 +28,8 @@ def test_equal_to_scikit_learn_over_present_classes(data):
     assert found["auc"] == (pytest.approx(np.mean(areas)) if areas else None)
 
 
-def test_by_hand_with_an_absent_class():
-    """Truth 0 0 1 1, predicted 0 2 1 1, class 2 absent: recalls ½ and 1; F1 ⅔ and 1; class 2 is in no mean."""
+def test_scores_by_hand_with_a_missing_class():
+    """Truth 0 0 1 1, predicted 0 2 1 1: recalls ½ and 1, F1 ⅔ and 1. Class 2 is missing and counts in no mean."""
     scores = from_confusion(np.array([[1, 0, 1], [0, 2, 0], [0, 0, 0]]))
     assert scores["accuracy"] == 0.75
     assert scores["recall"] == 0.75
@@ -37,14 +37,14 @@ def test_by_hand_with_an_absent_class():
     assert scores["f1"] == pytest.approx((2 / 3 + 1) / 2)
 
 
-def test_no_area_without_negatives_or_with_broken_probabilities():
+def test_auc_is_none_without_negatives_or_with_nan_probabilities():
     assert auc(np.zeros(3, dtype=int), np.full((3, 2), 0.5)) is None
     assert auc(np.array([0, 1]), np.full((2, 2), np.nan)) is None
     with pytest.raises(ValueError, match="no samples"):
         from_confusion(np.zeros((2, 2), dtype=int))
 
 
-def test_mean_over_models_keeps_none():
+def test_mean_scores_keeps_none():
     one = {"accuracy": 0.5, "f1": 0.5, "auc": None, "recall": 0.5, "precision": 0.5}
     two = {"accuracy": 1.0, "f1": 1.0, "auc": 1.0, "recall": 1.0, "precision": 1.0}
     assert mean_scores([one, two]) == {"accuracy": 0.75, "f1": 0.75, "auc": None, "recall": 0.75, "precision": 0.75}

@@ -1,20 +1,20 @@
-"""Streams depend on their names alone, and building a module leaves the global generator as it was."""
+"""Streams depend only on their names, and building a module restores the global generator."""
 
 import torch
 
 from fedbm.utils.seeds import derive, numpy_rng, seeded_modules, torch_rng
 
 
-def test_streams_are_named_and_order_free():
+def test_streams_depend_only_on_their_names():
     first = torch.rand(3, generator=torch_rng(0, "client", 1, 2))
     torch.rand(3, generator=torch_rng(0, "client", 1, 3))
     assert torch.equal(first, torch.rand(3, generator=torch_rng(0, "client", 1, 2)))
     assert len({derive(0, "a"), derive(1, "a"), derive(0, "b"), derive(0, "a", 1), derive(0, "a", 11)}) == 5
-    assert derive(0, "a") == 7606779636460171844, "a stream is part of the format: results depend on it"
+    assert derive(0, "a") == 7606779636460171844, "results depend on this value, so it must never change"
     assert numpy_rng(3, "x").random() == numpy_rng(3, "x").random()
 
 
-def test_building_modules_does_not_touch_the_global_generator():
+def test_building_modules_restores_the_global_generator():
     before = torch.get_rng_state()
     with seeded_modules(0, "body"):
         one = torch.nn.Linear(3, 3)

@@ -71,8 +71,8 @@ def headline(standing: Standing) -> str:
 def drawn(standing: Standing) -> Group:
     """Round, accuracy and time left in a line; below it every node."""
     rows = [
-        ("–" if n["client"] is None else n["client"], n["name"], n["state"], n["strikes"], ago(n["last_seen"]))
+        ("–" if n["client"] is None else n["client"], n["name"], n["state"], n["missed_deadlines"], ago(n["last_seen"]))
         for n in standing.status["nodes"]
     ]
-    nodes = table("", ("client", "node", "state", "strikes", "last answer"), rows, text_columns=3)
+    nodes = table("", ("client", "node", "state", "missed deadlines", "last answer"), rows, text_columns=3)
     return Group(Text(str(standing.status["run"]), style="bold"), Text(headline(standing)), nodes)

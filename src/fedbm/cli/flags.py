@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedbm.config.keys import Key, section_keys
 from fedbm.config.options import BY_BETA
-from fedbm.errors import FedBMError, listed
+from fedbm.errors import FedBMError, join_words
 
 if TYPE_CHECKING:
     from fedbm.methods import Method
@@ -148,7 +148,7 @@ def check_applies(flags: Iterable[str], config: Config, beta: str = "--beta", re
         switch = beta if flag == "beta" else "--" + flag.replace("_", "-")
         now = f"{config.data.name} uses {held[key]} by default" if by_default else f"it is {_typed(held[key])}"
         advice = f" or set --{key} {_typed(values[0])}" if by_default else ""
-        only = listed(map(_typed, values))
+        only = join_words(map(_typed, values))
         raise FedBMError(f"{switch} only applies if {key} is {only}, but {now}. Remove {switch}{advice}.")
 
 
@@ -159,7 +159,7 @@ def check_language_applies(flags: Iterable[str], methods: Sequence[Method]) -> N
     given = set(flags)
     switch = next((key.switch for key in section_keys() if key.section == "language" and key.flag in given), None)
     if switch and not any(method.needs_concepts for method in methods):
-        names = listed(dict.fromkeys(method_label(method, {}) for method in methods))
+        names = join_words(dict.fromkeys(method_label(method, {}) for method in methods))
         raise FedBMError(f"{switch} only applies to methods that read concepts, not to {names}. Remove {switch}.")
 
 

@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from fedbm.cli.flags import format_default
-from fedbm.data.catalog.download import BY_HAND, SUMS, downloaded
+from fedbm.data.catalog.download import BY_HAND, SUMS, find_download
 from fedbm.data.catalog.lookup import CATALOG
-from fedbm.data.dataset import Dataset, downloads
-from fedbm.data.inspection.inspect import Inspection, across
+from fedbm.data.dataset import Dataset, download_folder
+from fedbm.data.inspection.inspect import Inspection, pairs_across_splits
 from fedbm.data.partition import Partition, heterogeneity
 from fedbm.language.concepts import ConceptDistribution
-from fedbm.report.grouping import compare, display
-from fedbm.report.tables import METRICS, lines, moments_of, shown
+from fedbm.report.grouping import display
+from fedbm.report.render.terminal import report_tables
+from fedbm.report.runs_report import runs_report
 from fedbm.runs.config import keys
 from fedbm.runs.reader import RunView, read_runs
 
@@ -52,7 +53,7 @@ def catalog_table() -> Table:
 
 def _where(name: str) -> str:
     if name in SUMS or name in BY_HAND:
-        return "here" if downloaded(name, downloads()) else "get" if name in SUMS else "by hand"
+        return "here" if find_download(name, download_folder()) else "get" if name in SUMS else "by hand"
     return "built in"
 
 
@@ -72,13 +73,12 @@ def inspection_words(seen: Inspection) -> list[str]:
         f"pixels: mean {mean}, standard deviation {std} over training (0 to 1); values {pixels.low} to {pixels.high}; "
         f"{100 * len(pixels.constant) / len(data.labels):.1f} % of images are of one colour",
     ]
-    for pairs, how in ((seen.exact, "the same pixel for pixel"), (seen.near, "nearly the same")):
-        sentences.append(
-            f"twins: {len(pairs)} pairs of images {how}, {len(across(data.split, pairs))} of them on two sides"
-        )
+    for pairs, kind in ((seen.exact, "equal"), (seen.near, "nearly equal")):
+        crossing = len(pairs_across_splits(data.split, pairs))
+        sentences.append(f"duplicates: {len(pairs)} pairs of {kind} images, {crossing} of them in different subsets")
     for column, values in seen.shared.items():
         known = np.unique(data.columns[column][data.columns[column] != ""])
-        sentences.append(f"{column}: {len(values)} of {len(known)} values are on two sides of the split")
+        sentences.append(f"{column}: {len(values)} of {len(known)} values are in more than one subset")
     return sentences
 
 
@@ -134,17 +134,8 @@ def result_table(runs: Sequence[RunView]) -> Table:
 
 
 def comparison_tables(folders: Sequence[Path]) -> list[Table]:
-    """One table per data set and partition: mean ± std over seeds, on the test set, at the validation-chosen round."""
-    made = []
-    for group in compare(read_runs(folders)):
-        averaged = "averaged" in moments_of(group)
-        heads = ["method", "seeds", *METRICS.values(), *["Accuracy, averaged", "Macro-F1, averaged"] * averaged]
-        rows = []
-        for line, other in zip(lines(group, "best"), lines(group, "averaged"), strict=True):
-            cells = [*line.cells, *other.cells[:2]] if averaged else line.cells
-            rows.append((line.row.name, len(line.row.runs), *map(shown, cells)))
-        made.append(table(f"{group.title}, test scores in %", heads, rows))
-    return made
+    """Return one table per data set and partition: test scores in percent, mean ± std over seeds."""
+    return report_tables(runs_report(read_runs(folders)))
 
 
 def similarity_table(concepts: ConceptDistribution) -> Table:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from fedbm.errors import FedBMError, did_you_mean, listed
+from fedbm.errors import FedBMError, did_you_mean, join_words
 
 
 def option(
@@ -87,7 +87,7 @@ def _convert(kind: Any, value: Any, key: str) -> Any:
         word = value if isinstance(value, str) else shown(value)
         if word not in choices:
             quoted = [choice or '""' for choice in choices]
-            raise FedBMError(f"{key} must be {listed(quoted)}, not {shown(value)}{did_you_mean(word, choices)}")
+            raise FedBMError(f"{key} must be {join_words(quoted)}, not {shown(value)}{did_you_mean(word, choices)}")
         return choices[word]
     if get_origin(kind) in (types.UnionType, typing.Union):  # "number | None": None means not given
         return None if value is None else _convert(next(k for k in get_args(kind) if k is not type(None)), value, key)

@@ -1,11 +1,11 @@
-"""Decoded once, opened at once ever after: a folder that holds a data set as arrays.
+"""The cache of prepared data sets. Each is a folder of arrays:
 
     images.npy [n, H, W, C] uint8 · labels.npy [n] int64 · split.npy [n] uint8 · ids.npy [n] text
-    column-0.npy, … [n] text, one for each column that the source has · manifest.json
+    column-0.npy, … [n] text, one for each column of the source · manifest.json
 
-It is written beside its place and renamed as a whole, so it is there entirely or not at all; of two processes
-that prepare it at once, the second takes what the first has made. All but the images is checked by SHA-256
-whenever it is opened, the images by their length, and by SHA-256 when that is asked for.
+A folder is written under a temporary name and then renamed, so it is complete or missing. If two processes prepare the
+same data at once, the second uses the result of the first. Whenever a folder is opened, all files but the images are
+checked by SHA-256. The images are checked by their length, and by SHA-256 only on request.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from numpy.typing import NDArray
 from fedbm.data.decode import Decoded
 from fedbm.data.readers.sample_index import text_array
 from fedbm.errors import FedBMError
-from fedbm.utils.io import cannot_write, read_json, replacing, sha256_file, write_json
+from fedbm.utils.io import atomic_write, cannot_write, read_json, sha256_file, write_json
 
 FORMAT = 3
 
-_LEFT_BEHIND = 24 * 60 * 60  # seconds after which a folder that is still half written has lost its process
+_STALE_SECONDS = 24 * 60 * 60  # a temporary folder of this age belongs to a process that was killed
 
-_KINDS = {"images": "u1", "labels": "i8", "split": "u1"}  # numpy's kind and width; all others are texts
+_KINDS = {"images": "u1", "labels": "i8", "split": "u1"}  # NumPy kind and width; all other arrays are text
 
 
-class Damaged(Exception):
-    """A prepared folder is not what its manifest says; the message says how."""
+class DamagedError(Exception):
+    """A prepared folder does not match its manifest. The message says how."""
 
 
 @dataclass(frozen=True, eq=False)
-class Made:
-    """What there is to be written."""
+class PreparedContent:
+    """The content of a folder to be written."""
 
     decoded: Decoded
     split: NDArray[np.uint8]
@@ -52,12 +52,12 @@ class Made:
 @dataclass(frozen=True, eq=False)
 class Prepared:
     classes: tuple[str, ...]
-    images: NDArray[np.uint8]  # memory-mapped: processes share it, and what one writes into it stays its own
+    images: NDArray[np.uint8]  # memory-mapped: processes share it, but changes stay in the process that makes them
     labels: NDArray[np.int64]
     split: NDArray[np.uint8]
     ids: NDArray[np.str_]
     columns: dict[str, NDArray[np.str_]]
-    known_as: str | None  # see Listing
+    known_as: str | None  # see SampleIndex
     notes: tuple[str, ...]
     skipped: tuple[str, ...]
     checksum: str
@@ -65,36 +65,36 @@ class Prepared:
 
 def open_or_build(
     folder: Path,
-    build: Callable[[], Made],
+    build: Callable[[], PreparedContent],
     settings: Mapping[str, Any],
     verify: bool = False,
 ) -> tuple[Prepared, str]:
-    """The data set in *folder*, made by *build* where there is none or it is damaged.
+    """Open the data set in *folder*; build it if it is missing or damaged.
 
-    Also says what was wrong with a damaged one, '' otherwise.
+    Also return what was damaged, or ''.
     """
     damage = ""
-    if _is_there(folder):
+    if _exists(folder):
         try:
             return open_prepared(folder, verify), ""
-        except Damaged as error:
+        except DamagedError as error:
             damage = str(error)
     write_prepared(folder, build(), settings, verify)
     try:
         return open_prepared(folder, verify), damage
-    except Damaged as error:
-        raise FedBMError(f"{folder} was damaged right after it was written ({error}): is the disk sound?") from error
+    except DamagedError as error:
+        raise FedBMError(f"{folder} was damaged right after it was written ({error}): check the disk") from error
 
 
 def open_prepared(folder: Path, verify: bool) -> Prepared:
-    """Open *folder* after checking format, lengths and checksums, that of the images only with *verify*."""
+    """Open *folder* after checking format, lengths and checksums; the images' checksum only with *verify*."""
     try:
         manifest = read_json(folder / "manifest.json")
         if manifest["format"] != FORMAT:
-            raise Damaged(f"its format is {manifest['format']}, not {FORMAT}")
+            raise DamagedError(f"its format is {manifest['format']}, not {FORMAT}")
         arrays = {name: _open_array(folder, name, about, verify) for name, about in manifest["files"].items()}
         if list(arrays["images"].shape) != manifest["shape"]:
-            raise Damaged("images.npy has another shape")
+            raise DamagedError("images.npy has the wrong shape")
         return Prepared(
             classes=tuple(manifest["classes"]),
             images=arrays["images"],
@@ -108,51 +108,51 @@ def open_prepared(folder: Path, verify: bool) -> Prepared:
             checksum=manifest["checksum"],
         )
     except (FedBMError, OSError, ValueError, KeyError, TypeError) as error:
-        raise Damaged(f"it cannot be read: {error}") from error
+        raise DamagedError(f"it cannot be read: {error}") from error
 
 
-def drop_if_damaged(folder: Path) -> str:
-    """Check every byte, and remove what is damaged, so that it is made anew. Says what was wrong, '' if nothing."""
+def remove_if_damaged(folder: Path) -> str:
+    """Check every byte, and remove the folder if it is damaged. Return what was damaged, or ''."""
     try:
         open_prepared(folder, verify=True)
-    except Damaged as error:
+    except DamagedError as error:
         shutil.rmtree(folder, ignore_errors=True)
         return str(error)
     return ""
 
 
-def write_prepared(folder: Path, made: Made, settings: Mapping[str, Any], verify: bool) -> None:
-    """Write *made* as *folder*, replacing a damaged one; a sound one put there meanwhile stays."""
-    images, listing = made.decoded.images, made.decoded.listing
+def write_prepared(folder: Path, content: PreparedContent, settings: Mapping[str, Any], verify: bool) -> None:
+    """Write *folder*, replacing a damaged one. An intact one written in the meantime is kept."""
+    images, index = content.decoded.images, content.decoded.index
     arrays: dict[str, NDArray[Any]] = {
         "images": images,
-        "labels": listing.labels,
-        "split": made.split,
-        "ids": text_array(listing.ids),
-        **{f"column-{i}": values for i, values in enumerate(listing.columns.values())},
+        "labels": index.labels,
+        "split": content.split,
+        "ids": text_array(index.ids),
+        **{f"column-{i}": values for i, values in enumerate(index.columns.values())},
     }
-    _sweep(folder.parent)
-    beside = _beside(folder)
+    _remove_stale(folder.parent)
+    temporary = _temporary_name(folder)
     try:
         for name, array in arrays.items():
-            with replacing(beside / f"{name}.npy") as path, path.open("wb") as stream:
+            with atomic_write(temporary / f"{name}.npy") as path, path.open("wb") as stream:
                 np.save(stream, array, allow_pickle=False)
         manifest = {
             "format": FORMAT,
             "made_with": dict(settings),
-            "classes": list(listing.classes),
+            "classes": list(index.classes),
             "shape": list(images.shape),
-            "columns": list(listing.columns),
-            "known_as": listing.known_as,
-            "files": {name: _describe(beside / f"{name}.npy") for name in arrays},
-            "checksum": checksum(listing.classes, images, listing.labels, made.split),
-            "notes": [*listing.notes, *made.notes],
-            "skipped": made.decoded.skipped,
+            "columns": list(index.columns),
+            "known_as": index.known_as,
+            "files": {name: _describe(temporary / f"{name}.npy") for name in arrays},
+            "checksum": checksum(index.classes, images, index.labels, content.split),
+            "notes": [*index.notes, *content.notes],
+            "skipped": content.decoded.skipped,
         }
-        write_json(beside / "manifest.json", manifest)
-        _publish(beside, folder, verify)
+        write_json(temporary / "manifest.json", manifest)
+        _publish(temporary, folder, verify)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def checksum(
@@ -161,37 +161,38 @@ def checksum(
     labels: NDArray[np.int64],
     split: NDArray[np.uint8],
 ) -> str:
-    """The identity of the data: SHA-256 over class names, shape, images, labels and split."""
+    """Return the SHA-256 of class names, shape, images, labels and split, which identifies the data."""
     digest = hashlib.sha256(json.dumps([classes, images.shape]).encode())
     for array in (images, labels, split):
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
 
 
-def _open_array(folder: Path, name: str, described: dict[str, Any], verify: bool) -> NDArray[Any]:
+def _open_array(folder: Path, name: str, expected: dict[str, Any], verify: bool) -> NDArray[Any]:
     path = folder / f"{name}.npy"
-    if path.stat().st_size != described["bytes"]:
-        raise Damaged(f"{path.name} has another length")
-    if (verify or name != "images") and sha256_file(path) != described["sha256"]:
-        raise Damaged(f"{path.name} has another checksum")
+    if path.stat().st_size != expected["bytes"]:
+        raise DamagedError(f"{path.name} has the wrong length")
+    if (verify or name != "images") and sha256_file(path) != expected["sha256"]:
+        raise DamagedError(f"{path.name} has the wrong checksum")
     array: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False)
     if not array.dtype.str[1:].startswith(_KINDS.get(name, "U")):
-        raise Damaged(f"{path.name} holds {array.dtype}")
+        raise DamagedError(f"{path.name} contains {array.dtype}")
     return array
 
 
-def _publish(beside: Path, folder: Path, verify: bool) -> None:
-    for _ in range(100):  # each turn lost means that another process has just put a folder there
+def _publish(temporary: Path, folder: Path, verify: bool) -> None:
+    """Rename *temporary* to *folder*, unless another process has written an intact folder."""
+    for _ in range(100):  # each failed attempt means that another process has just written a folder
         try:
-            beside.rename(folder)
+            temporary.rename(folder)
             return
         except OSError as error:
-            if not _is_there(folder):
+            if not _exists(folder):
                 raise cannot_write(folder, error) from error
-        with suppress(Damaged):
+        with suppress(DamagedError):
             open_prepared(folder, verify)
             return
-        aside = _beside(folder)
+        aside = _temporary_name(folder)
         try:
             folder.rename(aside)
         except FileNotFoundError:
@@ -199,26 +200,26 @@ def _publish(beside: Path, folder: Path, verify: bool) -> None:
         except OSError as error:
             raise cannot_write(folder, error) from error
         shutil.rmtree(aside, ignore_errors=True)
-    raise FedBMError(f"cannot put {folder} in place: other processes keep damaging it; remove it and try again")
+    raise FedBMError(f"cannot write {folder}: other processes keep damaging it; remove it and try again")
 
 
-def _beside(folder: Path) -> Path:
+def _temporary_name(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.part")
 
 
-def _is_there(folder: Path) -> bool:
+def _exists(folder: Path) -> bool:
     try:
         return folder.exists()
     except OSError as error:
-        raise FedBMError(f"cannot look into {folder.parent}: {error.strerror}; choose another cache") from error
+        raise FedBMError(f"cannot access {folder.parent}: {error.strerror}; choose another cache") from error
 
 
-def _sweep(cache: Path) -> None:
-    """Remove what killed processes have left half written; told by its age, for a cache may serve many machines."""
-    for left in cache.glob(".*.????????.part"):
-        with suppress(OSError):  # another process may be sweeping too
-            if time.time() - left.stat().st_mtime > _LEFT_BEHIND:
-                shutil.rmtree(left)
+def _remove_stale(cache: Path) -> None:
+    """Remove temporary folders of killed processes. Go by age, because several machines may share a cache."""
+    for folder in cache.glob(".*.????????.part"):
+        with suppress(OSError):  # another process may remove it at the same time
+            if time.time() - folder.stat().st_mtime > _STALE_SECONDS:
+                shutil.rmtree(folder)
 
 
 def _describe(path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A name or a path → a Dataset: images, labels and split as arrays, and what the catalogue knows of them."""
+"""Load a data set by name or path: images, labels and split as arrays, with what the catalogue knows about them."""
 
 from __future__ import annotations
 
@@ -11,32 +11,50 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbm.data.cache import FORMAT, Made, open_or_build
-from fedbm.data.catalog.download import downloaded
-from fedbm.data.catalog.entry import Entry, Recommends
+from fedbm.data.cache import FORMAT, PreparedContent, open_or_build
+from fedbm.data.catalog.download import find_download
+from fedbm.data.catalog.entry import Entry, Recommends, generic_entry
 from fedbm.data.catalog.lookup import CATALOG, entry_for_classes, find
-from fedbm.data.decode import BadFiles, Progress, read
-from fedbm.data.readers import dispatch as sources
-from fedbm.data.readers.file_tree import printable
-from fedbm.data.readers.metadata import join
+from fedbm.data.decode import BadFiles, Progress, decode_all
+from fedbm.data.readers.dispatch import detect, digits
+from fedbm.data.readers.file_tree import normalize_name
+from fedbm.data.readers.metadata import join_metadata
 from fedbm.data.readers.sample_index import Source
-from fedbm.data.split_choice import Split, check_choice, decide
-from fedbm.data.splits import SPLITS
+from fedbm.data.splits import SPLITS, Split, check_split_option, choose_split
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.utils.io import digest_of, sha256_file
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """What a run learns from. *checksum* identifies the data, *notes* are what the user should be told."""
+    """A data set in memory.
+
+    Attributes:
+        name: name in the catalogue, or of the folder or file.
+        classes: class names in label order.
+        concepts: what a clinician calls each class.
+        modality: how the images were taken, such as "endoscopy".
+        images: pixels [n,H,W,C], memory-mapped.
+        labels: class number of each sample, [n].
+        split: 0 for train, 1 for val and 2 for test, [n].
+        mean: mean of each channel, for normalisation.
+        std: standard deviation of each channel, for normalisation.
+        hflip: whether generated images may be flipped horizontally.
+        vflip: whether generated images may be flipped vertically.
+        recommends: recommended configuration values.
+        checksum: identifies classes, images, labels and split.
+        notes: what the user should know about how the data was read.
+        ids: name of each sample.
+        columns: further values of each sample by column: site, writer, lesion, …
+    """
 
     name: str
     classes: tuple[str, ...]
-    concepts: tuple[str, ...]  # what a clinician calls each class
+    concepts: tuple[str, ...]
     modality: str
-    images: NDArray[np.uint8]  # [n, H, W, C], memory-mapped
+    images: NDArray[np.uint8]
     labels: NDArray[np.int64]
-    split: NDArray[np.uint8]  # 0 train, 1 val, 2 test
+    split: NDArray[np.uint8]
     mean: tuple[float, ...]
     std: tuple[float, ...]
     hflip: bool
@@ -44,25 +62,25 @@ class Dataset:
     recommends: Recommends
     checksum: str
     notes: tuple[str, ...]
-    ids: NDArray[np.str_] = field(default_factory=lambda: np.array([], dtype=np.str_))  # what each sample is called
-    columns: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)  # per sample: site, writer, lesion, …
+    ids: NDArray[np.str_] = field(default_factory=lambda: np.array([], dtype=np.str_))
+    columns: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(C, H, W), as a model sees one image."""
+        """Shape (C, H, W) of one image as a model reads it."""
         _, height, width, channels = self.images.shape
         return channels, height, width
 
-    def indices(self, side: str) -> NDArray[np.int64]:
-        """The samples of "train", "val" or "test", in ascending order."""
-        if side not in SPLITS:
-            raise FedBMError(f'"{side}" is no part of a data set: say train, val or test')
-        return np.flatnonzero(self.split == SPLITS.index(side))
+    def indices(self, subset: str) -> NDArray[np.int64]:
+        """Return the sample numbers of "train", "val" or "test" in ascending order."""
+        if subset not in SPLITS:
+            raise FedBMError(f'unknown subset "{subset}": use train, val or test')
+        return np.flatnonzero(self.split == SPLITS.index(subset))
 
     def counts(self) -> NDArray[np.int64]:
-        """[3, K]: how many samples of each class train, val and test hold."""
+        """Return the number of samples of each class in train, val and test, [3,K]."""
         return np.stack(
-            [np.bincount(self.labels[self.split == side], minlength=len(self.classes)) for side in range(3)]
+            [np.bincount(self.labels[self.split == code], minlength=len(self.classes)) for code in range(len(SPLITS))]
         )
 
 
@@ -82,40 +100,59 @@ def load(
     verify: bool = False,
     progress: Progress | None = None,
 ) -> Dataset:
-    """The data set of a catalogue name that is built in, or of a folder or file; decoded on first use only.
+    """Load a data set. Images are decoded once and then read from a cache.
 
-    Size and channels are the source's own or the catalogue's where they are not given (128 and 3 for data it does not
-    know). *split*: "official" (the source's own), "stratified", "grouped" (no value of the column *group* on two
-    sides) or "auto". *metadata*: a table whose columns are joined to the samples by name. *concepts*: class → what
-    a clinician calls it. *folder*: where a catalogued name, and a table of metadata, is looked for. *verify* checks the
-    images of the prepared copy too, byte by byte; the rest always is.
+    Args:
+        name_or_path: a name of the catalogue, or the path of a folder, archive, table, .npz or LEAF json file.
+        size: height and width of the images, a multiple of 4 from 16 up. Default: the source's own size, or else the
+            catalogue's, or else 128.
+        channels: 1 for grey or 3 for colour. Default: as for *size*, or else 3.
+        split: "official" uses the source's own split, "stratified" splits each class 7:1:2, "grouped" also keeps
+            samples with the same *group* together, and "auto" chooses among them.
+        group: column for the grouped split, such as "patient".
+        metadata: table with further columns, joined to the samples by name.
+        split_seed: seed of the split.
+        cache: folder for prepared copies. Default: FEDBM_HOME, or else ~/.cache/fedbm.
+        folder: folder in which to find catalogued data and tables of metadata. Default: the download folder.
+        on_bad_file: "refuse" stops at unreadable images, "skip" leaves them out.
+        concepts: class name → what a clinician calls it, instead of the catalogue's text.
+        verify: also check the images of a prepared copy byte by byte. All other files are always checked.
+        progress: called with (images done, images in total) while decoding.
+
+    Returns:
+        The data set.
+
+    Raises:
+        FedBMError: if the data cannot be found, read or split, or if an argument is invalid.
+
+    Example: `data = fedbm.load("digits")`.
     """
     _check_choices(size, channels, on_bad_file)
-    check_choice(split, group)
-    with _reading(name_or_path):
-        name, source = _locate(name_or_path, split_seed, size, folder or downloads())
-    joined = _table_path(Path(metadata).expanduser(), folder) if metadata else None
+    check_split_option(split, group)
+    with _explain_os_errors(name_or_path):
+        name, source = _locate(name_or_path, split_seed, size, folder or download_folder())
+    table = _table_path(Path(metadata).expanduser(), folder) if metadata else None
 
-    def build() -> Made:
-        with _reading(name_or_path):
-            listing = source.scan()
-        if joined:
-            listing = replace(listing, columns={**listing.columns, **join(joined, listing.ids)})
-        entry = _entry(name, listing.known_as, listing.classes)
-        concept_texts(entry, concepts or {})  # better now than when all is decoded
-        chosen, notes = decide(listing, split, group, split_seed, name)
-        side, depth = size or listing.size or entry.size, channels or listing.channels or entry.channels
-        decoded = read(listing, side, depth, on_bad_file, progress)
+    def build() -> PreparedContent:
+        with _explain_os_errors(name_or_path):
+            index = source.scan()
+        if table:
+            index = replace(index, columns={**index.columns, **join_metadata(table, index.ids)})
+        entry = _find_entry(name, index.known_as, index.classes)
+        concept_texts(entry, concepts or {})  # refuse mistakes before decoding, which may take long
+        chosen, notes = choose_split(index, split, group, split_seed, name)
+        side, depth = size or index.size or entry.size, channels or index.channels or entry.channels
+        decoded = decode_all(index, side, depth, on_bad_file, progress)
         if decoded.skipped:
-            chosen, notes = decide(decoded.listing, split, group, split_seed, name)
-        if listing.size and side > listing.size:
-            notes += (f"the images of {name} have {listing.size} pixels a side and were enlarged to {side}",)
-        return Made(decoded, chosen, notes)
+            chosen, notes = choose_split(decoded.index, split, group, split_seed, name)
+        if index.size and side > index.size:
+            notes += (f"the images of {name} were enlarged from {index.size} to {side} pixels",)
+        return PreparedContent(decoded, chosen, notes)
 
     settings = {
         "format": FORMAT,
         "source": source.identity,
-        "metadata": _identity(joined) if joined else None,
+        "metadata": _hash_metadata(table) if table else None,
         "size": size,
         "channels": channels,
         "split": split,
@@ -124,38 +161,37 @@ def load(
         "on_bad_file": on_bad_file,
     }
     place = Path(cache or default_cache()) / f"{name}-{size or 'own'}-{digest_of(settings)[:16]}"
-    prepared, damage = open_or_build(place, build, settings | {"from": printable(str(name_or_path))}, verify)
-    entry = _entry(name, prepared.known_as, prepared.classes)
-    texts = concept_texts(entry, concepts or {})
+    prepared, damage = open_or_build(place, build, settings | {"from": normalize_name(str(name_or_path))}, verify)
+    entry = _find_entry(name, prepared.known_as, prepared.classes)
 
     notes = []
     if CATALOG.get(entry.name) is not entry:
         if not set(entry.classes) <= set(concepts or {}):
             notes.append(
-                f"no catalogued data set has the classes of {name}: class names serve as concepts, "
+                f"the catalogue has no data set with the classes of {name}: class names are used as concepts, "
                 "and generated images may be flipped"
             )
     elif prepared.known_as is None and entry.name != name:
         notes.append(
-            f"{name} has the classes of {entry.name} and is taken for it: its concepts, modality, colour statistics, "
-            "flips and recommended settings are used"
+            f"{name} has the same classes as {entry.name}, so its concepts, modality, colour statistics, flips and "
+            "recommended settings are used"
         )
     notes += prepared.notes
     if prepared.skipped:
-        notes.append(f"{len(prepared.skipped)} unreadable images left out, the first is {prepared.skipped[0]}")
+        notes.append(f"skipped {len(prepared.skipped)} unreadable images, the first is {prepared.skipped[0]}")
     if damage:
-        notes.append(f"the prepared copy {place} was damaged ({damage}) and has been made anew")
+        notes.append(f"the prepared copy {place} was damaged ({damage}) and was rebuilt")
     depth = prepared.images.shape[3]
     return Dataset(
         name=entry.name,
         classes=prepared.classes,
-        concepts=texts,
+        concepts=concept_texts(entry, concepts or {}),
         modality=entry.modality,
         images=prepared.images,
         labels=prepared.labels,
         split=prepared.split,
-        mean=per_channel(entry.mean, depth),
-        std=per_channel(entry.std, depth),
+        mean=match_channels(entry.mean, depth),
+        std=match_channels(entry.std, depth),
         hflip=entry.hflip,
         vflip=entry.vflip,
         recommends=_recommends(entry, prepared.columns),
@@ -170,91 +206,83 @@ def default_cache() -> Path:
     return Path(os.environ.get("FEDBM_HOME") or "~/.cache/fedbm").expanduser()
 
 
-def downloads() -> Path:
-    """Where 'fedbm data get' puts files, and where a catalogued name is looked for."""
+def download_folder() -> Path:
+    """Return the folder to which 'fedbm data get' writes, and in which catalogued data is searched."""
     return default_cache() / "downloads"
 
 
 def _locate(name_or_path: str | Path, seed: int, size: int | None, folder: Path) -> tuple[str, Source]:
-    """What to call the data, and where it is. A folder that is called digits is given as ./digits."""
+    """Return the name of the data and its source. A folder named digits must be given as ./digits."""
     if name_or_path == "digits":
-        return "digits", sources.digits()
+        return "digits", digits()
     path = Path(name_or_path).expanduser()
     if isinstance(name_or_path, Path) or path.name != name_or_path or path.suffix or os.path.exists(path):
-        source = sources.detect(path, seed)
+        source = detect(path, seed)
         absolute = Path(os.path.abspath(path))
-        return printable(absolute.name if absolute.is_dir() else absolute.stem.removesuffix(".tar")), source
+        return normalize_name(absolute.name if absolute.is_dir() else absolute.stem.removesuffix(".tar")), source
     entry = find(str(name_or_path))
-    if place := downloaded(entry.name, folder, size):
-        return entry.name, sources.detect(place, seed)
+    if place := find_download(entry.name, folder, size):
+        return entry.name, detect(place, seed)
     raise FedBMError(
-        f"the images of {entry.name} are not here: 'fedbm data get {entry.name}' gets them or says how, "
-        "and where they are already, give that as --data PATH"
+        f"the images of {entry.name} are not here: run 'fedbm data get {entry.name}', "
+        "or give the path of a copy as --data PATH"
     )
 
 
 @contextmanager
-def _reading(what: str | Path) -> Iterator[None]:
+def _explain_os_errors(source: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise FedBMError(f"cannot read {error.filename or what}: {error.strerror or error}") from error
+        raise FedBMError(f"cannot read {error.filename or source}: {error.strerror or error}") from error
 
 
-def _entry(name: str, known_as: str | None, classes: tuple[str, ...]) -> Entry:
-    """What the catalogue knows of the data, or what can be said without it."""
+def _find_entry(name: str, known_as: str | None, classes: tuple[str, ...]) -> Entry:
+    """Return the catalogue entry of the data, or a generic one."""
     known = entry_for_classes(classes) if known_as is None else CATALOG.get(known_as)
-    return known or Entry(
-        name=name,
-        title=name,
-        classes={label: label.replace("-", " ").replace("_", " ") for label in classes},
-        modality="medical",
-        licence="unknown",
-        citation="",
-        origin=name,
-    )
+    return known or generic_entry(name, {label: label.replace("-", " ").replace("_", " ") for label in classes})
 
 
 def _table_path(metadata: Path, folder: Path | None) -> Path:
     """Return the path as given if there is such a file, else the file of that name in *folder* if there is one."""
-    beside = folder / metadata if folder and not metadata.exists() else metadata
-    return beside if beside.exists() else metadata
+    in_folder = folder / metadata if folder and not metadata.exists() else metadata
+    return in_folder if in_folder.exists() else metadata
 
 
-def _identity(metadata: Path) -> str:
+def _hash_metadata(path: Path) -> str:
     try:
-        return sha256_file(metadata)
+        return sha256_file(path)
     except OSError as error:
-        raise FedBMError(f"cannot read the metadata {metadata}: {error.strerror}") from error
+        raise FedBMError(f"cannot read the metadata {path}: {error.strerror}") from error
 
 
 def _check_choices(size: int | None, channels: int | None, on_bad_file: str) -> None:
     if size is not None and (size < 16 or size % 4):
-        raise FedBMError(f"image size {size} cannot be used: give a multiple of 4 from 16 up")
+        raise FedBMError(f"image size {size} is not supported: use a multiple of 4 from 16 up")
     if channels not in (None, 1, 3):
-        raise FedBMError(f"{channels} channels cannot be used: give 1 (grey) or 3 (colour)")
+        raise FedBMError(f"{channels} channels are not supported: use 1 (grey) or 3 (colour)")
     if on_bad_file not in ("refuse", "skip"):
-        raise FedBMError(f'on_bad_file is "{on_bad_file}", it can be "refuse" or "skip"')
+        raise FedBMError(f'on_bad_file is "{on_bad_file}", but it must be "refuse" or "skip"')
 
 
 def concept_texts(entry: Entry, given: Mapping[str, str]) -> tuple[str, ...]:
-    """What each class is called: in the user's words where there are some, else in the catalogue's."""
+    """Return the concept text of each class: the user's where *given*, otherwise the catalogue's."""
     for name, text in given.items():
         if name not in entry.classes:
             near = did_you_mean(name, entry.classes)
             raise FedBMError(f'concepts name the class "{name}", which {entry.name} does not have{near}')
         if not text.strip():
-            raise FedBMError(f'the concept text of class "{name}" is empty: say what a clinician calls it')
+            raise FedBMError(f'the concept text of class "{name}" is empty: write what a clinician calls it')
     return tuple(given.get(name, text) for name, text in entry.classes.items())
 
 
 def _recommends(entry: Entry, columns: Mapping[str, object]) -> Recommends:
-    """The entry's recommendations, less a partition by a column that these samples do not have."""
+    """Return the entry's recommendations, without a partition by a column that these samples do not have."""
     if entry.recommends.get("partition_column") in (None, *columns):
         return entry.recommends
     return {key: value for key, value in entry.recommends.items() if key not in ("partition", "partition_column")}
 
 
-def per_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
-    """As they are, or their average where colour data is read as grey or grey data as colour."""
+def match_channels(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    """Return one value per channel: *values*, or their average if the number of channels differs."""
     return values if len(values) == channels else (sum(values) / len(values),) * channels

@@ -1,6 +1,6 @@
-"""A listing of encoded images → one uint8 array [n, size, size, channels], decoded in parallel.
+"""Decode images in parallel into one uint8 array [n, size, size, channels].
 
-The array must fit into memory: 10,000 colour images of 128 pixels are 0.5 GB.
+The array must fit into memory: 10,000 colour images of 128 pixels need 0.5 GB.
 """
 
 from __future__ import annotations
@@ -16,29 +16,31 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbm.data.readers.sample_index import Encoded, Listing
+from fedbm.data.readers.sample_index import Encoded, SampleIndex
 from fedbm.errors import FedBMError
 
 BadFiles = Literal["refuse", "skip"]
-Progress = Callable[[int, int], None]  # (images done, images in all)
+Progress = Callable[[int, int], None]  # (images done, images in total)
 
 _MODES = {1: "L", 3: "RGB"}
-_AHEAD = 16  # images read but not yet decoded, per thread: enough to keep all busy, little to hold in memory
+_MAX_READ_AHEAD = 16  # images read but not yet decoded, per thread: keeps all threads busy with little memory
 
 
 @dataclass(frozen=True)
 class Decoded:
+    """Decoded images, without those that were skipped."""
+
     images: NDArray[np.uint8]  # [n, H, W, C]
-    listing: Listing  # of these images: what could not be decoded is gone from it
-    skipped: tuple[str, ...]  # the ids of that
+    index: SampleIndex
+    skipped: tuple[str, ...]  # ids of the samples that could not be decoded
 
 
-class Undecodable(Exception):
-    """These bytes are no image, or only part of one."""
+class DecodeError(Exception):
+    """The bytes are not a complete image."""
 
 
 def decode(source: Encoded, size: int, channels: int) -> NDArray[np.uint8]:
-    """The image at size×size, turned as its EXIF orientation says; resampled only if its size differs."""
+    """Return the image at size×size, rotated by its EXIF orientation and resampled only if its size differs."""
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
@@ -48,63 +50,63 @@ def decode(source: Encoded, size: int, channels: int) -> NDArray[np.uint8]:
             image = Image.fromarray(source)
         else:
             with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as opened:
-                if opened.format not in ("JPEG", "MPO", "PNG"):  # MPO: how some cameras wrap a JPEG
-                    raise Undecodable(f"{opened.format}, not JPEG or PNG")
-                # A large JPEG is decoded small, but at twice the target or more: any smaller would show.
+                if opened.format not in ("JPEG", "MPO", "PNG"):  # MPO: a JPEG as written by some cameras
+                    raise DecodeError(f"{opened.format}, not JPEG or PNG")
+                # Decode a large JPEG at reduced size, but at least twice the target: less would be visible.
                 opened.draft(None, (2 * size, 2 * size))
                 image = ImageOps.exif_transpose(opened)
-        if image.mode.startswith("I"):  # 16-bit grey, which convert() may clip at 255
+        if image.mode.startswith("I"):  # 16-bit grey, which convert() would clip at 255
             image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
         if image.mode != _MODES[channels]:
             image = image.convert(_MODES[channels])
         if image.size != (size, size):
             image = image.resize((size, size), Image.Resampling.BILINEAR)
         return np.asarray(image).reshape(size, size, channels)
-    except (Undecodable, MemoryError):
+    except (DecodeError, MemoryError):
         raise
     except UnidentifiedImageError as error:
-        raise Undecodable("not an image") from error
-    except Exception as error:  # damaged files raise nearly anything: OSError, SyntaxError, struct.error, …
-        raise Undecodable(getattr(error, "strerror", None) or str(error)) from error
+        raise DecodeError("not an image") from error
+    except Exception as error:  # damaged files raise many kinds of errors: OSError, SyntaxError, struct.error, …
+        raise DecodeError(getattr(error, "strerror", None) or str(error)) from error
 
 
-def read(
-    listing: Listing, size: int, channels: int, on_bad_file: BadFiles = "refuse", progress: Progress | None = None
+def decode_all(
+    index: SampleIndex, size: int, channels: int, on_bad_file: BadFiles = "refuse", progress: Progress | None = None
 ) -> Decoded:
-    """Decode every sample; what cannot be decoded is counted and refused, or skipped by name."""
-    count = len(listing.ids)
+    """Decode every sample. With on_bad_file = "refuse" raise FedBMError if one fails, otherwise skip it."""
+    count = len(index.ids)
     try:
         images = np.empty((count, size, size, channels), dtype=np.uint8)
     except MemoryError as error:
-        raise FedBMError(f"{count} images of {size}×{size} do not fit into memory: choose a smaller size") from error
+        raise FedBMError(f"{count} images of {size}×{size} do not fit into memory: use a smaller size") from error
     problems: dict[int, str] = {}
 
-    def place(i: int, encoded: Encoded) -> None:
+    def decode_one(i: int, encoded: Encoded) -> None:
         try:
             images[i] = decode(encoded, size, channels)
-        except Undecodable as error:
+        except DecodeError as error:
             problems[i] = str(error)
 
-    _in_parallel(place, listing, progress)
+    _run_parallel(decode_one, index, progress)
     if problems and on_bad_file == "refuse":
         first = min(problems)
         raise FedBMError(
             f"{len(problems)} of {count} images cannot be read as JPEG or PNG, the first is "
-            f"{listing.ids[first]} ({problems[first]}): mend or remove them, or say "
+            f"{index.ids[first]} ({problems[first]}): repair or remove them, or use "
             'on_bad_file = "skip" (--on-bad-file skip)'
         )
     if not problems:
-        return Decoded(images, listing, ())
+        return Decoded(images, index, ())
     good = np.array([i for i in range(count) if i not in problems], dtype=np.int64)
-    return Decoded(images[good], listing.only(good), tuple(listing.ids[i] for i in sorted(problems)))
+    return Decoded(images[good], index.only(good), tuple(index.ids[i] for i in sorted(problems)))
 
 
-def _in_parallel(place: Callable[[int, Encoded], None], listing: Listing, progress: Progress | None) -> None:
-    """Read the source in one thread, in its own order, and decode in all: Pillow does so without the interpreter lock.
+def _run_parallel(work: Callable[[int, Encoded], None], index: SampleIndex, progress: Progress | None) -> None:
+    """Read the source in one thread and decode in several: Pillow releases the interpreter lock while decoding.
 
-    Only so many images are read ahead: beside the decoded ones, little of the source is in memory at a time.
+    The number of images read ahead is limited, so that little of the source is in memory at a time.
     """
-    count, done = len(listing.ids), 0
+    count, done = len(index.ids), 0
     workers = os.cpu_count() or 1
     pool = ThreadPoolExecutor(workers)
     waiting: deque[Future[None]] = deque()
@@ -117,11 +119,11 @@ def _in_parallel(place: Callable[[int, Encoded], None], listing: Listing, progre
             progress(done, count)
 
     try:
-        for i, encoded in listing.stream():
-            waiting.append(pool.submit(place, i, encoded))
-            if len(waiting) > _AHEAD * workers:
+        for i, encoded in index.stream():
+            waiting.append(pool.submit(work, i, encoded))
+            if len(waiting) > _MAX_READ_AHEAD * workers:
                 finish_one()
         while waiting:
             finish_one()
     finally:
-        pool.shutdown(cancel_futures=True)  # interrupted, it stops at once
+        pool.shutdown(cancel_futures=True)  # stop at once if interrupted

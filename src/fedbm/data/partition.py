@@ -1,4 +1,4 @@
-"""Which client holds which training samples: the result of a partitioner (fedbm.data.partitioners)."""
+"""The assignment of training samples to clients, as returned by a partitioner (fedbm.data.partitioners)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Indices = NDArray[np.int64]
 
 
 class Move(NamedTuple):
-    """A sample taken from one client for another that had too few."""
+    """A sample moved from one client to another that had too few."""
 
     source: int
     target: int
@@ -31,21 +31,31 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    clients: tuple[Indices, ...]  # sample numbers in the data set, each client's in ascending order
+    """Which client has which training samples.
+
+    Attributes:
+        clients: sample numbers of each client in ascending order.
+        kind: how the partition was made, such as "dirichlet".
+        settings: arguments of the partitioner.
+        moved: samples moved to clients that had too few.
+    """
+
+    clients: tuple[Indices, ...]
     kind: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     moved: tuple[Move, ...] = ()
 
     @property
     def digest(self) -> str:
-        """The identity of who holds what, however it came about."""
+        """SHA-256 of the assignment. It does not depend on how the partition was made."""
         return digest_of({"clients": [client.tolist() for client in self.clients]})
 
     def counts(self, labels: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
-        """[N, K]: how many samples of each class each client holds."""
+        """Return the number of samples of each class of each client, [N,K]."""
         return np.stack([np.bincount(labels[client], minlength=classes) for client in self.clients])
 
     def to_json(self, labels: NDArray[np.int64], classes: Sequence[str]) -> dict[str, Any]:
+        """Return the content of a partition file."""
         return {
             "format": FORMAT,
             "kind": self.kind,
@@ -57,79 +67,89 @@ class Partition:
         }
 
 
-def from_json(value: Any, where: str = "the partition") -> Partition:
-    """The inverse of Partition.to_json; only "format" and "clients" must be there."""
+def parse_partition(value: Any, where: str = "the partition") -> Partition:
+    """Return the partition written by Partition.to_json. Only "format" and "clients" are required."""
     if not isinstance(value, dict) or value.get("format") != FORMAT:
-        raise FedBMError(f'{where} is no partition of format {FORMAT}: it must hold "format": {FORMAT}')
+        raise FedBMError(f'{where} is not a partition of format {FORMAT}: it must contain "format": {FORMAT}')
     clients = value.get("clients")
-    if not isinstance(clients, list) or not clients or not all(_sample_numbers(client) for client in clients):
-        raise FedBMError(f'{where} must hold "clients": a list with one list of sample numbers per client')
+    if not isinstance(clients, list) or not clients or not all(_are_sample_numbers(client) for client in clients):
+        raise FedBMError(f'{where} must contain "clients": a list with one list of sample numbers per client')
     kind, settings = value.get("kind", "file"), value.get("settings", {})
     if not isinstance(kind, str) or not isinstance(settings, dict):
-        raise FedBMError(f'"kind" of {where} must be a text and "settings" an object')
+        raise FedBMError(f'in {where} "kind" must be a text and "settings" an object')
     try:
         moved = tuple(Move(**move) for move in value.get("moved", []))
     except TypeError as error:
-        raise FedBMError(f'"moved" of {where} must list objects with source, target and sample') from error
-    return Partition(in_order(clients), kind, settings, moved)
+        raise FedBMError(f'in {where} "moved" must be a list of objects with source, target and sample') from error
+    return Partition(sort_samples(clients), kind, settings, moved)
 
 
-def from_file(path: Path, dataset: Dataset) -> Partition:
-    """Read a partition and make sure it is one of *dataset*: every training sample at exactly one client.
+def load_partition(path: Path, dataset: Dataset) -> Partition:
+    """Read a partition file and check that it assigns every training sample to exactly one client.
 
-    Where samples were moved by hand, so that the counts in the file are not those of its clients, what the file says of
-    how they were dealt is no longer true and is dropped.
+    If samples were moved by hand, so that the counts in the file are wrong, kind and settings are dropped.
+
+    Args:
+        path: a JSON file as written by `fedbm data partition`.
+        dataset: the data set that the partition belongs to.
+
+    Returns:
+        The partition.
+
+    Raises:
+        FedBMError: if the file cannot be read or does not match *dataset*.
     """
     value = read_json(path)
-    partition = from_json(value, str(path))
+    partition = parse_partition(value, str(path))
     check_partition(partition, dataset, str(path))
     missing = len(dataset.indices("train")) - sum(map(len, partition.clients))
     if missing:
-        raise FedBMError(f"{path} leaves out {missing} of the training samples of {dataset.name}")
+        raise FedBMError(
+            f"{path} does not contain {missing} of the training samples of {dataset.name}: assign each to a client"
+        )
     actual = partition.to_json(dataset.labels, dataset.classes)
     if value.get("classes", actual["classes"]) != actual["classes"]:
-        raise FedBMError(f"{path} was made for other data: its classes are not those of {dataset.name}")
+        raise FedBMError(f"{path} was made for other data: it does not have the classes of {dataset.name}")
     edited = value.get("counts", actual["counts"]) != actual["counts"]
     return Partition(partition.clients, "file") if edited else partition
 
 
 def check_partition(partition: Partition, dataset: Dataset, where: str) -> None:
-    """Make sure that clients hold training samples of *dataset* and nothing else, each of them once.
-
-    What it says of how they were dealt must be what a run can write down.
-    """
+    """Raise FedBMError unless clients have only training samples of *dataset*, each at most once."""
     check(dict(partition.settings), SETTINGS, f"settings of {where}")
     if not partition.clients:
-        raise FedBMError(f"{where} has no client")
+        raise FedBMError(f"{where} has no clients")
     for place, client in enumerate(partition.clients):
         if not len(client):
             raise FedBMError(f"client {place} of {where} has no samples: give it some or remove it")
-    held = np.concatenate(partition.clients)
-    outside = held[(held < 0) | (held >= len(dataset.labels))]
+    assigned = np.concatenate(partition.clients)
+    outside = assigned[(assigned < 0) | (assigned >= len(dataset.labels))]
     if len(outside):
-        raise FedBMError(f"{where} names sample {outside[0]}, {dataset.name} has 0 to {len(dataset.labels) - 1}")
-    foreign = held[dataset.split[held] != 0]
+        raise FedBMError(
+            f"{where} contains sample {outside[0]}, but {dataset.name} has samples 0 to {len(dataset.labels) - 1}"
+        )
+    foreign = assigned[dataset.split[assigned] != 0]
     if len(foreign):
-        raise FedBMError(f"{where} gives sample {foreign[0]} to a client, which is not a training sample")
-    samples, times = np.unique(held, return_counts=True)
+        raise FedBMError(f"{where} assigns sample {foreign[0]} to a client, but it is not a training sample")
+    samples, times = np.unique(assigned, return_counts=True)
     if (times > 1).any():
-        raise FedBMError(f"{where} names sample {samples[times > 1][0]} {times.max()} times, it can be held once")
+        raise FedBMError(f"{where} contains sample {samples[times > 1][0]} {times.max()} times, but once is allowed")
 
 
 def heterogeneity(counts: NDArray[np.int64]) -> dict[str, float]:
-    """How unlike each other the clients of an [N, K] table of counts are; p_i is a client's label mix, p the whole's.
+    """Measure how different the clients of a table of counts [N,K] are; p_i is a client's label mix, p the global one.
 
-    *total_variation*: mean over clients of ½ Σ_k |p_ik − p_k|, 0 where all have the global mix.
-    *jensen_shannon*: mean over clients of H((p_i + p)/2) − (H(p_i) + H(p))/2 in bits, 0 alike to 1 disjoint.
-    *effective_clients*: 1 / Σ w_i², N where all are of one size. *single_class*: clients with one class only.
+    *total_variation*: mean over clients of ½ Σ_k |p_ik − p_k|, 0 if all have the global mix.
+    *jensen_shannon*: mean over clients of H((p_i + p)/2) − (H(p_i) + H(p))/2 in bits, from 0 (equal) to 1 (disjoint).
+    *effective_clients*: 1 / Σ w_i², N if all have the same size. *single_class*: number of clients with one class.
     """
     sizes = counts.sum(axis=1)
     mixes = counts / sizes[:, None]
-    whole = counts.sum(axis=0) / sizes.sum()
+    overall = counts.sum(axis=0) / sizes.sum()
     weights = sizes / sizes.sum()
-    divergence = _entropy((mixes + whole) / 2) - (_entropy(mixes) + _entropy(whole)) / 2
+    divergence = _entropy((mixes + overall) / 2) - (_entropy(mixes) + _entropy(overall)) / 2
     return {
-        "total_variation": float(0.5 * np.abs(mixes - whole).sum(axis=1).mean()),
+        "total_variation": float(0.5 * np.abs(mixes - overall).sum(axis=1).mean()),
         "jensen_shannon": float(divergence.mean()),
         "effective_clients": float(1 / (weights**2).sum()),
         "single_class": int(((counts > 0).sum(axis=1) == 1).sum()),
@@ -137,14 +157,14 @@ def heterogeneity(counts: NDArray[np.int64]) -> dict[str, float]:
 
 
 def _entropy(mixes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """H = −Σ p log₂ p over the last axis, with 0 log 0 = 0."""
+    """Return H = −Σ p log₂ p over the last axis, with 0 log 0 = 0."""
     return np.asarray(-(mixes * np.log2(np.where(mixes > 0, mixes, 1.0))).sum(axis=-1))
 
 
-def in_order(held: Sequence[Sequence[int]]) -> tuple[Indices, ...]:
-    """Each client's samples in ascending order."""
-    return tuple(np.sort(np.array(client, dtype=np.int64)) for client in held)
+def sort_samples(clients: Sequence[Sequence[int]]) -> tuple[Indices, ...]:
+    """Return each client's samples in ascending order."""
+    return tuple(np.sort(np.array(client, dtype=np.int64)) for client in clients)
 
 
-def _sample_numbers(value: Any) -> bool:
+def _are_sample_numbers(value: Any) -> bool:
     return isinstance(value, list) and all(type(item) is int and 0 <= item < 1 << 63 for item in value)

@@ -1,31 +1,31 @@
-"""The ways to deal training samples to clients.
+"""Partitioners: ways to assign training samples to clients. Every training sample goes to exactly one client.
 
-    Dirichlet:  p_k ~ Dir(β·1_N) for each class k; its shuffled samples are cut at the cumulative sums of p_k
-    IID:        shuffled, equal shares
-    quantity:   q ~ Dir(β·1_N) are the clients' sizes; each has the label mix of the whole
-    classes:    each client holds k classes; a class's samples are shared evenly among the clients that hold it
-    column:     each value of a column (site, writer, scanner) is a client
+    dirichlet:   p_k ~ Dir(β·1_N) for each class k; its shuffled samples are cut at the cumulative sums of p_k
+    iid:         shuffled, equal parts
+    quantity:    sizes q ~ Dir(β·1_N); each client has the label mix of the whole
+    by_classes:  each client has k classes; the samples of a class are divided evenly among its clients
+    by_column:   each value of a column (site, writer, scanner) is a client
 
-Small β: each class sits with few clients (quantity: few clients hold most). Large β: all clients alike.
-Every training sample goes to exactly one client.
+A small β gives each class to few clients (quantity: most samples to few clients). A large β makes clients similar.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbm.data.partition import Indices, Move, Partition, in_order
-from fedbm.data.readers.sample_index import numbered
+from fedbm.data.partition import Indices, Move, Partition, sort_samples
+from fedbm.data.readers.sample_index import encode_labels
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.utils.seeds import numpy_rng
 
-DRAWS = 100
+MAX_DRAWS = 100
 
-Held = list[list[int]]  # sample numbers by client
+Clients = list[list[int]]  # sample numbers by client
 
 
 def dirichlet(
@@ -37,32 +37,63 @@ def dirichlet(
     min_samples: int = 2,
     strict: bool = False,
 ) -> Partition:
-    """Cut every class by its own Dir(β) draw, so that each client has at least *min_samples* samples.
+    """Divide every class among the clients in proportions drawn from Dir(β).
 
-    Up to 100 draws are tried. If none will do, the last one is kept and what is missing is taken from the
-    largest client, each move on record; *strict* refuses instead.
+    Up to 100 draws are tried until each client has *min_samples* samples. If none succeeds, the last draw is used and
+    missing samples are moved from the largest client.
+
+    Args:
+        labels: class number of every sample of the data set.
+        train: sample numbers to divide.
+        clients: number of clients.
+        beta: β of the Dirichlet distribution; small values give very different clients.
+        seed: seed of the draws.
+        min_samples: least number of samples of a client.
+        strict: raise FedBMError instead of moving samples.
+
+    Returns:
+        The partition, with all moves recorded.
+
+    Raises:
+        FedBMError: if an argument is invalid or there are too few samples.
+
+    Example: `fedbm.dirichlet(data.labels, data.indices("train"), clients=10, beta=0.5, seed=0)`.
     """
     _check_sizes(len(train), clients, min_samples)
     _check_beta(beta)
 
-    def draw(rng: np.random.Generator) -> Held:
-        held: Held = [[] for _ in range(clients)]
+    def draw(rng: np.random.Generator) -> Clients:
+        drawn: Clients = [[] for _ in range(clients)]
         for members in _shuffled_classes(labels, train, rng):
-            for client, part in zip(held, np.split(members, _cuts(rng, beta, clients, len(members))), strict=True):
+            for client, part in zip(
+                drawn, np.split(members, _draw_cuts(rng, beta, clients, len(members))), strict=True
+            ):
                 client.extend(part.tolist())
-        return held
+        return drawn
 
-    held, moved = _large_enough(draw, f"of beta {beta}", seed, min_samples, strict)
-    settings = {"clients": clients, "beta": beta, "seed": seed, "min_samples": min_samples}
-    return Partition(in_order(held), "dirichlet", settings, moved)
+    settings = {"clients": clients, "beta": beta}
+    return _draw_partition("dirichlet", draw, f"beta {beta}", settings, seed, min_samples, strict)
 
 
 def iid(train: Indices, clients: int, seed: int, min_samples: int = 2) -> Partition:
-    """Shuffled and dealt in equal shares (sizes differ by one at most)."""
+    """Shuffle the samples and divide them into equal parts; sizes differ by at most one.
+
+    Args:
+        train: sample numbers to divide.
+        clients: number of clients.
+        seed: seed of the shuffle.
+        min_samples: least number of samples of a client.
+
+    Returns:
+        The partition.
+
+    Raises:
+        FedBMError: if there are too few samples.
+    """
     _check_sizes(len(train), clients, min_samples)
     parts = np.array_split(numpy_rng(seed, "partition").permutation(train), clients)
     settings = {"clients": clients, "seed": seed, "min_samples": min_samples}
-    return Partition(in_order([part.tolist() for part in parts]), "iid", settings)
+    return Partition(sort_samples([part.tolist() for part in parts]), "iid", settings)
 
 
 def quantity(
@@ -74,23 +105,22 @@ def quantity(
     min_samples: int = 2,
     strict: bool = False,
 ) -> Partition:
-    """Sizes by one Dir(β) draw, each client with the label mix of the whole; the guard is that of dirichlet().
+    """Draw the clients' sizes from Dir(β); each client has the label mix of the whole.
 
-    The samples stand in a row in which every class is spread evenly, so that whatever piece is cut from it has a
-    share of each class in proportion, give or take a sample or two.
+    The samples are put in a row in which every class is spread evenly. So each piece cut from the row has each class in
+    proportion, up to one or two samples. Arguments, return value and errors are those of dirichlet().
     """
     _check_sizes(len(train), clients, min_samples)
     _check_beta(beta)
 
-    def draw(rng: np.random.Generator) -> Held:
+    def draw(rng: np.random.Generator) -> Clients:
         classes = list(_shuffled_classes(labels, train, rng))
-        places = [(np.arange(len(members)) + rng.random()) / len(members) for members in classes]
-        row = np.concatenate(classes)[np.argsort(np.concatenate(places), kind="stable")]
-        return [part.tolist() for part in np.split(row, _cuts(rng, beta, clients, len(row)))]
+        positions = [(np.arange(len(members)) + rng.random()) / len(members) for members in classes]
+        row = np.concatenate(classes)[np.argsort(np.concatenate(positions), kind="stable")]
+        return [part.tolist() for part in np.split(row, _draw_cuts(rng, beta, clients, len(row)))]
 
-    held, moved = _large_enough(draw, f"of beta {beta}", seed, min_samples, strict)
-    settings = {"clients": clients, "beta": beta, "seed": seed, "min_samples": min_samples}
-    return Partition(in_order(held), "quantity", settings, moved)
+    settings = {"clients": clients, "beta": beta}
+    return _draw_partition("quantity", draw, f"beta {beta}", settings, seed, min_samples, strict)
 
 
 def by_classes(
@@ -102,110 +132,143 @@ def by_classes(
     min_samples: int = 2,
     strict: bool = False,
 ) -> Partition:
-    """*classes_per_client* classes for each client, each class at nearly equally many clients, at one at least.
+    """Give each client *classes_per_client* classes, and each class nearly the same number of clients.
 
-    A class with fewer samples than clients that hold it goes to as many as it has samples, so that some clients
-    end with fewer classes; one that is left with fewer than *min_samples* samples is filled as in dirichlet().
+    A class with fewer samples than clients goes to as many clients as it has samples, so some clients may have fewer
+    classes. Clients with fewer than *min_samples* samples are filled up as in dirichlet().
+
+    Args:
+        labels: class number of every sample of the data set.
+        train: sample numbers to divide.
+        clients: number of clients.
+        classes_per_client: number of classes of each client.
+        seed: seed of the draws.
+        min_samples: least number of samples of a client.
+        strict: raise FedBMError instead of moving samples.
+
+    Returns:
+        The partition, with all moves recorded.
+
+    Raises:
+        FedBMError: if an argument is invalid or there are too few samples.
     """
     _check_sizes(len(train), clients, min_samples)
     count = len(np.unique(labels[train]))
     if not 1 <= classes_per_client <= count:
         raise FedBMError(
-            f"classes_per_client is {classes_per_client}, it must be from 1 to the number of classes, {count}"
+            f"classes_per_client is {classes_per_client}, but it must be from 1 to the number of classes, {count}"
         )
     if clients * classes_per_client < count:
         raise FedBMError(
-            f"{clients} clients with {classes_per_client} classes each cannot hold all {count} classes: "
-            f"have at least {math.ceil(count / clients)} classes per client"
+            f"{clients} clients with {classes_per_client} classes each cannot cover all {count} classes: "
+            f"use at least {math.ceil(count / clients)} classes per client"
         )
 
-    def draw(rng: np.random.Generator) -> Held:
-        held: Held = [[] for _ in range(clients)]
-        owners = _owners(clients, classes_per_client, count, rng)
-        for members, having in zip(_shuffled_classes(labels, train, rng), owners, strict=True):
-            for client, part in zip(having, np.array_split(members, len(having)), strict=True):
-                held[client].extend(part.tolist())
-        return held
+    def draw(rng: np.random.Generator) -> Clients:
+        drawn: Clients = [[] for _ in range(clients)]
+        owners = _draw_owners(clients, classes_per_client, count, rng)
+        for members, class_owners in zip(_shuffled_classes(labels, train, rng), owners, strict=True):
+            for client, part in zip(class_owners, np.array_split(members, len(class_owners)), strict=True):
+                drawn[client].extend(part.tolist())
+        return drawn
 
-    held, moved = _large_enough(draw, f"of {classes_per_client} classes each", seed, min_samples, strict)
-    settings = {"clients": clients, "classes_per_client": classes_per_client, "seed": seed, "min_samples": min_samples}
-    return Partition(in_order(held), "classes", settings, moved)
+    settings = {"clients": clients, "classes_per_client": classes_per_client}
+    return _draw_partition("classes", draw, f"{classes_per_client} classes each", settings, seed, min_samples, strict)
 
 
 def by_column(columns: Mapping[str, NDArray[np.str_]], train: Indices, column: str, min_samples: int = 2) -> Partition:
-    """Each value of *column* among the training samples is a client, in the order of the values.
+    """Make each value of a column a client, in the order of the values.
 
-    Nothing is drawn and nothing is moved: a value with fewer than *min_samples* samples is refused by name.
+    Args:
+        columns: the columns of the data set, `data.columns`.
+        train: sample numbers to divide.
+        column: name of the column, such as "site".
+        min_samples: least number of samples of a client; a value with fewer is refused.
+
+    Returns:
+        The partition.
+
+    Raises:
+        FedBMError: if the column is missing, empty for a sample, or has a value with too few samples.
     """
     if column not in columns:
-        known = f"it has {', '.join(columns)}" if columns else "it has none, a table of path,label,site would bring one"
-        raise FedBMError(f'the data have no column "{column}"{did_you_mean(column, columns)}; {known}')
-    values, client_of = numbered(columns[column][train].tolist())
+        known = f"the columns are {', '.join(columns)}" if columns else "there are none; add one with a metadata table"
+        raise FedBMError(f'the data has no column "{column}"{did_you_mean(column, columns)}: {known}')
+    values, client_of = encode_labels(columns[column][train].tolist())
     sizes = np.bincount(client_of)
     if "" in values:
-        raise FedBMError(f'the column "{column}" is empty for {sizes[0]} training samples: each needs a client')
+        raise FedBMError(f'the column "{column}" is empty for {sizes[0]} training samples: fill it in')
     if sizes.min() < min_samples:
         raise FedBMError(
             f'{column} "{values[sizes.argmin()]}" has {sizes.min()} training samples, fewer than min_samples = '
-            f"{min_samples}: lower min_samples, or join it with another {column} in the data"
+            f"{min_samples}: lower min_samples, or merge it with another {column} in the data"
         )
-    held = [train[client_of == client].tolist() for client in range(len(values))]
+    parts = [train[client_of == client].tolist() for client in range(len(values))]
     settings = {"column": column, "values": list(values), "min_samples": min_samples}
-    return Partition(in_order(held), "column", settings)
+    return Partition(sort_samples(parts), "column", settings)
 
 
 def _shuffled_classes(labels: NDArray[np.int64], train: Indices, rng: np.random.Generator) -> Iterator[Indices]:
-    """The training samples of one class after the other, each shuffled when its turn comes."""
+    """Yield the shuffled training samples of one class after the other."""
     for label in np.unique(labels[train]):
         yield rng.permutation(train[labels[train] == label])
 
 
-def _owners(clients: int, each: int, classes: int, rng: np.random.Generator) -> list[list[int]]:
-    """Which clients hold a class: client after client takes the *each* classes that fewest have taken, ties by lot.
+def _draw_owners(clients: int, per_client: int, classes: int, rng: np.random.Generator) -> list[list[int]]:
+    """Return the clients of each class. Each client in turn takes the classes with the fewest owners, ties at random.
 
-    So the numbers of owners differ by one at most, and none is 0 where clients × each ≥ classes.
+    So the numbers of owners differ by at most one, and none is 0 if clients × per_client ≥ classes.
     """
     owners: list[list[int]] = [[] for _ in range(classes)]
     for client in rng.permutation(clients).tolist():
-        taken = np.array([len(having) for having in owners])
-        for label in np.lexsort((rng.random(classes), taken))[:each]:
+        taken = np.array([len(class_owners) for class_owners in owners])
+        for label in np.lexsort((rng.random(classes), taken))[:per_client]:
             owners[label].append(client)
     return owners
 
 
-def _large_enough(
-    draw: Callable[[np.random.Generator], Held], what: str, seed: int, min_samples: int, strict: bool
-) -> tuple[Held, tuple[Move, ...]]:
-    """The first of 100 draws that leaves no client below *min_samples*; else the last, filled up."""
-    for attempt in range(DRAWS):
-        held = draw(numpy_rng(seed, "partition", attempt))
-        if min(map(len, held)) >= min_samples:
-            return held, ()
-    if strict:
-        raise FedBMError(
-            f"in {DRAWS} draws {what} some of the {len(held)} clients always had fewer than {min_samples} "
-            "samples: ask for less skew, have fewer clients, or let samples be moved (strict off)"
-        )
-    return held, tuple(_fill(held, min_samples, numpy_rng(seed, "partition", "moves")))
+def _draw_partition(
+    kind: str,
+    draw: Callable[[np.random.Generator], Clients],
+    description: str,
+    settings: Mapping[str, Any],
+    seed: int,
+    min_samples: int,
+    strict: bool,
+) -> Partition:
+    """Return the first of 100 draws in which each client has *min_samples* samples, or else the last one, filled up."""
+    moves: list[Move] = []
+    for attempt in range(MAX_DRAWS):
+        drawn = draw(numpy_rng(seed, "partition", attempt))
+        if min(map(len, drawn)) >= min_samples:
+            break
+    else:
+        if strict:
+            raise FedBMError(
+                f"none of {MAX_DRAWS} draws with {description} gave each of the {len(drawn)} clients at least "
+                f"{min_samples} samples: use less skew or fewer clients, or allow samples to be moved (strict off)"
+            )
+        moves = _fill_up(drawn, min_samples, numpy_rng(seed, "partition", "moves"))
+    return Partition(sort_samples(drawn), kind, {**settings, "seed": seed, "min_samples": min_samples}, tuple(moves))
 
 
-def _fill(held: Held, min_samples: int, rng: np.random.Generator) -> list[Move]:
-    """Bring every client up to *min_samples*, one random sample of the then largest client at a time."""
-    moved = []
-    for target, client in enumerate(held):
+def _fill_up(clients: Clients, min_samples: int, rng: np.random.Generator) -> list[Move]:
+    """Fill every client up to *min_samples* with random samples of the client that is largest at that moment."""
+    moves = []
+    for target, client in enumerate(clients):
         while len(client) < min_samples:
-            source = max(range(len(held)), key=lambda number: len(held[number]))
-            sample = held[source].pop(int(rng.integers(len(held[source]))))
+            source = max(range(len(clients)), key=lambda number: len(clients[number]))
+            sample = clients[source].pop(int(rng.integers(len(clients[source]))))
             client.append(sample)
-            moved.append(Move(source, target, sample))
-    return moved
+            moves.append(Move(source, target, sample))
+    return moves
 
 
-def _cuts(rng: np.random.Generator, beta: float, clients: int, samples: int) -> NDArray[np.int64]:
-    """Where to cut a row of *samples* so that clients get shares ~ Dir(β).
+def _draw_cuts(rng: np.random.Generator, beta: float, clients: int, samples: int) -> NDArray[np.int64]:
+    """Return where to cut a row of *samples* so that the parts follow Dir(β).
 
-    Drawn as exp(log Γ-variates) with log G(β) = log G(β+1) + log U / β. In logarithms no β is too small; variates
-    drawn directly would all underflow to 0, and 0/0 is no share.
+    Gamma variates are drawn in logarithms, log G(β) = log G(β+1) + log U / β. Drawn directly, all of them would
+    underflow to 0 for a small β.
     """
     logs = np.log(rng.standard_gamma(beta + 1, clients)) - rng.standard_exponential(clients) / beta
     shares = np.exp(logs - logs.max())
@@ -218,10 +281,10 @@ def _check_sizes(samples: int, clients: int, min_samples: int) -> None:
     if clients * min_samples > samples:
         raise FedBMError(
             f"{samples} training samples are too few for {clients} clients with at least {min_samples} each: "
-            f"have at most {samples // min_samples} clients"
+            f"use at most {samples // min_samples} clients"
         )
 
 
 def _check_beta(beta: float) -> None:
     if not (math.isfinite(beta) and beta >= 1e-6):
-        raise FedBMError(f"beta is {beta}, it must be a finite number from 0.000001 up")
+        raise FedBMError(f"beta is {beta}, but it must be a finite number from 0.000001 up")

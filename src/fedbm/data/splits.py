@@ -1,23 +1,98 @@
-"""Who trains, who validates, who tests: 0, 1 and 2 in every split array."""
+"""Split samples into train, val and test, which are 0, 1 and 2 in every split array."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbm.errors import FedBMError
+from fedbm.data.readers.sample_index import SampleIndex
+from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.utils.seeds import numpy_rng
 
+Split = Literal["auto", "official", "stratified", "grouped"]
+
 SPLITS = ("train", "val", "test")
-SIDES = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}  # as folders and tables spell them
+SPLIT_CODES = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}  # as folders and tables spell them
 FRACTIONS = (0.7, 0.1, 0.2)
-TIE = 1e-6  # so little that it decides between equals only
+TIE_BREAK_WEIGHT = 1e-6  # small enough to decide only between equals
+
+# Columns whose samples are similar and must not be separated; also spelt PatientID, "Patient ID", patient-id and so on.
+_GROUP_COLUMNS = ("patient", "subject", "lesion", "writer", "user")
 
 
-def whole_shares(count: int, target: NDArray[np.float64] | None = None) -> NDArray[np.int64]:
-    """*count* ≥ 3 in whole parts nearest to *target* (7:1:2 of it unless given), none empty."""
+def check_split_option(split: str, group: str | None) -> None:
+    if split not in get_args(Split):
+        near = did_you_mean(split, get_args(Split))
+        raise FedBMError(f'split is "{split}", but it must be {join_words(get_args(Split))}{near}')
+    if group and split in ("official", "stratified"):
+        raise FedBMError(f'group = "{group}" has no effect with split = "{split}": use split = "grouped"')
+
+
+def choose_split(
+    index: SampleIndex, split: Split, group: str | None, seed: int, name: str
+) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
+    """Return the split of the samples, and notes for the user.
+
+    "auto" means grouped if the user names a group, else the source's own split if there is one, else grouped if there
+    is a column such as patient, else stratified.
+    """
+    column = group or find_group_column(index.columns)
+    if split == "official" and index.split is None:
+        raise FedBMError(f'{name} has no split of its own: use split = "auto", "stratified" or "grouped"')
+    if index.split is not None and (split == "official" or (split == "auto" and not group)):
+        check_usable(index.labels, index.split, index.classes, name)
+        return index.split, _warn_about_shared_groups(index, index.split, column, name)
+    check_usable(index.labels, None, index.classes, name)
+    if split == "stratified" or (split == "auto" and not column):
+        chosen = split_stratified(index.labels, seed=seed)
+        note = f"each class of {name} was split 7:1:2 with seed {seed}"
+        return chosen, (note, *_warn_about_shared_groups(index, chosen, column, name))
+    groups = _read_groups(index, column, name)
+    chosen = split_grouped(index.labels, groups, index.classes, column=column, seed=seed)
+    count = len(np.unique(groups))
+    return chosen, (
+        f"{name} was split 7:1:2 with seed {seed}; each of the {count} values of {column} is in one subset",
+    )
+
+
+def find_group_column(columns: Iterable[str]) -> str:
+    """Return the column whose samples belong together, judged by its name, or ''."""
+    return next(iter(find_group_columns(columns)), "")
+
+
+def find_group_columns(columns: Iterable[str]) -> list[str]:
+    """Return all such columns, the one with the largest groups first."""
+    plain = {re.sub(r"[\s_-]", "", name.lower()).removesuffix("id"): name for name in columns}
+    return [plain[word] for word in _GROUP_COLUMNS if word in plain]
+
+
+def split_stratified(labels: NDArray[np.int64], *, seed: int) -> NDArray[np.uint8]:
+    """Split each class 7:1:2, with at least one sample of it in every subset.
+
+    The quotas of a class are rounded to whole samples. Each subset's rounding error is carried over to the next class,
+    so that the totals are right too, even with many small classes.
+    """
+    rng = numpy_rng(seed, "split")
+    split = np.empty(len(labels), dtype=np.uint8)
+    carried = np.zeros(len(SPLITS))
+    for label, count in enumerate(np.bincount(labels)):
+        if count < len(SPLITS):
+            raise FedBMError(f"class number {label} has {count} samples, but train, val and test need at least 3")
+        target = count * np.asarray(FRACTIONS) + carried
+        taken = allocate_counts(count, target)
+        # Without the bound, many tiny classes (one sample per subset) would starve a large class after them.
+        carried = np.clip(target - taken, -1.0, 1.0)
+        members = rng.permutation(np.flatnonzero(labels == label))
+        split[members] = np.repeat(np.arange(len(SPLITS)), taken)
+    return split
+
+
+def allocate_counts(count: int, target: NDArray[np.float64] | None = None) -> NDArray[np.int64]:
+    """Divide *count* ≥ 3 into whole parts near *target* (7:1:2 by default), none of them empty."""
     if target is None:
         target = count * np.asarray(FRACTIONS)
     taken = np.ones(len(SPLITS), dtype=np.int64)
@@ -26,105 +101,111 @@ def whole_shares(count: int, target: NDArray[np.float64] | None = None) -> NDArr
     return taken
 
 
-def stratified(labels: NDArray[np.int64], *, seed: int) -> NDArray[np.uint8]:
-    """Each class cut 7:1:2, at least one sample of it on every side.
-
-    A class's quotas n_k·f are rounded to whole samples that add up to n_k, and what rounding took from one
-    side is owed to it by the next class: so the totals are right too, however many small classes there are.
-    """
-    rng = numpy_rng(seed, "split")
-    split = np.empty(len(labels), dtype=np.uint8)
-    owed = np.zeros(len(SPLITS))
-    for label, count in enumerate(np.bincount(labels)):
-        if count < len(SPLITS):
-            raise FedBMError(
-                f"class number {label} has {count} samples, to be split into train, val and test it needs at least 3"
-            )
-        target = count * np.asarray(FRACTIONS) + owed
-        taken = whole_shares(count, target)
-        # Without the bound, many tiny classes (one sample a side) would starve a large one after them.
-        owed = np.clip(target - taken, -1.0, 1.0)
-        members = rng.permutation(np.flatnonzero(labels == label))
-        split[members] = np.repeat(np.arange(len(SPLITS)), taken)
-    return split
-
-
-def grouped(
+def split_grouped(
     labels: NDArray[np.int64], groups: NDArray[np.str_], classes: Sequence[str], *, column: str, seed: int
 ) -> NDArray[np.uint8]:
-    """No group on two sides, every class on every side, and each class near 7:1:2.
+    """Split so that no group is in two subsets, every class is in every subset, and each class is near 7:1:2.
 
-    First, classes with the fewest groups first, each side that lacks a class takes the smallest group that has it.
-    Then every other group, large ones first, goes to the side that still misses most of what the group holds:
-    the largest Σ_k c_gk·(f_s·n_k − held_sk)/n_k, where c_gk counts class k in group g; of equal ones the side that
-    misses most of all classes together. The seed decides between groups that are alike.
+    First, starting with the class that has the fewest groups, each subset without the class receives the smallest group
+    that contains it. Then every other group, large ones first, goes to the subset s with the largest
+    Σ_k c_gk·(f_s·n_k − assigned_sk)/n_k, where c_gk counts class k in group g; ties go to the subset that misses most
+    samples in total. The seed decides between equal groups.
     """
     names, group_of = np.unique(groups, return_inverse=True)
     counts = np.zeros((len(names), len(classes)), dtype=np.int64)
     np.add.at(counts, (group_of, labels), 1)
     order = numpy_rng(seed, "split", "groups").permutation(len(names))
-    order = order[np.argsort(counts[order].sum(axis=1), kind="stable")]  # small ones first, ties by the seed
-    side_of = np.full(len(names), -1)
-    held = np.zeros((len(SPLITS), len(classes)), dtype=np.int64)
+    order = order[np.argsort(counts[order].sum(axis=1), kind="stable")]  # small groups first, ties by the seed
+    subset_of = np.full(len(names), -1)
+    assigned = np.zeros((len(SPLITS), len(classes)), dtype=np.int64)
 
-    def give(side: int, group: int) -> None:
-        side_of[group] = side
-        held[side] += counts[group]
+    def assign(subset: int, group: int) -> None:
+        subset_of[group] = subset
+        assigned[subset] += counts[group]
 
-    having = (counts > 0).sum(axis=0)
-    for label in np.argsort(having, kind="stable"):
-        for side in (1, 2, 0):
-            if held[side, label]:
+    groups_with = (counts > 0).sum(axis=0)
+    for label in np.argsort(groups_with, kind="stable"):
+        for subset in (1, 2, 0):
+            if assigned[subset, label]:
                 continue
-            free = [group for group in order if counts[group, label] and side_of[group] < 0]
+            free = [group for group in order if counts[group, label] and subset_of[group] < 0]
             if not free:
                 raise FedBMError(
-                    f'the images of class "{classes[label]}" come from {having[label]} values of {column}, too few to '
-                    f'put some into each of train, val and test with no {column} in two: say split = "stratified", '
-                    "or leave the class out"
+                    f'class "{classes[label]}" has images from only {groups_with[label]} values of {column}, too few '
+                    f'for train, val and test without a {column} in two of them: use split = "stratified", or remove '
+                    "the class"
                 )
-            give(side, free[0])
+            assign(subset, free[0])
     quota = np.asarray(FRACTIONS)[:, None]
     sizes = counts.sum(axis=0)
     for group in order[::-1]:
-        if side_of[group] < 0:
-            missing = (quota - held / sizes) @ counts[group]
-            overall = (quota - held.sum(axis=1, keepdims=True) / len(labels))[:, 0]
-            give(int(np.argmax(missing + TIE * overall)), group)
-    return side_of[group_of].astype(np.uint8)
+        if subset_of[group] < 0:
+            missing = (quota - assigned / sizes) @ counts[group]
+            overall = (quota - assigned.sum(axis=1, keepdims=True) / len(labels))[:, 0]
+            assign(int(np.argmax(missing + TIE_BREAK_WEIGHT * overall)), group)
+    return subset_of[group_of].astype(np.uint8)
 
 
-def shared_groups(split: NDArray[np.uint8], groups: NDArray[np.str_]) -> list[str]:
-    """The groups that are on more than one side: what a score on val or test has partly seen in training."""
+def find_shared_groups(split: NDArray[np.uint8], groups: NDArray[np.str_]) -> list[str]:
+    """Return the groups that are in more than one subset; samples without a group ('') do not count."""
     names, group_of = np.unique(groups, return_inverse=True)
     present = np.zeros((len(names), len(SPLITS)), dtype=bool)
     present[group_of, split] = True
-    return [str(name) for name in names[present.sum(axis=1) > 1]]
+    return [str(name) for name in names[present.sum(axis=1) > 1] if name]
 
 
 def check_usable(
     labels: NDArray[np.int64], split: NDArray[np.uint8] | None, classes: Sequence[str], where: str
 ) -> None:
-    """Refuse what cannot be learnt or scored: it takes two classes, all in training, and no empty side.
+    """Raise FedBMError unless there are two classes, all of them in training, and no empty subset.
 
-    Data that is still to be split (None) needs three samples of each class instead.
+    Without a split each class needs three samples instead.
     """
     if len(classes) < 2:
-        raise FedBMError(f"{where} holds {len(classes)} class ({', '.join(classes)}), learning needs at least 2")
+        raise FedBMError(f"{where} has {len(classes)} class ({', '.join(classes)}), but at least 2 are needed")
     if split is None:
         for name, count in zip(classes, np.bincount(labels, minlength=len(classes)), strict=True):
             if count < len(SPLITS):
                 raise FedBMError(
                     f'class "{name}" of {where} has {count} {"image" if count == 1 else "images"}, '
-                    "to be split into train, val and test it needs at least 3"
+                    "but train, val and test need at least 3"
                 )
         return
     trained = np.bincount(labels[split == 0], minlength=len(classes))
     if not trained.all():
         name = classes[int(np.argmin(trained))]
         raise FedBMError(
-            f'{where} has no training image of class "{name}": add some or take the class out of val and test'
+            f'{where} has no training image of class "{name}": add some, or remove the class from val and test'
         )
-    for side, name in enumerate(SPLITS):
-        if not (split == side).any():
-            raise FedBMError(f"{where} has no {name} images, each of train, val and test needs at least one")
+    for code, name in enumerate(SPLITS):
+        if not (split == code).any():
+            raise FedBMError(f"{where} has no {name} images: train, val and test each need at least one")
+
+
+def _read_groups(index: SampleIndex, column: str, name: str) -> NDArray[np.str_]:
+    if not column or column not in index.columns:
+        known = f"its columns are {', '.join(index.columns)}" if index.columns else "add columns with metadata = FILE"
+        problem = f'has no column "{column}"{did_you_mean(column, index.columns)}' if column else "needs group = COLUMN"
+        raise FedBMError(f"for a grouped split {name} {problem}: {known}")
+    values = index.columns[column]
+    empty = np.flatnonzero(values == "")
+    if len(empty):
+        raise FedBMError(
+            f"{len(empty)} samples of {name} have no {column}, the first is {index.ids[empty[0]]}: "
+            'fill in the column, or use split = "stratified"'
+        )
+    return values
+
+
+def _warn_about_shared_groups(index: SampleIndex, split: NDArray[np.uint8], column: str, name: str) -> tuple[str, ...]:
+    if not column or column not in index.columns:
+        return ()
+    values = index.columns[column]
+    shared = find_shared_groups(split, values)
+    if not shared:
+        return ()
+    count = len(np.unique(values[values != ""]))
+    return (
+        f"{len(shared)} of the {count} values of {column} are in more than one of train, val and test of {name}, so "
+        'scores may be too high: split = "grouped" keeps each in one of them',
+    )

@@ -23,7 +23,7 @@ from safetensors.torch import save
 
 from fedbm.errors import FedBMError
 from fedbm.methods.base import State, size_of
-from fedbm.utils.io import replacing
+from fedbm.utils.io import atomic_write
 
 FORMAT = 1
 CHECKSUM = "crc32"  # its key in a file's metadata
@@ -54,8 +54,8 @@ def save_tensors(path: Path, state: Mapping[str, torch.Tensor], metadata: Mappin
     tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
     metadata = {**metadata, CHECKSUM: checksum(tensors)}
     notes = {"format": str(FORMAT), **{key: json.dumps(value) for key, value in metadata.items()}}
-    with replacing(path) as beside:
-        beside.write_bytes(save(tensors, notes))
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(save(tensors, notes))
 
 
 def load_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[State, dict[str, Any]]:

@@ -15,7 +15,7 @@ from fedbm.engine.local_training import Samples
 from fedbm.errors import FedBMError
 from fedbm.methods._average import NothingToAverage
 from fedbm.methods.base import Facts, Method, State, load_state
-from fedbm.utils.metrics import NAMES, Array, confusion_matrix, from_confusion, mean_scores, score
+from fedbm.utils.metrics import NAMES, Array, confusion_matrix, from_confusion, label_mix_accuracy, mean_scores, score
 
 Scores = dict[str, float | None]
 
@@ -100,20 +100,15 @@ def personal_score(
     facts: Mapping[int, Facts],
     data: Samples,
 ) -> dict[str, Any] | None:
-    """Accuracy of each given client's own model on the common samples, weighted to that client's label mix.
-
-    Σ_k p_k · (share of class k it gets right), p_k the client's label shares over the classes the samples have.
-    """
+    """Accuracy of each given client's own model on the common samples, weighted to that client's label mix."""
     if not method.personalises:
         return None
     scores: dict[str, float] = {}
     for client in clients:
-        counts = np.asarray(facts[client].label_counts, dtype=float)
         matrix = personal_confusion(method, model, method.personal_state(server, clients[client]), data)
-        known = (matrix.sum(axis=1) > 0) & (counts > 0)
-        if known.any():
-            recall = np.diag(matrix)[known] / matrix.sum(axis=1)[known]
-            scores[str(client)] = float(np.average(recall, weights=counts[known]))
+        accuracy = label_mix_accuracy(matrix, facts[client].label_counts)
+        if accuracy is not None:
+            scores[str(client)] = accuracy
     if not scores:
         return None
     return {"accuracy": float(np.mean(list(scores.values()))), "clients": scores}

@@ -25,7 +25,7 @@ from fedbm.engine.device import computing, settled
 from fedbm.engine.evaluate import first_state, global_score, personal_score, score_states
 from fedbm.engine.local_training import Samples, learning_rate
 from fedbm.engine.run_folder import RunFolder
-from fedbm.engine.server_average import ServerAverage, no_common_model
+from fedbm.engine.server_average import ServerAverage, averaged_parts, no_common_model
 from fedbm.errors import FedBMError
 from fedbm.methods.base import Aggregator, Method, Part, State, Steps, Task
 from fedbm.utils.seeds import numpy_rng
@@ -71,9 +71,9 @@ class Collected:
 class Federation:
     """One run in memory: what its rounds need, and where it stands.
 
-    Where clients can stay silent, a round with fewer than *min_answers* usable updates is tried again, up to *attempts*
-    times, and never counted; *population* is N, however many can be asked just now. Without *sets* of its own the
-    server asks its clients for scores.
+    Where clients can stay silent, a round with fewer than *min_updates* usable updates is tried again, up to
+    *max_round_attempts* times, and never counted; *population* is N, however many can be asked just now.
+    Without *sets* of its own the server asks its clients for scores.
     """
 
     run_id: str
@@ -90,8 +90,8 @@ class Federation:
     steps: Steps
     checkpoint_every: int = 0  # rounds; 0: by their share of the time
     notes: list[str] = field(default_factory=list)  # what the engine said and is not yet recorded
-    min_answers: int = 0
-    attempts: int = 1
+    min_updates: int = 0
+    max_round_attempts: int = 1
     population: int | None = None
     average: ServerAverage | None = None  # of the server's models over rounds, where it is asked for
     _best: State | None = None  # the best so far, until the next checkpoint
@@ -107,15 +107,15 @@ class Federation:
         clock = Clock()
         method, train = self.method, self.train
         traffic = {"sent": 0, "received": 0}
-        for _ in range(self.attempts):
+        for _ in range(self.max_round_attempts):
             collected = yield from self._collect(round_, traffic)
             clients, dropped = collected.clients, collected.dropped
-            if len(clients) >= min(self.min_answers, max(1, len(collected.selected))):
+            if len(clients) >= min(self.min_updates, max(1, len(collected.selected))):
                 break
         else:
             raise FedBMError(
-                f"round {round_} was tried {self.attempts} times and never had enough usable answers "
-                f"(min_answers = {self.min_answers}); started again, the run goes on from here"
+                f"round {round_} was tried {self.max_round_attempts} times and never had enough usable updates "
+                f"(min_updates = {self.min_updates}); started again, the run goes on from here"
             )
         clock.lap("train")
         self.progress.empty_rounds = 0 if clients else self.progress.empty_rounds + 1
@@ -330,19 +330,6 @@ class Federation:
 def selection_score(evaluation: Mapping[str, Any]) -> float:
     """Validation accuracy + macro-F1: the round with the highest is reported, the earliest on ties."""
     return float(evaluation["val"]["accuracy"] + evaluation["val"]["f1"])
-
-
-def averaged_parts(parts: Mapping[str, Part], state: State, version: int) -> dict[str, Part]:
-    """Put the averaged *state* in place of what *parts* of this *version* hold; the others make no score.
-
-    Clients take the result for other parts than those they train from: its version is negative.
-    """
-    return {
-        name: Part(-version, {key: state.get(key, value) for key, value in part.state.items()})
-        if part.version == version
-        else part
-        for name, part in parts.items()
-    }
 
 
 def mean_losses(clients: list[dict[str, Any]]) -> dict[str, float]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.errors import FedBMError
-from fedbm.utils.io import cannot_write, replacing
+from fedbm.utils.io import atomic_write, cannot_write
 
 FORMAT = 1
 
@@ -83,7 +83,7 @@ class RunFolder:
                 f"{path} should hold rounds 1 to {round_}, which the checkpoint has behind it, but holds {len(kept)} "
                 f"of them; put the file back, or remove {self.path} to start this run over"
             )
-        with replacing(path) as beside, beside.open("w", encoding="utf-8") as stream:
+        with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8") as stream:
             for line in kept:
                 stream.write(json.dumps(line, allow_nan=False, ensure_ascii=False) + "\n")
 

@@ -17,9 +17,11 @@ threads or memory layout, and a resumed run continues exactly.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
-from fedbm.methods.base import State, copy_all
+from fedbm.methods.base import Part, State, copy_all
 
 MEAN, VARIANCE = ".running_mean", ".running_var"
 PREFIX = "server_average."  # of its tensors in a checkpoint
@@ -52,14 +54,18 @@ class ServerAverage:
             self.sums = {name: value.clone() for name, value in new.items()}
             return
         share = 1 - min(self.decay, (self.rounds - 1) / self.rounds)
-        real = [name for name, value in new.items() if value.is_floating_point()]
-        # on a GPU a few kernels for all tensors; on a CPU one tensor at a time, for the sake of its cache
-        for names in [real] if any(value.is_cuda for value in new.values()) else [[name] for name in real]:
+        # on a GPU a few kernels for all tensors of a type; on a CPU one tensor at a time, for the sake of its cache
+        together: dict[torch.dtype | str, list[str]] = {}
+        for name, value in new.items():
+            if value.is_floating_point():
+                together.setdefault(value.dtype if value.is_cuda else name, []).append(name)
+            else:
+                self.sums[name] = value.clone()
+        for names in together.values():
             sums = [self.sums[name] for name in names]
             change = torch._foreach_sub([new[name] for name in names], sums)
             torch._foreach_mul_(change, share)
             torch._foreach_add_(sums, change)
-        self.sums.update({name: value.clone() for name, value in new.items() if name not in real})
 
     def state(self) -> State:
         """Return the averaged model as new tensors, named as the models that were added."""
@@ -82,6 +88,19 @@ def restore(server: State, decay: float) -> tuple[State, ServerAverage | None]:
         return own, None
     sums = {name.removeprefix(SUMS): value for name, value in server.items() if name.startswith(SUMS)}
     return own, ServerAverage(decay, int(server[ROUNDS]) if sums else 0, sums)
+
+
+def averaged_parts(parts: Mapping[str, Part], state: State, version: int) -> dict[str, Part]:
+    """Put the averaged *state* in place of what *parts* of this *version* hold; the others make no score.
+
+    Clients take the result for other parts than those they train from: its version is negative.
+    """
+    return {
+        name: Part(-version, {key: state.get(key, value) for key, value in part.state.items()})
+        if part.version == version
+        else part
+        for name, part in parts.items()
+    }
 
 
 def no_common_model(method: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedbm.errors import FedBMError, did_you_mean, listed
+from fedbm.errors import FedBMError, did_you_mean, join_words
 
 MOMENTS = {"chosen": "best", "averaged last": "averaged"}  # endpoint → which of RunView.scores()
 
@@ -46,7 +46,7 @@ def choice(values: Mapping[str, Any], key: str, choices: Sequence[str], where: s
     """Return the value of *key*, by default the first of *choices*."""
     found = values.get(key, choices[0])
     if found not in choices:
-        quoted = listed([f'"{one}"' for one in choices])
+        quoted = join_words([f'"{one}"' for one in choices])
         raise FedBMError(f'{where}: {key} must be {quoted}, not "{found}"{did_you_mean(str(found), choices)}')
     return str(found)
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from fedbm.experiments.outcomes import Outcome, Result
 from fedbm.report.statistics import Paired, holm, paired, sign_flip
-from fedbm.report.text import HEADLINE_METRIC
+
+HEADLINE_METRIC = "f1"
 
 
 @dataclass(frozen=True)

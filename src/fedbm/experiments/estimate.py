@@ -10,9 +10,9 @@ from statistics import median
 from fedbm.engine.checkpoint import rounds_behind
 from fedbm.errors import FedBMError
 from fedbm.experiments.trials import DONE, Standing
-from fedbm.report.cost import show_seconds
 from fedbm.runs.reader import RunView, read_run
 from fedbm.runs.record import read_record
+from fedbm.utils.text import format_seconds
 
 
 def estimate_remaining(standings: Sequence[Standing], out: Path, records: Path, device: str, parallel: int) -> str:
@@ -34,7 +34,7 @@ def estimate_remaining(standings: Sequence[Standing], out: Path, records: Path, 
     if not known:
         return line
     some = "" if len(known) == len(remaining) else f" for {len(known)} of them"
-    return f"{line}, about {show_seconds(sum(known) / min(parallel, len(known)))} on this device{some}"
+    return f"{line}, about {format_seconds(sum(known) / min(parallel, len(known)))} on this device{some}"
 
 
 def seconds_per_round(runs: Iterator[RunView], device: str) -> dict[tuple[str, str], float]:

@@ -1,4 +1,4 @@
-"""The paper's numbers, and what is not like the paper in a run of ours."""
+"""The paper's numbers, and how our experiments differ from it."""
 
 from __future__ import annotations
 
@@ -9,30 +9,17 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from fedbm.experiments.spec import PAPER
-from fedbm.runs.reader import RunView
+from fedbm.experiments.spec import PAPER, find_experiment, shipped
 
 TRIALS = 3
 
 
 @dataclass(frozen=True)
 class Published:
-    """Mean and standard deviation over three trials, in percent as printed, by metric."""
+    """Mean and standard deviation over three trials, as shares of 1, by metric."""
 
     mean: Mapping[str, float]
     std: Mapping[str, float]
-
-    def shown(self, metric: str) -> str:
-        """As the paper prints it, with two digits: '73.55 ± 0.31'."""
-        return f"{self.mean[metric]:.2f} ± {self.std[metric]:.2f}"
-
-
-@dataclass(frozen=True)
-class Deviation:
-    mark: str
-    paper: str
-    ours: str
-    why: str
 
 
 def published(table: str, data: str, beta: Any, row: str) -> Published | None:
@@ -45,42 +32,26 @@ def _numbers() -> dict[tuple[str, str, float | None, str], Published]:
     lines = csv.DictReader(PAPER.joinpath("numbers.csv").read_text(encoding="utf-8").splitlines())
     return {
         (line["table"], line["data"], float(line["beta"]) if line["beta"] else None, line["row"]): Published(
-            {"accuracy": float(line["accuracy"]), "f1": float(line["f1"])},
-            {"accuracy": float(line["accuracy_std"]), "f1": float(line["f1_std"])},
+            {metric: round(float(line[metric]) / 100, 6) for metric in ("accuracy", "f1")},
+            {metric: round(float(line[f"{metric}_std"]) / 100, 6) for metric in ("accuracy", "f1")},
         )
         for line in lines
     }
 
 
-def deviations(run: RunView) -> list[Deviation]:
-    """What is not like the paper in this run, from its own configuration and data."""
-    return [
-        Deviation(entry["mark"], entry["paper"], entry["ours"], entry["why"])
-        for entry in _deviations()
-        if run.data in entry.get("data", [run.data])
-        and run.method in entry.get("methods", [run.method])
-        and entry.get("train_images", run.train_images) == run.train_images
-        and entry.get("unless_train_images") != run.train_images
-        and _holds(run, entry.get("when", {}))
-        and not ("unless" in entry and _holds(run, entry["unless"]))
-    ]
-
-
-def _holds(run: RunView, conditions: Mapping[str, Any]) -> bool:
-    """Whether the run has every setting; a list names all values that will do."""
-    return all(
-        _setting(run, key) in (value if isinstance(value, list) else [value]) for key, value in conditions.items()
-    )
+def deviations(experiment: str, row: str, data: str) -> list[tuple[str, str]]:
+    """Return the (name, text) of every note on how this row differs from the paper; of a shipped experiment only."""
+    if experiment not in shipped():
+        return []
+    notes, methods = _deviations()
+    attached = find_experiment(experiment).deviations
+    if not attached:
+        return []
+    names = [*attached.get("all", ()), *attached.get(data, ()), *methods.get(row, ()), *attached.get(row, ())]
+    return [(name, notes[name]) for name in dict.fromkeys(names)]
 
 
 @cache
-def _deviations() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = tomllib.loads(PAPER.joinpath("deviations.toml").read_text(encoding="utf-8"))[
-        "deviation"
-    ]
-    return found
-
-
-def _setting(run: RunView, key: str) -> Any:
-    section, _, name = key.partition(".")
-    return run.config.get(section, {}).get(name)
+def _deviations() -> tuple[dict[str, str], dict[str, list[str]]]:
+    found = tomllib.loads(PAPER.joinpath("deviations.toml").read_text(encoding="utf-8"))
+    return found["notes"], found["methods"]

@@ -13,7 +13,7 @@ from fedbm.experiments.outcomes import FORMAT, Outcome, Result, read_outcome
 from fedbm.experiments.spec import cells
 from fedbm.runs.reader import RunView
 from fedbm.runs.record import record_named, write_record
-from fedbm.utils.io import replacing
+from fedbm.utils.io import atomic_write
 
 
 def write_outcome(outcome: Outcome, folder: Path) -> Path:
@@ -41,8 +41,8 @@ def write_outcome(outcome: Outcome, folder: Path) -> Path:
     value |= {"analysis": asdict(outcome.analysis)} if outcome.analysis else {}
     lines = [f"{json.dumps(key)}: {json.dumps(item, ensure_ascii=False)}" for key, item in value.items()]
     trials = ",\n ".join(json.dumps(_trial(result), ensure_ascii=False) for result in ordered)
-    with replacing(path) as beside:
-        beside.write_text("{\n" + ",\n".join([*lines, f'"trials": [\n {trials}\n]']) + "\n}\n", encoding="utf-8")
+    with atomic_write(path) as temporary:
+        temporary.write_text("{\n" + ",\n".join([*lines, f'"trials": [\n {trials}\n]']) + "\n}\n", encoding="utf-8")
     return path
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fedbm.errors import listed
+from fedbm.errors import join_words
 from fedbm.experiments.outcomes import Outcome, command_of
 from fedbm.experiments.spec import find_experiment, shipped
 from fedbm.experiments.trials import Trial, trials
@@ -27,7 +27,7 @@ class Unrecorded:
 
     @property
     def sentence(self) -> str:
-        return f"{self.shows[0].upper()}{self.shows[1:]}. Not run: {self.runs} runs. {self.needs}"
+        return f"{self.shows}. Not run: {self.runs} runs. {self.needs}"
 
 
 def count_remaining(outcome: Outcome) -> int:
@@ -74,7 +74,7 @@ def _needs(planned: Sequence[Trial]) -> str:
     def distinct(of: Callable[[Config], str]) -> list[str]:
         return list(dict.fromkeys(of(trial.config) for trial in planned))
 
-    data = listed(distinct(lambda config: config.data.name), "and")
+    data = join_words(distinct(lambda config: config.data.name), "and")
     models = [name for name in distinct(lambda config: config.language.encoder) if name != ENCODER]
-    weights = f", and the weights of {listed(models, 'and')}, which are not part of the package" if models else ""
+    weights = f", and the weights of {join_words(models, 'and')}, which are not part of the package" if models else ""
     return f"the images of {data}{weights}"

@@ -14,7 +14,7 @@ from fedbm.config.options import BY_BETA
 from fedbm.engine.device import find_device
 from fedbm.engine.environment import device_name
 from fedbm.engine.round_loop import Event
-from fedbm.errors import FedBMError, listed
+from fedbm.errors import FedBMError, join_words
 from fedbm.experiments.contrasts import visible
 from fedbm.experiments.estimate import estimate_remaining
 from fedbm.experiments.outcomes import Outcome, outcome_of, read_outcome, unread_outcome
@@ -112,7 +112,7 @@ class Reproduction:
         return tuple({run.id: run for run in found}.values())
 
     def __repr__(self) -> str:
-        names = listed([outcome.name for outcome in self.outcomes], "and")
+        names = join_words([outcome.name for outcome in self.outcomes], "and")
         results = [result for outcome in self.outcomes for result in outcome.results]
         done = sum(result.run is not None for result in results)
         return f"Reproduction({names}: {done} of {len(results)} results)"

@@ -24,21 +24,21 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from fedbm.errors import FedBMError, did_you_mean, listed
+from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.experiments.analysis_plan import AnalysisPlan, choice, read_analysis
-from fedbm.methods import METHODS
-from fedbm.report.grouping import NAMES
+from fedbm.methods import METHODS, title_of
 from fedbm.runs.config import check_method_options, keys, method_flags, nest
 from fedbm.runs.seed_list import DEFAULT, format_seeds, parse_seeds
 
 KEYS = (
-    *("title", "printed", "shows", "paper", "figure", "lead", "notes", "methods", "all", "axes", "rows", "search"),
-    *("seeds", "order", "endpoint", "contrasts", "confirmatory"),
+    *("title", "printed", "shows", "paper", "figure", "lead", "notes", "deviations", "methods", "all", "axes", "rows"),
+    *("search", "seeds", "order", "endpoint", "contrasts", "confirmatory"),
 )
 PAPER = files("fedbm.experiments").joinpath("paper")
 EVIDENCE = files("fedbm.experiments").joinpath("evidence")
@@ -65,6 +65,7 @@ class Experiment:
     figure: str = ""  # the axis along which scores are drawn; "": a table
     lead: str = ""  # the row that is tested against every other; "": FedBM, or the first row
     notes: tuple[str, ...] = ()  # what was chosen, and why
+    deviations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # "all", a row or data set → notes' names
     search: tuple[str, ...] = ()  # axes among whose values one is chosen, on validation
     seeds: tuple[int, ...] = DEFAULT
     by_seed: bool = False  # all runs of a seed come before those of the next
@@ -95,6 +96,7 @@ def cells(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
+@cache
 def shipped() -> list[str]:
     """Return the experiments of the paper and those of docs/evidence-plan.md, in the order of their files' numbers."""
     return [name.removesuffix(".toml").partition("-")[2] for name in sorted(_files())]
@@ -111,11 +113,12 @@ def _files() -> dict[str, Traversable]:
     return {item.name: item for item in items if re.match(r"\d+-.*\.toml", item.name)}
 
 
+@cache
 def find_experiment(name: str) -> Experiment:
-    """A shipped experiment by its name."""
+    """Return a shipped experiment by its name."""
     if name not in shipped():
         raise FedBMError(
-            f'there is no experiment "{name}"{did_you_mean(name, shipped())}; there are {listed(shipped())}; '
+            f'there is no experiment "{name}"{did_you_mean(name, shipped())}; there are {join_words(shipped())}; '
             "a file of your own is run by 'fedbm sweep FILE'"
         )
     item = next(item for file, item in _files().items() if file.partition("-")[2] == f"{name}.toml")
@@ -149,7 +152,7 @@ def parse(text: str, name: str, where: str) -> Experiment:
         raise FedBMError(f"{where} is not valid TOML: {error}") from error
     for key in values:
         if key not in KEYS:
-            raise FedBMError(f'{where} has no place for "{key}"{did_you_mean(key, KEYS)}; there are {listed(KEYS)}')
+            raise FedBMError(f'{where} has no place for "{key}"{did_you_mean(key, KEYS)}; there are {join_words(KEYS)}')
     shared, axes = _table(values, "all", where), dict(_table(values, "axes", where))
     for axis, choices in axes.items():
         if not isinstance(choices, list) or not choices:
@@ -165,7 +168,7 @@ def parse(text: str, name: str, where: str) -> Experiment:
             raise FedBMError(f'{where}: there is no setting "{flag}"{did_you_mean(flag, known)}')
         if flag == "seed":
             raise FedBMError(f"{where} sets a seed; how many there are is said by --seeds")
-    printed = _text(values, "printed", where)
+    printed, differs = _text(values, "printed", where), _table(values, "deviations", where)
     given_seeds = _text(values, "seeds", where)
     seeds = parse_seeds(given_seeds, f"{where}: seeds") if given_seeds else DEFAULT
     experiment = Experiment(
@@ -180,6 +183,7 @@ def parse(text: str, name: str, where: str) -> Experiment:
         figure=_text(values, "figure", where),
         lead=_text(values, "lead", where),
         notes=_texts(values, "notes", where),
+        deviations={key: _texts(differs, key, f"[deviations] in {where}") for key in differs},
         search=_search(values, where),
         seeds=seeds,
         by_seed=choice(values, "order", ("cell", "seed"), where) == "seed",
@@ -200,7 +204,7 @@ def parse(text: str, name: str, where: str) -> Experiment:
         if name not in names:
             near = did_you_mean(name, names)
             raise FedBMError(
-                f'{where}: {key} names "{name}", which is not a row{near}; there are {listed(names, "and")}'
+                f'{where}: {key} names "{name}", which is not a row{near}; there are {join_words(names, "and")}'
             )
     return experiment
 
@@ -208,7 +212,7 @@ def parse(text: str, name: str, where: str) -> Experiment:
 def _rows(values: Mapping[str, Any], axis: Sequence[Any], where: str) -> tuple[RowPlan, ...]:
     """Rows by name; methods = [...], or an axis of methods, is short for a row each. With none, one row: the method."""
     methods = [*_texts(values, "methods", where), *map(str, axis)]
-    rows = [RowPlan(NAMES.get(method, method), {"method": method}) for method in methods]
+    rows = [RowPlan(title_of(method), {"method": method}) for method in methods]
     given = values.get("rows", [])
     if not isinstance(given, list) or not all(isinstance(row, dict) for row in given):
         raise FedBMError(f"{where}: rows are written as [[rows]], each with a name and its settings")
@@ -229,7 +233,7 @@ def _rows(values: Mapping[str, Any], axis: Sequence[Any], where: str) -> tuple[R
     names = [row_plan.name for row_plan in rows]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise FedBMError(f'{where} has two rows called "{twice}"; give each a name of its own')
-    return tuple(rows) or (RowPlan(NAMES.get(_method(values), _method(values)), {}),)
+    return tuple(rows) or (RowPlan(title_of(_method(values)), {}),)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedbm.errors import FedBMError, did_you_mean, listed
+from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.experiments.spec import Experiment, cells, in_row
 from fedbm.runs.config import Config, make_config, nest, settings_for
 from fedbm.runs.failure import failure_of
@@ -97,11 +97,13 @@ def check_only(experiments: Sequence[Experiment], only: Sequence[str]) -> None:
     for key, values in map(_condition, only):
         known = dict.fromkeys(["row", "method", *(axis for e in experiments for axis in (*e.axes, *e.shared))])
         if key not in known:
-            raise FedBMError(f'--only: "{key}" is no axis{did_you_mean(key, known)}; say {listed(known)}')
+            raise FedBMError(f'--only: "{key}" is no axis{did_you_mean(key, known)}; say {join_words(known)}')
         names = list(dict.fromkeys(row.name for e in experiments for row in e.rows))
         for value in values:
             if key == "row" and not any(_alike(name, value) for name in names):
-                raise FedBMError(f'--only: there is no row "{value}"{did_you_mean(value, names)}; say {listed(names)}')
+                raise FedBMError(
+                    f'--only: there is no row "{value}"{did_you_mean(value, names)}; say {join_words(names)}'
+                )
 
 
 def locate(trial: Trial, progress: Callable[[int, int], None] | None = None) -> Place:

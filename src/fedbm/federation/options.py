@@ -24,12 +24,16 @@ class FederationOptions:
     """Who takes part, how long the server waits for them, and what it accepts."""
 
     nodes: int = option(3, "number of nodes N; their clients are numbered 0 to N − 1", least=1)
-    min_answers: int = option(
-        2, "usable answers a round needs, or all that were asked if fewer; else it is repeated", least=1
+    min_updates: int = option(
+        2, "usable updates that a round needs (all that were asked for, if fewer); otherwise it is repeated", least=1
     )
     deadline_s: float = option(600.0, "seconds a node has to answer", above=0)
-    attempts: int = option(20, "times a round is tried before the run stops; started again, it goes on", least=1)
-    strikes: int = option(2, "missed deadlines in a row after which a node is left out of a round", least=1)
+    max_round_attempts: int = option(
+        20, "times a round is tried before the run stops; the same command resumes it", least=1
+    )
+    max_missed_deadlines: int = option(
+        2, "missed deadlines or refusals in a row after which a node is left out of a round", least=1
+    )
     evaluate: Literal["nodes", "server"] = option(
         "nodes", "who scores the model: nodes on their own val and test images, or the server on the data it names"
     )
@@ -37,7 +41,7 @@ class FederationOptions:
     max_norm: float = option(
         1e6, "largest Euclidean norm of the difference between what a client got and sends", above=0
     )
-    lost_state: Literal["refuse", "fresh"] = option(
+    on_lost_state: Literal["refuse", "fresh"] = option(
         "refuse", "a node that lost its client's state: leave it out, or let it start afresh"
     )
     dp_noise: float = option(0.0, "noise multiplier z of client-side differential privacy; 0: none", least=0)

@@ -1,7 +1,7 @@
-"""Concepts of every catalogued data set, embedded beforehand: no language model is needed to use them.
+"""Concept embeddings bundled with the package, so that catalogued data sets need no language model.
 
-`embeddings/<data set>.safetensors` holds MiniLM's embeddings in half precision, made from the catalogue by
-`tools/bundle_concepts.py`. A data set whose concepts are all among those of an earlier one has no file of its own.
+`embeddings/<data set>.safetensors` contains MiniLM's embeddings in half precision, written by
+`tools/bundle_concepts.py`. A data set has no file of its own if an earlier one contains all of its concepts.
 """
 
 from __future__ import annotations
@@ -16,30 +16,35 @@ ENCODER = "minilm"
 _SUFFIX = ".safetensors"
 
 
-def shipped_names() -> tuple[str, ...]:
+def bundled_names() -> tuple[str, ...]:
     found = (item.name for item in files("fedbm.language").joinpath("embeddings").iterdir())
     return tuple(sorted(name.removesuffix(_SUFFIX) for name in found if name.endswith(_SUFFIX)))
 
 
-def load_shipped(name: str) -> ConceptDistribution | None:
-    """The concepts that came with the package for the data set *name*, or None."""
-    if name in shipped_names():
+def load_bundled(name: str) -> ConceptDistribution | None:
+    """Load the concepts that are bundled with the package.
+
+    Args:
+        name: name of a catalogued data set.
+
+    Returns:
+        The concepts of its classes in label order, or None if the name is not in the catalogue.
+    """
+    if name in bundled_names():
         with as_file(files("fedbm.language").joinpath("embeddings", name + _SUFFIX)) as path:
             return ConceptDistribution.load(path)
     entry = CATALOG.get(name)
-    return shipped_for(list(entry.classes), list(entry.classes.values()), entry.modality) if entry else None
+    return find_bundled(list(entry.classes), list(entry.classes.values()), entry.modality) if entry else None
 
 
-def shipped_for(classes: Sequence[str], texts: Sequence[str], modality: str) -> ConceptDistribution | None:
-    """Shipped concepts of exactly these classes with these texts, in this order, or None.
+def find_bundled(classes: Sequence[str], texts: Sequence[str], modality: str) -> ConceptDistribution | None:
+    """Return bundled concepts of these classes with these texts, in this order, or None.
 
-    They may be some or all of one shipped set, in any order: an embedding depends on text and modality alone.
+    They may be any part of one bundled file, because an embedding depends only on text and modality.
     """
-    asked = set(zip(classes, texts, strict=True))
-    for name in shipped_names():
-        held = load_shipped(name)
-        if held is None or held.provenance.get("modality") != modality:
-            continue
-        if asked <= set(zip(held.classes, held.texts, strict=True)):
-            return held.select(classes)
+    wanted = set(zip(classes, texts, strict=True))
+    for bundled in filter(None, map(load_bundled, bundled_names())):
+        same_modality = bundled.provenance.get("modality") == modality
+        if same_modality and wanted <= set(zip(bundled.classes, bundled.texts, strict=True)):
+            return bundled.select(classes)
     return None

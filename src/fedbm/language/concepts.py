@@ -1,9 +1,9 @@
-"""A class in language space: the distribution of its prompts' embeddings.
+"""Distribution of the prompt embeddings of each class.
 
     μ_k = mean_m E_km        Σ_k = Σ_m (E_km − μ_k)(E_km − μ_k)ᵀ / (M − 1)        ‖E_km‖₂ = 1
 
-The M embeddings of each class are what is kept and sent: from them μ, diag Σ and draws from N(μ, Σ + 1e-4 I)
-follow exactly, and no D × D matrix is ever needed.
+Only the M embeddings of each class are stored and sent. μ, diag Σ and samples of N(μ, Σ + 1e-4 I) follow from them
+exactly, without a D × D matrix.
 """
 
 from __future__ import annotations
@@ -23,19 +23,27 @@ from torch.nn.functional import normalize
 
 from fedbm.errors import FedBMError
 from fedbm.language.encoders.encode import encode
-from fedbm.language.prompts import prompts
-from fedbm.language.separability import cosines, diagnose
-from fedbm.utils.io import replacing
+from fedbm.language.prompts import make_prompts
+from fedbm.language.separability import cosines_between_means, describe_separability
+from fedbm.utils.io import atomic_write
 
 FORMAT = 1
 JITTER = 0.01  # standard deviation of the isotropic part of a sample, so Σ + 1e-4 I
 
 
 def sample_concepts(embeddings: Tensor, labels: Tensor, eps_prompts: Tensor, eps_dim: Tensor) -> Tensor:
-    """z = μ_y + (E_y − μ_y)ᵀ ε_M / √(M−1) + 0.01 ε_D, a draw from N(μ_y, Σ_y + 1e-4 I) for each label.
+    """Sample z = μ_y + (E_y − μ_y)ᵀ ε_M / √(M−1) + 0.01 ε_D from N(μ_y, Σ_y + 1e-4 I) for each label y.
 
-    embeddings [K,M,D], labels [B], standard normal eps_prompts [B,M] and eps_dim [B,D] → z [B,D].
-    Shapes alone decide what is run, so a CUDA graph can hold it.
+    The operations depend only on shapes, so they fit into a CUDA graph.
+
+    Args:
+        embeddings: unit embeddings of the prompts of each class, [K,M,D].
+        labels: classes to sample, [B].
+        eps_prompts: standard normal noise ε_M, [B,M].
+        eps_dim: standard normal noise ε_D, [B,D].
+
+    Returns:
+        Samples z, [B,D].
     """
     chosen = embeddings[labels]
     mean = chosen.mean(dim=1, keepdim=True)
@@ -45,29 +53,42 @@ def sample_concepts(embeddings: Tensor, labels: Tensor, eps_prompts: Tensor, eps
 
 @dataclass(frozen=True, eq=False)
 class ConceptDistribution:
-    """Made by fit, build or load, which check it; *texts* holds the concept of each class."""
+    """Embeddings of the concepts of all classes. Create it with fit(), load() or build_concepts(), which check it.
+
+    Attributes:
+        classes: class names in label order.
+        texts: the concept text of each class.
+        embeddings: unit embeddings of the prompts of each class, [K,M,D], float32.
+        provenance: encoder, prompts and versions that produced the embeddings.
+    """
 
     classes: tuple[str, ...]
     texts: tuple[str, ...]
-    embeddings: Tensor  # [K, M, D], float32, unit length
+    embeddings: Tensor
     provenance: Mapping[str, Any]
 
     @classmethod
     def fit(
         cls, classes: Sequence[str], texts: Sequence[str], embeddings: Tensor, provenance: Mapping[str, Any]
     ) -> ConceptDistribution:
-        """Check and normalise. Unit rows stay as they are, so that a saved file loads bit for bit."""
+        """Check and normalise the embeddings. Unit rows are not changed, so that a saved file loads bit for bit.
+
+        Raises:
+            FedBMError: if shapes disagree, names repeat, or embeddings are zero or not finite.
+        """
         if embeddings.ndim != 3:
-            raise FedBMError(f"embeddings need the shape [classes, prompts, D], not {list(embeddings.shape)}")
+            raise FedBMError(f"embeddings must have shape [classes, prompts, D], not {list(embeddings.shape)}")
         count, per_class, _ = embeddings.shape
         if not len(classes) == len(texts) == count:
-            raise FedBMError(f"{len(classes)} classes, {len(texts)} texts and {count} rows of embeddings differ")
-        if twice := sorted({name for name in classes if list(classes).count(name) > 1}):
-            raise FedBMError(f'the class "{twice[0]}" is named twice; class names must differ')
+            raise FedBMError(
+                f"there must be as many classes ({len(classes)}) as texts ({len(texts)}) and embeddings ({count})"
+            )
+        if repeated := sorted({name for name in classes if list(classes).count(name) > 1}):
+            raise FedBMError(f'the class "{repeated[0]}" occurs twice; class names must differ')
         if count < 2:
             raise FedBMError(f"concepts need at least 2 classes, but there are {count}")
         if per_class < 2:
-            raise FedBMError(f"a class needs at least 2 prompts to have a spread, but there are {per_class}")
+            raise FedBMError(f"a class needs at least 2 prompts for a variance, but there are {per_class}")
         exact = embeddings.detach().to("cpu", torch.float64)
         length = exact.norm(dim=2, keepdim=True)
         if not bool(exact.isfinite().all()) or not bool((length > 0).all()):
@@ -77,42 +98,43 @@ class ConceptDistribution:
 
     @cached_property
     def mean(self) -> Tensor:
-        """μ [K,D]."""
+        """Means μ, [K,D]."""
         return self.embeddings.mean(dim=1)
 
     @cached_property
     def variance(self) -> Tensor:
-        """diag Σ [K,D], unbiased."""
+        """Unbiased variances diag Σ, [K,D]."""
         return self.embeddings.var(dim=1, unbiased=True)
 
     def covariance(self, k: int) -> Tensor:
-        """Σ_k [D,D], unbiased."""
+        """Return the unbiased covariance Σ_k, [D,D]."""
         centred = self.embeddings[k] - self.mean[k]
         return centred.T @ centred / (centred.shape[0] - 1)
 
     def sample(self, labels: Tensor, eps_prompts: Tensor, eps_dim: Tensor) -> Tensor:
+        """Sample embeddings of *labels*; see sample_concepts()."""
         return sample_concepts(self.embeddings, labels, eps_prompts, eps_dim)
 
     def similarity(self) -> Tensor:
-        """[K,K], the cosines between class means."""
-        return cosines(self.embeddings)
+        """Return the cosines between class means, [K,K]."""
+        return cosines_between_means(self.embeddings)
 
-    def diagnose(self) -> list[str]:
-        """In plain words: can these concepts be told apart?"""
-        return diagnose(self.classes, self.texts, self.embeddings)
+    def describe_separability(self) -> list[str]:
+        """Return sentences that say how well the language model separates the concepts."""
+        return describe_separability(self.classes, self.texts, self.embeddings)
 
-    def share(self, indices: Sequence[int]) -> ConceptDistribution:
-        """The same classes by these prompts alone."""
+    def keep_prompts(self, indices: Sequence[int]) -> ConceptDistribution:
+        """Return the same classes with only these prompts."""
         count = self.embeddings.shape[1]
         if len(set(indices)) < len(indices) or not all(0 <= index < count for index in indices):
-            raise FedBMError(f"prompts are chosen by different numbers from 0 to {count - 1}, not {list(indices)}")
+            raise FedBMError(f"prompts are chosen by distinct numbers from 0 to {count - 1}, not {list(indices)}")
         kept = dict(self.provenance)
         if "prompts" in kept:
             kept["prompts"] = [kept["prompts"][index] for index in indices]
         return self.fit(self.classes, self.texts, self.embeddings[:, list(indices)], kept)
 
     def select(self, classes: Sequence[str]) -> ConceptDistribution:
-        """These classes alone, in this order."""
+        """Return only these classes, in this order."""
         if unknown := [name for name in classes if name not in self.classes]:
             raise FedBMError(f'there is no concept for the class "{unknown[0]}"')
         rows = [self.classes.index(name) for name in classes]
@@ -121,45 +143,52 @@ class ConceptDistribution:
 
     @cached_property
     def checksum(self) -> str:
-        """SHA-256 of classes, texts and float32 embeddings: equal where two sites hold the same concepts."""
+        """SHA-256 of classes, texts and float32 embeddings. Sites with the same concepts have the same checksum."""
         head = json.dumps([self.classes, self.texts, list(self.embeddings.shape)], ensure_ascii=False)
         body = self.embeddings.contiguous().numpy().astype("<f4", copy=False).tobytes()
         return hashlib.sha256(head.encode() + b"\n" + body).hexdigest()
 
     def save(self, path: Path, *, half: bool = False) -> None:
-        """A safetensors file, its words in one JSON entry. *half* stores 16 bits: cosines to 1e-3."""
+        """Write a safetensors file with a JSON header. *half* stores 16 bits, which keeps cosines to 1e-3."""
         from safetensors.torch import save
 
-        words = {
+        header = {
             "format": FORMAT,
             "classes": self.classes,
             "texts": self.texts,
             "provenance": dict(self.provenance),
         }
         stored = self.embeddings.half() if half else self.embeddings
-        content = save({"embeddings": stored}, {"concepts": json.dumps(words, ensure_ascii=False)})
-        with replacing(path) as beside:
-            beside.write_bytes(content)  # safetensors' own writer would hide the file from other users
+        content = save({"embeddings": stored}, {"concepts": json.dumps(header, ensure_ascii=False)})
+        with atomic_write(path) as temporary:
+            temporary.write_bytes(content)  # safetensors' own writer sets permissions that other users cannot read
 
     @classmethod
     def load(cls, path: Path) -> ConceptDistribution:
+        """Read a file written by save().
+
+        Raises:
+            FedBMError: if the file is missing, damaged or of another format.
+        """
         from safetensors import SafetensorError, safe_open
 
         if not path.is_file():
-            raise FedBMError(f"there is no concept file {path}")
+            raise FedBMError(f"the concept file {path} does not exist")
         try:
             with safe_open(path, framework="pt") as archive:
-                words = json.loads(archive.metadata()["concepts"])
+                header = json.loads(archive.metadata()["concepts"])
                 embeddings = archive.get_tensor("embeddings")
-            version = words["format"]
+            version = header["format"]
             if version == FORMAT:
-                return cls.fit(words["classes"], words["texts"], embeddings, words["provenance"])
+                return cls.fit(header["classes"], header["texts"], embeddings, header["provenance"])
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise FedBMError(f"{path} is not a FedBM concept file, or it is damaged") from error
-        raise FedBMError(f"{path} has concept format {version}, this FedBM reads {FORMAT}; build the concepts again")
+        raise FedBMError(
+            f"{path} has concept format {version}, but this version of FedBM reads {FORMAT}; build the concepts again"
+        )
 
 
-def build(
+def build_concepts(
     classes: Sequence[str],
     texts: Sequence[str],
     modality: str,
@@ -167,9 +196,24 @@ def build(
     folder: Path | None = None,
     pooling: str | None = None,
 ) -> ConceptDistribution:
-    """Texts → prompts → embeddings → distribution. Provenance keeps the prompts with {c} for the concept."""
-    grid = [prompts(text, modality) for text in texts]
+    """Build prompts for each class, encode them and fit the distribution.
+
+    Args:
+        classes: class names in label order.
+        texts: the concept text of each class.
+        modality: how the images were taken, such as "endoscopy".
+        encoder: "minilm", "bert", "roberta", "biomedclip" or a Hugging Face id.
+        folder: folder of the language model; None uses the Hugging Face cache.
+        pooling: "mean", "cls" or "biomedclip"; None uses the encoder's own.
+
+    Returns:
+        The concept distribution. Its provenance contains the prompts with {c} in place of the concept.
+
+    Raises:
+        FedBMError: if a text is empty or the language model cannot be loaded.
+    """
+    grid = [make_prompts(text, modality) for text in texts]
     flat, provenance = encode([prompt for row in grid for prompt in row], encoder, folder, pooling)
-    frames = list(prompts("{c}", modality))
+    frames = list(make_prompts("{c}", modality))
     made_by = {**provenance, "modality": modality, "prompts": frames}
     return ConceptDistribution.fit(classes, texts, flat.view(len(texts), len(frames), -1), made_by)

@@ -1,9 +1,9 @@
-"""Prompts = six sentence frames × what the picture is called.
+"""Prompts: six sentence frames × the names of the medium.
 
     media = image, photo, <modality> image, <modality> photo   (and OCT scan for OCT)
 
-So 24 prompts for a concept, 30 for OCT. All classes of a data set share one grid: prompt m of one class
-differs from prompt m of another in the concept alone, and a class's spread is the spread of wording.
+This gives 24 prompts per concept, 30 for OCT. Prompt m of two classes differs only in the concept, so the variance
+within a class is the variance of the wording.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ FRAMES = (
 )
 
 
-def prompts(concept: str, modality: str) -> tuple[str, ...]:
-    """Every frame with every medium, frame by frame.
+def make_prompts(concept: str, modality: str) -> tuple[str, ...]:
+    """Return every frame with every medium, frame by frame.
 
-    >>> prompts("melanoma", "dermatoscopy")[:3]
+    >>> make_prompts("melanoma", "dermatoscopy")[:3]
     ('image of melanoma', 'photo of melanoma', 'dermatoscopy image of melanoma')
     """
     concept, modality = concept.strip(), modality.strip()
     if not concept:
-        raise FedBMError("a concept text is empty; say in a few words what the class shows")
+        raise FedBMError("a concept text is empty; describe in a few words what the class shows")
     if not modality:
         raise FedBMError('the modality is empty; name how the images were taken, such as "endoscopy"')
     media = ["image", "photo", f"{modality} image", f"{modality} photo"]
@@ -40,15 +40,15 @@ def prompts(concept: str, modality: str) -> tuple[str, ...]:
     return tuple(frame.format(media=medium, c=concept) for frame in FRAMES for medium in media)
 
 
-def choose(count: int, share: float, seed: int) -> tuple[int, ...]:
-    """The sorted indices of a seeded *share* of *count* prompts, at least two of them.
+def choose_prompts(count: int, fraction: float, seed: int) -> tuple[int, ...]:
+    """Return the sorted indices of a random *fraction* of *count* prompts, at least two.
 
-    Under one seed a smaller share lies inside every larger one, so that shares differ in number alone.
+    With the same seed a smaller fraction is a subset of every larger one.
     """
     if count < 2:
-        raise FedBMError(f"a share needs at least 2 prompts to choose from, but there are {count}")
-    if not 0 < share <= 1:
-        raise FedBMError(f"the share of prompts is {share:g}; give a fraction above 0 up to 1, such as 0.25")
-    kept = max(2, math.floor(share * count + 0.5))
+        raise FedBMError(f"a fraction of the prompts needs at least 2 prompts, but there are {count}")
+    if not 0 < fraction <= 1:
+        raise FedBMError(f"the fraction of prompts is {fraction:g}; it must be above 0 and at most 1, such as 0.25")
+    kept = max(2, math.floor(fraction * count + 0.5))
     order = numpy_rng(seed, "prompts").permutation(count)
     return tuple(sorted(int(index) for index in order[:kept]))

@@ -1,4 +1,4 @@
-"""Can a language model tell the concepts apart? What is measured, in sentences a clinician can act on."""
+"""Measure how well a language model separates the concepts, and describe it in sentences a clinician can act on."""
 
 from __future__ import annotations
 
@@ -8,90 +8,86 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-NEARLY_ONE = 0.95  # class means with a higher cosine leave a classifier hardly an angle to work with
-NAMED = 5  # pairs or classes named in one sentence; the rest are counted
+from fedbm.errors import shorten_list
+
+MAX_COSINE = 0.95  # a classifier can hardly separate class means with a higher cosine
+MAX_NAMED = 5  # pairs or classes named in one sentence; the rest are counted
 
 
-def cosines(embeddings: Tensor) -> Tensor:
-    """[K,K]: cos(μ_i, μ_j) from embeddings [K,M,D]."""
+def cosines_between_means(embeddings: Tensor) -> Tensor:
+    """Return cos(μ_i, μ_j) [K,K] from embeddings [K,M,D]."""
     unit = normalize(embeddings.mean(dim=1), dim=1)
     return unit @ unit.T
 
 
-def strays(embeddings: Tensor) -> Tensor:
-    """[K,K]: how many prompts of class i, left out of its mean, lie nearer to the mean of class j ≠ i."""
+def count_misassigned(embeddings: Tensor) -> Tensor:
+    """Return [K,K]: how many prompts of class i, left out of its mean, are nearest to the mean of class j ≠ i."""
     count, per_class, _ = embeddings.shape
     means = embeddings.mean(dim=1)
     distance = torch.cdist(embeddings, means.expand(count, -1, -1))  # [K,M,K]
     own = torch.arange(count)
-    # Without prompt m the mean moves so that the distance grows by exactly M / (M − 1).
+    # Leaving prompt m out moves the mean away from it by a factor of exactly M / (M − 1).
     distance[own, :, own] *= per_class / (per_class - 1)
     nearest = distance.argmin(dim=2)  # [K,M]
     hits = torch.nn.functional.one_hot(nearest, count).sum(dim=1)
     return hits.masked_fill(torch.eye(count, dtype=torch.bool), 0)
 
 
-def diagnose(classes: Sequence[str], texts: Sequence[str], embeddings: Tensor) -> list[str]:
-    """First the range of similarities, then one sentence for each kind of trouble, or that there is none."""
-    similar = cosines(embeddings)
+def describe_separability(classes: Sequence[str], texts: Sequence[str], embeddings: Tensor) -> list[str]:
+    """Return the range of cosines, then one sentence for each kind of problem, or a sentence that there is none."""
+    similar = cosines_between_means(embeddings)
     pairs = [(i, j) for i in range(len(classes)) for j in range(i + 1, len(classes))]
     between = torch.stack([similar[i, j] for i, j in pairs])
-    sentences = [
-        f"The {len(classes)} concepts have cosines of {between.min():.2f} to {between.max():.2f} "
-        f"between their means, {between.mean():.2f} on average."
+    summary = (
+        f"The cosines between the means of the {len(classes)} concepts are {between.min():.2f} to {between.max():.2f}, "
+        f"{between.mean():.2f} on average."
+    )
+    problems = [
+        *_describe_equal_texts(classes, texts, pairs),
+        *_describe_similar_concepts(classes, texts, pairs, between),
+        *_describe_misassigned(classes, embeddings),
     ]
-    trouble = [
-        *_same_text(classes, texts, pairs),
-        *_nearly_one(classes, texts, pairs, between),
-        *_strays(classes, embeddings),
-    ]
-    if not trouble:
-        return [
-            *sentences,
-            "No two concepts are nearly alike and every left-out prompt is nearest to its own class.",
-        ]
-    return sentences + trouble
+    sound = "All concepts are well separated: no two are nearly equal, and every prompt is nearest to its own class."
+    return [summary, *(problems or [sound])]
 
 
-def _same_text(classes: Sequence[str], texts: Sequence[str], pairs: Sequence[tuple[int, int]]) -> list[str]:
+def _describe_equal_texts(classes: Sequence[str], texts: Sequence[str], pairs: Sequence[tuple[int, int]]) -> list[str]:
     return [
-        f'"{classes[i]}" and "{classes[j]}" share the concept text "{texts[i]}"; say what sets them apart.'
+        f'"{classes[i]}" and "{classes[j]}" have the same concept text "{texts[i]}"; describe how they differ.'
         for i, j in pairs
         if texts[i] == texts[j]
     ]
 
 
-def _nearly_one(
+def _describe_similar_concepts(
     classes: Sequence[str], texts: Sequence[str], pairs: Sequence[tuple[int, int]], between: Tensor
 ) -> list[str]:
     close = [
         (float(cosine), f'"{classes[i]}" and "{classes[j]}" ({cosine:.2f})')
         for (i, j), cosine in zip(pairs, between, strict=True)
-        if cosine > NEARLY_ONE and texts[i] != texts[j]
+        if cosine > MAX_COSINE and texts[i] != texts[j]
     ]
     if not close:
         return []
-    worst = [words for _, words in sorted(close, key=lambda pair: -pair[0])]
-    return [f"Nearly one concept to the language model, so word them further apart: {_named(worst)}."]
+    return [f"The language model hardly distinguishes {_join_worst(close)}; use texts that differ more."]
 
 
-def _strays(classes: Sequence[str], embeddings: Tensor) -> list[str]:
-    counts = strays(embeddings)
+def _describe_misassigned(classes: Sequence[str], embeddings: Tensor) -> list[str]:
+    counts = count_misassigned(embeddings)
     per_class = embeddings.shape[1]
     found = [
         (
             int(row.sum()),
-            f'"{name}" ({int(row.sum())} of {per_class} prompts, towards "{classes[int(row.argmax())]}")',
+            f'"{name}" ({int(row.sum())} of {per_class} prompts, mostly "{classes[int(row.argmax())]}")',
         )
         for name, row in zip(classes, counts, strict=True)
         if row.any()
     ]
     if not found:
         return []
-    worst = [words for _, words in sorted(found, key=lambda pair: -pair[0])]
-    return [f"Wording moves a prompt further than the step to another class for {_named(worst)}."]
+    return [f"Some prompts are nearer to another class than to their own: {_join_worst(found)}."]
 
 
-def _named(items: Sequence[str]) -> str:
-    more = len(items) - NAMED
-    return ", ".join(items[:NAMED]) + (f" and {more} more" if more > 0 else "")
+def _join_worst(scored: Sequence[tuple[float, str]]) -> str:
+    """Join the descriptions with the highest scores."""
+    return shorten_list([text for _, text in sorted(scored, key=lambda pair: -pair[0])], MAX_NAMED)

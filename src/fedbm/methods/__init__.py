@@ -30,6 +30,17 @@ METHODS: dict[str, type[FedAvg]] = {
     )
 }
 
+
+def title_of(name: str) -> str:
+    """Return the title of a method; a method of the user's own is shown by its name."""
+    return METHODS[name].title if name in METHODS else name
+
+
+def is_central(name: str) -> bool:
+    """Return whether the method has all data in one place: an upper bound without clients."""
+    return name in METHODS and METHODS[name].central
+
+
 __all__ = [
     "METHODS",
     "Central",
@@ -44,4 +55,6 @@ __all__ = [
     "FedRep",
     "Method",
     "Scaffold",
+    "is_central",
+    "title_of",
 ]

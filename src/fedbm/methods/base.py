@@ -145,9 +145,12 @@ class Method(ABC):
     """
 
     name: ClassVar[str]
+    title: ClassVar[str] = ""  # as its paper writes it
     shares: ClassVar[tuple[str, ...]] = ("n",)  # the facts that leave a client's site, by the names of Facts
-    central: ClassVar[bool] = False  # all data in one place: one client, no federation
+    central: ClassVar[bool] = False  # all data in one place: one client, no federation; an upper bound in reports
     personalises: ClassVar[bool] = False  # clients have models of their own, scored separately
+    colour: ClassVar[int | None] = None  # place in the palette of reports; None: the next free one
+    tuned: ClassVar[Mapping[str, str]] = {}  # options usually tuned per data set → how reports write them
 
     @property
     def needs_concepts(self) -> bool:

@@ -20,5 +20,7 @@ class Central(FedAvg):
     """All training data in one place. Nothing is sent."""
 
     name: ClassVar[str] = "central"
+    title: ClassVar[str] = "Central"
+    colour: ClassVar[int | None] = 6
     shares: ClassVar[tuple[str, ...]] = ()
     central: ClassVar[bool] = True

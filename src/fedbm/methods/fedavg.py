@@ -29,6 +29,7 @@ class FedAvg(Method):
     """Weighted averaging of locally trained models."""
 
     name: ClassVar[str] = "fedavg"
+    title: ClassVar[str] = "FedAvg"
 
     weighting: Literal["size", "equal"] = option("size", "weight clients by their number of samples, or equally")
 

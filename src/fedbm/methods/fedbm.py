@@ -17,7 +17,7 @@ statistics (the text says the generator's).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -40,6 +40,9 @@ class FedBM(FedAvg):
     """Language-built frozen classifier plus concept-guided generator; every ablation of the paper by option."""
 
     name: ClassVar[str] = "fedbm"
+    title: ClassVar[str] = "FedBM"
+    colour: ClassVar[int | None] = 0
+    tuned: ClassVar[Mapping[str, str]] = {"temperature": "τ", "lambda_dis": "λ_dis", "pseudo_batch": "pseudo-batch"}
 
     classifier: Literal["distribution", "mean", "random", "trained"] = option(
         "distribution", "from concept Gaussians (LKCC), their means alone, random frozen, or trained linear"

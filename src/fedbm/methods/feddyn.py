@@ -32,6 +32,7 @@ class FedDyn(FedAvg):
     """Dynamic regularisation; a gradient per client is kept at the client."""
 
     name: ClassVar[str] = "feddyn"
+    title: ClassVar[str] = "FedDyn"
 
     alpha: float = option(0.01, "strength α of the dynamic regulariser", above=0)
 

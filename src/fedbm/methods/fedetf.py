@@ -27,7 +27,7 @@ from fedbm.config.options import option
 from fedbm.methods._label_prior import MISSING_CLASSES, MissingClasses, log_prior
 from fedbm.methods.base import Batch, Facts, OwnData, Part, Phase, State, Task
 from fedbm.methods.fedavg import FedAvg
-from fedbm.models.heads import Classifier, CrossEntropyHead, exactly, feature_dim
+from fedbm.models.heads import Classifier, CrossEntropyHead, feature_dim, without_autocast
 from fedbm.utils.seeds import seeded_modules, torch_rng
 
 FRAME = "head.frame"
@@ -38,6 +38,7 @@ class FedETF(FedAvg):
     """Fixed simplex equiangular tight frame, balanced by the client's label prior."""
 
     name: ClassVar[str] = "fedetf"
+    title: ClassVar[str] = "FedETF"
 
     missing_classes: MissingClasses = option("mask", MISSING_CLASSES)
 
@@ -85,7 +86,7 @@ class FrameHead(CrossEntropyHead):
         self.register_buffer("frame", frame)
         self.scale = nn.Parameter(torch.ones(()))
 
-    @exactly
+    @without_autocast
     def forward(self, features: Tensor) -> Tensor:
         logits: Tensor = self.scale * (F.normalize(features, dim=1) @ self.frame)
         return logits

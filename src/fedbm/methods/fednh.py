@@ -25,7 +25,7 @@ from fedbm.methods._average import Average
 from fedbm.methods._prototypes import class_means
 from fedbm.methods.base import Aggregator, Facts, OwnData, State, Task, Upload
 from fedbm.methods.fedavg import FedAvg
-from fedbm.models.heads import Classifier, CrossEntropyHead, exactly, feature_dim
+from fedbm.models.heads import Classifier, CrossEntropyHead, feature_dim, without_autocast
 from fedbm.utils.seeds import torch_rng
 
 SUMS, COUNTS = "fednh.sums", "fednh.counts"
@@ -36,6 +36,7 @@ class FedNH(FedAvg):
     """Non-parametric head with class semantics infused by the server."""
 
     name: ClassVar[str] = "fednh"
+    title: ClassVar[str] = "FedNH"
     shares: ClassVar[tuple[str, ...]] = ("n", "label_counts")
 
     weighting: Literal["equal"] = option("equal", "clients count equally, as the method is defined")
@@ -95,6 +96,6 @@ class CosineHead(CrossEntropyHead):
         self.register_buffer("weight", weight)
         self.scale = nn.Parameter(torch.tensor(20.0))
 
-    @exactly
+    @without_autocast
     def forward(self, features: Tensor) -> Tensor:
         return self.scale * F.normalize(features, dim=1) @ self.weight.T

@@ -35,6 +35,7 @@ class FedProto(FedAvg):
     """Prototypes instead of weights."""
 
     name: ClassVar[str] = "fedproto"
+    title: ClassVar[str] = "FedProto"
     shares: ClassVar[tuple[str, ...]] = ("n", "label_counts")
     personalises: ClassVar[bool] = True
 

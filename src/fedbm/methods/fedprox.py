@@ -25,6 +25,7 @@ class FedProx(FedAvg):
     """A quadratic leash on local training."""
 
     name: ClassVar[str] = "fedprox"
+    title: ClassVar[str] = "FedProx"
 
     mu: float = option(0.001, "strength μ of the pull towards the global model", least=0)
 

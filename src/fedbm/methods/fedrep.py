@@ -28,6 +28,7 @@ class FedRep(FedAvg):
     """Shared representation, personal heads."""
 
     name: ClassVar[str] = "fedrep"
+    title: ClassVar[str] = "FedRep"
     personalises: ClassVar[bool] = True
 
     common_head: Literal["mean", "vote"] = option(

@@ -32,6 +32,7 @@ class FedROD(FedAvg):
     """Robust decoupling of a generic and a personal classifier."""
 
     name: ClassVar[str] = "fedrod"
+    title: ClassVar[str] = "FedROD"
     personalises: ClassVar[bool] = True
 
     gamma: float = option(1.0, "strength γ of the label prior", least=0)

@@ -34,6 +34,7 @@ class Scaffold(FedAvg):
     """Controlled averaging; a control variate per client is kept at the client. Twice FedAvg's traffic."""
 
     name: ClassVar[str] = "scaffold"
+    title: ClassVar[str] = "SCAFFOLD"
 
     def server_init(self, model: nn.Module) -> State:
         zeros = {C + name: torch.zeros_like(p) for name, p in model.named_parameters()}

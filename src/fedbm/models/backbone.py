@@ -1,4 +1,4 @@
-"""From options to a body: build ResNet-18 and, where a file is given, load its weights."""
+"""Build the ResNet-18 body that the options describe, and load initial weights into it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from fedbm.config.options import ModelOptions
-from fedbm.errors import FedBMError
+from fedbm.errors import FedBMError, shorten_list
 from fedbm.models.resnet import ResNet18
 
 
 def resnet_factory(options: ModelOptions, channels: int) -> Callable[[], nn.Module]:
-    """A function that builds the body the options describe; its random weights come from the caller's stream.
+    """Return a function that builds the body; random weights come from the caller's generator.
 
-    It can be pickled, as client processes need.
+    The function can be pickled, because client processes need it.
     """
     weights = read_weights(Path(options.init_weights).expanduser()) if options.init_weights else None
     return partial(make_resnet, options, channels, weights)
@@ -31,39 +31,38 @@ def make_resnet(options: ModelOptions, channels: int, weights: dict[str, Tensor]
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Named tensors from .safetensors, or from a PyTorch file read without unpickling code."""
+    """Read named tensors from a .safetensors file, or from a PyTorch file without unpickling code."""
     if not path.is_file():
-        raise FedBMError(f"init_weights: there is no file {path}")
+        raise FedBMError(f"init_weights: {path} does not exist")
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
 
             return dict(load_file(path))
         weights = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # both readers raise many kinds for a damaged file
-        raise FedBMError(f"init_weights: {path} holds no weights that can be read ({_first_line(error)})") from error
+    except Exception as error:  # for a damaged file both readers raise many kinds of errors
+        raise FedBMError(f"init_weights: cannot read weights from {path} ({_first_line(error)})") from error
     if not isinstance(weights, dict) or not all(isinstance(v, Tensor) for v in weights.values()):
-        raise FedBMError(f"init_weights: {path} holds no dictionary of tensors")
+        raise FedBMError(f"init_weights: {path} does not contain a dictionary of tensors")
     return weights
 
 
 def load_weights(body: nn.Module, weights: dict[str, Tensor], source: str) -> None:
-    """Load by name: bare names or those of a saved run (`body.…`); a classifier (`fc.…`, `head.…`) is left out."""
+    """Load weights by name, with or without the prefix `body.` of a saved run; a classifier (`fc.…`) is ignored."""
     if any(name.startswith("body.") for name in weights):
         weights = {name.removeprefix("body."): v for name, v in weights.items() if name.startswith("body.")}
     own = body.state_dict()
-    given = {name: v for name, v in weights.items() if name in own}
-    missing = [name for name in own if name not in given and not name.endswith("num_batches_tracked")]
-    foreign = [name for name in weights if name not in own and not name.startswith("fc.")]
-    misfits = [name for name, v in given.items() if v.shape != own[name].shape]
-    for names, what in ((missing, "lacks"), (foreign, "has the unknown"), (misfits, "has another shape for")):
+    matching = {name: v for name, v in weights.items() if name in own}
+    missing = [name for name in own if name not in matching and not name.endswith("num_batches_tracked")]
+    unknown = [name for name in weights if name not in own and not name.startswith("fc.")]
+    misfits = [name for name, v in matching.items() if v.shape != own[name].shape]
+    for names, problem in ((missing, "missing"), (unknown, "unknown"), (misfits, "wrong shape for")):
         if names:
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             raise FedBMError(
-                f"init_weights: {source} does not fit the body: it {what} {names[0]}{more}; "
+                f"init_weights: {source} does not fit the body: {problem} {shorten_list(names, 1)}; "
                 "check stem, width, norm, channels"
             )
-    body.load_state_dict({**own, **given})
+    body.load_state_dict({**own, **matching})
 
 
 def _first_line(error: Exception) -> str:

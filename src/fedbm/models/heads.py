@@ -1,14 +1,14 @@
-"""The concept head (LKCC): a frozen classifier made of one Gaussian N(μ_k, diag σ²_k) per class.
+"""The concept head (LKCC): a frozen classifier with one Gaussian N(μ_k, diag σ²_k) per class.
 
     h        = x / ‖x‖₂
     logit_k  = τ h·μ_k + ½ τ² h²·σ²_k                       (h² element-wise)
     loss     = logsumexp_k(logit_k) − τ h·μ_y
              = cross-entropy(logit, y) + ½ τ² h²·σ²_y
 
-The loss bounds from above the expected contrastive loss over embeddings drawn from these Gaussians.
+The loss is an upper bound of the expected contrastive loss over embeddings drawn from these Gaussians.
 With σ² = 0 it is plain cross-entropy on τ h·μ_k: the "embedding mean" classifier.
 
-Differs from the paper's print: the factor τ of its Eq. 4 and 5 follows the appendix's derivation.
+Differs from the paper as printed: the factor τ of Eq. 4 and 5 follows the derivation in the appendix.
 """
 
 from __future__ import annotations
@@ -25,19 +25,40 @@ from fedbm.errors import FedBMError
 
 
 def concept_logits(h: Tensor, mean: Tensor, variance: Tensor, temperature: float) -> Tensor:
-    """τ h·μ_k + ½ τ² h²·σ²_k for unit rows h [B,D] and μ, σ² [K,D] → [B,K]."""
+    """Compute τ h·μ_k + ½ τ² h²·σ²_k.
+
+    Args:
+        h: features of unit length, [B,D].
+        mean: class means μ, [K,D].
+        variance: class variances σ², [K,D].
+        temperature: τ.
+
+    Returns:
+        Logits [B,K].
+    """
     return temperature * h @ mean.T + 0.5 * temperature**2 * h.square() @ variance.T
 
 
 def concept_loss(h: Tensor, labels: Tensor, mean: Tensor, variance: Tensor, temperature: float) -> dict[str, Tensor]:
-    """The two terms of the LKCC loss, batch means; their sum is logsumexp_k(logit_k) − τ h·μ_y."""
+    """Compute the two terms of the LKCC loss; their sum is logsumexp_k(logit_k) − τ h·μ_y.
+
+    Args:
+        h: features of unit length, [B,D].
+        labels: class of each row, [B].
+        mean: class means μ, [K,D].
+        variance: class variances σ², [K,D].
+        temperature: τ.
+
+    Returns:
+        The batch means of "cross_entropy" and "variance".
+    """
     logits = concept_logits(h, mean, variance, temperature)
     spread = 0.5 * temperature**2 * (h.square() * variance[labels]).sum(dim=1)
     return {"cross_entropy": F.cross_entropy(logits, labels), "variance": spread.mean()}
 
 
-def exactly(forward: Callable[[Any, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
-    """A head's *forward* outside autocast: in bf16 logits of two classes are soon the same, so no method's are bf16."""
+def without_autocast(forward: Callable[[Any, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+    """Run a head's *forward* in full precision: in bf16 the logits of two classes easily become equal."""
 
     @functools.wraps(forward)
     def exact(head: nn.Module, features: Tensor) -> Tensor:
@@ -48,7 +69,14 @@ def exactly(forward: Callable[[Any, Tensor], Tensor]) -> Callable[[Any, Tensor],
 
 
 class ConceptHead(nn.Module):
-    """The frozen classifier as a module: features [B,D] → logits [B,K]. It has no parameters to train.
+    """Frozen concept classifier: features [B,D] → logits [B,K]. It has no trainable parameters.
+
+    Args:
+        mean: class means μ, [K,D].
+        variance: class variances σ², [K,D].
+        temperature: τ.
+
+    Example:
 
     >>> head = ConceptHead(torch.eye(2, 3), torch.zeros(2, 3), temperature=2.0)
     >>> head(torch.tensor([[3.0, 0.0, 4.0]]))
@@ -64,34 +92,35 @@ class ConceptHead(nn.Module):
         self.register_buffer("mean", mean.clone())
         self.register_buffer("variance", variance.clone())
 
-    @exactly
+    @without_autocast
     def forward(self, features: Tensor) -> Tensor:
         h = F.normalize(features, dim=1)
         return concept_logits(h, self.mean, self.variance, self.temperature)
 
     def loss(self, features: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Return the terms of concept_loss() for features of any length."""
         with torch.autocast(features.device.type, enabled=False):
             h = F.normalize(features.to(self.mean.dtype), dim=1)
             return concept_loss(h, labels, self.mean, self.variance, self.temperature)
 
 
 class CrossEntropyHead(nn.Module):
-    """A classifier trained by cross-entropy, with the same two calls as ConceptHead."""
+    """Base of heads trained by cross-entropy, with the same methods as ConceptHead."""
 
     def loss(self, features: Tensor, labels: Tensor) -> dict[str, Tensor]:
         return {"cross_entropy": F.cross_entropy(self(features), labels)}
 
 
 class LinearHead(CrossEntropyHead, nn.Linear):
-    """W x + b: the ordinary trained classifier."""
+    """The usual trained classifier W x + b."""
 
-    @exactly
+    @without_autocast
     def forward(self, features: Tensor) -> Tensor:
         return F.linear(features, self.weight, self.bias)
 
 
 class Classifier(nn.Module):
-    """head(project(body(x))): the shape of every method's model. State names begin with the parts' names."""
+    """The model of every method: head(project(body(x))). Names in its state start with the part's name."""
 
     def __init__(self, body: nn.Module, head: ConceptHead | CrossEntropyHead, project: nn.Module | None = None) -> None:
         super().__init__()
@@ -113,7 +142,7 @@ class Classifier(nn.Module):
 
 
 def feature_dim(body: nn.Module, shape: tuple[int, int, int]) -> int:
-    """The body's `feature_dim`, or what one image of zeros comes out as where it declares none."""
+    """Return the body's `feature_dim`, or measure it with one image of zeros."""
     declared = getattr(body, "feature_dim", None)
     if isinstance(declared, int):
         return declared
@@ -123,7 +152,7 @@ def feature_dim(body: nn.Module, shape: tuple[int, int, int]) -> int:
     body.train(training)
     if features.ndim != 2:
         raise FedBMError(
-            f"a body maps images to features [B,F], and this one returned the shape {tuple(features.shape)}; "
-            "let it end in nn.Flatten()"
+            f"the body returned shape {tuple(features.shape)}, but it must map images to features [B,F]; "
+            "end it with nn.Flatten()"
         )
     return int(features.shape[1])

@@ -1,4 +1,4 @@
-"""uint8 pixels → what a body reads: (x/255 − mean) / std per channel."""
+"""Normalise uint8 pixels for the body: (x/255 − mean) / std per channel."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class Normalise(nn.Module):
-    """Pixels in [0,1] → normalised input. Its constants move with the model but are no part of its state."""
+    """Normalise pixels in [0,1]. The constants move with the model but are not part of its state."""
 
     mean: Tensor
     std: Tensor
@@ -22,7 +22,7 @@ class Normalise(nn.Module):
         return (images - self.mean) / self.std
 
     def pixels(self, images: Tensor) -> Tensor:
-        """uint8 [B,H,W,C] → normalised [B,C,H,W]."""
+        """Convert uint8 [B,H,W,C] to normalised [B,C,H,W]."""
         return self.forward(
             images.permute(0, 3, 1, 2).to(self.mean.dtype).contiguous(memory_format=self.memory_format) / 255
         )

@@ -1,7 +1,7 @@
 """ResNet-18 as a feature extractor: images [B,C,H,W] → features [B, 8·width].
 
 Parameter names are torchvision's (conv1, bn1, layer1.0.conv1, …, without fc), so its weights load unchanged.
-Differs from it by option: a 3×3 stem without pooling for small images, width, GroupNorm under the same names.
+Additional options: a 3×3 stem without pooling for small images, width, and GroupNorm under the same names.
 
 Reference: He, Zhang, Ren, Sun. Deep residual learning for image recognition. CVPR 2016.
 """
@@ -18,7 +18,14 @@ from fedbm.models.conv_ops import StemConv2d
 
 
 class ResNet18(nn.Module):
-    """Four stages of two basic blocks, global average pooling; `feature_dim` = 8 · width."""
+    """ResNet-18 without the classifier: four stages of two basic blocks and global average pooling.
+
+    Args:
+        channels: channels of the input images.
+        width: channels of the first stage; the features have `feature_dim` = 8 · width.
+        stem: "7x7" with pooling, or "3x3" without pooling for small images.
+        norm: "batch" or "group".
+    """
 
     def __init__(
         self,
@@ -53,15 +60,15 @@ class ResNet18(nn.Module):
 class BasicBlock(nn.Module):
     """x → relu(norm(conv(relu(norm(conv(x))))) + shortcut(x))."""
 
-    def __init__(self, inside: int, outside: int, stride: int, norm: Literal["batch", "group"]) -> None:
+    def __init__(self, in_channels: int, out_channels: int, stride: int, norm: Literal["batch", "group"]) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(inside, outside, 3, stride, 1, bias=False)
-        self.bn1 = _norm(norm, outside)
-        self.conv2 = nn.Conv2d(outside, outside, 3, 1, 1, bias=False)
-        self.bn2 = _norm(norm, outside)
+        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride, 1, bias=False)
+        self.bn1 = _norm(norm, out_channels)
+        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, 1, 1, bias=False)
+        self.bn2 = _norm(norm, out_channels)
         self.downsample = (
-            nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), _norm(norm, outside))
-            if stride != 1 or inside != outside
+            nn.Sequential(nn.Conv2d(in_channels, out_channels, 1, stride, bias=False), _norm(norm, out_channels))
+            if stride != 1 or in_channels != out_channels
             else None
         )
 
@@ -71,12 +78,14 @@ class BasicBlock(nn.Module):
         return F.relu(self.bn2(self.conv2(x)).add_(shortcut), inplace=True)
 
 
-def _stage(inside: int, outside: int, stride: int, norm: Literal["batch", "group"]) -> nn.Sequential:
-    return nn.Sequential(BasicBlock(inside, outside, stride, norm), BasicBlock(outside, outside, 1, norm))
+def _stage(in_channels: int, out_channels: int, stride: int, norm: Literal["batch", "group"]) -> nn.Sequential:
+    return nn.Sequential(
+        BasicBlock(in_channels, out_channels, stride, norm), BasicBlock(out_channels, out_channels, 1, norm)
+    )
 
 
 def _norm(norm: Literal["batch", "group"], channels: int) -> nn.Module:
     if norm == "batch":
         return nn.BatchNorm2d(channels)
-    groups = math.gcd(32, channels // 2) if channels % 2 == 0 else 1  # at least two channels share a group
+    groups = math.gcd(32, channels // 2) if channels % 2 == 0 else 1  # at least two channels per group
     return nn.GroupNorm(groups, channels)

@@ -1,4 +1,4 @@
-"""runs → groups that may be compared (one data set, dealt in one way) → one row per label, all its seeds."""
+"""Runs → groups that may be compared (one data set, one partition) → one row per label with all its seeds."""
 
 from __future__ import annotations
 
@@ -8,22 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedbm.errors import FedBMError
+from fedbm.methods import METHODS, is_central, title_of
 from fedbm.report.statistics import Spread, spread_or_none
 from fedbm.runs.reader import RunView
-
-NAMES = {
-    "central": "Central",
-    "fedavg": "FedAvg",
-    "fedprox": "FedProx",
-    "feddyn": "FedDyn",
-    "scaffold": "SCAFFOLD",
-    "fedrep": "FedRep",
-    "fedrod": "FedROD",
-    "fednh": "FedNH",
-    "fedproto": "FedProto",
-    "fedetf": "FedETF",
-    "fedbm": "FedBM",
-}  # as their papers write them, in the order of the rows
 
 # What may differ between runs of one row: the seed, and what the group already says.
 NOT_A_SETTING = {"train.seed", "data.name", "data.beta"}
@@ -31,8 +18,8 @@ AVERAGE = "train.server_average"  # adds scores and changes none; 0 is the same 
 
 
 @dataclass(frozen=True)
-class Row:
-    """One label's finished runs, by seed."""
+class MethodRuns:
+    """The finished runs of one row, by seed."""
 
     name: str
     method: str
@@ -46,11 +33,23 @@ class Row:
     def by_seed(self, moment: str, metric: str) -> dict[int, Any]:
         return {run.seed: found[metric] for run in self.runs if (found := run.scores(moment)) is not None}
 
+    @property
+    def central(self) -> bool:
+        return is_central(self.method)
+
+    @property
+    def global_model(self) -> bool:
+        """Whether one model or one vote is scored, not the clients' own models one by one."""
+        if self.method not in METHODS:
+            return True
+        method = METHODS[self.method]()
+        return method.common_model or method.ensemble
+
 
 @dataclass(frozen=True)
 class Group:
     title: str
-    rows: tuple[Row, ...]
+    rows: tuple[MethodRuns, ...]
     unfinished: tuple[RunView, ...]  # their label is the row they would belong to
     missing: tuple[str, ...] = ()  # in words: what was planned and is not here to be read
 
@@ -59,23 +58,31 @@ class Group:
         return tuple(run for row in self.rows for run in row.runs) + self.unfinished
 
     @property
-    def dealt(self) -> dict[int, Mapping[str, Any]]:
-        """Who held what, by seed. Not as central training's files have it: one run of it stands beside every β."""
-        held = [run for run in self.runs if run.dealt is not None and run.method != "central"]
-        return {run.seed: run.dealt for run in sorted(held, key=lambda run: run.seed) if run.dealt is not None}
+    def partitions(self) -> dict[int, Mapping[str, Any]]:
+        """The clients' partitions by seed. Central training has none: one of its runs may belong to every β."""
+        runs = sorted((run for run in self.runs if not is_central(run.method)), key=lambda run: run.seed)
+        return {run.seed: run.client_partition for run in runs if run.client_partition is not None}
+
+    @property
+    def clients(self) -> bool:
+        """Whether any run has clients."""
+        return any(not is_central(run.method) for run in self.runs)
 
 
 def compare(runs: Sequence[RunView]) -> list[Group]:
-    """Groups in the order of their titles; rows in the order of NAMES. Refuses a run that is there twice.
+    """Return groups in the order of their titles, rows in the order of METHODS, central training first.
 
-    Data of one name may differ: another folder, another size. Then each has its own group, told apart by checksum.
+    Data sets of one name may differ in folder or size: then each has its own group, named with its checksum.
+
+    Raises:
+        FedBMError: a run is given twice.
     """
     grouped: dict[tuple[str, str], list[RunView]] = {}
     for run in _like_the_finished(runs):
         grouped.setdefault((_title(run), run.checksum), []).append(run)
     alike = Counter(title for title, _ in grouped)
     return [
-        _group(f"{title}, data {checksum[:8]}" if alike[title] > 1 else title, _told_apart(members))
+        _group(f"{title}, data {checksum[:8]}" if alike[title] > 1 else title, _with_differing_settings(members))
         for (title, checksum), members in sorted(grouped.items())
     ]
 
@@ -101,7 +108,7 @@ def varying(all_settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def display(label: str, method: str) -> str:
     """'fedbm · generator=false' → 'FedBM · generator=false'."""
-    return NAMES.get(method, method) + label[len(method) :] if label.startswith(method) else label
+    return title_of(method) + label[len(method) :] if label.startswith(method) else label
 
 
 def _like_the_finished(runs: Sequence[RunView]) -> list[RunView]:
@@ -126,19 +133,19 @@ def _asked_for(run: RunView) -> str:
 
 def _title(run: RunView) -> str:
     beta = "" if run.beta is None else f" β\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{run.beta:g}"
-    dealt = {
+    how = {
         "dirichlet": f"Dirichlet{beta}",
         "quantity": f"sizes by Dirichlet{beta}",
-        "classes": "dealt by classes",
-        "column": "dealt by column",
-        "iid": "dealt evenly",
-        "file": "dealt from a file",
+        "classes": "a few classes per client",
+        "column": "partitioned by a column",
+        "iid": "partitioned evenly",
+        "file": "partition from a file",
     }.get(run.partition, run.partition + beta)
-    return f"{run.data}, {dealt}, {run.clients} client{'s' * (run.clients != 1)}"
+    return f"{run.data}, {how}, {run.clients} client{'s' * (run.clients != 1)}"
 
 
-def _told_apart(runs: Sequence[RunView]) -> list[RunView]:
-    """Runs of one label that differ in more than the seed do not repeat it: what differs joins the label."""
+def _with_differing_settings(runs: Sequence[RunView]) -> list[RunView]:
+    """Append the settings that differ to the label of runs that differ in more than the seed."""
     sections = ("data", "language", "model", "method", "train", "concepts", "own")
     apart = []
     for label in dict.fromkeys(run.label for run in runs):
@@ -157,13 +164,14 @@ def _group(title: str, runs: Sequence[RunView]) -> Group:
         first, second = [run.path for run in runs if (run.label, run.seed) == (label, seed)][:2]
         raise FedBMError(f"{first} and {second} are the same run ({label}, seed {seed}, {title}); give one of them")
     # A method comes before its variants: fewer options in the label first.
-    order = {method: place for place, method in enumerate(NAMES)}
+    order = {name: (not method.central, place) for place, (name, method) in enumerate(METHODS.items())}
+    last = (True, len(order))
     ordered = sorted(
-        runs, key=lambda run: (order.get(run.method, len(order)), run.method, run.label.count("="), run.label, run.seed)
+        runs, key=lambda run: (order.get(run.method, last), run.method, run.label.count("="), run.label, run.seed)
     )
     finished = [run for run in ordered if run.finished]
     rows = tuple(
-        Row(display(label, method), method, tuple(run for run in finished if run.label == label))
+        MethodRuns(display(label, method), method, tuple(run for run in finished if run.label == label))
         for label, method in dict.fromkeys((run.label, run.method) for run in finished)
     )
     return Group(title, rows, tuple(run for run in ordered if not run.finished))

@@ -23,7 +23,7 @@ from fedbm.report.figures.matrices import partition_bubbles
 from fedbm.report.figures.svg import save_svg
 from fedbm.runs.config import at_beta, method_label, to_toml
 from fedbm.runs.plan import Plan
-from fedbm.utils.io import replacing, write_json
+from fedbm.utils.io import atomic_write, write_json
 
 DRAWN = (5, 10, 20, 50, 100, 200, 500)  # rounds after which generated images are drawn, beside those of the last
 
@@ -145,5 +145,5 @@ def save_gallery(path: Path, images: torch.Tensor) -> None:
     rows, columns, channels, size, _ = images.shape
     grid = images.permute(0, 3, 1, 4, 2).reshape(rows * size, columns * size, channels)
     pixels = (grid.clamp(0, 1) * 255).round().byte().cpu().numpy()
-    with replacing(path) as beside:
-        Image.fromarray(np.squeeze(pixels)).save(beside, format="PNG")
+    with atomic_write(path) as temporary:
+        Image.fromarray(np.squeeze(pixels)).save(temporary, format="PNG")

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedbm.data.dataset import Dataset
 from fedbm.engine.round_loop import Event
-from fedbm.errors import FedBMError, listed
+from fedbm.errors import FedBMError, join_words
 from fedbm.methods import METHODS, Method
 from fedbm.runs.batch import Job, plan_jobs, run_batch
 from fedbm.runs.config import Config, check_method_options, find_method, make_config, nest, settings_for
@@ -36,7 +36,7 @@ class Comparison:
     failures: tuple[str, ...] = ()  # a sentence for each run that failed
 
     def __repr__(self) -> str:
-        names = listed(dict.fromkeys(run.label for run in self.runs), "and")
+        names = join_words(dict.fromkeys(run.label for run in self.runs), "and")
         failed = f", {len(self.failures)} failed" if self.failures else ""
         return f"Comparison({len(self.runs)} runs of {names}{failed})"
 

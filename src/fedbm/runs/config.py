@@ -28,7 +28,7 @@ from fedbm.config.options import (
     check_all,
 )
 from fedbm.engine.server_average import no_common_model
-from fedbm.errors import FedBMError, did_you_mean, listed
+from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.methods import METHODS, FedAvg, FedBM, Method
 
 
@@ -103,11 +103,11 @@ def check_method_options(settings: Iterable[str], methods: Sequence[str]) -> Non
         chosen = [name for name in dict.fromkeys(methods) if name in owners]
         switch = "--" + flag.replace("_", "-")
         if owners and not chosen:
-            raise FedBMError(f"{switch} is an option of {listed(owners)}, but not of {listed(methods)}")
+            raise FedBMError(f"{switch} is an option of {join_words(owners)}, but not of {join_words(methods)}")
         declared = {_declaration(METHODS[name], flag) for name in chosen if flag not in method_flags()}
         if len(declared) > 1:
-            own = listed([f"--{name}-{flag.replace('_', '-')}" for name in chosen])
-            raise FedBMError(f"{switch} is a different option for {listed(chosen, 'and')}. Use {own}.")
+            own = join_words([f"--{name}-{flag.replace('_', '-')}" for name in chosen])
+            raise FedBMError(f"{switch} is a different option for {join_words(chosen, 'and')}. Use {own}.")
 
 
 def make_config(values: Mapping[str, Mapping[str, Any]], where: str = "the configuration") -> Config:
@@ -122,7 +122,7 @@ def make_config(values: Mapping[str, Mapping[str, Any]], where: str = "the confi
         if section not in (*SECTIONS, "method", "concepts"):
             known = [*SECTIONS, "method", "concepts"]
             raise FedBMError(
-                f'{where} has no section "{section}"{did_you_mean(section, known)}; there are {listed(known)}'
+                f'{where} has no section "{section}"{did_you_mean(section, known)}; there are {join_words(known)}'
             )
     made: dict[str, Any] = {
         section: _make(options, values.get(section, {}), f"[{section}] in {where}")
@@ -141,7 +141,7 @@ def make_config(values: Mapping[str, Mapping[str, Any]], where: str = "the confi
 
 def find_method(name: str) -> type[FedAvg]:
     if name not in METHODS:
-        raise FedBMError(f'there is no method "{name}"{did_you_mean(name, METHODS)}; choose {listed(METHODS)}')
+        raise FedBMError(f'there is no method "{name}"{did_you_mean(name, METHODS)}; choose {join_words(METHODS)}')
     return METHODS[name]
 
 
@@ -293,7 +293,7 @@ def nest(flat: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             known = [*shared, *(key.flag for key in keys())]
             raise FedBMError(f'there is no setting "{flag}"{did_you_mean(flag, known)}')
         elif chosen in METHODS and chosen not in owners:
-            raise FedBMError(f"{flag} is an option of {listed(owners)}, not of {chosen}")
+            raise FedBMError(f"{flag} is an option of {join_words(owners)}, not of {chosen}")
         elif flag in method_flags():
             own[method_flags()[flag][1]] = value
         else:

@@ -13,17 +13,17 @@ from torch import nn
 from fedbm.config.options import DataOptions, LanguageOptions, check
 from fedbm.data.cache import checksum
 from fedbm.data.dataset import Dataset, load
-from fedbm.data.partition import Partition, check_partition, from_file
+from fedbm.data.partition import Partition, check_partition, load_partition
 from fedbm.data.partitioners import by_classes, by_column, dirichlet, iid, quantity
-from fedbm.errors import FedBMError, listed
-from fedbm.language.bundled import ENCODER, shipped_for
-from fedbm.language.concepts import ConceptDistribution, build
-from fedbm.language.prompts import choose
+from fedbm.errors import FedBMError, join_words
+from fedbm.language.bundled import ENCODER, find_bundled
+from fedbm.language.concepts import ConceptDistribution, build_concepts
+from fedbm.language.prompts import choose_prompts
 from fedbm.methods.base import Method, Task, train_only
 from fedbm.models.backbone import resnet_factory
 from fedbm.runs.config import Config, check_config, recommend
 from fedbm.runs.run_id import make_run_id, own_code
-from fedbm.utils.fingerprint import described
+from fedbm.utils.fingerprint import fingerprint
 from fedbm.utils.io import digest_of
 from fedbm.utils.seeds import seeded_modules
 
@@ -65,7 +65,7 @@ def make_plan(
     own = partition is not None
     if partition is not None:
         check_partition(partition, dataset, "the partition")
-    before = from_file(Path(config.data.partition_file), dataset) if config.data.partition == "file" else partition
+    before = load_partition(Path(config.data.partition_file), dataset) if config.data.partition == "file" else partition
     if before is not None and "beta" in before.settings:  # recommendations go by the β it was dealt with
         dealt = dataclasses.replace(config.data, beta=check(DataOptions, "beta", before.settings["beta"]))
         config = dataclasses.replace(config, data=dealt)
@@ -102,7 +102,7 @@ def make_plan(
     run_id = make_run_id(config, task, dataset.name, inputs, own_body=make_body is not None)
     made: dict[str, Any] = own_code(config.method)
     if make_body is not None:  # not by the body itself, whose initial weights differ from seed to seed
-        made["body"] = described(make_body)
+        made["body"] = [fingerprint(make_body), repr(task.body())]
     few = {name: digest_of({name: what})[:8] for name, what in made.items()}
     if made:  # the package's own methods and bodies fit each other
         check_trained(config.method, task, config.train.epochs)
@@ -133,7 +133,7 @@ def deal(config: Config, dataset: Dataset) -> Partition:
     train = dataset.indices("train")
     if options.partition in ("file", "column"):
         if options.partition == "file":
-            partition = from_file(Path(options.partition_file), dataset)
+            partition = load_partition(Path(options.partition_file), dataset)
         else:
             partition = by_column(dataset.columns, train, options.partition_column, options.min_samples)
         if "data.clients" in config.given and options.clients != len(partition.clients):
@@ -176,13 +176,13 @@ def concepts_for(
                     f'{key} is "{asked}", but {options.concept_file} was read {by}; leave one of the two out'
                 )
     else:
-        shipped = None
+        bundled = None
         if options.encoder == ENCODER and not options.encoder_dir and not options.pooling:
-            shipped = shipped_for(classes, texts, modality)
+            bundled = find_bundled(classes, texts, modality)
         folder = Path(options.encoder_dir) if options.encoder_dir else None
-        concepts = shipped or build(classes, texts, modality, options.encoder, folder, options.pooling or None)
+        concepts = bundled or build_concepts(classes, texts, modality, options.encoder, folder, options.pooling or None)
     if options.prompt_fraction < 1:
-        concepts = concepts.share(choose(concepts.embeddings.shape[1], options.prompt_fraction, seed))
+        concepts = concepts.keep_prompts(choose_prompts(concepts.embeddings.shape[1], options.prompt_fraction, seed))
     return concepts
 
 
@@ -192,7 +192,7 @@ def check_trained(method: Method, task: Task, epochs: int) -> None:
         model = method.model(task)
     for phase in method.phases(epochs):
         if phase.epochs and not train_only(model, phase.train):
-            parts = listed([f"the {part}" for part in phase.train] or ["nothing"], "and")
+            parts = join_words([f"the {part}" for part in phase.train] or ["nothing"], "and")
             raise FedBMError(
                 f"{method.name} has a phase that trains {parts} alone, where there are no parameters to train; "
                 "give a body that has some, or another method"

@@ -65,7 +65,7 @@ class Model:
 
     def classify(self, paths: Iterable[Path]) -> Iterator[tuple[Path, NDArray[Any] | str]]:
         """Each file with its probabilities [K], or with why it could not be read; however many, some at a time."""
-        from fedbm.data.decode import Undecodable, decode
+        from fedbm.data.decode import DecodeError, decode
 
         channels, size, _ = self.shape
         left = iter(paths)
@@ -74,7 +74,7 @@ class Model:
             for path in some:
                 try:
                     read.append(decode(path, size, channels))
-                except Undecodable as error:
+                except DecodeError as error:
                     read.append(str(error))
             images = [image for image in read if not isinstance(image, str)]
             found = iter(self.predict(np.stack(images)) if images else ())

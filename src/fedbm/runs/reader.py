@@ -19,7 +19,7 @@ from fedbm.runs.config import at_beta, make_config, method_label
 from fedbm.runs.failure import failure_of
 from fedbm.runs.record_schemas import CONFIG, DETAILS, ENVIRONMENT, FEATURES, FEDERATION, PARTITION, ROUND, SUMMARY
 from fedbm.utils.io import digest_of, read_json
-from fedbm.utils.schema import Lengths, Shape, check
+from fedbm.utils.schema import Lengths, Schema, check
 
 EDITED = (
     "was edited since the run began: put back the settings it was begun with, or remove its folder to start it over"
@@ -46,12 +46,12 @@ class RunView:
     rounds: tuple[Mapping[str, Any], ...]
     summary: Mapping[str, Any] | None
     environment: Mapping[str, Any] | None
-    dealt: Mapping[str, Any] | None  # partition.json
+    client_partition: Mapping[str, Any] | None  # partition.json: how many samples of each class a client has
     checksum: str  # of the data, or "" where it is not on record
     details: Mapping[str, Any] | None
     generated: Path | None
-    drawn: Mapping[int, Path] = field(default_factory=dict)  # round → generated/<round>.png
-    strip: Path | None = None  # of a record, in place of *drawn*: the rounds side by side
+    round_images: Mapping[int, Path] = field(default_factory=dict)  # round → generated/<round>.png
+    strip: Path | None = None  # of a record, in place of *round_images*: the rounds side by side
     strip_rounds: tuple[int, ...] = ()
     edited: bool = False  # config.toml has other settings than the run began with
     failure: str = ""  # why it failed, where it did
@@ -75,7 +75,7 @@ class RunView:
 
     @property
     def train_images(self) -> int:
-        return sum(map(sum, self.dealt["counts"])) if self.dealt else 0
+        return sum(map(sum, self.client_partition["counts"])) if self.client_partition else 0
 
     @property
     def state(self) -> str:
@@ -116,12 +116,12 @@ def read_run(path: str | Path) -> RunView:
     check(config, CONFIG, path / "config.toml")
     lengths: Lengths = {}  # what the files of one run have as many of
     summary = _optional(path / "summary.json", SUMMARY, lengths, ANEW)
-    dealt = _optional(path / "partition.json", PARTITION, lengths)
+    partition = _optional(path / "partition.json", PARTITION, lengths)
     if summary is not None:
         facts = identity(summary)
     else:
-        facts = _asked_for(config) | _dealt(path, dealt)
-        facts["label"] = _label(config, facts["data"], dealt)
+        facts = _asked_for(config) | _partition_facts(path, partition)
+        facts["label"] = _label(config, facts["data"], partition)
     environment = _optional(path / "environment.json", ENVIRONMENT, lengths)
     kept = (environment or {}).get("settings")  # older versions kept none
     generated, rounds = path / "generated.png", read_rounds(path / "rounds.jsonl")
@@ -139,11 +139,11 @@ def read_run(path: str | Path) -> RunView:
         rounds=rounds,
         summary=summary,
         environment=environment,
-        dealt=dealt,
-        checksum=str(dealt.get("of", {}).get("checksum", "")) if dealt else "",
+        client_partition=partition,
+        checksum=str(partition.get("of", {}).get("checksum", "")) if partition else "",
         details=_optional(path / "details.json", DETAILS, lengths),
         generated=generated if generated.is_file() else None,
-        drawn={int(p.stem): p for p in sorted(path.glob("generated/*.png")) if p.stem.isdecimal()},
+        round_images={int(p.stem): p for p in sorted(path.glob("generated/*.png")) if p.stem.isdecimal()},
         edited=kept is not None and kept != settings_digest(config),
         failure=failure_of(path) if summary is None else "",
         features=_optional(path / "features.json", FEATURES, lengths),
@@ -164,9 +164,9 @@ def last_quarter_scores(rounds: Sequence[Mapping[str, Any]], planned: int) -> di
     return {name: None if None in some else fmean(some) for name, some in values.items()}
 
 
-def dealt_digest(dealt: Mapping[str, Any]) -> str:
+def partition_digest(partition: Mapping[str, Any]) -> str:
     """What is equal where clients hold the same samples; a record keeps it in place of the samples' numbers."""
-    return str(dealt.get("digest") or digest_of({"clients": dealt["clients"]}))
+    return str(partition.get("digest") or digest_of({"clients": partition["clients"]}))
 
 
 def _config_text(path: Path) -> str:
@@ -212,12 +212,12 @@ def _asked_for(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _label(config: Mapping[str, Any], data: str, dealt: Mapping[str, Any] | None) -> str:
+def _label(config: Mapping[str, Any], data: str, partition: Mapping[str, Any] | None) -> str:
     """The method and its options; its name alone where it was made in Python, or by another version."""
     if "own" in config:
         return str(config["method"]["name"])
     entry = CATALOG.get(data)
-    known = entry is not None and list(entry.classes) == list((dealt or {}).get("classes", entry.classes))
+    known = entry is not None and list(entry.classes) == list((partition or {}).get("classes", entry.classes))
     asked = config["data"]
     recommends = at_beta(entry.recommends, asked["partition"], asked["beta"]) if entry and known else {}
     try:
@@ -226,17 +226,21 @@ def _label(config: Mapping[str, Any], data: str, dealt: Mapping[str, Any] | None
         return str(config["method"]["name"])
 
 
-def _dealt(path: Path, dealt: Mapping[str, Any] | None) -> dict[str, Any]:
+def _partition_facts(path: Path, partition: Mapping[str, Any] | None) -> dict[str, Any]:
     """Who holds what in an unfinished run: a column, a file or nodes may make other clients than were configured."""
-    if dealt is not None:
-        named = {"data": dealt["of"]["data"]} if "of" in dealt else {}
-        of = {"partition": dealt["kind"], "beta": dealt["settings"].get("beta"), "clients": len(dealt["counts"])}
+    if partition is not None:
+        named = {"data": partition["of"]["data"]} if "of" in partition else {}
+        of = {
+            "partition": partition["kind"],
+            "beta": partition["settings"].get("beta"),
+            "clients": len(partition["counts"]),
+        }
         return named | of
     federation = _optional(path / "federation.json", FEDERATION, {})
     return {"partition": "nodes", "beta": None, "clients": federation["options"]["nodes"]} if federation else {}
 
 
-def _optional(path: Path, shape: Shape, lengths: Lengths, remedy: str = "") -> Mapping[str, Any] | None:
+def _optional(path: Path, schema: Schema, lengths: Lengths, remedy: str = "") -> Mapping[str, Any] | None:
     if not path.is_file():
         return None
     try:
@@ -246,5 +250,5 @@ def _optional(path: Path, shape: Shape, lengths: Lengths, remedy: str = "") -> M
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         found = value.get("format") if isinstance(value, dict) else None
         raise FedBMError(f"{path} has format {found}, this FedBM reads format {FORMAT}; use the one that wrote it")
-    check(value, shape, path, remedy, lengths)
+    check(value, schema, path, remedy, lengths)
     return value

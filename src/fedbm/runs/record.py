@@ -14,9 +14,9 @@ from typing import Any
 from fedbm.config.options import shown
 from fedbm.errors import FedBMError
 from fedbm.report.figures.generated import COLUMNS, strip_of
-from fedbm.runs.reader import RunView, dealt_digest, identity
+from fedbm.runs.reader import RunView, identity, partition_digest
 from fedbm.runs.record_schemas import PHASES, RECORD, SIDES
-from fedbm.utils.io import read_json, replacing
+from fedbm.utils.io import atomic_write, read_json
 from fedbm.utils.schema import check
 
 FORMAT = 2
@@ -50,11 +50,11 @@ def record_of(run: RunView) -> dict[str, Any]:
         "summary": dict(run.summary),
         "last_quarter": dict(run.last_quarter) if run.last_quarter else None,
         **({"averaged_last_quarter": dict(run.averaged_last_quarter)} if run.averaged_last_quarter else {}),
-        "partition": _dealt(run.dealt) if run.dealt else None,
+        "partition": _partition_summary(run.client_partition) if run.client_partition else None,
         "checksum": run.checksum,
         "details": _rounded(details),
         "features": dict(run.features) if run.features else None,
-        "generated_rounds": sorted(run.drawn) if _shown(run) else [],
+        "generated_rounds": sorted(run.round_images) if _shown(run) else [],
         "curves": _curves(run.rounds, kept),
     }
 
@@ -62,12 +62,12 @@ def record_of(run: RunView) -> dict[str, Any]:
 def write_record(run: RunView, path: Path) -> None:
     """One line per top-level key: small, and a diff of it can be read."""
     lines = [f"{json.dumps(key)}: {_compact(value)}" for key, value in record_of(run).items()]
-    with replacing(path) as beside:
-        beside.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    with atomic_write(path) as temporary:
+        temporary.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     if _shown(run):
         assert run.generated is not None
         _write_picture(run.generated, path.with_suffix(".jpg"))
-        if run.drawn:
+        if run.round_images:
             _write_strip(run, path.with_suffix(STRIP))
 
 
@@ -102,7 +102,7 @@ def read_record(path: Path) -> RunView:
         rounds=_rounds(value["curves"]),
         summary=value["summary"],
         environment=value["environment"],
-        dealt=value["partition"],
+        client_partition=value["partition"],
         checksum=value["checksum"],
         details=value["details"],
         generated=picture if (picture := path.with_suffix(".jpg")).is_file() else None,
@@ -130,18 +130,18 @@ def _write_picture(source: Path, path: Path) -> None:
         scale = min(1.0, TILE * COLUMNS / sheet.width)
         size = (round(scale * sheet.width), round(scale * sheet.height))
         small = sheet.convert("RGB" if sheet.mode not in ("L", "1") else "L").resize(size)
-    with replacing(path) as beside:
-        small.save(beside, format="JPEG", quality=80)
+    with atomic_write(path) as temporary:
+        small.save(temporary, format="JPEG", quality=80)
 
 
 def _write_strip(run: RunView, path: Path) -> None:
     """As good as STRIP_BYTES allow."""
     assert run.details is not None
-    strip, _ = strip_of(run.drawn, len(run.details["classes"]))
-    with replacing(path) as beside:
+    strip, _ = strip_of(run.round_images, len(run.details["classes"]))
+    with atomic_write(path) as temporary:
         for quality in (80, 60, 40, 20, 10):
-            strip.save(beside, format="JPEG", quality=quality, optimize=True)
-            if beside.stat().st_size <= STRIP_BYTES:
+            strip.save(temporary, format="JPEG", quality=quality, optimize=True)
+            if temporary.stat().st_size <= STRIP_BYTES:
                 break
 
 
@@ -213,10 +213,10 @@ def _added(sums: Mapping[str, float], more: Mapping[str, float]) -> dict[str, fl
     return {**sums, **{key: sums.get(key, 0) + value for key, value in more.items()}}
 
 
-def _dealt(dealt: Mapping[str, Any]) -> dict[str, Any]:
+def _partition_summary(partition: Mapping[str, Any]) -> dict[str, Any]:
     """Counts and a digest in place of the numbers of all samples."""
-    kept = {key: dealt[key] for key in ("format", "kind", "settings", "counts", "classes") if key in dealt}
-    return {**kept, "moved": [None] * len(dealt.get("moved") or ()), "digest": dealt_digest(dealt)}
+    kept = {key: partition[key] for key in ("format", "kind", "settings", "counts", "classes") if key in partition}
+    return {**kept, "moved": [None] * len(partition.get("moved") or ()), "digest": partition_digest(partition)}
 
 
 def _rounded(details: dict[str, Any] | None) -> dict[str, Any] | None:

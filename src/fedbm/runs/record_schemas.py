@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedbm.data.partition import SETTINGS
-from fedbm.utils.schema import PLAIN, SCALAR, TEXT, Lengths, Shape, each, keys, number, or_null, whole
+from fedbm.utils.schema import PLAIN, SCALAR, TEXT, Lengths, Schema, each, keys, number, or_null, whole
 
 COUNT = whole(0, 2**53)
 SCORE = number(0, 1 + 1e-9)  # a weighted mean of ones may round to a little more
@@ -24,7 +24,7 @@ PRIVACY = keys({"delta": number(0, 1), "clients": keys({}, EPSILONS)})
 TUNED = ("temperature?", "lambda_dis?", "pseudo_batch?", "generator_every?")  # of FedBM
 
 
-def _method(others: Shape | None) -> Shape:
+def _method(others: Schema | None) -> Schema:
     """A method of one's own may have options of the same names that are no numbers."""
     ours, any_other = keys({"name": TEXT, **dict.fromkeys(TUNED, number())}, others), keys({"name": TEXT}, others)
 
@@ -35,7 +35,7 @@ def _method(others: Shape | None) -> Shape:
     return fits
 
 
-def _config(others: Shape | None) -> Shape:
+def _config(others: Schema | None) -> Schema:
     """Sections alone, and in them what is said of every run; *others*: the shape of every other setting."""
     return keys(
         {

@@ -13,7 +13,7 @@ from typing import Any
 from fedbm.methods import METHODS
 from fedbm.methods.base import Method, Task
 from fedbm.runs.config import Config
-from fedbm.utils.fingerprint import changed, class_digest, described
+from fedbm.utils.fingerprint import changed_options, class_digest, fingerprint
 from fedbm.utils.io import digest_of, sha256_file
 
 PROTOCOL = 4  # raised when the same configuration would give another result
@@ -29,10 +29,10 @@ def make_run_id(config: Config, task: Task, data: str, inputs: Mapping[str, Any]
         inputs: What the run reads, as plain values: checksums of data and partition, for example.
         own_body: Whether the body was made in Python. It then enters by its code and state instead of its options.
     """
-    model = changed(config.model)
+    model = changed_options(config.model)
     weights = model.pop("init_weights", "")
     if own_body:
-        model = {"body": described(task.body())}
+        model = {"body": fingerprint(task.body())}
     elif weights:
         model["init_weights"] = sha256_file(Path(weights).expanduser())
     determines = {
@@ -40,8 +40,8 @@ def make_run_id(config: Config, task: Task, data: str, inputs: Mapping[str, Any]
         **inputs,
         "concepts": task.concepts.checksum if task.concepts else None,
         "model": model,
-        "method": {**changed(config.method), "name": config.method.name, **own_code(config.method)},
-        "train": changed(config.train),
+        "method": {**changed_options(config.method), "name": config.method.name, **own_code(config.method)},
+        "train": changed_options(config.train),
     }
     words = [config.method.name, data, f"s{config.train.seed}", digest_of(determines)[:12]]
     return "-".join(re.sub(r"[^\w.]+", "_", word, flags=re.ASCII) for word in words)

@@ -1,7 +1,6 @@
-"""What a value is, in plain data that is alike in every process and differs where the value would compute otherwise.
+"""Describe values as plain data that is equal in every process and differs when the value would compute differently.
 
-A run's id is made of it, so that two runs never share one: code by its text, arrays by their bytes, objects by their
-class and what they hold, functions by what they captured as well.
+Run ids are built from it: code is described by its source, arrays by their bytes, objects by class and attributes.
 """
 
 from __future__ import annotations
@@ -20,101 +19,75 @@ import numpy as np
 import torch
 from torch import nn
 
+# Code of these packages is described by name: its version is recorded with the run.
 PUBLISHED = ("builtins", "torch", "numpy", "typing", "abc", "collections", "functools", "dataclasses", "enum", "fedbm")
 
 
-def described(value: Any, within: tuple[int, ...] = ()) -> Any:
-    """*value* as JSON could hold it. *within*: the objects it was reached through, which may hold each other."""
+def fingerprint(value: Any, parents: tuple[int, ...] = ()) -> Any:
+    """Return *value* as JSON data. *parents* are the ids of the objects that contain it, to stop at cycles."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if id(value) in within:
+    if id(value) in parents:
         return "itself"
-    inside = functools.partial(described, within=(*within, id(value)))
+    inside = functools.partial(fingerprint, parents=(*parents, id(value)))
     if isinstance(value, torch.Tensor | np.ndarray):
         array = value.detach().cpu().contiguous().view(-1) if isinstance(value, torch.Tensor) else value
-        held = array.view(torch.uint8).numpy() if isinstance(array, torch.Tensor) else np.ascontiguousarray(array)
-        return [str(value.dtype), list(value.shape), hashlib.sha256(held.tobytes()).hexdigest()]
+        content = array.view(torch.uint8).numpy() if isinstance(array, torch.Tensor) else np.ascontiguousarray(array)
+        return [str(value.dtype), list(value.shape), hashlib.sha256(content.tobytes()).hexdigest()]
     if isinstance(value, Mapping):
         return [[inside(key), inside(item)] for key, item in value.items()]
     if isinstance(value, Set):
         return sorted(map(str, map(inside, value)))
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return [inside(item) for item in value]
-    if isinstance(value, types.ModuleType):
-        return value.__name__
     if isinstance(value, type):
         return class_digest(value)
-    if isinstance(value, functools.partial):
-        return ["partial", inside(value.func), inside(value.args), inside(value.keywords)]
-    if isinstance(value, types.MethodType):
-        return [value.__qualname__, inside(value.__self__), code_digest(value.__func__)]
-    if isinstance(value, types.FunctionType):
-        if _published(value):
+    if isinstance(value, types.ModuleType):
+        return value.__name__
+    if isinstance(value, types.FunctionType | types.MethodType):
+        if _is_published(value):
             return value.__qualname__
-        captured = [_cell(cell) for cell in value.__closure__ or ()]
-        given = [value.__defaults__, value.__kwdefaults__]
-        return [value.__qualname__, value.__code__.co_firstlineno, code_digest(value), inside(captured), inside(given)]
+        return [value.__qualname__, value.__code__.co_firstlineno, code_digest(value)]
     if isinstance(value, nn.Module):
-        own = {name: held for name, held in vars(value).items() if not name.startswith("_") and name != "training"}
+        own = {name: item for name, item in vars(value).items() if not name.startswith("_") and name != "training"}
         state = {**value._parameters, **value._buffers}
         return [class_digest(type(value)), inside(own), inside(state), inside(dict(value.named_children()))]
-    if hasattr(value, "__dict__"):
+    if hasattr(value, "__dict__") and not isinstance(value, functools.partial):
         return [class_digest(type(value)), inside(vars(value))]
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
-def changed(options: Any) -> dict[str, Any]:
-    """What differs from the defaults: an option added later, left at its default, changes no id."""
-    defaults = {}
-    if dataclasses.is_dataclass(options):
-        defaults = {field.name: field.default for field in dataclasses.fields(options)}
-    return {
-        name: described(value)
-        for name, value in vars(options).items()
-        if name not in defaults or not _same(value, defaults[name])
-    }
+def changed_options(options: Any) -> dict[str, Any]:
+    """Return the options that differ from their defaults, so that an option added later does not change old ids."""
+    fields = dataclasses.fields(options) if dataclasses.is_dataclass(options) else ()
+    defaults = {field.name: fingerprint(field.default) for field in fields}
+    described = {name: fingerprint(value) for name, value in vars(options).items()}
+    return {name: value for name, value in described.items() if name not in defaults or value != defaults[name]}
 
 
-def class_digest(kind: type) -> str:
-    """A class by name and, as far as it is not a published one, by the text of it and of those it is made from."""
-    own = [base for base in kind.__mro__ if not _published(base)]
-    return " ".join([kind.__qualname__, *map(code_digest, own)])
+def class_digest(cls: type) -> str:
+    """Return the name of a class and the digests of the code that it and its unpublished bases are made of."""
+    return " ".join([cls.__qualname__, *(code_digest(base) for base in cls.__mro__ if not _is_published(base))])
 
 
-def code_digest(thing: Any) -> str:
-    """SHA-256 of the file in which a class or function stands, since it may use what else stands there.
+def code_digest(definition: Any) -> str:
+    """Return the SHA-256 of the file that defines a class or function, since it may use other code of that file.
 
-    Of its own text where there is no such file (a notebook), of its compiled code where that is not to be had either.
+    Without a file (a notebook) use the source of the definition, and without source (a console) its compiled code.
     """
     try:
-        file = inspect.getsourcefile(thing)
-        text = Path(file).read_text(encoding="utf-8") if file and Path(file).is_file() else inspect.getsource(thing)
-        return hashlib.sha256(text.encode()).hexdigest()
+        file = Path(inspect.getsourcefile(definition) or "")
+        text = file.read_text(encoding="utf-8") if file.is_file() else inspect.getsource(definition)
     except (OSError, TypeError):
-        functions = [
-            f for f in (vars(thing).values() if isinstance(thing, type) else [thing]) if hasattr(f, "__code__")
-        ]
-        return hashlib.sha256(repr([_compiled(f.__code__) for f in functions]).encode()).hexdigest()
+        members = vars(definition).values() if isinstance(definition, type) else [definition]
+        text = repr([_describe_code(member.__code__) for member in members if hasattr(member, "__code__")])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _published(thing: Any) -> bool:
-    return str(thing.__module__).partition(".")[0] in PUBLISHED
+def _is_published(definition: Any) -> bool:
+    return str(definition.__module__).partition(".")[0] in PUBLISHED
 
 
-def _compiled(code: types.CodeType) -> list[Any]:
-    consts = [_compiled(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
+def _describe_code(code: types.CodeType) -> list[Any]:
+    consts = [_describe_code(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
     return [code.co_name, code.co_code, code.co_names, consts]
-
-
-def _cell(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not yet filled
-        return "nothing"
-
-
-def _same(one: Any, other: Any) -> bool:
-    try:
-        return bool(one == other)
-    except (ValueError, RuntimeError, TypeError):  # arrays say it for each of their elements
-        return False

@@ -1,4 +1,4 @@
-"""Everything on disk is written beside its place, flushed and renamed: readers see old or new, never half."""
+"""Read and write files. Writes are atomic: a reader sees the old content or the new content, never a part of it."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from fedbm.errors import FedBMError
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary name beside *path*; on success flush and rename it to *path*, otherwise remove it."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Yield a temporary path in the same folder. On success flush it and rename it to *path*, otherwise remove it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        yield beside
-        with beside.open("rb") as written:
+        yield temporary
+        with temporary.open("rb") as written:
             os.fsync(written.fileno())
-        beside.replace(path)
+        temporary.replace(path)
         _sync_folder(path.parent)
     except OSError as error:
         raise cannot_write(path, error) from error
     finally:
         with suppress(OSError):
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename outlast a power failure, where the system can (Windows opens no folders)."""
+    """Make a rename survive a power failure. Windows cannot open folders, so nothing is done there."""
     if hasattr(os, "O_DIRECTORY"):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -53,42 +53,39 @@ def cannot_write(path: Path, error: OSError) -> FedBMError:
 
 
 def write_text(path: Path, text: str) -> None:
-    with replacing(path) as beside:
-        beside.write_text(text, encoding="utf-8")
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: Any) -> None:
-    """JSON that any reader accepts: NaN and infinities are refused, floats keep all their digits."""
+    """Write standard JSON. NaN and infinities are refused, floats keep all their digits."""
     write_text(path, json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_each_once)
+        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique_keys)
     except OSError as error:
         raise FedBMError(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, a number too long, or nested too deep
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, a number too long, or nested too deep
         raise FedBMError(f"cannot read {path}: {error}") from error
 
 
-def _each_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; where two files were merged by hand, one of two values would be lost without a word."""
+def _unique_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse a repeated key, as in two files merged by hand: one of its values would be lost silently."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"{json.dumps(next(name for name in names if names.count(name) > 1))} stands in it twice")
+        raise ValueError(f"the key {json.dumps(next(name for name in names if names.count(name) > 1))} occurs twice")
     return found
 
 
 def sha256_file(path: Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def digest_of(value: Mapping[str, Any]) -> str:
-    """SHA-256 of the canonical JSON of *value*: sorted keys, no spaces."""
+    """Return the SHA-256 of the canonical JSON of *value*: sorted keys, no spaces."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,12 +1,13 @@
 """Scores of a classifier: accuracy, macro precision, recall and F1, and AUC.
 
-Macro means are over the classes present in the truth; a class never predicted has precision 0. AUC is one-vs-rest,
-the mean over classes that have both positives and negatives, or None where there is none. Equal to scikit-learn's
-with `labels` = the present classes and `zero_division` = 0.
+Macro means are over the classes present in the truth; a class that is never predicted has precision 0. AUC is the
+mean one-vs-rest area over classes that have both positives and negatives, or None if there is no such class. The
+values equal scikit-learn's with `labels` = the present classes and `zero_division` = 0.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,12 @@ NAMES = ("accuracy", "f1", "auc", "recall", "precision")
 
 
 def confusion_matrix(truth: Array, predicted: Array, classes: int) -> Array:
-    """[K,K] counts; rows are the truth."""
+    """Return counts [K,K]; rows are the truth."""
     return np.bincount(truth * classes + predicted, minlength=classes**2).reshape(classes, classes)
 
 
 def from_confusion(matrix: Array) -> dict[str, float]:
-    """accuracy, f1, recall, precision of a confusion matrix.
+    """Return accuracy, f1, recall and precision of a confusion matrix.
 
     >>> from_confusion(np.array([[8, 2], [0, 10]]))["accuracy"]
     0.9
@@ -43,9 +44,9 @@ def from_confusion(matrix: Array) -> dict[str, float]:
 
 
 def auc(truth: Array, probabilities: Array) -> float | None:
-    """Mean one-vs-rest area under the ROC curve over classes with positives and negatives.
+    """Return the mean one-vs-rest area under the ROC curve over classes with positives and negatives.
 
-    By ranks (Mann–Whitney): the area of class k is (Σ ranks of its samples − P(P+1)/2) / (P·N), ties at mean rank.
+    Uses ranks (Mann–Whitney): the area of class k is (Σ ranks of its samples − P(P+1)/2) / (P·N), ties at mean rank.
     """
     from scipy.stats import rankdata
 
@@ -60,16 +61,32 @@ def auc(truth: Array, probabilities: Array) -> float | None:
 
 
 def score(truth: Array, probabilities: Array) -> tuple[dict[str, float | None], Array]:
-    """All metrics, by NAMES, and the confusion matrix, from class probabilities [n,K]."""
+    """Return all metrics of NAMES and the confusion matrix, from class probabilities [n,K]."""
     matrix = confusion_matrix(truth, probabilities.argmax(axis=1), probabilities.shape[1])
     values: dict[str, float | None] = {**from_confusion(matrix), "auc": auc(truth, probabilities)}
     return {name: values[name] for name in NAMES}, matrix
 
 
 def mean_scores(scores: list[dict[str, float | None]]) -> dict[str, float | None]:
-    """The mean of each metric over several models; None where one has none."""
+    """Average each metric over several models; a metric that is None for one of them stays None."""
     means: dict[str, float | None] = {}
     for name in NAMES:
         values = [s[name] for s in scores]
         means[name] = None if None in values else float(np.mean([v for v in values if v is not None]))
     return means
+
+
+def label_mix_accuracy(confusion: Array, label_counts: Sequence[float]) -> float | None:
+    """Return Σ_k p_k · recall_k: the test set weighted to a client's label shares p_k.
+
+    Classes without a test image do not count. None if the client has none of the other classes.
+
+    >>> round(label_mix_accuracy(np.array([[8, 2], [5, 5]]), [3, 1]), 3)
+    0.725
+    """
+    counts = np.asarray(label_counts, dtype=float)
+    known = (confusion.sum(axis=1) > 0) & (counts > 0)
+    if not known.any():
+        return None
+    recall = np.diag(confusion)[known] / confusion.sum(axis=1)[known]
+    return float(np.average(recall, weights=counts[known]))

@@ -1,8 +1,7 @@
-"""check(value, shape, source): what a JSON file holds is what its readers count on, or one sentence says where not.
+"""Validate JSON values against a schema.
 
-A shape is put together from TEXT, SCALAR, PLAIN, number(0, 1), whole(1), or_null(…), each(…) for a list, and keys({…})
-for an object: a key that ends in "?" may be lacking, and keys that are not named are of the shape *others*, or any.
-Lists of each(…, "classes") must all be equally long.
+Schemas are built from TEXT, SCALAR, PLAIN, number(0, 1), whole(1), or_null(…), each(…) for a list and keys({…}) for
+an object. A key that ends in "?" is optional. Lists declared as each(…, "classes") must all have the same length.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ from typing import Any
 from fedbm.config.options import shown
 from fedbm.errors import FedBMError
 
-Lengths = dict[str, int]  # of lists that must agree, by name: what the first of them has
-Shape = Callable[[Any, str, Lengths], str]  # (value, where it stands, lengths) → what is wrong with it, or ""
+Lengths = dict[str, int]  # name of a list length → the first length seen under that name
+Schema = Callable[[Any, str, Lengths], str]  # (value, key path, lengths) → what is wrong, or ""
 
-HUGE = 1e100  # what is beyond is damage: its square is no float any more
+HUGE = 1e100  # larger numbers are treated as damage: squaring them would soon overflow
 
 
-def check(value: Any, shape: Shape, source: object, remedy: str = "", lengths: Lengths | None = None) -> None:
-    """FedBMError where *value* does not fit; files that share *lengths* must agree on them."""
-    if wrong := shape(value, "", {} if lengths is None else lengths):
+def check(value: Any, schema: Schema, source: object, remedy: str = "", lengths: Lengths | None = None) -> None:
+    """Raise FedBMError naming the offending key if *value* does not match; *lengths* can be shared between files."""
+    if wrong := schema(value, "", {} if lengths is None else lengths):
         raise FedBMError(f"{source}: {wrong}{remedy}")
 
 
@@ -31,64 +30,65 @@ def TEXT(value: Any, at: str, lengths: Lengths) -> str:
 
 
 def SCALAR(value: Any, at: str, lengths: Lengths) -> str:
-    """What a setting can be."""
+    """Accept the value of a setting."""
     fits = isinstance(value, str | int | float) and _writable(value)
     return "" if fits else _must(at, "a text, a number, true or false", value)
 
 
 def PLAIN(value: Any, at: str, lengths: Lengths) -> str:
-    """Anything that can be written again: no NaN, no half of a character."""
+    """Accept anything that can be written as JSON again: no NaN, no lone surrogates."""
     return "" if _writable(value) else _must(at, "made of finite numbers and readable text", value)
 
 
-def number(least: float = -HUGE, most: float = HUGE) -> Shape:
+def number(least: float = -HUGE, most: float = HUGE) -> Schema:
     return _number(int | float, "a number", least, most)
 
 
-def whole(least: float = -HUGE, most: float = HUGE) -> Shape:
+def whole(least: float = -HUGE, most: float = HUGE) -> Schema:
     return _number(int, "a whole number", least, most)
 
 
-def or_null(shape: Shape) -> Shape:
-    return lambda value, at, lengths: "" if value is None else shape(value, at, lengths)
+def or_null(schema: Schema) -> Schema:
+    return lambda value, at, lengths: "" if value is None else schema(value, at, lengths)
 
 
-def each(shape: Shape, length: str | int = "", least: int = 0) -> Shape:
-    """A list of *least* or more; *length*: how long it is, or the name of lists that are as long as it."""
+def each(schema: Schema, length: str | int = "", least: int = 0) -> Schema:
+    """Accept a list of at least *least* items; *length* is its length, or a name shared by lists of equal length."""
 
     def fits(value: Any, at: str, lengths: Lengths) -> str:
         if not isinstance(value, list):
             return _must(at, "a list", value)
         if len(value) < least:
             return f"{at} must not be empty"
-        meant = lengths.setdefault(length, len(value)) if isinstance(length, str) and length else length
-        if meant != "" and len(value) != meant:
-            return f"{at} must have {meant} entries, not {len(value)}"
-        return next((wrong for n, one in enumerate(value) if (wrong := shape(one, f"{at}[{n}]", lengths))), "")
+        expected = lengths.setdefault(length, len(value)) if isinstance(length, str) and length else length
+        if expected != "" and len(value) != expected:
+            return f"{at} must have {expected} entries, not {len(value)}"
+        return next((wrong for n, one in enumerate(value) if (wrong := schema(one, f"{at}[{n}]", lengths))), "")
 
     return fits
 
 
-def keys(known: Mapping[str, Shape], others: Shape | None = None) -> Shape:
-    required = {name: shape for name, shape in known.items() if not name.endswith("?")}
-    shapes = {name.removesuffix("?"): shape for name, shape in known.items()}
+def keys(known: Mapping[str, Schema], others: Schema | None = None) -> Schema:
+    """Accept an object with the *known* keys; other keys match *others*, or hold anything if it is None."""
+    required = [name for name in known if not name.endswith("?")]
+    schemas = {name.removesuffix("?"): schema for name, schema in known.items()}
 
     def fits(value: Any, at: str, lengths: Lengths) -> str:
         if not isinstance(value, dict):
             return _must(at, "an object", value)
         inside = f"{at}." if at else ""
-        if lacking := next((name for name in required if name not in value), ""):
-            return f"{inside}{lacking} is missing"
-        for name in (*(name for name in shapes if name in value), *(name for name in value if name not in shapes)):
-            shape = shapes.get(name, others)
-            if shape and (wrong := shape(value[name], f"{inside}{name}", lengths)):
+        if missing := next((name for name in required if name not in value), ""):
+            return f"{inside}{missing} is missing"
+        for name in (*(name for name in schemas if name in value), *(name for name in value if name not in schemas)):
+            schema = schemas.get(name, others)
+            if schema and (wrong := schema(value[name], f"{inside}{name}", lengths)):
                 return wrong
-        return "" if _writable(list(value)) else f"{at or 'it'} has a key that is no readable text"
+        return "" if _writable(list(value)) else f"{at or 'it'} has a key that is not readable text"
 
     return fits
 
 
-def _number(kinds: Any, words: str, least: float, most: float) -> Shape:
+def _number(kinds: Any, words: str, least: float, most: float) -> Schema:
     ends = [f"from {least:.6g}"] * (least > -HUGE) + [f"to {most:.6g}"] * (most < HUGE)
 
     def fits(value: Any, at: str, lengths: Lengths) -> str:

@@ -39,7 +39,7 @@ def add_arguments(parser: Parser) -> None:
 def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.progress import decoding, showing_batch
     from fedbm.cli.tables import comparison_tables
-    from fedbm.report.render.html import write_report
+    from fedbm.report.write import write_report
     from fedbm.runs.batch import plan_jobs, run_batch
 
     configs, flags = read_grid(args)

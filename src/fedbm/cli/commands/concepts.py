@@ -35,7 +35,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     config = read_config(args)
     made = concepts_for(config.language, *_classes(config), config.train.seed)
     console.print(similarity_table(made))
-    for sentence in made.diagnose():
+    for sentence in made.describe_separability():
         console.print(sentence)
     console.print(f"read by {made.provenance.get('encoder')} with {made.embeddings.shape[1]} prompts a class")
     if args.save:

@@ -100,10 +100,10 @@ def get(args: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.progress import fetching
     from fedbm.config.options import DataOptions, check
     from fedbm.data.catalog.download import get as get_file
-    from fedbm.data.dataset import downloads
+    from fedbm.data.dataset import download_folder
 
     size = check(DataOptions, "size", getattr(args, "size", None))
-    to = Path(args.to).expanduser() if args.to else downloads()
+    to = Path(args.to).expanduser() if args.to else download_folder()
     with fetching(console) as progress:
         path = get_file(args.what, to, size=size, accept=args.accept_licence, progress=progress)
     console.print(f"here: {path}", soft_wrap=True)
@@ -114,12 +114,12 @@ def prepare(args: argparse.Namespace, console: Console) -> None:
     """Decode a data set, and check every byte of its prepared copy."""
     import numpy as np
 
-    from fedbm.data.cache import drop_if_damaged
+    from fedbm.data.cache import remove_if_damaged
 
     _, dataset = read(args, console)
     if isinstance(dataset.images, np.memmap) and dataset.images.filename is not None:
         place = Path(dataset.images.filename).parent
-        if damage := drop_if_damaged(place):
+        if damage := remove_if_damaged(place):
             console.print(f"note: the prepared copy {place} was damaged ({damage}) and is made again", soft_wrap=True)
             read(args, console)
         megabytes = f"{dataset.images.nbytes / 1e6:,.0f} MB"
@@ -129,7 +129,7 @@ def prepare(args: argparse.Namespace, console: Console) -> None:
 def inspect(args: argparse.Namespace, console: Console) -> None:
     """Print what a data set contains and what may go wrong, and save a sheet of samples."""
     from fedbm.cli.tables import inspection_words
-    from fedbm.data.inspection.contact_sheet import save_grid
+    from fedbm.data.inspection.contact_sheet import save_contact_sheet
     from fedbm.data.inspection.inspect import inspect as inspect_dataset
     from fedbm.utils.io import write_json
 
@@ -140,7 +140,7 @@ def inspect(args: argparse.Namespace, console: Console) -> None:
     for sentence in seen.warnings:
         console.print(f"warning: {sentence}")
     to = Path(args.to or f"inspect-{dataset.name}").expanduser()
-    save_grid(to / "samples.png", dataset)
+    save_contact_sheet(to / "samples.png", dataset)
     write_json(to / "inspect.json", seen.to_json())
     console.print(f"drawn: {to / 'samples.png'}", soft_wrap=True)
     console.print(f"saved: {to / 'inspect.json'}", soft_wrap=True)

@@ -29,7 +29,7 @@ def add_arguments(parser: Parser) -> None:
 def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.progress import showing_batch
     from fedbm.cli.tables import partition_table, partition_words, result_table
-    from fedbm.report.render.html import write_report
+    from fedbm.report.write import write_report
     from fedbm.runs.batch import plan_jobs, run_batch
     from fedbm.runs.compare import make_grid
     from fedbm.runs.plan import make_plan

@@ -162,6 +162,7 @@ def status(args: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.federation_progress import drawn
     from fedbm.federation.deploy.flower import is_alive
     from fedbm.federation.deploy.processes import running
+    from fedbm.federation.node.refusal_file import read_refusal
     from fedbm.federation.server.run_status import read_standing
 
     if args.page:
@@ -171,6 +172,8 @@ def status(args: argparse.Namespace, console: Console) -> None:
         seen = running(folder)
         what = ", ".join(f"{role} ({pid})" for role, pid in seen.items()) or "nothing runs"
         console.print(f"{folder.name}: {what}", soft_wrap=True)
+        if why := read_refusal(folder / "state"):
+            console.print(f"{folder.name}: the server refused this node: {why}", soft_wrap=True)
     if kind_of(args.folder) != "node":
         home = server_folder(args.folder)
         standing = read_standing(home)

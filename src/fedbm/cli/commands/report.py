@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedbm.cli.flags import add_settings, runs_folder
 from fedbm.cli.parser import Parser
-from fedbm.errors import FedBMError, listed
+from fedbm.errors import FedBMError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from fedbm.report.model import Report
 
 HELP = "draw one offline HTML page from runs, or from the records of experiments"
 EXAMPLES = """examples:
@@ -19,7 +22,6 @@ EXAMPLES = """examples:
   fedbm report fedavg-digits fedbm-digits --to table.tex      some runs, as LaTeX
   fedbm report results --to results.md                        records of experiments, as Markdown
 """
-TABLES = (".md", ".tex", ".csv")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -36,65 +38,37 @@ def add_arguments(parser: Parser) -> None:
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
+    from fedbm.report.render.markdown import render_markdown
+    from fedbm.report.write import RENDERERS, report_path, save_report
+
     out = runs_folder(args)
-    if out.suffix in (".html", ".htm", *TABLES):
+    if out.suffix in RENDERERS:
         raise FedBMError(f"--out is the folder of runs. To name the page to write, use --to {out}.")
-    records = [Path(name) for name in args.runs if is_records(Path(name))]
-    if records and len(records) < len(args.runs):
+    if args.markdown:
+        print(render_markdown(read_report(out, args.runs)), end="")
+        return
+    path = report_path(Path(args.to))
+    console.print(f"report: {save_report(read_report(out, args.runs), path)}", soft_wrap=True)
+
+
+def read_report(out: Path, names: Sequence[str]) -> Report:
+    """Return the report of the named runs, or of records of experiments."""
+    from fedbm.experiments.outcomes import read_outcome, read_outcomes
+    from fedbm.report.experiments_report import experiments_report
+    from fedbm.report.runs_report import runs_report
+    from fedbm.runs.plan import find_runs
+    from fedbm.runs.reader import read_runs
+
+    records = [Path(name) for name in names if is_records(Path(name))]
+    if records and len(records) < len(names):
         raise FedBMError("runs and records cannot be in one report. Give one kind at a time.")
     if records:
-        report_records(records, args, console)
-    else:
-        report_runs(out, args, console)
-
-
-def report_runs(out: Path, args: argparse.Namespace, console: Console) -> None:
-    """Write a report of run folders."""
-    from fedbm.report.render.html import write_report
-    from fedbm.report.render.latex import latex_table
-    from fedbm.report.tables import comma_separated_runs, markdown_table
-    from fedbm.runs.plan import find_runs
-    from fedbm.utils.io import write_text
-
-    chosen = find_runs(out, args.runs)
+        outcomes = [o for path in records for o in (read_outcomes(path) if path.is_dir() else [read_outcome(path)])]
+        return experiments_report(outcomes, complete=any(path.is_dir() for path in records))
+    chosen = find_runs(out, names)
     if not chosen:
         raise FedBMError(f"there are no runs in {out} to report on")
-    to, tables = Path(args.to), dict(zip(TABLES, (markdown_table, latex_table, comma_separated_runs), strict=True))
-    if args.markdown:
-        print(markdown_table(chosen))
-    elif to.suffix in tables:
-        write_text(to, tables[to.suffix](chosen))
-        console.print(f"report: {to}", soft_wrap=True)
-    else:
-        check_page(to)
-        console.print(f"report: {write_report(chosen, to)}", soft_wrap=True)
-
-
-def report_records(paths: list[Path], args: argparse.Namespace, console: Console) -> None:
-    """Write a report of experiments' records."""
-    from fedbm.experiments.latex import latex
-    from fedbm.experiments.outcomes import read_outcome, read_outcomes
-    from fedbm.experiments.report import write_outcomes
-    from fedbm.experiments.tables import comma_separated, markdown
-    from fedbm.utils.io import write_text
-
-    outcomes = [o for path in paths for o in (read_outcomes(path) if path.is_dir() else [read_outcome(path)])]
-    whole = any(path.is_dir() for path in paths)
-    to, tables = Path(args.to), dict(zip(TABLES, (markdown, latex, comma_separated), strict=True))
-    if args.markdown:
-        print(markdown(outcomes, whole), end="")
-    elif to.suffix in tables:
-        write_text(to, tables[to.suffix](outcomes, whole))
-        console.print(f"report: {to}", soft_wrap=True)
-    else:
-        check_page(to)
-        console.print(f"report: {write_outcomes(outcomes, to, whole=whole)}", soft_wrap=True)
-
-
-def check_page(to: Path) -> None:
-    """Raise FedBMError if the name of a page does not state its format."""
-    if not (to.is_dir() or to.suffix in (".html", ".htm")):
-        raise FedBMError(f"the format of {to} is unknown. End its name in {listed(['.html', *TABLES])}.")
+    return runs_report(read_runs(chosen))
 
 
 def is_records(path: Path) -> bool:

@@ -129,19 +129,11 @@ def print_states(plan: ExperimentPlan, console: Console) -> None:
 
 def print_tables(outcome: Outcome, console: Console) -> None:
     """Print the tables of an experiment that have a result, unless its scores are withheld."""
-    from fedbm.cli.tables import table
-    from fedbm.experiments.analysis import columns
-    from fedbm.experiments.tables import grid, searched
-    from fedbm.experiments.wording import verdicts
+    from fedbm.report.experiments_report import experiments_report
+    from fedbm.report.render.terminal import report_tables
 
-    for column in columns(outcome):
-        if column.lead:
-            heads, *rows = grid(column, without=("unlike",))
-            console.print(table(f"{outcome.title}: {column.title}, test scores in %", heads, rows))
-        for verdict in verdicts(column) if column.contrasts else ():
-            console.print(f"{column.title}: {verdict.sentence}", soft_wrap=True)
-    if outcome.search:
-        heads = ["row", *outcome.axes, "n", "accuracy + macro-F1", ""]
-        console.print(table("Chosen on validation", heads, searched(outcome)))
-    if outcome.withheld:
-        console.print(outcome.withheld, soft_wrap=True)
+    report = experiments_report([outcome])
+    for table in report_tables(report):
+        console.print(table)
+    for sentence in report.parts[0].summary if outcome.analysis else ():
+        console.print(sentence, soft_wrap=True)

@@ -1,6 +1,6 @@
-"""A public file with a known checksum is fetched; of every other data set it is said what to get, and from where.
+"""Download public files with a known checksum; for other data sets, explain what to download by hand.
 
-A download is written to NAME.part, goes on where it was cut, and takes its name only when its checksum is right.
+A download is written to NAME.part, can be resumed, and is renamed only if its checksum is right.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
 from fedbm.data.catalog.lookup import find
-from fedbm.errors import FedBMError, listed
+from fedbm.errors import FedBMError, join_words
 from fedbm.utils.io import cannot_write
 from fedbm.version import __version__
 
-Progress = Callable[[int, int], None]  # (bytes here, bytes in all; 0: not known)
+Progress = Callable[[int, int], None]  # (bytes done, bytes in total or 0 if unknown)
 
 MEDMNIST = "https://zenodo.org/records/10519652/files"
 SIZES = (28, 64, 128, 224)
-WAIT = 60.0  # seconds without a byte, after which a connection counts as cut
+TIMEOUT = 60.0  # seconds without data after which a connection counts as lost
 
 # MD5 sums as MedMNIST 3.0.2 publishes them, in the order of SIZES.
 _SUMS = {
@@ -55,22 +55,22 @@ _SUMS = {
 SUMS = {name: dict(zip(SIZES, sums.split(), strict=True)) for name, sums in _SUMS.items()}
 
 BY_HAND = {
-    "oct-c8": "it takes a Kaggle account: sign in at https://www.kaggle.com/datasets/obulisainaren/retinal-oct-c8, "
+    "oct-c8": "a Kaggle account is needed: sign in at https://www.kaggle.com/datasets/obulisainaren/retinal-oct-c8, "
     "download the archive and save it as {to}.zip",
-    "kvasir": "Simula publishes no checksum to hold it against: download "
+    "kvasir": "Simula publishes no checksum: download "
     "https://datasets.simula.no/downloads/kvasir/kvasir-dataset-v2.zip (2.3 GB, for research and education only) "
     "with a browser and save it as {to}.zip",
     "ham10000": "the Harvard Dataverse has terms to accept (CC BY-NC 4.0): at https://doi.org/10.7910/DVN/DBW86T "
     "download HAM10000_images_part_1.zip, HAM10000_images_part_2.zip and HAM10000_metadata, and unpack both parts into "
-    "the folder {to} with the metadata beside them; or say 'fedbm data get dermamnist' for the same images with the "
-    "published split",
-    "pbc": "Mendeley Data serves it to browsers: at https://doi.org/10.17632/snkd93bnjr.1 download "
-    "PBC_dataset_normal_DIB.zip and save it as {to}.zip; or say 'fedbm data get bloodmnist' for the same cells with "
+    "the folder {to} next to the metadata; or run 'fedbm data get dermamnist' for the same images with the published "
+    "split",
+    "pbc": "Mendeley Data needs a browser: at https://doi.org/10.17632/snkd93bnjr.1 download "
+    "PBC_dataset_normal_DIB.zip and save it as {to}.zip; or run 'fedbm data get bloodmnist' for the same cells with "
     "the published split",
-    "chars74k": "its page offers pictures by class: get EnglishHnd.tgz at "
-    "http://www.ee.surrey.ac.uk/CVSSP/demos/chars74k/, bring the images to 28 pixels, grey, ink white on black, and "
+    "chars74k": "its images must be converted: get EnglishHnd.tgz at "
+    "http://www.ee.surrey.ac.uk/CVSSP/demos/chars74k/, convert the images to 28 pixels, grey, white ink on black, and "
     "save arrays images, labels, classes and writer as {to}_hnd_28.npz",
-    "femnist": "LEAF makes it from NIST's files: in data/femnist of https://github.com/TalwalkarLab/leaf run "
+    "femnist": "LEAF creates it from NIST's files: in data/femnist of https://github.com/TalwalkarLab/leaf run "
     "'./preprocess.sh -s niid --sf 1.0 -k 0 -t sample' and move the folders data/train and data/test into {to}",
 }
 
@@ -78,63 +78,63 @@ BY_HAND = {
 def get(
     name: str, to: Path, *, size: int | None = None, accept: bool = False, progress: Progress | None = None
 ) -> Path:
-    """Where the file of data set *name* now is, in folder *to*; nothing is fetched twice.
+    """Download the data set *name* into the folder *to*, unless it is there, and return the file.
 
-    FedBMError with what to do by hand where a program cannot get it, and where a licence must be accepted first.
+    Raise FedBMError with instructions if it must be downloaded by hand or if a licence must be accepted first.
     """
     entry = find(name)
     if name not in SUMS:
         if name not in BY_HAND:
-            raise FedBMError(f"there is nothing to get: {name} is {entry.origin}")
-        raise FedBMError(f"{name} is not fetched by a program, {BY_HAND[name].format(to=to / name)}")
+            raise FedBMError(f"nothing to download: {name} is {entry.origin}")
+        raise FedBMError(f"{name} cannot be downloaded automatically: {BY_HAND[name].format(to=to / name)}")
     size = size or (entry.size if entry.size in SIZES else 128)
     if size not in SIZES:
-        raise FedBMError(f"{name} is published at {listed(map(str, SIZES))} pixels, not at {size}")
+        raise FedBMError(f"{name} is published at {join_words(map(str, SIZES))} pixels, not at {size}")
     if "NC" in entry.licence and not accept:
         raise FedBMError(
-            f"{name} is under {entry.licence}, not for commercial use: to accept that, say --accept-licence"
+            f"{name} has the licence {entry.licence}, not for commercial use: add --accept-licence to accept it"
         )
     file = f"{name}.npz" if size == 28 else f"{name}_{size}.npz"
     fetch(f"{MEDMNIST}/{file}?download=1", to / file, SUMS[name][size], progress)
     return to / file
 
 
-def downloaded(name: str, to: Path, size: int | None = None) -> Path | None:
-    """What get(), or the user by hand, has put into *to* for data set *name*; None: nothing.
+def find_download(name: str, to: Path, size: int | None = None) -> Path | None:
+    """Return the file or folder of data set *name* in the folder *to*, or None.
 
-    Files are NAME_SIZE.npz, with words between if any (kvasir_v1_128.npz); MedMNIST's of 28 pixels is NAME.npz. Of them
-    the smallest that has *size* pixels or more; all being smaller, they are refused, for what a
-    name stands for is not enlarged. Where no size is asked for, the catalogue's or else the largest.
+    Files are called NAME_SIZE.npz or NAME_WORDS_SIZE.npz (kvasir_v1_128.npz); MedMNIST's of 28 pixels is NAME.npz. The
+    smallest file with at least *size* pixels is chosen, and smaller ones are refused: catalogued data is not enlarged.
+    Without *size* the catalogue's size is preferred, or else the largest file.
     """
     try:
         inside = os.listdir(to)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise FedBMError(f"cannot look into {to}: {error.strerror}") from error
+        raise FedBMError(f"cannot list {to}: {error.strerror}") from error
     for ending in ("", ".zip", ".tar", ".tar.gz", ".tgz"):
         if f"{name}{ending}" in inside:
             return to / f"{name}{ending}"
     sized = {file: re.fullmatch(rf"{re.escape(name)}(?:_[a-z]\w*?)?(?:_(\d+))?\.npz", file) for file in sorted(inside)}
-    here = {int(found[1] or 28): to / file for file, found in sized.items() if found}
-    if not here:
+    available = {int(found[1] or 28): to / file for file, found in sized.items() if found}
+    if not available:
         return None
     wanted = next((pixels for pixels in SIZES if pixels >= (size or find(name).size)), max(SIZES))
-    if enough := [pixels for pixels in here if pixels >= wanted]:
-        return here[min(enough)]
+    if enough := [pixels for pixels in available if pixels >= wanted]:
+        return available[min(enough)]
     if size:
         raise FedBMError(
-            f"{name} is here with {max(here)} pixels a side, not with {size}: get it with 'fedbm data get {name} "
-            f"--size {wanted}', or give {here[max(here)]} as --data to have it enlarged"
+            f"{name} is here with {max(available)} pixels, but {size} are needed: run 'fedbm data get {name} "
+            f"--size {wanted}', or give {available[max(available)]} as --data to enlarge it"
         )
-    return here[max(here)]
+    return available[max(available)]
 
 
 def fetch(url: str, target: Path, md5: str, progress: Progress | None = None) -> None:
-    """Put what *url* serves at *target*, if its MD5 sum is right; a cut download is taken up where it ended."""
+    """Download *url* to *target* and check its MD5 sum; resume an interrupted download."""
     if target.exists():
         if _md5(target) != md5:
-            raise FedBMError(f"{target} is there already but is another file: move it away, or choose another folder")
+            raise FedBMError(f"{target} exists but has different content: move it away, or choose another folder")
         return
     part = target.with_name(f"{target.name}.part")
     try:
@@ -142,26 +142,26 @@ def fetch(url: str, target: Path, md5: str, progress: Progress | None = None) ->
         _append(url, part, progress)
         if (found := _md5(part)) != md5:
             part.unlink()
-            raise FedBMError(f"what {url} serves is another file (MD5 {found}, not {md5}): nothing was kept, try again")
+            raise FedBMError(f"the file at {url} has MD5 {found}, but {md5} is expected: it was deleted, try again")
         part.replace(target)
     except OSError as error:
         raise cannot_write(target, error) from error
 
 
 def _append(url: str, part: Path, progress: Progress | None) -> None:
-    """Bring *part* to its full length from where it ends."""
+    """Append the missing bytes to *part*."""
     have = part.stat().st_size if part.exists() else 0
-    answer = _open(url, have)
-    if answer is None:  # nothing is missing
+    response = _open(url, have)
+    if response is None:  # nothing is missing
         return
-    with answer:
-        if answer.status != 206:  # the server sends it from the beginning
+    with response:
+        if response.status != 206:  # the server sends the whole file again
             have = 0
-        total = have + int(answer.headers.get("Content-Length") or 0)
+        total = have + int(response.headers.get("Content-Length") or 0)
         if total - have > shutil.disk_usage(part.parent).free:
-            raise FedBMError(f"{part.parent} has not the {(total - have) / 1e9:.1f} GB free that {url} takes")
+            raise FedBMError(f"{part.parent} has too little free space: {url} needs {(total - have) / 1e9:.1f} GB")
         with part.open("ab" if have else "wb") as stream:
-            while block := _read(answer):
+            while block := _read(response):
                 have += stream.write(block)
                 if progress:
                     progress(have, total)
@@ -169,20 +169,21 @@ def _append(url: str, part: Path, progress: Progress | None) -> None:
             os.fsync(stream.fileno())
     if have < total:
         raise FedBMError(
-            f"the connection was cut after {have:,} of {total:,} bytes of {url}: the same command goes on from there"
+            f"the connection was lost after {have:,} of {total:,} bytes of {url}: run the same command to resume"
         )
 
 
 def _open(url: str, have: int) -> HTTPResponse | None:
+    """Request *url* from byte *have* on; return None if there is nothing more."""
     headers = {"User-Agent": f"fedbm/{__version__}"} | ({"Range": f"bytes={have}-"} if have else {})
     try:
-        answer: HTTPResponse = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=WAIT)
-        return answer
+        response: HTTPResponse = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
+        return response
     except HTTPError as error:
         if error.code == 416 and have:
             return None
         raise FedBMError(
-            f"{urlsplit(url).netloc} answers {error.code} {error.reason} to {url}: try again later"
+            f"{urlsplit(url).netloc} returned {error.code} {error.reason} for {url}: try again later"
         ) from error
     except (OSError, HTTPException) as error:
         why = getattr(error, "reason", error)
@@ -191,10 +192,10 @@ def _open(url: str, have: int) -> HTTPResponse | None:
         ) from error
 
 
-def _read(answer: HTTPResponse) -> bytes:
-    """The next block; empty at the end, and where the connection is cut: what is missing is seen by the length."""
+def _read(response: HTTPResponse) -> bytes:
+    """Return the next block, empty at the end and if the connection is lost; the caller compares the length."""
     try:
-        return answer.read(1 << 18)
+        return response.read(1 << 18)
     except (OSError, HTTPException):
         return b""
 

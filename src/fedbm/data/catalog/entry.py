@@ -1,4 +1,4 @@
-"""One data set of the catalogue."""
+"""The description of one data set in the catalogue."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
-# a configuration key's value, or one for each β it depends on
+# Configuration key → its value, or one value for each β.
 Recommends = Mapping[str, int | float | str | Mapping[float, int | float]]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One data set. Prompts are built from *modality* and the concept texts; *recommends* holds the
-    configuration values used where the user gives none."""
+    """One data set. Prompts are built from *modality* and the concept texts. *recommends* contains default settings."""
 
     name: str
     title: str
@@ -31,5 +30,13 @@ class Entry:
     std: tuple[float, ...] = IMAGENET_STD
     hflip: bool = True
     vflip: bool = True
-    by_classes: bool = True  # images with these classes are taken for this data set; otherwise its file must say so
+    by_classes: bool = True  # images with these classes are this data set; if False, the file itself must say so
     recommends: Recommends = field(default_factory=dict)
+
+
+def generic_entry(name: str, classes: Mapping[str, str], title: str = "") -> Entry:
+    """Return an entry for data that the catalogue does not contain."""
+    title = title or name
+    return Entry(
+        name=name, title=title, classes=classes, modality="medical", licence="unknown", citation="", origin=title
+    )

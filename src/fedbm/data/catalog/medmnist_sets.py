@@ -1,6 +1,6 @@
-"""MedMNIST's 2-D sets with one label for each image. Their files hold numbers only; the names of the labels are here.
+"""MedMNIST's 2-D sets with one label per image. Their files contain only numbers; the class names are here.
 
-Other images with the same classes are not taken for these: the file's name decides.
+Data is recognised as one of these by its file name, not by its classes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ def _origin(name: str) -> str:
     return f"{name}.npz of MedMNIST, or {name}_64.npz, {name}_128.npz or {name}_224.npz for larger images"
 
 
-def _again(entry: Entry, name: str, title: str) -> Entry:
-    """The same images once more: same classes, concepts and settings."""
+def _variant(entry: Entry, name: str, title: str) -> Entry:
+    """Return an entry for the same images, with the same classes, concepts and settings."""
     return replace(entry, name=name, title=title, citation=_CITATION, origin=_origin(name), by_classes=False)
 
 
@@ -125,7 +125,7 @@ _TISSUE = _set(
     grey=True,
 )
 
-# Language models hardly tell left from right; the Latin names stand further apart.
+# Language models hardly distinguish left from right; the Latin names differ more.
 _ORGANS = {
     "bladder": "urinary bladder",
     "femur-left": "left femur (os femoris sinistrum)",
@@ -143,13 +143,13 @@ _ORGANS = {
 
 def _organs(letter: str, view: str) -> Entry:
     name, title = f"organ{letter.lower()}mnist", f"Organ{letter}MNIST: organs in CT, {view} slices"
-    # Not flipped: mirrored, a left kidney is a right one.
+    # No flips: a mirrored left kidney looks like a right one.
     return _set(name, title, _ORGANS, "abdominal CT", grey=True, hflip=False, vflip=False)
 
 
 ENTRIES = (
-    _again(HAM10000, "dermamnist", "DermaMNIST: HAM10000 with its published split"),
-    _again(PBC, "bloodmnist", "BloodMNIST: PBC with its published split"),
+    _variant(HAM10000, "dermamnist", "DermaMNIST: HAM10000 with its published split"),
+    _variant(PBC, "bloodmnist", "BloodMNIST: PBC with its published split"),
     _OCT,
     _PATH,
     _PNEUMONIA,

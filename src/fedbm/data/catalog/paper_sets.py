@@ -1,4 +1,4 @@
-"""The data sets of the paper, and the digits that need no download."""
+"""The data sets of the paper, and the digits, which need no download."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from string import ascii_lowercase, ascii_uppercase
 from fedbm.data.catalog.entry import Entry
 
 _DIGIT_WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-# Word and figure together stand further apart in language space than either alone.
+# Word and figure together differ more in language space than either alone.
 _DIGITS = {str(value): f"the number {word} ({value})" for value, word in enumerate(_DIGIT_WORDS)}
 
-# Uncased language models read "A" and "a" alike, so the case is spelt out.
+# Uncased language models read "A" and "a" as the same, so the case is spelt out.
 _CHARACTERS = (
     _DIGITS
     | {letter: f"uppercase letter {letter} (capital)" for letter in ascii_uppercase}
@@ -33,7 +33,7 @@ DIGITS = Entry(
     licence="CC BY 4.0",
     citation="Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI repository, 1998",
     origin="built into scikit-learn, nothing to download",
-    recommends={"width": 16, "generator_width": 32},  # small pictures; a laptop without a GPU should do
+    recommends={"width": 16, "generator_width": 32},  # small enough for a laptop without a GPU
 )
 
 HAM10000 = Entry(
@@ -146,7 +146,7 @@ FEMNIST = Entry(
     recommends={"partition": "column", "partition_column": "writer", "epochs": 5, "rounds": 200, "participation": 0.1},
 )
 
-# Stands in for FEMNIST where that is not at hand: the same 62 classes, every writer each class once.
+# A substitute for FEMNIST: the same 62 classes, each written once by every writer.
 CHARS74K = replace(
     FEMNIST,
     name="chars74k",

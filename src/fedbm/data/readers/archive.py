@@ -1,7 +1,7 @@
-"""A zip or tar of image folders, read where it lies: nothing is unpacked to the disk.
+"""Read a zip or tar of image folders without unpacking it.
 
-Members of a zip are fetched one by one, in parallel; a tar, which may be compressed as a whole, is passed through
-once to see what it holds and once more when its images are decoded.
+Members of a zip are read one by one, in parallel. A tar may be compressed as a whole, so it is read from start to end
+twice: to list its members, and to decode its images.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lzma import LZMAError
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import NamedTuple
 
-from fedbm.data.readers.file_tree import Node, Tree, folders, stamp_of, visible
+from fedbm.data.readers.file_tree import Node, Tree, file_stamp, is_visible, list_folders
 from fedbm.data.readers.sample_index import Encoded, check_distinct
 from fedbm.errors import FedBMError
 
@@ -30,7 +30,7 @@ class Member(NamedTuple):
 
 
 class _ArchiveTree:
-    """The folders that the members' names make; how a member is read is the subclass's."""
+    """The folders given by the members' names. Subclasses implement reading a member."""
 
     def __init__(self, path: Path, members: Iterable[Member]) -> None:
         self.path, self.where = path, str(path)
@@ -43,12 +43,14 @@ class _ArchiveTree:
             while here:
                 above, _, name = here.rpartition("/")
                 if self._inside.setdefault(above, {}).setdefault(name, is_folder) != is_folder:
-                    raise FedBMError(f'"{here}" in {path} is a file and a folder at once: pack it anew')
+                    raise FedBMError(f'"{here}" in {path} is both a file and a folder: create the archive again')
                 here, is_folder = above, True
 
     def entries(self, folder: str) -> list[Node]:
-        held = sorted(self._inside.get(folder, {}).items())
-        return [Node(f"{folder}/{name}" if folder else name, is_folder) for name, is_folder in held if visible(name)]
+        inside = sorted(self._inside.get(folder, {}).items())
+        return [
+            Node(f"{folder}/{name}" if folder else name, is_folder) for name, is_folder in inside if is_visible(name)
+        ]
 
     def stamp(self, path: str) -> tuple[int, int]:
         return self._stamps.get(path, (-1, -1))
@@ -61,7 +63,7 @@ class ZipTree(_ArchiveTree):
         except _BROKEN as error:
             raise _cannot_read(path, error) from error
         infos = self._zip.infolist()
-        places = _places(path, [(_name(info), stat.S_ISLNK(info.external_attr >> 16)) for info in infos])
+        places = _member_paths(path, [(_name(info), stat.S_ISLNK(info.external_attr >> 16)) for info in infos])
         self._names = {place: info.filename for place, info in zip(places, infos, strict=True)}
         stamps = ((info.is_dir(), (info.file_size, info.CRC)) for info in infos)
         super().__init__(path, (Member(place, *rest) for place, rest in zip(places, stamps, strict=True)))
@@ -72,79 +74,81 @@ class ZipTree(_ArchiveTree):
     def read(self, path: str) -> bytes:
         try:
             return self._zip.read(self._names[path])
-        except (*_BROKEN, RuntimeError) as error:  # RuntimeError: it is encrypted, or packed in an unknown way
+        except (*_BROKEN, RuntimeError) as error:  # RuntimeError: encrypted, or compressed by an unknown method
             raise _cannot_read(self.path, error) from error
 
 
 class TarTree(_ArchiveTree):
     def __init__(self, path: Path) -> None:
-        infos = [info for info, _ in _pass_through(path, wanted=())]
-        places = _places(path, [(info.name, not (info.isfile() or info.isdir())) for info in infos])
-        changed = stamp_of(path)[1]  # the times inside need not tell one packing from the next
+        infos = [info for info, _ in _iterate_tar(path, wanted=())]
+        places = _member_paths(path, [(info.name, not (info.isfile() or info.isdir())) for info in infos])
+        changed = file_stamp(path)[1]  # the times inside may be the same in two versions of the archive
         pairs = zip(places, infos, strict=True)
         super().__init__(path, (Member(place, info.isdir(), (info.size, changed)) for place, info in pairs))
         self._names = {place: info.name for place, info in zip(places, infos, strict=True)}
 
     def stream(self, paths: Sequence[str]) -> Iterator[tuple[int, Encoded]]:
         positions = {self._names[path]: i for i, path in enumerate(paths)}
-        for info, content in _pass_through(self.path, positions):
+        for info, content in _iterate_tar(self.path, positions):
             if info.name in positions:
                 yield positions[info.name], content
 
     def read(self, path: str) -> bytes:
         name = self._names[path]
-        return next(content for info, content in _pass_through(self.path, [name]) if info.name == name)
+        return next(content for info, content in _iterate_tar(self.path, [name]) if info.name == name)
 
 
-def top(tree: Tree) -> str:
-    """Where the images begin: archives often hold one folder, or one in another, that holds all."""
+def find_image_root(tree: Tree) -> str:
+    """Return the folder of the images, since archives often contain a single folder, or nested ones, around them."""
     root = ""
-    while len(inside := folders(tree, root)) == 1 and folders(tree, inside[0].path):
+    while len(inside := list_folders(tree, root)) == 1 and list_folders(tree, inside[0].path):
         root = inside[0].path
     return root
 
 
 def _name(info: zipfile.ZipInfo) -> str:
-    """The member's name as its packer meant it: many write UTF-8 without the flag (0x800) that says so."""
+    """Return the intended name of a member: many programs write UTF-8 without setting its flag (0x800)."""
     if info.flag_bits & 0x800:
         return info.filename
     try:
-        return info.filename.encode("cp437").decode("utf-8")  # zipfile reads names without the flag as cp437
+        return info.filename.encode("cp437").decode("utf-8")  # zipfile decodes names without the flag as cp437
     except UnicodeError:
         return info.filename
 
 
-def _places(path: Path, members: Sequence[tuple[str, bool]]) -> list[str]:
-    """Where each member lies in the archive; what would lie outside it, or leads elsewhere, is refused."""
-    places = []
+def _member_paths(path: Path, members: Sequence[tuple[str, bool]]) -> list[str]:
+    """Return the path of each member in the archive; refuse links and paths outside of the archive."""
+    paths = []
     for name, is_link in members:
-        place = PurePosixPath(name.replace("\\", "/"))  # some programs pack with backslashes
-        if ".." in place.parts or place.is_absolute() or PureWindowsPath(name).drive:
+        inside = PurePosixPath(name.replace("\\", "/"))  # some programs write backslashes
+        if ".." in inside.parts or inside.is_absolute() or PureWindowsPath(name).drive:
             raise FedBMError(
-                f'{path} has a member "{name}" that would lie outside of it: do not trust it, pack it anew'
+                f'{path} has a member "{name}" outside of the archive: do not trust it, or create it again'
             )
         if is_link:
-            raise FedBMError(f'{path} has a member "{name}" that is a link or no plain file: pack the files themselves')
-        places.append(str(place))
-    check_distinct(places, str(path))
-    return places
+            raise FedBMError(
+                f'{path} has a member "{name}" that is a link or a special file: pack the files themselves'
+            )
+        paths.append(str(inside))
+    check_distinct(paths, str(path))
+    return paths
 
 
-def _pass_through(path: Path, wanted: Iterable[str]) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
-    """Every member, with its content where it is *wanted*, from the first to the last byte of the archive."""
+def _iterate_tar(path: Path, wanted: Iterable[str]) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
+    """Yield every member, with its content if it is *wanted*, reading the whole archive once."""
     names = set(wanted)
     try:
         with tarfile.open(path) as tar:
             for info in tar:
                 stream = tar.extractfile(info) if info.name in names else None
                 yield info, stream.read() if stream else b""
-            _refuse_cut(tar)
+            _check_complete(tar)
     except _BROKEN as error:
         raise _cannot_read(path, error) from error
 
 
-def _refuse_cut(tar: tarfile.TarFile) -> None:
-    """tarfile takes any end for the end; a whole archive goes on with empty blocks where the members end."""
+def _check_complete(tar: tarfile.TarFile) -> None:
+    """Raise EOFError if the empty blocks after the members are missing; tarfile does not notice a truncated file."""
     assert tar.fileobj is not None
     while tar.fileobj.read(1 << 20):
         pass
@@ -153,4 +157,4 @@ def _refuse_cut(tar: tarfile.TarFile) -> None:
 
 
 def _cannot_read(path: Path, error: Exception) -> FedBMError:
-    return FedBMError(f"cannot read {path}: {error}; it is damaged or not wholly there, get it again")
+    return FedBMError(f"cannot read {path}: {error}; the file is damaged or incomplete, get it again")

@@ -1,17 +1,17 @@
-"""Files by their path, whether they lie in a folder or in an archive: what the readers of folders are written over."""
+"""A common interface to the files of a folder or an archive."""
 
 from __future__ import annotations
 
 import os
 import unicodedata
 from collections.abc import Iterator, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from fedbm.data.readers.sample_index import Encoded
 from fedbm.errors import FedBMError
 
-_LITTER = {"thumbs.db", "desktop.ini", "__macosx"}  # left by file browsers
+_IGNORED = {"thumbs.db", "desktop.ini", "__macosx"}  # written by file browsers
 
 
 class Node(NamedTuple):
@@ -27,13 +27,13 @@ class Tree(Protocol):
     where: str
 
     def entries(self, folder: str) -> list[Node]:
-        """What is visible in *folder* ('' is the root), in the order of names."""
+        """Return the visible files and folders in *folder* ('' is the root), sorted by name."""
 
     def stamp(self, path: str) -> tuple[int, int]:
-        """Two numbers that change when the file does."""
+        """Return two numbers that change when the file does."""
 
     def stream(self, paths: Sequence[str]) -> Iterator[tuple[int, Encoded]]:
-        """The files with their positions in *paths*, in the order that is read best."""
+        """Yield the files with their positions in *paths*, in the order that is fastest to read."""
 
     def read(self, path: str) -> bytes: ...
 
@@ -45,13 +45,13 @@ class FolderTree:
     def entries(self, folder: str) -> list[Node]:
         place = self.root / folder
         try:
-            names = sorted(filter(visible, os.listdir(place)))
+            names = sorted(filter(is_visible, os.listdir(place)))
         except OSError as error:
             raise FedBMError(f"cannot list {place}: {error.strerror}") from error
         return [Node(f"{folder}/{name}" if folder else name, os.path.isdir(place / name)) for name in names]
 
     def stamp(self, path: str) -> tuple[int, int]:
-        return stamp_of(self.root / path)
+        return file_stamp(self.root / path)
 
     def stream(self, paths: Sequence[str]) -> Iterator[tuple[int, Encoded]]:
         return ((i, self.root / path) for i, path in enumerate(paths))
@@ -63,32 +63,27 @@ class FolderTree:
             raise FedBMError(f"cannot read {self.root / path}: {error.strerror}") from error
 
 
-def folders(tree: Tree, folder: str = "") -> list[Node]:
+def list_folders(tree: Tree, folder: str = "") -> list[Node]:
     return [node for node in tree.entries(folder) if node.is_folder]
 
 
-def files(tree: Tree, folder: str = "") -> list[Node]:
+def list_files(tree: Tree, folder: str = "") -> list[Node]:
     return [node for node in tree.entries(folder) if not node.is_folder]
 
 
-def visible(name: str) -> bool:
-    return not name.startswith(".") and name.lower() not in _LITTER
+def is_visible(name: str) -> bool:
+    return not name.startswith(".") and name.lower() not in _IGNORED
 
 
-def printable(name: str) -> str:
-    """One spelling per name: accents composed, bytes that are no UTF-8 written as escapes."""
+def normalize_name(name: str) -> str:
+    """Return one spelling per name: accents composed, bytes that are not UTF-8 written as escapes."""
     return unicodedata.normalize("NFC", os.fsencode(name).decode("utf-8", "backslashreplace"))
 
 
-def stem(path: str) -> str:
-    """The name of the file without its ending, as tables of metadata give it."""
-    return PurePosixPath(path).stem
-
-
-def stamp_of(path: Path) -> tuple[int, int]:
-    """Length and time of change, which move when a file does."""
+def file_stamp(path: Path) -> tuple[int, int]:
+    """Return length and modification time, which change when the file does."""
     try:
         status = path.stat()
-    except OSError:  # a broken or circular link: a bad sample, and said to be one when it is decoded
+    except OSError:  # a broken or circular link, which is reported when it is decoded
         return (-1, -1)
     return (status.st_size, status.st_mtime_ns)

@@ -1,27 +1,29 @@
-"""HAM10000 as it is downloaded: ISIC_*.jpg in one folder or several, beside HAM10000_metadata.csv.
+"""Read HAM10000 as published: ISIC_*.jpg in one or more folders, next to HAM10000_metadata.csv.
 
-DermaMNIST's published split is by number, not by name, so it cannot be had from these files. The split made instead
-keeps the pictures of one lesion together.
+DermaMNIST's published split goes by number, not by name, so it cannot be derived from these files. The split made
+instead keeps the images of a lesion together.
 """
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
+
 import numpy as np
 
 from fedbm.data.catalog.lookup import CATALOG
-from fedbm.data.readers.file_tree import Tree, files, folders, stem
-from fedbm.data.readers.sample_index import Listing, Source, check_distinct, text_array
+from fedbm.data.readers.file_tree import Tree, list_files, list_folders
+from fedbm.data.readers.sample_index import SampleIndex, Source, check_distinct, text_array
 from fedbm.data.readers.table import parse_table
 from fedbm.data.splits import check_usable
-from fedbm.errors import FedBMError, did_you_mean
+from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.utils.io import digest_of
 
 _METADATA = ("ham10000_metadata", "ham10000_metadata.csv", "ham10000_metadata.tab")
 
 
-def metadata_in(tree: Tree, root: str = "") -> str | None:
-    """Where the table lies, if there is one: this is what makes a folder HAM10000."""
-    return next((node.path for node in files(tree, root) if node.name.lower() in _METADATA), None)
+def find_metadata(tree: Tree, root: str = "") -> str | None:
+    """Return the path of the metadata table, or None. A folder with this table is HAM10000."""
+    return next((node.path for node in list_files(tree, root) if node.name.lower() in _METADATA), None)
 
 
 def find(tree: Tree, metadata: str, root: str = "") -> Source:
@@ -30,20 +32,22 @@ def find(tree: Tree, metadata: str, root: str = "") -> Source:
     table = parse_table(content, where)
     for name in ("image_id", "dx", "lesion_id"):
         if name not in table:
-            raise FedBMError(f"{where} has no column {name}{did_you_mean(name, table)}: get HAM10000's own table again")
+            raise FedBMError(
+                f"{where} has no column {name}{did_you_mean(name, table)}: download HAM10000's table again"
+            )
     names = table["image_id"]
     check_distinct(names, where)
-    pictures = _pictures(tree, root)
-    if missing := [name for name in names if name not in pictures]:
+    images = _find_images(tree, root)
+    if missing := [name for name in names if name not in images]:
         raise FedBMError(
-            f"{tree.where} lacks {len(missing)} of the {len(names)} pictures that its table names, the first is "
+            f"{len(missing)} of the {len(names)} images in the table are missing in {tree.where}, the first is "
             f"{missing[0]}.jpg: put both parts of HAM10000's images there"
         )
     classes = tuple(CATALOG["ham10000"].classes)
     labels = np.array([_label(name, dx, classes, where) for name, dx in zip(names, table["dx"], strict=True)])
     check_usable(labels, None, classes, tree.where)
-    paths = [pictures[name] for name in names]
-    listing = Listing(
+    paths = [images[name] for name in names]
+    index = SampleIndex(
         classes=classes,
         labels=labels,
         split=None,
@@ -52,28 +56,28 @@ def find(tree: Tree, metadata: str, root: str = "") -> Source:
         columns={name: text_array(values) for name, values in table.items() if name not in ("image_id", "dx")},
         known_as="ham10000",
         notes=(
-            "DermaMNIST's published split cannot be had from HAM10000's own files: give DermaMNIST's .npz "
-            "to compare with results on it",
+            "HAM10000's own files do not contain DermaMNIST's published split: use DermaMNIST's .npz to compare with "
+            "results on it",
         ),
     )
     stamps = [[path, *tree.stamp(path)] for path in paths]
-    return Source(digest_of({"table": content.decode("utf-8", "replace"), "files": stamps}), lambda: listing)
+    return Source(digest_of({"table": content.decode("utf-8", "replace"), "files": stamps}), lambda: index)
 
 
 def _label(name: str, dx: str, classes: tuple[str, ...], where: str) -> int:
     if dx not in classes:
         raise FedBMError(
-            f'{where} gives {name} the diagnosis "{dx}"{did_you_mean(dx, classes)}: it can be {", ".join(classes)}'
+            f'{where} has the diagnosis "{dx}" for {name}{did_you_mean(dx, classes)}: it must be {join_words(classes)}'
         )
     return classes.index(dx)
 
 
-def _pictures(tree: Tree, root: str) -> dict[str, str]:
-    """Picture name → path, beside the table and one folder down; of two copies the first in order of names."""
-    places = [root, *(node.path for node in folders(tree, root))]
+def _find_images(tree: Tree, root: str) -> dict[str, str]:
+    """Return image name → path, next to the table and one folder below; the first of two copies is used."""
+    places = [root, *(node.path for node in list_folders(tree, root))]
     found: dict[str, str] = {}
     for place in places:
-        for node in files(tree, place):
+        for node in list_files(tree, place):
             if node.name.lower().endswith((".jpg", ".jpeg", ".png")):
-                found.setdefault(stem(node.name), node.path)
+                found.setdefault(PurePosixPath(node.name).stem, node.path)
     return found

@@ -1,4 +1,4 @@
-"""A table about the samples, joined to them by name: lesion, patient, site, … as columns."""
+"""Join a table about the samples to them by name, for columns such as lesion, patient or site."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedbm.data.readers.sample_index import text_array
 from fedbm.data.readers.table import Table, read_table
 from fedbm.errors import FedBMError
 
-# A sample may be called as in the table, or without its ending, or without the folders it lies in.
+# Names are compared as they are, without file ending, or without file ending and folders.
 _SPELLINGS: tuple[Callable[[str], str], ...] = (
     lambda name: name,
     lambda name: str(PurePosixPath(name).with_suffix("")) if PurePosixPath(name).name else name,
@@ -21,8 +21,8 @@ _SPELLINGS: tuple[Callable[[str], str], ...] = (
 )
 
 
-def join(path: Path, ids: Sequence[str]) -> Mapping[str, NDArray[np.str_]]:
-    """The table's columns in the order of *ids*, which one of the columns must name, all of them and each once."""
+def join_metadata(path: Path, ids: Sequence[str]) -> Mapping[str, NDArray[np.str_]]:
+    """Return the table's columns in the order of *ids*. One column must contain all ids, each exactly once."""
     table = read_table(path)
     most, best, example = 0, "", ids[0]
     for name, values in table.items():
@@ -30,23 +30,23 @@ def join(path: Path, ids: Sequence[str]) -> Mapping[str, NDArray[np.str_]]:
             row_of = {spell(value): row for row, value in enumerate(values)}
             rows = [row_of.get(spell(sample), -1) for sample in ids]
             if -1 not in rows and len(set(rows)) == len(rows):
-                _refuse_doubles(path, name, Counter(map(spell, values)), {spell(sample): sample for sample in ids})
+                _check_unique(path, name, Counter(map(spell, values)), {spell(sample): sample for sample in ids})
                 return _columns(table, name, rows)
             found = len(set(rows) - {-1})
             if found > most and -1 in rows:
                 most, best, example = found, name, ids[rows.index(-1)]
     if not best:
-        raise FedBMError(f'no column of {path} names the samples: one must hold names such as "{ids[0]}"')
+        raise FedBMError(f'no column of {path} contains the names of the samples, such as "{ids[0]}": add one')
     raise FedBMError(
-        f'the column {best} of {path} names {most} of the {len(ids)} samples, "{example}" is not in it: add the rest'
+        f'the column {best} of {path} contains {most} of the {len(ids)} samples, but not "{example}": add the rest'
     )
 
 
-def _refuse_doubles(path: Path, column: str, times: Counter[str], ids: Mapping[str, str]) -> None:
+def _check_unique(path: Path, column: str, times: Counter[str], ids: Mapping[str, str]) -> None:
     for spelt, sample in ids.items():
         if times[spelt] > 1:
             raise FedBMError(
-                f'the column {column} of {path} names "{sample}" in {times[spelt]} rows: leave the one that holds'
+                f'the column {column} of {path} contains "{sample}" in {times[spelt]} rows: keep one of them'
             )
 
 

@@ -1,8 +1,4 @@
-"""Arrays in an .npz file: looked at without reading them, and image rows read one by one.
-
-So the file itself is never in memory as a whole, only what is made of it (see fedbm.data.decode); and one that is
-prepared already is not read at all.
-"""
+"""Read .npz files without loading them as a whole: shapes from the headers, images one by one."""
 
 from __future__ import annotations
 
@@ -26,7 +22,7 @@ _BROKEN = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error)
 
 @dataclass(frozen=True)
 class Npz:
-    """A file, and in words what such a file must hold."""
+    """A file and a description of what it must contain."""
 
     path: Path
     layout: str
@@ -50,77 +46,79 @@ class Npz:
             raise self._cannot_read(error) from error
 
     def rows(self, name: str) -> Iterator[NDArray[np.uint8]]:
-        """Image after image of an array of uint8 images [n, …], each read when its turn comes."""
+        """Yield the images of a uint8 array [n, …], reading one at a time."""
         try:
             with zipfile.ZipFile(self.path) as file, file.open(f"{name}.npy") as stream:
                 shape, columns_first, _ = _header(stream)
                 if columns_first:
-                    raise ValueError(f"{name} is stored columns first, save it as np.ascontiguousarray({name})")
+                    raise ValueError(f"{name} is stored column by column, save it as np.ascontiguousarray({name})")
                 length = int(np.prod(shape[1:]))
                 for _ in range(shape[0]):
                     yield np.frombuffer(stream.read(length), dtype=np.uint8).reshape(shape[1:])
         except _BROKEN as error:
             raise self._cannot_read(error) from error
 
-    def require(self, holds: bool, what: str) -> None:
-        if not holds:
-            raise FedBMError(f"{self.path} is damaged or of another kind: {what}; it must hold {self.layout}")
+    def require(self, condition: bool, problem: str) -> None:
+        if not condition:
+            raise FedBMError(
+                f"{self.path} is damaged or has the wrong content: {problem}; it must contain {self.layout}"
+            )
 
     def _cannot_read(self, error: Exception) -> FedBMError:
-        return FedBMError(f"cannot read {self.path}: {error}; it must hold {self.layout}")
+        return FedBMError(f"cannot read {self.path}: {error}; it must contain {self.layout}")
 
 
 def keys(path: Path) -> set[str]:
-    """The names of the arrays, or nothing if this zip holds anything else."""
+    """Return the names of the arrays, or an empty set if the zip contains anything else."""
     try:
         with zipfile.ZipFile(path) as file:
             names = file.namelist()
     except _BROKEN as error:
-        raise FedBMError(f"cannot read {path}: {error}; it is damaged or not wholly there, get it again") from error
+        raise FedBMError(f"cannot read {path}: {error}; the file is damaged or incomplete, get it again") from error
     return {name.removesuffix(".npy") for name in names} if all(name.endswith(".npy") for name in names) else set()
 
 
 def identity(path: Path, *more: str) -> str:
-    """Changes when an array does: the checksums that the file itself holds."""
+    """Return a digest of the checksums in the file, which changes when an array does."""
     with zipfile.ZipFile(path) as file:
         members = [[info.filename, info.file_size, info.CRC] for info in file.infolist()]
     return digest_of({"members": members, "more": more})
 
 
-Described = tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.uint8] | None, list[str]]
+Fields = tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.uint8] | None, list[str]]
 
 
-def described(file: Npz, held: Mapping[str, NDArray[Any]], count: int) -> Described:
-    """(classes, labels, split, ids) of *count* samples, from the arrays of those names; ids may be missing too."""
-    classes, labels, split, ids = (held.get(name) for name in ("classes", "labels", "split", "ids"))
+def read_fields(file: Npz, arrays: Mapping[str, NDArray[Any]], count: int) -> Fields:
+    """Return classes, labels, split and ids of *count* samples; split and ids are optional in *arrays*."""
+    classes, labels, split, ids = (arrays.get(name) for name in ("classes", "labels", "split", "ids"))
     assert classes is not None
     assert labels is not None
     names = classes.tolist()
-    file.require(texts(classes) and len(set(names)) == len(names), "classes are not distinct names")
-    file.require(whole(labels) and len(labels) == count, f"labels are not {count} whole numbers")
+    file.require(is_texts(classes) and len(set(names)) == len(names), "classes are not distinct names")
+    file.require(is_integers(labels) and len(labels) == count, f"labels are not {count} whole numbers")
     file.require(bool((labels >= 0).all() and (labels < len(names)).all()), "labels point outside classes")
     if split is not None:
-        file.require(whole(split) and len(split) == count, f"split is not {count} whole numbers")
-        file.require(bool(np.isin(split, (0, 1, 2)).all()), "split holds other values than 0, 1 and 2")
+        file.require(is_integers(split) and len(split) == count, f"split is not {count} whole numbers")
+        file.require(bool(np.isin(split, (0, 1, 2)).all()), "split has values other than 0, 1 and 2")
         split = split.astype(np.uint8)
     if ids is not None:
-        file.require(texts(ids) and len(ids) == count, f"ids are not {count} names")
+        file.require(is_texts(ids) and len(ids) == count, f"ids are not {count} names")
         check_distinct(ids.tolist(), str(file.path))
     labels = labels.astype(np.int64)
     check_usable(labels, split, names, str(file.path))
     return tuple(names), labels, split, [f"image {i}" for i in range(count)] if ids is None else ids.tolist()
 
 
-def usual_size(height: int, width: int) -> int | None:
-    """The side of images that can be used as they are, or None."""
+def usable_size(height: int, width: int) -> int | None:
+    """Return the size of square images that need no resampling, or None."""
     return height if height == width and height >= 16 and height % 4 == 0 else None
 
 
-def whole(array: NDArray[Any]) -> bool:
+def is_integers(array: NDArray[Any]) -> bool:
     return array.ndim == 1 and np.issubdtype(array.dtype, np.integer)
 
 
-def texts(array: NDArray[Any]) -> bool:
+def is_texts(array: NDArray[Any]) -> bool:
     return array.ndim == 1 and array.dtype.kind == "U"
 
 

@@ -1,4 +1,4 @@
-"""What every reader gives: a source known by its identity, and on demand the list of its samples."""
+"""The common result of all readers: a source with an identity, and the index of its samples."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from numpy.typing import NDArray
 
 from fedbm.errors import FedBMError
 
-# An image before it is decoded: its bytes, the file that holds it, how to get the bytes, or its pixels.
+# An image before decoding: its bytes, its file, a function that returns the bytes, or its pixels.
 Encoded = bytes | Path | Callable[[], bytes] | NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class Listing:
-    """The samples of a source before an image is decoded."""
+class SampleIndex:
+    """The samples of a source before decoding."""
 
     classes: tuple[str, ...]
     labels: NDArray[np.int64]
-    split: NDArray[np.uint8] | None  # 0 train, 1 val, 2 test; None: still to be split
-    ids: Sequence[str]  # what to call a sample when it is to be named, each once
-    stream: Callable[[], Iterator[tuple[int, Encoded]]]  # every sample's number and image, as the source is best read
+    split: NDArray[np.uint8] | None  # 0 train, 1 val, 2 test; None if the source has no split
+    ids: Sequence[str]  # unique name of each sample
+    stream: Callable[[], Iterator[tuple[int, Encoded]]]  # sample numbers and images, in the fastest order
     columns: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)  # per sample: site, writer, lesion, …
-    known_as: str | None = None  # the catalogued set that the source is; None: it goes by its classes
-    size: int | None = None  # side and channels of the images, where the source is made of equal ones
+    known_as: str | None = None  # name in the catalogue; None if only the classes are known
+    size: int | None = None  # size and channels of the images if all are equal
     channels: int | None = None
     notes: tuple[str, ...] = ()
 
-    def only(self, kept: NDArray[np.int64]) -> Listing:
-        """The listing of these samples alone."""
+    def only(self, kept: NDArray[np.int64]) -> SampleIndex:
+        """Return the index of these samples only."""
         new = {int(old): i for i, old in enumerate(kept)}
         return replace(
             self,
@@ -45,14 +45,14 @@ class Listing:
 
 @dataclass(frozen=True)
 class Source:
-    """Something to read. *identity* changes when the content does, and is found without reading all of it."""
+    """Data to read. *identity* changes when the content does, and is found without reading all of it."""
 
     identity: str
-    scan: Callable[[], Listing]
+    scan: Callable[[], SampleIndex]
 
 
-def in_order(images: Sequence[Encoded]) -> Callable[[], Iterator[tuple[int, Encoded]]]:
-    """The stream of images that are at hand one by one."""
+def make_stream(images: Sequence[Encoded]) -> Callable[[], Iterator[tuple[int, Encoded]]]:
+    """Return a stream over images that can be accessed in any order."""
     return lambda: iter(enumerate(images))
 
 
@@ -60,11 +60,8 @@ def text_array(values: Sequence[object]) -> NDArray[np.str_]:
     return np.array([str(value) for value in values], dtype=np.str_)
 
 
-def numbered(names: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """(classes, labels) of samples whose classes are given by name: classes in the order of their names.
-
-    Names that are whole numbers stand in the order of the numbers: 2 before 10.
-    """
+def encode_labels(names: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """Return sorted classes and numeric labels for class names. Names that are whole numbers are sorted by value."""
     distinct = set(names)
     by_value = all(name.isascii() and name.isdecimal() for name in distinct)
     classes = tuple(sorted(distinct, key=lambda name: (int(name) if by_value else 0, name)))
@@ -76,5 +73,5 @@ def check_distinct(ids: Sequence[str], where: str) -> None:
     seen: set[str] = set()
     for name in ids:
         if name in seen:
-            raise FedBMError(f'{where} names the sample "{name}" twice: each needs a name of its own, so remove one')
+            raise FedBMError(f'{where} contains the sample "{name}" twice: names must be unique, so remove one')
         seen.add(name)

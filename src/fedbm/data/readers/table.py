@@ -1,6 +1,6 @@
-"""A CSV or Parquet table path,label[,split][,site][,patient…] → samples; paths are relative to the table.
+"""Read samples from a CSV or Parquet table path,label[,split][,site][,patient…].
 
-Every further column is kept for each sample.
+Paths are relative to the table. Every further column is kept.
 """
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbm.data.readers.file_tree import printable, stamp_of
-from fedbm.data.readers.sample_index import Listing, Source, check_distinct, in_order, numbered, text_array
-from fedbm.data.splits import SIDES, check_usable
-from fedbm.errors import FedBMError, did_you_mean, listed
+from fedbm.data.readers.file_tree import file_stamp, normalize_name
+from fedbm.data.readers.sample_index import SampleIndex, Source, check_distinct, encode_labels, make_stream, text_array
+from fedbm.data.splits import SPLIT_CODES, SPLITS, check_usable
+from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.utils.io import digest_of
 
-LAYOUT = (
-    "the columns path and label, if there is one split (train, val or test), and any others such as site or patient"
-)
+LAYOUT = "the columns path and label, and optionally split (train, val or test) and others such as site or patient"
 ENDINGS = (".csv", ".tsv", ".parquet")
 
 Table = Mapping[str, Sequence[str]]  # columns by name, all of one length
@@ -33,23 +31,23 @@ def find(path: Path) -> Source:
     table = read_table(path)
     for name in ("path", "label"):
         if name not in table:
-            raise FedBMError(f"{path} has no column {name}{did_you_mean(name, table)}; it must hold {LAYOUT}")
+            raise FedBMError(f"{path} has no column {name}{did_you_mean(name, table)}; it must contain {LAYOUT}")
     names = list(table["path"])
-    _refuse_gaps(path, table, "path")
-    _refuse_gaps(path, table, "label")
+    _check_filled(path, table, "path")
+    _check_filled(path, table, "label")
     check_distinct(names, str(path))
-    classes, labels = numbered([printable(label) for label in table["label"]])
-    split = _split(path, table) if "split" in table else None
+    classes, labels = encode_labels([normalize_name(label) for label in table["label"]])
+    split = _read_split(path, table) if "split" in table else None
     check_usable(labels, split, classes, str(path))
     files = [path.parent / name for name in names]
     columns = {key: text_array(values) for key, values in table.items() if key not in ("path", "label", "split")}
-    listing = Listing(classes, labels, split, list(map(printable, names)), in_order(files), columns)
-    stamps = [[name, *stamp_of(file)] for name, file in zip(names, files, strict=True)]
-    return Source(digest_of({"table": {k: list(v) for k, v in table.items()}, "files": stamps}), lambda: listing)
+    index = SampleIndex(classes, labels, split, list(map(normalize_name, names)), make_stream(files), columns)
+    stamps = [[name, *file_stamp(file)] for name, file in zip(names, files, strict=True)]
+    return Source(digest_of({"table": {k: list(v) for k, v in table.items()}, "files": stamps}), lambda: index)
 
 
 def read_table(path: Path) -> Table:
-    """Columns by name, every value as text; a value that is not there is ''."""
+    """Return columns by name, every value as text and '' for a missing one."""
     if path.suffix.lower() == ".parquet":
         return _read_parquet(path)
     try:
@@ -59,7 +57,7 @@ def read_table(path: Path) -> Table:
 
 
 def parse_table(content: bytes, where: str) -> Table:
-    """CSV with commas, semicolons or tabs, whichever the first line has most of."""
+    """Parse CSV with commas, semicolons or tabs, whichever is most frequent in the first line."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -69,12 +67,12 @@ def parse_table(content: bytes, where: str) -> Table:
     try:
         rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True) if any(row)]
     except csv.Error as error:
-        raise FedBMError(f"{where} is not a sound CSV table: {error}") from error
+        raise FedBMError(f"{where} is not a valid CSV table: {error}") from error
     if len(rows) < 2:
-        raise FedBMError(f"{where} has no rows: it needs a first line with the columns' names and a line per image")
+        raise FedBMError(f"{where} has no rows: it needs a first line with column names and one line per image")
     heads = [head.strip() for head in rows[0]]
     if "" in heads or len(set(heads)) < len(heads):
-        raise FedBMError(f"the first line of {where} must give each column a name of its own, not {', '.join(heads)}")
+        raise FedBMError(f"the first line of {where} must contain unique column names, not {', '.join(heads)}")
     for number, row in enumerate(rows[1:], start=1):
         if len(row) != len(heads):
             raise FedBMError(f"row {number} of {where} has {len(row)} values for {len(heads)} columns ({row[0]}, …)")
@@ -86,29 +84,27 @@ def _read_parquet(path: Path) -> Table:
     try:
         columns = import_module("pyarrow.parquet").read_table(path).to_pydict()
     except ImportError as error:
-        raise FedBMError(
-            f"reading {path} needs pyarrow, which is not installed: install it, or save the table as CSV"
-        ) from error
-    except (OSError, ValueError) as error:  # pyarrow's own errors are of these kinds
+        raise FedBMError(f"reading {path} needs pyarrow: install it, or save the table as CSV") from error
+    except (OSError, ValueError) as error:  # pyarrow's errors are subclasses of these
         raise FedBMError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
     if not columns or not any(columns.values()):
         raise FedBMError(f"{path} has no rows: it needs one per image")
     return {str(name): ["" if value is None else str(value) for value in values] for name, values in columns.items()}
 
 
-def _split(path: Path, table: Table) -> NDArray[np.uint8]:
-    sides = []
+def _read_split(path: Path, table: Table) -> NDArray[np.uint8]:
+    codes = []
     for name, word in zip(table["path"], table["split"], strict=True):
-        if word.lower() not in SIDES:
+        if word.lower() not in SPLIT_CODES:
             raise FedBMError(
-                f'{path} puts {name} into split "{word}"{did_you_mean(word.lower(), SIDES)}: it can be '
-                f"{listed(('train', 'val', 'test'))}"
+                f'the split of {name} in {path} is "{word}"{did_you_mean(word.lower(), SPLIT_CODES)}: it must be '
+                f"{join_words(SPLITS)}"
             )
-        sides.append(SIDES[word.lower()])
-    return np.array(sides, dtype=np.uint8)
+        codes.append(SPLIT_CODES[word.lower()])
+    return np.array(codes, dtype=np.uint8)
 
 
-def _refuse_gaps(path: Path, table: Table, name: str) -> None:
+def _check_filled(path: Path, table: Table, name: str) -> None:
     if "" in table[name]:
         row = list(table[name]).index("") + 1
-        raise FedBMError(f"row {row} of {path} has no {name}: fill it in or remove the row")
+        raise FedBMError(f"row {row} of {path} has no {name}: fill it in, or remove the row")

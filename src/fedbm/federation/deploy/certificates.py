@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedbm.errors import FedBMError
-from fedbm.utils.io import replacing
+from fedbm.utils.io import atomic_write
 
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 730
@@ -142,15 +142,15 @@ def stamp(moment: datetime) -> str:
 
 def write_private(path: Path, content: bytes) -> None:
     """A file that never was readable by others, not even while it was written."""
-    with replacing(path) as beside:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with atomic_write(path) as temporary:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(content)
 
 
 def write_public(path: Path, content: bytes) -> None:
-    with replacing(path) as beside:
-        beside.write_bytes(content)
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(content)
 
 
 def _authority_key(path: Path) -> ec.EllipticCurvePrivateKey:

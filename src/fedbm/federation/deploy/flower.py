@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import ssl
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -15,8 +17,10 @@ from fedbm.federation.deploy.processes import Child, environment, programs
 from fedbm.federation.deploy.site_files import Node, Server
 from fedbm.utils.io import read_json, write_json, write_text
 
+ADMITTED = "SuperNode ID:"  # what a SuperNode logs when the server has let it in
 LINK = "site"  # the name of the server's connection in Flower's own configuration
 OLDEST, NEWEST = (1, 41), (1, 43)  # flwr's releases this was tried with: from, and below
+HEALTH_SECONDS = 2.0  # for an answer of a program on this machine
 OVER = {"finished:completed", "finished:failed", "finished:stopped"}
 
 
@@ -42,7 +46,8 @@ def superlink(folder: Path, server: Server) -> Child:
     command += ["--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.pem", "--ssl-keyfile", "server.key"]
     command += ["--database", "link.db", "--host", "127.0.0.1", "--port", str(server.link_port)]
     command += ["--isolation", "process"]
-    return Child("superlink", command, folder, alone=False, ready=lambda child: "Uvicorn running" in child.said())
+    authority = folder / "ca.crt"
+    return Child("superlink", command, folder, alone=False, ready=lambda child: is_healthy(server.link_port, authority))
 
 
 def superexec(folder: Path, server: Server) -> Child:
@@ -60,7 +65,28 @@ def supernode(folder: Path, node: Node, data: str, address: str) -> Child:
     command = [tool("flower-supernode"), "--superlink", address, "--root-certificates", "ca.crt"]
     command += ["--auth-supernode-private-key", "node.key", "--port", str(node.runtime_port)]
     command += ["--node-config", pairs(given)]
-    return Child("supernode", command, folder, ready=lambda child: "SuperNode ID:" in child.said())
+
+    def ready(child: Child) -> bool:
+        """A SuperNode is healthy before the server has let it in; only its log says that the server gave it an id."""
+        return ADMITTED in child.said() and is_healthy(node.runtime_port)
+
+    return Child("supernode", command, folder, ready=ready)
+
+
+def is_healthy(port: int, authority: Path | None = None) -> bool:
+    """Return whether a Flower program answers GET /health on this loopback port, over TLS if *authority* is given."""
+    if authority is None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HEALTH_SECONDS)
+    else:
+        context = ssl.create_default_context(cafile=str(authority))
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=HEALTH_SECONDS, context=context)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == http.client.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
 
 
 def pairs(values: Mapping[str, Any]) -> str:
@@ -76,6 +102,11 @@ def refusal(said: str) -> str | None:
         return (
             "was refused by the server: this node's key is not registered there, or the same key is connected already "
             "(the server notices a lost node after a minute)"
+        )
+    if "terminated gracefully" in said and ADMITTED not in said:  # it ends so, without a reason, on HTTP 401
+        return (
+            "ended by itself: the server did not accept its signature, most likely because this machine's clock is "
+            "more than 5 s ahead of the server's or 300 s behind; set both clocks by NTP (timedatectl set-ntp true)"
         )
     if "address already in use" in said:
         return "could not have its port: change runtime_port in node.toml"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import http.client
 import socket
 import ssl
+import time
 from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 from fedbm.errors import FedBMError
@@ -23,6 +25,7 @@ from fedbm.version import __version__
 
 SECONDS = 10.0  # for the server to answer
 THERE = 415  # what a SuperLink says to a message without content: it is there, and it is a SuperLink
+MAX_AHEAD_S, MAX_BEHIND_S = 5, 300  # of a node's clock; beyond this Flower refuses its signatures without a word
 NO_LINK = (502, 503, 504)  # what the front says when no SuperLink answers it
 
 
@@ -56,14 +59,16 @@ def lasting(path: Path, now: datetime | None = None) -> list[str]:
 
 def check_data(node: Node, data: str) -> str:
     """Read the node's images, and prepare them if they are not; what they are, in numbers that stay here."""
-    from fedbm.data.cache import Damaged, open_prepared
-    from fedbm.data.dataset import load
+    from fedbm.data.cache import DamagedError, Prepared, open_prepared
+    from fedbm.data.dataset import Dataset, load
 
     place = Path(data).expanduser()
     try:
-        prepared = (place / "manifest.json").is_file()
-        found = open_prepared(place, verify=True) if prepared else load(data, size=node.size, channels=node.channels)
-    except Damaged as error:
+        if (place / "manifest.json").is_file():
+            found: Dataset | Prepared = open_prepared(place, verify=True)
+        else:
+            found = load(data, size=node.size, channels=node.channels, verify=True)
+    except DamagedError as error:
         raise FedBMError(f"the prepared images in {place} are damaged ({error}); prepare them again") from error
     train = int((found.split == 0).sum())
     if train == 0:
@@ -90,8 +95,11 @@ def check_server(node: Node, authority: Path) -> str:
     context = ssl.create_default_context(cafile=str(authority))
     connection = http.client.HTTPSConnection(host, port, timeout=SECONDS, context=context)
     try:
+        connection.connect()
+        asked_at = time.time()
         connection.request("POST", "/v1/fleet/activate-node")
-        status = connection.getresponse().status
+        response = connection.getresponse()
+        answered_at = time.time()
     except ssl.SSLCertVerificationError as error:
         raise FedBMError(
             f"the server at {where} is not trusted: {error.verify_message.strip().rstrip('.')}; "
@@ -110,8 +118,30 @@ def check_server(node: Node, authority: Path) -> str:
         ) from error
     finally:
         connection.close()
+    status = response.status
     if status in NO_LINK:
         raise FedBMError(f"the front at {where} answers, but its SuperLink does not; ask the operator to start it")
     if status != THERE:
         raise FedBMError(f"what answers at {where} is no SuperLink (it says {status}); check server in node.toml")
+    if date := response.headers["Date"]:
+        check_clock(date, asked_at, answered_at)
     return f"server {where}: reached, its certificate is trusted"
+
+
+def check_clock(date: str, asked_at: float, answered_at: float) -> None:
+    """Raise FedBMError if this machine's clock is too far from the server's for Flower to accept its signatures.
+
+    *date* is the server's Date header, in whole seconds; the other two are this machine's time around the answer.
+    """
+    try:
+        server = parsedate_to_datetime(date).timestamp()
+    except ValueError:
+        return
+    ahead, behind = asked_at - (server + 1), server - answered_at  # at least
+    if ahead <= MAX_AHEAD_S and behind <= MAX_BEHIND_S:
+        return
+    gap = f"{ahead:.0f} s ahead of" if ahead > 0 else f"{behind:.0f} s behind"
+    raise FedBMError(
+        f"this machine's clock is {gap} the server's; Flower refuses a node that is more than {MAX_AHEAD_S} s ahead or "
+        f"{MAX_BEHIND_S} s behind: set both clocks by NTP (timedatectl set-ntp true)"
+    )

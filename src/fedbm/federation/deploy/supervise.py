@@ -31,6 +31,7 @@ from fedbm.federation.deploy.processes import (
     wait_until_ready,
 )
 from fedbm.federation.deploy.site_files import Node, Server, Whole, read
+from fedbm.federation.node.refusal_file import clear_refusal, read_refusal
 from fedbm.utils.io import write_json
 
 Say = Callable[[str], None]
@@ -80,9 +81,14 @@ def supervising(folders: Sequence[Path]) -> Iterator[list[Child]]:
 
 
 def work(children: Sequence[Child], say: Say, tick: Tick) -> None:
-    """Keep the children running until *tick* has had enough."""
+    """Keep the children running until *tick* has had enough; say what happens to them."""
     dead: set[str] = set()
+    refusals: dict[Path, str] = {child.folder: "" for child in children if child.role == "supernode"}
     while tick():
+        for folder, before in refusals.items():
+            if (why := read_refusal(folder / "state")) != before:
+                refusals[folder] = why
+                say(f"{folder.name}: " + (f"the server refused this node: {why}" if why else "the server took it in"))
         for child in children:
             who = f"{child.folder.name}: {child.role}"
             if not child.alive and who not in dead:
@@ -118,7 +124,7 @@ def attend(folder: Path, data: str, say: Say, tick: Tick) -> None:
     with supervising([folder]) as children:
         begin_node(folder, settings, images, settings.server, children)
         admitted(children[0], say)
-        say(f"ready: {settings.name} is client {settings.client} of the federation, and waits for work")
+        say(f"ready: the server accepts the key of {settings.name} (client {settings.client}); it waits for a run")
         work(children, say, tick)
 
 
@@ -169,6 +175,7 @@ def begin_server(folder: Path, settings: Server, children: list[Child], say: Say
 
 def begin_node(folder: Path, settings: Node, images: str, address: str, children: list[Child]) -> None:
     check_free(settings.runtime_port, f"the node {settings.name}")
+    clear_refusal(folder / "state")
     node = flower.supernode(folder, settings, images, address)
     children.append(node)
     node.start()

@@ -7,7 +7,7 @@ from flwr.clientapp import ClientApp
 
 from fedbm.errors import FedBMError
 from fedbm.federation.protocol.codec import Envelope, from_records, to_records
-from fedbm.federation.protocol.messages import CENSUS, EVALUATE, TRAIN
+from fedbm.federation.protocol.messages import CENSUS, EVALUATE, REFUSED, TRAIN
 from fedbm.federation.site_log import tell
 
 app = ClientApp()
@@ -32,6 +32,11 @@ def _reply(kind: str, message: Message, context: Context) -> Message:
 @app.query("census")
 def census(message: Message, context: Context) -> Message:
     return _reply(CENSUS, message, context)
+
+
+@app.query("refused")
+def refused(message: Message, context: Context) -> Message:
+    return _reply(REFUSED, message, context)
 
 
 @app.train()

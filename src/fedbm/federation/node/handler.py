@@ -1,4 +1,6 @@
-"""A node's side of the protocol: answer the census, train, evaluate. What fails here leaves as a code, never as a text.
+"""A node's side of the protocol: answer the census, train, evaluate, note a refusal.
+
+What fails here leaves as a code, never as a text.
 
 Training is `engine.local.train_client` with the streams of (seed, round, client), as in one process; so a round gives
 the same upload wherever and however often it is played. Only the noise of differential privacy is new every time.
@@ -26,11 +28,25 @@ from fedbm.federation.node.node_data import SiteData, open_site
 from fedbm.federation.node.node_store import NodeStore
 from fedbm.federation.node.privacy import privatise
 from fedbm.federation.node.privacy_ledger import PrivacyLedger
+from fedbm.federation.node.refusal_file import clear_refusal, write_refusal
 from fedbm.federation.protocol.codec import Envelope
-from fedbm.federation.protocol.messages import CENSUS, EVALUATE, TRAIN, UPLOAD, Refusal, Terms, accept_terms, versions
+from fedbm.federation.protocol.messages import (
+    CENSUS,
+    EVALUATE,
+    REFUSED,
+    TRAIN,
+    UPLOAD,
+    Refusal,
+    Terms,
+    accept_terms,
+    plain,
+    versions,
+)
 from fedbm.federation.protocol.packing import pack
 from fedbm.federation.site_log import tell
 from fedbm.methods.base import Facts, State
+
+MAX_REFUSAL_LENGTH = 400  # characters of a server's sentence that are kept
 
 
 @dataclass(frozen=True)
@@ -58,7 +74,7 @@ class Site:
 
 def answer(kind: str, request: Envelope, node_config: Mapping[str, Any]) -> Envelope:
     """The node's answer to any request; it raises nothing but what ends the process (Ctrl-C)."""
-    audit = None
+    site = audit = None
     try:
         site = Site.read(node_config)
         audit = Audit(site.state / "audit.jsonl")
@@ -66,22 +82,24 @@ def answer(kind: str, request: Envelope, node_config: Mapping[str, Any]) -> Enve
     except Refusal as refusal:
         if refusal.__cause__ is not None:
             tell(refusal.__cause__)
-        found = _refused(refusal, kind, request, audit)
+        found = _refused(refusal, kind, request, site, audit)
     except (Exception, SystemExit) as error:
         tell(error)
-        found = _refused(Refusal("failed"), kind, request, audit)
+        found = _refused(Refusal("failed"), kind, request, site, audit)
     if audit is not None:
         found.body["head"] = audit.head
     return found
 
 
 def _answer(kind: str, request: Envelope, site: Site, audit: Audit) -> Envelope:
+    if kind == REFUSED:
+        return _note_refusal(request, site, audit)
     terms = accept_terms(request.body.get("terms"))
     try:
         device = find_device(site.engine.device)
     except FedBMError as error:
         raise Refusal("setup") from error
-    data = open_site(site.data, terms.classes, terms.shape)
+    data = open_site(site.data, terms.classes, terms.shape, site.state)
     facts = data.facts(site.client, len(terms.classes))
     store = NodeStore(site.state / terms.run, site.client, device)
     ledger = PrivacyLedger(site.state / "privacy.json")
@@ -92,6 +110,7 @@ def _answer(kind: str, request: Envelope, site: Site, audit: Audit) -> Envelope:
         said = {"method": terms.config.method.name, "server_head": request.body.get("head")}
         audit.append("census", run=terms.run, terms=terms.digest, n=facts.n, told=sorted(found.body), **said)
         return found
+    clear_refusal(site.state)
     work = {TRAIN: _train, EVALUATE: _evaluate}[kind]
     with ExitStack() as alone:
         try:
@@ -100,6 +119,14 @@ def _answer(kind: str, request: Envelope, site: Site, audit: Audit) -> Envelope:
             raise Refusal("busy") from error
         with arithmetic(site.engine, terms.config.train.precision), enough_memory(device):
             return work(request, terms, data, facts, store, device, audit, ledger)
+
+
+def _note_refusal(request: Envelope, site: Site, audit: Audit) -> Envelope:
+    """Record why the server keeps this node out, where its supervisor looks."""
+    why = plain(request.body.get("why"), MAX_REFUSAL_LENGTH)
+    audit.append("refused_by_server", why=why, server_head=request.body.get("head"))
+    write_refusal(site.state, why)
+    return Envelope({"code": "ok"})
 
 
 def _census(terms: Terms, site: Site, data: SiteData, facts: Facts, store: NodeStore) -> Envelope:
@@ -248,9 +275,10 @@ def _placed(state: State, device: torch.device) -> State:
     return {name: value.to(device) for name, value in state.items()}
 
 
-def _refused(refusal: Refusal, kind: str, request: Envelope, audit: Audit | None) -> Envelope:
+def _refused(refusal: Refusal, kind: str, request: Envelope, site: Site | None, audit: Audit | None) -> Envelope:
     if audit is not None:
         terms = request.body.get("terms")
         run = terms.get("run") if isinstance(terms, dict) else None
         audit.append("refused", request=kind, run=str(run)[:200], code=refusal.code)
-    return Envelope({"code": refusal.code, "versions": versions(), **refusal.about})
+    who = {"client": site.client, "name": site.name} if site is not None else {}
+    return Envelope({"code": refusal.code, "versions": versions(), **who, **refusal.about})

@@ -1,8 +1,9 @@
-"""What server and nodes say to each other: the terms of a run, the three requests, and a site's refusals.
+"""What server and nodes say to each other: the terms of a run, the four requests, and a site's refusals.
 
     census    terms                                  → client, classes, n, label counts if the method shares them, holds
     train     terms, round, parts, counted, durable  → round, n, losses, seconds, and the upload
     evaluate  terms, round, parts, counted           → confusion matrices of the site's own val and test images
+    refused   why the server keeps this node out     → nothing
 
 *Terms* are all a node must know of a run: method, training, model and task. They travel with every request, for Flower
 starts a new process for each; a node runs only methods of its own installed package, checks every value as it would
@@ -28,7 +29,7 @@ from fedbm.utils.io import digest_of
 from fedbm.version import __version__
 
 PROTOCOL = 1
-CENSUS, TRAIN, EVALUATE = "query.census", "train", "evaluate"  # Flower's message types
+CENSUS, REFUSED, TRAIN, EVALUATE = "query.census", "query.refused", "train", "evaluate"  # Flower's message types
 CONCEPTS, INIT = "task.concepts", "task.init"  # parts of the task itself, each sent once
 UPLOAD = "upload"
 MOST_SAMPLES = 10**9
@@ -40,7 +41,7 @@ REFUSALS = {
     "version": "has another version of fedbm",
     "terms": "cannot accept the run's terms",
     "setup": "is not set up: client, data or state is missing in its node configuration",
-    "data": "cannot read its data",
+    "data": "cannot read its data, or they are damaged",
     "size": "has prepared images of another size or number of channels",
     "classes": "has a class that the run does not know",
     "empty": "has no training images",
@@ -239,7 +240,8 @@ def sentence(body: Mapping[str, Any], classes: tuple[str, ...]) -> str:
     code, theirs = body.get("code"), body.get("versions")
     why = f"it {REFUSALS.get(str(code), 'answered with a code that is not known')}"
     if code in ("protocol", "version") and isinstance(theirs, dict):
-        return f"{why}: fedbm {plain(theirs.get('fedbm'))} where the server has {__version__}; install the same"
+        who, fedbm = plain(body.get("name", "it")), plain(theirs.get("fedbm"))
+        return f"{who} {REFUSALS[code]}: fedbm {fedbm} where the server has {__version__}; install the same"
     if code == "classes" and isinstance(body.get("classes"), list):
         unknown = [plain(name) for name in body["classes"] if name not in classes]
         return f"{why}: {', '.join(unknown[:3])}; the run has {', '.join(classes)}"
@@ -257,6 +259,6 @@ def field(body: Mapping[str, Any], key: str, kind: type[T]) -> T:
     return value
 
 
-def plain(value: Any) -> str:
-    """What a node said, fit for a sentence: short and printable."""
-    return "".join(c if c.isprintable() else "?" for c in str(value))[:70]
+def plain(value: Any, most: int = 70) -> str:
+    """Return what the other side said, fit for a sentence: printable, and at most *most* characters."""
+    return "".join(c if c.isprintable() else "?" for c in str(value))[:most]

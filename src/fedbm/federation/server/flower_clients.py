@@ -17,7 +17,7 @@ from fedbm.federation.protocol.messages import EVALUATE, TRAIN, UPLOAD, plain, s
 from fedbm.federation.protocol.reply_checks import read_losses, read_matrix, same
 from fedbm.federation.protocol.upload_checks import Form, read_upload
 from fedbm.federation.server.privacy_report import PrivacyReport
-from fedbm.federation.server.requests import Courier, Reply
+from fedbm.federation.server.requests import Reply, Requests
 from fedbm.federation.server.roster import Roster
 from fedbm.methods.base import Facts, Method, Part, State, Upload
 from fedbm.utils.metrics import Array, from_confusion
@@ -32,13 +32,13 @@ class FlowerCohort:
         self,
         method: Method,
         roster: Roster,
-        courier: Courier,
+        requests: Requests,
         expected: Mapping[str, Form],
         options: FederationOptions,
         audit: Audit,
         privacy: PrivacyReport | None = None,
     ) -> None:
-        self._method, self._roster, self._courier = method, roster, courier
+        self._method, self._roster, self._requests = method, roster, requests
         self._expected, self._options, self._audit = expected, options, audit
         self._privacy = privacy
 
@@ -46,9 +46,9 @@ class FlowerCohort:
         return {client: self._roster.peers[client].census.facts for client in self._roster.gather(heal=True)}
 
     def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[Answer | None]:
-        self._courier.begin(round_)
+        self._requests.begin(round_)
         sent = {name: value for part in parts.values() for name, value in part.state.items()}
-        for reply in self._courier.replies(TRAIN, round_, clients, parts):
+        for reply in self._requests.replies(TRAIN, round_, clients, parts):
             yield None if reply is None else self._answer(round_, reply, sent)
 
     def close(self) -> None:
@@ -78,30 +78,30 @@ class FlowerCohort:
             self._audit.append("rejected", client=client, round=round_, bytes=received, why=str(error))
             return Answer(nothing, str(error), reply.sent, received)
         if body.get("keeps") is True:
-            self._courier.counted(client)
+            self._requests.counted(client)
         told = {"privacy": loss, "head": plain(body.get("head"))}
         self._audit.append("received", client=client, round=round_, bytes=received, digest=packed.digest, **told)
         return Answer(Upload(client, facts.n, state, losses, seconds), None, reply.sent, received)
 
     def _missed(self, round_: int, reply: Reply) -> str:
-        """Why no usable answer came, with a strike for it."""
+        """Count a missed deadline, and return why no usable answer came."""
         content = reply.content
         if isinstance(content, Envelope):
             why = sentence(content.body, self._roster.classes)
         else:
             why = content or f"no answer within {self._options.deadline_s:g} s"
-        strikes = self._roster.strike(reply.client)
-        self._audit.append("missed", client=reply.client, round=round_, why=why, strikes=strikes)
+        missed = self._roster.count_missed_deadline(reply.client)
+        self._audit.append("missed", client=reply.client, round=round_, why=why, missed_deadlines=missed)
         self._roster.changed()
         return why
 
     def score(self, round_: int, parts: Mapping[str, Part]) -> Iterator[dict[str, Any] | None]:
         """Confusion matrices of every node's own images, summed; who did not answer is not in the sum."""
         sent = 0
-        for _ in range(self._options.attempts):
+        for _ in range(self._options.max_round_attempts):
             clients = self._roster.gather(heal=False)
             found: dict[int, dict[str, Array]] = {}
-            for reply in self._courier.replies(EVALUATE, round_, clients, parts):
+            for reply in self._requests.replies(EVALUATE, round_, clients, parts):
                 if reply is None:
                     yield None
                     continue

@@ -1,7 +1,8 @@
-"""Who is there: nodes asked by the census, taken in or refused by name, and the strikes of those that stay silent.
+"""Who is there: nodes asked by the census, taken in or refused by name, and the deadlines that each has missed.
 
-A node is known by the client number in its own configuration, since the engine's node ids are random. A missed deadline
-is a strike; with too many a node is left out of a round, which takes one strike off it again, and an answer all.
+A node is known by the client number in its own configuration, since the engine's node ids are random. A node that has
+missed too many deadlines is left out of a round. That takes one off its count, and a usable answer takes all off. A
+refusal counts as a missed deadline.
 """
 
 from __future__ import annotations
@@ -16,13 +17,17 @@ from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
 from fedbm.federation.options import FederationOptions
 from fedbm.federation.protocol.codec import Envelope
-from fedbm.federation.protocol.messages import CENSUS, Census, plain, read_census, sentence
+from fedbm.federation.protocol.messages import CENSUS, REFUSED, Census, plain, read_census, sentence
 from fedbm.federation.protocol.reply_checks import same
 from fedbm.federation.server.transport import POLL, fetch, send
 from fedbm.utils.io import digest_of
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
+
+# Answers to the census are read between rounds. A round may last longer than the deadline of one request, so an answer
+# must stay readable for longer than that.
+CENSUS_LIFETIME_S = 24 * 3600.0
 
 
 @dataclass
@@ -56,15 +61,15 @@ class Roster:
         self._shares_counts = "label_counts" in shares
         self._changed = changed
         self.peers: dict[int, Peer] = {}
-        self.strikes: dict[int, int] = {}
+        self.missed_deadlines: dict[int, int] = {}
         self.refused: dict[int, tuple[str, str]] = {}  # node id → its name and why it cannot take part
-        self._asked: dict[int, str] = {}  # node id → the census request it has not answered yet
+        self._asked: dict[int, tuple[str, float]] = {}  # node id → its open census request, and when it is asked again
         self._first = True
 
     @property
     def needed(self) -> int:
         """Without so many nodes no round can count."""
-        return min(self._options.min_answers, self._options.nodes)
+        return min(self._options.min_updates, self._options.nodes)
 
     def gather(self, heal: bool) -> list[int]:
         """The clients that can be asked now. The first time all nodes are waited for, later as many as are needed.
@@ -78,29 +83,36 @@ class Roster:
         while len(self.peers) < wanted and time.monotonic() < deadline:
             time.sleep(POLL)
             self._look_round()
-        rested = {client for client in self.peers if self.strikes.get(client, 0) >= self._options.strikes}
+        most = self._options.max_missed_deadlines
+        rested = {client for client in self.peers if self.missed_deadlines.get(client, 0) >= most}
         if len(self.peers) - len(rested) < self.needed:  # better a slow node than none
             rested = set()
         for client, peer in self.peers.items():
             peer.state = "resting" if client in rested else "ready"
         for client in rested:
-            self.strikes[client] -= heal
+            self.missed_deadlines[client] -= heal
         self.changed()
         return [client for client in sorted(self.peers) if client not in rested]
 
     def changed(self) -> None:
         self._changed(self)
 
-    def strike(self, client: int) -> int:
-        self.strikes[client] = self.strikes.get(client, 0) + 1
-        return self.strikes[client]
+    def count_missed_deadline(self, client: int) -> int:
+        self.missed_deadlines[client] = self.missed_deadlines.get(client, 0) + 1
+        return self.missed_deadlines[client]
 
-    def forgive(self, client: int) -> None:
-        self.strikes.pop(client, None)
+    def clear_missed_deadlines(self, client: int) -> None:
+        self.missed_deadlines.pop(client, None)
 
     def forget(self, client: int) -> None:
         """Its census is no longer true: it is asked again."""
         del self.peers[client]
+
+    def refuse(self, node: int, name: str, why: str) -> None:
+        """Keep a node out of the run and tell it why: status.json, the audit and the node's supervisor show *why*."""
+        self.refused[node] = name, why
+        self._audit.append("refused", name=name, why=why)
+        send(self._grid, node, REFUSED, Envelope({"why": why, "head": self._audit.head}), CENSUS_LIFETIME_S)
 
     def _look_round(self) -> None:
         nodes = set(self._grid.get_node_ids())
@@ -111,10 +123,14 @@ class Roster:
         known = {peer.node for peer in self.peers.values()} | self.refused.keys() | self._asked.keys()
         for node in sorted(nodes - known):
             request = Envelope({"terms": self.terms, "head": self._audit.head})
-            if (sent := send(self._grid, node, CENSUS, request, self._options.deadline_s)) is not None:
-                self._asked[node] = sent
-        for node, request_id in list(self._asked.items()):
-            if (reply := fetch(self._grid, request_id)) is not None:
+            if (sent := send(self._grid, node, CENSUS, request, CENSUS_LIFETIME_S)) is not None:
+                self._asked[node] = sent, time.monotonic() + self._options.deadline_s
+        for node, (request_id, deadline) in list(self._asked.items()):
+            expired = time.monotonic() >= deadline
+            reply = fetch(self._grid, request_id)
+            if reply is None and expired:
+                reply = f"no answer to the census within {self._options.deadline_s:g} s"
+            if reply is not None:
                 del self._asked[node]
                 self._introduce(node, reply)
         self.changed()
@@ -133,9 +149,7 @@ class Roster:
             if found.client in self.peers:
                 raise FedBMError(f"client {found.client} is there already: two nodes have the same number")
         except FedBMError as error:
-            name = plain(body.get("name", "a node"))
-            self.refused[node] = name, str(error)
-            self._audit.append("refused", name=name, why=str(error))
+            self.refuse(node, plain(body.get("name", "a node")), str(error))
             return
         self.peers[found.client] = Peer(node, found, found.holds)
         self._audit.append(

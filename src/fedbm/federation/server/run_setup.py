@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedbm.data.catalog.entry import Entry, Recommends
+from fedbm.data.catalog.entry import Entry, Recommends, generic_entry
 from fedbm.data.catalog.lookup import CATALOG
-from fedbm.data.dataset import Dataset, concept_texts, per_channel
+from fedbm.data.dataset import Dataset, concept_texts, match_channels
 from fedbm.engine.evaluate import first_state
 from fedbm.engine.server_average import no_common_model
 from fedbm.errors import FedBMError, did_you_mean
@@ -60,8 +60,8 @@ def agree(config: Config, options: FederationOptions) -> Agreement:
             "concepts": concept_texts(entry, config.concepts),
             "modality": entry.modality,
             "shape": (depth, side, side),
-            "mean": per_channel(entry.mean, depth),
-            "std": per_channel(entry.std, depth),
+            "mean": match_channels(entry.mean, depth),
+            "std": match_channels(entry.std, depth),
             "hflip": entry.hflip,
             "vflip": entry.vflip,
         }
@@ -101,12 +101,4 @@ def find_entry(config: Config) -> Entry:
             f'the catalogue does not know "{name}"{did_you_mean(name, CATALOG)}: list every class in [concepts], '
             'class = "what a clinician calls it", so that server and nodes agree on them'
         )
-    return Entry(
-        name=Path(name).stem,
-        title=name,
-        classes=dict(config.concepts),
-        modality="medical",
-        licence="unknown",
-        citation="",
-        origin=name,
-    )
+    return generic_entry(Path(name).stem, dict(config.concepts), title=name)

@@ -32,7 +32,7 @@ from fedbm.federation.protocol.packing import digest
 from fedbm.federation.protocol.upload_checks import expected_upload
 from fedbm.federation.server.flower_clients import FlowerCohort
 from fedbm.federation.server.privacy_report import PrivacyReport
-from fedbm.federation.server.requests import Courier
+from fedbm.federation.server.requests import Requests
 from fedbm.federation.server.roster import Roster
 from fedbm.federation.server.run_setup import Agreement, agree
 from fedbm.federation.server.status_file import StatusFile
@@ -148,14 +148,14 @@ def assemble(
     roster = Roster(
         grid, terms, config.method.shares, options, audit, lambda roster: status.write(nodes=nodes_of(roster))
     )
-    courier = Courier(grid, roster, own_parts(agreement), options, progress, every, audit)
+    requests = Requests(grid, roster, own_parts(agreement), options, progress, every, audit)
     return Federation(
         run_id=agreement.id,
         method=config.method,
         task=task,
         train=config.train,
         model=model,
-        cohort=FlowerCohort(config.method, roster, courier, expected, options, audit, privacy),
+        cohort=FlowerCohort(config.method, roster, requests, expected, options, audit, privacy),
         server=server,
         progress=progress,
         states=ClientStates(folder.path / "clients", device, {}),  # clients' states stay with them
@@ -163,8 +163,8 @@ def assemble(
         folder=folder,
         steps=plain_steps,
         checkpoint_every=every,
-        min_answers=options.min_answers,
-        attempts=options.attempts,
+        min_updates=options.min_updates,
+        max_round_attempts=options.max_round_attempts,
         population=options.nodes,
         average=average,
     )
@@ -216,13 +216,13 @@ def nodes_of(roster: Roster) -> list[dict[str, Any]]:
             "client": client,
             "name": peer.census.name,
             "state": peer.state,
-            "strikes": roster.strikes.get(client, 0),
+            "missed_deadlines": roster.missed_deadlines.get(client, 0),
             "last_seen": peer.last_seen,
         }
         for client, peer in sorted(roster.peers.items())
     ]
     refused = [
-        {"client": None, "name": name, "state": f"refused: {why}", "strikes": 0, "last_seen": None}
+        {"client": None, "name": name, "state": f"refused: {why}", "missed_deadlines": 0, "last_seen": None}
         for name, why in roster.refused.values()
     ]
     return [*there, *refused]

@@ -13,11 +13,14 @@ if TYPE_CHECKING:
 POLL = 0.3  # seconds between looks for a reply
 
 
-def send(grid: Grid, node: int, kind: str, envelope: Envelope, seconds: float) -> str | None:
-    """Hand a request to the engine; the id its reply will name, or None where the engine did not take it."""
+def send(grid: Grid, node: int, kind: str, envelope: Envelope, lifetime: float) -> str | None:
+    """Hand a request to the engine; return the id its reply will name, or None where the engine did not take it.
+
+    After *lifetime* seconds the engine drops both the request and its reply.
+    """
     from flwr.app import Message
 
-    message = Message(to_records(envelope), node, kind, ttl=seconds)
+    message = Message(to_records(envelope), node, kind, ttl=lifetime)
     return next(iter(grid.push_messages([message])), None)
 
 

@@ -1,4 +1,4 @@
-"""BiomedCLIP's text tower from its published files, with transformers alone.
+"""BiomedCLIP's text tower, read from its published files with transformers only.
 
     e = W₂ · GELU(W₁ · h_CLS)
 
@@ -18,20 +18,20 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, linear
 
-from fedbm.errors import FedBMError
+from fedbm.errors import FedBMError, shorten_list
 from fedbm.language.encoders.hub import require_transformers
 from fedbm.utils.io import read_json
 
 _BERT = "text.transformer."
 _PROJECTIONS = ("text.proj.0.weight", "text.proj.2.weight")
-# A constant that some versions of transformers save with the weights and others do not.
+# A constant that only some versions of transformers save with the weights.
 _OPTIONAL = "text.transformer.embeddings.position_ids"
 
 Tower = Callable[[Tensor, Tensor], Tensor]  # token ids [n,T], mask [n,T] → embeddings [n,D], not yet normalised
 
 
 def load_tower(weights: Path) -> tuple[Tower, int]:
-    """The text tower of the file *weights*, in float32, and the number of tokens it reads."""
+    """Load the text tower of the file *weights* in float32; also return the number of tokens it can read."""
     settings = _text_settings(weights.parent / "open_clip_config.json")
     state = _read_text_weights(weights)
     bert = _build_bert(state, settings, weights)
@@ -49,7 +49,7 @@ def _text_settings(path: Path) -> dict[str, Any]:
     try:
         return dict(model["model_cfg"]["text_cfg"])
     except (KeyError, TypeError, ValueError) as error:
-        raise FedBMError(f'{path} does not describe a text tower: it lacks "model_cfg.text_cfg"') from error
+        raise FedBMError(f'{path} does not describe a text tower: "model_cfg.text_cfg" is missing') from error
 
 
 def _read_text_weights(path: Path) -> dict[str, Tensor]:
@@ -61,16 +61,15 @@ def _read_text_weights(path: Path) -> dict[str, Tensor]:
                 keys = [key for key in archive.keys() if key.startswith("text.")]  # noqa: SIM118, not a mapping
                 state = {key: archive.get_tensor(key) for key in keys}
         else:
-            whole = torch.load(path, map_location="cpu", weights_only=True)
-            state = {key: value for key, value in whole.items() if key.startswith("text.")}
+            loaded = torch.load(path, map_location="cpu", weights_only=True)
+            state = {key: value for key, value in loaded.items() if key.startswith("text.")}
         return {key: value.float() for key, value in state.items() if key != _OPTIONAL}
-    # safetensors raises its own kind, torch a mixture: whatever a damaged file raises, the cure is the same.
-    except Exception as error:
+    except Exception as error:  # for a damaged file both readers raise many kinds of errors
         raise FedBMError(f"cannot read {path}: it is damaged or not a BiomedCLIP checkpoint") from error
 
 
 def _build_bert(state: dict[str, Tensor], settings: dict[str, Any], path: Path) -> Any:
-    """A BertModel of the sizes in the checkpoint, holding its weights; heads are 64 wide unless named."""
+    """Build a BertModel with the sizes and weights of the checkpoint; heads are 64 wide unless *settings* says."""
     transformers = require_transformers()
     inner = {key.removeprefix(_BERT): value for key, value in state.items() if key.startswith(_BERT)}
     layers = {key.split(".")[2] for key in inner if key.startswith("encoder.layer.")}
@@ -87,22 +86,20 @@ def _build_bert(state: dict[str, Tensor], settings: dict[str, Any], path: Path) 
         )
         bert = transformers.BertModel(config, add_pooling_layer=False).eval()
     except KeyError as error:
-        raise _wrong_keys(path, "lacks", [f"{_BERT}{error.args[0]}"]) from error
+        raise _wrong_keys(path, "does not contain", [f"{_BERT}{error.args[0]}"]) from error
     except (TypeError, ValueError) as error:
-        raise FedBMError(f"{path} is not BiomedCLIP's text tower: its sizes make no BERT") from error
+        raise FedBMError(f"{path} is not BiomedCLIP's text tower: its sizes are not those of a BERT model") from error
     expected = {f"{_BERT}{key}" for key in bert.state_dict()} - {_OPTIONAL} | set(_PROJECTIONS)
     if missing := expected - state.keys():
-        raise _wrong_keys(path, "lacks", missing)
+        raise _wrong_keys(path, "does not contain", missing)
     if unknown := state.keys() - expected:
-        raise _wrong_keys(path, "also holds", unknown)
+        raise _wrong_keys(path, "also contains", unknown)
     try:
         bert.load_state_dict(inner, strict=False)  # the names were compared above
     except RuntimeError as error:
-        raise FedBMError(f"{path} is not BiomedCLIP's text tower: its weights have other shapes") from error
+        raise FedBMError(f"{path} is not BiomedCLIP's text tower: its weights have the wrong shapes") from error
     return bert
 
 
 def _wrong_keys(path: Path, verb: str, keys: Iterable[str]) -> FedBMError:
-    first, *others = sorted(keys)
-    more = f" and {len(others)} more" if others else ""
-    return FedBMError(f"{path} is not BiomedCLIP's text tower: it {verb} {first}{more}")
+    return FedBMError(f"{path} is not BiomedCLIP's text tower: it {verb} {shorten_list(sorted(keys), 1)}")

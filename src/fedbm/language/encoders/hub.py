@@ -1,6 +1,6 @@
-"""Language models as folders: given ones, or those of the Hugging Face cache.
+"""Find the folder of a language model: a given one, or one in the Hugging Face cache.
 
-A cached model is used without asking the network, so a run repeats where the network is gone.
+A cached model is used without the network, so a run can be repeated offline.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fedbm.errors import FedBMError, listed
+from fedbm.errors import FedBMError, join_words
 
-# What can hold the weights, in the order in which it is looked for.
+# Names of weight files, in order of preference.
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 _BIOMEDCLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
@@ -38,7 +38,7 @@ def require_transformers() -> Any:
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """No progress bars and no log lines of transformers inside; both as they were afterwards."""
+    """Silence the progress bars and log messages of transformers; restore both afterwards."""
     logging = require_transformers().utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
@@ -52,47 +52,46 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def weight_files(folder: Path, pooling: str) -> list[Path]:
-    """The files of *folder* that hold the weights, of the first kind that is there, or []."""
+    """Return the weight files of *folder*, all of the preferred kind that exists, or []."""
     kinds = (sorted(folder.glob(pattern)) for pattern in _weight_patterns(pooling))
     return next((found for found in kinds if found), [])
 
 
 def check_folder(folder: Path, pooling: str) -> Path:
-    """*folder*, if it holds weights and a vocabulary."""
+    """Return *folder*; raise FedBMError if it does not contain weights and a vocabulary."""
     if not folder.is_dir():
-        raise FedBMError(f"there is no folder {folder}; give the folder that holds the language model")
+        raise FedBMError(f"the folder {folder} does not exist; give the folder of the language model")
     if not weight_files(folder, pooling):
-        wanted = listed(_weight_patterns(pooling)).replace("*", "")
-        raise FedBMError(f"{folder} holds no language model: it lacks {wanted}")
-    # Without a vocabulary transformers makes an empty one and reads every word as unknown.
+        wanted = join_words(_weight_patterns(pooling)).replace("*", "")
+        raise FedBMError(f"{folder} does not contain a language model: {wanted} is missing")
+    # Without a vocabulary transformers creates an empty one and reads every word as unknown.
     if not any(next(folder.glob(pattern), None) for pattern in _VOCABULARIES):
-        raise FedBMError(f"{folder} holds no tokenizer: it lacks {listed(_VOCABULARIES)}")
+        raise FedBMError(f"{folder} does not contain a tokenizer: {join_words(_VOCABULARIES)} is missing")
     return folder
 
 
 def fetch(hub: str, pooling: str) -> Path:
-    """The folder of the model *hub* ("owner/name") in the Hugging Face cache, filled first if need be."""
-    require_transformers()  # brings huggingface_hub with it
+    """Return the folder of the model *hub* ("owner/name") in the Hugging Face cache; download it if necessary."""
+    require_transformers()  # huggingface_hub is installed with it
     download = import_module("huggingface_hub").snapshot_download
     failure: Exception | None = None
     for cached in (True, False):
         for weights in _weight_patterns(pooling):
             try:
                 found = download(hub, allow_patterns=[*_SMALL_FILES, weights], local_files_only=cached)
-            # Hub, proxy, disk and network each raise their own kind; the user's way out is the same for all.
-            except Exception as error:
+            except Exception as error:  # hub, proxy, disk and network raise different errors with the same remedy
                 failure = error
                 continue
             if weight_files(Path(found), pooling):
                 return Path(found)
     raise FedBMError(
-        f'cannot get "{hub}" from Hugging Face and it is not cached; check the name and the network, '
-        "or give the folder of a downloaded copy by --encoder-dir, or saved concepts by --concept-file"
+        f'cannot download "{hub}" from Hugging Face, and it is not in the cache; check the name and the network, '
+        "or give a downloaded copy by --encoder-dir, or saved concepts by --concept-file"
     ) from failure
 
 
 def revision(folder: Path) -> str | None:
-    """The commit hash, by which the Hugging Face cache names a folder; None for any other folder."""
+    """Return the commit hash that the Hugging Face cache uses as folder name, or None for any other folder."""
     return folder.name if re.fullmatch(r"[0-9a-f]{40}", folder.name) else None
 
 

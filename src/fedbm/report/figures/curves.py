@@ -1,42 +1,34 @@
-"""Numbers → SVG. Each function is pure: the same numbers give the same text, whatever was drawn before.
-
-All share one look: hairlines, labels beside what they name, the page's own font, one colour per method.
-"""
+"""Curves over rounds: the mean over seeds as a line, lowest to highest as a band."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedbm.report.figures.drawing import SIZE, apart, pixel_axes, shorten, text_width, widest, write
-from fedbm.report.figures.matrices import confusion, partition_bubbles, similarity
+from fedbm.report.figures.drawing import (
+    WIDE,
+    marker,
+    pixel_axes,
+    plain_axes,
+    short_names,
+    shorten,
+    spread_labels,
+    ticks,
+    widest,
+    write,
+)
 from fedbm.report.figures.palette import dashes, dotted
-from fedbm.report.figures.svg import INK, MUTED, PAPER, render, save_svg, series
+from fedbm.report.figures.svg import MUTED, render, series
 from fedbm.report.statistics import Spread, spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
 
-__all__ = [
-    "NARROW",
-    "WIDE",
-    "Curve",
-    "Dots",
-    "Points",
-    "bars",
-    "confusion",
-    "curves",
-    "dots",
-    "partition_bubbles",
-    "save_svg",
-    "similarity",
-]
-
-WIDE, NARROW = 880.0, 380.0  # pixels: beside a column of notes, and on a phone
 Points = tuple[tuple[int, float], ...]  # (round, value), by round
+SHARED_UP_TO = 4  # curves in one plot: bands of more hide each other
+PANEL_WIDTH, PANEL_HEIGHT = 185.0, 120.0  # pixels of a panel with its margin, and of its axes
 
 
 @dataclass(frozen=True)
@@ -55,40 +47,36 @@ class Curve:
     averaged: bool = False  # of the averaged model: dotted and without a band, next to the model's own curve
 
 
-@dataclass(frozen=True)
-class Dots:
-    """A label's values; *beside* is another's mean and standard deviation, to compare with."""
-
-    label: str
-    colour: int
-    values: tuple[float, ...]
-    beside: tuple[float, float] | None = None
+def curve_plot(curves: Sequence[Curve], title: str, axis: str, scale: float = 1.0) -> str:
+    """Draw a few curves in one plot, more of them as a small plot each on one scale."""
+    panels = {curve.panel or curve.label for curve in curves if over_seeds(curve)}
+    return (shared_plot if len(panels) <= SHARED_UP_TO else small_plots)(curves, title, axis, scale)
 
 
-def curves(drawn: Sequence[Curve], title: str, axis: str, scale: float = 1.0, width: float = WIDE) -> str:
+def shared_plot(shown: Sequence[Curve], title: str, axis: str, scale: float = 1.0) -> str:
     """The mean over seeds as a line, lowest to highest as a band, the name at its end; value × *scale*.
 
     A line that is not finished is thin, dashed and has no band: it must not pass for a result.
     """
-    drawn = [curve for curve in drawn if over_seeds(curve)]
-    names = _names([curve.label for curve in drawn], width)
+    shown = [curve for curve in shown if over_seeds(curve)]
+    names = short_names([curve.label for curve in shown])
     left, top, right, bottom = 40.0, 34.0, 26 + widest(names), 40.0
-    height = max(330.0, top + bottom + 34 * len(drawn))
+    height = max(330.0, top + bottom + 34 * len(shown))
 
     def draw(figure: Figure) -> None:
-        axes = plain_axes(figure, left, top, width - left - right, height - top - bottom)
-        ends = [curve_on(axes, curve, scale) for curve in drawn]
+        axes = plain_axes(figure, left, top, WIDE - left - right, height - top - bottom)
+        ends = [curve_on(axes, curve, scale) for curve in shown]
         axes.grid(axis="y", color=MUTED, alpha=0.25, linewidth=0.7)
-        axes.xaxis.set_major_locator(ticks(width / 110, integer=True))
+        axes.xaxis.set_major_locator(ticks(WIDE / 110, integer=True))
         axes.yaxis.set_major_locator(ticks(6))
         axes.margins(x=0.0, y=0.04)
         axes.autoscale_view()
         sheet = pixel_axes(figure)
         places = [axes.transData.transform(end) for end in ends]
         ys = [height - y for _, y in places]
-        edge = width - right
+        edge = WIDE - right
         for curve, name, (x, _), y, placed in zip(
-            drawn, names, places, ys, apart(ys, 17, top, height - bottom), strict=True
+            shown, names, places, ys, spread_labels(ys, 17, top, height - bottom), strict=True
         ):
             stops_here = x > edge - 12  # no leader across the picture from a line that ended early
             leader = [(x + 3, y), (edge + 8, placed)] if stops_here else [(edge + 6, placed)]
@@ -100,7 +88,7 @@ def curves(drawn: Sequence[Curve], title: str, axis: str, scale: float = 1.0, wi
         write(sheet, 0, 12, axis, colour=MUTED)
         write(sheet, edge, height - 9, "round", "right", colour=MUTED)
 
-    return render(width, height, title, draw)
+    return render(WIDE, height, title, draw)
 
 
 def curve_on(axes: Axes, curve: Curve, scale: float) -> tuple[float, float]:
@@ -110,20 +98,13 @@ def curve_on(axes: Axes, curve: Curve, scale: float) -> tuple[float, float]:
     if len(curve.lines) > 1 and not curve.averaged:
         low, high = [s.low for s in stats], [s.high for s in stats]
         axes.fill_between(rounds, low, high, color=colour, alpha=0.12, linewidth=0)
-    pattern = dashes(curve.colour) or (() if curve.finished else (4, 3))
-    pattern = dotted(curve.colour) if curve.averaged else pattern
+    solid_or_dashed = dashes(curve.colour) or (() if curve.finished else (4, 3))
+    pattern = dotted(curve.colour) if curve.averaged else solid_or_dashed
     style: dict[str, Any] = {"dashes": pattern} if pattern else {"solid_capstyle": "round"}
     axes.plot(rounds, [s.mean for s in stats], color=colour, lw=2.0 if curve.finished else 1.2, **style)
     for number, value in curve.marks:
-        axes.plot(number, value * scale, "o", color=colour, clip_on=False, zorder=4, **dot(curve.colour, 7))
+        axes.plot(number, value * scale, "o", color=colour, clip_on=False, zorder=4, **marker(curve.colour, 7))
     return rounds[-1], stats[-1].mean
-
-
-def dot(number: int, size: float) -> dict[str, Any]:
-    """Hollow where the line is dashed: colours that begin again must not look alike."""
-    if dashes(number):
-        return {"ms": size - 1.5, "mfc": PAPER, "mec": series(number), "mew": 2.0}
-    return {"ms": size, "mec": PAPER, "mew": 1.3}
 
 
 def over_seeds(curve: Curve, scale: float = 1.0) -> dict[int, Spread]:
@@ -135,123 +116,42 @@ def over_seeds(curve: Curve, scale: float = 1.0) -> dict[int, Spread]:
     return {number: spread(all_) for number, all_ in sorted(by_round.items()) if len(all_) == len(curve.lines)}
 
 
-def dots(rows: Sequence[Dots], title: str, axis: str, width: float = WIDE) -> str:
-    """One line per label with a dot for every value and a tick at their mean, on a common scale.
-
-    What is beside is a grey bar, mean ± standard deviation, with its middle marked.
-    """
-    everything = [value for row in rows for value in row.values]
-    everything += [row.beside[0] + sign * row.beside[1] for row in rows if row.beside for sign in (-1, 1)]
-
-    def draw(axes: Axes) -> None:
-        for place, row in enumerate(rows):
-            mean, level = spread(row.values).mean, [place] * len(row.values)
-            if row.beside:
-                middle, std = row.beside
-                ends = [middle - std, middle + std]
-                axes.plot(ends, [place, place], color=MUTED, lw=12, alpha=0.22, solid_capstyle="butt")
-                axes.plot(middle, place, "|", ms=12, mew=2, color=MUTED)
-            axes.plot([mean, mean], [place - 0.32, place + 0.32], color=INK, lw=1.6)
-            axes.plot(row.values, level, "o", color=series(row.colour), alpha=0.9, **dot(row.colour, 9))
-
-    return lanes([row.label for row in rows], everything, title, axis, draw, width)
-
-
-def lanes(
-    labels: Sequence[str],
-    everything: Sequence[float],
-    title: str,
-    axis: str,
-    draw: Callable[[Axes], None],
-    width: float = WIDE,
-) -> str:
-    """A lane for each label, 0, 1, … from the top, on a scale wide enough for *everything*: *draw* fills them."""
-    names = _names(labels, width)
-    left, top, right, step = 16 + widest(names), 24.0, 24.0, 30.0
-    margin = 0.08 * (max(everything) - min(everything)) or 1.0
-
-    def fill(figure: Figure) -> None:
-        axes = plain_axes(figure, left, top, width - left - right, step * len(names))
-        axes.grid(axis="x", color=MUTED, alpha=0.25, linewidth=0.7)
-        axes.xaxis.set_major_locator(ticks(width / 110))
-        axes.set_xlim(min(everything) - margin, max(everything) + margin)
-        axes.set_ylim(len(names) - 0.5, -0.5)
-        axes.set_yticks([])
-        sheet = pixel_axes(figure)
-        draw(axes)
-        for place, name in enumerate(names):
-            write(sheet, 0, top + step * (place + 0.5), name)
-        write(sheet, left, 10, axis, colour=MUTED)
-
-    return render(width, top + step * len(names) + 28, title, fill)
-
-
-def bars(
-    labels: Sequence[tuple[str, int]],
-    parts: Mapping[str, Sequence[float]],
-    title: str,
-    show: Callable[[float], str],
-    width: float = WIDE,
-) -> str:
-    """A stacked bar for each (label, colour): *parts* from strong to faint, the total at its end."""
-    names = _names([label for label, _ in labels], width)
-    totals = [sum(values) for values in zip(*parts.values(), strict=True)]
-    left, right, step = 16 + widest(names), 16 + widest([show(total) for total in totals]), 30.0
-    room, longest = width - left - right, max(totals) or 1.0
-    shades = [max(0.12, 0.95 * 0.62**place) for place in range(len(parts))]
-    legend = in_lines([34 + text_width(name) for name in parts], left, width)
-    top = legend[-1][1] + 24
+def small_plots(curves: Sequence[Curve], title: str, axis: str, scale: float = 1.0) -> str:
+    """Draw each panel's curves in colour, with the first panel's mean as a thin line in every other panel."""
+    by_panel: dict[str, list[Curve]] = {}
+    for curve in curves:
+        if over_seeds(curve):
+            by_panel.setdefault(curve.panel or curve.label, []).append(curve)
+    first = next(iter(by_panel))
+    first_mean = {number: at.mean for number, at in over_seeds(by_panel[first][0], scale).items()}
+    across = max(1, int(WIDE // PANEL_WIDTH))
+    left, top, step = 34.0, 62.0, PANEL_HEIGHT + 62
+    room = (WIDE - left) / across
+    height = top + step * -(-len(by_panel) // across) - 20
 
     def draw(figure: Figure) -> None:
         sheet = pixel_axes(figure)
-        for name, shade, (x, y) in zip(parts, shades, legend, strict=True):
-            _box(sheet, x, y - 5, 10, 10, INK, shade)
-            write(sheet, x + 15, y, name, colour=MUTED)
-        for place, (name, (_, colour)) in enumerate(zip(names, labels, strict=True)):
-            y, x = top + step * place, left
-            write(sheet, 0, y + step / 2, name)
-            for shade, values in zip(shades, parts.values(), strict=True):
-                length = room * values[place] / longest
-                _box(sheet, x, y + 6, length, step - 12, series(colour), shade)
-                x += length
-            write(sheet, x + 8, y + step / 2, show(totals[place]))
+        found = []
+        for place, (name, some) in enumerate(by_panel.items()):
+            x, y = left + room * (place % across), top + step * (place // across)
+            axes = plain_axes(figure, x, y, room - 22, PANEL_HEIGHT)
+            found.append(axes)
+            if name != first:
+                axes.plot(list(first_mean), list(first_mean.values()), color=MUTED, lw=0.9)
+            for curve in some:
+                curve_on(axes, curve, scale)
+            axes.grid(axis="y", color=MUTED, alpha=0.25, linewidth=0.7)
+            axes.xaxis.set_major_locator(ticks(2, integer=True))
+            axes.yaxis.set_major_locator(ticks(4))
+            axes.margins(x=0.0, y=0.04)
+            axes.tick_params(labelleft=place % across == 0)
+            for line, part in enumerate(reversed([part for part in name.partition(" · ")[::2] if part])):
+                write(sheet, x, y - 12 - 15 * line, shorten(part, int(room / 8.5)))  # options below what has them
+        low, high = min(one.get_ylim()[0] for one in found), max(one.get_ylim()[1] for one in found)
+        last = max(one.get_xlim()[1] for one in found)
+        for one in found:
+            one.set_ylim(low, high)
+            one.set_xlim(one.get_xlim()[0], last)
+        write(sheet, 0, 12, f"{axis}, by round; thin: the first", colour=MUTED)
 
-    return render(width, top + step * len(labels) + 4, title, draw)
-
-
-def _names(labels: Sequence[str], width: float) -> list[str]:
-    return [shorten(label, int(width / 22)) for label in labels]
-
-
-def plain_axes(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
-    """Axes at these pixels: a baseline and small quiet numbers."""
-    whole = figure.get_size_inches() * figure.dpi
-    axes = figure.add_axes((left / whole[0], 1 - (top + height) / whole[1], width / whole[0], height / whole[1]))
-    axes.spines[["left", "right", "top"]].set_visible(False)
-    axes.spines["bottom"].set(color=MUTED, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(length=0, pad=6, labelsize=SIZE, labelcolor=MUTED)
-    return axes
-
-
-def ticks(most: float, integer: bool = False) -> MaxNLocator:
-    from matplotlib.ticker import MaxNLocator
-
-    return MaxNLocator(nbins=max(2, int(most)), steps=[1, 2, 5, 10], integer=integer, min_n_ticks=1)
-
-
-def in_lines(widths: Sequence[float], left: float, right: float) -> list[tuple[float, float]]:
-    """Where things of these widths go, from *left*, line after line, when none may cross *right*."""
-    x, y, places = left, 11.0, []
-    for width in widths:
-        if x > left and x + width > right:
-            x, y = left, y + 20
-        places.append((x, y))
-        x += width
-    return places
-
-
-def _box(sheet: Axes, x: float, y: float, width: float, height: float, colour: str, shade: float) -> None:
-    from matplotlib.patches import Rectangle
-
-    sheet.add_patch(Rectangle((x, y), max(0.0, width - 0.8), height, facecolor=colour, alpha=shade, linewidth=0))
+    return render(WIDE, height, title, draw)

@@ -1,17 +1,20 @@
-"""Placing things by the pixel: x to the right, y down, as the page counts."""
+"""Axes, text and marks placed by the pixel: x to the right, y down."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from fedbm.report.figures.svg import INK
+from fedbm.report.figures.palette import dashes
+from fedbm.report.figures.svg import INK, MUTED, PAPER, series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
 SIZE = 13.0  # of the text, in pixels
+WIDE = 880.0  # pixels: the width of a figure next to a column of notes
 
 
 def pixel_axes(figure: Figure) -> Axes:
@@ -68,10 +71,10 @@ def shorten(text: str, most: int = 24) -> str:
     return text if len(text) <= most else f"{text[: most - tail - 1].rstrip()}…{text[-tail:].lstrip()}"
 
 
-def apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+def spread_labels(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """Positions near *wanted*, in the same order, at least *gap* apart and, if they fit, within low … high.
 
-    >>> apart([10.0, 12.0, 50.0], gap=5.0, low=0.0, high=52.0)
+    >>> spread_labels([10.0, 12.0, 50.0], gap=5.0, low=0.0, high=52.0)
     [10.0, 15.0, 50.0]
     """
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])
@@ -83,3 +86,43 @@ def apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[
     for index in reversed(order):
         placed[index] = above = min(placed[index], above - gap)
     return placed
+
+
+def plain_axes(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
+    """Axes at these pixels: a baseline and small quiet numbers."""
+    whole = figure.get_size_inches() * figure.dpi
+    axes = figure.add_axes((left / whole[0], 1 - (top + height) / whole[1], width / whole[0], height / whole[1]))
+    axes.spines[["left", "right", "top"]].set_visible(False)
+    axes.spines["bottom"].set(color=MUTED, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0, pad=6, labelsize=SIZE, labelcolor=MUTED)
+    return axes
+
+
+def ticks(most: float, integer: bool = False) -> MaxNLocator:
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(nbins=max(2, int(most)), steps=[1, 2, 5, 10], integer=integer, min_n_ticks=1)
+
+
+def marker(number: int, size: float) -> dict[str, Any]:
+    """Hollow where the line is dashed: colours that begin again must not look alike."""
+    if dashes(number):
+        return {"ms": size - 1.5, "mfc": PAPER, "mec": series(number), "mew": 2.0}
+    return {"ms": size, "mec": PAPER, "mew": 1.3}
+
+
+def wrap_widths(widths: Sequence[float], left: float, right: float) -> list[tuple[float, float]]:
+    """Where things of these widths go, from *left*, line after line, when none may cross *right*."""
+    x, y, places = left, 11.0, []
+    for width in widths:
+        if x > left and x + width > right:
+            x, y = left, y + 20
+        places.append((x, y))
+        x += width
+    return places
+
+
+def short_names(labels: Sequence[str], width: float = WIDE) -> list[str]:
+    """Return labels that leave room for what they name in a figure of this width."""
+    return [shorten(label, int(width / 22)) for label in labels]

@@ -1,6 +1,6 @@
 """generated.png (a row of tiles per class) → one picture per class, ready for the page.
 
-generated/<round>.png, laid out alike, show what was drawn after earlier rounds. A strip has a row of tiles per class
+generated/<round>.png, laid out alike, show what was images after earlier rounds. A strip has a row of tiles per class
 again, the first EACH tiles of every such round side by side; a record holds it as one small picture.
 """
 
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedbm.errors import FedBMError
 from fedbm.report.grouping import Group
+from fedbm.report.model import Gallery
 from fedbm.runs.reader import RunView
 
 if TYPE_CHECKING:
@@ -26,29 +26,13 @@ EACH = 2  # images of a class that a strip has for every round
 STRIP_TILE, STRIP_PIXELS = 48, 200_000  # its tiles are no larger, and with many classes smaller
 
 
-@dataclass(frozen=True)
-class Gallery:
-    name: str
-    seed: int
-    rows: tuple[tuple[str, str], ...]  # (class, data URI)
-    large: bool
-    rounds: tuple[int, ...] = ()
-    course: tuple[tuple[str, str], ...] = ()  # (class, data URI): EACH tiles for each of *rounds*
-    blurred: bool = True  # whether tiles of the course are large enough to be enlarged smoothly
-
-    @property
-    def label_width(self) -> int:
-        """Room for the class names, in letters; longer ones wrap."""
-        return min(14, max(len(name) for name, _ in self.rows) + 1)
-
-
 def galleries(group: Group) -> tuple[list[Gallery], str]:
-    """A gallery for the first seed of each row that has one; with none, the reason."""
+    """Return galleries for the first seed of each row that has images; if there are none, the reason."""
     found = []
     for row in group.rows:
         run = next((run for run in row.runs if run.generated is not None and run.details is not None), None)
         if run is not None:
-            found.append(_gallery(run, row.name))
+            found += _galleries(run, row.name)
     if found:
         return found, ""
     trained = [run.id for run in group.runs if any(record.get("generator") for record in run.rounds)]
@@ -57,40 +41,40 @@ def galleries(group: Group) -> tuple[list[Gallery], str]:
     waiting = [run.config["method"] for run in group.runs if run.config["method"].get("generator")]
     if pauses := [every for method in waiting if isinstance(every := method.get("generator_every"), int)]:
         every = min(pauses)
-        return [], f"No generator was trained yet: that is done every {every} rounds, and no run has played so many."
+        return [], f"No generator was trained yet: it is trained every {every} rounds, and no run has got that far."
     return [], "None of these methods trains a generator."
 
 
-def _gallery(run: RunView, name: str) -> Gallery:
+def _galleries(run: RunView, name: str) -> list[Gallery]:
+    """Return the images at the end, and those of earlier rounds if there are any."""
     assert run.generated is not None
-    classes = list((run.details or {})["classes"])
+    classes, caption = list((run.details or {})["classes"]), f"{name}, seed {run.seed}"
     sheet, tile = _sheet(run.generated, len(classes))
-    rows = tuple(
-        (label, _data_uri(sheet.crop((0, place * tile, sheet.width, (place + 1) * tile))))
-        for place, label in enumerate(classes)
-    )
-    gallery = Gallery(name, run.seed, rows, tile >= LARGE)
+    made = [Gallery(caption, _rows(sheet, tile, classes, "PNG"), tile >= LARGE, tile >= LARGE)]
     if run.strip is not None:
         rounds = run.strip_rounds
         strip, side = _sheet(run.strip, len(classes), EACH * len(rounds))
-    elif run.drawn:
-        rounds = tuple(sorted(run.drawn))
-        strip, side = strip_of(run.drawn, len(classes))
+    elif run.round_images:
+        rounds = tuple(sorted(run.round_images))
+        strip, side = strip_of(run.round_images, len(classes))
     else:
-        return gallery
+        return made
     smooth = side >= STRIP_TILE // 2
-    course = tuple(
-        (label, _data_uri(strip.crop((0, place * side, strip.width, (place + 1) * side)), "JPEG" if smooth else "PNG"))
-        for place, label in enumerate(classes)
-    )
-    return replace(gallery, rounds=rounds, course=course, blurred=smooth)
+    caption += ": two images of each class during training, after the round above them"
+    return [*made, Gallery(caption, _rows(strip, side, classes, "JPEG" if smooth else "PNG"), True, smooth, rounds)]
 
 
-def strip_of(drawn: Mapping[int, Path], classes: int) -> tuple[Image, int]:
+def _rows(sheet: Image, tile: int, classes: Sequence[str], kind: str) -> tuple[tuple[str, str], ...]:
+    """Return (class, data URI) for every row of tiles."""
+    strips = (sheet.crop((0, place * tile, sheet.width, (place + 1) * tile)) for place in range(len(classes)))
+    return tuple((label, _data_uri(strip, kind)) for label, strip in zip(classes, strips, strict=True))
+
+
+def strip_of(images: Mapping[int, Path], classes: int) -> tuple[Image, int]:
     """The rounds' first EACH tiles of every class, round after round from left to right; and the side of a tile."""
     import PIL.Image
 
-    sheets = [_sheet(drawn[number], classes) for number in sorted(drawn)]
+    sheets = [_sheet(images[number], classes) for number in sorted(images)]
     room = int((STRIP_PIXELS / (classes * len(sheets) * EACH)) ** 0.5)
     side = max(1, min(STRIP_TILE, room, *(tile for _, tile in sheets)))
     strip = PIL.Image.new(sheets[0][0].mode, (len(sheets) * EACH * side, classes * side))
@@ -118,7 +102,7 @@ def _sheet(path: Path, classes: int, columns: int = COLUMNS) -> tuple[Image, int
     return sheet, tile
 
 
-def _data_uri(picture: Image, kind: str = "PNG") -> str:
+def _data_uri(picture: Image, kind: str) -> str:
     written = io.BytesIO()
     picture.save(written, format=kind, optimize=True, **({"quality": 90} if kind == "JPEG" else {}))
     return f"data:image/{kind.lower()};base64," + base64.b64encode(written.getvalue()).decode("ascii")

@@ -1,33 +1,34 @@
-"""names → numbers → a colour and a dash: no two names of one figure look alike, and a method looks the same in all."""
+"""names → numbers → a colour and a dash: no two names of one figure look the same."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import count
 
+from fedbm.methods import METHODS
 from fedbm.report.figures.svg import SERIES
-from fedbm.report.grouping import NAMES
 
-# FedBM has the first colour to itself, Central the grey; the methods that begin the palette again are dashed.
-_FIRST = ("fedbm", "fedavg", "fedprox", "feddyn", "scaffold", "fedrep", "central")
-_AGAIN = ("fedrod", "fednh", "fedproto", "fedetf")
-METHODS = {NAMES[name]: number for number, name in enumerate(_FIRST)}
-METHODS |= {NAMES[name]: number for number, name in enumerate(_AGAIN, len(SERIES) + 1)}
+STATED = {method.title: method.colour for method in METHODS.values() if method.colour is not None}
+ORDER = [method.title for method in METHODS.values()]
 
 
-def numbers_of(names: Iterable[str]) -> dict[str, int]:
-    """The methods have their own numbers; variants, in the order given, the lowest that are left.
+def colours_of(names: Iterable[str]) -> dict[str, int]:
+    """Return a number for every name: a method's own if it states one, else the next free one.
 
-    >>> numbers_of(["w/o LKCC", "FedAvg", "FedBM", "w/o CGDE"])
+    Methods come before their variants, in the order of METHODS. A colour that a method states is kept for it.
+
+    >>> colours_of(["w/o LKCC", "FedAvg", "FedBM", "w/o CGDE"])
     {'w/o LKCC': 2, 'FedAvg': 1, 'FedBM': 0, 'w/o CGDE': 3}
     """
     wanted = list(dict.fromkeys(names))
-    taken = {METHODS[name] for name in wanted if name in METHODS} | {METHODS[NAMES["fedbm"]]}
-    free = (number for number in range(len(wanted) + len(taken)) if number not in taken)
-    return {name: METHODS[name] if name in METHODS else next(free) for name in wanted}
+    free = (number for number in count() if number % len(SERIES) not in STATED.values())
+    ordered = sorted(wanted, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
+    numbers = {name: STATED[name] if name in STATED else next(free) for name in ordered}
+    return {name: numbers[name] for name in wanted}
 
 
 def dashes(number: int) -> tuple[int, ...]:
-    """Solid for the first colours; each time the palette begins again, another pattern.
+    """Return the dash pattern of a number: solid for the first colours, another each time the palette repeats.
 
     >>> [dashes(7 * again) for again in range(5)]
     [(), (7, 2), (2, 2), (7, 2, 2, 2), (7, 2, 2, 2, 2, 2)]

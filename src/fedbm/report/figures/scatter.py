@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedbm.errors import listed
-from fedbm.report.figures.curves import in_lines
-from fedbm.report.figures.drawing import pixel_axes, shorten, text_width, write
+from fedbm.report.figures.drawing import pixel_axes, shorten, text_width, wrap_widths, write
 from fedbm.report.figures.svg import INK, MUTED, PAPER, SERIES, render, series
-from fedbm.report.grouping import Group
-from fedbm.report.sections import Panel, Picture, Section
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,31 +15,7 @@ SIDE = 430.0
 SMALL = 11.5  # letters
 LINE = 13.0  # between two of their lines
 TURN = 0.7 * SIDE  # names of what lies further right stand to the left of it
-HOW = "'fedbm features RUN' computes them and renews the run's record."
-STARS = (
-    "A star is a class’s text, where the classifier is made of texts: images should gather around it (images and texts "
-    "are each centred by their mean). "
-)
-MARKS = ("o", "s", "^", "D", "v", "P", "X")  # by class, beside colours, which not everyone sees or prints
-
-
-def embedding(group: Group) -> Section:
-    """One picture for the first seed of each row that has features; the rows that have none are named."""
-    pictures, lacking, stars = [], [], False
-    for row in group.rows:
-        run = next((run for run in row.runs if run.features is not None), None)
-        if run is not None and run.features is not None:
-            title = f"t-SNE of test features of {row.name}, seed {run.seed}; {group.title}"
-            pictures.append(Picture(scatter(run.features, title), f"{row.name}, seed {run.seed}"))
-            stars |= bool(run.features["anchors"])
-        else:
-            lacking.append(row.name)
-    note = "t-SNE of test images’ features: a point is an image, colour and shape are its true class. "
-    note += STARS if stars else ""
-    note += "Distances between far groups mean nothing."
-    note += f" No run of {listed(lacking, 'and')} has features; {HOW}" if pictures and lacking else ""
-    why = "" if pictures else f"No run here has features; {HOW}"
-    return Section("Features of test images", note, (Panel("Features", tuple(pictures)),) if pictures else (), why)
+MARKS = ("o", "s", "^", "D", "v", "P", "X")  # by class, in addition to colours, which not everyone sees or prints
 
 
 def scatter(features: Mapping[str, Any], title: str) -> str:
@@ -51,7 +23,7 @@ def scatter(features: Mapping[str, Any], title: str) -> str:
     points, labels, anchors = features["points"], features["labels"], features["anchors"]
     names = [shorten(name, 18) for name in features["classes"]]
     named = len(names) <= 2 * len(SERIES)
-    legend = in_lines([24 + text_width(name, SMALL) for name in names], 8, SIDE) if named else []
+    legend = wrap_widths([24 + text_width(name, SMALL) for name in names], 8, SIDE) if named else []
     height = SIDE + (legend[-1][1] + 12 if legend else 0)
 
     def draw(figure: Figure) -> None:
@@ -69,7 +41,7 @@ def scatter(features: Mapping[str, Any], title: str) -> str:
         sheet = pixel_axes(figure)
         if named and anchors:
             stars = [(x, height - y) for x, y in map(axes.transData.transform, anchors)]
-            lines = beside(stars, [text_width(name, SMALL) for name in names])
+            lines = label_heights(stars, [text_width(name, SMALL) for name in names])
             for (x, _), y, name in zip(stars, lines, names, strict=True):
                 right = x > TURN
                 write(sheet, x - 10 if right else x + 10, y, name, "right" if right else "left", SMALL)
@@ -80,10 +52,10 @@ def scatter(features: Mapping[str, Any], title: str) -> str:
     return render(SIDE, height, title, draw)
 
 
-def beside(stars: Sequence[tuple[float, float]], widths: Sequence[float]) -> list[float]:
-    """How far down the name of each star stands: beside it, or below the names that are there already.
+def label_heights(stars: Sequence[tuple[float, float]], widths: Sequence[float]) -> list[float]:
+    """Return the height of each star's name: next to the star, or below the names that are there already.
 
-    >>> beside([(50.0, 100.0), (52.0, 101.0), (300.0, 101.0)], [20.0, 20.0, 20.0])
+    >>> label_heights([(50.0, 100.0), (52.0, 101.0), (300.0, 101.0)], [20.0, 20.0, 20.0])
     [100.0, 113.0, 101.0]
     """
     placed: list[tuple[float, float, float]] = []  # left, right, y

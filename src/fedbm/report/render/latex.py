@@ -1,70 +1,144 @@
-"""Tables in LaTeX, by booktabs and in ASCII, none wider than the line."""
+r"""A report as LaTeX in UTF-8: booktabs tables no wider than the line, and the text that belongs to them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 
-from fedbm.report.grouping import Group, compare
-from fedbm.report.render.escaping import tex
-from fedbm.report.tables import METRICS, Cell, grid, shown, without_result
-from fedbm.runs.reader import read_runs
+from fedbm.report.format import format_cell, format_numbers
+from fedbm.report.model import Block, Cell, Column, Findings, Fold, Report, Row, Section, Table, Text
+from fedbm.report.render.html import adjacent
 
-NEEDS = "% needs \\usepackage{booktabs,graphicx}"
-FITTED = "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%"  # smaller, only where it must be
+NEEDS = "% needs \\usepackage{booktabs,graphicx}; with pdflatex also \\usepackage{textalpha}, for Greek letters"
+SPECIAL = {sign: f"\\{sign}" for sign in "&%$#_{}"}
+SPECIAL |= {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
+CODE = re.compile(  # 'fedbm features RUN', --resume, --data-dir DIR
+    r"(?<![^\s(])(?:'([^'\n]+)'(?!\w)|(--[a-z][\w-]*(?: (?:[A-Z]{2,}|\d+[a-z]*)\b)?))"
+)
+FITTED = "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%"  # smaller, only if it must be
+WIDEST = 8  # columns in a line of an article
+SECOND = (  # the columns of the second table of a wide one
+    *("last_f1", "last_quarter_f1", "averaged_accuracy", "averaged_f1"),
+    *("lead_minus_row_f1", "p_holm", "effect_size"),
+)
+NOT_PRINTED = ("p",)  # p after correction is printed
 
 
-def latex_table(run_dirs: Sequence[Path]) -> str:
-    """Two tables per group: at the round chosen on validation and at the last; the best of each column are bold."""
-    out = [NEEDS]
-    for group in compare(read_runs(run_dirs)):
-        out += _tables(group) if group.rows else []
-        out += prose(group.title, map(tex, without_result(group))) if group.unfinished else []
+def escape(text: str) -> str:
+    r"""Escape the ten special characters; set code in a typewriter font.
+
+    >>> print(escape("τ, λ_dis & 50 %; 'fedbm data' takes --to"))
+    τ, λ\_dis \& 50 \%; \texttt{fedbm data} takes \texttt{-{}-to}
+    """
+    prose, *found = CODE.split(text)
+    pieces = [_special(prose)]
+    for quoted, flag, prose in zip(found[::3], found[1::3], found[2::3], strict=True):
+        pieces += [code(quoted or flag), _special(prose)]
+    return "".join(pieces)
+
+
+def code(text: str) -> str:
+    r"""Return text to be typed, in which two hyphens stay two.
+
+    >>> print(code("fedbm run --data scans"))
+    \texttt{fedbm run -{}-data scans}
+    """
+    return f"\\texttt{{{_special(text).replace('--', '-{}-')}}}"
+
+
+def _special(text: str) -> str:
+    return "".join(SPECIAL.get(sign, sign) for sign in text)
+
+
+def render_latex(report: Report) -> str:
+    """Return tables with captions and labels, each followed by its text; the notes once, at the end."""
+    out = [NEEDS, "", *_blocks(report.opening, report.title)]
+    for part in report.parts:
+        out += [f"\\subsection*{{{escape(part.title)}}}", *_blocks(part.blocks, part.title)]
+        out += [_paragraph(f"Notes on this experiment: {format_numbers(part.notes)}.")] if part.notes else []
+    out += _blocks(report.closing, report.title)
+    if report.notes:
+        out += ["\\subsection*{Notes}", "{\\footnotesize\\raggedright"]
+        for note in report.notes:
+            title = f"\\textbf{{{escape(note.title)}.}} " if note.title else ""
+            out.append(f"\\par\\noindent ({note.number}) {title}{escape(note.text)}")
+        out.append("\\par}")
     return "\n".join(out).rstrip() + "\n"
 
 
-def _tables(group: Group) -> list[str]:
-    heads, *rows = grid(group, _bold)
-    lines = [[*map(tex, heads)], *([tex(name), *cells] for name, *cells in rows)]
-    split = 2 + len(METRICS)  # after the method, its seeds and the scores of the chosen round
-    notes = ["Scores in percent, mean ± std over seeds."]
-    return [
-        *floating(f"{group.title}.", label(group.title), [line[:split] for line in lines], notes),
-        *floating(
-            *(f"{group.title}, last round.", label(f"{group.title} last")),
-            *([[*line[:2], *line[split:]] for line in lines], notes),
-        ),
-    ]
+def _blocks(blocks: Iterable[Block], title: str) -> list[str]:
+    """Return lines; what is part of the HTML page only, and tables without a result, are left out."""
+    out: list[str] = []
+    for block in blocks:
+        if getattr(block, "detail", False):
+            continue
+        if isinstance(block, Section):
+            inner = _blocks(block.blocks, f"{title}: {block.heading}")
+            out += [f"\\paragraph{{{escape(block.heading)}.}}", *inner] if inner else []
+        elif isinstance(block, Fold):
+            out += _blocks(block.blocks, title)
+        elif isinstance(block, Text):
+            command = f" {code(block.code)}" if block.code else ""
+            out.append(_paragraph(" ".join(block.sentences)) + command)
+        elif isinstance(block, Findings):
+            for one in block.items:
+                items = f" {'; '.join(one.items)}." if one.items else ""
+                out.append(_paragraph(one.sentence + items) + (f" {code(one.code)}" if one.code else ""))
+        elif isinstance(block, Table) and not block.folded:
+            out += [line for part in _parts(block) for line in _table(block, *part)]
+    return out
 
 
-def _bold(cell: Cell) -> str:
-    return f"\\textbf{{{tex(shown(cell))}}}" if cell.best else tex(shown(cell))
+def _paragraph(text: str) -> str:
+    return f"\\par\\noindent {escape(text)}"
+
+
+def _parts(table: Table) -> Iterator[tuple[str, Sequence[Column]]]:
+    """Yield (suffix, columns) of one table, or of two if it is too wide: the scores, then last rounds and tests."""
+    columns = [column for column in table.columns if column.key not in NOT_PRINTED]
+    if len(columns) < WIDEST:
+        yield "", columns
+        return
+    yield "", [column for column in columns if column.key not in SECOND]
+    yield "last rounds", [column for column in columns if column.key in ("n", *SECOND)]
 
 
 def label(text: str) -> str:
-    r"""The same for the same text, so that a document's references outlast a new report.
+    """Return the same label for the same text, so that references survive a new report.
 
     >>> label("digits, Dirichlet β = 0.05")
     'tab:digits-Dirichlet-beta-0.05'
     """
-    return "tab:" + re.sub(r"[^A-Za-z0-9.]+", "-", tex(text)).strip("-")
+    return "tab:" + re.sub(r"[^A-Za-z0-9.]+", "-", text.replace("β", "beta")).strip("-")
 
 
-def floating(caption: str, name: str, lines: Sequence[Sequence[str]], notes: Sequence[str] = ()) -> list[str]:
-    """A table across all columns of a page, labelled *name*: *lines*, the heads first, are LaTeX; *notes* are short."""
-    heads, *rows = (" & ".join(cells) + " \\\\" for cells in lines)
+def _table(table: Table, suffix: str, columns: Sequence[Column]) -> list[str]:
+    """Return a float across all columns of a page. Raised numbers behind a row's name are those of its notes."""
+    name = f"{table.name}, {suffix}" if suffix else table.name
+    titles = [column.heading for column in columns]
+    lines = [" & ".join(map(escape, [table.head, *titles])) + " \\\\", "\\midrule"]
+    for block, rows in adjacent(table.rows, "block"):
+        if block:
+            lines.append(f"\\multicolumn{{{len(columns) + 1}}}{{l}}{{\\emph{{{escape(block)}}}}} \\\\")
+        lines += [
+            " & ".join([_name(row), *(_cell(row.cells[column.key]) for column in columns)]) + " \\\\" for row in rows
+        ]
     return [
         *("\\begin{table*}", "\\centering", "\\footnotesize", "\\setlength{\\tabcolsep}{3pt}"),
-        *(f"\\caption{{{tex(caption)}}}", f"\\label{{{name}}}", "\\medskip"),
-        *(FITTED, f"\\begin{{tabular}}{{l{'r' * (len(lines[0]) - 1)}}}", "\\toprule"),
-        *(heads, "\\midrule", *rows, "\\bottomrule", "\\end{tabular}}"),
-        *(f"\\par\\smallskip\\raggedright {tex(note)}" for note in notes),
+        *(f"\\caption{{{escape(name)}.}}", f"\\label{{{label(name)}}}", "\\medskip"),
+        *(FITTED, f"\\begin{{tabular}}{{l{''.join('l' if column.text else 'r' for column in columns)}}}", "\\toprule"),
+        *(*lines, "\\bottomrule", "\\end{tabular}}"),
+        *([f"\\par\\smallskip\\raggedright {escape(table.caption)}"] if table.caption else []),
         *("\\end{table*}", ""),
     ]
 
 
-def prose(title: str, paragraphs: Iterable[str]) -> list[str]:
-    """Small text that may run over pages, which a table may not; *paragraphs* are LaTeX."""
-    opened = f"{{\\par\\medskip\\footnotesize\\raggedright\\noindent\\textbf{{{tex(title)}.}}"
-    return [opened, *(f"\\par\\noindent {words}" for words in paragraphs), "\\par}", ""]
+def _name(row: Row) -> str:
+    """Bold for the leading row. In braces, because a row may begin with a bracket, which would follow \\\\."""
+    name = f"\\textbf{{{escape(row.name)}}}" if row.lead else f"{{{escape(row.name)}}}"
+    return f"{name}\\textsuperscript{{({format_numbers(row.notes)})}}" if row.notes else name
+
+
+def _cell(cell: Cell) -> str:
+    text = escape(format_cell(cell))
+    return f"\\textbf{{{text}}}" if cell.best else text

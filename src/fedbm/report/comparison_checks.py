@@ -1,0 +1,119 @@
+"""Check from the files of the runs what a reader asks before believing a comparison."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from fedbm.methods import is_central
+from fedbm.report.grouping import AVERAGE, Group, display, settings, varying
+from fedbm.report.model import Finding
+from fedbm.runs.reader import RunView, partition_digest
+
+KEPT = "train.keep_optimizer"  # central training keeps its optimiser's state by definition
+
+
+def findings(group: Group) -> list[Finding]:
+    checks: list[Callable[[Group], Finding | None]] = [
+        _finished,
+        _seeds,
+        _partitions,
+        _protocol,
+        _environment,
+        _updates,
+    ]
+    return [found for check in checks if (found := check(group)) is not None]
+
+
+def _finished(group: Group) -> Finding:
+    if not group.unfinished and not group.missing:
+        return Finding(True, "Every run finished.")
+    here = (f"{display(run.label, run.method)}, seed {run.seed}: {run.state}" for run in group.unfinished)
+    parts = [*here, *group.missing]
+    return Finding(False, f"Not finished, and in no number on this page: {'; '.join(parts)}.")
+
+
+def _seeds(group: Group) -> Finding | None:
+    """A seed decides partition and initial weights: means over different seeds cannot be compared."""
+    if not group.rows:
+        return None
+    names: dict[tuple[int, ...], list[str]] = {}
+    for row in group.rows:
+        names.setdefault(tuple(run.seed for run in row.runs), []).append(row.name)
+    if len(names) > 1:
+        parts = (f"{_joined(seeds)} ({_joined(who)})" for seeds, who in names.items())
+        return Finding(False, f"The methods ran with different seeds: {'; '.join(parts)}.")
+    (seeds,) = names
+    if len(seeds) == 1:
+        return Finding(False, f"One seed ({seeds[0]}) shows no spread: another may turn out differently.")
+    some = " with a result" if group.missing or group.unfinished else ""
+    return Finding(True, f"Every method{some} ran with the seeds {_joined(seeds)}.")
+
+
+def _partitions(group: Group) -> Finding | None:
+    """Central training has no clients: its partition does not matter."""
+    by_seed: dict[int, list[str]] = {}
+    for run in group.runs:
+        if run.client_partition is not None and not is_central(run.method):
+            by_seed.setdefault(run.seed, []).append(partition_digest(run.client_partition))
+    unequal = [seed for seed, digests in sorted(by_seed.items()) if len(set(digests)) > 1]
+    if unequal:
+        return Finding(False, f"Clients have different samples in runs of the same seed ({_joined(unequal)}).")
+    if len(group.rows) < 2 or not by_seed:
+        return None
+    return Finding(True, "At each seed, every method’s clients have the same samples.")
+
+
+def _protocol(group: Group) -> Finding | None:
+    """Language and method options are what is compared; data, model and training should be the same."""
+    if len(group.runs) < 2:
+        return None
+    each = [
+        {**settings(run, "data", "model", "train"), "own body": run.config.get("own", {}).get("body")}
+        for run in group.runs
+    ]
+    keys = [key for key in varying(each) if key != AVERAGE]
+    kept = [one.get(KEPT) for run, one in zip(group.runs, each, strict=True) if not is_central(run.method)]
+    if KEPT in keys and len(set(kept)) < 2:
+        keys.remove(KEPT)
+    if not keys:
+        return Finding(True, "Data, model and training settings are the same in all runs.")
+    parts = (f"{key} ({_joined(dict.fromkeys(str(one.get(key, 'unset')) for one in each))})" for key in keys)
+    return Finding(False, f"The runs differ in more than the method: {'; '.join(parts)}.")
+
+
+def _environment(group: Group) -> Finding | None:
+    known = [run for run in group.runs if run.environment is not None]
+    if len(known) < 2:
+        return None
+    each = [{key: _of(run, key) for key in ("fedbm", "torch", "device")} for run in known]
+    keys = varying(each)
+    if not keys:
+        version, torch, device = each[0].values()
+        return Finding(True, f"All runs used FedBM {version}, torch {torch}, device {device}.")
+    parts = (f"{key} ({_joined(dict.fromkeys(str(one[key]) for one in each))})" for key in keys)
+    return Finding(False, f"The runs were computed with different {'; '.join(parts)}.")
+
+
+def _updates(group: Group) -> Finding | None:
+    if not any(run.rounds for run in group.runs):
+        return None
+    dropped = Counter(
+        display(run.label, run.method)
+        for run in group.runs
+        for record in run.rounds
+        for _ in record.get("dropped") or ()
+    )
+    if not dropped:
+        return Finding(True, "No client’s update was left out of an average.")
+    parts = (f"{count} of {name}" for name, count in dropped.items())
+    return Finding(False, f"Updates of clients left out of the average, over all rounds: {'; '.join(parts)}.")
+
+
+def _of(run: RunView, key: str) -> str:
+    return str((run.environment or {}).get(key, "unknown"))
+
+
+def _joined(values: Iterable[Any]) -> str:
+    return ", ".join(map(str, values))

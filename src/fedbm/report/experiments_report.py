@@ -1,0 +1,264 @@
+"""Experiments → a Report: an opening table per data set, then one part per experiment, then numbered notes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedbm.experiments.contrasts import visible
+from fedbm.experiments.outcomes import Outcome, title_of
+from fedbm.experiments.remaining import list_unrecorded, trials_of
+from fedbm.experiments.spec import find_experiment, shipped
+from fedbm.report.comparison import (
+    Comparison,
+    compare_outcome,
+    data_title,
+    setting_words,
+)
+from fedbm.report.experiment_figures import axis_figures, difference_figure, overview_figure, score_figures
+from fedbm.report.experiments_data import experiments_data
+from fedbm.report.figures.palette import colours_of
+from fedbm.report.model import (
+    Block,
+    Figures,
+    Finding,
+    Findings,
+    Fold,
+    Note,
+    Part,
+    Report,
+    Section,
+    Table,
+    Text,
+)
+from fedbm.report.reading import reading
+from fedbm.report.runs_report import provenance
+from fedbm.report.sections import group_sections, training
+from fedbm.report.tables import cost_table, results_table, search_table, summary_table
+from fedbm.report.text import plain_verdict, verdicts
+from fedbm.runs.reader import RunView
+from fedbm.utils.text import format_count
+
+Found = Sequence[tuple[Outcome, Sequence[Comparison]]]
+Notes = dict[tuple[str, str], int]  # (title, text) → number
+SUMMARY = (
+    "Test scores in percent at the round chosen on validation, mean ± standard deviation over seeds. Bold: highest "
+    "mean; tinted: the method under study. Macro-F1 counts rare classes as much as common ones."
+)
+
+
+def experiments_report(outcomes: Sequence[Outcome], title: str = "", complete: bool = False) -> Report:
+    """Return the report of these experiments.
+
+    Args:
+        outcomes: The experiments with their results.
+        title: The report's title; by default that of the paper's experiments, or of the only experiment.
+        complete: Whether these are all records there are, so that the paper's other experiments are listed as not run.
+    """
+    found: Found = [(outcome, compare_outcome(outcome)) for outcome in outcomes]
+    notes = _number_notes(found)
+    parts = tuple(_part(outcome, some, notes) for outcome, some in found)
+    runs: dict[str, RunView] = {}
+    for run in (run for _, some in found for comparison in some for run in comparison.group.runs):
+        runs.setdefault(run.id, run)  # a run that experiments share has the name that the first gives it
+    columns = {key for part in parts for section in part.blocks for key in _column_keys(section)}
+    return Report(
+        title or title_of(outcomes),
+        (*_summaries(found), *_overview(found)),
+        parts,
+        _not_run(outcomes) if complete else (),
+        tuple(Note(number, *words) for words, number in notes.items()),
+        reading(columns),
+        tuple(map(provenance, runs.values())),
+        experiments_data(found, list_unrecorded(outcomes) if complete else ()),
+    )
+
+
+def _number_notes(found: Found) -> Notes:
+    """Number every note once, in the order in which the report refers to them."""
+    notes = dict.fromkeys(
+        words
+        for outcome, some in found
+        for words in (
+            *(("", note) for note in notes_of(outcome)),
+            *(one for comparison in some for row in comparison.rows for one in row.deviations),
+        )
+    )
+    return {words: number for number, words in enumerate(notes, 1)}
+
+
+def notes_of(outcome: Outcome) -> tuple[str, ...]:
+    """Return the experiment's notes, for shipped experiments from their file."""
+    return find_experiment(outcome.name).notes if outcome.name in shipped() else outcome.notes
+
+
+# --- opening --------------------------------------------------------------------------------------------------------
+
+
+def _summaries(found: Found) -> list[Section]:
+    """Return a section per data set: a verdict in plain words and one table of all comparisons of methods on it."""
+    chosen = [
+        (outcome, comparison)
+        for outcome, some in found
+        if not outcome.figure and not outcome.search and outcome.paper in ("", "comparison")
+        for comparison in some
+        if len({row.runs.method for row in comparison.rows if row.runs}) > 1 and comparison.lead
+    ]
+    by_data: dict[str, list[tuple[Outcome, Comparison]]] = {}
+    for outcome, comparison in chosen:
+        by_data.setdefault(comparison.data, []).append((outcome, comparison))
+    sections: list[Section] = []
+    for data, some in by_data.items():
+        several = len({outcome.name for outcome, _ in some}) > 1
+        cells = [
+            (", ".join([outcome.title] * several + setting_words(outcome, comparison.at)), comparison)
+            for outcome, comparison in some
+        ]
+        colours = colours_of(row.name for _, comparison in cells for row in comparison.rows)
+        paper = any(row.published and row.comparable for _, comparison in cells for row in comparison.rows)
+        table = summary_table(cells, f"{data_title(data)} summary", "", colours, paper)
+        note = "" if sections else SUMMARY
+        sections.append(Section(data_title(data), note, (Text(plain_verdict(cells), "verdict"), table)))
+    return sections
+
+
+def _overview(found: Found) -> list[Block]:
+    """Draw the leading row's differences in all tables; figures and searches have their own drawings."""
+    comparisons = [comparison for outcome, some in found if _detail(outcome) != "none" for comparison in some]
+    figure = overview_figure(comparisons)
+    return [Figures({"Overview": [figure]})] if figure else []
+
+
+# --- one experiment -------------------------------------------------------------------------------------------------
+
+
+def _part(outcome: Outcome, found: Sequence[Comparison], notes: Notes) -> Part:
+    colours = colours_of(outcome.rows)
+    runs = _run_names(outcome)
+    finished = len({runs[result.key] for result in outcome.results if result.run is not None})
+    count = f"{finished} of {format_count(len(set(runs.values())), 'run')}"
+    opening = f"{outcome.shows[0].upper()}{outcome.shows[1:]}. " if outcome.shows else ""
+    blocks: list[Block] = [Text((f"{opening}{count} finished.",), "more", outcome.command)]
+    if outcome.figure and any(comparison.lead for comparison in found):
+        note = "Test scores at the round chosen on validation. Line: mean over seeds; band: lowest to highest seed."
+        if figures := axis_figures(outcome, found, colours):
+            blocks.append(Section(f"Scores by {outcome.figure}", note, (Figures({"Axis": figures}),), detail=True))
+    if outcome.search:
+        note = (
+            "Accuracy + macro-F1 on the validation set, mean ± std over seeds. The test set has no influence. Nothing "
+            "is chosen while a combination lacks a run."
+        )
+        blocks.append(
+            Section("Chosen on validation", note, (search_table(visible(outcome), f"{outcome.title} chosen"),))
+        )
+    blocks += [_cell(outcome, comparison, found, colours, notes) for comparison in found if not comparison.empty]
+    if empty := tuple(comparison.title for comparison in found if comparison.empty):
+        note = "There is no score to show here: the reasons are below."
+        blocks.append(Section("Without a result", note, (Text(empty, "titles"),)))
+    if missing := _missing(found, runs):
+        note = "Runs that are in no number above."
+        blocks.append(Section("What is missing", note, (Findings(tuple(missing)),)))
+    summary = tuple(
+        f"{comparison.title}: {verdict.brief}"
+        for comparison in found
+        if not outcome.figure and not comparison.empty and comparison.lead
+        for verdict in verdicts(comparison)
+        if verdict.brief
+    )
+    numbers = tuple(notes["", note] for note in notes_of(outcome))
+    return Part(outcome.title, tuple(blocks), count, summary, notes=numbers)
+
+
+def _cell(
+    outcome: Outcome, comparison: Comparison, found: Sequence[Comparison], colours: Mapping[str, int], notes: Notes
+) -> Section:
+    """Return verdicts, drawings, the table, and behind a fold what its runs show in detail."""
+    detail, name = _detail(outcome), f"{outcome.title}: {comparison.title}"
+    blocks: list[Block] = []
+    if comparison.lead:
+        if sentences := tuple(verdict.sentence for verdict in verdicts(comparison)):
+            blocks.append(Text(sentences, "verdict"))
+        if detail != "none":
+            figures = [*score_figures(comparison, colours), *difference_figure(comparison, colours)]
+            blocks.append(Figures({"Scores": figures}, wide=False))
+    folded = ""
+    if not comparison.lead:
+        paper = ", with the paper’s numbers" if any(row.published for row in comparison.rows) else ""
+        folded = f"No run is finished here; the table has the reasons{paper}"
+    blocks.append(results_table(comparison, name, colours, notes, folded))
+    if comparison.lead and not _shown_elsewhere(comparison, found):
+        cost = cost_table(comparison.group, f"{name} cost", colours)
+        if detail == "all":
+            words = "Curves, clients, confusions, features, bytes and time"
+            blocks.append(Fold(words, group_sections(comparison.group, name, colours)))
+        elif detail == "curves":
+            blocks.append(Fold("Curves, bytes and time", (training(comparison.group, colours), cost)))
+        else:
+            blocks.append(Fold("Bytes and time", (cost,)))
+    return Section(comparison.title, "", tuple(blocks), whole=True)
+
+
+def _detail(outcome: Outcome) -> str:
+    """Return how much a cell has next to its table: everything in a comparison, curves in an ablation."""
+    if outcome.figure or outcome.search:
+        return "none"
+    return "all" if outcome.paper in ("", "comparison") else "curves"
+
+
+def _shown_elsewhere(comparison: Comparison, found: Sequence[Comparison]) -> bool:
+    """Return whether it has only runs of central training that a fuller or an earlier cell shows too."""
+    if any(not row.central for row in comparison.group.rows):
+        return False
+    own, *others = ({run.id for run in one.group.runs} for one in (comparison, *found))
+    place = next(place for place, one in enumerate(found) if one is comparison)
+    return any(own < other for other in others) or own in others[:place]
+
+
+def _run_names(outcome: Outcome) -> dict[Any, str]:
+    """Return a name for the run of every result: cells may share a run, which is counted once.
+
+    Equal settings are one run; if an experiment's settings are not known here, equal ids are.
+    """
+    names = {r.key: (r.run.id if r.run else r.id) or repr(r.key) for r in outcome.results}
+    return names | {trial.key: repr(trial.config) for trial in trials_of(outcome) if trial.key in names}
+
+
+def _missing(found: Sequence[Comparison], runs: Mapping[Any, str]) -> list[Finding]:
+    """Return each reason once, with how many runs it concerns and which."""
+    reasons: dict[tuple[str, str], dict[str, dict[str, list[str]]]] = {}
+    counts: dict[tuple[str, str], int] = {}
+    seen: set[str] = set()
+    for comparison in found:
+        for row in comparison.rows:
+            for result in row.missing:
+                if runs[result.key] not in seen:
+                    seen.add(runs[result.key])
+                    key = (result.state, result.why)
+                    seeds = reasons.setdefault(key, {}).setdefault(comparison.title, {}).setdefault(row.name, [])
+                    seeds.append(str(result.seed))
+                    counts[key] = counts.get(key, 0) + 1
+    findings = []
+    for (state, why), cells in reasons.items():
+        items = tuple(
+            f"{title}: " + ", ".join(f"{name} (seed{'s' * (len(s) > 1)} {', '.join(s)})" for name, s in rows.items())
+            for title, rows in cells.items()
+        )
+        words = {"absent": "cannot be run here"}.get(state, state)
+        sentence = f"{format_count(counts[state, why], 'run')} {words}{f': {why}' if why else ''}."
+        if len(items) == 1:
+            findings.append(Finding(False, f"{sentence.rstrip('.')}: {items[0]}."))
+        else:
+            findings.append(Finding(False, sentence, items, "Which"))
+    return findings
+
+
+def _not_run(outcomes: Sequence[Outcome]) -> tuple[Section, ...]:
+    others = list_unrecorded(outcomes)
+    items = tuple(Finding(False, f"{one.title.rstrip('?')}: {one.sentence}", code=one.command) for one in others)
+    note = "Experiments of which there is no record."
+    return (Section("Not run", note, (Findings(items),)),) if items else ()
+
+
+def _column_keys(block: Block) -> list[str]:
+    tables = [one for one in getattr(block, "blocks", ()) if isinstance(one, Table)]
+    return [column.key for table in tables for column in table.columns]

@@ -1,0 +1,51 @@
+"""Stacked bars, such as bytes or seconds by part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from fedbm.report.figures.drawing import WIDE, pixel_axes, short_names, text_width, widest, wrap_widths, write
+from fedbm.report.figures.svg import INK, MUTED, render, series
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def stacked_bars(
+    labels: Sequence[tuple[str, int]],
+    parts: Mapping[str, Sequence[float]],
+    title: str,
+    show: Callable[[float], str],
+) -> str:
+    """A stacked bar for each (label, colour): *parts* from strong to faint, the total at its end."""
+    names = short_names([label for label, _ in labels])
+    totals = [sum(values) for values in zip(*parts.values(), strict=True)]
+    left, right, step = 16 + widest(names), 16 + widest([show(total) for total in totals]), 30.0
+    room, longest = WIDE - left - right, max(totals) or 1.0
+    shades = [max(0.12, 0.95 * 0.62**place) for place in range(len(parts))]
+    legend = wrap_widths([34 + text_width(name) for name in parts], left, WIDE)
+    top = legend[-1][1] + 24
+
+    def draw(figure: Figure) -> None:
+        sheet = pixel_axes(figure)
+        for name, shade, (x, y) in zip(parts, shades, legend, strict=True):
+            _box(sheet, x, y - 5, 10, 10, INK, shade)
+            write(sheet, x + 15, y, name, colour=MUTED)
+        for place, (name, (_, colour)) in enumerate(zip(names, labels, strict=True)):
+            y, x = top + step * place, left
+            write(sheet, 0, y + step / 2, name)
+            for shade, values in zip(shades, parts.values(), strict=True):
+                length = room * values[place] / longest
+                _box(sheet, x, y + 6, length, step - 12, series(colour), shade)
+                x += length
+            write(sheet, x + 8, y + step / 2, show(totals[place]))
+
+    return render(WIDE, top + step * len(labels) + 4, title, draw)
+
+
+def _box(sheet: Axes, x: float, y: float, width: float, height: float, colour: str, shade: float) -> None:
+    from matplotlib.patches import Rectangle
+
+    sheet.add_patch(Rectangle((x, y), max(0.0, width - 0.8), height, facecolor=colour, alpha=shade, linewidth=0))

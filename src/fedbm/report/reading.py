@@ -1,0 +1,59 @@
+"""How to read a report: terms and their meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+COMMON = (
+    (
+        "Chosen on validation",
+        "The round with the highest validation accuracy plus macro-F1, the earliest on ties. The test images have no "
+        "influence on it. The last round is shown as well, because a method that needs a lucky round is worse there. "
+        "Tables of experiments also have the mean over the last quarter of the rounds, because a single round may vary "
+        "by as much as methods differ.",
+    ),
+    ("Accuracy", "Share of test images whose class is predicted correctly."),
+    (
+        "Macro-F1, recall, precision",
+        "Computed for each class that occurs in the test images, then averaged, so that a rare class counts as much as "
+        "a common one.",
+    ),
+    (
+        "AUC",
+        "Area under the ROC curve of each class that occurs against the rest, averaged; chance is 50. “–” where it is "
+        "not defined for every seed.",
+    ),
+    (
+        "Mean ± std",
+        "Over n seeds, with n − 1 in the denominator. A seed changes the partition, the clients selected, the initial "
+        "weights and every batch. Bold marks the highest mean of a column, among rows with the most seeds and without "
+        "Central, which has all data in one place; it does not mean that the difference is more than chance.",
+    ),
+)
+TESTS = (
+    (
+        "Leading row",
+        "The row that the others are compared with, wherever it ranks: the one the experiment’s file names, else "
+        "FedBM, else the first. In tables of experiments it is tinted.",
+    ),
+    (
+        "Lead − row, p, Holm, d",
+        "The leading row’s macro-F1 minus this row’s, within each seed, then averaged. p: two-sided paired t-test over "
+        "the seeds; after Holm’s correction for all tests of the experiment that have data, it stays below 0.05 by "
+        "chance alone in at most one of twenty such experiments; tests that finish later can raise it. d: mean "
+        "difference divided by its standard deviation over seeds (Cohen’s d_z). Three seeds detect only large and "
+        "steady differences: “not established” does not mean “equal”. Two seeds establish nothing, whatever their p.",
+    ),
+)
+PAPER = (
+    (
+        "Paper, Δ",
+        "The paper’s mean ± std over three trials, and ours minus the paper’s in points. Differences are tested by "
+        "Welch’s t-test, level 0.05, not corrected for the number of rows; three seeds detect only large differences.",
+    ),
+)
+
+
+def reading(columns: Collection[str] = ()) -> tuple[tuple[str, str], ...]:
+    """Return the terms that a report with these columns needs."""
+    return COMMON + TESTS + (PAPER if "paper_f1" in columns else ())

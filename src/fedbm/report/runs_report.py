@@ -1,0 +1,87 @@
+"""Runs → a Report: one part per group of runs that may be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fedbm.report.comparison import Comparison, compare_runs
+from fedbm.report.figures.palette import colours_of
+from fedbm.report.grouping import Group, compare, display
+from fedbm.report.model import Block, Cell, Column, Part, Provenance, Report, Row, Table, Text
+from fedbm.report.reading import reading
+from fedbm.report.sections import group_sections
+from fedbm.report.tables import METRICS
+from fedbm.report.text import plain_verdict, verdicts
+from fedbm.runs.reader import RunView
+from fedbm.utils.text import format_count, format_range
+
+ABOUT = ("run", "method", "data", "partition", "beta", "clients", "seed", "rounds", "state")
+
+
+def runs_report(runs: Sequence[RunView], title: str = "") -> Report:
+    """Return the report that compares these runs."""
+    groups = compare(runs)
+    names = [row.name for group in groups for row in group.rows]
+    names += [display(run.label, run.method) for group in groups for run in group.unfinished]
+    colours = colours_of(names)
+    comparisons = [compare_runs(group) for group in groups]
+    parts = []
+    for comparison in comparisons:
+        group = comparison.group
+        first, *others = group_sections(group, group.title, colours, dots_of_seeds=True)
+        sentences = tuple(verdict.sentence for verdict in verdicts(comparison) if comparison.lead)
+        results = replace(first, blocks=((Text(sentences, "verdict"),) if sentences else ()) + first.blocks)
+        summary = plain_verdict([("", comparison)])
+        parts.append(Part(group.title, (results, *others), summary=summary, titled=len(groups) > 1))
+    single = len(groups) == 1
+    return Report(
+        title or (groups[0].title if single else f"{len(groups)} comparisons"),
+        _opening(comparisons[0], title or groups[0].title) if single else (),
+        tuple(parts),
+        reading=reading(),
+        provenance=tuple(provenance(run) for group in groups for run in group.runs),
+        data=_data(runs),
+        contents=not single,
+    )
+
+
+def provenance(run: RunView) -> Provenance:
+    environment = {k: v for k, v in (run.environment or {}).items() if k not in ("format", "settings", "command")}
+    name = f"{display(run.label, run.method)}, {run.data}, seed {run.seed} · {run.id} · {run.state}"
+    return Provenance(name, (run.environment or {}).get("command") or "", environment, run.config_text)
+
+
+def _opening(comparison: Comparison, title: str) -> tuple[Block, ...]:
+    first, *more = plain_verdict([("", comparison)])
+    facts = tuple(fact for fact in _facts(comparison.group) if fact and fact != title)
+    return (Text((first,), "lead"), *((Text(tuple(more), "more"),) if more else ()), Text(facts, "facts", detail=True))
+
+
+def _facts(group: Group) -> list[str]:
+    """Return what was compared, in a few words each."""
+    planned = sorted({run.planned for run in group.runs})
+    seeds = {run.seed for row in group.rows for run in row.runs}
+    found = next((run.client_partition for run in group.runs if run.client_partition is not None), None)
+    images = f"{sum(map(sum, found['counts'])):,} training images" if found else ""
+    return [
+        group.title,
+        f"{format_count(len(group.rows), 'method')}, {format_count(len(seeds), 'seed')}",
+        f"{format_count(len(found['classes']), 'class', 'classes')}, {images}" if found else "",
+        f"{format_range(planned[0], planned[-1])} round{'s' * (planned[-1] != 1)}",
+    ]
+
+
+def _data(runs: Sequence[RunView]) -> Table:
+    """Return a line per run and moment, scores as shares of 1; a run without a result has its state only."""
+    keys = ("round", *METRICS)
+    rows = []
+    for run in runs:
+        facts = (run.id, run.label, run.data, run.partition, run.beta, run.clients, run.seed, run.planned, run.state)
+        about = {key: Cell(value) for key, value in zip(ABOUT, facts, strict=True)}
+        for moment in ("best", "last", "averaged") if run.summary else ("",):
+            scores = run.scores(moment) if moment else {}
+            if scores is not None:
+                values = {key: Cell(scores.get(key)) for key in keys}
+                rows.append(Row(run.id, about | {"moment": Cell(moment)} | values))
+    return Table("data", tuple(Column(key, key) for key in (*ABOUT, "moment", *keys)), tuple(rows))

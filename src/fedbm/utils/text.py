@@ -1,0 +1,44 @@
+"""Quantities in words, the same in every command and report."""
+
+from __future__ import annotations
+
+
+def format_bytes(count: float) -> str:
+    """Return a size with a decimal unit.
+
+    >>> format_bytes(512), format_bytes(44_700_000)
+    ('512 B', '44.7 MB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.95:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a duration with its two largest units.
+
+    >>> format_seconds(0.84), format_seconds(75), format_seconds(7380)
+    ('0.84 s', '1 min 15 s', '2 h 3 min')
+    """
+    if seconds < 59.95:
+        return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def format_count(number: int, one: str, many: str = "") -> str:
+    """Return a number with its noun.
+
+    >>> format_count(1, "run"), format_count(2, "class", "classes")
+    ('1 run', '2 classes')
+    """
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def format_range(low: int, high: int) -> str:
+    """Return '4' or '4–7'."""
+    return str(low) if low == high else f"{low}–{high}"

@@ -1,0 +1,94 @@
+"""Prepared images that are damaged between rounds: found at the next message, small or large, prepared or cached."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message
+from one_process import Deployed, deploy, events_of, records_of
+
+from fedbm.federation.node import image_check, node_data
+from fedbm.federation.node.node_data import open_site
+from fedbm.federation.protocol.codec import from_records
+from fedbm.federation.protocol.messages import Refusal
+
+
+def overwrite(images: Path) -> None:
+    """Change some bytes in place; size and modification time stay."""
+    before = images.stat()
+    with images.open("r+b") as stream:
+        stream.seek(before.st_size // 2)
+        byte = stream.read(1)[0]
+        stream.seek(before.st_size // 2)
+        stream.write(bytes([byte ^ 255]))
+    os.utime(images, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert images.stat().st_mtime_ns == before.st_mtime_ns
+
+
+@pytest.fixture
+def deployed(tiny: dict[str, Any], tmp_path: Path) -> Deployed:
+    settings = {**tiny, "clients": 3, "rounds": 3, "participation": 1.0, "beta": 0.5, "batch": 32}
+    return deploy(tmp_path, settings)
+
+
+@pytest.mark.parametrize("full_check_bytes", [image_check.FULL_CHECK_BYTES, 0])
+def test_images_overwritten_between_rounds_are_refused(
+    full_check_bytes: int, deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image_check, "FULL_CHECK_BYTES", full_check_bytes)
+
+    def overwrites(request: Message, reply: Message) -> Message:
+        if from_records(request.content).body.get("round") == 1:
+            overwrite(tmp_path / "share-1" / "images.npy")
+        return reply
+
+    next(node for node in deployed.grid.nodes.values() if node.config["client"] == 1).spoil = overwrites
+    deployed.serve()
+    used = [[entry["client"] for entry in record["clients"]] for record in records_of(deployed)]
+    assert used == [[0, 1, 2], [0, 2], [0, 2]]
+    missed = events_of(deployed.state, "missed")
+    assert {(line["client"], line["why"]) for line in missed} == {(1, "it cannot read its data, or they are damaged")}
+    assert {line["code"] for line in events_of(tmp_path / "node-1", "refused")} == {"data"}
+
+
+def test_large_images_are_read_again_only_when_their_status_changes(
+    deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image_check, "FULL_CHECK_BYTES", 0)
+    checks: list[bool] = []
+    true = node_data.open_prepared
+    monkeypatch.setattr(
+        node_data, "open_prepared", lambda folder, verify: checks.append(verify) or true(folder, verify)
+    )
+    dataset, state, share = deployed.plan.dataset, tmp_path / "state", tmp_path / "share-1"
+
+    def opened() -> list[bool]:
+        checks.clear()
+        open_site(str(share), dataset.classes, dataset.shape, state)
+        return checks.copy()
+
+    assert opened() == [False, True]
+    assert opened() == [False]
+    (share / "images.npy").touch()
+    assert opened() == [False, True]
+    assert opened() == [False]
+    (state / "verified_images.json").write_text("half")
+    assert opened() == [False, True]
+    overwrite(share / "images.npy")
+    for _ in range(2):  # images that failed the check are not remembered
+        with pytest.raises(Refusal):
+            opened()
+
+
+def test_a_damaged_copy_in_the_cache_is_made_again(deployed: Deployed, scans: Path, tmp_path: Path) -> None:
+    dataset, state = deployed.plan.dataset, tmp_path / "state"
+    first = open_site(str(scans), dataset.classes, dataset.shape, state)
+    assert isinstance(first.images, np.memmap)
+    before = np.array(first.images)
+    overwrite(Path(str(first.images.filename)))
+    again = open_site(str(scans), dataset.classes, dataset.shape, state)
+    assert np.array_equal(again.images, before)

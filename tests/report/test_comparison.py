@@ -1,0 +1,307 @@
+"""Tests against the leading row, their correction, and the sentences about them, also of unfinished experiments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fake_outcomes import fake_outcome
+from fake_runs import plain
+from scipy.stats import t as student
+from scipy.stats import ttest_ind_from_stats
+
+from fedbm.experiments.outcomes import Outcome, read_outcome
+from fedbm.experiments.record_store import write_outcome
+from fedbm.experiments.spec import Experiment, find_experiment, parse
+from fedbm.report.comparison import compare_outcome
+from fedbm.report.comparison_checks import findings
+from fedbm.report.experiments_report import experiments_report
+from fedbm.report.render.html import render_html
+from fedbm.report.render.latex import render_latex
+from fedbm.report.render.markdown import render_markdown
+from fedbm.report.tables import results_table
+from fedbm.report.text import plain_verdict, verdicts
+
+FOUR = ("FedAvg", "FedBM", "FedProx", "SCAFFOLD")
+
+
+def grid(methods: tuple[str, ...] = FOUR, axes: str = "") -> Experiment:
+    rows = "".join(f'[[rows]]\nname = "{name}"\nmethod = "{name.lower()}"\n' for name in methods)
+    return parse(f'title = "A grid"\n{axes}{rows}', "grid", "grid")
+
+
+def scored(root: Path, experiment: Experiment, scores: Mapping[str, Mapping[int, float]]) -> Outcome:
+    """Every cell alike: row → seed → macro-F1, half of it at the last round; seeds that are not named were not run."""
+    missing = {
+        (row.name, seed): ("not run", "")
+        for row in experiment.rows
+        for seed in range(3)
+        if seed not in scores[row.name]
+    }
+    made = fake_outcome(root, experiment, missing=missing, rounds=3)
+    results = []
+    for result in made.results:
+        run = result.run
+        if run is not None and run.summary is not None:
+            f1 = scores[result.row][result.seed]
+            at = {"best": {**run.summary["best"], "f1": f1}, "last": {**run.summary["last"], "f1": f1 / 2}}
+            run = replace(run, summary={**run.summary, **at}, last_quarter={**(run.last_quarter or {}), "f1": f1 / 4})
+        results.append(replace(result, run=run))
+    return replace(made, results=tuple(results))
+
+
+HIGH, LOW, NEAR = {0: 0.9, 1: 0.92, 2: 0.91}, {0: 0.7, 1: 0.721, 2: 0.711}, {0: 0.89, 1: 0.90, 2: 0.91}
+TWO_CELLS = "[axes]\nbeta = [0.1, 0.05]\n"
+
+
+def test_holm_counts_the_tests_that_have_data(tmp_path: Path) -> None:
+    """Four rows less the lead and central, two cells: six tests, of which two have data: p₁·2 and p₂·1."""
+    rows = ("FedAvg", "FedBM", "FedProx", "SCAFFOLD", "Central")
+    scores = {"FedAvg": LOW, "FedBM": HIGH, "FedProx": NEAR, "SCAFFOLD": {}, "Central": HIGH}
+    outcome = scored(tmp_path, grid(rows, TWO_CELLS), scores)
+    early = replace(
+        outcome,
+        results=tuple(replace(r, run=None, state="not run") if r.at["beta"] == 0.05 else r for r in outcome.results),
+    )
+    for found, tests in ((early, 2), (outcome, 4)):
+        first = compare_outcome(found)[0]
+        made = {row.name: row.tests["best"] for row in first.rows if row.tests}
+        p = {name: test.paired.p for name, test in made.items()}
+        assert list(p) == ["FedAvg", "FedProx"]
+        assert p["FedAvg"] is not None
+        assert p["FedProx"] is not None
+        assert made["FedAvg"].corrected == pytest.approx(tests * p["FedAvg"])
+        assert made["FedProx"].corrected == pytest.approx(min(1.0, tests / 2 * p["FedProx"]))
+        assert first.tests == tests
+    assert not any(row.tests for row in compare_outcome(early)[1].rows)
+
+
+def test_what_is_not_established_says_how_many_seeds_it_would_need(tmp_path: Path) -> None:
+    """Differences of 1, 2 and 0 points have mean 1 and std 1: d_z = 1 needs 10 pairs at level 0.05."""
+    made = scored(tmp_path, grid(("FedAvg", "FedBM")), {"FedAvg": NEAR, "FedBM": HIGH})
+    first, *_ = (plain(verdict.sentence) for verdict in verdicts(compare_outcome(made)[0]))
+    assert (
+        "not established. A difference of this size would need about 10 seeds (80 % power at level 0.05; "
+        "an estimate from the spread of 3)."
+    ) in first
+    for scores in ({"FedAvg": LOW, "FedBM": HIGH}, {"FedAvg": HIGH, "FedBM": NEAR}):  # established; behind
+        made = scored(
+            tmp_path / str(len(scores["FedAvg"])) / str(scores["FedBM"][0]), grid(("FedAvg", "FedBM")), scores
+        )
+        assert not any("would need" in verdict.sentence for verdict in verdicts(compare_outcome(made)[0]))
+
+
+def test_the_last_round_has_tests_of_its_own(tmp_path: Path) -> None:
+    made = scored(tmp_path, grid(("FedAvg", "FedBM")), {"FedAvg": LOW, "FedBM": HIGH})
+    tests = compare_outcome(made)[0].rows[0].tests
+    best, last = (tests[moment].paired for moment in ("best", "last"))
+    assert last.mean == pytest.approx(best.mean / 2)
+    assert last.p == pytest.approx(best.p)
+
+
+def test_the_last_quarter_is_a_second_look(tmp_path: Path) -> None:
+    """The scores made here are a quarter of the chosen round's, so is their difference; p and d do not change."""
+    made = scored(tmp_path, grid(("FedAvg", "FedBM")), {"FedAvg": NEAR, "FedBM": HIGH})
+    (cell,) = compare_outcome(made)
+    best, last_quarter = (cell.rows[0].tests[moment].paired for moment in ("best", "last_quarter"))
+    assert last_quarter.mean == pytest.approx(best.mean / 4)
+    assert last_quarter.p == pytest.approx(best.p)
+    sentence = plain(verdicts(cell)[0].sentence)
+    assert "the spread of 3). Over the last quarter of the rounds: +0.3 points (95 % interval " in sentence
+    assert sentence.endswith(", p = 0.23, not corrected).")
+    unevaluated = tuple(replace(r, run=replace(r.run, last_quarter=None)) for r in made.results if r.run is not None)
+    (cell,) = compare_outcome(replace(made, results=unevaluated))
+    assert verdicts(cell)[0].sentence.endswith("an estimate from the spread of 3).")
+    table = results_table(cell, "t", {"FedAvg": 0, "FedBM": 1}, {})
+    assert table.rows[0].cells["last_quarter_f1"].value is None
+
+
+def test_without_fedbm_the_first_row_leads_whatever_the_scores(tmp_path: Path) -> None:
+    names = ("FedAvg", "FedProx", "SCAFFOLD")
+    made = scored(tmp_path, grid(names), {"FedAvg": LOW, "FedProx": HIGH, "SCAFFOLD": NEAR})
+    (cell,) = compare_outcome(made)
+    assert cell.lead == "FedAvg"
+    assert ["best" in row.tests for row in cell.rows] == [False, True, True]
+
+
+def test_the_row_a_file_names_leads_and_a_record_keeps_it(tmp_path: Path) -> None:
+    experiment = replace(grid(("FedAvg", "FedBM")), lead="FedAvg")
+    made = scored(tmp_path, experiment, {"FedAvg": HIGH, "FedBM": LOW})
+    assert [cell.lead for cell in compare_outcome(made)] == ["FedAvg"]
+    assert [cell.lead for cell in compare_outcome(read_outcome(write_outcome(made, tmp_path / "results")))] == [
+        "FedAvg"
+    ]
+
+
+def test_fedbm_leads_before_it_is_finished(tmp_path: Path) -> None:
+    """Another row in its place would be tested as if it had been chosen beforehand."""
+    made = scored(tmp_path, grid(("FedAvg", "FedBM")), {"FedAvg": HIGH, "FedBM": {}})
+    (cell,) = compare_outcome(made)
+    assert cell.lead == "FedBM"
+    assert [verdict.sentence for verdict in verdicts(cell)] == [
+        "FedBM has no finished run, so no row is compared with it."
+    ]
+
+
+def test_a_sentence_speaks_of_shared_seeds(tmp_path: Path) -> None:
+    """FedBM 40, 50 and 60 %, FedProx 60 % at seed 0 alone: 40 against 60, and not 50 against 60 with −20 points."""
+    scores = {"FedBM": {0: 0.4, 1: 0.5, 2: 0.6}, "FedProx": {0: 0.6}, "FedAvg": {0: 0.3, 1: 0.4, 2: 0.69}}
+    (cell,) = compare_outcome(scored(tmp_path, grid(("FedAvg", "FedBM", "FedProx")), scores))
+    first, second, third = (plain(verdict.sentence) for verdict in verdicts(cell))
+    assert third.startswith("FedProx has other seeds than FedBM: compare the difference over the seeds both have")
+    assert first.startswith(
+        "FedBM has 40.0 % macro-F1 against FedProx’s 60.0 %, the best of 2 others: −20.0 points (n = 1)."
+    )
+    assert "FedBM has 50.0 ± 10.0 % macro-F1 against FedAvg’s 46.3 ± 20.3 %: +3.7 points (n = 3, " in second
+
+
+@pytest.mark.parametrize(("fedavg", "said"), [(LOW, False), (NEAR, True), ({0: 0.99, 1: 1.0, 2: 1.0}, True)])
+def test_where_an_advantage_is_not_established_it_says_what_was_tried(
+    tmp_path: Path, fedavg: Mapping[int, float], said: bool
+) -> None:
+    options = {"temperature": 12.5, "lambda_dis": 0.1, "pseudo_batch": 16}
+    made = scored(tmp_path, grid(("FedAvg", "FedBM")), {"FedAvg": fedavg, "FedBM": HIGH})
+    results = tuple(
+        replace(r, run=replace(r.run, config={**r.run.config, "method": {"name": r.run.method, **options}}))
+        for r in made.results
+        if r.run is not None
+    )
+    (cell,) = compare_outcome(replace(made, results=results))
+    (first, *others) = (plain(verdict.sentence) for verdict in verdicts(cell))
+    assert ("An advantage is established." in first) == (not said)
+    assert others == ["FedBM was run with τ 12.5, λ_dis 0.1 and pseudo-batch 16 only."] * said
+    report = experiments_report([replace(made, results=results)])
+    for render in (render_markdown, render_latex):
+        assert ("An advantage is not established" in render(report)) == (fedavg is NEAR)
+
+
+def by_paper(root: Path, scores: Mapping[str, Mapping[int, float]]) -> list[str]:
+    """What is said of Kvasir, β = 0.05, in the table of modules: FedBM has 69.51 ± 4.11 in the paper, w/o LKCC 21.18 ±
+    7.12 and w/o CGDE 61.67 ± 6.61."""
+    rows = ("FedBM", "w/o LKCC", "w/o CGDE")
+    made = scored(root, find_experiment("modules"), {name: scores.get(name, {}) for name in rows})
+    (cell,) = (cell for cell in compare_outcome(made) if cell.at == {"data": "kvasir", "beta": 0.05})
+    return [plain(verdict.sentence) for verdict in verdicts(cell)]
+
+
+HOW = " (Welch’s t-test against its three trials, α = 0.05, uncorrected"
+
+
+def test_rows_are_tested_against_the_papers_three_trials(tmp_path: Path) -> None:
+    """By hand: 0.70, 0.72, 0.71 have mean 0.71 and s²/n = 0.0001/3, the paper's 0.0712²/3; ν by Satterthwaite."""
+    *_, last = by_paper(tmp_path, {"FedBM": {0: 0.65, 1: 0.70, 2: 0.75}, "w/o LKCC": {0: 0.70, 1: 0.72, 2: 0.71}})
+    ours, theirs = 0.01**2 / 3, 0.0712**2 / 3
+    t, freedom = (0.71 - 0.2118) / (ours + theirs) ** 0.5, (ours + theirs) ** 2 / (ours**2 / 2 + theirs**2 / 2)
+    p = 2 * float(student.sf(t, freedom))
+    near = float(ttest_ind_from_stats(0.70, 0.05, 3, 0.6951, 0.0411, 3, equal_var=False).pvalue)
+    assert last == (
+        f"w/o LKCC (+49.8 points, p = {p:.3f}) differs from the paper’s macro-F1; "
+        f"no difference is established for FedBM (+0.5 points, p = {near:.2f}){HOW})."
+    )
+
+
+def test_rows_that_are_near_the_paper_are_said_to_be_so(tmp_path: Path) -> None:
+    scores = {"FedBM": {0: 0.65, 1: 0.70, 2: 0.75}, "w/o CGDE": {0: 0.6, 1: 0.7, 2: 0.5}}
+    *_, last = by_paper(tmp_path, scores)
+    assert last == (
+        "No difference from the paper’s macro-F1 is established for FedBM (+0.5 points, p = 0.90) and "
+        f"w/o CGDE (−1.7 points, p = 0.82){HOW})."
+    )
+
+
+def test_of_many_rows_that_are_near_the_paper_the_one_with_the_lowest_p_is_named(tmp_path: Path) -> None:
+    """A p just above the level must not hide among many: FedBM has 49.49 ± 1.74, FedAvg 41.25 ± 1.86 in the paper."""
+    near = {0: 0.30, 1: 0.40, 2: 0.50}
+    scores = {"FedAvg": near, "FedBM": {0: 0.43, 1: 0.46, 2: 0.48}, "FedNH": near, "FedProx": near}
+    experiment = find_experiment("comparison-ham10000")
+    made = scored(tmp_path, experiment, {row.name: scores.get(row.name, {}) for row in experiment.rows})
+    *_, last = verdicts(compare_outcome(made)[0])
+    p = float(ttest_ind_from_stats(0.45667, 0.025166, 3, 0.4949, 0.0174, 3, equal_var=False).pvalue)
+    said = f"any of the 4 rows{HOW}; smallest p: FedBM, −3.8 points, p = {p:.2f})."
+    assert plain(last.sentence) == f"No difference from the paper’s macro-F1 is established for {said}"
+
+
+@pytest.mark.parametrize("few", [{1: 0.1}, {0: 0.1, 1: 0.1001}])
+def test_fewer_than_three_seeds_are_not_tested_against_the_paper(tmp_path: Path, few: Mapping[int, float]) -> None:
+    assert not any("the paper’s" in sentence for sentence in by_paper(tmp_path, {"FedBM": few}))
+
+
+@pytest.mark.parametrize("fedavg", [{0: 0.7, 1: 0.7195}, {0: 1.0, 1: 1.0195}], ids=["ahead", "behind"])
+def test_two_seeds_establish_nothing_whatever_their_p(tmp_path: Path, fedavg: Mapping[int, float]) -> None:
+    """Differences of 20 and 20.05 points: t = 801, and with one degree of freedom p = 2/(π·801) = 0.0008."""
+    made = scored(tmp_path, grid(("FedAvg", "FedBM")), {"FedAvg": fedavg, "FedBM": {0: 0.9, 1: 0.92}})
+    (cell,) = compare_outcome(made)
+    (corrected,) = (row.tests["best"].corrected for row in cell.rows if row.tests)
+    assert corrected is not None
+    assert corrected < 0.01
+    first, *_ = verdicts(cell)
+    assert not first.holds
+    assert "(n = 2, 95 % interval " in plain(first.sentence)  # the numbers are shown all the same
+    assert "Two seeds cannot establish a difference." in first.sentence
+    assert "is established" not in first.sentence
+
+
+def test_the_sign_of_an_effect_is_a_minus(tmp_path: Path) -> None:
+    scores = {"FedBM": {0: 0.5, 1: 0.6, 2: 0.7}, "FedAvg": {0: 0.6, 1: 0.8, 2: 1.0}}  # −0.1, −0.2, −0.3
+    (cell,) = compare_outcome(scored(tmp_path, grid(("FedAvg", "FedBM")), scores))
+    (verdict,) = verdicts(cell)
+    assert "d = −2.0" in plain(verdict.sentence)
+    assert "-" not in verdict.sentence.replace("t-test", "").replace("macro-F1", "")
+
+
+def test_a_cell_with_missing_runs_is_not_whole(tmp_path: Path) -> None:
+    made = scored(tmp_path / "runs", grid(("FedAvg", "FedBM")), {"FedAvg": {0: 0.5}, "FedBM": HIGH})
+    (cell,) = compare_outcome(made)
+    first = findings(cell.group)[0]
+    assert not first.holds
+    assert first.sentence == ("Not finished, and in no number on this page: not run: FedAvg (seeds 1, 2).")
+    assert len(cell.group.runs) == 4  # what is not there has no settings to compare
+    assert "Every run finished." not in render_html(experiments_report([made]))
+
+
+def test_seeds_are_said_of_the_methods_with_a_result(tmp_path: Path) -> None:
+    """Not of FedAvg, which a line above is not finished."""
+    for name, fedavg in (("whole", LOW), ("part", {})):
+        made = scored(
+            tmp_path / name, grid(("FedAvg", "FedBM", "FedProx")), dict.fromkeys(FOUR, HIGH) | {"FedAvg": fedavg}
+        )
+        (cell,) = compare_outcome(made)
+        who = "Every method" if fedavg else "Every method with a result"
+        assert f"{who} ran with the seeds 0, 1, 2." in [finding.sentence for finding in findings(cell.group)]
+
+
+def test_a_row_by_itself_has_no_verdict(tmp_path: Path) -> None:
+    """A search has one row in each of its cells: that it stands alone says nothing."""
+    made = fake_outcome(tmp_path, "search-ham10000", seeds=1, rounds=3)
+    assert {len(cell.rows) for cell in compare_outcome(made)} == {1}
+    assert [verdicts(cell) for cell in compare_outcome(made)] == [[]] * 18
+
+
+def plain_words(root: Path, fedavg: Mapping[int, float]) -> tuple[str, ...]:
+    made = scored(root, grid(("FedAvg", "FedBM"), TWO_CELLS), {"FedAvg": fedavg, "FedBM": HIGH})
+    cells = [(f"β = {cell.at['beta']}", cell) for cell in compare_outcome(made)]
+    return plain_verdict(cells)
+
+
+def test_the_plain_verdict_has_two_sentences_without_statistics(tmp_path: Path) -> None:
+    """Accuracy of the fakes: 91 and 74 of 100 images, give or take; macro-F1 0.91 − 0.7107 and 0.91 − 0.90."""
+    for name, fedavg, ending in (
+        ("a", LOW, "by +19.9 points; chance alone hardly explains this."),
+        ("b", NEAR, "by +1.0 points; with 3 repetitions, chance alone may explain this."),
+        ("c", {0: 0.5}, "by +40.0 points; with one repetition, chance alone may explain this."),
+    ):
+        first, second = plain_words(tmp_path / name, fedavg)
+        assert re.fullmatch(r"With FedBM, .* of 100 test images were classified correctly; with FedAvg, .*\.", first)
+        assert second.startswith("FedBM’s macro-F1, in which rare classes count as much as common ones, differs from")
+        assert second.endswith(ending)
+
+
+def test_the_plain_verdict_of_what_cannot_be_compared(tmp_path: Path) -> None:
+    first, second = plain_words(tmp_path / "a", {})
+    assert first.endswith("; there is no finished run of another method to compare with.")
+    assert second == "Macro-F1, in which rare classes count as much as common ones, is 91 of 100."
+    made = scored(tmp_path / "b", grid(("FedAvg", "FedBM")), {"FedAvg": {}, "FedBM": {}})
+    assert plain_verdict([("", *compare_outcome(made))]) == ("No run is finished, so there is no result yet.",)

@@ -1,0 +1,66 @@
+"""Lanes: where values, means, intervals, zero and the paper's marks are, read back from the drawing."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from fedbm.report.figures.lanes import Dots, Interval, dots, intervals
+
+ROWS = [Interval("a", 4.0, -2.0, 10.0, 5.0), Interval("b", -6.0, -10.0, -2.0)]
+
+
+def strokes(drawn: str, style: str) -> list[tuple[float, float]]:
+    """First and last x of every path whose style has these words."""
+    paths = [path.get("d") or "" for path in ET.fromstring(drawn).iter("path") if style in (path.get("style") or "")]
+    ends = [[float(x) for x in re.findall(r"[ML] (-?[\d.]+)", path)] for path in paths]
+    return [(xs[0], xs[-1]) for xs in ends if xs]
+
+
+def test_bars_zero_and_the_scale_agree() -> None:
+    """−2 … 10 is 12 wide, −10 … −2 is 8, and zero lies two units right of the end of the second."""
+    drawn = intervals(ROWS, 0, "t", "y")
+    first, second = strokes(drawn, "stroke-opacity: 0.55")
+    unit = (first[1] - first[0]) / 12
+    assert second[1] - second[0] == pytest.approx(8 * unit, rel=1e-3)
+    zeros = [x for x, end in strokes(drawn, "stroke-width: 1.2") if x == end]
+    assert zeros == pytest.approx([first[0] + 2 * unit], rel=1e-3)
+    assert second[1] == pytest.approx(first[0], rel=1e-3)  # both −2
+
+
+def test_only_the_papers_difference_has_a_tick() -> None:
+    both, one, none = (intervals(rows, 0, "t", "y") for rows in ([ROWS[0]] * 2, ROWS, [ROWS[1]] * 2))
+    found = [len(re.findall(r"<use [^>]*stroke-width: 3[;\"]", drawn)) for drawn in (both, one, none)]
+    assert found == [2, 1, 0]
+
+
+def test_zero_is_seen_where_every_difference_is_far_from_it() -> None:
+    drawn = intervals([Interval("a", 30.0, 25.0, 35.0)], 0, "t", "y")
+    (bar,) = strokes(drawn, "stroke-opacity: 0.55")
+    (zero,) = {x for x, end in strokes(drawn, "stroke-width: 1.2") if x == end}
+    assert 0 < zero < bar[0]
+
+
+def paths(drawing: str, colour: str, width: str) -> list[list[tuple[float, float]]]:
+    """The points of every stroke of this colour and width."""
+    return [
+        [(float(x), float(y)) for x, y in re.findall(r"([\d.]+) ([\d.]+)", path.get("d") or "")]
+        for path in ET.fromstring(drawing).iter("path")
+        if colour in (style := path.get("style") or "") and f"stroke-width: {width}" in style
+    ]
+
+
+def texts(drawing: str) -> list[str]:
+    return [element.text or "" for element in ET.fromstring(drawing).iter("text")]
+
+
+def test_the_paper_is_a_bar_of_two_standard_deviations_and_widens_the_scale() -> None:
+    drawn = dots([Dots("a", 0, (10.0, 20.0), paper=(15.0, 2.5)), Dots("b", 1, (10.0, 20.0))], "t", "x")
+    ((start, end),) = paths(drawn, "--muted", "12")
+    means = [points[0][0] for points in paths(drawn, "currentColor", "1.6")]
+    assert (start[0] + end[0]) / 2 == pytest.approx(means[0], abs=0.02)
+    wide = dots([Dots("a", 0, (10.0, 20.0), paper=(80.0, 2.5))], "t", "x")
+    assert "80" in texts(wide)
+    assert not paths(dots([Dots("a", 0, (10.0, 20.0))], "t", "x"), "--muted", "12")

@@ -1,0 +1,254 @@
+"""Experiments that state their analysis beforehand: contrasts, the endpoint, what is withheld, runs that diverged."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from fake_outcomes import fake_outcome
+from fake_runs import fake_run, plain
+from fill_readme import fill_readme
+from rich.console import Console
+from scipy.stats import ttest_rel
+
+from fedbm.cli.commands.reproduce import print_tables
+from fedbm.engine.clients.base import flaw_of
+from fedbm.errors import FedBMError
+from fedbm.experiments.outcomes import Outcome, Result, outcome_of, read_outcome, read_outcomes, with_results
+from fedbm.experiments.record_store import write_outcome
+from fedbm.experiments.spec import Experiment, parse
+from fedbm.experiments.trials import Standing, trials
+from fedbm.report.comparison import compare_outcome
+from fedbm.report.experiments_report import experiments_report
+from fedbm.report.render.csv import render_csv
+from fedbm.report.render.html import render_html
+from fedbm.report.render.latex import render_latex
+from fedbm.report.render.markdown import render_markdown
+from fedbm.report.statistics import holm
+from fedbm.report.text import verdicts
+from fedbm.runs.failure import diverged
+from fedbm.runs.reader import RunView
+
+PLAN = """
+title = "A planned comparison"
+methods = ["fedbm", "fedavg", "fedetf"]
+seeds = "3-6"
+endpoint = "averaged last"
+contrasts = [["FedBM", "FedAvg"], ["FedBM", "FedETF"]]
+{confirmatory}
+[all]
+data = "ham10000"
+server_average = 0.9
+[axes]
+beta = [0.1, 0.05]
+"""
+SEEDS = range(3, 7)
+WITHHELD = "22 of 24 runs of plan are on record; scores are withheld until all are there"
+CONFIRM: Experiment = parse(PLAN.format(confirmatory="confirmatory = true"), "plan", "plan.toml")
+ESTIMATE: Experiment = parse(PLAN.format(confirmatory=""), "plan", "plan.toml")
+GAIN = {  # FedBM's lead in points over the first and the second, by β and seed
+    0.1: ([10.0, 12.0, 8.0, 14.0], [2.0, -1.0, 3.0, 0.5]),
+    0.05: ([5.0, 9.0, 6.0, 8.0], [4.0, 4.5, 5.0, 3.5]),
+}
+
+
+def planned(root: Path, experiment: Experiment = CONFIRM, missing: Sequence[tuple[str, int]] = ()) -> Outcome:
+    """All runs but *missing*, with averaged scores by GAIN; the chosen round has half the differences."""
+    gone = dict.fromkeys(missing, ("not run", ""))
+    made = fake_outcome(root, experiment, seeds=SEEDS, rounds=3, missing=gone)
+    return replace(made, results=tuple(replace(r, run=_scored(r)) for r in made.results))
+
+
+def _scored(result: Result) -> RunView | None:
+    run = result.run
+    if run is None or run.summary is None:
+        return None
+    behind = {"FedBM": 0.0, "FedAvg": GAIN[result.at["beta"]][0], "FedETF": GAIN[result.at["beta"]][1]}[result.row]
+    less = behind[result.seed - 3] / 100 if isinstance(behind, list) else 0.0
+    averaged = {**run.summary["last"], "f1": 0.617345 - less, "accuracy": 0.738291}
+    best = {**run.summary["best"], "f1": 0.583729 - less / 2}
+    return replace(run, summary={**run.summary, "averaged": averaged, "best": best}, id=run.path.name)
+
+
+def sentences(outcome: Outcome) -> list[str]:
+    return [plain(verdict.sentence) for cell in compare_outcome(outcome) for verdict in verdicts(cell)]
+
+
+def test_contrasts_are_tested_at_the_endpoint_and_corrected_over_exactly_these(tmp_path: Path) -> None:
+    outcome = planned(tmp_path)
+    found = [contrast for cell in compare_outcome(outcome) for contrast in cell.contrasts]
+    assert [(one.first, one.second) for one in found] == [("FedBM", "FedAvg"), ("FedBM", "FedETF")] * 2
+    raw = [float(ttest_rel(gains, [0.0] * 4).pvalue) for pair in GAIN.values() for gains in pair]
+    assert [one.found.p for one in found if one.found] == pytest.approx(raw)
+    assert [one.corrected for one in found] == pytest.approx(holm(raw))
+    assert [one.tests for one in found] == [4] * 4
+    assert [one.sign_flip for one in found] == [2 / 16, 6 / 16, 2 / 16, 2 / 16]
+    first, second = found[0].found, found[0].chosen
+    assert first is not None
+    assert second is not None
+    assert (first.mean, second.mean) == pytest.approx((0.11, 0.055))
+    assert all(not row.tests for cell in compare_outcome(outcome) for row in cell.rows)
+
+
+def test_sentences_of_a_confirmation(tmp_path: Path) -> None:
+    first, second, *_ = sentences(planned(tmp_path))
+    assert first.startswith(
+        "FedBM − FedAvg: +11.0 points of macro-F1 (averaged model, last round, n = 4, 95 % interval "
+    )
+    assert "after Holm’s correction over 4 tests, sign-flip p = 0.12, d = 4.3). An advantage is established." in first
+    assert first.endswith(
+        "At the round chosen on validation, without averaging: +5.5 points (95 % interval +3.4 to +7.6)."
+    )
+    assert "An advantage is not established. A difference of this size would need about " in second
+    assert "80 % power at level 0.05/4; an estimate from the spread of 4" in second
+
+
+def test_an_estimate_has_intervals_and_no_p(tmp_path: Path) -> None:
+    outcome = planned(tmp_path / "runs", ESTIMATE, [("FedAvg", 6)])
+    assert not outcome.withheld
+    first, *_ = said = sentences(outcome)
+    assert "FedBM − FedAvg: +10.0 points of macro-F1 (averaged model, last round, n = 3, 95 % interval " in first
+    assert "An estimate, not a test." in first
+    report = experiments_report([outcome])
+    page = render_html(report)
+    for text in (*said, plain(render_markdown(report))):
+        assert not re.search(r"\bp (=|<)|Holm|established", text)
+    assert ">Holm<" not in page
+    lines = list(csv.DictReader(io.StringIO(render_csv(report))))
+    assert not any(line["p"] or line["p_holm"] or line["p_sign_flip"] for line in lines)
+    contrast = next(line for line in lines if line["round"] == "averaged last")
+    assert (contrast["lead"], contrast["row"], contrast["n"]) == ("FedBM", "FedAvg", "3")
+    assert float(contrast["low"]) < float(contrast["lead_minus_row_f1"]) < float(contrast["high"])
+
+
+def _page(outcome: Outcome, to: Path) -> str:
+    return render_html(experiments_report([outcome]))
+
+
+def _console(outcome: Outcome, to: Path) -> str:
+    told = io.StringIO()
+    print_tables(outcome, Console(file=told, width=200))
+    return told.getvalue()
+
+
+def _readme(outcome: Outcome, to: Path) -> str:
+    page = to / "README.md"
+    page.write_text("<!-- fedbm:results plan -->\n<!-- /fedbm:results -->\n", encoding="utf-8")
+    with pytest.raises(FedBMError, match="no finished run yet"):
+        fill_readme([outcome], page)
+    return page.read_text(encoding="utf-8")
+
+
+OUTPUTS: dict[str, Callable[[Outcome, Path], str]] = {
+    "page": _page,
+    "markdown": lambda outcome, to: render_markdown(experiments_report([outcome])),
+    "csv": lambda outcome, to: render_csv(experiments_report([outcome])),
+    "latex": lambda outcome, to: render_latex(experiments_report([outcome])),
+    "console": _console,
+    "readme": _readme,
+}
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_no_output_has_a_score_before_all_runs_are_on_record(tmp_path: Path, output: str) -> None:
+    """The made-up scores are looked for as shares and in percent, with any number of digits."""
+    outcome = planned(tmp_path / "runs", missing=[("FedETF", 6)])
+    written = OUTPUTS[output](outcome, tmp_path)
+    scores = [
+        run.summary[moment][metric]
+        for result in outcome.results
+        if (run := result.run) is not None and run.summary is not None
+        for moment in ("best", "last", "averaged")
+        for metric in ("accuracy", "f1")
+    ]
+    for score in scores:
+        assert f"{score:.3f}" not in written
+        assert not re.search(rf"(?<![\d.]){100 * score:.1f}(?!\d)", written)
+    assert "±" not in re.sub("[Mm]ean ± (std|standard deviation)", "", written)
+    assert (
+        output == "readme" or "22 of 24 runs of plan are on record; scores are withheld until all are there" in written
+    )
+    complete = planned(tmp_path / "all")
+    if output != "readme":  # the same search finds scores once they may be seen
+        shown = OUTPUTS[output](complete, tmp_path)
+        assert re.search(r"61\.7|0\.617", shown)
+        assert "withheld" not in shown
+
+
+def test_a_record_keeps_the_plan_and_withholds_shared_runs_elsewhere(tmp_path: Path) -> None:
+    """Another experiment that has one of the runs does not show it either, and no record loses it."""
+    outcome = planned(tmp_path / "runs", missing=[("FedETF", 6)])
+    path = write_outcome(outcome, tmp_path / "results")
+    again = read_outcome(path)
+    assert again.analysis == outcome.analysis
+    assert again.withheld == WITHHELD
+    other = parse('methods = ["fedbm"]\n[all]\ndata = "ham10000"\n[axes]\nbeta = [0.1, 0.05]', "other", "other")
+    shared = [replace(r, id=r.run.id) for r in outcome.results if r.row == "FedBM" and r.run is not None]
+    write_outcome(with_results(other, shared), tmp_path / "results")
+    found = {one.name: one for one in read_outcomes(tmp_path / "results")}
+    assert all(row.runs is None for cell in compare_outcome(found["other"]) for row in cell.rows)
+    assert "22 of 24 runs of plan are on record" in render_markdown(experiments_report([found["other"]]))
+    write_outcome(planned(tmp_path / "all"), tmp_path / "results")
+    found = {one.name: one for one in read_outcomes(tmp_path / "results")}
+    assert not found["plan"].withheld
+    assert all(row.runs is not None for cell in compare_outcome(found["other"]) for row in cell.rows)
+
+
+def test_seeds_that_are_not_planned_do_not_count(tmp_path: Path) -> None:
+    outcome = planned(tmp_path)
+    others = tuple(replace(result, seed=result.seed - 3) for result in outcome.results)
+    assert replace(outcome, results=others).withheld.startswith("6 of 24 runs of plan are on record")  # seed 3, from 6
+
+
+NOT_FINITE = "the model's outputs are not finite, so it cannot be scored; a lower lr may help"
+FULL = "the memory of cuda:0 is too small; try a smaller batch, width or size"
+
+
+@pytest.mark.parametrize(
+    ("why", "averaged", "last"),
+    [
+        (NOT_FINITE, [0.3, 0.2], {"accuracy": 0.5, "f1": 0.2}),
+        (NOT_FINITE, [], {"accuracy": 0.0, "f1": 0.0}),
+        (FULL, [0.3, 0.2], None),
+    ],
+    ids=["last score", "no score", "not the method's failure"],
+)
+def test_a_run_that_diverged_counts_with_its_last_averaged_score(
+    tmp_path: Path, why: str, averaged: list[float], last: dict[str, float] | None
+) -> None:
+    folder = fake_run(tmp_path / "runs", "fedavg", 3, done=3, rounds=20)
+    lines = (folder / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
+    scores = [f'{{"accuracy": 0.5, "f1": {f1}}}' for f1 in averaged]
+    added = [f', "averaged": {{"val": {one}, "test": {one}}}}}' for one in scores] + [', "averaged": null}']
+    lines = [line[:-1] + more for line, more in zip(lines, added, strict=False)]
+    (folder / "rounds.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    trial = next(t for t in trials(CONFIRM, SEEDS, {}) if t.row == "FedAvg")
+    (result,) = outcome_of(CONFIRM, [Standing(trial, "failed", folder, why)]).results
+    assert result.last == last
+    complete = planned(tmp_path / "all")
+    failed = [replace(result, id="x") if r.key == result.key else r for r in complete.results]
+    outcome = replace(complete, results=tuple(failed))
+    assert bool(outcome.withheld) == (last is None)
+    if last is not None:
+        again = read_outcome(write_outcome(outcome, tmp_path / "results"))
+        assert not again.withheld
+        contrast = compare_outcome(again)[0].contrasts[0]
+        assert contrast.found is not None
+        gains = [100 * (0.617345 - last["f1"]), *GAIN[0.1][0][1:]]
+        assert (contrast.found.n, 100 * contrast.found.mean) == (4, pytest.approx(sum(gains) / 4))
+        said = f"One run diverged and counts with the last averaged score: FedAvg, seed 3 ({100 * last['f1']:.1f} %)."
+        assert said in sentences(again)
+
+
+def test_what_the_engine_says_of_values_that_are_not_finite_is_a_divergence() -> None:
+    flaw = flaw_of({"weight": torch.tensor([float("nan")])})
+    assert flaw is not None
+    assert diverged(f"round 3: the server's own training failed, {flaw}; a lower generator_lr may help")
+    assert diverged(NOT_FINITE)
+    assert not diverged(FULL)

@@ -1,0 +1,96 @@
+"""Markdown: any text is shown as it is, and missing runs are words, never numbers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from fake_outcomes import fake_outcome
+from fake_runs import fake_run
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from fedbm.experiments.outcomes import Outcome
+from fedbm.experiments.spec import parse
+from fedbm.report.experiments_report import experiments_report
+from fedbm.report.render.markdown import escape, render_markdown
+from fedbm.report.runs_report import runs_report
+from fedbm.runs.reader import read_runs
+
+
+@given(st.text(st.characters(exclude_categories=["Cc", "Cs"])))
+@example("<`0")
+def test_any_text_is_one_cell_in_markdown(text: str) -> None:
+    """Without what is escaped no sign is left that could begin emphasis, code, a link, a tag or a cell."""
+    bare = re.sub(r"\\[\\|*`\[_]", "\0", escape(text))
+    assert not set(bare) & set("\\|*`")
+    assert not re.search(r"\[[^]]*\][(\[]", bare)
+    assert not re.search(r"<[\w/!?]", bare)
+
+
+def test_names_do_not_become_markup(tmp_path: Path) -> None:
+    """A bar would begin a cell, and a browser would read a tag."""
+    rows = """
+    title = "a|b *c* <b>d</b>"
+    shows = "_s_"
+    notes = ["`n` <i>"]
+    [axes]
+    lr = [0.1, 0.01]
+    [search]
+    choose = ["lr"]
+    [[rows]]
+    name = "x|y <u>"
+    method = "fedavg"
+    [[rows]]
+    name = "*z*"
+    method = "fedbm"
+    """
+    outcome = fake_outcome(tmp_path, parse(rows, "own", "own.toml"), seeds=1, rounds=2)
+    shown = render_markdown(experiments_report([outcome]))
+    assert shown.startswith("# a\\|b \\*c\\* &lt;b>d&lt;/b>\n\n## a\\|b \\*c\\* &lt;b>d&lt;/b>\n\n\\_s\\_. ")
+    assert "1. \\`n\\` &lt;i>\n" in shown
+    assert "**x\\|y &lt;u>**" in shown  # the leading row
+    assert "x\\|y &lt;u> has " in shown
+    searched = shown[shown.index("### Chosen on validation") :].splitlines()[2:8]
+    assert [line.split(" | ")[0] for line in searched[2:]] == ["| x\\|y &lt;u>"] * 2 + ["| \\*z\\*"] * 2
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in searched}) == 1
+    assert not re.search(r"</?[bui]>", shown)
+
+
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """Kvasir: FedBM has two seeds of three, w/o CGDE none; OCT-C8 is not here."""
+    return fake_outcome(
+        tmp_path_factory.mktemp("runs"),
+        "modules",
+        rounds=3,
+        missing={("FedBM", 2): ("failed", "it broke"), **{("w/o CGDE", seed): ("not run", "") for seed in range(3)}},
+        absent={"oct-c8": "the images of oct-c8 are not here"},
+    )
+
+
+def test_missing_rows_have_a_reason_and_no_number(modules: Outcome) -> None:
+    shown = render_markdown(experiments_report([modules]))
+    row = next(line for line in shown.splitlines() if line.startswith("| w/o CGDE"))
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[1] == "0"
+    assert cells.count("not run") == 4  # accuracy, and macro-F1 at three moments
+    assert cells[-4:] == ["–"] * 3 + [""]  # no test, no note
+    plain = shown.replace("\N{NO-BREAK SPACE}", " ")
+    assert "- 2 runs failed: it broke. Kvasir, β = 0.05: FedBM (seed 2); Kvasir, β = 0.1: FedBM (seed 2)." in plain
+    assert "- 18 runs cannot be run here: the images of oct-c8 are not here. OCT-C8, β = 0.05: FedBM (seeds 0" in plain
+
+
+def test_a_table_without_a_result_is_folded(modules: Outcome) -> None:
+    shown = render_markdown(experiments_report([modules]))
+    assert shown.count("<details><summary>No run is finished here") == shown.count("</details>") == 2
+
+
+def test_runs_have_their_table_and_what_is_not_finished(tmp_path: Path) -> None:
+    runs = [fake_run(tmp_path, method, seed, rounds=2) for method in ("fedavg", "fedbm") for seed in (0, 1)]
+    shown = render_markdown(runs_report(read_runs([*runs, fake_run(tmp_path, "fedprox", rounds=2, done=1)])))
+    assert shown.startswith("# digits, Dirichlet β")
+    assert "| *At the last round* |" in shown
+    assert "- No result, not counted above: FedProx, seed 0, unfinished, 1 of 2 rounds." in shown
+    assert "Where it comes from" not in shown  # the page's only

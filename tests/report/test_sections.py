@@ -1,0 +1,118 @@
+"""Sections of a group: captions are true of their rows, and central training has no clients of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_runs import CLASSES, fake_run
+from small import task
+
+from fedbm.methods import METHODS
+from fedbm.methods.base import Facts
+from fedbm.report.figures.palette import colours_of
+from fedbm.report.grouping import Group, MethodRuns
+from fedbm.report.model import Figures, Section, Text
+from fedbm.report.sections import client_by_client, confusions, features, partition
+from fedbm.runs.reader import RunView, read_run
+
+
+def drawn(section: Section) -> str:
+    figures = section.blocks[0]
+    assert isinstance(figures, Figures)
+    return next(iter(figures.panels.values()))[0].draw()
+
+
+def words_of(section: Section) -> str:
+    """Why there is no figure."""
+    text = section.blocks[0]
+    assert isinstance(text, Text)
+    return text.sentences[0]
+
+
+def group_of(*runs: RunView) -> Group:
+    return Group("t", tuple(MethodRuns(run.method, run.method, (run,)) for run in runs), ())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_without_a_global_model_are_those_that_score_every_clients(name: str) -> None:
+    method = METHODS[name]()
+    server = method.server_init(method.model(task()))
+    clients = {i: method.client_init(task(), Facts(i, 6, (3, 2, 1))) for i in range(2)}
+    several = len(list(method.global_states(server, clients))) > 1 and not method.ensemble
+    assert several == (not MethodRuns(name, name, ()).global_model)
+
+
+def test_what_is_added_up_and_whose_accuracy_it_is(tmp_path: Path) -> None:
+    fedavg, fedproto = (read_run(fake_run(tmp_path, method)) for method in ("fedavg", "fedproto"))
+    colours = colours_of(["fedavg", "fedproto"])
+    common, both = group_of(fedavg), group_of(fedavg, fedproto)
+    assert "Seeds are added up. " in confusions(common).note
+    assert "Seeds are added up; for fedproto, clients’ own models too, so that n counts" in confusions(both).note
+    assert "the global model’s accuracy on test images" in client_by_client(common, colours).note
+    assert (
+        "accuracy (for fedproto, without one: the mean over all clients’ models)"
+        in client_by_client(both, colours).note
+    )
+
+
+def featured(run: RunView, anchors: list[list[float]] | None) -> RunView:
+    points: dict[str, Any] = {"points": [[0.0, 1.0], [1.0, 0.0], [0.5, 0.2]], "labels": [0, 1, 2]}
+    return replace(run, features={**points, "anchors": anchors, "classes": list(CLASSES)})
+
+
+def test_rows_without_features_are_named_with_what_makes_them(tmp_path: Path) -> None:
+    fedavg, fedprox, fedbm = (read_run(fake_run(tmp_path, method)) for method in ("fedavg", "fedprox", "fedbm"))
+    some = features(group_of(fedavg, fedprox, featured(fedbm, None)))
+    assert "No run of fedavg and fedprox has features; 'fedbm features RUN' computes them" in some.note
+    assert isinstance(some.blocks[0], Figures)
+    assert "fedbm features" not in features(group_of(featured(fedbm, None))).note
+    none = features(group_of(fedavg, fedprox))
+    assert words_of(none).startswith("No run here has features; 'fedbm features RUN'")
+    assert "fedbm features" not in none.note
+
+
+def test_stars_are_explained_where_there_are_some(tmp_path: Path) -> None:
+    fedavg, fedbm = (read_run(fake_run(tmp_path, method)) for method in ("fedavg", "fedbm"))
+    anchors = [[0.1, 0.9], [0.9, 0.1], [0.5, 0.5]]
+    assert "A star is" not in features(group_of(featured(fedavg, None))).note
+    assert "A star is" in features(group_of(featured(fedavg, None), featured(fedbm, anchors))).note
+
+
+def seen(tmp_path: Path, method: str, counts: list[list[int]], confusion: list[list[int]]) -> RunView:
+    run = read_run(fake_run(tmp_path, method))
+    assert run.client_partition is not None
+    assert run.details is not None
+    partition_ = {**run.client_partition, "classes": ["a", "b"], "counts": counts}
+    details = {**run.details, "classes": ["a", "b"], "confusion": {"best": confusion, "last": confusion}}
+    return replace(run, client_partition=partition_, details=details)
+
+
+def test_the_clients_shown_are_those_that_trained(tmp_path: Path) -> None:
+    half = [[1, 1], [1, 1]]
+    fedavg = seen(tmp_path, "fedavg", [[30, 0], [0, 10]], half)
+    central = seen(tmp_path, "central", [[7, 7], [7, 7]], half)
+    for group in (group_of(fedavg, central), group_of(central, fedavg)):
+        assert {seed: found["counts"] for seed, found in group.partitions.items()} == {0: [[30, 0], [0, 10]]}
+        assert drawn(partition(group)) == drawn(partition(group_of(fedavg)))
+
+
+def test_central_is_judged_by_the_clients_of_the_others(tmp_path: Path) -> None:
+    """Recall 1 and ½: clients of one class alone have 100 and 50 %; those of its own file would both have 75 %."""
+    recall = [[4, 0], [2, 2]]
+    fedavg = seen(tmp_path, "fedavg", [[30, 0], [0, 10]], recall)
+    central = seen(tmp_path, "central", [[7, 7], [7, 7]], recall)
+    colours = colours_of(["fedavg", "central"])
+    both = client_by_client(group_of(fedavg, central), colours)
+    twice = client_by_client(group_of(fedavg, replace(central, client_partition=fedavg.client_partition)), colours)
+    assert drawn(both) == drawn(twice)
+    own = client_by_client(group_of(fedavg, replace(central, method="fedprox")), {**colours, "fedprox": 1})
+    assert drawn(both) != drawn(own)
+
+
+def test_central_alone_has_no_clients_to_show(tmp_path: Path) -> None:
+    group = group_of(seen(tmp_path, "central", [[7, 7], [7, 7]], [[1, 1], [1, 1]]))
+    assert words_of(partition(group)) == "Central training has all images in one place."
+    assert words_of(client_by_client(group, colours_of(["central"]))) == "Central training has all images in one place."
