@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 from fake_outcomes import fake_outcome
-
 from fedbm.experiments.analysis import columns
 from fedbm.experiments.latex import latex
-from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.report import write_outcomes
-from fedbm.experiments.spec import parse
 from fedbm.experiments.tables import comma_separated, grid, markdown
+
+from fedbm.experiments.outcomes import Outcome
+from fedbm.experiments.spec import parse
 
 LEVEL = {"FedAvg": 0.5, "FedBM": 0.7}
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 from fake_runs import fake_run
+from fedbm.experiments.tables import markdown
 
 from fedbm.cli.commands.list import line_of
 from fedbm.cli.tables import result_table
 from fedbm.errors import FedBMError
 from fedbm.experiments.outcomes import read_outcomes
-from fedbm.experiments.tables import markdown
 from fedbm.report.render.html import write_report
 from fedbm.report.tables import markdown_table
 from fedbm.runs.reader import read_run
