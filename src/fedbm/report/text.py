@@ -37,7 +37,7 @@ def plain_verdict(comparisons: Sequence[tuple[str, Comparison]]) -> tuple[str, .
     if not found:
         return ("No run is finished, so there is no result yet.",)
     lead = found[0][1].lead
-    rivals = [rival for _, c, _ in found if (rival := _main_rival(c)) is not None]
+    rivals = [row for _, c, _ in found if (row := _main_rival(c)) is not None]
     right = _by_setting([(name, _of_100(row)) for name, _, row in found])
     first = f"With {lead}, {right} of 100 test images were classified correctly"
     if not rivals or len(rivals) < len(found):
