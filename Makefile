@@ -19,7 +19,7 @@ test: $(VENV)/.dev  ## run every test, with coverage
 e2e: $(VENV)/.dev  ## FedBM deployed here over TLS with three nodes, alone on loopback: the bits of one process
 	$(BIN)/python tests/deployed/alone.py $(BIN)/python -m pytest -m e2e tests/deployed
 
-faults: $(VENV)/.dev  ## the deployment hurt: killed nodes and servers, strangers, nonsense (half an hour)
+faults: $(VENV)/.dev  ## the deployment hurt: killed nodes and servers, strangers, nonsense (40 minutes)
 	$(BIN)/python -m pytest -m faults tests/deployed
 
 lint: $(VENV)/.dev  ## ruff and mypy --strict

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedbm.errors import join_words
-from fedbm.experiments.contrasts import Contrast
+from fedbm.experiments.contrasts import HEADLINE_METRIC, Contrast
 from fedbm.experiments.paper_numbers import TRIALS
 from fedbm.methods import METHODS, FedAvg
-from fedbm.report.comparison import HEADLINE_METRIC, ComparedRow, Comparison
+from fedbm.report.comparison import ComparedRow, Comparison
 from fedbm.report.format import NO_BREAK, effect, equals, mean_and_std, points
 from fedbm.report.statistics import MOST_SEEDS, Paired, seeds_needed, spread, welch
 
