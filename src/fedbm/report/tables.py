@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from fedbm.experiments.contrasts import HEADLINE_METRIC
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.search import search
 from fedbm.methods import FedAvg
-from fedbm.report.comparison import MOMENTS, ComparedRow, Comparison, Test
+from fedbm.report.comparison import HEADLINE_METRIC, MOMENTS, ComparedRow, Comparison, Test
 from fedbm.report.format import percent
 from fedbm.report.grouping import Group, MethodRuns
 from fedbm.report.model import Cell, Column, Kind, Row, Table
