@@ -35,7 +35,7 @@ size = 16
 clients = 3
 beta = 0.5
 [model]
-width = 4
+width = 8
 stem = "3x3"
 [method]
 name = "{method}"

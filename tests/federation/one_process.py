@@ -24,6 +24,7 @@ from fedbm.federation.audit import read
 from fedbm.federation.node.client_app import app as client_app
 from fedbm.federation.node.node_data import write_share
 from fedbm.federation.protocol.packing import digest
+from fedbm.federation.server.registry import Registered, write_registry
 from fedbm.federation.server.server_app import app as server_app
 from fedbm.runs import runner as simulation
 from fedbm.runs.artifacts import finish
@@ -118,6 +119,7 @@ class Deployed:
     folder: Path
     grid: FakeGrid
     options: dict[str, Any]
+    registered: list[Registered]
 
     @property
     def config(self) -> Path:
@@ -128,10 +130,11 @@ class Deployed:
 
     @property
     def state(self) -> Path:
-        return self.folder / "server"
+        return self.folder / "server" / "state"
 
     def serve(self) -> None:
-        run_config = {"config": str(self.config), "state": str(self.state)}
+        write_registry(self.folder / "server", self.registered)
+        run_config = {"config": str(self.config), "folder": str(self.folder / "server")}
         with engine_process():
             server_app(self.grid, Context(1, 1, {}, RecordDict(), run_config))
 
@@ -149,7 +152,11 @@ def deploy(folder: Path, settings: Mapping[str, Any], options: Mapping[str, Any]
              "threads": 1, "device": "cpu"}
         )  # fmt: skip
     given = {"nodes": len(nodes), "deadline_s": 0.2, "min_answers": 1, "evaluate": "server", **(options or {})}
-    return Deployed(plan, folder, FakeGrid(nodes), given)
+    registered = [
+        Registered(number, node.config["client"], node.config["name"], f"SHA256:{node.config['client']}")
+        for number, node in nodes.items()
+    ]
+    return Deployed(plan, folder, FakeGrid(nodes), given, registered)
 
 
 def with_scores(dataset: Dataset, training: Any, client: int, clients: int) -> Any:

@@ -96,7 +96,8 @@ def test_a_site_gives_any_data_that_fedbm_reads(deployed: Deployed, scans: Path)
         ({"client": "1"}, "it is not set up: client, data or state is missing in its node configuration"),
         ({"device": "gpu"}, "it is not set up: client, data or state is missing in its node configuration"),
         ({"client": 3}, "it is client 3, but this run has nodes = 3, so clients 0 to 2"),
-        ({"client": 0}, "client 0 is there already: two nodes have the same number"),
+        ({"client": 0}, 'it claims to be client 0, "site 1", but its key is registered for client 1, "site 1"'),
+        ({"name": "site 0"}, 'it claims to be client 1, "site 0", but its key is registered for client 1, "site 1"'),
     ],
 )
 def test_a_node_that_is_set_up_wrong(deployed: Deployed, change: dict[str, Any], why: str) -> None:

@@ -55,7 +55,7 @@ class FlowerCohort:
         """A reply as the round loop takes it: checked, or with what is wrong with it."""
         client, content = reply.client, reply.content
         facts = self._roster.peers[client].census.facts
-        nothing = Upload(client, facts.n, {})
+        who, nothing = self._roster.identify(client), Upload(client, facts.n, {})
         if not isinstance(content, Envelope) or content.body.get("code") != "ok":
             return Answer(nothing, self._missed(round_, reply), reply.sent, 0, missing=True)
         body, packed = content.body, content.packed.get(UPLOAD)
@@ -71,12 +71,12 @@ class FlowerCohort:
                 raise FedBMError("it sent no tensors")
             state = read_upload(packed, self._expected, sent, self._options.max_norm)
         except FedBMError as error:
-            self._audit.append("rejected", client=client, round=round_, bytes=received, why=str(error))
+            self._audit.append("rejected", **who, round=round_, bytes=received, why=str(error))
             return Answer(nothing, str(error), reply.sent, received)
         if body.get("keeps") is True:
             self._courier.counted(client)
         told = {"epsilon": read_epsilon(body), "head": plain(body.get("head"))}
-        self._audit.append("received", client=client, round=round_, bytes=received, digest=packed.digest, **told)
+        self._audit.append("received", **who, round=round_, bytes=received, digest=packed.digest, **told)
         return Answer(Upload(client, facts.n, state, losses, seconds), None, reply.sent, received)
 
     def _missed(self, round_: int, reply: Reply) -> str:
@@ -87,7 +87,7 @@ class FlowerCohort:
         else:
             why = content or f"no answer within {self._options.deadline_s:g} s"
         strikes = self._roster.strike(reply.client)
-        self._audit.append("missed", client=reply.client, round=round_, why=why, strikes=strikes)
+        self._audit.append("missed", **self._roster.identify(reply.client), round=round_, why=why, strikes=strikes)
         self._roster.changed()
         return why
 
@@ -108,7 +108,8 @@ class FlowerCohort:
                     try:
                         found[reply.client] = self._matrices(round_, reply.content.body)
                     except FedBMError as error:
-                        self._audit.append("rejected", client=reply.client, round=round_, why=str(error))
+                        who = self._roster.identify(reply.client)
+                        self._audit.append("rejected", **who, round=round_, why=str(error))
             if clients and len(found) >= min(self._roster.needed, len(clients)):
                 scored = {client: own for client, own in found.items() if own}
                 yield {**self._evaluation(round_, scored), "sent": sent}
@@ -140,7 +141,11 @@ class FlowerCohort:
             for client, own in found.items()
             if "personal" in own and own["personal"].sum()
         }
-        self._audit.append("scored", round=round_, clients=sorted(found), images=int(sums["test"].sum()))
+        nodes = [
+            {**self._roster.identify(client), "images": {side: int(own[side].sum()) for side in SIDES if side in own}}
+            for client, own in sorted(found.items())
+        ]
+        self._audit.append("scored", round=round_, nodes=nodes, images=int(sums["test"].sum()))
         mean = float(np.mean(list(personal.values()))) if personal else None
         return {
             **{side: from_matrix(sums[side]) for side in SIDES},

@@ -80,7 +80,7 @@ class Courier:
                 found = fetch(self._grid, request) if request is not None else "the engine did not take the request"
                 if isinstance(found, Envelope) and found.body.get("code") == "lacks" and not again:
                     again, peer.holds = True, {}
-                    self._audit.append("lacks", client=client, round=round_)
+                    self._audit.append("lacks", **self._roster.identify(client), round=round_)
                     request, more = self._ask(kind, round_, client, packed)
                     size += more
                 elif found is not None or time.monotonic() >= deadline:

@@ -1,8 +1,9 @@
 """The server's side: one run of the one round loop, over the nodes of a grid, in the server's own folder.
 
-    <state>/runs/<id>/   what every run leaves, and federation.json
-    <state>/audit.jsonl  what was sent, received and refused
-    <state>/status.json  where the run stands
+    <folder>/registered.json    which key each Flower node id belongs to
+    <folder>/state/runs/<id>/   what every run leaves, and federation.json
+    <folder>/state/audit.jsonl  what was sent, received and refused
+    <folder>/state/status.json  where the run stands
 
 Killed and started again it goes on from its checkpoint; a second server on the same run is refused.
 """
@@ -30,6 +31,7 @@ from fedbm.federation.protocol.messages import CONCEPTS, INIT, make_terms, versi
 from fedbm.federation.protocol.packing import digest
 from fedbm.federation.protocol.upload_checks import expected_upload
 from fedbm.federation.server.flower_clients import FlowerCohort
+from fedbm.federation.server.registry import Registered, read_registry
 from fedbm.federation.server.requests import Courier
 from fedbm.federation.server.roster import Roster
 from fedbm.federation.server.run_setup import Agreement, agree
@@ -43,10 +45,11 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
 
-def serve(grid: Grid, config: Path, state: Path) -> None:
+def serve(grid: Grid, config: Path, home: Path) -> None:
     """Play the run that *config* describes to its end, or go on with it where it was left."""
     run_config, options = read_run_file(config)
     agreement = agree(run_config, options)
+    registry, state = read_registry(home), home / "state"
     folder = RunFolder(state / "runs" / agreement.id)
     audit = Audit(state / "audit.jsonl")
     device = find_device(agreement.config.engine.device)
@@ -55,7 +58,7 @@ def serve(grid: Grid, config: Path, state: Path) -> None:
         try:
             with arithmetic(agreement.config.engine, agreement.config.train.precision), enough_memory(device):
                 if not folder.done:
-                    play(grid, agreement, options, folder, device, audit, status)
+                    play(grid, registry, agreement, options, folder, device, audit, status)
                 status.write(phase="finished", round=agreement.config.train.rounds)
         except FedBMError as error:
             audit.append("failed", run=agreement.id, why=str(error))
@@ -65,6 +68,7 @@ def serve(grid: Grid, config: Path, state: Path) -> None:
 
 def play(
     grid: Grid,
+    registry: Mapping[int, Registered],
     agreement: Agreement,
     options: FederationOptions,
     folder: RunFolder,
@@ -72,7 +76,7 @@ def play(
     audit: Audit,
     status: StatusFile,
 ) -> None:
-    federation = assemble(grid, agreement, options, folder, device, audit, status)
+    federation = assemble(grid, registry, agreement, options, folder, device, audit, status)
     how = "resumed" if federation.progress.round else "started"
     audit.append(
         how,
@@ -117,6 +121,7 @@ def play(
 
 def assemble(
     grid: Grid,
+    registry: Mapping[int, Registered],
     agreement: Agreement,
     options: FederationOptions,
     folder: RunFolder,
@@ -140,7 +145,7 @@ def assemble(
     expected = expected_upload(config.method, model, task, config.method.parts(server, progress.round + 1))
     terms = terms_of(agreement, options)
     roster = Roster(
-        grid, terms, config.method.shares, options, audit, lambda roster: status.write(nodes=nodes_of(roster))
+        grid, registry, terms, config.method.shares, options, audit, lambda roster: status.write(nodes=nodes_of(roster))
     )
     courier = Courier(grid, roster, own_parts(agreement), options, progress, every, audit)
     return Federation(
