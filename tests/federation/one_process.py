@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -139,10 +139,19 @@ class Deployed:
             server_app(self.grid, Context(1, 1, {}, RecordDict(), run_config))
 
 
-def deploy(folder: Path, settings: Mapping[str, Any], options: Mapping[str, Any] | None = None) -> Deployed:
-    """Deal a data set to nodes as the plan deals it to clients; node ids are arbitrary and in no order."""
+def deploy(
+    folder: Path, settings: Mapping[str, Any], options: Mapping[str, Any] | None = None, sizes: Sequence[int] = ()
+) -> Deployed:
+    """Deal a data set to nodes as the plan deals it to clients, or its training images at random by *sizes*.
+
+    Node ids are arbitrary and in no order.
+    """
     config = make_config(nest({**settings, "out": str(folder / "runs")}))
     plan = make_plan(replace(config, concepts={name: name for name in CLASSES}))
+    if sizes:
+        shuffled = np.random.default_rng(0).permutation(plan.dataset.indices("train"))
+        shares = np.split(shuffled, np.cumsum(sizes)[:-1])
+        plan = replace(plan, partition=replace(plan.partition, clients=tuple(shares)))
     nodes = {}
     for client, samples in enumerate(plan.partition.clients):
         share = folder / f"share-{client}"

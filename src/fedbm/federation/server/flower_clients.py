@@ -16,6 +16,7 @@ from fedbm.federation.protocol.codec import Envelope
 from fedbm.federation.protocol.messages import EVALUATE, TRAIN, UPLOAD, plain, sentence
 from fedbm.federation.protocol.reply_checks import read_epsilon, read_losses, read_matrix, same
 from fedbm.federation.protocol.upload_checks import Form, read_upload
+from fedbm.federation.server.norm_history import NormHistory
 from fedbm.federation.server.requests import Courier, Reply
 from fedbm.federation.server.roster import Roster
 from fedbm.methods.base import Facts, Method, Part, State, Upload
@@ -35,15 +36,17 @@ class FlowerCohort:
         expected: Mapping[str, Form],
         options: FederationOptions,
         audit: Audit,
+        norms: NormHistory,
     ) -> None:
         self._method, self._roster, self._courier = method, roster, courier
-        self._expected, self._options, self._audit = expected, options, audit
+        self._expected, self._options, self._audit, self._norms = expected, options, audit, norms
 
     def census(self) -> Mapping[int, Facts]:
         return {client: self._roster.peers[client].census.facts for client in self._roster.gather(heal=True)}
 
     def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[Answer | None]:
         self._courier.begin(round_)
+        self._norms.begin(round_)
         sent = {name: value for part in parts.values() for name, value in part.state.items()}
         for reply in self._courier.replies(TRAIN, round_, clients, parts):
             yield None if reply is None else self._answer(round_, reply, sent)
@@ -69,7 +72,8 @@ class FlowerCohort:
             losses, seconds = read_losses(body)
             if packed is None:
                 raise FedBMError("it sent no tensors")
-            state = read_upload(packed, self._expected, sent, self._options.max_norm)
+            state, norm = read_upload(packed, self._expected, sent, self._options.max_norm)
+            self._norms.accept(round_, facts.n, norm)
         except FedBMError as error:
             self._audit.append("rejected", **who, round=round_, bytes=received, why=str(error))
             return Answer(nothing, str(error), reply.sent, received)

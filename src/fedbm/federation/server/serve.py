@@ -31,6 +31,7 @@ from fedbm.federation.protocol.messages import CONCEPTS, INIT, make_terms, versi
 from fedbm.federation.protocol.packing import digest
 from fedbm.federation.protocol.upload_checks import expected_upload
 from fedbm.federation.server.flower_clients import FlowerCohort
+from fedbm.federation.server.norm_history import NormHistory
 from fedbm.federation.server.registry import Registered, read_registry
 from fedbm.federation.server.requests import Courier
 from fedbm.federation.server.roster import Roster
@@ -148,13 +149,14 @@ def assemble(
         grid, registry, terms, config.method.shares, options, audit, lambda roster: status.write(nodes=nodes_of(roster))
     )
     courier = Courier(grid, roster, own_parts(agreement), options, progress, every, audit)
+    norms = NormHistory(progress.accepted_norms, options.max_norm_ratio)
     return Federation(
         run_id=agreement.id,
         method=config.method,
         task=task,
         train=config.train,
         model=model,
-        cohort=FlowerCohort(config.method, roster, courier, expected, options, audit),
+        cohort=FlowerCohort(config.method, roster, courier, expected, options, audit, norms),
         server=server,
         progress=progress,
         states=ClientStates(folder.path / "clients", device, {}),  # clients' states stay with them
