@@ -21,6 +21,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedbm.data.dataset import Dataset
 from fedbm.engine.run_folder import RunFolder
 from fedbm.federation.audit import read
+from fedbm.federation.deploy.site_files import Server, to_text
 from fedbm.federation.node.client_app import app as client_app
 from fedbm.federation.node.node_data import write_share
 from fedbm.federation.protocol.packing import digest
@@ -30,6 +31,7 @@ from fedbm.runs import runner as simulation
 from fedbm.runs.artifacts import finish
 from fedbm.runs.config import make_config, nest, to_toml
 from fedbm.runs.plan import Plan, make_plan
+from fedbm.utils.io import write_text
 
 CLASSES = ("cyst", "normal", "polyp")  # of the folder `scans`, for a server that does not look into it
 
@@ -120,6 +122,7 @@ class Deployed:
     grid: FakeGrid
     options: dict[str, Any]
     registered: list[Registered]
+    server: Server = field(default_factory=Server)
 
     @property
     def config(self) -> Path:
@@ -134,6 +137,7 @@ class Deployed:
 
     def serve(self) -> None:
         write_registry(self.folder / "server", self.registered)
+        write_text(self.folder / "server" / "server.toml", to_text(self.server))
         run_config = {"config": str(self.config), "folder": str(self.folder / "server")}
         with engine_process():
             server_app(self.grid, Context(1, 1, {}, RecordDict(), run_config))

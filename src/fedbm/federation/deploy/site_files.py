@@ -49,6 +49,7 @@ class Server:
     nodes: str = option(
         "", "the nodes' names, in the order of their client numbers, with commas; keep the place of one that left"
     )
+    max_samples: int = option(1_000_000, "the most images that a node may claim for training, val or test", least=1)
 
     @property
     def places(self) -> dict[int, str]:

@@ -201,7 +201,9 @@ class Census:
     versions: dict[str, str]
 
 
-def read_census(body: Mapping[str, Any], shares_counts: bool, classes: tuple[str, ...], nodes: int) -> Census:
+def read_census(
+    body: Mapping[str, Any], shares_counts: bool, classes: tuple[str, ...], nodes: int, max_samples: int
+) -> Census:
     """A node's answer to the census, checked; FedBMError says why it cannot take part."""
     theirs = field(body, "versions", dict)
     mine = versions()
@@ -217,8 +219,10 @@ def read_census(body: Mapping[str, Any], shares_counts: bool, classes: tuple[str
     if unknown := [name for name in own if name not in classes]:
         known = ", ".join(classes)
         raise FedBMError(f'it has the class "{plain(unknown[0])}", which this run does not know: {known}')
-    if not 1 <= n <= MOST_SAMPLES:
+    if n < 1:
         raise FedBMError(f"it has {plain(n)} training images")
+    if n > max_samples:
+        raise FedBMError(f"it claims {plain(n)} training images, above max_samples = {max_samples} in server.toml")
     counts: tuple[int, ...] = ()
     if shares_counts:
         counts = tuple(field(body, "label_counts", list))

@@ -51,13 +51,14 @@ class Roster:
         terms: Mapping[str, Any],
         shares: tuple[str, ...],
         options: FederationOptions,
+        max_samples: int,
         audit: Audit,
         changed: Callable[[Roster], None] = lambda roster: None,
     ) -> None:
         self._grid, self.terms, self._options, self._audit = grid, terms, options, audit
         self._registry, self._by_client = registry, {node.client: node for node in registry.values()}
         self.digest, self.classes = digest_of(terms), tuple(terms["task"]["classes"])
-        self._shares_counts = "label_counts" in shares
+        self._shares_counts, self._max_samples = "label_counts" in shares, max_samples
         self._changed = changed
         self.peers: dict[int, Peer] = {}
         self.strikes: dict[int, int] = {}
@@ -141,7 +142,7 @@ class Roster:
         try:
             if body.get("code") != "ok":
                 raise FedBMError(sentence(body, self.classes))
-            found = read_census(body, self._shares_counts, self.classes, self._options.nodes)
+            found = read_census(body, self._shares_counts, self.classes, self._options.nodes, self._max_samples)
             same(body, "terms", self.digest)
             if (found.client, found.name) != (owner.client, owner.name):
                 raise FedBMError(

@@ -1,5 +1,6 @@
 """The server's side: one run of the one round loop, over the nodes of a grid, in the server's own folder.
 
+    <folder>/server.toml        what a node may claim
     <folder>/registered.json    which key each Flower node id belongs to
     <folder>/state/runs/<id>/   what every run leaves, and federation.json
     <folder>/state/audit.jsonl  what was sent, received and refused
@@ -26,6 +27,7 @@ from fedbm.engine.round_loop import Federation
 from fedbm.engine.run_folder import FORMAT, RunFolder
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
+from fedbm.federation.deploy.site_files import Server, read
 from fedbm.federation.options import FederationOptions, read_run_file
 from fedbm.federation.protocol.messages import CONCEPTS, INIT, make_terms, versions
 from fedbm.federation.protocol.packing import digest
@@ -50,6 +52,7 @@ def serve(grid: Grid, config: Path, home: Path) -> None:
     """Play the run that *config* describes to its end, or go on with it where it was left."""
     run_config, options = read_run_file(config)
     agreement = agree(run_config, options)
+    server: Server = read(home, Server)
     registry, state = read_registry(home), home / "state"
     folder = RunFolder(state / "runs" / agreement.id)
     audit = Audit(state / "audit.jsonl")
@@ -59,7 +62,7 @@ def serve(grid: Grid, config: Path, home: Path) -> None:
         try:
             with arithmetic(agreement.config.engine, agreement.config.train.precision), enough_memory(device):
                 if not folder.done:
-                    play(grid, registry, agreement, options, folder, device, audit, status)
+                    play(grid, server, registry, agreement, options, folder, device, audit, status)
                 status.write(phase="finished", round=agreement.config.train.rounds)
         except FedBMError as error:
             audit.append("failed", run=agreement.id, why=str(error))
@@ -69,6 +72,7 @@ def serve(grid: Grid, config: Path, home: Path) -> None:
 
 def play(
     grid: Grid,
+    server: Server,
     registry: Mapping[int, Registered],
     agreement: Agreement,
     options: FederationOptions,
@@ -77,7 +81,7 @@ def play(
     audit: Audit,
     status: StatusFile,
 ) -> None:
-    federation = assemble(grid, registry, agreement, options, folder, device, audit, status)
+    federation = assemble(grid, server.max_samples, registry, agreement, options, folder, device, audit, status)
     how = "resumed" if federation.progress.round else "started"
     audit.append(
         how,
@@ -88,6 +92,7 @@ def play(
         state=digest(federation.server),
         terms=digest_of(terms_of(agreement, options)),
         options=dataclasses.asdict(options),
+        max_samples=server.max_samples,
         versions=versions(),
     )
     status.write(round=federation.progress.round, phase="census")
@@ -122,6 +127,7 @@ def play(
 
 def assemble(
     grid: Grid,
+    max_samples: int,
     registry: Mapping[int, Registered],
     agreement: Agreement,
     options: FederationOptions,
@@ -146,7 +152,14 @@ def assemble(
     expected = expected_upload(config.method, model, task, config.method.parts(server, progress.round + 1))
     terms = terms_of(agreement, options)
     roster = Roster(
-        grid, registry, terms, config.method.shares, options, audit, lambda roster: status.write(nodes=nodes_of(roster))
+        grid,
+        registry,
+        terms,
+        config.method.shares,
+        options,
+        max_samples,
+        audit,
+        lambda roster: status.write(nodes=nodes_of(roster)),
     )
     courier = Courier(grid, roster, own_parts(agreement), options, progress, every, audit)
     norms = NormHistory(progress.accepted_norms, options.max_norm_ratio)
