@@ -38,7 +38,9 @@ class FederationOptions:
         1e6, "largest Euclidean norm of the difference between what a client got and sends", above=0
     )
     max_norm_ratio: float = option(
-        10.0, "largest such norm, as a multiple of what sites of its size sent in the five rounds before", least=1
+        10.0,
+        "largest such norm, as a multiple of the median of the five rounds before; more for a site with more images",
+        least=1,
     )
     lost_state: Literal["refuse", "fresh"] = option(
         "refuse", "a node that lost its client's state: leave it out, or let it start afresh"

@@ -26,7 +26,17 @@ from fedbm.federation.node.node_data import SiteData, open_site
 from fedbm.federation.node.node_store import NodeStore
 from fedbm.federation.node.privacy import epsilon, privatise
 from fedbm.federation.protocol.codec import Envelope
-from fedbm.federation.protocol.messages import CENSUS, EVALUATE, TRAIN, UPLOAD, Refusal, Terms, accept_terms, versions
+from fedbm.federation.protocol.messages import (
+    CENSUS,
+    EVALUATE,
+    SCORED,
+    TRAIN,
+    UPLOAD,
+    Refusal,
+    Terms,
+    accept_terms,
+    versions,
+)
 from fedbm.federation.protocol.packing import pack
 from fedbm.federation.site_log import tell
 from fedbm.methods.base import Facts, State
@@ -84,7 +94,7 @@ def _answer(kind: str, request: Envelope, site: Site, audit: Audit) -> Envelope:
     facts = data.facts(site.client, len(terms.classes))
     store = NodeStore(site.state / terms.run, site.client, device)
     if kind == CENSUS:
-        found = _census(terms, site, data, facts, store)
+        found = _census(terms, request.body.get("evaluates") is True, site, data, facts, store)
         said = {"method": terms.config.method.name, "server_head": request.body.get("head")}
         audit.append("census", run=terms.run, terms=terms.digest, n=facts.n, told=sorted(found.body), **said)
         return found
@@ -98,8 +108,13 @@ def _answer(kind: str, request: Envelope, site: Site, audit: Audit) -> Envelope:
             return work(request, terms, data, facts, store, device, audit)
 
 
-def _census(terms: Terms, site: Site, data: SiteData, facts: Facts, store: NodeStore) -> Envelope:
-    """Who this is. Label counts leave only for a method that declares that it shares them."""
+def _census(terms: Terms, evaluates: bool, site: Site, data: SiteData, facts: Facts, store: NodeStore) -> Envelope:
+    """Who this is. Label counts leave only for a method that declares that it shares them.
+
+    The numbers of val and test images leave only where the node is to score the model on them.
+    """
+    if evaluates and terms.values["privacy"] is not None:  # exact counts, as when it is asked for the scores
+        raise Refusal("terms")
     body: dict[str, Any] = {
         "code": "ok",
         "versions": versions(),
@@ -112,6 +127,8 @@ def _census(terms: Terms, site: Site, data: SiteData, facts: Facts, store: NodeS
     }
     if "label_counts" in terms.config.method.shares:
         body["label_counts"] = list(facts.label_counts)
+    if evaluates:
+        body |= {side: data.count(side) for side in SCORED}
     return Envelope(body)
 
 
@@ -185,7 +202,7 @@ def _evaluate(
     received = _received(parts)
     own = {} if kept is None else {facts.client: without_optimizer(_placed(kept, device))[0]}
     normalise = task.normalise().to(device)
-    sets = {side: data.samples(side, normalise, device) for side in ("val", "test")}
+    sets = {side: data.samples(side, normalise, device) for side in SCORED}
     sets = {side: samples for side, samples in sets.items() if len(samples.indices)}
     found: dict[str, Any] = {"code": "ok", "terms": terms.digest, "round": int(body["round"]), "client": facts.client}
     with computing(device, terms.config.train.precision):

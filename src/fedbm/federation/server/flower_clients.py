@@ -13,7 +13,7 @@ from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
 from fedbm.federation.options import FederationOptions
 from fedbm.federation.protocol.codec import Envelope
-from fedbm.federation.protocol.messages import EVALUATE, TRAIN, UPLOAD, plain, sentence
+from fedbm.federation.protocol.messages import EVALUATE, SCORED, TRAIN, UPLOAD, plain, sentence
 from fedbm.federation.protocol.reply_checks import read_epsilon, read_losses, read_matrix, same
 from fedbm.federation.protocol.upload_checks import Form, read_upload
 from fedbm.federation.server.norm_history import NormHistory
@@ -21,8 +21,6 @@ from fedbm.federation.server.requests import Courier, Reply
 from fedbm.federation.server.roster import Roster
 from fedbm.methods.base import Facts, Method, Part, State, Upload
 from fedbm.utils.metrics import Array, from_confusion
-
-SIDES = ("val", "test")
 
 
 class FlowerCohort:
@@ -58,7 +56,7 @@ class FlowerCohort:
         """A reply as the round loop takes it: checked, or with what is wrong with it."""
         client, content = reply.client, reply.content
         facts = self._roster.peers[client].census.facts
-        who, nothing = self._roster.identify(client), Upload(client, facts.n, {})
+        nothing = Upload(client, facts.n, {})
         if not isinstance(content, Envelope) or content.body.get("code") != "ok":
             return Answer(nothing, self._missed(round_, reply), reply.sent, 0, missing=True)
         body, packed = content.body, content.packed.get(UPLOAD)
@@ -75,11 +73,12 @@ class FlowerCohort:
             state, norm = read_upload(packed, self._expected, sent, self._options.max_norm)
             self._norms.accept(round_, facts.n, norm)
         except FedBMError as error:
-            self._audit.append("rejected", **who, round=round_, bytes=received, why=str(error))
+            self._roster.reject(client, round_, str(error), bytes=received)
             return Answer(nothing, str(error), reply.sent, received)
         if body.get("keeps") is True:
             self._courier.counted(client)
         told = {"epsilon": read_epsilon(body), "head": plain(body.get("head"))}
+        who = self._roster.identify(client)
         self._audit.append("received", **who, round=round_, bytes=received, digest=packed.digest, **told)
         return Answer(Upload(client, facts.n, state, losses, seconds), None, reply.sent, received)
 
@@ -110,31 +109,38 @@ class FlowerCohort:
                     self._missed(round_, reply)
                 else:
                     try:
-                        found[reply.client] = self._matrices(round_, reply.content.body)
+                        found[reply.client] = self._matrices(round_, reply.client, reply.content.body)
                     except FedBMError as error:
-                        who = self._roster.identify(reply.client)
-                        self._audit.append("rejected", **who, round=round_, why=str(error))
+                        self._roster.reject(reply.client, round_, str(error))
             if clients and len(found) >= min(self._roster.needed, len(clients)):
                 scored = {client: own for client, own in found.items() if own}
                 yield {**self._evaluation(round_, scored), "sent": sent}
                 return
 
-    def _matrices(self, round_: int, body: Mapping[str, Any]) -> dict[str, Array]:
-        """Those a node sent, by side; none where it has nothing to score yet."""
-        same(body, "terms", self._roster.digest)
-        same(body, "round", round_)
+    def _matrices(self, round_: int, client: int, body: Mapping[str, Any]) -> dict[str, Array]:
+        """Return those a node sent, by side, each of as many images as its census announced.
+
+        There are none where a node has nothing to score yet.
+        """
+        for key, value in (("terms", self._roster.digest), ("client", client), ("round", round_)):
+            same(body, key, value)
         told = body.get("confusion")
         if not isinstance(told, dict):
             raise FedBMError("it sent no confusion matrices")
-        classes = len(self._roster.classes)
-        found = {side: read_matrix(told[side], classes) for side in SIDES if side in told}
+        classes, images = len(self._roster.classes), self._roster.peers[client].census.scored
+        found = {side: read_matrix(told[side], classes) for side in SCORED if side in told}
         if self._method.personalises and "personal" in body:
             found["personal"] = read_matrix(body["personal"], classes)
+        for side, matrix in found.items():
+            announced = images["test" if side == "personal" else side]
+            if (total := int(matrix.sum())) != announced:
+                self._roster.forget(client)
+                raise FedBMError(f"it scored {total} images of {side}, but its census announced {announced}")
         return found
 
     def _evaluation(self, round_: int, found: Mapping[int, Mapping[str, Array]]) -> dict[str, Any]:
         zero = np.zeros((len(self._roster.classes),) * 2, dtype=np.int64)
-        sums = {side: sum((own[side] for own in found.values() if side in own), zero) for side in SIDES}
+        sums = {side: sum((own[side] for own in found.values() if side in own), zero) for side in SCORED}
         for side, total in sums.items():
             if not total.sum():
                 raise FedBMError(
@@ -146,13 +152,13 @@ class FlowerCohort:
             if "personal" in own and own["personal"].sum()
         }
         nodes = [
-            {**self._roster.identify(client), "images": {side: int(own[side].sum()) for side in SIDES if side in own}}
+            {**self._roster.identify(client), "images": {side: int(own[side].sum()) for side in SCORED if side in own}}
             for client, own in sorted(found.items())
         ]
         self._audit.append("scored", round=round_, nodes=nodes, images=int(sums["test"].sum()))
         mean = float(np.mean(list(personal.values()))) if personal else None
         return {
-            **{side: from_matrix(sums[side]) for side in SIDES},
+            **{side: from_matrix(sums[side]) for side in SCORED},
             "confusion": sums["test"].tolist(),
             "personal": {"accuracy": mean, "clients": personal} if personal else None,
             "scored": sorted(found),

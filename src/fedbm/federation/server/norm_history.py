@@ -1,10 +1,10 @@
 """Refuse an update that is far larger than the updates accepted before it.
 
-A site with many images takes more steps in a round and moves further, so each norm is compared relative to the site's
-size. That size counts for a factor of at most ten: a site that claims more images gains no more than that.
+A site with more images than the median site takes more steps in a round and moves further, so it may send a larger
+update. Its size counts for a factor of at most ten: a site that claims more images gains no more than that.
 
-    size(n)   n / median n, at least 1 and at most 10
-    bound(n)  ratio · size(n) · median of (norm / size)
+    bound(n) = ratio · median norm · size(n)
+    size(n)  = n / median n, at least 1 and at most 10
 
 Both medians are over the updates that were accepted in the last five rounds. In the first round there are none, so only
 `max_norm` holds.
@@ -41,18 +41,14 @@ class NormHistory:
         known = [pair for other, pairs in self._accepted.items() if other < round_ for pair in pairs]
         if not known:
             return math.inf
-        middle = median(count for count, _ in known)
-
-        def size(count: int) -> float:
-            return min(max(count / middle, 1.0), MAX_SIZE)
-
-        return self._ratio * size(n) * median(norm / size(count) for count, norm in known)
+        size = n / median(count for count, _ in known)
+        return self._ratio * median(norm for _, norm in known) * min(max(size, 1.0), MAX_SIZE)
 
     def accept(self, round_: int, n: int, norm: float) -> None:
         """Remember an update, or raise FedBMError if its norm is above the bound."""
         if norm > (bound := self.bound(round_, n)):
             raise FedBMError(
                 f"its difference to what was sent has norm {norm:.3g}, above {bound:.3g}, which is {self._ratio:g} "
-                "times what sites of its size sent in the rounds before"
+                "times what is usual for a site of its size"
             )
         self._accepted.setdefault(round_, []).append((n, norm))

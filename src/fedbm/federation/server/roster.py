@@ -17,7 +17,7 @@ from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
 from fedbm.federation.options import FederationOptions
 from fedbm.federation.protocol.codec import Envelope
-from fedbm.federation.protocol.messages import CENSUS, Census, read_census, sentence
+from fedbm.federation.protocol.messages import CENSUS, Census, CensusRules, read_census, sentence
 from fedbm.federation.protocol.reply_checks import same
 from fedbm.federation.server.registry import Registered
 from fedbm.federation.server.transport import POLL, fetch, send
@@ -49,19 +49,18 @@ class Roster:
         grid: Grid,
         registry: Mapping[int, Registered],
         terms: Mapping[str, Any],
-        shares: tuple[str, ...],
+        rules: CensusRules,
         options: FederationOptions,
-        max_samples: int,
         audit: Audit,
         changed: Callable[[Roster], None] = lambda roster: None,
     ) -> None:
         self._grid, self.terms, self._options, self._audit = grid, terms, options, audit
         self._registry, self._by_client = registry, {node.client: node for node in registry.values()}
-        self.digest, self.classes = digest_of(terms), tuple(terms["task"]["classes"])
-        self._shares_counts, self._max_samples = "label_counts" in shares, max_samples
+        self.digest, self.classes, self._rules = digest_of(terms), rules.classes, rules
         self._changed = changed
         self.peers: dict[int, Peer] = {}
         self.strikes: dict[int, int] = {}
+        self.rejections: dict[int, str] = {}  # client → why its latest unusable answer was left out
         self.refused: dict[int, tuple[str, str]] = {}  # node id → its name and why it cannot take part
         self._asked: dict[int, str] = {}  # node id → the census request it has not answered yet
         self._first = True
@@ -97,6 +96,12 @@ class Roster:
         """Return what an audit line contains of a client: number, name, Flower node id and key fingerprint."""
         return self._by_client[client].identify()
 
+    def reject(self, client: int, round_: int, why: str, **facts: Any) -> None:
+        """Name a node whose answer is left out, in the audit and in the status."""
+        self._audit.append("rejected", **self.identify(client), round=round_, **facts, why=why)
+        self.rejections[client] = f"round {round_}: {why}"
+        self.changed()
+
     def changed(self) -> None:
         self._changed(self)
 
@@ -123,7 +128,7 @@ class Roster:
             if node not in self._registry:
                 self._refuse(node, "no node of server.toml has its key; it was not registered by this server")
                 continue
-            request = Envelope({"terms": self.terms, "head": self._audit.head})
+            request = Envelope({"terms": self.terms, "evaluates": self._rules.evaluates, "head": self._audit.head})
             if (sent := send(self._grid, node, CENSUS, request, self._options.deadline_s)) is not None:
                 self._asked[node] = sent
         for node, request_id in list(self._asked.items()):
@@ -142,7 +147,7 @@ class Roster:
         try:
             if body.get("code") != "ok":
                 raise FedBMError(sentence(body, self.classes))
-            found = read_census(body, self._shares_counts, self.classes, self._options.nodes, self._max_samples)
+            found = read_census(body, self._rules)
             same(body, "terms", self.digest)
             if (found.client, found.name) != (owner.client, owner.name):
                 raise FedBMError(
@@ -157,7 +162,8 @@ class Roster:
             "joined",
             **owner.identify(),
             n=found.facts.n,
-            told=["classes", "n", *(["label_counts"] if self._shares_counts else [])],
+            **found.scored,
+            told=["classes", "n", *found.scored, *(["label_counts"] if self._rules.shares_counts else [])],
             versions=found.versions,
             head=found.head,
         )

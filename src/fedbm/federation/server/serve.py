@@ -29,7 +29,7 @@ from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
 from fedbm.federation.deploy.site_files import Server, read
 from fedbm.federation.options import FederationOptions, read_run_file
-from fedbm.federation.protocol.messages import CONCEPTS, INIT, make_terms, versions
+from fedbm.federation.protocol.messages import CONCEPTS, INIT, CensusRules, make_terms, versions
 from fedbm.federation.protocol.packing import digest
 from fedbm.federation.protocol.upload_checks import expected_upload
 from fedbm.federation.server.flower_clients import FlowerCohort
@@ -151,13 +151,20 @@ def assemble(
     every = config.engine.checkpoint_every or 1  # between machines a round is worth more than a checkpoint
     expected = expected_upload(config.method, model, task, config.method.parts(server, progress.round + 1))
     terms = terms_of(agreement, options)
+    sets = sets_of(agreement, server, device)
+    rules = CensusRules(
+        classes=task.classes,
+        nodes=options.nodes,
+        max_samples=max_samples,
+        shares_counts="label_counts" in config.method.shares,
+        evaluates=not sets,
+    )
     roster = Roster(
         grid,
         registry,
         terms,
-        config.method.shares,
+        rules,
         options,
-        max_samples,
         audit,
         lambda roster: status.write(nodes=nodes_of(roster)),
     )
@@ -173,7 +180,7 @@ def assemble(
         server=server,
         progress=progress,
         states=ClientStates(folder.path / "clients", device, {}),  # clients' states stay with them
-        sets=sets_of(agreement, server, device),
+        sets=sets,
         folder=folder,
         steps=plain_steps,
         checkpoint_every=every,
@@ -231,11 +238,12 @@ def nodes_of(roster: Roster) -> list[dict[str, Any]]:
             "state": peer.state,
             "strikes": roster.strikes.get(client, 0),
             "last_seen": peer.last_seen,
+            "rejected": roster.rejections.get(client),
         }
         for client, peer in sorted(roster.peers.items())
     ]
     refused = [
-        {"client": None, "name": name, "state": f"refused: {why}", "strikes": 0, "last_seen": None}
+        {"client": None, "name": name, "state": f"refused: {why}", "strikes": 0, "last_seen": None, "rejected": None}
         for name, why in roster.refused.values()
     ]
     return [*there, *refused]
