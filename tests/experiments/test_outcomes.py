@@ -183,7 +183,7 @@ def test_broken_records_are_one_sentence(modules: Outcome, tmp_path: Path) -> No
     with pytest.raises(FedBMError, match="cannot read"):
         read_outcome(path)
     path.write_text("{}", encoding="utf-8")
-    with pytest.raises(FedBMError, match="holds no experiment that this FedBM reads"):
+    with pytest.raises(FedBMError, match="is not a record that this FedBM reads"):
         read_outcome(path)
     with pytest.raises(FedBMError, match="holds no records of experiments"):
         read_outcomes(tmp_path / "runs" / "none")

@@ -11,21 +11,22 @@ from typing import Any
 
 import pytest
 from fake_runs import fake_run
-from fedbm.experiments.tables import markdown
 
 from fedbm.cli.commands.list import line_of
 from fedbm.cli.tables import result_table
 from fedbm.errors import FedBMError
 from fedbm.experiments.outcomes import read_outcomes
-from fedbm.report.render.html import write_report
-from fedbm.report.tables import markdown_table
-from fedbm.runs.reader import read_run
+from fedbm.report.experiments_report import experiments_report
+from fedbm.report.render.markdown import render_markdown
+from fedbm.report.runs_report import runs_report
+from fedbm.report.write import write_report
+from fedbm.runs.reader import read_run, read_runs
 from fedbm.runs.record import read_record, record_of, write_record
 from fedbm.utils.io import read_json
 
 NEW = (None, "abc", "\udcff", -3, 1.5, math.nan, 1e308, 10**400, True, [1, "x"], [], {}, {"a": 1})
 HERE = Path(__file__).parents[2] / "results"
-RUNS = ("fedbm-ham10000-s0-e8ecb8987b8b", "central-ham10000-s0-09e729fb59a7")
+RUNS = ("fedbm-ham10000-s0-4e8a419b8ac3", "central-ham10000-s0-399e8a9313c0")
 
 
 def places(value: Any) -> Iterator[tuple[Any, ...]]:
@@ -91,11 +92,11 @@ def test_a_damaged_record(tmp_path: Path, run: str) -> None:
     path = tmp_path / "runs" / f"{run}.json"
     value = thinned(read_json(HERE / "runs" / path.name))
     path.write_text(json.dumps(value))
-    markdown(read_outcomes(tmp_path))
+    render_markdown(experiments_report(read_outcomes(tmp_path)))
     count = 0
     for what, changed in damaged(value):
         path.write_text(json.dumps(changed))
-        count += refused(path, lambda: markdown(read_outcomes(tmp_path)), what)
+        count += refused(path, lambda: render_markdown(experiments_report(read_outcomes(tmp_path))), what)
     assert count > 500
 
 
@@ -105,11 +106,11 @@ def test_a_damaged_experiment(tmp_path: Path, name: str) -> None:
     value["trials"] = [trial for trial in value["trials"] if not trial["run"]][:1]
     path = tmp_path / f"{name}.json"
     path.write_text(json.dumps(value))
-    markdown(read_outcomes(tmp_path))
+    render_markdown(experiments_report(read_outcomes(tmp_path)))
     for what, changed in damaged(value):
         if "'run') 'abc'" not in what:  # a record that is not there is named itself
             path.write_text(json.dumps(changed))
-            refused(path, lambda: markdown(read_outcomes(tmp_path)), what)
+            refused(path, lambda: render_markdown(experiments_report(read_outcomes(tmp_path))), what)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def test_a_damaged_file_of_a_run(tmp_path: Path, name: str) -> None:
         line_of(seen)
         result_table([seen])
         record_of(seen)
-        markdown_table([run])
+        render_markdown(runs_report(read_runs([run])))
 
     read()
     for what, changed in damaged(json.loads(path.read_text())):

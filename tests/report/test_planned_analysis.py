@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,7 +23,7 @@ from fedbm.engine.clients.base import flaw_of
 from fedbm.errors import FedBMError
 from fedbm.experiments.outcomes import Outcome, Result, outcome_of, read_outcome, read_outcomes, with_results
 from fedbm.experiments.record_store import write_outcome
-from fedbm.experiments.spec import Experiment, parse
+from fedbm.experiments.spec import Experiment, find_experiment, parse
 from fedbm.experiments.trials import Standing, trials
 from fedbm.report.comparison import compare_outcome
 from fedbm.report.experiments_report import experiments_report
@@ -252,3 +253,19 @@ def test_what_the_engine_says_of_values_that_are_not_finite_is_a_divergence() ->
     assert diverged(f"round 3: the server's own training failed, {flaw}; a lower generator_lr may help")
     assert diverged(NOT_FINITE)
     assert not diverged(FULL)
+
+
+def test_a_record_older_than_its_plan_is_withheld_too(tmp_path: Path) -> None:
+    """A shipped experiment's file decides, also where its record does not state the plan."""
+    confirmation = find_experiment("confirmation")
+    outcome = fake_outcome(tmp_path / "runs", confirmation, seeds=[3], rounds=3, absent={"kvasir": "not here"})
+    path = write_outcome(outcome, tmp_path / "results")
+    value = json.loads(path.read_text(encoding="utf-8"))
+    del value["analysis"]
+    path.write_text(json.dumps(value), encoding="utf-8")
+    again = read_outcome(path)
+    assert again.analysis == confirmation.analysis
+    assert again.withheld.startswith("3 of 60 runs of confirmation are on record")
+    report = render_markdown(experiments_report([again]))
+    assert "±" not in report
+    assert f"- {again.withheld}.\n" in report[: report.index(f"## {confirmation.title}\n\nThe")]

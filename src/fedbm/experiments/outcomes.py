@@ -15,7 +15,7 @@ from fedbm.config.options import shown
 from fedbm.engine.run_folder import read_rounds
 from fedbm.errors import FedBMError
 from fedbm.experiments.analysis_plan import MOMENTS, AnalysisPlan
-from fedbm.experiments.spec import Experiment, cells, shipped
+from fedbm.experiments.spec import Experiment, cells, find_experiment, shipped
 from fedbm.experiments.trials import DONE, Standing, finished_run, key_of
 from fedbm.runs.failure import diverged
 from fedbm.runs.reader import RunView, read_run
@@ -205,7 +205,7 @@ def _hidden_runs(folder: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for path in sorted(folder.glob("*.json")):
         value = read_json(path)
-        if isinstance(value, dict) and value.get("analysis"):
+        if isinstance(value, dict) and _analysis(value):
             outcome = _read_outcome(path, lambda record: None)
             found |= {result.id: outcome.withheld for result in outcome.results if outcome.withheld and result.id}
     return found
@@ -241,13 +241,20 @@ def _read_outcome(path: Path, read: Callable[[Path], RunView | None]) -> Outcome
             )
             for t in value["trials"]
         ),
-        analysis=_analysis(value["analysis"]) if "analysis" in value else None,
+        analysis=_analysis(value),
     )
 
 
-def _analysis(value: Mapping[str, Any]) -> AnalysisPlan:
-    contrasts = tuple((first, second) for first, second in value["contrasts"])
-    return AnalysisPlan(contrasts, value["endpoint"], bool(value["confirmatory"]), tuple(value["seeds"]))
+def _analysis(value: Mapping[str, Any]) -> AnalysisPlan | None:
+    """Return the plan that the record or, for a shipped experiment, its file states.
+
+    A record may be older than the plan. Its scores must be withheld all the same.
+    """
+    if plan := value.get("analysis"):
+        contrasts = tuple((first, second) for first, second in plan["contrasts"])
+        return AnalysisPlan(contrasts, plan["endpoint"], bool(plan["confirmatory"]), tuple(plan["seeds"]))
+    name = value.get("experiment")
+    return find_experiment(name).analysis if name in shipped() else None
 
 
 def _unknown(value: Mapping[str, Any]) -> str:

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.data.catalog.lookup import CATALOG
-from fedbm.experiments.contrasts import HEADLINE_METRIC, Contrast, contrasts_in, visible
+from fedbm.experiments.contrasts import HEADLINE_METRIC as HEADLINE_METRIC
+from fedbm.experiments.contrasts import Contrast, contrasts_in, visible
 from fedbm.experiments.outcomes import Outcome, Result
 from fedbm.experiments.paper_numbers import Published, deviations, published
 from fedbm.experiments.spec import cells

@@ -64,7 +64,7 @@ def experiments_report(outcomes: Sequence[Outcome], title: str = "", complete: b
     columns = {key for part in parts for section in part.blocks for key in _column_keys(section)}
     return Report(
         title or title_of(outcomes),
-        (*_summaries(found), *_overview(found)),
+        (*_confirmatory(found), *_summaries(found), *_overview(found)),
         parts,
         _not_run(outcomes) if complete else (),
         tuple(Note(number, *words) for words, number in notes.items()),
@@ -95,12 +95,23 @@ def notes_of(outcome: Outcome) -> tuple[str, ...]:
 # --- opening --------------------------------------------------------------------------------------------------------
 
 
+def _confirmatory(found: Found) -> list[Section]:
+    """Return a section per confirmatory experiment: its verdicts, or why its scores are withheld."""
+    sections = []
+    for outcome, some in found:
+        if outcome.analysis is not None and outcome.analysis.confirmatory:
+            briefs = [f"{comparison.title}: {v.brief}" for comparison in some for v in verdicts(comparison) if v.brief]
+            sentences = (f"{outcome.withheld}.",) if outcome.withheld else tuple(briefs)
+            sections.append(Section(outcome.title, "Planned before its runs.", (Text(sentences, "verdict"),)))
+    return sections
+
+
 def _summaries(found: Found) -> list[Section]:
     """Return a section per data set: a verdict in plain words and one table of all comparisons of methods on it."""
     chosen = [
         (outcome, comparison)
         for outcome, some in found
-        if not outcome.figure and not outcome.search and outcome.paper in ("", "comparison")
+        if outcome.paper in ("", "comparison") and not (outcome.figure or outcome.search or outcome.analysis)
         for comparison in some
         if len({row.runs.method for row in comparison.rows if row.runs}) > 1 and comparison.lead
     ]

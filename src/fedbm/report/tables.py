@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from fedbm.experiments.contrasts import HEADLINE_METRIC
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.search import search
 from fedbm.methods import FedAvg
-from fedbm.report.comparison import MOMENTS, ComparedRow, Comparison, Test
+from fedbm.report.comparison import HEADLINE_METRIC, MOMENTS, ComparedRow, Comparison, Test
 from fedbm.report.format import percent
 from fedbm.report.grouping import Group, MethodRuns
 from fedbm.report.model import Cell, Column, Kind, Row, Table
@@ -41,7 +40,8 @@ def best_rows(rows: Sequence[MethodRuns | None], moment: str, metric: str) -> li
     most = max((len(row.runs) for row in rows if row and not row.central), default=0)
     scores = [row.score(moment, metric) if row and not row.central and len(row.runs) == most else None for row in rows]
     means = [score.mean for score in scores if score]
-    return [score is not None and len(means) > 1 and percent(score.mean) == percent(max(means)) for score in scores]
+    top = percent(max(means)) if len(means) > 1 else None
+    return [score is not None and percent(score.mean) == top for score in scores]
 
 
 def averaged(group: Group) -> bool:
@@ -137,9 +137,9 @@ def summary_table(
     cells: Sequence[tuple[str, Comparison]], name: str, caption: str, colours: Colours, paper: bool
 ) -> Table:
     """Return the opening table of a data set: method, accuracy, macro-F1, the paper's, and the difference."""
-    columns: tuple[Column, ...] = (Column("accuracy", "Accuracy"), Column("f1", "Macro-F1"))
+    columns = [Column("accuracy", "Accuracy"), Column("f1", "Macro-F1")]
     if paper:
-        columns += (Column("paper_f1", "Macro-F1, paper"), Column("f1_minus_paper", "Difference"))
+        columns += [Column("paper_f1", "Macro-F1, paper"), Column("f1_minus_paper", "Difference")]
     rows = []
     for words, comparison in cells:
         runs = [row.runs for row in comparison.rows]
@@ -155,7 +155,7 @@ def summary_table(
             for place, row in enumerate(comparison.rows)
             if row.runs is not None
         ]
-    return Table(name, columns, tuple(rows), caption)
+    return Table(name, tuple(columns), tuple(rows), caption)
 
 
 def differences_table(comparisons: Sequence[Comparison], name: str) -> Table:
@@ -246,10 +246,9 @@ def cost_table(group: Group, name: str, colours: Colours) -> Table:
     )
     rows = []
     for row in group.rows:
-        summaries = [run.summary for run in row.runs if run.summary is not None]
+        summaries = [run.summary or {} for run in row.runs]
         sent, received = ([summary["bytes"][way] for summary in summaries] for way in ("sent", "received"))
-        rounds = [run.planned for run in row.runs]
-        seconds = [summary["seconds"] for summary in summaries]
+        rounds, seconds = [run.planned for run in row.runs], [summary["seconds"] for summary in summaries]
         cells = {
             "sent": _mean([s / n for s, n in zip(sent, rounds, strict=True)], "bytes"),
             "received": _mean([r / n for r, n in zip(received, rounds, strict=True)], "bytes"),

@@ -137,3 +137,5 @@ def print_tables(outcome: Outcome, console: Console) -> None:
         console.print(table)
     for sentence in report.parts[0].summary if outcome.analysis else ():
         console.print(sentence, soft_wrap=True)
+    if outcome.withheld:
+        console.print(f"{outcome.withheld}.", soft_wrap=True)

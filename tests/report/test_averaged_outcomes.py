@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import csv
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from fake_outcomes import fake_outcome
-from fedbm.experiments.analysis import columns
-from fedbm.experiments.latex import latex
-from fedbm.experiments.report import write_outcomes
-from fedbm.experiments.tables import comma_separated, grid, markdown
 
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.spec import parse
+from fedbm.report.experiments_report import experiments_report
+from fedbm.report.render.csv import render_csv
+from fedbm.report.render.html import render_html
+from fedbm.report.render.latex import render_latex
+from fedbm.report.render.markdown import render_markdown
 
 LEVEL = {"FedAvg": 0.5, "FedBM": 0.7}
 
@@ -43,34 +43,33 @@ def outcome(without: Outcome) -> Outcome:
     return replace(without, results=tuple(results))
 
 
-def test_two_columns_where_a_run_has_one(outcome: Outcome, without: Outcome, tmp_path: Path) -> None:
-    heads, *rows = grid(columns(outcome)[0])
+def test_two_columns_where_a_run_has_one(outcome: Outcome, without: Outcome) -> None:
+    text = render_markdown(experiments_report([outcome]))
+    heads, _, *rows = (line.strip("| ").split(" | ") for line in text[text.index("| Method | n |") :].splitlines()[:5])
     place = heads.index("Accuracy, averaged")
     assert heads[place + 1] == "F1, averaged"
     assert [row[place : place + 2] for row in rows] == [
         ["61.0 ± 1.0", "51.0 ± 1.0"],
         ["–", "–"],
-        ["81.0 ± 1.0", "71.0 ± 1.0"],
+        ["**81.0 ± 1.0**", "**71.0 ± 1.0**"],
     ]
-    page = write_outcomes([outcome], tmp_path / "with.html", whole=False).read_text(encoding="utf-8")
-    table = page[page.index('<table class="results measured">') : page.index("</table>")]
-    assert ">F1, averaged</th>" in table
-    assert "<strong>71.0 ± 1.0</strong>" in table
-    assert "F1, averaged" in markdown([outcome])
-    assert "F1, averaged" in latex([outcome])
-    page = write_outcomes([without], tmp_path / "without.html", whole=False).read_text(encoding="utf-8")
-    assert "F1, averaged" not in page + markdown([without]) + latex([without])
+    page = render_html(experiments_report([outcome]))
+    assert ">F1, averaged</th>" in page
+    assert '<strong>71.0</strong><span class="pm"> ± 1.0</span>' in page
+    for render in (render_html, render_markdown, render_latex):
+        assert "F1, averaged" in render(experiments_report([outcome]))
+        assert "F1, averaged" not in render(experiments_report([without]))
 
 
 def test_programs_read_the_difference_of_averaged_models(outcome: Outcome, without: Outcome) -> None:
-    lines = list(csv.DictReader(comma_separated([outcome]).splitlines()))
+    lines = list(csv.DictReader(render_csv(experiments_report([outcome])).splitlines()))
     found = {(line["row"], line["round"]): line for line in lines}
     assert len(found) == 3 * 5
     assert float(found["FedBM", "averaged"]["f1"]) == pytest.approx(0.71)
     assert float(found["FedBM", "averaged_last_quarter"]["f1"]) == pytest.approx(0.355)
     assert float(found["FedAvg", "averaged"]["lead_minus_row_f1"]) == pytest.approx(0.2)
     assert found["FedProto", "averaged"]["f1"] == found["FedProto", "averaged"]["lead_minus_row_f1"] == ""
-    assert {line["round"] for line in csv.DictReader(comma_separated([without]).splitlines())} == {
+    assert {line["round"] for line in csv.DictReader(render_csv(experiments_report([without])).splitlines())} == {
         "best",
         "last",
         "last_quarter",
