@@ -10,7 +10,7 @@ from fake_runs import edit, fake_run
 from fedbm.engine.checkpoint import Progress, save_checkpoint
 from fedbm.experiments.estimate import estimate_remaining
 from fedbm.experiments.spec import parse
-from fedbm.experiments.trials import Standing, trials
+from fedbm.experiments.trials import TrialState, trials
 from fedbm.runs.reader import read_run
 from fedbm.runs.record import write_record
 
@@ -25,15 +25,14 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-def not_run(out: Path) -> list[Standing]:
-    return [
-        Standing(t, "not run", out / t.config.method.name, "", t.config) for t in trials(parse(GRID, "g", "g"), [0], {})
-    ]
+def not_run(out: Path) -> list[TrialState]:
+    found = trials(parse(GRID, "g", "g"), [0], {})
+    return [TrialState(t, "not run", out / t.config.method.name, "", t.config) for t in found]
 
 
 def test_time_is_rounds_times_seconds_per_round(out: Path, tmp_path: Path) -> None:
     fedavg, fedbm, fedprox = not_run(out)
-    for standings, parallel, line in (
+    for states, parallel, line in (
         ([fedavg], 1, "1 run remains, about 1 min 40 s on this device"),
         ([fedavg, fedbm], 1, "2 runs remain, about 5 min 0 s on this device"),
         ([fedavg, fedbm], 2, "2 runs remain, about 2 min 30 s on this device"),
@@ -42,7 +41,7 @@ def test_time_is_rounds_times_seconds_per_round(out: Path, tmp_path: Path) -> No
         ([fedprox], 1, "1 run remains"),
         ([], 1, ""),
     ):
-        assert estimate_remaining(standings, out, tmp_path / "results", "cpu", parallel) == line
+        assert estimate_remaining(states, out, tmp_path / "results", "cpu", parallel) == line
 
 
 def test_another_device_gives_no_number(out: Path, tmp_path: Path) -> None:

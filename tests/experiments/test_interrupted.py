@@ -15,7 +15,7 @@ import pytest
 
 from fedbm.experiments.outcomes import outcome_of, read_outcome
 from fedbm.experiments.spec import parse
-from fedbm.experiments.trials import locate, standing, trials
+from fedbm.experiments.trials import find_state, locate, trials
 from fedbm.report.experiments_report import experiments_report
 from fedbm.report.render.csv import render_csv
 from fedbm.runs.plan import make_plan
@@ -72,7 +72,7 @@ def test_a_sweep_killed_at_random_ends_with_the_same_table(tmp_path: Path) -> No
     for trial in planned:
         for _ in run(make_plan(trial.config)):
             pass
-    whole = outcome_of(experiment, [standing(locate(trial)) for trial in planned])
+    whole = outcome_of(experiment, [find_state(locate(trial)) for trial in planned])
     assert render_csv(experiments_report([again])) == render_csv(experiments_report([whole]))
 
 

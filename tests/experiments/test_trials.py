@@ -8,7 +8,7 @@ import pytest
 
 from fedbm.errors import FedBMError
 from fedbm.experiments.spec import parse
-from fedbm.experiments.trials import check_only, locate, standing, trials
+from fedbm.experiments.trials import check_only, find_state, locate, trials
 from fedbm.runs.failure import clear_failure, keep_failure
 from fedbm.runs.plan import make_plan
 from fedbm.runs.runner import run_path
@@ -84,7 +84,7 @@ def test_only(only: list[str], count: int) -> None:
 @pytest.mark.parametrize(
     ("only", "sentence"),
     [
-        ("beat=0.1", '"beat" is no axis (did you mean "beta"?)'),
+        ("beat=0.1", '"beat" is not an axis (did you mean "beta"?)'),
         ("FedAvgg", 'there is no row "FedAvgg" (did you mean "FedAvg"?)'),
     ],
 )
@@ -107,18 +107,18 @@ def test_equal_settings_are_one_run(tmp_path: Path) -> None:
 def test_where_a_run_stands(tmp_path: Path) -> None:
     place = locate(trials(GRID, range(1), {"out": str(tmp_path)})[0])
     assert place.folder is not None
-    assert standing(place).state == "not run"
+    assert find_state(place).state == "not run"
     keep_failure(place.folder, "the moon was full")
-    assert (standing(place).state, standing(place).why) == ("failed", "the moon was full")
+    assert (find_state(place).state, find_state(place).why) == ("failed", "the moon was full")
     clear_failure(place.folder)
     (place.folder / "rounds.jsonl").touch()
-    assert standing(place).state == "unfinished"
+    assert find_state(place).state == "unfinished"
     (place.folder / "summary.json").touch()
-    assert standing(place).state == "finished"
+    assert find_state(place).state == "finished"
 
 
 def test_data_that_are_not_here_are_said_to_be_absent(tmp_path: Path) -> None:
     grid = parse('[all]\ndata = "oct-c8"\n', "g", "g")
-    found = standing(locate(trials(grid, range(1), {"data_dir": str(tmp_path)})[0]))
+    found = find_state(locate(trials(grid, range(1), {"data_dir": str(tmp_path)})[0]))
     assert found.state == "absent"
     assert found.why.startswith("the images of oct-c8 are not here")

@@ -1,4 +1,4 @@
-"""A federation's run as it goes on: a panel in a terminal, a line for each round and each change elsewhere."""
+"""Show a federation's run: a panel in a terminal, elsewhere a line for each round and each change."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Lines:
     def __call__(self, standing: Standing | None) -> None:
         moment = standing.status["updated"] if standing else ""
         self._begin = moment if self._begin is None else self._begin
-        if standing is None or moment == self._begin:  # what an earlier run left is no news
+        if standing is None or moment == self._begin:  # left by an earlier run
             return
         for node in standing.status["nodes"]:
             before, now = self._troubles.get(node["name"], ""), "" if node["state"] in WELL else node["state"]

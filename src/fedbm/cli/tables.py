@@ -66,7 +66,7 @@ def dataset_table(data: Dataset) -> Table:
 
 
 def inspection_words(seen: Inspection) -> list[str]:
-    """What was measured, in a line each; warnings apart."""
+    """Return what was measured, a line each, without the warnings."""
     data, pixels = seen.dataset, seen.pixels
     mean, std = (" ".join(f"{value:.3f}" for value in values) for values in (pixels.mean, pixels.std))
     sentences = [
@@ -83,12 +83,12 @@ def inspection_words(seen: Inspection) -> list[str]:
 
 
 def client_names(partition: Partition) -> Sequence[str] | None:
-    """What the clients are called where they are a column's values."""
+    """Return the clients' names if the partition has some, as one by column has."""
     return partition.settings.get("values")
 
 
 def partition_table(counts: NDArray[np.int64], classes: Sequence[str], clients: Sequence[str] | None = None) -> Table:
-    """Clients × classes; with many classes, how many of them each client has."""
+    """Return clients × classes; with many classes, how many of them each client has."""
     names = clients or range(len(counts))
     if len(classes) > MOST_COLUMNS:
         heads = ["client", "samples", "classes", "largest class"]
@@ -103,12 +103,12 @@ def partition_table(counts: NDArray[np.int64], classes: Sequence[str], clients: 
 
 
 def partition_words(partition: Partition, counts: NDArray[np.int64]) -> list[str]:
-    """How unlike the clients are, and what the minimum size made us move."""
+    """Return how different the clients are, and how many samples were moved to reach the minimum size."""
     found = heterogeneity(counts)
     sentences = [
         f"{len(counts)} clients ({partition.kind}), as uneven as {found['effective_clients']:.1f} of equal size; "
         f"clients with one class only: {found['single_class']:.0f}; label mixes differ from the whole by "
-        f"{found['total_variation']:.2f} on average (total variation, 0 alike to 1 disjoint), "
+        f"{found['total_variation']:.2f} on average (total variation, 0 equal to 1 disjoint), "
         f"Jensen–Shannon {found['jensen_shannon']:.2f} bits."
     ]
     if partition.moved:

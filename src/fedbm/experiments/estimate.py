@@ -9,19 +9,19 @@ from statistics import median
 
 from fedbm.engine.checkpoint import rounds_behind
 from fedbm.errors import FedBMError
-from fedbm.experiments.trials import DONE, Standing
+from fedbm.experiments.trials import DONE, TrialState
 from fedbm.runs.reader import RunView, read_run
 from fedbm.runs.record import read_record
 from fedbm.utils.text import format_seconds
 
 
-def estimate_remaining(standings: Sequence[Standing], out: Path, records: Path, device: str, parallel: int) -> str:
+def estimate_remaining(states: Sequence[TrialState], out: Path, records: Path, device: str, parallel: int) -> str:
     """Return a line such as "12 runs remain, about 25 min on this device", or "" if no run remains.
 
     The time is rounds × seconds per round ÷ runs in parallel. Seconds per round are the median over finished runs and
     records of the same method on the same data and device. Runs without such a record are not in the time.
     """
-    remaining = {s.folder: s for s in standings if s.folder is not None and s.state not in DONE}
+    remaining = {s.folder: s for s in states if s.folder is not None and s.state not in DONE}
     if not remaining:
         return ""
     rates = seconds_per_round(_read_all(out, records), device)

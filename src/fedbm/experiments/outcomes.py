@@ -16,7 +16,7 @@ from fedbm.engine.run_folder import read_rounds
 from fedbm.errors import FedBMError
 from fedbm.experiments.analysis_plan import MOMENTS, AnalysisPlan
 from fedbm.experiments.spec import Experiment, cells, find_experiment, shipped
-from fedbm.experiments.trials import DONE, Standing, finished_run, key_of
+from fedbm.experiments.trials import DONE, TrialState, finished_run, key_of
 from fedbm.runs.failure import diverged
 from fedbm.runs.reader import RunView, read_run
 from fedbm.runs.record import SCORES, record_named
@@ -123,9 +123,9 @@ def title_of(outcomes: Sequence[Outcome]) -> str:
     return "; ".join([TITLE] * (len(own) < len(outcomes)) + own)
 
 
-def outcome_of(experiment: Experiment, standings: Sequence[Standing]) -> Outcome:
+def outcome_of(experiment: Experiment, states: Sequence[TrialState]) -> Outcome:
     """Read an experiment's outcome from run folders and records."""
-    unread = unread_outcome(experiment, standings)
+    unread = unread_outcome(experiment, states)
     results = [
         replace(
             result,
@@ -133,12 +133,12 @@ def outcome_of(experiment: Experiment, standings: Sequence[Standing]) -> Outcome
             run=finished_run(s) if s.state in DONE else None,
             last=_last_scores(s) if experiment.analysis else None,
         )
-        for result, s in zip(unread.results, standings, strict=True)
+        for result, s in zip(unread.results, states, strict=True)
     ]
     return replace(unread, results=tuple(results))
 
 
-def unread_outcome(experiment: Experiment, standings: Sequence[Standing]) -> Outcome:
+def unread_outcome(experiment: Experiment, states: Sequence[TrialState]) -> Outcome:
     """Which runs there are, by their ids, and in which state; none is read."""
     return with_results(
         experiment,
@@ -152,7 +152,7 @@ def unread_outcome(experiment: Experiment, standings: Sequence[Standing]) -> Out
                 None,
                 id=s.folder.name if s.folder else "",
             )
-            for s in standings
+            for s in states
         ],
     )
 
@@ -176,21 +176,21 @@ def with_results(experiment: Experiment, results: Sequence[Result]) -> Outcome:
     )
 
 
-def _last_scores(standing: Standing) -> dict[str, float] | None:
+def _last_scores(trial: TrialState) -> dict[str, float] | None:
     """Return the last evaluated scores of the averaged model of a run that diverged, zeros if there are none.
 
     None for every other run: a machine or a full memory that stopped it says nothing about the method.
     """
-    if standing.state != "failed" or standing.folder is None or not diverged(standing.why):
+    if trial.state != "failed" or trial.folder is None or not diverged(trial.why):
         return None
-    rounds = read_rounds(standing.folder / "rounds.jsonl")
+    rounds = read_rounds(trial.folder / "rounds.jsonl")
     found = [averaged["test"] for record in rounds if (averaged := record.get("averaged"))]
     return {name: float(found[-1][name]) if found else 0.0 for name in SCORES}
 
 
-def _words(standing: Standing) -> str:
-    if standing.state == "unfinished" and standing.folder and (standing.folder / "config.toml").exists():
-        run = read_run(standing.folder)
+def _words(trial: TrialState) -> str:
+    if trial.state == "unfinished" and trial.folder and (trial.folder / "config.toml").exists():
+        run = read_run(trial.folder)
         return f"{len(run.rounds)} of {run.planned} rounds played"
     return ""
 

@@ -1,4 +1,4 @@
-"""An outcome is written beside what is on record of its experiment: no finished run there is lost without a word."""
+"""Merge results into an experiment's saved record without dropping finished runs."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ from fedbm.utils.io import atomic_write
 
 
 def write_outcome(outcome: Outcome, folder: Path) -> Path:
-    """Write trials and records to *folder*.
+    """Write trials and records to *folder* and return the experiment's file.
 
-    What another machine finished and recorded there stays; where it cannot, as would_drop() says, nothing is written.
-    Of what is not finished, a row or cell that is no longer in the experiment goes, and so does one whose runs would
-    now be others.
+    Finished runs that are on record there are kept. Unfinished runs are dropped if their row or cell is no longer in
+    the experiment, or if their settings changed.
+
+    Raises:
+        FedBMError: if a finished run on record would be dropped. Nothing is written then.
     """
     if sentence := would_drop(outcome, folder):
         raise FedBMError(sentence)
     path = folder / f"{outcome.name}.json"
-    for result in outcome.results:  # before former ones are read: a damaged record of a run that is here is mended
+    for result in outcome.results:  # first, because this repairs damaged records of runs that are here
         if result.run is not None and result.run.path != (record := folder / "runs" / f"{result.run.id}.json"):
             write_record(result.run, record)
-    before = {result.key: result for result in _still_meant(outcome, _there(path))} if path.exists() else {}
-    merged = {**before, **{r.key: _together(before.get(r.key), r) for r in outcome.results}}
+    before = {result.key: result for result in _still_planned(outcome, _read_existing(path))} if path.exists() else {}
+    merged = {**before, **{r.key: _merge(before.get(r.key), r) for r in outcome.results}}
     order = {name: place for place, name in enumerate(outcome.rows)}
     place = {json.dumps(at, sort_keys=True): number for number, at in enumerate(cells(outcome.axes))}
     ordered = sorted(merged.values(), key=lambda r: (place.get(r.key[1], len(place)), order.get(r.row, 0), r.seed))
-    told = ("title", "shows", "paper", "figure", "lead", "notes", "search", "command")
-    head = {key: getattr(outcome, key) for key in told}
+    keys = ("title", "shows", "paper", "figure", "lead", "notes", "search", "command")
+    head = {key: getattr(outcome, key) for key in keys}
     value = {"format": FORMAT, "experiment": outcome.name, **head}
     value |= {"shared": outcome.shared, "axes": outcome.axes, "rows": outcome.rows}
     value |= {"analysis": asdict(outcome.analysis)} if outcome.analysis else {}
@@ -46,39 +48,38 @@ def write_outcome(outcome: Outcome, folder: Path) -> Path:
     return path
 
 
-def would_drop(now: Outcome, folder: Path, by: str = "--records") -> str:
-    """The sentence that refuses to write *now* to *folder*: which finished runs on record there would go; "": none.
+def would_drop(now: Outcome, folder: Path) -> str:
+    """Return a sentence if writing *now* to *folder* would drop finished runs on record there; "" otherwise.
 
-    They are of other data or settings, or of another grid of this name. A run that *now* has too stays, whatever its
-    row and cell are called. *by*: the option that chooses the folder.
+    Such runs have other data or settings, or belong to another grid of the same name. A run that *now* contains is
+    kept, whatever its row and cell are called.
     """
     path = folder / f"{now.name}.json"
     if not path.exists():
         return ""
-    before = _there(path, lambda record: None)
-    stay = {result.id for result in (*now.results, *_still_meant(now, before))}
+    before = _read_existing(path, lambda record: None)
+    stay = {result.id for result in (*now.results, *_still_planned(now, before))}
     gone = {result.id for result in before.results if result.state == "finished"} - stay
     if not gone:
         return ""
     return (
-        f"{path} holds {len(gone)} finished run{'s' * (len(gone) > 1)} of other data, settings or rows than these, and "
-        f"would lose them: give the records of these another folder by {by} DIR, or remove that file if what it holds "
-        "is no longer wanted"
+        f"{path} holds {len(gone)} finished run{'s' * (len(gone) > 1)} with other data, settings or rows, which "
+        "would be dropped. Choose another folder with --records DIR, or remove that file if you no longer need it."
     )
 
 
-def _there(path: Path, read: Callable[[Path], RunView | None] = record_named) -> Outcome:
-    """The outcome, without finished runs whose records were removed."""
+def _read_existing(path: Path, read: Callable[[Path], RunView | None] = record_named) -> Outcome:
+    """Return the recorded outcome, without finished runs that have no record file any more."""
     found = read_outcome(path, lambda record: read(record) if record.exists() else None)
     runs = path.parent / "runs"
     kept = (r for r in found.results if r.state != "finished" or (runs / f"{r.id}.json").exists())
     return replace(found, results=tuple(kept))
 
 
-def _still_meant(now: Outcome, before: Outcome) -> list[Result]:
-    """The results of before whose row and cell are in the file, and of which no seed has another id now.
+def _still_planned(now: Outcome, before: Outcome) -> list[Result]:
+    """Return the earlier results that the experiment still plans: same row and cell, and no seed with another id.
 
-    Where no id is known, as without the data, what all runs share must be the same.
+    If ids are not known, because the data are not here, the settings that all runs share must be equal.
     """
     ids = {result.key: result.id for result in now.results}
     there = {(row, json.dumps(at, sort_keys=True)) for row in now.rows for at in cells(now.axes)}
@@ -89,11 +90,8 @@ def _still_meant(now: Outcome, before: Outcome) -> list[Result]:
     return [result for result in before.results if result.key[:2] in there - other]
 
 
-def _together(before: Result | None, now: Result) -> Result:
-    """What is known of a trial: a run whose folder is here speaks for itself, of others another machine may know more.
-
-    A finished run stays, whatever a folder of the same id has of it: they would end alike.
-    """
+def _merge(before: Result | None, now: Result) -> Result:
+    """Return the newer result of a trial; keep the recorded one if the run is finished there, or is not here at all."""
     if before is None or now.run is not None:
         return now
     if before.run is not None:

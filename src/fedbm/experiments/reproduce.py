@@ -20,7 +20,7 @@ from fedbm.experiments.estimate import estimate_remaining
 from fedbm.experiments.outcomes import Outcome, outcome_of, read_outcome, unread_outcome
 from fedbm.experiments.record_store import would_drop, write_outcome
 from fedbm.experiments.spec import Experiment, find_experiment, of_the_paper, read_experiment
-from fedbm.experiments.trials import DONE, Place, Standing, check_only, finished_run, locate, standing, trials
+from fedbm.experiments.trials import DONE, TrialPlace, TrialState, check_only, find_state, finished_run, locate, trials
 from fedbm.runs.batch import BatchResult, Job, OnNews, run_batch
 from fedbm.runs.budget import Budget, parse_duration
 from fedbm.runs.config import Config, make_config, nest
@@ -36,14 +36,14 @@ from fedbm.utils.io import make_folder
 class ExperimentPlan:
     """Experiments with the place of every run, and the runs that were chosen among them."""
 
-    experiments: tuple[tuple[Experiment, tuple[Place, ...]], ...]
-    chosen: tuple[Place, ...]
+    experiments: tuple[tuple[Experiment, tuple[TrialPlace, ...]], ...]
+    chosen: tuple[TrialPlace, ...]
     config: Config  # where and how to compute
     records: Path
 
-    def states(self) -> list[Standing]:
+    def states(self) -> list[TrialState]:
         """Return the present state of every chosen run; cells that share a run have one entry."""
-        found = [standing(place, self.records) for place in self.chosen]
+        found = [find_state(place, self.records) for place in self.chosen]
         return list({s.folder or repr(s.trial.config): s for s in found}.values())
 
     def estimate(self) -> str:
@@ -63,7 +63,7 @@ class ExperimentPlan:
         """Return a sentence for each experiment with a record that would lose finished runs."""
         found = []
         for experiment, places in self.experiments:
-            outcome = unread_outcome(experiment, [standing(place, self.records) for place in places])
+            outcome = unread_outcome(experiment, [find_state(place, self.records) for place in places])
             found.append(would_drop(outcome, self.records))
         return [sentence for sentence in found if sentence]
 
@@ -73,20 +73,20 @@ class ExperimentPlan:
             raise FedBMError(sentence)
         for _, places in self.experiments:
             for place in places:
-                _check_recordable(standing(place, self.records))
+                _check_recordable(find_state(place, self.records))
 
     def jobs(self) -> list[Job]:
         """Return the chosen runs that have no record yet."""
         runs = {
             p.folder: Job(p.folder, p.trial.words, p.config)
             for p in self.chosen
-            if p.folder is not None and p.config is not None and standing(p, self.records).state != "on record"
+            if p.folder is not None and p.config is not None and find_state(p, self.records).state != "on record"
         }
         return list(runs.values())
 
     def outcomes(self) -> list[Outcome]:
         """Read what is finished of every experiment."""
-        return [outcome_of(e, [standing(place, self.records) for place in places]) for e, places in self.experiments]
+        return [outcome_of(e, [find_state(place, self.records) for place in places]) for e, places in self.experiments]
 
     def write_records(self) -> list[tuple[Outcome, Path]]:
         """Write the records of every experiment and return them with their files."""
@@ -260,7 +260,7 @@ def check_runnable(plan: ExperimentPlan) -> None:
         raise FedBMError(f"no run can be computed here: {plan.chosen[0].why}")
 
 
-def _check_recordable(there: Standing) -> None:
+def _check_recordable(there: TrialState) -> None:
     """Raise FedBMError if the run's record cannot be read, or cannot be written when the run is finished."""
     if there.state in DONE:
         run = finished_run(there)

@@ -1,4 +1,4 @@
-"""experiment × seeds → trials: each cell of a table with its configuration, and where its run stands."""
+"""Expand an experiment into trials, one per cell and seed, and find the state of each trial's run."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from fedbm.runs.reader import RunView, read_run, unedited
 from fedbm.runs.record import record_named
 from fedbm.runs.runner import run_path
 
-DONE = ("finished", "on record")  # states of a run that is not to be played
+DONE = ("finished", "on record")  # states of a run that need not be computed
 
 
 def key_of(row: str, at: Mapping[str, Any], seed: int) -> tuple[str, str, int]:
-    """What names a run among those of its experiment."""
+    """Return what identifies a run within its experiment."""
     return row, json.dumps(at, sort_keys=True), seed
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of one cell: *at* names the cell's value on every axis."""
+    """One run of one cell; *at* is the cell's value on every axis."""
 
     experiment: str
     row: str
@@ -48,8 +48,8 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a trial's run is, or will be; None with the reason where what it needs is not here."""
+class TrialPlace:
+    """The folder of a trial's run; None, with the reason, if its data or model are not here."""
 
     trial: Trial
     folder: Path | None
@@ -58,8 +58,8 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Standing:
-    """A trial and its run: finished, on record, unfinished, failed, not run, or absent (what it needs is not here)."""
+class TrialState:
+    """The state of a trial's run: finished, on record, unfinished, failed, not run, or absent (no data or model)."""
 
     trial: Trial
     state: str
@@ -72,11 +72,16 @@ class Standing:
 def trials(
     experiment: Experiment, seeds: Sequence[int], engine: Mapping[str, Any], only: Sequence[str] = ()
 ) -> list[Trial]:
-    """Every run in the order in which time is to be spent.
+    """Return every run, in the order in which they are computed.
 
-    Cell by cell as the file has them, a cell's seeds together; or seed by seed, where the experiment says so.
+    Runs go cell by cell in the order of the file, with all seeds of a cell together; or seed by seed, if the experiment
+    states that.
 
-    *engine*: flags that say where and how to compute. *only*: "axis=value,value", "method=…", "row=…", or a row's name.
+    Args:
+        experiment: the experiment.
+        seeds: the seeds.
+        engine: settings that state where and how to compute.
+        only: conditions such as "axis=value,value", "method=…", "row=…", or a row's name.
     """
     wanted = [_condition(words) for words in only]
     made = []
@@ -85,7 +90,7 @@ def trials(
         shared = settings_for(method, {**experiment.shared, **at})
         settings = {**shared, **row.settings}
         facts = {"method": "fedbm", **settings, **at, "row": row.name}
-        if all(any(_alike(facts.get(key), value) for value in values) for key, values in wanted):
+        if all(any(_matches(facts.get(key), value) for value in values) for key, values in wanted):
             with in_row(experiment.file, row.name):
                 configs = {seed: make_config(nest({**settings, **engine, "seed": seed})) for seed in seeds}
             made += [Trial(experiment.name, row.name, at, seed, config) for seed, config in configs.items()]
@@ -93,46 +98,46 @@ def trials(
 
 
 def check_only(experiments: Sequence[Experiment], only: Sequence[str]) -> None:
-    """Each condition must mean something in at least one of the experiments."""
+    """Raise FedBMError for a condition that none of the experiments can meet."""
     for key, values in map(_condition, only):
         known = dict.fromkeys(["row", "method", *(axis for e in experiments for axis in (*e.axes, *e.shared))])
         if key not in known:
-            raise FedBMError(f'--only: "{key}" is no axis{did_you_mean(key, known)}; say {join_words(known)}')
+            raise FedBMError(f'--only: "{key}" is not an axis{did_you_mean(key, known)}; choose {join_words(known)}')
         names = list(dict.fromkeys(row.name for e in experiments for row in e.rows))
         for value in values:
-            if key == "row" and not any(_alike(name, value) for name in names):
+            if key == "row" and not any(_matches(name, value) for name in names):
                 raise FedBMError(
-                    f'--only: there is no row "{value}"{did_you_mean(value, names)}; say {join_words(names)}'
+                    f'--only: there is no row "{value}"{did_you_mean(value, names)}; choose {join_words(names)}'
                 )
 
 
-def locate(trial: Trial, progress: Callable[[int, int], None] | None = None) -> Place:
-    """Its data are loaded for that: a run is named by what it learns from."""
+def locate(trial: Trial, progress: Callable[[int, int], None] | None = None) -> TrialPlace:
+    """Find the folder of a trial's run. Loads the data, because the run's id depends on them."""
     try:
         plan = make_plan(trial.config, progress=progress)
     except FedBMError as error:
-        return Place(trial, None, str(error))
-    return Place(trial, run_path(plan), "", plan.config)
+        return TrialPlace(trial, None, str(error))
+    return TrialPlace(trial, run_path(plan), "", plan.config)
 
 
-def standing(place: Place, records: Path | None = None) -> Standing:
-    """Where the run stands now. One that *records* holds a record of is done: its id says that it would end alike."""
+def find_state(place: TrialPlace, records: Path | None = None) -> TrialState:
+    """Return the present state of a run. A run with a record need not be computed, because its id fixes its result."""
     if place.folder is None:
-        return Standing(place.trial, "absent", why=place.why)
+        return TrialState(place.trial, "absent", why=place.why)
     failure = failure_of(place.folder)
     record = records / "runs" / f"{place.folder.name}.json" if records else None
     if (place.folder / "summary.json").exists():
         state = "finished"
     elif record and record.exists():
-        return Standing(place.trial, "on record", place.folder, config=place.config, record=record)
+        return TrialState(place.trial, "on record", place.folder, config=place.config, record=record)
     elif failure:
         state = "failed"
     else:
         state = "unfinished" if (place.folder / "rounds.jsonl").exists() else "not run"
-    return Standing(place.trial, state, place.folder, failure if state == "failed" else "", place.config)
+    return TrialState(place.trial, state, place.folder, failure if state == "failed" else "", place.config)
 
 
-def finished_run(done: Standing) -> RunView:
+def finished_run(done: TrialState) -> RunView:
     """Return the run of a finished trial; raise FedBMError if its config.toml was edited or its record is damaged."""
     if done.record is not None:
         try:
@@ -144,13 +149,13 @@ def finished_run(done: Standing) -> RunView:
 
 
 def _condition(words: str) -> tuple[str, list[str]]:
-    """ "beta=0.1" or "row=FedAvg,FedBM"; words alone name rows."""
+    """Return the key and values of "beta=0.1" or "row=FedAvg,FedBM"; words without "=" name rows."""
     key, _, values = words.partition("=") if re.match(r"\w+=", words) else ("row", "=", words)
     return key, [value.strip() for value in values.split(",")]
 
 
-def _alike(value: Any, text: str) -> bool:
-    """Whether *text* means *value*: the same number, or the same word whatever its case."""
+def _matches(value: Any, text: str) -> bool:
+    """Return whether *text* means *value*: the same number, or the same word in any case."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         try:
             return float(text) == float(value)

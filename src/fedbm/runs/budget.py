@@ -13,8 +13,8 @@ MAX_RESERVE = 0.1  # share of the budget kept for finishing the current round
 class Budget:
     """Time that several runs share.
 
-    Near the end of the budget each run finishes its current round and writes a checkpoint. A run is told to stop when
-    its next round, if as long as its latest, would end too late. At most 10 % of the budget is reserved for that.
+    Near the end of the budget each run finishes its current round and writes a checkpoint. A run stops when its
+    next round, if as long as its latest, would end too late. At most 10 % of the budget is reserved for that.
 
     Args:
         seconds: the time available; None means no limit.

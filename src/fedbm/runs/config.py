@@ -158,8 +158,8 @@ def read_toml(path: Path) -> dict[str, dict[str, Any]]:
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        beside = [p.name for p in path.parent.glob("*.toml")]
-        raise FedBMError(f"there is no configuration file {path}{did_you_mean(path.name, beside)}") from error
+        others = [p.name for p in path.parent.glob("*.toml")]
+        raise FedBMError(f"there is no configuration file {path}{did_you_mean(path.name, others)}") from error
     except OSError as error:
         raise FedBMError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # no UTF-8, no TOML, a number too long, or nested too deep

@@ -1,4 +1,4 @@
-"""Run a plan to its end, or go on with it where it was left; then write what one looks at.
+"""Run a plan to its end, or resume it; then write summary, model and pictures.
 
 simulate(data, partition, method="fedbm", rounds=20, …) → RunView
 """
@@ -95,24 +95,24 @@ def with_method(config: Config, method: Method) -> Config:
 
 
 def check_object(method: Any, settings: Mapping[str, Any]) -> None:
-    """A method given as an object must be one, and carries its options itself."""
+    """Raise FedBMError if *method* is not a method object, or if its options are given apart from it."""
     if isinstance(method, type) or not isinstance(method, Method):
         raise FedBMError(f"method must be a name or an object like fedbm.FedAvg(), not {method!r}")
     if misplaced := list(nest(settings).get("method", {})):
-        raise FedBMError(f"{misplaced[0]} is an option of a method: set it where the {method.name} object is made")
+        raise FedBMError(f"{misplaced[0]} is an option of a method. Set it where you make the {method.name} object.")
 
 
 def check_unused(settings: Mapping[str, Any], dataset: bool, partition: bool, body: bool) -> None:
-    """A setting of data, partition or model has no effect beside an object that is already made: refuse it."""
+    """Raise FedBMError for a setting that has no effect, because its object was already made."""
     for key in keys():
         if key.section == "model" and key.flag in settings and body:
-            raise FedBMError(f"{key.flag} has no effect beside a body of your own; leave it out")
+            raise FedBMError(f"{key.flag} has no effect with a body of your own. Remove it.")
         if key.section != "data" or key.flag not in settings:
             continue
         if key.name in DEALING and partition:
-            raise FedBMError(f"{key.flag} has no effect beside a partition that is already made; leave it out")
+            raise FedBMError(f"{key.flag} has no effect on a partition that is already made. Remove it.")
         if key.name not in DEALING and dataset:
-            raise FedBMError(f"{key.flag} has no effect beside a data set that is already loaded; give it to load()")
+            raise FedBMError(f"{key.flag} has no effect on a data set that is already loaded. Give it to load().")
 
 
 def run_path(plan: Plan) -> Path:
@@ -120,7 +120,7 @@ def run_path(plan: Plan) -> Path:
 
 
 def run(plan: Plan) -> Iterator[Event]:
-    """Play what is left of the plan's rounds, then write summary, model and pictures. A finished run is left alone."""
+    """Run the remaining rounds, then write summary, model and pictures. A finished run is not touched."""
     return (event for event in play(plan) if event is not None)
 
 
@@ -203,7 +203,7 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> Federation:
         cohort, steps = client_cohort(setting, config.engine, dataset.images, notes.append), plain_steps
         if device.type == "cuda" and config.engine.engine == "auto":
             notes.append(
-                f"{config.method.name} is no method of this package, so its clients are trained in a plain loop; "
+                f"{config.method.name} is not a method of this package, so its clients are trained in a plain loop; "
                 "engine = captured tries CUDA graphs"
             )
     sets = {
@@ -230,16 +230,16 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> Federation:
 
 
 def check_engine(config: Config) -> None:
-    """Whether what is asked for can be computed here: said before data are decoded and a folder is made."""
+    """Raise FedBMError if the run cannot be computed here, before data are decoded."""
     is_captured(config, find_device(config.engine.device))
 
 
 def is_captured(config: Config, device: torch.device) -> bool:
-    """Whether local training is captured as CUDA graphs: on CUDA, for methods known to allow it or when asked for."""
+    """Return whether local training is captured as CUDA graphs: on CUDA, for the package's methods or if requested."""
     if config.engine.engine == "captured" and device.type != "cuda":
         raise FedBMError("engine = captured needs a CUDA device; use engine = reference or auto")
     known = METHODS.get(config.method.name) is type(config.method)
     auto = config.engine.engine == "auto" and known and device.type == "cuda"
     if config.engine.compile and not auto and config.engine.engine != "captured":
-        raise FedBMError("compile is of the captured engine, on CUDA: torch.compile does not pay in the plain loop")
+        raise FedBMError("compile needs the captured engine, on CUDA; torch.compile does not pay in the plain loop")
     return auto or config.engine.engine == "captured"

@@ -1,4 +1,4 @@
-"""Several runs at once, on all that is there:
+"""Run several runs in parallel, on all cores or GPUs:
 
     for number, event in run_all(configs): …
 
@@ -31,8 +31,8 @@ from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError
 from fedbm.runs.config import Config
 
-END = None  # what a process is sent in place of a configuration: end this run with the round it is in
-MOST_TO_END = 10.0  # seconds that a process without runs has to end by itself
+END = None  # sent to a process in place of a configuration: stop this run after its current round
+MOST_TO_END = 10.0  # seconds for an idle process to end by itself
 
 
 @dataclass(eq=False)
@@ -118,7 +118,7 @@ def run_all(
 
 
 def places_for(config: Config, processes: int) -> list[tuple[int, dict[str, Any]]]:
-    """Where runs like this one are made: for each process, how many go together and what changes in their options."""
+    """Return, for each process to start, how many runs it takes at a time and which engine options change."""
     device = find_device(config.engine.device)
     if device.type == "cpu":
         return [(1, {"threads": 1, "workers": 1})] * processes
@@ -127,7 +127,7 @@ def places_for(config: Config, processes: int) -> list[tuple[int, dict[str, Any]
 
 
 def cores() -> int:
-    """The cores this process may use, which may be fewer than the machine has."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -158,7 +158,7 @@ def _start(process: Any) -> None:
 
 
 def _work(pipe: Connection) -> None:
-    """Advance the runs one has by turns, until nobody is there to be told: then they can be resumed."""
+    """Advance this process's runs by turns, until the parent closes the pipe; they can be resumed then."""
     runs: dict[int, Generator[Event | None, None, None]] = {}
     rounds: dict[int, int] = {}  # of the runs, by their numbers
     ending: set[int] = set()
@@ -173,20 +173,20 @@ def _work(pipe: Connection) -> None:
             else:
                 runs[number], rounds[number] = _played(config), config.train.rounds
         for number in list(runs):
-            told = _turn(runs[number], rounds[number] if number in ending else None)
-            if told and not isinstance(told[-1], Event):
+            news = _turn(runs[number], rounds[number] if number in ending else None)
+            if news and not isinstance(news[-1], Event):
                 del runs[number]
             try:
-                for news in told:
-                    pipe.send((number, news))
+                for one in news:
+                    pipe.send((number, one))
             except (BrokenPipeError, ConnectionResetError):
                 return
 
 
 def _turn(run: Generator[Event | None, None, None], ending: int | None) -> list[Event | str | None]:
-    """What a run tells in its turn; last None where it is over, or why it failed.
+    """Return a run's events of one turn; the last is None if the run is over, or a sentence if it failed.
 
-    *ending*: its rounds, if it is to end with the one it is in. After the last it ends by itself, all being written.
+    *ending*: the run's number of rounds, if it must stop after its current round.
     """
     try:
         event = next(run)

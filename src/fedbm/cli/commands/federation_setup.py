@@ -89,18 +89,18 @@ def add(args: argparse.Namespace, console: Console) -> None:
 
 
 def rekey(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.federation.deploy.init import rekey as make_anew
+    from fedbm.federation.deploy.init import rekey as make_key
 
     check_whole(args.folder)
-    site = make_anew(args.folder, args.name)
+    site = make_key(args.folder, args.name)
     printer(console)(f"made: {site / 'node.key'} and node.pub; restart the server, and hand both to {args.name}")
 
 
 def renew(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.federation.deploy.init import renew as make_anew
+    from fedbm.federation.deploy.init import renew as make_certificate
 
     check_whole(args.folder)
-    end = make_anew(args.folder, count(args.days, "--days"))
+    end = make_certificate(args.folder, count(args.days, "--days"))
     console.print(f"made: {args.folder / 'server' / 'server.pem'}, valid until {end}; restart the server and nginx")
 
 
