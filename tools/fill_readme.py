@@ -1,4 +1,4 @@
-"""Fill a README's results from records: one picture, and one table per experiment.
+"""Fill a README's results from records: one picture, and a verdict and a short table per experiment.
 
     python tools/fill_readme.py results README.md
 
@@ -6,8 +6,6 @@ The results go between two marks in the page:
 
     <!-- fedbm:results NAME … -->   the experiments to show, each with its first cell that has a result
     <!-- /fedbm:results -->
-
-For the paper's other experiments the page lists differences.
 """
 
 from __future__ import annotations
@@ -20,15 +18,14 @@ from pathlib import Path
 
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.experiments.outcomes import Outcome, read_outcomes
-from fedbm.experiments.remaining import list_unrecorded
 from fedbm.report.comparison import HEADLINE_METRIC, Comparison, compare_outcome
 from fedbm.report.experiment_figures import draw_scores
 from fedbm.report.figures.drawing import WIDE
 from fedbm.report.figures.palette import colours_of
 from fedbm.report.figures.svg import save_svg
 from fedbm.report.render.markdown import escape, render_table
-from fedbm.report.tables import differences_table, results_table
-from fedbm.report.text import verdicts
+from fedbm.report.tables import summary_table
+from fedbm.report.text import plain_verdict
 from fedbm.utils.io import write_text
 
 MARKED = re.compile(r"(<!-- fedbm:results (?P<names>[\w\- ]+?) -->\n).*?(<!-- /fedbm:results -->)", re.DOTALL)
@@ -61,45 +58,17 @@ def fill_readme(outcomes: Sequence[Outcome], page: Path) -> list[Path]:
     inside = [
         *(f"![Macro-F1 of every seed, {shown[0].title}]({PICTURE})", ""),
         *(line for comparison in shown for line in results_lines(comparison)),
-        *_other_differences(outcomes, shown),
-        *_not_run(outcomes),
     ]
     write_text(page, text[: found.end(1)] + "\n".join(inside) + "\n" + text[found.start(3) :])
     return [page, picture]
 
 
 def results_lines(comparison: Comparison) -> list[str]:
-    """Return the comparison's table and what is found, as Markdown."""
-    notes = {one: 0 for row in comparison.rows for one in row.deviations}
-    table = results_table(comparison, comparison.title, colours_of(row.name for row in comparison.rows), notes)
-    without = ("last_f1", "averaged_accuracy", "lead_minus_row_f1", "p", "effect_size", "notes")
-    return [
-        *(f"**{escape(comparison.title)}**", ""),
-        *(*render_table(table, without), ""),
-        *(f"- {escape(verdict.sentence)}" for verdict in verdicts(comparison)),
-        *(["- [Notes](results/README.md#notes) list how these runs differ from the paper."] if notes else []),
-        "",
-    ]
-
-
-def _other_differences(outcomes: Sequence[Outcome], shown: Sequence[Comparison]) -> list[str]:
-    """Return the differences in the paper's other experiments; their tables are in the report."""
-    found = [comparison for outcome in outcomes if outcome.paper for comparison in compare_outcome(outcome)]
-    others = [one for one in found if one not in shown and any(row.tests for row in one.rows)]
-    if not others:
-        return []
-    lines = render_table(differences_table(others, "differences"))
-    return ["Differences in the other experiments on record, next to the paper’s:", "", *lines, ""]
-
-
-def _not_run(outcomes: Sequence[Outcome]) -> list[str]:
-    """Say how many of the paper's tables and figures have no record."""
-    found = [one.printed for one in list_unrecorded(outcomes) if one.printed]
-    if not found:
-        return []
-    have = "has" if len(found) == 1 else "have"
-    count = f"{len(found)} of the paper’s tables and figures {have} no run on record"
-    return [f"{count}: the report lists them with their commands.", ""]
+    """Return the comparison's verdict and its short table, as Markdown."""
+    colours = colours_of(row.name for row in comparison.rows)
+    table = summary_table([("", comparison)], "readme", comparison.title, colours, paper=True)
+    verdict = " ".join(plain_verdict([("", comparison)]))
+    return [f"**{escape(comparison.title)}.** {escape(verdict)}", "", *render_table(table), ""]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -38,8 +38,8 @@ def test_init_says_what_to_hand_over_and_what_to_keep(
     monkeypatch.chdir(tmp_path)
     code, words = said(capsys, "init", "trial", "--names", "north,south", "--nodes", "2", "--host", "fl.example.org")
     assert code == 0
-    assert "keep its ca.key to yourself" in words
-    assert "hand it over as a whole" in words
+    assert "keep its ca.key private" in words
+    assert "hand over the whole folder" in words
     assert 'server = "fl.example.org:443"' in Path("trial/north/node.toml").read_text()
     assert said(capsys, "init", "trial") == (
         *(2, "fedbm: trial is there already and is not overwritten; choose another folder\n"),

@@ -26,7 +26,7 @@ from fedbm.utils.io import read_json
 
 NEW = (None, "abc", "\udcff", -3, 1.5, math.nan, 1e308, 10**400, True, [1, "x"], [], {}, {"a": 1})
 HERE = Path(__file__).parents[2] / "results"
-RUNS = ("fedbm-ham10000-s0-e7a3dd6a3bbb", "central-ham10000-s0-399e8a9313c0")
+RUNS = ("fedbm-ham10000-s0-4e8a419b8ac3", "central-ham10000-s0-399e8a9313c0")
 
 
 def places(value: Any) -> Iterator[tuple[Any, ...]]:

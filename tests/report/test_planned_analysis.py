@@ -268,4 +268,4 @@ def test_a_record_older_than_its_plan_is_withheld_too(tmp_path: Path) -> None:
     assert again.withheld.startswith("3 of 60 runs of confirmation are on record")
     report = render_markdown(experiments_report([again]))
     assert "±" not in report
-    assert f"- {again.withheld}.\n" in report[: report.index("The confirmatory comparison")]
+    assert f"- {again.withheld}.\n" in report[: report.index(f"## {confirmation.title}\n\nThe")]

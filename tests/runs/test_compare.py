@@ -190,6 +190,7 @@ class TestOptionsOfOneName:
             make_grid({}, {"mu": 2}, ["fedprox", "other"], [None], [0])
         configs = make_grid({}, {"fedprox_mu": 0.5, "other_mu": 7}, ["fedprox", "other", "fedavg"], [None], [0])
         assert [config.method for config in configs] == [FedProx(mu=0.5), Other(mu=7), FedAvg()]
+        make_grid({}, {"weighting": "equal"}, ["fedavg", "fednh"], [None], [0])  # inherited: the same option
         (config,) = make_grid({}, {"mu": 2}, ["other"], [None], [0])
         assert config.method == Other(mu=2)
 

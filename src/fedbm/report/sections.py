@@ -69,7 +69,7 @@ def results(group: Group, name: str, colours: Colours, dots_of_seeds: bool) -> S
     note += "; Central, with all data in one place, is an upper bound and not compared." if central else "."
     blocks: list[Block] = []
     if group.rows:
-        blocks.append(metrics_table(group, f"{name} metrics", colours))
+        blocks.append(metrics_table(group, f"{name}, test scores in %", colours))
     else:
         blocks.append(Text(("No run has finished, so there is no result to show.",), "absent"))
     said = [

@@ -7,6 +7,7 @@ out of range are refused with one sentence, the same for file, flag and Python.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -49,20 +50,26 @@ class Config:
 def keys() -> tuple[Key, ...]:
     """Return every key of every section, method options included, each flag once.
 
-    An option that two methods declare alike is one key. Otherwise the second is listed as, say, `fedprox_mu`.
+    An option that methods inherit, or declare alike, is one key. If two methods declare different options of one
+    name, the second is listed as, say, `fedprox_mu`.
     """
     name_key = Key("method", "name", "method", " | ".join(METHODS), FedBM.name, "the federated method", tuple(METHODS))
     found = (*section_keys(), name_key)
-    flags = {key.flag for key in found}
+    taken = {key.flag: key for key in found}  # the declaration that has the flag
     by_flag: dict[str, Key] = {}
     for name, method in METHODS.items():
         for key in keys_of("method", method):
-            first = by_flag.get(key.flag, key)
-            is_shared = key.flag not in flags and dataclasses.replace(first, methods=()) == key
-            flag = key.flag if is_shared else f"{name}_{key.flag}"  # another option of the same name
-            methods = (*first.methods, name) if is_shared else (name,)
-            by_flag[flag] = dataclasses.replace(key, flag=flag, methods=methods)
+            declared = _declaration(method, key.name)
+            flag = key.flag if taken.setdefault(key.flag, declared) == declared else f"{name}_{key.flag}"
+            first = by_flag.get(flag, dataclasses.replace(key, flag=flag))
+            by_flag[flag] = dataclasses.replace(first, methods=(*first.methods, name))
     return (*found, *by_flag.values())
+
+
+def _declaration(method: type, option: str) -> Key:
+    """Return an option as the most basic class declares it. Subclasses may narrow it, and it stays the same option."""
+    first = next(cls for cls in reversed(method.__mro__) if option in inspect.get_annotations(cls))
+    return next(key for key in keys_of("method", first) if key.name == option)
 
 
 @cache
@@ -97,7 +104,7 @@ def check_method_options(settings: Iterable[str], methods: Sequence[str]) -> Non
         switch = "--" + flag.replace("_", "-")
         if owners and not chosen:
             raise FedBMError(f"{switch} is an option of {join_words(owners)}, but not of {join_words(methods)}")
-        declared = {repr(key) for name in chosen for key in keys_of("method", METHODS[name]) if key.flag == flag}
+        declared = {_declaration(METHODS[name], flag) for name in chosen if flag not in method_flags()}
         if len(declared) > 1:
             own = join_words([f"--{name}-{flag.replace('_', '-')}" for name in chosen])
             raise FedBMError(f"{switch} is a different option for {join_words(chosen, 'and')}. Use {own}.")

@@ -138,4 +138,4 @@ def print_tables(outcome: Outcome, console: Console) -> None:
     for sentence in report.parts[0].summary if outcome.analysis else ():
         console.print(sentence, soft_wrap=True)
     if outcome.withheld:
-        console.print(outcome.withheld, soft_wrap=True)
+        console.print(f"{outcome.withheld}.", soft_wrap=True)
