@@ -8,6 +8,7 @@ import shutil
 import ssl
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from fedbm.federation.deploy.flower import ask, tool
 from fedbm.federation.deploy.init import render
 from fedbm.federation.deploy.processes import environment
 from fedbm.federation.deploy.site_files import Node, Server, read, to_text
+from fedbm.federation.server.registry import fingerprint, read_registry
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
@@ -159,6 +161,45 @@ def test_a_key_that_is_taken_off_is_refused_from_then_on(tmp_path: Path) -> None
             str(folder / "node.key"),
         )
         assert (code, "Failed to activate SuperNode" in said) == (1, True)
+
+
+def test_a_hospital_cannot_pretend_to_be_another(tmp_path: Path) -> None:
+    """The third hospital claims the second's number and name, and is there before it."""
+    with Deployment(tmp_path, "fedavg", rounds=2, min_updates=2, deadline=60) as study:
+        ready([study.start("server", study.folder)])
+        first, second, third = (study.folder / name for name in NODES)
+        settings: Node = read(third, Node)
+        (third / "node.toml").write_text(to_text(replace(settings, client=1, name=NODES[1])))
+        ready([study.start("node", folder) for folder in (first, third)])
+        study.fedbm("run", study.folder, study.file, "--detach")
+        status = study.until(lambda s: any("refused" in node["state"] for node in s.get("nodes", [])))
+        why = 'it claims to be client 1, "hospital-2", but its key is registered for client 2, "hospital-3"'
+        assert [node["name"] for node in status["nodes"] if node["state"] == f"refused: {why}"] == [NODES[2]]
+        ready([study.start("node", second)])
+        study.finished()
+
+        registered = {node.name: node for node in read_registry(study.home).values()}
+        [refused] = study.events("refused")
+        assert (refused["name"], refused["node"]) == (NODES[2], str(registered[NODES[2]].node))
+        joined = {line["name"]: line for line in study.events("joined")}
+        assert set(joined) == set(NODES[:2])
+        assert joined[NODES[1]]["node"] == str(registered[NODES[1]].node)
+        assert joined[NODES[1]]["key"] == fingerprint((second / "node.pub").read_text())
+        assert [entry["client"] for entry in study.records()[-1]["clients"]] == [0, 1]
+        assert {line["name"] for line in study.events("received")} == set(NODES[:2])
+
+
+def test_node_ids_are_found_again_when_the_list_of_keys_is_lost(tmp_path: Path) -> None:
+    with Deployment(tmp_path) as study:
+        server = study.start("server", study.folder)
+        ready([server])
+        before = read_registry(study.home)
+        assert [node.name for node in before.values()] == list(NODES)
+        study.fedbm("stop", study.home)
+        server.wait(30)
+        (study.home / "registered.json").unlink()
+        ready([study.start("server", study.folder)])
+        assert read_registry(study.home) == before
 
 
 @pytest.fixture(scope="module")

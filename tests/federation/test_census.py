@@ -16,6 +16,7 @@ from flwr.app import Message
 from one_process import Deployed, Node, deploy, digests_in_process, engine_process, events_of, with_scores
 
 from fedbm.errors import FedBMError
+from fedbm.federation.deploy.site_files import Server
 from fedbm.federation.node import handler as node
 from fedbm.federation.node.node_data import open_site, write_share
 from fedbm.federation.node.refusal_file import read_refusal
@@ -98,7 +99,8 @@ def test_a_site_gives_any_data_that_fedbm_reads(deployed: Deployed, scans: Path)
         ({"client": "1"}, "it is not set up: client, data or state is missing in its node configuration"),
         ({"device": "gpu"}, "it is not set up: client, data or state is missing in its node configuration"),
         ({"client": 3}, "it is client 3, but this run has nodes = 3, so clients 0 to 2"),
-        ({"client": 0}, "client 0 is there already: two nodes have the same number"),
+        ({"client": 0}, 'it claims to be client 0, "site 1", but its key is registered for client 1, "site 1"'),
+        ({"name": "site 0"}, 'it claims to be client 1, "site 0", but its key is registered for client 1, "site 1"'),
     ],
 )
 def test_a_node_that_is_set_up_wrong(deployed: Deployed, change: dict[str, Any], why: str) -> None:
@@ -115,7 +117,7 @@ def test_a_node_that_is_set_up_wrong(deployed: Deployed, change: dict[str, Any],
         ({"n": 0}, "it has 0 training images"),
         ({"n": 1e3}, "its answer has no n that can be read"),
         ({"n": True}, "its answer has no n that can be read"),
-        ({"n": 10**12}, "it has 1000000000000 training images"),
+        ({"n": 10**9}, "it claims 1000000000 training images, above max_samples = 1000000 in server.toml"),
         ({"label_counts": [1, 2, 3]}, "it told its label counts, which this method does not ask for"),
         ({"holds": []}, "its answer has no holds that can be read"),
         ({"terms": "?"}, "it answered for another terms than it was asked"),
@@ -125,6 +127,16 @@ def test_a_node_that_is_set_up_wrong(deployed: Deployed, change: dict[str, Any],
 def test_an_answer_that_is_not_believed(deployed: Deployed, said: dict[str, Any], why: str) -> None:
     second(deployed).spoil = census_says(**said)
     assert refusal(deployed) == why
+
+
+def test_the_operator_bounds_the_number_of_images(deployed: Deployed) -> None:
+    """The cap is the one of server.toml: a node that claims the largest number it allows takes part."""
+    most = max(len(own) for own in deployed.plan.partition.clients)
+    deployed.server = Server(max_samples=most)
+    second(deployed).spoil = census_says(n=most + 1)
+    assert refusal(deployed) == f"it claims {most + 1} training images, above max_samples = {most} in server.toml"
+    [line] = events_of(deployed.state, "started")
+    assert line["max_samples"] == most
 
 
 def test_another_version_at_a_node(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:

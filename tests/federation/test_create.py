@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,17 @@ def test_a_node_joins_and_another_gets_a_new_key(tmp_path: Path) -> None:
     check_node_key(folder / "south" / "node.key", folder / "south" / "node.pub")
     with pytest.raises(FedBMError, match='there is no node "sowth" in .* \\(did you mean "south"\\?\\)'):
         rekey(folder, "sowth")
+
+
+def test_a_node_that_left_keeps_its_place_so_that_numbers_stay(tmp_path: Path) -> None:
+    folder = tmp_path / "x"
+    create(folder, nodes=3, names=["north", "south", "west"])
+    server: Server = read(folder / "server", Server)
+    (folder / "server" / "server.toml").write_text(to_text(replace(server, nodes=",south")))
+    add(folder, "east")
+    server = read(folder / "server", Server)
+    assert server.places == {1: "south", 3: "east"}
+    assert (read(folder / "south", Node).client, read(folder / "east", Node).client) == (1, 3)
 
 
 def test_renewal_keeps_the_authority(tmp_path: Path) -> None:

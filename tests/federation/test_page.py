@@ -24,9 +24,12 @@ from fedbm.federation.server.status_page import STALE, is_loopback, make_page_se
 NOW = datetime(2030, 5, 1, 12, 0, tzinfo=UTC)
 
 
-def node(client: int | None, name: str, state: str, missed_deadlines: int = 0) -> dict[str, Any]:
+def node(
+    client: int | None, name: str, state: str, missed_deadlines: int = 0, rejected: str | None = None
+) -> dict[str, Any]:
     seen = None if client is None else (NOW - timedelta(seconds=5)).isoformat()
-    return {"client": client, "name": name, "state": state, "missed_deadlines": missed_deadlines, "last_seen": seen}
+    facts = {"client": client, "name": name, "state": state, "missed_deadlines": missed_deadlines}
+    return {**facts, "last_seen": seen, "rejected": rejected}
 
 
 def write(folder: Path, done: int = 6, **more: Any) -> Path:
@@ -100,6 +103,23 @@ def test_lines_tell_rounds_and_troubles_and_no_more(tmp_path: Path) -> None:
         "hospital-2: silent",
         "hospital-2: back",
     ]
+
+
+def test_a_rejected_answer_is_shown_once_with_its_node(tmp_path: Path) -> None:
+    console = Console(width=120, force_terminal=False)
+    nodes = [node(0, "hospital-1", "ready"), node(1, "hospital-2", "ready", rejected="round 6: its norm is 1e9")]
+    with console.capture() as capture, following(console) as show:
+        show(read_standing(write(tmp_path, done=5, updated="2030-05-01T11:00:00+00:00")))
+        for _ in range(2):
+            show(read_standing(write(tmp_path, done=6, nodes=nodes)))
+    sentence = "hospital-2: answer rejected in round 6: its norm is 1e9"
+    assert capture.get().splitlines().count(sentence) == 1
+    found = read_standing(write(tmp_path, nodes=nodes))
+    assert found is not None
+    with console.capture() as capture:
+        console.print(drawn(found))
+    assert sentence in capture.get()
+    assert f"<p>{sentence}</p>" in page("study", found, NOW)
 
 
 def test_the_terminal_shows_every_node(tmp_path: Path) -> None:

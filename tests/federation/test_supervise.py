@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import shutil
 import signal
 import sys
 import textwrap
@@ -17,13 +19,15 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 
 from fedbm.cli import main
 from fedbm.errors import FedBMError
-from fedbm.federation.deploy import flower, supervise, watchdog
+from fedbm.federation.deploy import flower, registration, supervise, watchdog
 from fedbm.federation.deploy.certificates import make_authority
 from fedbm.federation.deploy.init import create
 from fedbm.federation.deploy.processes import running
+from fedbm.federation.deploy.registration import Known
 from fedbm.federation.deploy.run_control import Follower, begin, deal
 from fedbm.federation.deploy.site_files import Node, Server, all_folders, read, to_text
 from fedbm.federation.node.refusal_file import clear_refusal, write_refusal
+from fedbm.federation.server.registry import fingerprint, read_registry
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="marks are found in /proc")
 
@@ -55,12 +59,12 @@ FLWR = """
 known = json.loads(memory.read_text())
 task, answer = sys.argv[1], {"success": True}
 if task == "supernode" and sys.argv[2] == "register":
-    key = Path(sys.argv[3]).read_text()
+    key = " ".join(Path(sys.argv[3]).read_text().split()[:2])
     if key in known["keys"]:
         answer = {"success": False, "error-message": "Public key already in use."}
     else:
         known["keys"].append(key)
-        answer["node-id"] = str(len(known["keys"]))
+        answer["node-id"] = len(known["keys"])
 elif task == "supernode":
     known["gone"].append(sys.argv[3])
 elif task == "run":
@@ -97,7 +101,14 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).chmod(0o755)
     monkeypatch.setattr(flower, "tool", lambda name: str(tmp_path / name))
     monkeypatch.setattr(supervise, "check_server", lambda node, authority: "server: reached")
+    monkeypatch.setattr(registration, "known_keys", lambda folder, server: remembered(path))
     return path
+
+
+def remembered(memory: Path) -> dict[str, Known]:
+    """What the SuperLink answers when it is asked for the keys it knows."""
+    known = json.loads(memory.read_text())
+    return {key: Known(node, str(node) not in known["gone"]) for node, key in enumerate(known["keys"], 1)}
 
 
 @pytest.fixture
@@ -138,11 +149,40 @@ def test_a_server_registers_its_nodes_once_and_takes_off_those_that_left(study: 
     assert len(json.loads(memory.read_text())["keys"]) == 2
     supervise.serve(home, said.append, times(1))  # it knows them: nothing changes
     assert len(json.loads(memory.read_text())["keys"]) == 2
-    settings: Server = read(home, Server)
-    (home / "server.toml").write_text(to_text(Server(settings.host, settings.port, settings.link_port, "hospital-1")))
+    with_nodes(home, ",hospital-2")
     supervise.serve(home, said.append, times(1))
-    assert json.loads(memory.read_text())["gone"] == ["2"]
+    assert json.loads(memory.read_text())["gone"] == ["1"]
+    assert [(node.node, node.client, node.name) for node in read_registry(home).values()] == [(2, 1, "hospital-2")]
+    with_nodes(home, "hospital-1,hospital-2")
+    with pytest.raises(FedBMError, match="the key of hospital-1 was taken off before, and Flower accepts no key twice"):
+        supervise.serve(home, said.append, times(1))
     assert nothing_is_left(study)
+
+
+def with_nodes(home: Path, nodes: str) -> None:
+    settings: Server = read(home, Server)
+    (home / "server.toml").write_text(to_text(dataclasses.replace(settings, nodes=nodes)))
+
+
+def test_whose_key_has_which_node_id_is_found_again_when_the_list_is_lost(study: Path, memory: Path) -> None:
+    home = study / "server"
+    supervise.serve(home, lambda words: None, times(1))
+    first = read_registry(home)
+    assert [(node.node, node.client, node.name) for node in first.values()] == [
+        *((1, 0, "hospital-1"), (2, 1, "hospital-2"))
+    ]
+    assert [node.key for node in first.values()] == [
+        fingerprint((study / name / "node.pub").read_text()) for name in ("hospital-1", "hospital-2")
+    ]
+    (home / "registered.json").unlink()
+    supervise.serve(home, lambda words: None, times(1))
+    assert read_registry(home) == first
+
+
+def test_two_nodes_with_one_key_are_refused(study: Path) -> None:
+    shutil.copyfile(study / "server" / "nodes" / "hospital-1.pub", study / "server" / "nodes" / "hospital-2.pub")
+    with pytest.raises(FedBMError, match="hospital-1 and hospital-2 have the same public key"):
+        supervise.serve(study / "server", lambda words: None, times(1))
 
 
 def test_a_run_that_lost_its_server_app_is_ended_at_the_next_start(study: Path, memory: Path) -> None:
@@ -242,7 +282,7 @@ def test_a_run_is_begun_once_and_followed_to_its_end(study: Path, memory: Path) 
     with supervise.everything(study, lambda words: None):
         run = begin(home, file)
         asked = json.loads(memory.read_text())["asked"]
-        assert f"config={json.dumps(str(file))} state={json.dumps(str(home / 'state'))}" in asked
+        assert f"config={json.dumps(str(file))} folder={json.dumps(str(home))}" in asked
         with pytest.raises(FedBMError, match="a run is going on already"):
             begin(home, file)
         follower = Follower(home, run, lambda standing: None)

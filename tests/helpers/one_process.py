@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,14 +22,17 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedbm.data.dataset import Dataset
 from fedbm.engine.run_folder import RunFolder
 from fedbm.federation.audit import read
+from fedbm.federation.deploy.site_files import Server, to_text
 from fedbm.federation.node.client_app import app as client_app
 from fedbm.federation.node.node_data import write_share
 from fedbm.federation.protocol.packing import digest
+from fedbm.federation.server.registry import Registered, write_registry
 from fedbm.federation.server.server_app import app as server_app
 from fedbm.runs import runner as simulation
 from fedbm.runs.artifacts import finish
 from fedbm.runs.config import make_config, nest, to_toml
 from fedbm.runs.plan import Plan, make_plan
+from fedbm.utils.io import write_text
 
 CLASSES = ("cyst", "normal", "polyp")  # of the folder `scans`, for a server that does not look into it
 
@@ -135,6 +138,8 @@ class Deployed:
     folder: Path
     grid: FakeGrid
     options: dict[str, Any]
+    registered: list[Registered]
+    server: Server = field(default_factory=Server)
 
     @property
     def config(self) -> Path:
@@ -145,18 +150,29 @@ class Deployed:
 
     @property
     def state(self) -> Path:
-        return self.folder / "server"
+        return self.folder / "server" / "state"
 
     def serve(self) -> None:
-        run_config = {"config": str(self.config), "state": str(self.state)}
+        write_registry(self.folder / "server", self.registered)
+        write_text(self.folder / "server" / "server.toml", to_text(self.server))
+        run_config = {"config": str(self.config), "folder": str(self.folder / "server")}
         with engine_process():
             server_app(self.grid, Context(1, 1, {}, RecordDict(), run_config))
 
 
-def deploy(folder: Path, settings: Mapping[str, Any], options: Mapping[str, Any] | None = None) -> Deployed:
-    """Deal a data set to nodes as the plan deals it to clients; node ids are arbitrary and in no order."""
+def deploy(
+    folder: Path, settings: Mapping[str, Any], options: Mapping[str, Any] | None = None, sizes: Sequence[int] = ()
+) -> Deployed:
+    """Deal a data set to nodes as the plan deals it to clients, or its training images at random by *sizes*.
+
+    Node ids are arbitrary and in no order.
+    """
     config = make_config(nest({**settings, "out": str(folder / "runs")}))
     plan = make_plan(replace(config, concepts={name: name for name in CLASSES}))
+    if sizes:
+        shuffled = np.random.default_rng(0).permutation(plan.dataset.indices("train"))
+        shares = np.split(shuffled, np.cumsum(sizes)[:-1])
+        plan = replace(plan, partition=replace(plan.partition, clients=tuple(shares)))
     nodes = {}
     for client, samples in enumerate(plan.partition.clients):
         share = folder / f"share-{client}"
@@ -166,7 +182,11 @@ def deploy(folder: Path, settings: Mapping[str, Any], options: Mapping[str, Any]
              "threads": 1, "device": "cpu"}
         )  # fmt: skip
     given = {"nodes": len(nodes), "deadline_s": 0.2, "min_updates": 1, "evaluate": "server", **(options or {})}
-    return Deployed(plan, folder, FakeGrid(nodes), given)
+    registered = [
+        Registered(number, node.config["client"], node.config["name"], f"SHA256:{node.config['client']}")
+        for number, node in nodes.items()
+    ]
+    return Deployed(plan, folder, FakeGrid(nodes), given, registered)
 
 
 def with_scores(dataset: Dataset, training: Any, client: int, clients: int) -> Any:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -37,13 +38,14 @@ def following(console: Console) -> Iterator[Show]:
 
 
 class Lines:
-    """One line a round, and one for each node that falls silent, is refused or comes back."""
+    """One line a round, and one for each node that falls silent, is refused, is rejected or comes back."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._begin: str | None = None
         self._done = -1
         self._troubles: dict[str, str] = {}
+        self._rejections: dict[str, str] = {}
 
     def __call__(self, standing: Standing | None) -> None:
         moment = standing.status["updated"] if standing else ""
@@ -55,6 +57,9 @@ class Lines:
             if now != before:
                 self._console.print(f"{node['name']}: {now or 'back'}")
             self._troubles[node["name"]] = now
+            if node["rejected"] and node["rejected"] != self._rejections.get(node["name"]):
+                self._console.print(rejection(node), soft_wrap=True)
+                self._rejections[node["name"]] = node["rejected"]
         if len(standing.rounds) != self._done:
             self._done = len(standing.rounds)
             self._console.print(headline(standing), soft_wrap=True)
@@ -68,11 +73,17 @@ def headline(standing: Standing) -> str:
     return "  ".join(parts)
 
 
+def rejection(node: Mapping[str, Any]) -> str:
+    """Say which node's answer was left out, in which round and why."""
+    return f"{node['name']}: answer rejected in {node['rejected']}"
+
+
 def drawn(standing: Standing) -> Group:
-    """Round, accuracy and time left in a line; below it every node."""
+    """Round, accuracy and time left in a line; below it every node, and the latest rejected answer of each."""
     rows = [
         ("–" if n["client"] is None else n["client"], n["name"], n["state"], n["missed_deadlines"], ago(n["last_seen"]))
         for n in standing.status["nodes"]
     ]
     nodes = table("", ("client", "node", "state", "missed deadlines", "last answer"), rows, text_columns=3)
-    return Group(Text(str(standing.status["run"]), style="bold"), Text(headline(standing)), nodes)
+    rejected = [Text(rejection(node)) for node in standing.status["nodes"] if node["rejected"]]
+    return Group(Text(str(standing.status["run"]), style="bold"), Text(headline(standing)), nodes, *rejected)

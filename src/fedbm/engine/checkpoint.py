@@ -42,6 +42,9 @@ class Progress:
     seconds: float = 0.0
     bytes_sent: int = 0
     bytes_received: int = 0
+    accepted_norms: dict[int, list[tuple[int, float]]] = field(
+        default_factory=dict
+    )  # recent round → (n, norm) of each accepted update, where a server checks the updates of nodes
     empty_rounds: int = 0  # rounds running without one usable update
 
     @property
@@ -205,8 +208,8 @@ def load_checkpoint(folder: Path, run_id: str, device: torch.device | str) -> tu
     if notes.get("run") != run_id or "progress" not in notes:
         raise FedBMError(f"{path} is not the checkpoint of {run_id}; remove it to start this run over")
     values = notes["progress"]
-    for name in ("client_rounds", "holds"):  # JSON keys are text
-        values[name] = {int(client): value for client, value in values[name].items()}
+    for name in ("client_rounds", "holds", "accepted_norms"):  # JSON keys are text
+        values[name] = {int(number): value for number, value in values[name].items()}
     return server, Progress(**values)
 
 

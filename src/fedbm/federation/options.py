@@ -1,7 +1,7 @@
 """[federation]: how a run is played between machines. Nothing here changes what it learns, nor the run's id.
 
 The exceptions are those one would expect: `compression` rounds what clients send, `dp_noise` blurs it, and `max_norm`
-may refuse it. They stand in the audit with the other options.
+and `max_norm_ratio` may refuse it. They stand in the audit with the other options.
 """
 
 from __future__ import annotations
@@ -40,6 +40,11 @@ class FederationOptions:
     compression: Compression = option("none", "of what clients send: bit for bit, half precision, or half differences")
     max_norm: float = option(
         1e6, "largest Euclidean norm of the difference between what a client got and sends", above=0
+    )
+    max_norm_ratio: float = option(
+        10.0,
+        "largest such norm, as a multiple of the median of the five rounds before; more for a site with more images",
+        least=1,
     )
     on_lost_state: Literal["refuse", "fresh"] = option(
         "refuse", "a node that lost its client's state: leave it out, or let it start afresh"

@@ -15,7 +15,7 @@ from typing import Any
 from fedbm.errors import FedBMError
 from fedbm.federation.deploy.processes import Child, environment, programs
 from fedbm.federation.deploy.site_files import Node, Server
-from fedbm.utils.io import read_json, write_json, write_text
+from fedbm.utils.io import write_text
 
 ADMITTED = "SuperNode ID:"  # what a SuperNode logs when the server has let it in
 LINK = "site"  # the name of the server's connection in Flower's own configuration
@@ -146,34 +146,6 @@ def must(answer: Mapping[str, Any], doing: str) -> Mapping[str, Any]:
         last = str(answer.get("error-message", "")).strip().splitlines() or ["nothing"]
         raise FedBMError(f"the SuperLink did not agree to {doing}; it said: {last[-1]}")
     return answer
-
-
-def register(folder: Path, server: Server) -> None:
-    """Make the SuperLink know exactly the nodes of server.toml: new keys are added, keys that went are taken off.
-
-    registered.json keeps the SuperLink's number for each key. A key that it knows already is left as it is.
-    """
-    path = folder / "registered.json"
-    known: dict[str, str] = read_json(path) if path.exists() else {}  # public key → the SuperLink's number
-    wanted = {public_key(folder, name): name for name in server.names}
-    for key, number in list(known.items()):
-        if key not in wanted:
-            ask(folder, "supernode", "unregister", number, LINK)
-            del known[key]
-            write_json(path, known)
-    for key, name in wanted.items():
-        answer = ask(folder, "supernode", "register", f"nodes/{name}.pub", LINK, "--name", name)
-        if "already in use" not in str(answer.get("error-message", "")):
-            known[key] = str(must(answer, f"register {name}")["node-id"])
-            write_json(path, known)
-
-
-def public_key(folder: Path, name: str) -> str:
-    path = folder / "nodes" / f"{name}.pub"
-    try:
-        return " ".join(path.read_text(encoding="utf-8").split()[:2])
-    except OSError as error:
-        raise FedBMError(f"the node {name} of server.toml has no public key {path}; put it there") from error
 
 
 def begin_run(folder: Path, app: Path, values: Mapping[str, Any]) -> str:

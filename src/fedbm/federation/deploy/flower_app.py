@@ -31,7 +31,7 @@ clientapp = "fedbm.federation.node.client_app:app"
 
 [tool.flwr.app.config]
 config = ""
-state = ""
+folder = ""
 """
 
 

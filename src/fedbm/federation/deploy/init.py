@@ -98,8 +98,10 @@ def add(folder: Path, name: str) -> Path:
     check_names(names)
     if (folder / name).exists():
         raise FedBMError(f"{folder / name} is there already and is not overwritten; choose another name")
-    make_site(folder, server, len(names) - 1, name)
-    write_text(folder / "server" / "server.toml", to_text(replace(server, nodes=",".join([*server.names, name]))))
+    client = len(names) - 1
+    make_site(folder, server, client, name)
+    places = [server.places.get(place, "") for place in range(client)]  # those of nodes that left stay empty
+    write_text(folder / "server" / "server.toml", to_text(replace(server, nodes=",".join([*places, name]))))
     write_text(folder / "federation.toml", to_text(replace(whole, nodes=",".join(names))))
     return folder / name
 

@@ -34,8 +34,8 @@ def begin(folder: Path, file: Path) -> str:
     """Start the run that *file* describes at the server in *folder*; Flower's id of it."""
     _, options = read_run_file(file)
     server: Server = read(folder, Server)
-    if options.nodes > len(server.names):
-        raise FedBMError(f"{file} asks for {options.nodes} nodes, but server.toml knows {len(server.names)}")
+    if options.nodes > (known := max(server.places, default=-1) + 1):
+        raise FedBMError(f"{file} asks for {options.nodes} nodes, but server.toml knows {known}")
     check_up(folder)
     for run in flower.runs(folder):
         if run["status"] not in flower.OVER:
@@ -44,7 +44,7 @@ def begin(folder: Path, file: Path) -> str:
             )
     app = folder.resolve() / "app"
     write_app(app)
-    values = {"config": str(file.resolve()), "state": str((folder / "state").resolve())}
+    values = {"config": str(file.resolve()), "folder": str(folder.resolve())}
     return flower.begin_run(folder, app, values)
 
 

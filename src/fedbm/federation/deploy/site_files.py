@@ -46,11 +46,19 @@ class Server:
     host: str = option("127.0.0.1", "the name or address at which nodes reach the server")
     port: int = option(8000, "the port at which nodes reach it", least=1, most=65535)
     link_port: int = option(8000, "the SuperLink's own port on loopback", least=1, most=65535)
-    nodes: str = option("", "the nodes' names, in the order of their client numbers, with commas")
+    nodes: str = option(
+        "", "the nodes' names, in the order of their client numbers, with commas; keep the place of one that left"
+    )
+    max_samples: int = option(1_000_000, "the most images that a node may claim for training, val or test", least=1)
+
+    @property
+    def places(self) -> dict[int, str]:
+        """Client number → name."""
+        return {client: name for client, name in enumerate(self.nodes.split(",")) if name}
 
     @property
     def names(self) -> list[str]:
-        return self.nodes.split(",")
+        return list(self.places.values())
 
 
 @dataclass(frozen=True)

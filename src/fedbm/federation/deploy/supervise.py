@@ -30,6 +30,7 @@ from fedbm.federation.deploy.processes import (
     running,
     wait_until_ready,
 )
+from fedbm.federation.deploy.registration import register
 from fedbm.federation.deploy.site_files import Node, Server, Whole, read
 from fedbm.federation.node.refusal_file import clear_refusal, read_refusal
 from fedbm.utils.io import write_json
@@ -167,7 +168,7 @@ def begin_server(folder: Path, settings: Server, children: list[Child], say: Say
     children.append(flower.superexec(folder, settings))
     children[-1].start()
     flower.connect(folder, settings)
-    flower.register(folder, settings)
+    register(folder, settings)
     for run in flower.runs(folder):
         if run["status"] not in flower.OVER:  # its server app went with the machine, or with a killed supervisor
             flower.end_run(folder, str(run["run-id"]))

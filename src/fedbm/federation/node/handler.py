@@ -34,6 +34,7 @@ from fedbm.federation.protocol.messages import (
     CENSUS,
     EVALUATE,
     REFUSED,
+    SCORED,
     TRAIN,
     UPLOAD,
     Refusal,
@@ -106,7 +107,7 @@ def _answer(kind: str, request: Envelope, site: Site, audit: Audit) -> Envelope:
     if kind == CENSUS:
         if "label_counts" in terms.config.method.shares:
             _count(ledger, terms)
-        found = _census(terms, site, data, facts, store)
+        found = _census(terms, request.body.get("evaluates") is True, site, data, facts, store)
         said = {"method": terms.config.method.name, "server_head": request.body.get("head")}
         audit.append("census", run=terms.run, terms=terms.digest, n=facts.n, told=sorted(found.body), **said)
         return found
@@ -129,8 +130,13 @@ def _note_refusal(request: Envelope, site: Site, audit: Audit) -> Envelope:
     return Envelope({"code": "ok"})
 
 
-def _census(terms: Terms, site: Site, data: SiteData, facts: Facts, store: NodeStore) -> Envelope:
-    """Who this is. Label counts leave only for a method that declares that it shares them."""
+def _census(terms: Terms, evaluates: bool, site: Site, data: SiteData, facts: Facts, store: NodeStore) -> Envelope:
+    """Who this is. Label counts leave only for a method that declares that it shares them.
+
+    The numbers of val and test images leave only where the node is to score the model on them.
+    """
+    if evaluates and terms.values["privacy"] is not None:  # exact counts, as when it is asked for the scores
+        raise Refusal("terms")
     body: dict[str, Any] = {
         "code": "ok",
         "versions": versions(),
@@ -143,6 +149,8 @@ def _census(terms: Terms, site: Site, data: SiteData, facts: Facts, store: NodeS
     }
     if "label_counts" in terms.config.method.shares:
         body["label_counts"] = list(facts.label_counts)
+    if evaluates:
+        body |= {side: data.count(side) for side in SCORED}
     return Envelope(body)
 
 
@@ -230,7 +238,7 @@ def _evaluate(
     received = _received(parts)
     own = {} if kept is None else {facts.client: without_optimizer(_placed(kept, device))[0]}
     normalise = task.normalise().to(device)
-    sets = {side: data.samples(side, normalise, device) for side in ("val", "test")}
+    sets = {side: data.samples(side, normalise, device) for side in SCORED}
     sets = {side: samples for side, samples in sets.items() if len(samples.indices)}
     found: dict[str, Any] = {"code": "ok", "terms": terms.digest, "round": int(body["round"]), "client": facts.client}
     with computing(device, terms.config.train.precision):

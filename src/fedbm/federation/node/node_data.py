@@ -50,6 +50,10 @@ class SiteData:
         own = self.labels[self._indices("train").numpy()]
         return Facts(client, len(own), tuple(np.bincount(own, minlength=classes).tolist()))
 
+    def count(self, side: str) -> int:
+        """Return the number of images of a split."""
+        return len(self._indices(side))
+
     def _indices(self, side: str) -> Tensor:
         return torch.from_numpy(np.flatnonzero(self.split == SPLITS.index(side)))
 

@@ -1,6 +1,7 @@
 """What server and nodes say to each other: the terms of a run, the four requests, and a site's refusals.
 
-    census    terms                                  → client, classes, n, label counts if the method shares them, holds
+    census    terms, evaluates                       → client, classes, n, holds, and what they are asked for besides:
+                                                       label counts, numbers of val and test images
     train     terms, round, parts, counted, durable  → round, n, losses, seconds, and the upload
     evaluate  terms, round, parts, counted           → confusion matrices of the site's own val and test images
     refused   why the server keeps this node out     → nothing
@@ -32,8 +33,8 @@ PROTOCOL = 1
 CENSUS, REFUSED, TRAIN, EVALUATE = "query.census", "query.refused", "train", "evaluate"  # Flower's message types
 CONCEPTS, INIT = "task.concepts", "task.init"  # parts of the task itself, each sent once
 UPLOAD = "upload"
-MOST_SAMPLES = 10**9
 PRIVACY_LIMITS = {"noise": (1e-6, 1e6), "clip": (1e-9, 1e9), "delta": (1e-30, 1.0)}
+SCORED = ("val", "test")  # the splits that nodes score on
 
 # why a site did not do what it was asked: the code is all that leaves it
 REFUSALS = {
@@ -192,6 +193,17 @@ def safe_name(name: Any) -> bool:
 
 
 @dataclass(frozen=True)
+class CensusRules:
+    """What a run asks of the census, and the bounds it sets."""
+
+    classes: tuple[str, ...]
+    nodes: int
+    max_samples: int  # of each split
+    shares_counts: bool  # the method shares label counts
+    evaluates: bool  # nodes score the model on images of their own
+
+
+@dataclass(frozen=True)
 class Census:
     """A node as it describes itself."""
 
@@ -199,12 +211,13 @@ class Census:
     name: str
     classes: tuple[str, ...]
     facts: Facts
+    scored: dict[str, int]  # side → number of its val or test images; empty where nodes do not evaluate
     holds: dict[str, str]  # part → digest of the one it has
     head: str  # of its audit
     versions: dict[str, str]
 
 
-def read_census(body: Mapping[str, Any], shares_counts: bool, classes: tuple[str, ...], nodes: int) -> Census:
+def read_census(body: Mapping[str, Any], rules: CensusRules) -> Census:
     """A node's answer to the census, checked; FedBMError says why it cannot take part."""
     theirs = field(body, "versions", dict)
     mine = versions()
@@ -213,17 +226,25 @@ def read_census(body: Mapping[str, Any], shares_counts: bool, classes: tuple[str
             raise FedBMError(
                 f"it has {what} {plain(theirs.get(what))} and the server has {mine[what]}: install the same"
             )
-    client, n = field(body, "client", int), field(body, "n", int)
+    client, n, nodes, classes = field(body, "client", int), field(body, "n", int), rules.nodes, rules.classes
     if not 0 <= client < nodes:
         raise FedBMError(f"it is client {plain(client)}, but this run has nodes = {nodes}, so clients 0 to {nodes - 1}")
     own = tuple(field(body, "classes", list))
     if unknown := [name for name in own if name not in classes]:
         known = ", ".join(classes)
         raise FedBMError(f'it has the class "{plain(unknown[0])}", which this run does not know: {known}')
-    if not 1 <= n <= MOST_SAMPLES:
-        raise FedBMError(f"it has {plain(n)} training images")
+    scored = {side: field(body, side, int) for side in SCORED} if rules.evaluates else {}
+    for what, count in {"training": n, **scored}.items():
+        if count < (what == "training"):
+            raise FedBMError(f"it has {plain(count)} {what} images")
+        if count > rules.max_samples:
+            raise FedBMError(
+                f"it claims {plain(count)} {what} images, above max_samples = {rules.max_samples} in server.toml"
+            )
+    if not rules.evaluates and any(side in body for side in SCORED):
+        raise FedBMError("it told how many val and test images it has, which this run does not ask for")
     counts: tuple[int, ...] = ()
-    if shares_counts:
+    if rules.shares_counts:
         counts = tuple(field(body, "label_counts", list))
         if len(counts) != len(classes) or any(type(k) is not int or k < 0 for k in counts) or sum(counts) != n:
             raise FedBMError("its label counts are not those of its training images")
@@ -232,7 +253,7 @@ def read_census(body: Mapping[str, Any], shares_counts: bool, classes: tuple[str
     holds = {str(part): str(digest) for part, digest in field(body, "holds", dict).items()}
     name = plain(field(body, "name", str))
     told = {what: plain(theirs.get(what)) for what in mine}
-    return Census(client, name, own, Facts(client, n, counts), holds, plain(body.get("head")), told)
+    return Census(client, name, own, Facts(client, n, counts), scored, holds, plain(body.get("head")), told)
 
 
 def sentence(body: Mapping[str, Any], classes: tuple[str, ...]) -> str:

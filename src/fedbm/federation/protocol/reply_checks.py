@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from fedbm.errors import FedBMError
-from fedbm.federation.protocol.messages import MOST_SAMPLES
 from fedbm.runs.record_schemas import EPSILONS
 from fedbm.utils.metrics import Array
+
+MAX_COUNT = 10**9  # of one cell, so that sums fit in 64 bits; the census bounds the whole matrix
 
 
 def same(body: Mapping[str, Any], key: str, expected: Any) -> None:
@@ -51,10 +52,10 @@ def _number(value: Any) -> float | None:
 
 
 def read_matrix(value: Any, classes: int) -> Array:
-    """[K,K] counts."""
+    """Return [K,K] counts."""
     square = isinstance(value, list) and len(value) == classes
     if not square or not all(isinstance(row, list) and len(row) == classes for row in value):
         raise FedBMError(f"its confusion matrix is not {classes} × {classes}")
-    if not all(type(count) is int and 0 <= count <= MOST_SAMPLES for row in value for count in row):
+    if not all(type(count) is int and 0 <= count <= MAX_COUNT for row in value for count in row):
         raise FedBMError("its confusion matrix does not hold counts")
     return np.array(value, dtype=np.int64)

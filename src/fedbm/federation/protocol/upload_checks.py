@@ -28,8 +28,8 @@ def expected_upload(method: Method, model: nn.Module, task: Task, parts: Mapping
     return {name: (value.dtype, tuple(value.shape)) for name, value in upload.items()}
 
 
-def read_upload(packed: Packed, expected: Mapping[str, Form], sent: State, max_norm: float) -> State:
-    """The upload, decoded and found sound; FedBMError says what is wrong with it."""
+def read_upload(packed: Packed, expected: Mapping[str, Form], sent: State, max_norm: float) -> tuple[State, float]:
+    """Return the upload, decoded and found sound, and its norm; FedBMError says what is wrong with it."""
     whole = sum(dtype.itemsize * math.prod(shape) for dtype, shape in expected.values())
     if misfit := misfit_of(read_header(packed, most=whole), expected):
         raise FedBMError(misfit)
@@ -39,7 +39,8 @@ def read_upload(packed: Packed, expected: Mapping[str, Form], sent: State, max_n
     if (norm := norm_of(state, sent)) > max_norm:
         raise FedBMError(f"its difference to what was sent has norm {norm:.3g}, above max_norm = {max_norm:g}")
     # dp_noise, or delta's rounding, may take BatchNorm's variance below 0, whose root is no number
-    return {name: value.clamp_min(0) if name.endswith(".running_var") else value for name, value in state.items()}
+    sound = {name: value.clamp_min(0) if name.endswith(".running_var") else value for name, value in state.items()}
+    return sound, norm
 
 
 def misfit_of(entries: Sequence[Entry], expected: Mapping[str, Form]) -> str | None:

@@ -13,16 +13,15 @@ from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
 from fedbm.federation.options import FederationOptions
 from fedbm.federation.protocol.codec import Envelope
-from fedbm.federation.protocol.messages import EVALUATE, TRAIN, UPLOAD, plain, sentence
+from fedbm.federation.protocol.messages import EVALUATE, SCORED, TRAIN, UPLOAD, plain, sentence
 from fedbm.federation.protocol.reply_checks import read_losses, read_matrix, same
 from fedbm.federation.protocol.upload_checks import Form, read_upload
+from fedbm.federation.server.norm_history import NormHistory
 from fedbm.federation.server.privacy_report import PrivacyReport
 from fedbm.federation.server.requests import Reply, Requests
 from fedbm.federation.server.roster import Roster
 from fedbm.methods.base import Facts, Method, Part, State, Upload
 from fedbm.utils.metrics import Array, from_confusion
-
-SIDES = ("val", "test")
 
 
 class FlowerCohort:
@@ -36,10 +35,11 @@ class FlowerCohort:
         expected: Mapping[str, Form],
         options: FederationOptions,
         audit: Audit,
+        norms: NormHistory,
         privacy: PrivacyReport | None = None,
     ) -> None:
         self._method, self._roster, self._requests = method, roster, requests
-        self._expected, self._options, self._audit = expected, options, audit
+        self._expected, self._options, self._audit, self._norms = expected, options, audit, norms
         self._privacy = privacy
 
     def census(self) -> Mapping[int, Facts]:
@@ -47,6 +47,7 @@ class FlowerCohort:
 
     def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[Answer | None]:
         self._requests.begin(round_)
+        self._norms.begin(round_)
         sent = {name: value for part in parts.values() for name, value in part.state.items()}
         for reply in self._requests.replies(TRAIN, round_, clients, parts):
             yield None if reply is None else self._answer(round_, reply, sent)
@@ -73,14 +74,16 @@ class FlowerCohort:
             loss = self._privacy.keep(client, body) if self._privacy else None  # spent, whatever the upload is worth
             if packed is None:
                 raise FedBMError("it sent no tensors")
-            state = read_upload(packed, self._expected, sent, self._options.max_norm)
+            state, norm = read_upload(packed, self._expected, sent, self._options.max_norm)
+            self._norms.accept(round_, facts.n, norm)
         except FedBMError as error:
-            self._audit.append("rejected", client=client, round=round_, bytes=received, why=str(error))
+            self._roster.reject(client, round_, str(error), bytes=received)
             return Answer(nothing, str(error), reply.sent, received)
         if body.get("keeps") is True:
             self._requests.counted(client)
         told = {"privacy": loss, "head": plain(body.get("head"))}
-        self._audit.append("received", client=client, round=round_, bytes=received, digest=packed.digest, **told)
+        who = self._roster.identify(client)
+        self._audit.append("received", **who, round=round_, bytes=received, digest=packed.digest, **told)
         return Answer(Upload(client, facts.n, state, losses, seconds), None, reply.sent, received)
 
     def _missed(self, round_: int, reply: Reply) -> str:
@@ -91,7 +94,8 @@ class FlowerCohort:
         else:
             why = content or f"no answer within {self._options.deadline_s:g} s"
         missed = self._roster.count_missed_deadline(reply.client)
-        self._audit.append("missed", client=reply.client, round=round_, why=why, missed_deadlines=missed)
+        who = self._roster.identify(reply.client)
+        self._audit.append("missed", **who, round=round_, why=why, missed_deadlines=missed)
         self._roster.changed()
         return why
 
@@ -110,30 +114,38 @@ class FlowerCohort:
                     self._missed(round_, reply)
                 else:
                     try:
-                        found[reply.client] = self._matrices(round_, reply.content.body)
+                        found[reply.client] = self._matrices(round_, reply.client, reply.content.body)
                     except FedBMError as error:
-                        self._audit.append("rejected", client=reply.client, round=round_, why=str(error))
+                        self._roster.reject(reply.client, round_, str(error))
             if clients and len(found) >= min(self._roster.needed, len(clients)):
                 scored = {client: own for client, own in found.items() if own}
                 yield {**self._evaluation(round_, scored), "sent": sent}
                 return
 
-    def _matrices(self, round_: int, body: Mapping[str, Any]) -> dict[str, Array]:
-        """Those a node sent, by side; none where it has nothing to score yet."""
-        same(body, "terms", self._roster.digest)
-        same(body, "round", round_)
+    def _matrices(self, round_: int, client: int, body: Mapping[str, Any]) -> dict[str, Array]:
+        """Return those a node sent, by side, each of as many images as its census announced.
+
+        There are none where a node has nothing to score yet.
+        """
+        for key, value in (("terms", self._roster.digest), ("client", client), ("round", round_)):
+            same(body, key, value)
         told = body.get("confusion")
         if not isinstance(told, dict):
             raise FedBMError("it sent no confusion matrices")
-        classes = len(self._roster.classes)
-        found = {side: read_matrix(told[side], classes) for side in SIDES if side in told}
+        classes, images = len(self._roster.classes), self._roster.peers[client].census.scored
+        found = {side: read_matrix(told[side], classes) for side in SCORED if side in told}
         if self._method.personalises and "personal" in body:
             found["personal"] = read_matrix(body["personal"], classes)
+        for side, matrix in found.items():
+            announced = images["test" if side == "personal" else side]
+            if (total := int(matrix.sum())) != announced:
+                self._roster.forget(client)
+                raise FedBMError(f"it scored {total} images of {side}, but its census announced {announced}")
         return found
 
     def _evaluation(self, round_: int, found: Mapping[int, Mapping[str, Array]]) -> dict[str, Any]:
         zero = np.zeros((len(self._roster.classes),) * 2, dtype=np.int64)
-        sums = {side: sum((own[side] for own in found.values() if side in own), zero) for side in SIDES}
+        sums = {side: sum((own[side] for own in found.values() if side in own), zero) for side in SCORED}
         for side, total in sums.items():
             if not total.sum():
                 raise FedBMError(
@@ -144,10 +156,14 @@ class FlowerCohort:
             for client, own in found.items()
             if "personal" in own and own["personal"].sum()
         }
-        self._audit.append("scored", round=round_, clients=sorted(found), images=int(sums["test"].sum()))
+        nodes = [
+            {**self._roster.identify(client), "images": {side: int(own[side].sum()) for side in SCORED if side in own}}
+            for client, own in sorted(found.items())
+        ]
+        self._audit.append("scored", round=round_, nodes=nodes, images=int(sums["test"].sum()))
         mean = float(np.mean(list(personal.values()))) if personal else None
         return {
-            **{side: from_matrix(sums[side]) for side in SIDES},
+            **{side: from_matrix(sums[side]) for side in SCORED},
             "confusion": sums["test"].tolist(),
             "personal": {"accuracy": mean, "clients": personal} if personal else None,
             "scored": sorted(found),

@@ -101,7 +101,7 @@ class Requests:
                 found = self._look(request)
                 if _lacks_parts(found) and not request.retried and not expired:
                     self._roster.peers[client].holds = {}
-                    self._audit.append("lacks", client=client, round=round_)
+                    self._audit.append("lacks", **self._roster.identify(client), round=round_)
                     request.retried = True
                     self._ask(kind, round_, client, packed, request)
                 elif found is not None or expired:

@@ -1,8 +1,8 @@
 """Who is there: nodes asked by the census, taken in or refused by name, and the deadlines that each has missed.
 
-A node is known by the client number in its own configuration, since the engine's node ids are random. A node that has
-missed too many deadlines is left out of a round. That takes one off its count, and a usable answer takes all off. A
-refusal counts as a missed deadline.
+A node is known by its key: the registry has the name and client number of every Flower node id, and a census that
+claims others is refused. A node that has missed too many deadlines is left out of a round. That takes one off its
+count, and a usable answer takes all off. A refusal counts as a missed deadline.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
 from fedbm.federation.options import FederationOptions
 from fedbm.federation.protocol.codec import Envelope
-from fedbm.federation.protocol.messages import CENSUS, REFUSED, Census, plain, read_census, sentence
+from fedbm.federation.protocol.messages import CENSUS, REFUSED, Census, CensusRules, read_census, sentence
 from fedbm.federation.protocol.reply_checks import same
+from fedbm.federation.server.registry import Registered
 from fedbm.federation.server.transport import POLL, fetch, send
 from fedbm.utils.io import digest_of
 
@@ -50,18 +51,20 @@ class Roster:
     def __init__(
         self,
         grid: Grid,
+        registry: Mapping[int, Registered],
         terms: Mapping[str, Any],
-        shares: tuple[str, ...],
+        rules: CensusRules,
         options: FederationOptions,
         audit: Audit,
         changed: Callable[[Roster], None] = lambda roster: None,
     ) -> None:
         self._grid, self.terms, self._options, self._audit = grid, terms, options, audit
-        self.digest, self.classes = digest_of(terms), tuple(terms["task"]["classes"])
-        self._shares_counts = "label_counts" in shares
+        self._registry, self._by_client = registry, {node.client: node for node in registry.values()}
+        self.digest, self.classes, self._rules = digest_of(terms), rules.classes, rules
         self._changed = changed
         self.peers: dict[int, Peer] = {}
         self.missed_deadlines: dict[int, int] = {}
+        self.rejections: dict[int, str] = {}  # client → why its latest unusable answer was left out
         self.refused: dict[int, tuple[str, str]] = {}  # node id → its name and why it cannot take part
         self._asked: dict[int, tuple[str, float]] = {}  # node id → its open census request, and when it is asked again
         self._first = True
@@ -94,6 +97,16 @@ class Roster:
         self.changed()
         return [client for client in sorted(self.peers) if client not in rested]
 
+    def identify(self, client: int) -> dict[str, Any]:
+        """Return what an audit line contains of a client: number, name, Flower node id and key fingerprint."""
+        return self._by_client[client].identify()
+
+    def reject(self, client: int, round_: int, why: str, **facts: Any) -> None:
+        """Name a node whose answer is left out, in the audit and in the status."""
+        self._audit.append("rejected", **self.identify(client), round=round_, **facts, why=why)
+        self.rejections[client] = f"round {round_}: {why}"
+        self.changed()
+
     def changed(self) -> None:
         self._changed(self)
 
@@ -108,21 +121,19 @@ class Roster:
         """Its census is no longer true: it is asked again."""
         del self.peers[client]
 
-    def refuse(self, node: int, name: str, why: str) -> None:
-        """Keep a node out of the run and tell it why: status.json, the audit and the node's supervisor show *why*."""
-        self.refused[node] = name, why
-        self._audit.append("refused", name=name, why=why)
-        send(self._grid, node, REFUSED, Envelope({"why": why, "head": self._audit.head}), CENSUS_LIFETIME_S)
-
     def _look_round(self) -> None:
         nodes = set(self._grid.get_node_ids())
         for client in [client for client, peer in self.peers.items() if peer.node not in nodes]:
-            self._audit.append("left", client=client, name=self.peers.pop(client).census.name)
+            del self.peers[client]
+            self._audit.append("left", **self.identify(client))
         self.refused = {node: why for node, why in self.refused.items() if node in nodes}
         self._asked = {node: request for node, request in self._asked.items() if node in nodes}
         known = {peer.node for peer in self.peers.values()} | self.refused.keys() | self._asked.keys()
         for node in sorted(nodes - known):
-            request = Envelope({"terms": self.terms, "head": self._audit.head})
+            if node not in self._registry:
+                self._refuse(node, "no node of server.toml has its key; it was not registered by this server")
+                continue
+            request = Envelope({"terms": self.terms, "evaluates": self._rules.evaluates, "head": self._audit.head})
             if (sent := send(self._grid, node, CENSUS, request, CENSUS_LIFETIME_S)) is not None:
                 self._asked[node] = sent, time.monotonic() + self._options.deadline_s
         for node, (request_id, deadline) in list(self._asked.items()):
@@ -137,27 +148,38 @@ class Roster:
 
     def _introduce(self, node: int, reply: Envelope | str) -> None:
         """Take a node in, or refuse it by name and in a sentence."""
+        owner = self._registry[node]
         if isinstance(reply, str):
-            self._audit.append("unreachable", why=reply)
+            self._audit.append("unreachable", **owner.identify(), why=reply)
             return
         body = reply.body
         try:
             if body.get("code") != "ok":
                 raise FedBMError(sentence(body, self.classes))
-            found = read_census(body, self._shares_counts, self.classes, self._options.nodes)
+            found = read_census(body, self._rules)
             same(body, "terms", self.digest)
-            if found.client in self.peers:
-                raise FedBMError(f"client {found.client} is there already: two nodes have the same number")
+            if (found.client, found.name) != (owner.client, owner.name):
+                raise FedBMError(
+                    f'it claims to be client {found.client}, "{found.name}", but its key is registered for client '
+                    f'{owner.client}, "{owner.name}"'
+                )
         except FedBMError as error:
-            self.refuse(node, plain(body.get("name", "a node")), str(error))
+            self._refuse(node, str(error))
             return
         self.peers[found.client] = Peer(node, found, found.holds)
         self._audit.append(
             "joined",
-            client=found.client,
-            name=found.name,
+            **owner.identify(),
             n=found.facts.n,
-            told=["classes", "n", *(["label_counts"] if self._shares_counts else [])],
+            **found.scored,
+            told=["classes", "n", *found.scored, *(["label_counts"] if self._rules.shares_counts else [])],
             versions=found.versions,
             head=found.head,
         )
+
+    def _refuse(self, node: int, why: str) -> None:
+        """Keep a node out and tell it why. It is named by its key, whatever it calls itself."""
+        owner = self._registry.get(node)
+        self.refused[node] = owner.name if owner else f"node {node}", why
+        self._audit.append("refused", **(owner.identify() if owner else {"node": str(node)}), why=why)
+        send(self._grid, node, REFUSED, Envelope({"why": why, "head": self._audit.head}), CENSUS_LIFETIME_S)

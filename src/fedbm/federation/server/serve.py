@@ -1,8 +1,10 @@
 """The server's side: one run of the one round loop, over the nodes of a grid, in the server's own folder.
 
-    <state>/runs/<id>/   what every run leaves, federation.json, and privacy.json where sites add noise
-    <state>/audit.jsonl  what was sent, received and refused
-    <state>/status.json  where the run stands
+    <folder>/server.toml        what a node may claim
+    <folder>/registered.json    which key each Flower node id belongs to
+    <folder>/state/runs/<id>/   what every run leaves, federation.json, and privacy.json where sites add noise
+    <folder>/state/audit.jsonl  what was sent, received and refused
+    <folder>/state/status.json  where the run stands
 
 Killed and started again it goes on from its checkpoint; a second server on the same run is refused.
 """
@@ -26,12 +28,15 @@ from fedbm.engine.run_folder import FORMAT, RunFolder
 from fedbm.engine.server_average import restore
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
+from fedbm.federation.deploy.site_files import Server, read
 from fedbm.federation.options import FederationOptions, read_run_file
-from fedbm.federation.protocol.messages import CONCEPTS, INIT, make_terms, versions
+from fedbm.federation.protocol.messages import CONCEPTS, INIT, CensusRules, make_terms, versions
 from fedbm.federation.protocol.packing import digest
 from fedbm.federation.protocol.upload_checks import expected_upload
 from fedbm.federation.server.flower_clients import FlowerCohort
+from fedbm.federation.server.norm_history import NormHistory
 from fedbm.federation.server.privacy_report import PrivacyReport
+from fedbm.federation.server.registry import Registered, read_registry
 from fedbm.federation.server.requests import Requests
 from fedbm.federation.server.roster import Roster
 from fedbm.federation.server.run_setup import Agreement, agree
@@ -45,10 +50,12 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
 
-def serve(grid: Grid, config: Path, state: Path) -> None:
+def serve(grid: Grid, config: Path, home: Path) -> None:
     """Play the run that *config* describes to its end, or go on with it where it was left."""
     run_config, options = read_run_file(config)
     agreement = agree(run_config, options)
+    server: Server = read(home, Server)
+    registry, state = read_registry(home), home / "state"
     folder = RunFolder(state / "runs" / agreement.id)
     audit = Audit(state / "audit.jsonl")
     device = find_device(agreement.config.engine.device)
@@ -57,7 +64,7 @@ def serve(grid: Grid, config: Path, state: Path) -> None:
         try:
             with arithmetic(agreement.config.engine, agreement.config.train.precision), enough_memory(device):
                 if not folder.done:
-                    play(grid, agreement, options, folder, device, audit, status)
+                    play(grid, server, registry, agreement, options, folder, device, audit, status)
                 status.write(phase="finished", round=agreement.config.train.rounds)
         except FedBMError as error:
             audit.append("failed", run=agreement.id, why=str(error))
@@ -67,6 +74,8 @@ def serve(grid: Grid, config: Path, state: Path) -> None:
 
 def play(
     grid: Grid,
+    server: Server,
+    registry: Mapping[int, Registered],
     agreement: Agreement,
     options: FederationOptions,
     folder: RunFolder,
@@ -75,7 +84,9 @@ def play(
     status: StatusFile,
 ) -> None:
     privacy = PrivacyReport(folder.path / "privacy.json", options.dp_delta) if options.dp_noise else None
-    federation = assemble(grid, agreement, options, folder, device, audit, status, privacy)
+    federation = assemble(
+        grid, server.max_samples, registry, agreement, options, folder, device, audit, status, privacy
+    )
     how = "resumed" if federation.progress.round else "started"
     audit.append(
         how,
@@ -86,6 +97,7 @@ def play(
         state=digest(federation.server),
         terms=digest_of(terms_of(agreement, options)),
         options=dataclasses.asdict(options),
+        max_samples=server.max_samples,
         versions=versions(),
     )
     status.write(round=federation.progress.round, phase="census")
@@ -121,6 +133,8 @@ def play(
 
 def assemble(
     grid: Grid,
+    max_samples: int,
+    registry: Mapping[int, Registered],
     agreement: Agreement,
     options: FederationOptions,
     folder: RunFolder,
@@ -145,21 +159,36 @@ def assemble(
     every = config.engine.checkpoint_every or 1  # between machines a round is worth more than a checkpoint
     expected = expected_upload(config.method, model, task, config.method.broadcast(server, progress.round + 1))
     terms = terms_of(agreement, options)
+    sets = sets_of(agreement, server, device)
+    rules = CensusRules(
+        classes=task.classes,
+        nodes=options.nodes,
+        max_samples=max_samples,
+        shares_counts="label_counts" in config.method.shares,
+        evaluates=not sets,
+    )
     roster = Roster(
-        grid, terms, config.method.shares, options, audit, lambda roster: status.write(nodes=nodes_of(roster))
+        grid,
+        registry,
+        terms,
+        rules,
+        options,
+        audit,
+        lambda roster: status.write(nodes=nodes_of(roster)),
     )
     requests = Requests(grid, roster, own_parts(agreement), options, progress, every, audit)
+    norms = NormHistory(progress.accepted_norms, options.max_norm_ratio)
     return Federation(
         run_id=agreement.id,
         method=config.method,
         task=task,
         train=config.train,
         model=model,
-        cohort=FlowerCohort(config.method, roster, requests, expected, options, audit, privacy),
+        cohort=FlowerCohort(config.method, roster, requests, expected, options, audit, norms, privacy),
         server=server,
         progress=progress,
         states=ClientStates(folder.path / "clients", device, {}),  # clients' states stay with them
-        sets=sets_of(agreement, server, device),
+        sets=sets,
         folder=folder,
         steps=plain_steps,
         checkpoint_every=every,
@@ -218,11 +247,19 @@ def nodes_of(roster: Roster) -> list[dict[str, Any]]:
             "state": peer.state,
             "missed_deadlines": roster.missed_deadlines.get(client, 0),
             "last_seen": peer.last_seen,
+            "rejected": roster.rejections.get(client),
         }
         for client, peer in sorted(roster.peers.items())
     ]
     refused = [
-        {"client": None, "name": name, "state": f"refused: {why}", "missed_deadlines": 0, "last_seen": None}
+        {
+            "client": None,
+            "name": name,
+            "state": f"refused: {why}",
+            "missed_deadlines": 0,
+            "last_seen": None,
+            "rejected": None,
+        }
         for name, why in roster.refused.values()
     ]
     return [*there, *refused]
