@@ -15,10 +15,11 @@ from fedbm.experiments.spec import parse
 from fedbm.report.comparison import Comparison, compare_outcome
 from fedbm.report.figures.palette import colours_of
 from fedbm.report.format import format_between, format_cell, format_value
+from fedbm.report.group_tables import cost_table, first_reached, metrics_table, target_table
 from fedbm.report.grouping import Group, compare
 from fedbm.report.model import Table
 from fedbm.report.render.markdown import render_table
-from fedbm.report.tables import best_rows, cost_table, first_reached, metrics_table, results_table, target_table
+from fedbm.report.tables import best_rows, results_table
 from fedbm.report.write import write_report
 from fedbm.runs.reader import read_run, read_runs
 from fedbm.runs.record import read_record, write_record

@@ -18,6 +18,7 @@ from fedbm.report.comparison import (
 from fedbm.report.experiment_figures import axis_figures, difference_figure, overview_figure, score_figures
 from fedbm.report.experiments_data import experiments_data
 from fedbm.report.figures.palette import colours_of
+from fedbm.report.group_tables import cost_table
 from fedbm.report.model import (
     Block,
     Figures,
@@ -34,7 +35,7 @@ from fedbm.report.model import (
 from fedbm.report.reading import reading
 from fedbm.report.runs_report import provenance
 from fedbm.report.sections import group_sections, training
-from fedbm.report.tables import cost_table, results_table, search_table, summary_table
+from fedbm.report.tables import results_table, search_table, summary_table
 from fedbm.report.text import plain_verdict, verdicts
 from fedbm.runs.reader import RunView
 from fedbm.utils.text import format_count

@@ -191,3 +191,9 @@ class Report:
 
 
 Block = Text | Table | Findings | Figures | Gallery | Pairs | Section | Fold
+
+
+def figure_section(heading: str, note: str, figures: Figures, why: str, more: tuple[Block, ...] = ()) -> Section:
+    """Return a section of figures, or the reason why there are none."""
+    first: Block = figures if figures.panels else Text((why,), "absent")
+    return Section(heading, note, (first, *more), detail=True)

@@ -11,31 +11,24 @@ import numpy as np
 
 from fedbm.errors import join_words
 from fedbm.report.comparison_checks import findings
-from fedbm.report.figures.bars import stacked_bars
+from fedbm.report.cost_section import bytes_and_time
 from fedbm.report.figures.curves import Curve, Points, curve_plot
 from fedbm.report.figures.generated import galleries
 from fedbm.report.figures.lanes import Dots, dots
 from fedbm.report.figures.matrices import WRITTEN_UP_TO, confusion, partition_bubbles, similarity
 from fedbm.report.figures.scatter import scatter
 from fedbm.report.format import mean_and_std
+from fedbm.report.group_tables import metrics_table, seeds_table
 from fedbm.report.grouping import Group, MethodRuns, display
-from fedbm.report.model import Block, Figure, Figures, Findings, Gallery, Pairs, Section, Text
+from fedbm.report.model import Block, Figure, Figures, Findings, Gallery, Pairs, Section, Text, figure_section
 from fedbm.report.privacy import largest_losses
 from fedbm.report.statistics import spread
-from fedbm.report.tables import BLOCKS, Colours, averaged, cost_table, metrics_table, seeds_table, target_table
+from fedbm.report.tables import BLOCKS, Colours, averaged
 from fedbm.runs.reader import RunView
 from fedbm.utils.metrics import label_mix_accuracy
-from fedbm.utils.text import format_bytes, format_seconds
 
 PARTITIONS_SHOWN = 3
 CENTRAL_ALONE = "Central training has all images in one place."
-PHASES = {
-    "train": "local training",
-    "generator": "generator",
-    "aggregate": "aggregation",
-    "evaluate": "evaluation",
-    "checkpoint": "checkpoints",
-}
 COMPUTE_FEATURES = "'fedbm features RUN' computes them and renews the run's record."
 STARS = (
     "A star is a class’s text, where the classifier is made of texts: images should gather around it (images and texts "
@@ -134,7 +127,7 @@ def training(group: Group, colours: Colours) -> Section:
     note += " Thin and dashed: a run that is not finished." if any(run.rounds for run in group.unfinished) else ""
     note += " Dotted: the averaged model, mean over seeds." if averaged(group) else ""
     note += _left_out([run for run in group.runs if not run.rounds], "rounds.jsonl")
-    return _section("Training", note, Figures(panels), "No run here has recorded a round.")
+    return figure_section("Training", note, Figures(panels), "No run here has recorded a round.")
 
 
 def partition(group: Group) -> Section:
@@ -151,7 +144,7 @@ def partition(group: Group) -> Section:
     note += f" The first of {len(every)} seeds is shown." if len(shown) < len(every) else ""
     runs = [run for run in group.runs if run.client_partition is None]
     why = _without(runs or group.runs, "partition.json") if group.clients else CENTRAL_ALONE
-    return _section("Clients and classes", note, Figures(panels), why)
+    return figure_section("Clients and classes", note, Figures(panels), why)
 
 
 def client_by_client(group: Group, colours: Colours) -> Section:
@@ -169,7 +162,7 @@ def client_by_client(group: Group, colours: Colours) -> Section:
     title, axis = f"Accuracy in every client's label mix; {group.title}", "accuracy in a client’s label mix, %"
     why = "No run with clients has details.json and partition.json." if group.clients else CENTRAL_ALONE
     panels = {"Clients": [Figure(partial(dots, rows, title, axis))]} if rows else {}
-    return _section("Client by client", note, Figures(panels), why)
+    return figure_section("Client by client", note, Figures(panels), why)
 
 
 def _client_scores(run: RunView, group: Group, central: bool) -> list[float]:
@@ -196,7 +189,7 @@ def confusions(group: Group) -> Section:
     finished = [run for row in group.rows for run in row.runs]
     note += _left_out([run for run in finished if run.details is None], "details.json")
     why = _without(finished, "details.json") if finished else "No run has finished."
-    return _section("Confusions", note, Figures(panels, wide=_many_classes(finished)), why)
+    return figure_section("Confusions", note, Figures(panels, wide=_many_classes(finished)), why)
 
 
 def _confusion(group: Group, row: MethodRuns, moment: str) -> Figure | None:
@@ -225,7 +218,7 @@ def features(group: Group) -> Section:
     note += f" No run of {join_words(missing, 'and')} has features; {COMPUTE_FEATURES}" if figures and missing else ""
     panels = {"Features": figures} if figures else {}
     why = f"No run here has features; {COMPUTE_FEATURES}"
-    return _section("Features of test images", note, Figures(panels, wide=False), why)
+    return figure_section("Features of test images", note, Figures(panels, wide=False), why)
 
 
 def class_texts(group: Group) -> Section:
@@ -247,7 +240,7 @@ def class_texts(group: Group) -> Section:
     pairs = tuple(zip(texts["classes"], texts["concepts"], strict=True)) if texts else ()
     more = (Pairs(pairs, "The text of each class"),) if pairs else ()
     panels = {"Similarity": figures} if figures else {}
-    return _section("Class texts", note, Figures(panels, wide=_many_classes(group.runs)), why, more)
+    return figure_section("Class texts", note, Figures(panels, wide=_many_classes(group.runs)), why, more)
 
 
 def generated_images(group: Group) -> Section:
@@ -258,35 +251,6 @@ def generated_images(group: Group) -> Section:
     )
     blocks: tuple[Gallery | Text, ...] = tuple(found) or (Text((why,), "absent"),)
     return Section("Generated images", note, blocks, detail=True)
-
-
-def bytes_and_time(group: Group, name: str, colours: Colours) -> Section:
-    note = (
-        "Bytes leave the server (sent) and come back to it (received). Seconds are wall-clock time "
-        "on the machine that ran it: compare them only where the machine was the same and idle."
-    )
-    if not group.rows:
-        return _section("Bytes and time", note, Figures({}), "No run has finished.")
-    labels = [(row.name, colours[row.name]) for row in group.rows]
-    ways = {"sent": "sent to clients", "received": "received from clients"}
-    traffic = {words: [_mean(row, partial(_bytes_per_round, way)) for row in group.rows] for way, words in ways.items()}
-    seconds = {words: [_mean(row, partial(_phase, phase)) for row in group.rows] for phase, words in PHASES.items()}
-    known = [sum(each) for each in zip(*seconds.values(), strict=True)]
-    seconds["the rest"] = [max(0.0, _mean(row, _seconds) - some) for row, some in zip(group.rows, known, strict=True)]
-    captions = ("Bytes per round, mean over seeds", "Wall-clock time of a run by phase, mean over seeds")
-    figures = [
-        Figure(partial(stacked_bars, labels, parts, f"{caption}; {group.title}", write), caption)
-        for caption, parts, write in zip(captions, (traffic, seconds), (format_bytes, format_seconds), strict=True)
-    ]
-    target = target_table(group, f"{name} target", colours)
-    more = (cost_table(group, f"{name} cost", colours), *((target,) if target else ()))
-    return _section("Bytes and time", note, Figures({"Cost": figures}), "", more)
-
-
-def _section(heading: str, note: str, figures: Figures, why: str, more: tuple[Block, ...] = ()) -> Section:
-    """Return a section of figures, or the reason why there are none."""
-    first: Block = figures if figures.panels else Text((why,), "absent")
-    return Section(heading, note, (first, *more), detail=True)
 
 
 def _tested(metric: str) -> Measure:
@@ -326,22 +290,6 @@ def _curves(group: Group, colours: Colours, measure: Measure, metric: str) -> li
 def _line(run: RunView, measure: Measure) -> Points:
     values = ((record["round"], measure(record)) for record in run.rounds)
     return tuple((number, value) for number, value in values if value is not None)
-
-
-def _mean(row: MethodRuns, measure: Callable[[RunView], float]) -> float:
-    return spread([measure(run) for run in row.runs]).mean
-
-
-def _bytes_per_round(way: str, run: RunView) -> float:
-    return float(run.summary["bytes"][way]) / run.planned if run.summary else 0.0
-
-
-def _seconds(run: RunView) -> float:
-    return float(run.summary["seconds"]) if run.summary else 0.0
-
-
-def _phase(name: str, run: RunView) -> float:
-    return sum(float((record.get("seconds") or {}).get(name) or 0.0) for record in run.rounds)
 
 
 def _many_classes(runs: Sequence[RunView]) -> bool:

@@ -33,7 +33,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def spread_or_none(values: Sequence[float | None]) -> Spread | None:
-    """None where a seed has no value: a mean over some of the seeds would stand beside means over all."""
+    """Return None if a seed has no value: a mean over some seeds cannot be compared with means over all."""
     known = [value for value in values if value is not None]
     return spread(known) if known and len(known) == len(values) else None
 
