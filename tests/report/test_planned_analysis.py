@@ -31,10 +31,10 @@ from fedbm.report.render.csv import render_csv
 from fedbm.report.render.html import render_html
 from fedbm.report.render.latex import render_latex
 from fedbm.report.render.markdown import render_markdown
-from fedbm.report.statistics import holm
 from fedbm.report.text import verdicts
 from fedbm.runs.failure import diverged
 from fedbm.runs.reader import RunView
+from fedbm.utils.statistics import holm
 
 PLAN = """
 title = "A planned comparison"

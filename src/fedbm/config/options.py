@@ -7,7 +7,6 @@ A field carries its meaning and its range; the same field makes the TOML key, th
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import types
 import typing
@@ -18,6 +17,7 @@ from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedbm.errors import FedBMError, did_you_mean, join_words
+from fedbm.utils.text import format_value
 
 
 def option(
@@ -84,10 +84,12 @@ def type_words(kind: Any) -> str:
 def _convert(kind: Any, value: Any, key: str) -> Any:
     if get_origin(kind) is Literal:
         choices = {str(choice): choice for choice in get_args(kind)}
-        word = value if isinstance(value, str) else shown(value)
+        word = value if isinstance(value, str) else format_value(value)
         if word not in choices:
             quoted = [choice or '""' for choice in choices]
-            raise FedBMError(f"{key} must be {join_words(quoted)}, not {shown(value)}{did_you_mean(word, choices)}")
+            raise FedBMError(
+                f"{key} must be {join_words(quoted)}, not {format_value(value)}{did_you_mean(word, choices)}"
+            )
         return choices[word]
     if get_origin(kind) in (types.UnionType, typing.Union):  # "number | None": None means not given
         return None if value is None else _convert(next(k for k in get_args(kind) if k is not type(None)), value, key)
@@ -108,7 +110,7 @@ def _convert(kind: Any, value: Any, key: str) -> Any:
             return words[value.lower()]
     elif kind is str and isinstance(value, str):
         if any(unicodedata.category(c) in ("Cc", "Cs") for c in value):  # control characters, bytes that are no UTF-8
-            raise FedBMError(f"{key} holds a character that cannot be printed: {shown(value)}")
+            raise FedBMError(f"{key} holds a character that cannot be printed: {format_value(value)}")
         return value
     elif kind in (int, float) and not isinstance(value, bool):
         with suppress(TypeError, ValueError, OverflowError):  # no number, infinite, or beyond every float
@@ -118,16 +120,7 @@ def _convert(kind: Any, value: Any, key: str) -> Any:
             if kind is int and number == int(number):
                 return int(number) if abs(number) < 2**53 else int(value)  # beyond, a float has not all digits
     article = "" if kind is bool else "a "
-    raise FedBMError(f"{key} must be {article}{type_words(kind)}, not {shown(value)}")
-
-
-def shown(value: Any) -> str:
-    """A value within a sentence: text in quotes, on one line, and not too much of it."""
-    try:
-        text = json.dumps(value, ensure_ascii=not value.isprintable()) if isinstance(value, str) else str(value)
-    except ValueError:  # Python prints no whole number of more than 4,300 digits
-        return "a number that long"
-    return text if len(text) <= 60 else f"{text[:57]}…"
+    raise FedBMError(f"{key} must be {article}{type_words(kind)}, not {format_value(value)}")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedbm.experiments.outcomes import Outcome, Result
-from fedbm.report.statistics import Paired, holm, paired, sign_flip
+from fedbm.utils.statistics import Paired, holm, paired, sign_flip
 
 HEADLINE_METRIC = "f1"
 

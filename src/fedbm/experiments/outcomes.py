@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fedbm.config.options import shown
 from fedbm.engine.run_folder import read_rounds
 from fedbm.errors import FedBMError
 from fedbm.experiments.analysis_plan import MOMENTS, AnalysisPlan
@@ -23,6 +22,7 @@ from fedbm.runs.record import SCORES, record_named
 from fedbm.runs.seed_list import LARGEST
 from fedbm.utils.io import read_json
 from fedbm.utils.schema import SCALAR, TEXT, check, each, keys, number, or_null, whole
+from fedbm.utils.text import format_value
 
 FORMAT = 2
 SETTINGS = keys({"beta?": number(0)}, SCALAR)
@@ -268,7 +268,7 @@ def _unknown(value: Mapping[str, Any]) -> str:
         ("contrasts", [name for pair in value.get("analysis", {}).get("contrasts", []) for name in pair], rows),
     ):
         if (other := next((name for name in names if name not in known), None)) is not None:
-            return f"{key} names {shown(other)}, which is none of {', '.join(map(str, known))}"
+            return f"{key} names {format_value(other)}, which is none of {', '.join(map(str, known))}"
     there = list(cells(axes))
     for place, trial in enumerate(value["trials"]):
         if trial["row"] not in rows or trial["cell"] not in there:

@@ -9,8 +9,8 @@ from typing import Any
 
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.spec import cells
-from fedbm.report.statistics import Spread, spread
 from fedbm.runs.reader import RunView
+from fedbm.utils.statistics import Spread, spread
 
 
 @dataclass(frozen=True)

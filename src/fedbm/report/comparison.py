@@ -23,7 +23,7 @@ from fedbm.experiments.paper_numbers import Published, deviations, published
 from fedbm.experiments.spec import cells
 from fedbm.methods import METHODS, FedBM, is_central
 from fedbm.report.grouping import Group, MethodRuns
-from fedbm.report.statistics import Paired, Spread, holm, paired
+from fedbm.utils.statistics import Paired, Spread, holm, paired
 
 MOMENTS = ("best", "last", "last_quarter", "averaged", "averaged_last_quarter")  # of RunView.scores()
 STANDS_FOR = {"chars74k": "femnist"}  # data set → the paper's data set it replaces; no difference is computed

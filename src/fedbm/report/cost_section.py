@@ -9,9 +9,9 @@ from fedbm.report.figures.bars import stacked_bars
 from fedbm.report.group_tables import cost_table, target_table
 from fedbm.report.grouping import Group, MethodRuns
 from fedbm.report.model import Figure, Figures, Section, figure_section
-from fedbm.report.statistics import spread
 from fedbm.report.tables import Colours
 from fedbm.runs.reader import RunView
+from fedbm.utils.statistics import spread
 from fedbm.utils.text import format_bytes, format_seconds
 
 PHASES = {

@@ -10,8 +10,8 @@ from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.remaining import Unrecorded
 from fedbm.report.comparison import MOMENTS, ComparedRow, Comparison, missing_words
 from fedbm.report.model import Cell, Column, Row, Table
-from fedbm.report.statistics import Paired
 from fedbm.report.tables import SHOWN, averaged
+from fedbm.utils.statistics import Paired
 
 SCORES = tuple(key for metric in SHOWN for key in (metric, f"{metric}_std"))
 FIELDS = (

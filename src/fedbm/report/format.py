@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fedbm.report.model import Cell
-from fedbm.report.statistics import Spread
+from fedbm.utils.statistics import Spread
 from fedbm.utils.text import format_bytes, format_seconds
 
 NO_BREAK = "\N{NO-BREAK SPACE}"

@@ -9,9 +9,9 @@ from fedbm.methods import FedAvg
 from fedbm.report.format import percent
 from fedbm.report.grouping import Group
 from fedbm.report.model import Cell, Column, Kind, Row, Table
-from fedbm.report.statistics import spread
 from fedbm.report.tables import BLOCKS, METRICS, Colours, averaged, best_rows, score_cell
 from fedbm.runs.reader import RunView
+from fedbm.utils.statistics import spread
 from fedbm.utils.text import format_range
 
 

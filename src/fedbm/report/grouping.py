@@ -9,8 +9,8 @@ from typing import Any
 
 from fedbm.errors import FedBMError
 from fedbm.methods import METHODS, is_central, title_of
-from fedbm.report.statistics import Spread, spread_or_none
 from fedbm.runs.reader import RunView
+from fedbm.utils.statistics import Spread, spread_or_none
 
 # What may differ between runs of one row: the seed, and what the group already says.
 NOT_A_SETTING = {"train.seed", "data.name", "data.beta"}

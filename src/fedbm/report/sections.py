@@ -22,10 +22,10 @@ from fedbm.report.group_tables import metrics_table, seeds_table
 from fedbm.report.grouping import Group, MethodRuns, display
 from fedbm.report.model import Block, Figure, Figures, Findings, Gallery, Pairs, Section, Text, figure_section
 from fedbm.report.privacy import largest_losses
-from fedbm.report.statistics import spread
 from fedbm.report.tables import BLOCKS, Colours, averaged
 from fedbm.runs.reader import RunView
 from fedbm.utils.metrics import label_mix_accuracy
+from fedbm.utils.statistics import spread
 
 PARTITIONS_SHOWN = 3
 CENTRAL_ALONE = "Central training has all images in one place."

@@ -10,7 +10,7 @@ from fedbm.report.comparison import HEADLINE_METRIC, MOMENTS, ComparedRow, Compa
 from fedbm.report.format import percent
 from fedbm.report.grouping import Group, MethodRuns
 from fedbm.report.model import Cell, Column, Row, Table
-from fedbm.report.statistics import Spread
+from fedbm.utils.statistics import Spread
 
 METRICS = {"accuracy": "Accuracy", "f1": "Macro-F1", "auc": "AUC", "recall": "Recall", "precision": "Precision"}
 SHOWN = {metric: METRICS[metric] for metric in ("accuracy", "f1")}  # in tables of experiments

@@ -11,7 +11,7 @@ from fedbm.experiments.paper_numbers import TRIALS
 from fedbm.methods import METHODS, FedAvg
 from fedbm.report.comparison import ComparedRow, Comparison
 from fedbm.report.format import NO_BREAK, effect, equals, mean_and_std, points
-from fedbm.report.statistics import MOST_SEEDS, Paired, seeds_needed, spread, welch
+from fedbm.utils.statistics import MOST_SEEDS, Paired, seeds_needed, spread, welch
 
 LEVEL = 0.05
 FEWEST = 3  # seeds behind a verdict: two leave one degree of freedom, and agree too often by chance

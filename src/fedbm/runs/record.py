@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedbm.config.options import shown
 from fedbm.errors import FedBMError
 from fedbm.report.figures.generated import COLUMNS, strip_of
 from fedbm.runs.reader import RunView, identity, partition_digest
 from fedbm.runs.record_schemas import PHASES, RECORD, SIDES
 from fedbm.utils.io import atomic_write, read_json
 from fedbm.utils.schema import check
+from fedbm.utils.text import format_value
 
 FORMAT = 2
 MOST_POINTS = 100
@@ -118,7 +118,7 @@ def record_named(path: Path) -> RunView:
     """The record of the run that its file is named after."""
     found = read_record(path)
     if found.id != path.stem:
-        raise FedBMError(f"{path} is the record of another run, {shown(found.id)}")
+        raise FedBMError(f"{path} is the record of another run, {format_value(found.id)}")
     return found
 
 

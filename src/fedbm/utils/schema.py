@@ -10,8 +10,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedbm.config.options import shown
 from fedbm.errors import FedBMError
+from fedbm.utils.text import format_value
 
 Lengths = dict[str, int]  # name of a list length → the first length seen under that name
 Schema = Callable[[Any, str, Lengths], str]  # (value, key path, lengths) → what is wrong, or ""
@@ -100,7 +100,7 @@ def _number(kinds: Any, words: str, least: float, most: float) -> Schema:
 
 
 def _must(at: str, be: str, value: Any) -> str:
-    return f"{at or 'it'} must be {be}, not {'null' if value is None else shown(value)}"
+    return f"{at or 'it'} must be {be}, not {'null' if value is None else format_value(value)}"
 
 
 def _writable(value: Any) -> bool:

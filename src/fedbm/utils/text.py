@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 
 def format_bytes(count: float) -> str:
     """Return a size with a decimal unit.
@@ -42,3 +45,12 @@ def format_count(number: int, one: str, many: str = "") -> str:
 def format_range(low: int, high: int) -> str:
     """Return '4' or '4–7'."""
     return str(low) if low == high else f"{low}–{high}"
+
+
+def format_value(value: Any) -> str:
+    """Return a value as it appears in a message: text in quotes, on one line, shortened to 60 characters."""
+    try:
+        text = json.dumps(value, ensure_ascii=not value.isprintable()) if isinstance(value, str) else str(value)
+    except ValueError:  # Python prints no whole number of more than 4,300 digits
+        return "a number that long"
+    return text if len(text) <= 60 else f"{text[:57]}…"

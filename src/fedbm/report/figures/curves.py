@@ -20,7 +20,7 @@ from fedbm.report.figures.drawing import (
 )
 from fedbm.report.figures.palette import dashes, dotted
 from fedbm.report.figures.svg import MUTED, render, series
-from fedbm.report.statistics import Spread, spread
+from fedbm.utils.statistics import Spread, spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

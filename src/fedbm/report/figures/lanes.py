@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fedbm.report.figures.drawing import WIDE, marker, pixel_axes, plain_axes, short_names, ticks, widest, write
 from fedbm.report.figures.svg import INK, MUTED, render, series
-from fedbm.report.statistics import spread
+from fedbm.utils.statistics import spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

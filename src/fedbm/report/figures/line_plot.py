@@ -18,7 +18,7 @@ from fedbm.report.figures.drawing import (
 )
 from fedbm.report.figures.palette import dashes
 from fedbm.report.figures.svg import MUTED, PAPER, render, series
-from fedbm.report.statistics import spread
+from fedbm.utils.statistics import spread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import permutation_test, ttest_rel
 
-from fedbm.report.statistics import Spread, holm, paired, seeds_needed, sign_flip, spread, spread_or_none
+from fedbm.utils.statistics import Spread, holm, paired, seeds_needed, sign_flip, spread, spread_or_none
 
 
 def test_three_differences_by_hand() -> None:
