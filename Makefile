@@ -22,10 +22,11 @@ e2e: $(VENV)/.dev  ## FedBM deployed here over TLS with three nodes, alone on lo
 faults: $(VENV)/.dev  ## the deployment hurt: killed nodes and servers, strangers, nonsense (40 minutes)
 	$(BIN)/python -m pytest -m faults tests/deployed
 
-lint: $(VENV)/.dev  ## ruff and mypy --strict
+lint: $(VENV)/.dev  ## ruff, mypy --strict, and words that are no longer used
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tools/check_words.py
 
 format: $(VENV)/.dev  ## let ruff tidy the code
 	$(BIN)/ruff check --fix .

@@ -2,7 +2,7 @@
 
     python benchmarks/profile_round.py --data ham10000_128.npz --method fedbm --precision bf16 --compile yes
 
-Takes the flags of `fedbm run`. The rounds before the last are played unobserved; the last one is profiled.
+Takes the flags of `fedbm run`. The rounds before the last are run unobserved; the last one is profiled.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def growing(bench: Bench, engine: Engine, **change: Any) -> Row:
 
 
 def fastest(engines: Sequence[Engine]) -> Engine:
-    """What the costs of growing are measured in; not compiled, for every shape would be compiled anew."""
+    """What the costs of growing are measured in; not compiled, for every shape would be compiled again."""
     return [engine for engine in engines if not engine.options.get("compile")][-1]
 
 

@@ -242,7 +242,7 @@ def test_names_that_look_like_markup(fedbm: Command, tiny: dict[str, Any], tmp_p
 
 
 def test_interrupted_while_looking(fedbm: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Called from Python the status tells, and Ctrl-C is heard afterwards as before: the process goes on."""
+    """Called from Python the status tells, and Ctrl-C is heard afterwards as before: the process continues."""
     heard = signal.getsignal(signal.SIGINT)
 
     def interrupt(*_: Any) -> None:

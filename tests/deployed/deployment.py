@@ -134,7 +134,7 @@ class Deployment:
         return [line for line in read(path) if line["event"] == name] if path.exists() else []
 
     def digests(self) -> list[str]:
-        """Of the server's state after each round, as the audit has them; a round that was played again counts once."""
+        """Of the server's state after each round, as the audit has them; a round that was run again counts once."""
         by_round = {line["round"]: line["state"] for line in self.events("round")}
         return [by_round[round_] for round_ in sorted(by_round)]
 

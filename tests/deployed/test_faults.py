@@ -77,7 +77,7 @@ def test_a_killed_server_app_fails_the_run_and_the_same_command_goes_on(study: D
     assert first.wait(300) == 2
     said = first.words()  # type: ignore[attr-defined]
     assert "the run did not come to its end" in said
-    assert "the same command goes on from its last round" in said
+    assert "the same command resumes from its last round" in said
     study.fedbm("run", study.folder, study.file)
     assert [line["round"] for line in study.events("resumed")] == [1]
     assert same_as_undisturbed(study, tmp_path)

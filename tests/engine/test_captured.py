@@ -194,7 +194,7 @@ def test_full_memory_means_fewer_slots(tmp_path, monkeypatch):
 
 
 def test_full_memory_while_a_state_is_kept(tmp_path, monkeypatch):
-    """The client whose state finds no memory starts anew; states go to disk before a slot is given up."""
+    """The client whose state finds no memory starts again; states go to disk before a slot is given up."""
     put, puts = ClientStates.put, []
 
     def short(self, *given):

@@ -57,7 +57,7 @@ def test_a_flipped_bit_is_noticed(tmp_path: Path, place: int) -> None:
 
 
 def test_the_round_a_run_goes_on_after(tmp_path: Path) -> None:
-    """Of a checkpoint that cannot be read the run complains itself; a plan counts on beginning anew."""
+    """Of a checkpoint that cannot be read the run complains itself; a plan counts on beginning again."""
     assert rounds_behind(tmp_path) == 0
     save_checkpoint(tmp_path, "run", state(1), Progress(round=3))
     assert rounds_behind(tmp_path) == 3

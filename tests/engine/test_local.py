@@ -21,7 +21,7 @@ def test_every_sample_once_then_wrapped_to_the_start(n, batch, seed):
     assert plan.shape == (-(-n // batch), batch)
     flat = plan.flatten()
     assert sorted(flat[:n].tolist()) == list(range(n))
-    assert torch.equal(flat[n:], flat[: len(flat) - n]), "the last batch goes on from the start of the permutation"
+    assert torch.equal(flat[n:], flat[: len(flat) - n]), "the last batch resumes from the start of the permutation"
 
 
 def test_learning_rate_decays_by_round_or_by_local_epoch():

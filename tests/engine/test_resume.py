@@ -79,7 +79,7 @@ def test_stopped_between_and_within_rounds(
 def test_states_held_in_memory_change_nothing(
     method: str, room: int, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a GPU: what is held is written with a checkpoint, so a run that ends between two goes on from the first."""
+    """As on a GPU: what is held is written with a checkpoint, so a run that ends between two resumes from the first."""
     plans = [
         plan_of(tiny, tmp_path / out, method=method, keep_optimizer=True, checkpoint_every=2, workers=1)
         for out in ("whole", "broken")

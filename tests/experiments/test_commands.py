@@ -193,7 +193,7 @@ def test_mistakes(
 def test_where_nothing_can_be_played_the_command_says_so_and_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A script that goes on would take an empty table for a result; that the data are absent is on record."""
+    """A script that continues would take an empty table for a result; that the data are absent is on record."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "grid.toml").write_text('[all]\ndata = "digitz"\nrounds = 1\n', encoding="utf-8")
     assert main(["sweep", "grid.toml", "--plan"]) == 0

@@ -224,7 +224,7 @@ def test_settings_changed_on_purpose_and_another_grid_of_the_same_name_are_refus
 def test_a_run_on_record_is_not_played_again(
     swept: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a fresh clone: records are there, runs are not. Without its record one is played, elsewhere all are."""
+    """As in a fresh clone: records are there, runs are not. Without its record one is run, elsewhere all are."""
     shutil.rmtree(swept / "runs")
     before = contents(swept / "results")
     capsys.readouterr()

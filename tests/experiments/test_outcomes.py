@@ -157,7 +157,7 @@ def test_what_is_finished_elsewhere_outlasts_a_folder_that_is_not(modules: Outco
     finished = next(r for r in modules.results if r.run is not None)
     assert finished.run is not None
     write_outcome(replace(modules, results=(replace(finished, id=finished.run.id),)), tmp_path)
-    here = replace(finished, run=None, state="unfinished", why="1 of 4 rounds played", id=finished.run.id)
+    here = replace(finished, run=None, state="unfinished", why="1 of 4 rounds done", id=finished.run.id)
     (result,) = read_outcome(write_outcome(replace(modules, results=(here,)), tmp_path)).results
     assert (result.state, result.run is not None) == ("finished", True)
 

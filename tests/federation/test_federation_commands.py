@@ -130,7 +130,7 @@ def test_where_nothing_runs_that_is_said(study: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("phase", "remark"),
     [
-        ("train", "nobody is at work on it: its server app has ended; 'fedbm federation run' goes on with it"),
+        ("train", "nobody is at work on it: its server app has ended; 'fedbm federation run' continues with it"),
         ("failed", "it failed: round 1 was tried 20 times"),
         ("finished", ""),
     ],

@@ -1,4 +1,4 @@
-"""Nodes that lie, break, stay away or come back: each is named in the audit, and the run goes on without them."""
+"""Nodes that lie, break, stay away or come back: each is named in the audit, and the run continues without them."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_what_goes_wrong_at_a_site_stays_there(
 
 
 def test_too_few_answers_repeat_the_round(settings: dict[str, Any], tmp_path: Path) -> None:
-    """Two of three stay silent at the first try of round 2: it is played again, and ends as if nothing had been."""
+    """Two of three stay silent at the first try of round 2: it is run again, and ends as if nothing had been."""
     deployed = deploy(tmp_path, settings, {"min_updates": 2})
     silent = {1, 2}
 

@@ -208,7 +208,7 @@ def test_two_private_runs_differ(tiny: dict[str, Any], tmp_path: Path) -> None:
 
 
 def test_reported_losses_survive_a_restart_of_the_server(tiny: dict[str, Any], tmp_path: Path) -> None:
-    """Client 0 answers in round 1 and is away afterwards; the server is killed in round 2 and goes on without it."""
+    """Client 0 answers in round 1 and is away afterwards; the server is killed in round 2 and continues without it."""
 
     class Killed(BaseException):
         pass

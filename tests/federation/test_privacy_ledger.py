@@ -182,7 +182,7 @@ def test_label_counts_and_confusion_matrices_leave_no_finite_bound(
 def test_two_runs_of_a_site(
     tiny: dict[str, Any], tmp_path: Path, before: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The second has another seed, so another id; the loss over all runs goes on from the first."""
+    """The second has another seed, so another id; the loss over all runs resumes from the first."""
     first = run_of(tiny, tmp_path, dp_noise=1.0 if before == "private" else 0.0)
     first.serve()
     second = run_of(tiny, tmp_path / "again", settings={"seed": 1})

@@ -82,7 +82,7 @@ def test_equal_figures_of_a_page_have_ids_of_their_own(name: str) -> None:
     assert len({name for own in ids for name in own}) == 3 * len(ids[0]) > 0
     for one, own in zip(shown, ids, strict=True):
         assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', one)) == set(own)
-    assert svg.for_one_page()(drawing) == drawing, "another page begins anew"
+    assert svg.for_one_page()(drawing) == drawing, "another page begins again"
 
 
 def test_drawing_leaves_matplotlib_as_it_was() -> None:

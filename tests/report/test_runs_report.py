@@ -228,7 +228,7 @@ def test_more_than_three_partitions_show_the_first_and_say_so(tmp_path: Path) ->
         ("config.toml", "train = 3", "data is missing"),
         ("summary.json", "{", "cannot read"),
         ("summary.json", '{"format": 1}', "id is missing; remove it"),
-        ("summary.json", "", "remove it: the command that made the run writes it anew"),
+        ("summary.json", "", "remove it: the command that made the run writes it again"),
         ("summary.json", '{"format": 99}', "format 99"),
         ("rounds.jsonl", '{"round": 1\n{"round": 2}\n', "line 1 of"),
         ("rounds.jsonl", '{"round": 1}\n', "line 1 of .*: loss is missing"),

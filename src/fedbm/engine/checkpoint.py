@@ -214,7 +214,7 @@ def load_checkpoint(folder: Path, run_id: str, device: torch.device | str) -> tu
 
 
 def rounds_behind(folder: Path) -> int:
-    """The round a run would go on after; 0 where it would begin anew, or has to: its checkpoint cannot be read.
+    """The round a run would go on after; 0 where it would begin again, or has to: its checkpoint cannot be read.
 
     Only the file's metadata is read: this is for plans, and the run itself says what is wrong with a damaged file.
     """

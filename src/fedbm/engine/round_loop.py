@@ -1,7 +1,7 @@
 """The round loop, written once over a cohort: select → broadcast → train → aggregate → evaluate → record.
 
 It yields wherever it has waited, so that a driver can show progress, stop, or advance many runs by turns. When it
-yields a record, that round is in rounds.jsonl; closed then, it writes a checkpoint. A run that is stopped goes on from
+yields a record, that round is in rounds.jsonl; closed then, it writes a checkpoint. A run that is stopped resumes from
 its last checkpoint.
 """
 
@@ -45,7 +45,7 @@ class Event:
     total: int = 0
     losses: Mapping[str, float] | None = None
     record: dict[str, Any] | None = None
-    note: str = ""  # something the engine has to say, such as that it goes on with fewer slots
+    note: str = ""  # something the engine has to say, such as that it continues with fewer slots
 
 
 def select(clients: int, participation: float, seed: int, round_: int) -> list[int]:
@@ -99,7 +99,7 @@ class Federation:
     _next_checkpoint: float = 0.0  # no sooner than then, where rounds between checkpoints are not given
 
     def rounds(self) -> Generator[Event | None, None, None]:
-        """Play the rounds that are left; None means that work goes on, and a driver may turn to another run."""
+        """Play the rounds that are left; None means that work continues, and a driver may turn to another run."""
         while self.progress.round < self.train.rounds:
             yield from self._round(self.progress.round + 1)
 
@@ -115,7 +115,7 @@ class Federation:
         else:
             raise FedBMError(
                 f"round {round_} was tried {self.max_round_attempts} times and never had enough usable updates "
-                f"(min_updates = {self.min_updates}); started again, the run goes on from here"
+                f"(min_updates = {self.min_updates}); started again, the run resumes from here"
             )
         clock.lap("train")
         self.progress.empty_rounds = 0 if clients else self.progress.empty_rounds + 1
@@ -315,7 +315,7 @@ class Federation:
             if found is not None:
                 return found
             yield None
-        raise FedBMError(f"round {round_}: too few clients scored the model; started again, the run goes on from here")
+        raise FedBMError(f"round {round_}: too few clients scored the model; started again, the run resumes from here")
 
     def common_state(self, clients: Mapping[int, State]) -> State | None:
         """The one state that makes the global score, or None where several do or it is a single client's own."""

@@ -191,7 +191,7 @@ def _last_scores(trial: TrialState) -> dict[str, float] | None:
 def _words(trial: TrialState) -> str:
     if trial.state == "unfinished" and trial.folder and (trial.folder / "config.toml").exists():
         run = read_run(trial.folder)
-        return f"{len(run.rounds)} of {run.planned} rounds played"
+        return f"{len(run.rounds)} of {run.planned} rounds done"
     return ""
 
 

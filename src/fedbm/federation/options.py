@@ -1,4 +1,4 @@
-"""[federation]: how a run is played between machines. Nothing here changes what it learns, nor the run's id.
+"""[federation]: how a run is run between machines. Nothing here changes what it learns, nor the run's id.
 
 The exceptions are those one would expect: `compression` rounds what clients send, `dp_noise` blurs it, and `max_norm`
 and `max_norm_ratio` may refuse it. They stand in the audit with the other options.

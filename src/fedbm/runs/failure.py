@@ -1,4 +1,4 @@
-"""failed.json: why a run stopped before its end. It goes when the run goes on."""
+"""failed.json: why a run stopped before its end. It goes when the run continues."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from fedbm.utils.schema import Lengths, Schema, check
 EDITED = (
     "was edited since the run began: put back the settings it was begun with, or remove its folder to start it over"
 )
-ANEW = "; remove it: the command that made the run writes it anew"  # of summary.json, from the last checkpoint
+REWRITE = "; remove it: the command that made the run writes it again"  # of summary.json, from the last checkpoint
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class RunView:
         """In words, for lists of runs."""
         if self.finished:
             return "finished"
-        played = f"{len(self.rounds)} of {self.planned} rounds"
-        return f"failed after {played}: {self.failure}" if self.failure else f"unfinished, {played}"
+        done = f"{len(self.rounds)} of {self.planned} rounds"
+        return f"failed after {done}: {self.failure}" if self.failure else f"unfinished, {done}"
 
 
 def read_runs(folders: Sequence[Path]) -> list[RunView]:
@@ -102,7 +102,7 @@ def unedited(run: RunView) -> RunView:
 
 def check_resumable(folder: Path) -> None:
     """FedBMError where a run would go on, or be shown, beside a config.toml that does not tell of it."""
-    if (folder / "summary.json").exists() or rounds_behind(folder):  # else it begins anew, and so does its config.toml
+    if (folder / "summary.json").exists() or rounds_behind(folder):  # else it begins again, and so does its config.toml
         unedited(read_run(folder))
 
 
@@ -115,7 +115,7 @@ def read_run(path: str | Path) -> RunView:
         raise FedBMError(f"cannot read {path / 'config.toml'}: {error}") from error
     check(config, CONFIG, path / "config.toml")
     lengths: Lengths = {}  # what the files of one run have as many of
-    summary = _optional(path / "summary.json", SUMMARY, lengths, ANEW)
+    summary = _optional(path / "summary.json", SUMMARY, lengths, REWRITE)
     partition = _optional(path / "partition.json", PARTITION, lengths)
     if summary is not None:
         facts = identity(summary)

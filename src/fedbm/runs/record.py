@@ -72,7 +72,7 @@ def write_record(run: RunView, path: Path) -> None:
 
 
 def renew_record(run: RunView, folder: Path) -> Path | None:
-    """Write the run's record in a folder of records anew, if it is there: after something was added to the run."""
+    """Write the run's record in a folder of records again, if it is there: after something was added to the run."""
     path = folder / "runs" / f"{run.id}.json"
     if not (run.finished and path.is_file()):
         return None

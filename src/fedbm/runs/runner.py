@@ -142,7 +142,7 @@ def play(plan: Plan) -> Iterator[Event | None]:
             yield event
     finally:
         with arithmetic(plan.config.engine, plan.config.train.precision), stream:
-            turns.close()  # which keeps what was played, if that was between two rounds
+            turns.close()  # which keeps what was run, if that was between two rounds
         if device.type == "cuda":  # captured steps hold themselves in cycles, and the next run wants their room
             gc.collect()
             torch.cuda.empty_cache()

@@ -29,7 +29,7 @@ class Answer:
 
 class Cohort(Protocol):
     """census(): who can be asked. exchange(): a round's work, answers in client order as they become ready; None means
-    that work goes on, so that a driver can turn to something else meanwhile. close(): nobody will be asked again."""
+    that work continues, so that a driver can turn to something else meanwhile. close(): nobody will be asked again."""
 
     def census(self) -> Mapping[int, Facts]: ...
 
@@ -110,7 +110,7 @@ class LocalCohort:
     def _answer(self, round_: int, upload: Upload, own: State, parts: Mapping[str, Part]) -> Answer:
         """Check an upload, keep the client's new state, and count what was sent and received."""
         flaw = flaw_of(upload.state) or flaw_of(own)
-        if own and flaw is None:  # a client whose update is refused goes on from its former state
+        if own and flaw is None:  # a client whose update is refused resumes from its former state
             self._states.put(upload.client, round_, own)
         held = self._holds.setdefault(upload.client, {})
         lacking = [part for name, part in parts.items() if held.get(name) != part.version]

@@ -65,7 +65,7 @@ class CapturedCohort(LocalCohort):
     def make_room(self) -> bool:
         """Hold no client's state, or else give up a slot; whether there was one of these.
 
-        Clients under way start anew and compute the same.
+        Clients under way start again and compute the same.
         """
         torch.cuda.synchronize()
         if self._states.let_go():
@@ -107,7 +107,7 @@ class CapturedCohort(LocalCohort):
             while left and left[0] in issued and issued[left[0]].done:
                 busy = True
                 answer = self._finished(round_, issued[left[0]], parts, home)
-                del issued[left.popleft()]  # it is answered; without memory for that it would start anew
+                del issued[left.popleft()]  # it is answered; without memory for that it would start again
                 yield answer
             if left and not busy:
                 time.sleep(IDLE)

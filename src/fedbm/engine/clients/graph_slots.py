@@ -228,7 +228,7 @@ class Slot:
 
 
 def capturable_optimizer(train: TrainOptions, parameters: list[nn.Parameter], lr: Tensor) -> torch.optim.Optimizer:
-    """The reference's optimiser with its learning rate in a tensor, so that a graph reads it anew each replay."""
+    """The reference's optimiser with its learning rate in a tensor, so that a graph reads it again each replay."""
     if train.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=lr, weight_decay=train.weight_decay, capturable=True)
     momentum, decay = train.momentum, train.weight_decay

@@ -81,12 +81,12 @@ class Follower:
         if state != "finished:completed":
             told = details.removeprefix("ServerApp failed with exception: ")
             why = ENDS.get(state, state) if details in ("", "N/A") else told
-            raise FedBMError(f"the run did not come to its end: {why}; the same command goes on from its last round")
+            raise FedBMError(f"the run did not come to its end: {why}; the same command resumes from its last round")
 
 
 @contextmanager
 def end_run(folder: Path, run: str) -> Iterator[None]:
-    """Within it the run goes on; if it is left early, the SuperLink is told, so that no node works on in vain."""
+    """Within it the run continues; if it is left early, the SuperLink is told, so that no node works on in vain."""
     try:
         yield
     except BaseException:

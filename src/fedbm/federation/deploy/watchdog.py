@@ -2,7 +2,7 @@
 
 Run alone (`python -I -S watchdog.py MARK`), with the standard library only. Its standard input is a pipe whose other
 end only the starter holds: end of file means that the starter is no more, also after kill -9. Flower's own processes
-end only partly when their parent does: the app at work goes on, detached.
+end only partly when their parent does: the app at work continues, detached.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 What fails here leaves as a code, never as a text.
 
 Training is `engine.local.train_client` with the streams of (seed, round, client), as in one process; so a round gives
-the same upload wherever and however often it is played. Only the noise of differential privacy is new every time.
+the same upload wherever and however often it is run. Only the noise of differential privacy is new every time.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 A round may be lost or repeated, and a killed server goes back to its last checkpoint. So the state after round r does
 not replace the one it was made from: every request names the round that last *counted* for this client and the one that
-is *durable* at the server, and the node goes on from the first and keeps all from the second on.
+is *durable* at the server, and the node resumes from the first and keeps all from the second on.
 """
 
 from __future__ import annotations

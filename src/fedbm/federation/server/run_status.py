@@ -55,7 +55,7 @@ class Standing:
             return f"it failed: {self.status['why']}"
         if self.over or at_work:
             return ""
-        return "nobody is at work on it: its server app has ended; 'fedbm federation run' goes on with it"
+        return "nobody is at work on it: its server app has ended; 'fedbm federation run' continues with it"
 
     def age(self, now: datetime | None = None) -> float:
         """Seconds since the server app last wrote."""

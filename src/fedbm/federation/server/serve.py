@@ -6,7 +6,7 @@
     <folder>/state/audit.jsonl  what was sent, received and refused
     <folder>/state/status.json  where the run stands
 
-Killed and started again it goes on from its checkpoint; a second server on the same run is refused.
+Killed and started again it resumes from its checkpoint; a second server on the same run is refused.
 """
 
 from __future__ import annotations
