@@ -75,7 +75,7 @@ def test_initial_weights_are_named_by_content(tiny: dict[str, Any], tmp_path: Pa
 
 def test_a_method_object_carries_its_options(tiny: dict[str, Any]) -> None:
     free = {key: value for key, value in tiny.items() if key not in ("data", "method")}
-    with pytest.raises(FedBMError, match="weighting is an option of a method: set it where the fedavg object is made"):
+    with pytest.raises(FedBMError, match="weighting is an option of a method. Set it where you make the fedavg object"):
         fedbm.simulate(tiny["data"], method=FedAvg(), weighting="equal", **free)
     with pytest.raises(FedBMError, match="method must be a name or an object like"):
         fedbm.simulate(tiny["data"], method=FedAvg, **free)  # type: ignore[arg-type]
