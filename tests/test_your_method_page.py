@@ -9,7 +9,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "your-method.md"
 def test_every_code_block_runs_as_printed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     page: dict[str, object] = {"__name__": "page"}
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), page)

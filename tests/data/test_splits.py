@@ -107,7 +107,7 @@ def test_the_seed_decides_between_equal_groups() -> None:
 
 
 @settings(deadline=None, derandomize=True)
-@given(st.lists(st.text("abc", min_size=1, max_size=6), min_samples=1, max_size=40), st.integers(0, 99))
+@given(st.lists(st.text("abc", min_size=1, max_size=6), min_size=1, max_size=40), st.integers(0, 99))
 def test_no_group_is_shared_and_every_subset_has_every_class(members, seed) -> None:
     labels, groups = in_groups(*["abc"] * 3, *members)
     made = split_groups(labels, groups, seed)

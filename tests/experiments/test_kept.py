@@ -62,7 +62,7 @@ def refused(outcome: Outcome, folder: Path, count: int) -> None:
         write_outcome(outcome, folder)
     runs = f"{count} finished run{'s' * (count > 1)}"
     assert str(caught.value).startswith(f"{folder / 'mine.json'} holds {runs} with other data, settings or rows, which")
-    assert "another folder by --records DIR, or remove that file if" in str(caught.value)
+    assert "Choose another folder with --records DIR, or r" in str(caught.value)
     assert contents(folder) == before
 
 

@@ -51,7 +51,7 @@ def test_a_hospital_cannot_pretend_to_be_another(deployed: Deployed) -> None:
     assert told == (2, "site 2", str(third), "SHA256:2", why)
     status = json.loads((deployed.state / "status.json").read_text())
     assert [(node["name"], node["state"]) for node in status["nodes"]][-1] == ("site 2", f"refused: {why}")
-    assert kinds(hostile) == ["query.census"]
+    assert kinds(hostile) == ["query.census", "query.refused"], "it gets no model, and learns why"
     assert records_of(deployed)[-1]["selected"] == [0, 1]
     joined = {line["client"]: (line["name"], line["node"], line["key"]) for line in events_of(deployed.state, "joined")}
     assert joined == {0: ("site 0", str(site(deployed, 0)[0]), "SHA256:0"), 1: ("site 1", str(second), "SHA256:1")}

@@ -22,7 +22,7 @@ from fedbm.federation.server.norm_history import Accepted, NormHistory
 
 def history(norms: Iterable[tuple[int, float]]) -> NormHistory:
     """A history of one round."""
-    return NormHistory({1: list(norms)}, participation=10.0)
+    return NormHistory({1: list(norms)}, ratio=10.0)
 
 
 def test_sites_of_one_size_are_held_to_ten_times_their_median() -> None:
@@ -33,7 +33,7 @@ def test_sites_of_one_size_are_held_to_ten_times_their_median() -> None:
         found.accept(2, 50, 20.1)
 
 
-@pytest.mark.parametrize(("small", "large", "participation"), [((30, 4), 1100, 10.5), ((10, 3), 1100, 54.0)])
+@pytest.mark.parametrize(("small", "large", "ratio"), [((30, 4), 1100, 10.5), ((10, 3), 1100, 54.0)])
 def test_an_honest_large_hospital_is_not_refused(small: tuple[int, int], large: int, ratio: float) -> None:
     """The ratios that were measured for FedAvg and FedProto."""
     n, count = small
@@ -58,13 +58,13 @@ def test_one_huge_update_in_the_first_round_does_not_move_the_bound() -> None:
 
 def test_five_rounds_count_and_an_attempt_that_did_not_count_is_forgotten() -> None:
     accepted: Accepted = {round_: [(50, float(round_))] for round_ in range(1, 9)}
-    found = NormHistory(accepted, participation=10.0)
+    found = NormHistory(accepted, ratio=10.0)
     found.begin(8)
     assert sorted(accepted) == [3, 4, 5, 6, 7]
     assert found.bound(8, 50) == 50.0
     found.accept(8, 50, 50.0)
     assert found.bound(8, 50) == 50.0  # who answers first in a round does not matter to the others
-    assert NormHistory({}, participation=10.0).bound(1, 50) == math.inf
+    assert NormHistory({}, ratio=10.0).bound(1, 50) == math.inf
 
 
 def settings_of(tiny: dict[str, Any], **values: Any) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from fedbm.federation.node.privacy_ledger import PrivacyLedger
 from fedbm.federation.protocol.codec import from_records
 from fedbm.federation.protocol.messages import CENSUS, EVALUATE
 from fedbm.report.privacy import client_losses
-from fedbm.report.render.html import write_report
 from fedbm.report.tables import markdown_table
+from fedbm.report.write import write_report
 from fedbm.runs.reader import read_run
 
 ASKED = {"noise": 1.0, "clip": 0.5, "delta": 1e-5}

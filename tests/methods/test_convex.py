@@ -59,9 +59,9 @@ def optimum(clients):
     return theta
 
 
-def distance(method, clients, optimum, rounds, ratio, steps=10, lr=0.3):
+def distance(method, clients, optimum, rounds, participation, steps=10, lr=0.3):
     train = TrainOptions(batch=EACH, epochs=steps, lr=lr, lr_decay=1.0, momentum=0.0, weight_decay=0.0)
-    server, _, _ = play(with_ridge(method), linear_task(3, 3), train, clients, rounds, ratio)
+    server, _, _ = play(with_ridge(method), linear_task(3, 3), train, clients, rounds, participation)
     found = torch.cat([server["head.weight"].flatten(), server["head.bias"]])
     return float((found - optimum).norm())
 
@@ -70,13 +70,13 @@ def distance(method, clients, optimum, rounds, ratio, steps=10, lr=0.3):
     ("method", "rounds", "participation"),
     [(Scaffold(), 80, 1.0), (Scaffold(), 140, 0.5), (FedDyn(alpha=0.1), 180, 1.0), (FedDyn(alpha=0.1), 400, 0.5)],
 )
-def test_scaffold_and_feddyn_reach_the_optimum(method, rounds, ratio, clients, optimum):
-    assert distance(method, clients, optimum, rounds, ratio) < 1e-8
+def test_scaffold_and_feddyn_reach_the_optimum(method, rounds, participation, clients, optimum):
+    assert distance(method, clients, optimum, rounds, participation) < 1e-8
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.5])
-def test_fedavg_stops_elsewhere(ratio, clients, optimum):
-    assert distance(FedAvg(), clients, optimum, 80, ratio) > 1e-2
+def test_fedavg_stops_elsewhere(participation, clients, optimum):
+    assert distance(FedAvg(), clients, optimum, 80, participation) > 1e-2
 
 
 def test_fedavg_with_one_step_and_everybody_reaches_it(clients, optimum):

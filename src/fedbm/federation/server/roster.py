@@ -182,4 +182,5 @@ class Roster:
         owner = self._registry.get(node)
         self.refused[node] = owner.name if owner else f"node {node}", why
         self._audit.append("refused", **(owner.identify() if owner else {"node": str(node)}), why=why)
-        send(self._grid, node, REFUSED, Envelope({"why": why, "head": self._audit.head}), CENSUS_LIFETIME_S)
+        if owner:  # a node that nobody registered is told nothing
+            send(self._grid, node, REFUSED, Envelope({"why": why, "head": self._audit.head}), CENSUS_LIFETIME_S)
