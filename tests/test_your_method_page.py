@@ -17,7 +17,7 @@ def test_every_code_block_runs_as_printed(tmp_path, monkeypatch, capsys):
     assert printed.startswith("fedbn {'round': ")
     run = page["run"]
     assert run.method == "fednh"
-    [folder] = Path("runs").glob("fedbn-*")
+    folder = next(Path("runs").glob("fedbn-*"))
     first = next(iter((folder / "clients").glob("*.safetensors")))
     from safetensors import safe_open
 
