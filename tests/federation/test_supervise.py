@@ -293,7 +293,7 @@ def test_a_run_is_begun_once_and_followed_to_its_end(study: Path, memory: Path) 
         told = "ServerApp failed with exception: no node came"
         change(memory, runs=[{"run-id": run, "status": "finished:failed", "status-details": told, "pending-at": "1"}])
         assert not follower()
-        with pytest.raises(FedBMError, match="did not come to its end: no node came; the same command continues"):
+        with pytest.raises(FedBMError, match="did not come to its end: no node came; the same command resumes"):
             follower.must_be_done()
         (memory.parent / "flwr").write_text("#!/bin/sh\necho 'connection refused' >&2\n")
         assert not follower()  # a SuperLink that is away for a while is no failure
