@@ -154,29 +154,6 @@ def summary_table(
     return Table(name, tuple(columns), tuple(rows), caption)
 
 
-def differences_table(comparisons: Sequence[Comparison], name: str) -> Table:
-    """Return leading row − every row that is tested against it, next to the paper's difference."""
-    columns = (
-        *(Column("what", "macro-F1 of", text=True), Column("lead_minus_row_f1", "points"), Column("paper", "paper")),
-        *(Column("n", "n"), Column("p", "p"), Column("p_holm", "p (Holm)")),
-    )
-    rows = [
-        Row(
-            comparison.title,
-            {
-                "what": Cell(f"{comparison.lead} − {row.name}"),
-                "paper": Cell(comparison.paper_difference(row), "points"),
-                "n": Cell(row.tests["best"].paired.n, "count"),
-                **test_cells(row.tests["best"]),
-            },
-        )
-        for comparison in comparisons
-        for row in comparison.rows
-        if "best" in row.tests
-    ]
-    return Table(name, columns, tuple(rows), head="")
-
-
 def search_table(outcome: Outcome, name: str) -> Table:
     """Return what was tried and what validation chose."""
     columns = (
