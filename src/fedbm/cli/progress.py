@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from rich.console import Console
 from rich.progress import (
@@ -20,6 +21,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from fedbm.engine.records import RoundRecord
 from fedbm.engine.round_loop import Event
 from fedbm.runs.batch import Job
 
@@ -89,9 +91,9 @@ class Bar:
             return
         if event.record is not None:
             self._scores = scores_of(event.record) or self._scores
-            self._bars.update(self._task, completed=event.round, news=f"{loss_of(event.record)} {self._scores}")
-            for gone in event.record["dropped"]:
-                self._bars.console.print(f"round {event.round}: left out client {gone['client']}: {gone['reason']}")
+            self._bars.update(self._task, completed=event.round, news=f"{loss_of(event.record.loss)} {self._scores}")
+            for gone in event.record.dropped:
+                self._bars.console.print(f"round {event.round}: left out client {gone.client}: {gone.reason}")
             return
         done = f"{event.done}/{event.total} " if event.total else ""
         loss = f"loss {sum(event.losses.values()):.3f} " if event.losses else ""
@@ -115,15 +117,15 @@ class Lines:
             self._console.print(f"{self._title}: {event.note}", soft_wrap=True)
         if event.record is None:
             return
-        self._seconds = [*self._seconds, event.record["seconds"]["total"]][-10:]
+        self._seconds = [*self._seconds, event.record.seconds["total"]][-10:]
         left = (self._rounds - event.round) * sum(self._seconds) / len(self._seconds)
         parts = [
             f"{self._title} round {event.round}/{self._rounds}",
-            loss_of(event.record),
+            loss_of(event.record.loss),
             scores_of(event.record),
         ]
         parts += [f"{self._seconds[-1]:.1f} s", f"left {int(left) // 60}:{int(left) % 60:02d}"]
-        parts += [f"left out client {d['client']}: {d['reason']}" for d in event.record["dropped"]]
+        parts += [f"left out client {d.client}: {d.reason}" for d in event.record.dropped]
         self._console.print("  ".join(part for part in parts if part), soft_wrap=True)
 
 
@@ -171,19 +173,19 @@ def counting(
     yield say
 
 
-def loss_of(record: dict[str, Any]) -> str:
+def loss_of(terms: Mapping[str, float | None]) -> str:
     """
-    >>> loss_of({"loss": {"cross_entropy": 1.0, "variance": 0.5}}), loss_of({"loss": {}})
+    >>> loss_of({"cross_entropy": 1.0, "variance": 0.5}), loss_of({})
     ('loss 1.500 (cross entropy 1.000 + variance 0.500)', 'no update was used')
     """
-    if not record["loss"]:
+    if not terms:
         return "no update was used"
-    total = sum(record["loss"].values())
-    terms = " + ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in record["loss"].items())
-    return f"loss {total:.3f} ({terms})" if len(record["loss"]) > 1 else f"loss {total:.3f}"
+    known = {name: math.nan if value is None else value for name, value in terms.items()}
+    parts = " + ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in known.items())
+    return f"loss {sum(known.values()):.3f}" + (f" ({parts})" if len(known) > 1 else "")
 
 
-def scores_of(record: dict[str, Any]) -> str:
-    if record["val"] is None:
+def scores_of(record: RoundRecord) -> str:
+    if record.val is None:
         return ""
-    return f"val {100 * record['val']['accuracy']:.1f} %, F1 {100 * record['val']['f1']:.1f} %"
+    return f"val {100 * (record.val['accuracy'] or 0):.1f} %, F1 {100 * (record.val['f1'] or 0):.1f} %"

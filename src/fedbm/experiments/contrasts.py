@@ -80,4 +80,5 @@ def _contrast(outcome: Outcome, at: Mapping[str, Any], first: str, second: str) 
 def _scores(results: Sequence[Result], moment: str) -> dict[int, float]:
     """Return macro-F1 by seed; of a run that diverged, the score it counts with, whichever the moment."""
     found = {r.seed: r.run.scores(moment) if r.run is not None else r.last for r in results}
-    return {seed: float(scores[HEADLINE_METRIC]) for seed, scores in found.items() if scores is not None}
+    known = {seed: scores[HEADLINE_METRIC] for seed, scores in found.items() if scores is not None}
+    return {seed: score for seed, score in known.items() if score is not None}

@@ -184,8 +184,8 @@ def _last_scores(trial: TrialState) -> dict[str, float] | None:
     if trial.state != "failed" or trial.folder is None or not diverged(trial.why):
         return None
     rounds = read_rounds(trial.folder / "rounds.jsonl")
-    found = [averaged["test"] for record in rounds if (averaged := record.get("averaged"))]
-    return {name: float(found[-1][name]) if found else 0.0 for name in SCORES}
+    found = [record.averaged.test for record in rounds if record.averaged]
+    return {name: (found[-1][name] or 0.0) if found else 0.0 for name in SCORES}
 
 
 def _words(trial: TrialState) -> str:

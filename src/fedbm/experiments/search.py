@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fedbm.engine.records import selection_score
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.spec import cells
 from fedbm.runs.reader import RunView
@@ -33,9 +34,9 @@ class Candidate:
 
 def validation_score(run: RunView) -> float | None:
     """Accuracy + macro-F1 on the validation set at the round chosen by just that."""
-    best = (run.summary or {}).get("best", {}).get("round")
-    found = next((record["val"] for record in run.rounds if record["round"] == best), None)
-    return float(found["accuracy"] + found["f1"]) if found else None
+    best = run.summary.best.round if run.summary else None
+    found = next((record.val for record in run.rounds if record.round == best), None)
+    return selection_score(found) if found else None
 
 
 def search(outcome: Outcome) -> list[Candidate]:

@@ -15,7 +15,7 @@ from fedbm.experiments.spec import Experiment, cells, in_row
 from fedbm.runs.config import Config, make_config, nest, settings_for
 from fedbm.runs.failure import failure_of
 from fedbm.runs.plan import make_plan
-from fedbm.runs.reader import RunView, read_run, unedited
+from fedbm.runs.reader import RunView, check_unedited, read_run
 from fedbm.runs.record import record_named
 from fedbm.runs.runner import run_path
 
@@ -145,7 +145,7 @@ def finished_run(done: TrialState) -> RunView:
         except FedBMError as error:
             raise FedBMError(f"{error}; remove the record to compute the run again") from error
     assert done.folder is not None
-    return unedited(read_run(done.folder))
+    return check_unedited(read_run(done.folder))
 
 
 def _condition(words: str) -> tuple[str, list[str]]:

@@ -100,10 +100,7 @@ def _updates(group: Group) -> Finding | None:
     if not any(run.rounds for run in group.runs):
         return None
     dropped = Counter(
-        display(run.label, run.method)
-        for run in group.runs
-        for record in run.rounds
-        for _ in record.get("dropped") or ()
+        display(run.label, run.method) for run in group.runs for record in run.rounds for _ in record.dropped or ()
     )
     if not dropped:
         return Finding(True, "No client’s update was left out of an average.")

@@ -51,12 +51,12 @@ def _mean(row: MethodRuns, measure: Callable[[RunView], float]) -> float:
 
 
 def _bytes_per_round(way: str, run: RunView) -> float:
-    return float(run.summary["bytes"][way]) / run.planned if run.summary else 0.0
+    return float(getattr(run.summary.bytes, way)) / run.planned if run.summary else 0.0
 
 
 def _seconds(run: RunView) -> float:
-    return float(run.summary["seconds"]) if run.summary else 0.0
+    return float(run.summary.seconds) if run.summary else 0.0
 
 
 def _phase(name: str, run: RunView) -> float:
-    return sum(float((record.get("seconds") or {}).get(name) or 0.0) for record in run.rounds)
+    return sum(float((record.seconds or {}).get(name) or 0.0) for record in run.rounds)

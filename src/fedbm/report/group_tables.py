@@ -62,9 +62,9 @@ def cost_table(group: Group, name: str, colours: Colours) -> Table:
     )
     rows = []
     for row in group.rows:
-        summaries = [run.summary or {} for run in row.runs]
-        sent, received = ([summary["bytes"][way] for summary in summaries] for way in ("sent", "received"))
-        rounds, seconds = [run.planned for run in row.runs], [summary["seconds"] for summary in summaries]
+        summaries = [run.summary for run in row.runs if run.summary]
+        sent, received = [one.bytes.sent for one in summaries], [one.bytes.received for one in summaries]
+        rounds, seconds = [one.rounds for one in summaries], [one.seconds for one in summaries]
         cells = {
             "sent": _mean([s / n for s, n in zip(sent, rounds, strict=True)], "bytes"),
             "received": _mean([r / n for r, n in zip(received, rounds, strict=True)], "bytes"),
@@ -96,7 +96,7 @@ def target_table(group: Group, name: str, colours: Colours) -> Table | None:
     means = {row.name: (score.mean if (score := row.score("best", "accuracy")) else 0.0) for row in rows}
     base = next((row for row in rows if row.method == FedAvg.name), min(rows, key=lambda row: means[row.name]))
     target = means[base.name]
-    tested = [[record["round"] for record in run.rounds if record["test"]] for row in rows for run in row.runs]
+    tested = [[record.round for record in run.rounds if record.test] for row in rows for run in row.runs]
     step = max((after - before for rounds in tested for before, after in pairwise([0, *rounds])), default=1)
     caption = (
         f"To reach a test accuracy of {percent(target)} %, that of {base.name} at the round chosen on validation. "
@@ -129,7 +129,7 @@ def first_reached(run: RunView, target: float) -> tuple[int, float] | None:
     """Return (round, bytes both ways so far) of the first evaluated round with test accuracy ≥ target."""
     traffic = 0.0
     for record in run.rounds:
-        traffic += record["bytes"]["sent"] + record["bytes"]["received"]
-        if record["test"] and record["test"]["accuracy"] >= target:
-            return int(record["round"]), traffic
+        traffic += record.bytes.sent + record.bytes.received
+        if record.test and (record.test["accuracy"] or 0) >= target:
+            return record.round, traffic
     return None

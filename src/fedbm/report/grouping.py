@@ -10,6 +10,7 @@ from typing import Any
 from fedbm.errors import FedBMError
 from fedbm.methods import METHODS, is_central, title_of
 from fedbm.runs.reader import RunView
+from fedbm.runs.record_types import PartitionRecord
 from fedbm.utils.statistics import Spread, spread_or_none
 
 # What may differ between runs of one row: the seed, and what the group already says.
@@ -58,7 +59,7 @@ class Group:
         return tuple(run for row in self.rows for run in row.runs) + self.unfinished
 
     @property
-    def partitions(self) -> dict[int, Mapping[str, Any]]:
+    def partitions(self) -> dict[int, PartitionRecord]:
         """The clients' partitions by seed. Central training has none: one of its runs may belong to every β."""
         runs = sorted((run for run in self.runs if not is_central(run.method)), key=lambda run: run.seed)
         return {run.seed: run.client_partition for run in runs if run.client_partition is not None}

@@ -11,13 +11,13 @@ from fedbm.runs.reader import RunView
 
 def client_losses(run: RunView) -> list[str]:
     """Return a sentence for each client that added noise."""
-    found = (run.summary or {}).get("privacy")
+    found = run.summary.privacy if run.summary else None
     if not found:
         return []
     return [
-        f"client {client}: ε {_format([one['epsilon']])} in this run, ε {_format([one['epsilon_all_runs']])} over all "
-        f"runs on its data, at δ = {found['delta']:g}"
-        for client, one in sorted(found["clients"].items(), key=lambda item: (len(item[0]), item[0]))
+        f"client {client}: ε {_format([one.epsilon])} in this run, ε {_format([one.epsilon_all_runs])} over all "
+        f"runs on its data, at δ = {found.delta:g}"
+        for client, one in sorted(found.clients.items(), key=lambda item: (len(item[0]), item[0]))
     ]
 
 
@@ -26,13 +26,13 @@ def largest_losses(group: Group) -> list[str]:
     sentences = []
     for row in group.rows:
         for run in row.runs:
-            if found := (run.summary or {}).get("privacy"):
-                own, total = (
-                    _format([one[key] for one in found["clients"].values()]) for key in ("epsilon", "epsilon_all_runs")
-                )
+            if run.summary and (found := run.summary.privacy):
+                losses = found.clients.values()
+                own = _format([loss.epsilon for loss in losses])
+                total = _format([loss.epsilon_all_runs for loss in losses])
                 sentences.append(
                     f"{row.name}, seed {run.seed}: ε {own} in this run, ε {total} over all runs on a client’s data, at "
-                    f"δ = {found['delta']:g}; the largest that its nodes report"
+                    f"δ = {found.delta:g}; the largest that its nodes report"
                 )
     return sentences
 

@@ -63,11 +63,11 @@ def _facts(group: Group) -> list[str]:
     planned = sorted({run.planned for run in group.runs})
     seeds = {run.seed for row in group.rows for run in row.runs}
     found = next((run.client_partition for run in group.runs if run.client_partition is not None), None)
-    images = f"{sum(map(sum, found['counts'])):,} training images" if found else ""
+    images = f"{sum(map(sum, found.counts)):,} training images" if found else ""
     return [
         group.title,
         f"{format_count(len(group.rows), 'method')}, {format_count(len(seeds), 'seed')}",
-        f"{format_count(len(found['classes']), 'class', 'classes')}, {images}" if found else "",
+        f"{format_count(len(found.classes), 'class', 'classes')}, {images}" if found else "",
         f"{format_range(planned[0], planned[-1])} round{'s' * (planned[-1] != 1)}",
     ]
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
+from fedbm.engine.records import RoundRecord
 from fedbm.errors import join_words
 from fedbm.report.comparison_checks import findings
 from fedbm.report.cost_section import bytes_and_time
@@ -34,7 +34,7 @@ STARS = (
     "A star is a class’s text, where the classifier is made of texts: images should gather around it (images and texts "
     "are each centred by their mean). "
 )
-Measure = Callable[[Mapping[str, Any]], float | None]
+Measure = Callable[[RoundRecord], float | None]
 
 
 def group_sections(group: Group, name: str, colours: Colours, dots_of_seeds: bool = False) -> tuple[Section, ...]:
@@ -82,10 +82,10 @@ def results(group: Group, name: str, colours: Colours, dots_of_seeds: bool) -> S
 def _personal(row: MethodRuns) -> str:
     """Return the accuracy of clients' own models: another question than the global scores, so not in the table."""
     chosen = [
-        record["personal"]["accuracy"]
+        record.personal.accuracy
         for run in row.runs
         for record in run.rounds
-        if run.summary and record["round"] == run.summary["best"]["round"] and record.get("personal")
+        if run.summary and record.personal and record.round == run.summary.best.round
     ]
     if not chosen:
         return ""
@@ -135,11 +135,11 @@ def partition(group: Group) -> Section:
     shown = dict(list(every.items())[: PARTITIONS_SHOWN if len(every) <= PARTITIONS_SHOWN else 1])
     panels = {}
     for seed, found in shown.items():
-        moved = len(found.get("moved") or ())
+        moved = len(found.moved or ())
         guard = f"{moved} sample{'s' * (moved != 1)} moved so that no client is too small" if moved else ""
         caption = ": ".join(filter(None, [f"Seed {seed}" if len(shown) == 1 else "", guard]))
         title = f"Samples per client and class, seed {seed}; {group.title}"
-        panels[f"Seed {seed}"] = [Figure(partial(partition_bubbles, found["counts"], found["classes"], title), caption)]
+        panels[f"Seed {seed}"] = [Figure(partial(partition_bubbles, found.counts, found.classes, title), caption)]
     note = "Which client has which classes: a bubble’s area is its number of training images."
     note += f" The first of {len(every)} seeds is shown." if len(shown) < len(every) else ""
     runs = [run for run in group.runs if run.client_partition is None]
@@ -169,8 +169,8 @@ def _client_scores(run: RunView, group: Group, central: bool) -> list[float]:
     found = group.partitions.get(run.seed) if central else run.client_partition
     if run.details is None or found is None:
         return []
-    matrix = np.array(run.details["confusion"]["best"])
-    scores = (label_mix_accuracy(matrix, counts) for counts in found["counts"])
+    matrix = np.array(run.details.confusion.best)
+    scores = (label_mix_accuracy(matrix, counts) for counts in found.counts)
     return [score for score in scores if score is not None]
 
 
@@ -193,12 +193,13 @@ def confusions(group: Group) -> Section:
 
 
 def _confusion(group: Group, row: MethodRuns, moment: str) -> Figure | None:
-    counted = [run.details for run in row.runs if run.details is not None and moment in run.details["confusion"]]
+    details = [run.details for run in row.runs if run.details is not None]
+    counted = [matrix for one in details if (matrix := getattr(one.confusion, moment))]
     if not counted:
         return None
-    total = np.sum([details["confusion"][moment] for details in counted], axis=0)
+    total = np.sum(counted, axis=0)
     title = f"Confusion matrix of {row.name}, {BLOCKS[moment].lower()}; {group.title}"
-    return Figure(partial(confusion, total, counted[0]["classes"], title), row.name)
+    return Figure(partial(confusion, total, details[0].classes, title), row.name)
 
 
 def features(group: Group) -> Section:
@@ -209,7 +210,7 @@ def features(group: Group) -> Section:
         if run is not None and run.features is not None:
             title = f"t-SNE of test features of {row.name}, seed {run.seed}; {group.title}"
             figures.append(Figure(partial(scatter, run.features, title), f"{row.name}, seed {run.seed}"))
-            stars |= bool(run.features["anchors"])
+            stars |= bool(run.features.anchors)
         else:
             missing.append(row.name)
     note = "t-SNE of test images’ features: a point is an image, colour and shape are its true class. "
@@ -224,20 +225,20 @@ def features(group: Group) -> Section:
 def class_texts(group: Group) -> Section:
     """Draw how similar the classes' texts are to each language model in use, and list the texts."""
     readers = {
-        json.dumps([run.details["encoder"], run.details["similarity"]]): run.details
+        json.dumps([run.details.encoder, run.details.similarity]): run.details
         for run in group.runs
-        if run.details is not None and run.details.get("similarity") is not None
+        if run.details is not None and run.details.similarity is not None
     }
     figures = []
     for found in readers.values():
-        title = f"Class texts as {found['encoder']} sees them; {group.title}"
-        drawing = partial(similarity, found["similarity"], found["classes"], title)
-        figures.append(Figure(drawing, f"Encoder: {found['encoder']}"))
+        title = f"Class texts as {found.encoder} sees them; {group.title}"
+        drawing = partial(similarity, np.array(found.similarity), found.classes, title)
+        figures.append(Figure(drawing, f"Encoder: {found.encoder}"))
     note = "Cosine of two classes’ mean text embeddings. Deeply shaded pairs are hard to tell apart by text."
     known = any(run.details is not None for run in group.runs)
     why = "None of these methods reads the classes’ texts." if known else _without(group.runs, "details.json")
-    texts = next((found for found in readers.values() if found.get("concepts")), None)
-    pairs = tuple(zip(texts["classes"], texts["concepts"], strict=True)) if texts else ()
+    texts = next((found for found in readers.values() if found.concepts), None)
+    pairs = tuple(zip(texts.classes, texts.concepts or (), strict=True)) if texts else ()
     more = (Pairs(pairs, "The text of each class"),) if pairs else ()
     panels = {"Similarity": figures} if figures else {}
     return figure_section("Class texts", note, Figures(panels, wide=_many_classes(group.runs)), why, more)
@@ -254,16 +255,16 @@ def generated_images(group: Group) -> Section:
 
 
 def _tested(metric: str) -> Measure:
-    return lambda record: (record.get("test") or {}).get(metric)
+    return lambda record: (record.test or {}).get(metric)
 
 
 def _averaged(metric: str) -> Measure:
-    return lambda record: ((record.get("averaged") or {}).get("test") or {}).get(metric)
+    return lambda record: record.averaged.test.get(metric) if record.averaged else None
 
 
-def _loss(record: Mapping[str, Any]) -> float | None:
-    terms = list((record.get("loss") or {}).values())
-    return None if not terms or None in terms else sum(terms)
+def _loss(record: RoundRecord) -> float | None:
+    terms = [term for term in record.loss.values() if term is not None]
+    return sum(terms) if terms and len(terms) == len(record.loss) else None
 
 
 def _curves(group: Group, colours: Colours, measure: Measure, metric: str) -> list[Curve]:
@@ -271,7 +272,7 @@ def _curves(group: Group, colours: Colours, measure: Measure, metric: str) -> li
     for row in group.rows:
         lines = tuple(line for run in row.runs if (line := _line(run, measure)))
         marks = tuple(
-            (run.summary["best"]["round"], run.summary["best"][metric])
+            (run.summary.best.round, getattr(run.summary.best, metric))
             for run in row.runs
             if metric and run.summary is not None
         )
@@ -288,12 +289,12 @@ def _curves(group: Group, colours: Colours, measure: Measure, metric: str) -> li
 
 
 def _line(run: RunView, measure: Measure) -> Points:
-    values = ((record["round"], measure(record)) for record in run.rounds)
+    values = ((record.round, measure(record)) for record in run.rounds)
     return tuple((number, value) for number, value in values if value is not None)
 
 
 def _many_classes(runs: Sequence[RunView]) -> bool:
-    return any(len(run.details["classes"]) > WRITTEN_UP_TO for run in runs if run.details is not None)
+    return any(len(run.details.classes) > WRITTEN_UP_TO for run in runs if run.details is not None)
 
 
 def _without_global_model(group: Group) -> str:

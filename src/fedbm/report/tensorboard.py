@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+from fedbm.engine.records import RoundRecord
 from fedbm.errors import FedBMError
 from fedbm.runs.reader import RunView
-
-SHOWN = ("loss", "generator", "val", "test", "bytes", "seconds")
 
 
 def write_events(runs: Sequence[RunView], to: Path) -> list[Path]:
@@ -28,26 +26,31 @@ def write_events(runs: Sequence[RunView], to: Path) -> list[Path]:
             with SummaryWriter(str(folder)) as writer:
                 for record in run.rounds:
                     for name, value in scalars(record):
-                        writer.add_scalar(name, value, record["round"])
+                        writer.add_scalar(name, value, record.round)
         except OSError as error:
             raise FedBMError(f"cannot write events to {folder}: {error.strerror}; choose another folder") from error
         written.append(folder)
     return written
 
 
-def scalars(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+def scalars(record: RoundRecord) -> Iterator[tuple[str, float]]:
     """("test/accuracy", 0.91), … of one round; what is null or not there is left out."""
-    if record.get("lr") is not None:
-        yield "lr", float(record["lr"])
-    for part in SHOWN:
-        for name, value in (record.get(part) or {}).items():
+    if record.lr is not None:
+        yield "lr", record.lr
+    groups: dict[str, Mapping[str, float | None] | None] = {
+        "loss": record.loss,
+        "generator": record.generator,
+        "val": record.val,
+        "test": record.test,
+        "bytes": {"sent": record.bytes.sent, "received": record.bytes.received},
+        "seconds": record.seconds,
+    }
+    if record.averaged:
+        groups |= {"averaged val": record.averaged.val, "averaged test": record.averaged.test}
+    for group, values in groups.items():
+        for name, value in (values or {}).items():
             if value is not None:
-                yield f"{part}/{name}", float(value)
-    for side, scores in (record.get("averaged") or {}).items():
-        for name, value in scores.items() if side != "scored" else ():
-            if value is not None:
-                yield f"averaged {side}/{name}", float(value)
-    if record.get("personal"):
-        yield "personal/accuracy", float(record["personal"]["accuracy"])
-    if "dropped" in record:
-        yield "clients/dropped", float(len(record["dropped"]))
+                yield f"{group}/{name}", value
+    if record.personal:
+        yield "personal/accuracy", record.personal.accuracy
+    yield "clients/dropped", float(len(record.dropped))

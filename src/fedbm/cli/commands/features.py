@@ -33,13 +33,13 @@ def add_arguments(parser: Parser) -> None:
 def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.runs.features import write_features
     from fedbm.runs.plan import find_run
-    from fedbm.runs.reader import read_run, unedited
+    from fedbm.runs.reader import check_unedited, read_run
     from fedbm.runs.record import renew_record
 
     settings = {flag: value for flag, value in given_settings(args).items() if flag != "out"}
     for name in args.runs:
         folder = find_run(runs_folder(args), name)
-        unedited(read_run(folder))  # else the record would show settings that were not computed
+        check_unedited(read_run(folder))  # else the record would show settings that were not computed
         written = write_features(folder, settings, args.averaged)
         console.print(f"features: {written}; 'fedbm report {folder}' shows them", soft_wrap=True)
         record = renew_record(read_run(folder), Path(args.records))

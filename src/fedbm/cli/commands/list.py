@@ -70,7 +70,7 @@ def line_of(run: RunView) -> dict[str, str]:
     """Return a cell for each of SHOWN."""
     from fedbm.cli.tables import percent
 
-    best = run.summary["best"] if run.summary else None
+    best = run.summary.best if run.summary else None
     return {
         "run": run.id,
         "method": run.label,

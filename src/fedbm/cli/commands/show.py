@@ -39,7 +39,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     if run.edited:
         console.print(f"config.toml {EDITED}\n", soft_wrap=True)
     if run.client_partition:
-        console.print(partition_table(np.array(run.client_partition["counts"]), run.client_partition["classes"]))
+        console.print(partition_table(np.array(run.client_partition.counts), run.client_partition.classes))
     if run.finished:
         console.print(result_table([run]))
         for sentence in client_losses(run):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fedbm.config.options import TrainOptions
 from fedbm.engine.checkpoint import ClientStates, Progress
 from fedbm.engine.local_training import Samples, train_client
+from fedbm.engine.records import Evaluation
 from fedbm.methods.base import Facts, Method, Part, State, Task, Upload, size_of
 
 
@@ -42,11 +43,11 @@ class Cohort(Protocol):
 class ScoringCohort(Cohort, Protocol):
     """A cohort whose clients score the model on images of their own, for a server that has none.
 
-    score() yields None while it waits, and last what Federation keeps of an evaluation: val, test, confusion (of test),
-    personal, which clients were scored, and the bytes sent for it. *parts* are those the clients train from next.
+    score() yields None while it waits, and finally the evaluation and the bytes sent for it. *parts* are those that the
+    clients train from next.
     """
 
-    def score(self, round_: int, parts: Mapping[str, Part]) -> Iterator[dict[str, Any] | None]: ...
+    def score(self, round_: int, parts: Mapping[str, Part]) -> Iterator[tuple[Evaluation, int] | None]: ...
 
 
 @dataclass(frozen=True)

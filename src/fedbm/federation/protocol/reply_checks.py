@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from fedbm.errors import FedBMError
-from fedbm.runs.record_schemas import EPSILONS
+from fedbm.runs.record_types import PrivacyLoss
 from fedbm.utils.metrics import Array
+from fedbm.utils.typed_json import schema_of
 
 MAX_COUNT = 10**9  # of one cell, so that sums fit in 64 bits; the census bounds the whole matrix
 
@@ -35,7 +36,7 @@ def read_losses(body: Mapping[str, Any]) -> tuple[dict[str, float], float]:
 def read_privacy(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return ε of this run and of all runs at the site, None without a finite bound; "bound" says so in a word."""
     told = body.get("privacy")
-    if EPSILONS(told, "", {}):
+    if schema_of(PrivacyLoss)(told, "", {}):
         raise FedBMError("its privacy loss cannot be read")
     assert isinstance(told, dict)
     total = told["epsilon_all_runs"]

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedbm.engine.clients.base import Answer
 from fedbm.engine.evaluate import from_matrix
+from fedbm.engine.records import Evaluation, PersonalScores
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
 from fedbm.federation.options import FederationOptions
@@ -99,7 +100,7 @@ class FlowerCohort:
         self._roster.changed()
         return why
 
-    def score(self, round_: int, parts: Mapping[str, Part]) -> Iterator[dict[str, Any] | None]:
+    def score(self, round_: int, parts: Mapping[str, Part]) -> Iterator[tuple[Evaluation, int] | None]:
         """Confusion matrices of every node's own images, summed; who did not answer is not in the sum."""
         sent = 0
         for _ in range(self._options.max_round_attempts):
@@ -119,7 +120,7 @@ class FlowerCohort:
                         self._roster.reject(reply.client, round_, str(error))
             if clients and len(found) >= min(self._roster.needed, len(clients)):
                 scored = {client: own for client, own in found.items() if own}
-                yield {**self._evaluation(round_, scored), "sent": sent}
+                yield self._evaluation(round_, scored), sent
                 return
 
     def _matrices(self, round_: int, client: int, body: Mapping[str, Any]) -> dict[str, Array]:
@@ -143,7 +144,7 @@ class FlowerCohort:
                 raise FedBMError(f"it scored {total} images of {side}, but its census announced {announced}")
         return found
 
-    def _evaluation(self, round_: int, found: Mapping[int, Mapping[str, Array]]) -> dict[str, Any]:
+    def _evaluation(self, round_: int, found: Mapping[int, Mapping[str, Array]]) -> Evaluation:
         zero = np.zeros((len(self._roster.classes),) * 2, dtype=np.int64)
         sums = {side: sum((own[side] for own in found.values() if side in own), zero) for side in SCORED}
         for side, total in sums.items():
@@ -161,10 +162,10 @@ class FlowerCohort:
             for client, own in sorted(found.items())
         ]
         self._audit.append("scored", round=round_, nodes=nodes, images=int(sums["test"].sum()))
-        mean = float(np.mean(list(personal.values()))) if personal else None
-        return {
-            **{side: from_matrix(sums[side]) for side in SCORED},
-            "confusion": sums["test"].tolist(),
-            "personal": {"accuracy": mean, "clients": personal} if personal else None,
-            "scored": sorted(found),
-        }
+        return Evaluation(
+            val=from_matrix(sums["val"]),
+            test=from_matrix(sums["test"]),
+            confusion=tuple(map(tuple, sums["test"].tolist())),
+            personal=PersonalScores(float(np.mean(list(personal.values()))), personal) if personal else None,
+            scored=tuple(sorted(found)),
+        )

@@ -11,9 +11,10 @@ from typing import Any
 
 from fedbm.engine.run_folder import FORMAT
 from fedbm.federation.protocol.reply_checks import read_privacy
-from fedbm.runs.record_schemas import PRIVACY
+from fedbm.runs.record_types import Privacy
 from fedbm.utils.io import read_json, write_json
 from fedbm.utils.schema import check
+from fedbm.utils.typed_json import schema_of
 
 
 class PrivacyReport:
@@ -24,7 +25,7 @@ class PrivacyReport:
         self.values: dict[str, Any] = {"delta": delta, "clients": {}}
         if path.exists():
             found = read_json(path)
-            check(found, PRIVACY, path, "; remove it: nodes report their losses again")
+            check(found, schema_of(Privacy), path, "; remove it: nodes report their losses again")
             if found["delta"] == delta:
                 self.values["clients"] = found["clients"]
 

@@ -18,14 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fedbm.engine.checkpoint import ClientStates, Progress, load_checkpoint, remove_unnamed
+from fedbm.engine.checkpoint import ClientStates
 from fedbm.engine.device import arithmetic, enough_memory, find_device
-from fedbm.engine.environment import write_settings
 from fedbm.engine.evaluate import first_state
 from fedbm.engine.local_training import Samples, plain_steps
-from fedbm.engine.round_loop import Federation
+from fedbm.engine.round_loop import RoundLoop
 from fedbm.engine.run_folder import FORMAT, RunFolder
-from fedbm.engine.server_average import restore
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
 from fedbm.federation.deploy.site_files import Server, read
@@ -43,8 +41,11 @@ from fedbm.federation.server.run_setup import Agreement, agree
 from fedbm.federation.server.status_file import StatusFile
 from fedbm.methods.base import State
 from fedbm.runs.artifacts import conclude
-from fedbm.runs.config import at_beta, method_label, to_toml
+from fedbm.runs.config import at_beta, method_label
+from fedbm.runs.record_types import Privacy
+from fedbm.runs.start import start_or_resume, write_description
 from fedbm.utils.io import digest_of, write_json
+from fedbm.utils.typed_json import decode
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
@@ -84,24 +85,22 @@ def play(
     status: StatusFile,
 ) -> None:
     privacy = PrivacyReport(folder.path / "privacy.json", options.dp_delta) if options.dp_noise else None
-    federation = assemble(
-        grid, server.max_samples, registry, agreement, options, folder, device, audit, status, privacy
-    )
-    how = "resumed" if federation.progress.round else "started"
+    loop = assemble(grid, server.max_samples, registry, agreement, options, folder, device, audit, status, privacy)
+    how = "resumed" if loop.progress.round else "started"
     audit.append(
         how,
         run=agreement.id,
         method=agreement.config.method.name,
         shares=agreement.config.method.shares,
-        round=federation.progress.round,
-        state=digest(federation.server),
+        round=loop.progress.round,
+        state=digest(loop.server),
         terms=digest_of(terms_of(agreement, options)),
         options=dataclasses.asdict(options),
         max_samples=server.max_samples,
         versions=versions(),
     )
-    status.write(round=federation.progress.round, phase="census")
-    for event in federation.rounds():
+    status.write(round=loop.progress.round, phase="census")
+    for event in loop.rounds():
         if event is None:
             status.write()  # still alive, still waiting
             continue
@@ -112,23 +111,23 @@ def play(
         audit.append(
             "round",
             round=event.round,
-            selected=record["selected"],
-            counted=[entry["client"] for entry in record["clients"]],
-            dropped=record["dropped"],
-            state=digest(federation.server),
+            selected=record.selected,
+            counted=[result.client for result in record.clients],
+            dropped=[dataclasses.asdict(client) for client in record.dropped],
+            state=digest(loop.server),
         )
         status.write_record(record)
     data = agreement.config.data
-    about = {
-        "label": method_label(federation.method, at_beta(agreement.recommends, data.partition, data.beta)),
-        "data": agreement.data,
-        "clients": options.nodes,
-        "partition": "nodes",
-        "beta": None,
-        "privacy": privacy.values if privacy else None,
-    }
-    conclude(federation, about)
-    audit.append("finished", run=agreement.id, state=digest(federation.server))
+    conclude(
+        loop,
+        label=method_label(loop.method, at_beta(agreement.recommends, data.partition, data.beta)),
+        data=agreement.data,
+        clients=options.nodes,
+        partition="nodes",
+        beta=None,
+        privacy=decode(Privacy, privacy.values, "privacy.json") if privacy else None,
+    )
+    audit.append("finished", run=agreement.id, state=digest(loop.server))
 
 
 def assemble(
@@ -142,22 +141,15 @@ def assemble(
     audit: Audit,
     status: StatusFile,
     privacy: PrivacyReport | None,
-) -> Federation:
-    """The federation at its start, or as its last checkpoint left it."""
+) -> RoundLoop:
+    """Return the run in memory, at its start or at its last checkpoint."""
     config, task = agreement.config, agreement.task
-    model = config.method.model(task)
-    initial = config.method.server_init(model)
-    model.to(device)
-    found = load_checkpoint(folder.path, agreement.id, device)
-    if found is None:
-        describe(agreement, options, folder.path, device)
-        found = {name: value.to(device) for name, value in initial.items()}, Progress()
-    server, average = restore(found[0], config.train.server_average)
-    progress = found[1]
-    folder.cut_after(progress.round)
-    remove_unnamed(folder.path, progress)
+    start = start_or_resume(
+        folder, agreement.id, config, task, device, lambda: describe(agreement, options, folder, device)
+    )
+    server, progress = start.server, start.progress
     every = config.engine.checkpoint_every or 1  # between machines a round is worth more than a checkpoint
-    expected = expected_upload(config.method, model, task, config.method.broadcast(server, progress.round + 1))
+    expected = expected_upload(config.method, start.model, task, config.method.broadcast(server, progress.round + 1))
     terms = terms_of(agreement, options)
     sets = sets_of(agreement, server, device)
     rules = CensusRules(
@@ -178,12 +170,12 @@ def assemble(
     )
     requests = Requests(grid, roster, own_parts(agreement), options, progress, every, audit)
     norms = NormHistory(progress.accepted_norms, options.max_norm_ratio)
-    return Federation(
+    return RoundLoop(
         run_id=agreement.id,
         method=config.method,
         task=task,
         train=config.train,
-        model=model,
+        model=start.model,
         cohort=FlowerCohort(config.method, roster, requests, expected, options, audit, norms, privacy),
         server=server,
         progress=progress,
@@ -195,7 +187,7 @@ def assemble(
         min_updates=options.min_updates,
         max_round_attempts=options.max_round_attempts,
         population=options.nodes,
-        average=average,
+        average=start.average,
     )
 
 
@@ -228,14 +220,12 @@ def own_parts(agreement: Agreement) -> dict[str, State]:
     return parts
 
 
-def describe(agreement: Agreement, options: FederationOptions, folder: Path, device: torch.device) -> None:
-    """What is known before the first round."""
-    write_settings(folder, to_toml(agreement.config), device)
+def describe(agreement: Agreement, options: FederationOptions, folder: RunFolder, device: torch.device) -> None:
+    """Write what is known before the first round."""
+    write_description(folder, agreement.config, agreement.task, device)
     terms = terms_of(agreement, options)
     asked = {"format": FORMAT, "options": dataclasses.asdict(options), "terms": terms, "digest": digest_of(terms)}
-    write_json(folder / "federation.json", asked)
-    if agreement.task.concepts is not None:
-        agreement.task.concepts.save(folder / "concepts.safetensors")
+    write_json(folder.path / "federation.json", asked)
 
 
 def nodes_of(roster: Roster) -> list[dict[str, Any]]:

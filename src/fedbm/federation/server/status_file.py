@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fedbm.engine.records import RoundRecord
 from fedbm.engine.run_folder import finite
 from fedbm.utils.io import write_json
 
@@ -40,10 +40,10 @@ class StatusFile:
             write_json(self._path, finite({**self._values, "updated": _now()}))
             self._written = time.monotonic()
 
-    def write_record(self, record: Mapping[str, Any]) -> None:
+    def write_record(self, record: RoundRecord) -> None:
         """A round is done; scores stay as they were in a round without evaluation."""
-        scores = {key: record[key] for key in ("val", "test") if record[key] is not None}
-        self.write(round=record["round"], phase="done", **scores)
+        scores = {"val": record.val, "test": record.test} if record.val is not None else {}
+        self.write(round=record.round, phase="done", **scores)
 
 
 def _now() -> str:

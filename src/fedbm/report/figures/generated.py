@@ -35,7 +35,7 @@ def galleries(group: Group) -> tuple[list[Gallery], str]:
             found += _galleries(run, row.name)
     if found:
         return found, ""
-    trained = [run.id for run in group.runs if any(record.get("generator") for record in run.rounds)]
+    trained = [run.id for run in group.runs if any(record.generator for record in run.rounds)]
     if trained:
         return [], f"Not there yet: generated.png or details.json of {', '.join(trained)}."
     waiting = [run.config["method"] for run in group.runs if run.config["method"].get("generator")]
@@ -48,7 +48,8 @@ def galleries(group: Group) -> tuple[list[Gallery], str]:
 def _galleries(run: RunView, name: str) -> list[Gallery]:
     """Return the images at the end, and those of earlier rounds if there are any."""
     assert run.generated is not None
-    classes, caption = list((run.details or {})["classes"]), f"{name}, seed {run.seed}"
+    assert run.details is not None
+    classes, caption = list(run.details.classes), f"{name}, seed {run.seed}"
     sheet, tile = _sheet(run.generated, len(classes))
     made = [Gallery(caption, _rows(sheet, tile, classes, "PNG"), tile >= LARGE, tile >= LARGE)]
     if run.strip is not None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from fedbm.report.figures.drawing import pixel_axes, shorten, text_width, wrap_widths, write
 from fedbm.report.figures.svg import INK, MUTED, PAPER, SERIES, render, series
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from fedbm.runs.record_types import Features
 
 SIDE = 430.0
 SMALL = 11.5  # letters
@@ -18,10 +20,10 @@ TURN = 0.7 * SIDE  # names of what lies further right stand to the left of it
 MARKS = ("o", "s", "^", "D", "v", "P", "X")  # by class, in addition to colours, which not everyone sees or prints
 
 
-def scatter(features: Mapping[str, Any], title: str) -> str:
+def scatter(features: Features, title: str) -> str:
     """Points and, as stars, anchors; below them which colour and shape is which class, unless there are very many."""
-    points, labels, anchors = features["points"], features["labels"], features["anchors"]
-    names = [shorten(name, 18) for name in features["classes"]]
+    points, labels, anchors = features.points, features.labels, features.anchors
+    names = [shorten(name, 18) for name in features.classes]
     named = len(names) <= 2 * len(SERIES)
     legend = wrap_widths([24 + text_width(name, SMALL) for name in names], 8, SIDE) if named else []
     height = SIDE + (legend[-1][1] + 12 if legend else 0)
