@@ -91,16 +91,22 @@ class RoundRecord(Record):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Evaluation(Record):
-    """The scores of one round's global model, and the confusion matrix of its test images."""
+class ModelScores(Record):
+    """The scores of one model, and the confusion matrix of its test images."""
 
     val: Scores
     test: Scores
     confusion: tuple[tuple[Count, ...], ...]
     personal: PersonalScores | None = None
     scored: tuple[Index, ...] | None = None
-    round: Count = 0
-    averaged: Evaluation | None = None  # of the averaged model
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Evaluation(ModelScores):
+    """The scores of a round's global model and, if there is one, of the averaged model."""
+
+    round: RoundNumber
+    averaged: ModelScores | None = None
 
 
 def selection_score(val: Scores) -> float:

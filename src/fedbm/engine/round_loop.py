@@ -24,7 +24,16 @@ from fedbm.engine.clients.base import Cohort, ScoringCohort, flaw_of
 from fedbm.engine.device import computing, settled
 from fedbm.engine.evaluate import Scores, first_state, global_score, personal_score, score_states
 from fedbm.engine.local_training import Samples, learning_rate
-from fedbm.engine.records import AveragedScores, ClientRound, Dropped, Evaluation, RoundRecord, Traffic, selection_score
+from fedbm.engine.records import (
+    AveragedScores,
+    ClientRound,
+    Dropped,
+    Evaluation,
+    ModelScores,
+    RoundRecord,
+    Traffic,
+    selection_score,
+)
 from fedbm.engine.run_folder import RunFolder
 from fedbm.engine.server_average import ServerAverage, averaged_parts, no_common_model
 from fedbm.errors import FedBMError
@@ -268,10 +277,10 @@ class RoundLoop:
                 scores = global_score(self.method, self.model, self.server, clients, self.sets)
             if scores is None:
                 return None
-            evaluation = make_evaluation(scores)
+            found = join_scores(scores)
         else:
-            evaluation = yield from self._ask_for_scores(round_, self.method.broadcast(self.server, round_ + 1))
-        evaluation = dataclasses.replace(evaluation, round=round_, averaged=averaged)
+            found = yield from self._ask_for_scores(round_, self.method.broadcast(self.server, round_ + 1))
+        evaluation = Evaluation(**found, round=round_, averaged=averaged)
         best = self.progress.best
         is_best = best is None or selection_score(evaluation.val) > selection_score(best.val)
         if self.sets and (is_best or round_ == self.train.rounds):  # it costs one evaluation per client
@@ -287,23 +296,23 @@ class RoundLoop:
             self._best = {name: value.clone() for name, value in state.items()}
         return evaluation
 
-    def _evaluate_average(self, state: State, round_: int) -> Generator[None, None, Evaluation]:
+    def _evaluate_average(self, state: State, round_: int) -> Generator[None, None, ModelScores]:
         """Score the averaged model where the model itself is scored."""
         if self.sets:
             with self._computing():
-                return make_evaluation(score_states(self.method, self.model, [state], self.sets))
+                return join_scores(score_states(self.method, self.model, [state], self.sets))
         parts = averaged_parts(self.method.broadcast(self.server, round_ + 1), state, round_ + 1)
-        evaluation = yield from self._ask_for_scores(round_, parts)
-        return dataclasses.replace(evaluation, personal=None)
+        scores = yield from self._ask_for_scores(round_, parts)
+        return dataclasses.replace(scores, personal=None)
 
-    def _ask_for_scores(self, round_: int, parts: Mapping[str, Part]) -> Generator[None, None, Evaluation]:
+    def _ask_for_scores(self, round_: int, parts: Mapping[str, Part]) -> Generator[None, None, ModelScores]:
         """Have the clients score the model on their own images."""
         assert isinstance(self.cohort, ScoringCohort)
         for found in self.cohort.score(round_, parts):
             if found is not None:
-                evaluation, sent = found
+                scores, sent = found
                 self._traffic += Traffic(sent=sent)
-                return evaluation
+                return scores
             yield None
         raise FedBMError(
             f"round {round_}: too few clients scored the model. Start the run again to continue from this round."
@@ -319,10 +328,10 @@ class RoundLoop:
         return several[0] if len(several) == 1 else None
 
 
-def make_evaluation(scores: Mapping[str, tuple[Scores, Array]]) -> Evaluation:
-    """Return the evaluation of scores and confusion matrices on "val" and "test"."""
+def join_scores(scores: Mapping[str, tuple[Scores, Array]]) -> ModelScores:
+    """Join scores and confusion matrices on "val" and "test"."""
     (val, _), (test, confusion) = scores["val"], scores["test"]
-    return Evaluation(val=val, test=test, confusion=tuple(map(tuple, confusion.tolist())))
+    return ModelScores(val=val, test=test, confusion=tuple(map(tuple, confusion.tolist())))
 
 
 def mean_losses(clients: Sequence[ClientRound]) -> dict[str, float]:

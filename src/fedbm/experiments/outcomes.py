@@ -19,7 +19,7 @@ from fedbm.experiments.trials import DONE, TrialState, finished_run, key_of
 from fedbm.runs.failure import diverged
 from fedbm.runs.reader import RunView, read_run
 from fedbm.runs.record import SCORES, record_named
-from fedbm.runs.seed_list import LARGEST
+from fedbm.runs.seed_list import MAX_SEED
 from fedbm.utils.io import read_json
 from fedbm.utils.schema import SCALAR, TEXT, check, each, keys, number, or_null, whole
 from fedbm.utils.text import format_value
@@ -38,7 +38,7 @@ EXPERIMENT = keys(
                 {
                     **dict.fromkeys(("row", "status", "reason"), TEXT),
                     "cell": SETTINGS,
-                    "seed": whole(0, LARGEST),
+                    "seed": whole(0, MAX_SEED),
                     **dict.fromkeys(("run", "id"), or_null(TEXT)),
                     "last?": keys(dict.fromkeys(SCORES, number(0, 1))),
                 }
@@ -49,7 +49,7 @@ EXPERIMENT = keys(
                 "contrasts": each(each(TEXT, 2), least=1),
                 "endpoint": TEXT,
                 "confirmatory": SCALAR,
-                "seeds": each(whole(0, LARGEST), least=1),
+                "seeds": each(whole(0, MAX_SEED), least=1),
             }
         ),
     }

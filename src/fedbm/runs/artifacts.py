@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from fedbm.engine.checkpoint import best_path, load_best, save_tensors
-from fedbm.engine.records import Evaluation, Traffic
+from fedbm.engine.records import ModelScores, Traffic
 from fedbm.engine.round_loop import RoundLoop
 from fedbm.engine.run_folder import FORMAT, RunFolder, finite
 from fedbm.methods.base import load_state
@@ -106,8 +106,8 @@ def conclude(
     write_json(folder / "summary.json", finite({"format": FORMAT, **dataclasses.asdict(summary)}))
 
 
-def _scored_round(round_: int, evaluation: Evaluation) -> ScoredRound:
-    return ScoredRound(round=round_, **evaluation.test)  # type: ignore[arg-type]
+def _scored_round(round_: int, scores: ModelScores) -> ScoredRound:
+    return ScoredRound(round=round_, **scores.test)  # type: ignore[arg-type]
 
 
 def draw_when_due(loop: RoundLoop) -> None:

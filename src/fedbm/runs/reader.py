@@ -66,7 +66,7 @@ class RunView:
     def finished(self) -> bool:
         return self.summary is not None
 
-    def scores(self, moment: str) -> Scores | None:
+    def scores(self, moment: str) -> Mapping[str, Any] | None:
         """Return test scores, or None if the run does not have them.
 
         Args:
@@ -78,7 +78,7 @@ class RunView:
         if moment.endswith("last_quarter"):
             return self.averaged_last_quarter if moment.startswith("averaged") else self.last_quarter
         found: ScoredRound | None = getattr(self.summary, moment)
-        return found.scores if found else None
+        return found
 
     @property
     def train_images(self) -> int:

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 from fedbm.data.partition import SETTINGS
 from fedbm.engine.records import SCORE, Index, RoundNumber, Score, Scores, Seconds, Traffic
-from fedbm.utils.metrics import NAMES
 from fedbm.utils.schema import PLAIN, SCALAR, TEXT, Lengths, Schema, each, keys, number, or_null, whole
 from fedbm.utils.typed_json import Record
 
@@ -30,10 +29,6 @@ class ScoredRound(Record):
     recall: Score
     precision: Score
     auc: Score | None
-
-    @property
-    def scores(self) -> Scores:
-        return {name: getattr(self, name) for name in NAMES}
 
 
 @dataclass(frozen=True, eq=False)

@@ -150,7 +150,7 @@ def partition(args: argparse.Namespace, console: Console) -> None:
     """Print the partition of a data set, and draw or save it."""
     from fedbm.cli.tables import client_names, partition_table, partition_words
     from fedbm.runs.config import recommend
-    from fedbm.runs.plan import deal
+    from fedbm.runs.plan import make_partition
     from fedbm.utils.io import write_json
 
     if args.picture and Path(args.picture).suffix.lower() != ".svg":
@@ -158,7 +158,7 @@ def partition(args: argparse.Namespace, console: Console) -> None:
     config, dataset = read(args, console)
     config = recommend(config, dataset.recommends)
     check_applies(given_settings(args), config)
-    dealt = deal(config, dataset)
+    dealt = make_partition(config, dataset)
     counts = dealt.counts(dataset.labels, len(dataset.classes))
     console.print(partition_table(counts, dataset.classes, client_names(dealt)))
     for sentence in partition_words(dealt, counts):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedbm.config.options import TrainOptions
 from fedbm.engine.checkpoint import ClientStates, Progress
 from fedbm.engine.local_training import Samples, train_client
-from fedbm.engine.records import Evaluation
+from fedbm.engine.records import ModelScores
 from fedbm.methods.base import Facts, Method, Part, State, Task, Upload, size_of
 
 
@@ -47,7 +47,7 @@ class ScoringCohort(Cohort, Protocol):
     clients train from next.
     """
 
-    def score(self, round_: int, parts: Mapping[str, Part]) -> Iterator[tuple[Evaluation, int] | None]: ...
+    def score(self, round_: int, parts: Mapping[str, Part]) -> Iterator[tuple[ModelScores, int] | None]: ...
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ from fedbm.federation.node.node_data import write_share
 from fedbm.federation.options import read_run_file
 from fedbm.federation.server.run_status import Standing, read_standing
 from fedbm.runs.config import recommend
-from fedbm.runs.plan import deal as deal_training
-from fedbm.runs.plan import load_dataset
+from fedbm.runs.plan import load_dataset, make_partition
 from fedbm.utils.io import write_text
 
 ENDS = {
@@ -105,7 +104,7 @@ def deal(folder: Path, file: Path, data: str = "") -> list[tuple[str, int]]:
     sites = read(folder, Whole).folders(folder)
     dataset = load_dataset(config)
     config = recommend(config, dataset.recommends)
-    shares = deal_training(config, dataset).clients
+    shares = make_partition(config, dataset).clients
     if len(shares) != len(sites):
         raise FedBMError(
             f"{file} deals to {len(shares)} clients, but there are {len(sites)} nodes; set clients in [data]"

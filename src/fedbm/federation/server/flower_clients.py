@@ -9,7 +9,7 @@ import numpy as np
 
 from fedbm.engine.clients.base import Answer
 from fedbm.engine.evaluate import from_matrix
-from fedbm.engine.records import Evaluation, PersonalScores
+from fedbm.engine.records import ModelScores, PersonalScores
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
 from fedbm.federation.options import FederationOptions
@@ -100,7 +100,7 @@ class FlowerCohort:
         self._roster.changed()
         return why
 
-    def score(self, round_: int, parts: Mapping[str, Part]) -> Iterator[tuple[Evaluation, int] | None]:
+    def score(self, round_: int, parts: Mapping[str, Part]) -> Iterator[tuple[ModelScores, int] | None]:
         """Confusion matrices of every node's own images, summed; who did not answer is not in the sum."""
         sent = 0
         for _ in range(self._options.max_round_attempts):
@@ -144,7 +144,7 @@ class FlowerCohort:
                 raise FedBMError(f"it scored {total} images of {side}, but its census announced {announced}")
         return found
 
-    def _evaluation(self, round_: int, found: Mapping[int, Mapping[str, Array]]) -> Evaluation:
+    def _evaluation(self, round_: int, found: Mapping[int, Mapping[str, Array]]) -> ModelScores:
         zero = np.zeros((len(self._roster.classes),) * 2, dtype=np.int64)
         sums = {side: sum((own[side] for own in found.values() if side in own), zero) for side in SCORED}
         for side, total in sums.items():
@@ -162,7 +162,7 @@ class FlowerCohort:
             for client, own in sorted(found.items())
         ]
         self._audit.append("scored", round=round_, nodes=nodes, images=int(sums["test"].sum()))
-        return Evaluation(
+        return ModelScores(
             val=from_matrix(sums["val"]),
             test=from_matrix(sums["test"]),
             confusion=tuple(map(tuple, sums["test"].tolist())),
