@@ -24,7 +24,7 @@ from workload import Workload
 
 from fedbm.data.dataset import Dataset
 from fedbm.data.partition import Partition
-from fedbm.engine.clients.base import LocalCohort, Setting
+from fedbm.engine.clients.base import LocalCohort, LocalSetup
 from fedbm.engine.device import arithmetic, enough_memory
 from fedbm.engine.local_training import Samples
 from fedbm.engine.round_loop import Federation
@@ -122,7 +122,7 @@ def decoding(bench: Bench, plan: Plan, federation: Federation) -> Federation:
     labels = federation.sets["test"].labels
     own = [torch.from_numpy(indices) for indices in plan.partition.clients]  # on the host, where a loader has them
     cohort = LocalCohort(
-        Setting(
+        LocalSetup(
             method=config.method,
             task=plan.task,
             train=config.train,

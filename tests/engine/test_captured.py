@@ -15,7 +15,7 @@ from small import TinyBody, image_data, task
 from fedbm.config.options import TrainOptions
 from fedbm.engine.checkpoint import ClientStates, Progress
 from fedbm.engine.clients import cuda_graphs as graphs
-from fedbm.engine.clients.base import LocalCohort, Setting
+from fedbm.engine.clients.base import LocalCohort, LocalSetup
 from fedbm.engine.clients.cuda_graphs import CapturedCohort, CapturedSteps
 from fedbm.engine.local_training import plain_steps
 from fedbm.engine.round_loop import select
@@ -62,7 +62,7 @@ def played(
     model = method.model(setting).to("cuda", dtype)
     server, progress = method.server_init(model), Progress()
     states = ClientStates(folder, "cuda", progress.client_rounds, room=1 << 30 if captured else 0)
-    whole = Setting(method, setting, train, model, images, labels, own, states, progress)
+    whole = LocalSetup(method, setting, train, model, images, labels, own, states, progress)
     say = (said if said is not None else []).append
     cohort = CapturedCohort(whole, slots, compile_, say) if captured else LocalCohort(whole)
     steps = CapturedSteps(cohort.make_room, compile_, say) if captured else plain_steps
@@ -72,10 +72,10 @@ def played(
         chosen = select(clients, 0.5, 0, round_)
         answers = [a for a in cohort.exchange(round_, chosen, method.broadcast(server, round_)) if a is not None]
         assert [a.upload.client for a in answers] == chosen
-        for answer in answers:
-            assert answer.flaw is None
-            aggregator.add(answer.upload)
-            losses.append(answer.upload.losses)
+        for result in answers:
+            assert result.rejection is None
+            aggregator.add(result.upload)
+            losses.append(result.upload.losses)
         server, more = method.server_step(aggregator.result(), model, setting, round_, steps)
         losses.append({name: float(value) for name, value in more.items()})
         if observe is not None:

@@ -23,7 +23,7 @@ from fedbm import FedBMError
 from fedbm.cli import main
 from fedbm.engine.clients import processes as workers
 from fedbm.engine.clients import worker_process
-from fedbm.engine.clients.base import LocalCohort, Setting
+from fedbm.engine.clients.base import LocalCohort, LocalSetup
 from fedbm.engine.clients.worker_process import hand_over, take_over
 from fedbm.methods import METHODS, FedAvg
 from fedbm.methods.base import Batch
@@ -341,7 +341,7 @@ def test_no_process_outlives_its_parent(number: int, tiny_fedbm: dict[str, Any],
 def test_workers_are_for_a_cpu() -> None:
     device = torch.device("meta")
     labels = torch.zeros(1, dtype=torch.int64, device=device)
-    setting: Any = Setting(FedAvg(), None, None, None, None, labels, [], {}, None)  # type: ignore[arg-type]
+    setting: Any = LocalSetup(FedAvg(), None, None, None, None, labels, [], {}, None)  # type: ignore[arg-type]
     with pytest.raises(FedBMError, match="workers are processes on a CPU, and the device is meta; leave workers out"):
         workers.client_cohort(setting, fedbm.runs.config.EngineOptions(workers=2), np.zeros(1, np.uint8), print)
 

@@ -20,7 +20,7 @@ from torch import nn
 
 from fedbm.config.options import TrainOptions
 from fedbm.engine.checkpoint import ClientStates, Progress, best_path, save_checkpoint, save_tensors
-from fedbm.engine.clients.base import Cohort, ScoringCohort, flaw_of
+from fedbm.engine.clients.base import Cohort, ScoringCohort, find_nonfinite
 from fedbm.engine.device import computing, settled
 from fedbm.engine.evaluate import first_state, global_score, personal_score, score_states
 from fedbm.engine.local_training import Samples, learning_rate
@@ -133,8 +133,10 @@ class Federation:
         with self._computing():
             after, server_losses = method.server_step(self.server, self.model, self.task, round_, self.steps)
         yield from settled(self._device)
-        if after is not self.server and (flaw := flaw_of(after)) is not None:
-            raise FedBMError(f"round {round_}: the server's own training failed, {flaw}; a lower generator_lr may help")
+        if after is not self.server and (problem := find_nonfinite(after)) is not None:
+            raise FedBMError(
+                f"round {round_}: the server's own training failed, {problem}; a lower generator_lr may help"
+            )
         self.server = after
         clock.lap("generator")
         if self.average is not None:
@@ -220,22 +222,24 @@ class Federation:
         clients: list[dict[str, Any]] = []
         dropped: list[dict[str, Any]] = []
         yield Event(round_, "train", 0, len(selected))
-        for answer in self.cohort.exchange(round_, selected, self.method.broadcast(self.server, round_)):
-            if answer is None:
+        for result in self.cohort.exchange(round_, selected, self.method.broadcast(self.server, round_)):
+            if result is None:
                 yield None
                 continue
-            upload = answer.upload
-            traffic["sent"] += answer.sent
-            traffic["received"] += answer.received
-            if answer.flaw is None:
+            upload = result.upload
+            traffic["sent"] += result.sent
+            traffic["received"] += result.received
+            if result.rejection is None:
                 aggregator.add(upload)
                 clients.append(
                     {"client": upload.client, "n": upload.n, "loss": upload.losses, "seconds": upload.seconds}
                 )
-            elif self.train.on_nonfinite == "stop" and not answer.missing:
-                raise FedBMError(f"round {round_}: the update of client {upload.client} is unusable: {answer.flaw}")
+            elif self.train.on_nonfinite == "stop" and not result.missing:
+                raise FedBMError(
+                    f"round {round_}: the update of client {upload.client} is unusable: {result.rejection}"
+                )
             else:
-                dropped.append({"client": upload.client, "reason": answer.flaw})
+                dropped.append({"client": upload.client, "reason": result.rejection})
             yield Event(round_, "train", len(clients) + len(dropped), len(selected), upload.losses)
         return Collected(selected, aggregator, clients, dropped)
 

@@ -19,7 +19,7 @@ from fedbm.config.options import DEALING
 from fedbm.data.dataset import Dataset
 from fedbm.data.partition import Partition
 from fedbm.engine.checkpoint import ClientStates, Progress, load_checkpoint, remove_unnamed
-from fedbm.engine.clients.base import LocalCohort, Setting
+from fedbm.engine.clients.base import LocalCohort, LocalSetup
 from fedbm.engine.clients.cuda_graphs import CapturedCohort, CapturedSteps
 from fedbm.engine.clients.processes import client_cohort
 from fedbm.engine.device import arithmetic, enough_memory, find_device, own_stream, placed_once, room_for_states
@@ -189,7 +189,7 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> Federation:
         own = [torch.cat(own).sort().values]
     captured = is_captured(config, device)
     notes: list[str] = []
-    setting = Setting(config.method, task, config.train, model, images, labels, own, states, progress)
+    setting = LocalSetup(config.method, task, config.train, model, images, labels, own, states, progress)
     normalise = task.normalise().to(device)
     cohort: LocalCohort
     steps: Steps

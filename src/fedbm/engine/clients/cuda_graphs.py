@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedbm.engine.clients.base import Answer, LocalCohort, Setting, received_from
+from fedbm.engine.clients.base import ClientResult, LocalCohort, LocalSetup, merge_parts
 from fedbm.engine.clients.graph_capture import CannotCapture, CapturedStep, fill, pinned, static_rows
 from fedbm.engine.clients.graph_slots import Job, Slot, compiled
 from fedbm.engine.device import IDLE
@@ -31,8 +31,8 @@ WINDOW = 4  # clients per slot that may be done before their turn to be folded: 
 class CapturedCohort(LocalCohort):
     """Clients in slots of one GPU, side by side."""
 
-    def __init__(self, setting: Setting, slots: int, compile_: bool, say: Callable[[str], None]) -> None:
-        super().__init__(setting)
+    def __init__(self, setup: LocalSetup, slots: int, compile_: bool, say: Callable[[str], None]) -> None:
+        super().__init__(setup)
         for data in self._data:
             data.normalise.memory_format = torch.channels_last
         self._like, self._limit, self._compile, self._say = self._data[0].normalise.mean, slots, compile_, say
@@ -40,7 +40,7 @@ class CapturedCohort(LocalCohort):
         self._threads = ThreadPoolExecutor(2, "draws")
         self._plain = False  # this method cannot be captured
 
-    def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[Answer | None]:
+    def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[ClientResult | None]:
         left = deque(clients)
         before = sum(slot.capturing for slot in self._slots)
         while left and not self._plain:
@@ -81,10 +81,10 @@ class CapturedCohort(LocalCohort):
         self._say(f"the device's memory is full: {done}")
         return True
 
-    def _side_by_side(self, round_: int, left: deque[int], parts: Mapping[str, Part]) -> Iterator[Answer | None]:
+    def _side_by_side(self, round_: int, left: deque[int], parts: Mapping[str, Part]) -> Iterator[ClientResult | None]:
         """Train the clients *left*, the largest first; each is taken from *left*, in order, as it is answered."""
         home = torch.cuda.current_stream()
-        received = received_from(parts)
+        received = merge_parts(parts)
         rank = {client: number for number, client in enumerate(left)}
         waiting = list(left)
         playing: dict[Slot, tuple[Job, Iterator[bool]]] = {}
@@ -122,7 +122,7 @@ class CapturedCohort(LocalCohort):
             self._slots.append(free)
         return free
 
-    def _finished(self, round_: int, job: Job, parts: Mapping[str, Part], home: torch.cuda.Stream) -> Answer:
+    def _finished(self, round_: int, job: Job, parts: Mapping[str, Part], home: torch.cuda.Stream) -> ClientResult:
         assert job.upload is not None
         assert job.times is not None
         home.wait_event(job.times[1])
@@ -131,7 +131,7 @@ class CapturedCohort(LocalCohort):
                 value.record_stream(home)
         job.upload.losses = {name: float(total) / job.steps for name, total in job.sums.items()}
         job.upload.seconds = job.times[0].elapsed_time(job.times[1]) / 1000
-        return self._answer(round_, job.upload, job.own, parts)
+        return self._accept(round_, job.upload, job.own, parts)
 
 
 class CapturedSteps:

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedbm.config.options import EngineOptions
-from fedbm.engine.clients.base import Answer, LocalCohort, Setting, received_from
+from fedbm.engine.clients.base import ClientResult, LocalCohort, LocalSetup, merge_parts
 from fedbm.engine.clients.worker_handle import CannotLeave, Worker, heard
 from fedbm.engine.clients.worker_process import Work, collected, hand_over, mapped
 from fedbm.engine.round_loop import select
@@ -40,23 +40,23 @@ Trained = tuple[int, Callable[[], tuple[Upload, State]]]  # a client, and how to
 
 
 def client_cohort(
-    setting: Setting, engine: EngineOptions, stored: NDArray[np.uint8], say: Callable[[str], None]
+    setup: LocalSetup, engine: EngineOptions, stored: NDArray[np.uint8], say: Callable[[str], None]
 ) -> LocalCohort:
     """The clients of a run on this device: in this process, or on a CPU in several. *stored* are the images on disk."""
-    device = setting.labels.device
+    device = setup.labels.device
     if device.type != "cpu":
         if engine.workers > 1:
             raise FedBMError(f"workers are processes on a CPU, and the device is {device}; leave workers out")
-        return LocalCohort(setting)
-    selected = select(len(setting.clients), setting.train.participation, setting.task.seed, 1)
+        return LocalCohort(setup)
+    selected = select(len(setup.clients), setup.train.participation, setup.task.seed, 1)
     processes, threads = shares(engine.workers, len(selected))
     if processes == 1:
-        return LocalCohort(setting)
-    why = unfit(setting.method, setting.task)
+        return LocalCohort(setup)
+    why = unfit(setup.method, setup.task)
     if why is not None:
         say(stays(why))
-        return LocalCohort(setting)
-    return WorkerCohort(setting, dataclasses.replace(engine, threads=threads), stored, say, processes)
+        return LocalCohort(setup)
+    return WorkerCohort(setup, dataclasses.replace(engine, threads=threads), stored, say, processes)
 
 
 def shares(workers: int, selected: int) -> tuple[int, int]:
@@ -86,31 +86,31 @@ class WorkerCohort(LocalCohort):
 
     def __init__(
         self,
-        setting: Setting,
+        setup: LocalSetup,
         engine: EngineOptions,
         stored: NDArray[np.uint8],
         say: Callable[[str], None],
         processes: int,
     ) -> None:
-        super().__init__(setting)
+        super().__init__(setup)
         self._engine, self._stored, self._say, self._limit = engine, stored, say, processes
-        self._rest = (setting.labels, tuple(setting.clients))
+        self._rest = (setup.labels, tuple(setup.clients))
         self._shared: Path | None = None
         self._work: Work | None = None
         self._workers: list[Worker] = []
         self._news: queue.SimpleQueue[tuple[Worker, bytes]] = queue.SimpleQueue()
         self._measured: list[tuple[int, float]] = []  # samples and seconds of clients trained in this process
 
-    def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[Answer | None]:
+    def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[ClientResult | None]:
         unanswered = list(clients)
         ready: dict[int, Callable[[], tuple[Upload, State]]] = {}
-        for trained in self._trained(round_, received_from(parts), unanswered):
+        for trained in self._trained(round_, merge_parts(parts), unanswered):
             if trained is None:
                 yield None
                 continue
             ready[trained[0]] = trained[1]
             while unanswered and unanswered[0] in ready:
-                yield self._answer(round_, *ready.pop(unanswered.pop(0))(), parts)
+                yield self._accept(round_, *ready.pop(unanswered.pop(0))(), parts)
 
     def close(self) -> None:
         """End the processes and remove what was shared with them."""

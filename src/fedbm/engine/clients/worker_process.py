@@ -32,7 +32,7 @@ from safetensors.torch import save_file
 
 from fedbm.config.options import EngineOptions, TrainOptions
 from fedbm.engine.checkpoint import ClientStates, Progress
-from fedbm.engine.clients.base import LocalCohort, Setting
+from fedbm.engine.clients.base import LocalCohort, LocalSetup
 from fedbm.engine.device import arithmetic, enough_memory
 from fedbm.errors import FedBMError
 from fedbm.methods.base import Method, State, Task, Upload
@@ -136,7 +136,7 @@ def listen(orders: IO[bytes], lines: queue.SimpleQueue[bytes], shared: Path) -> 
 
 def serve(work: Work, lines: queue.SimpleQueue[bytes], answers: IO[str]) -> None:
     cohort = LocalCohort(
-        Setting(
+        LocalSetup(
             method=work.method,
             task=work.task,
             train=work.train,

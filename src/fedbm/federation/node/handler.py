@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from fedbm.config.options import EngineOptions
-from fedbm.engine.clients.base import flaw_of
+from fedbm.engine.clients.base import find_nonfinite
 from fedbm.engine.device import arithmetic, computing, enough_memory, find_device
 from fedbm.engine.evaluate import global_score, personal_confusion
 from fedbm.engine.local_training import train_client, without_optimizer
@@ -176,7 +176,7 @@ def _train(
     upload, own = train_client(
         config.method, model, task, config.train, round_, facts, samples, received, _placed(state, device)
     )
-    if flaw_of(own) is not None:
+    if find_nonfinite(own) is not None:
         raise Refusal("nonfinite")
     sent, losses, privacy = upload.state, upload.losses, terms.values["privacy"]
     if privacy is not None:
