@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fedbm.config.options import TrainOptions
 from fedbm.engine.checkpoint import OPTIMIZER
-from fedbm.engine.device import computing
+from fedbm.engine.device import autocast
 from fedbm.errors import FedBMError
 from fedbm.methods.base import Batch, Facts, Method, Phase, State, Task, Upload, placed, train_only
 from fedbm.models.normalize import Normalise
@@ -141,7 +141,7 @@ def train_client(
     total = 0
     # a body of the user's own may draw from torch's generator (dropout): then from this client's stream
     stream = seeded_modules(task.seed, "client", round_, facts.client, "modules")
-    with stream, computing(data.labels.device, train.precision):
+    with stream, autocast(data.labels.device, train.precision):
         for chunk in schedule(method, task, train, round_, facts):
             if chunk.phase not in optimizers:
                 trained = train_only(model, chunk.train)

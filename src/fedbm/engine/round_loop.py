@@ -21,7 +21,7 @@ from torch import nn
 from fedbm.config.options import TrainOptions
 from fedbm.engine.checkpoint import ClientStates, Progress, best_path, save_checkpoint, save_tensors
 from fedbm.engine.clients.base import Cohort, ScoringCohort, find_nonfinite
-from fedbm.engine.device import computing, settled
+from fedbm.engine.device import autocast, wait_until_idle
 from fedbm.engine.evaluate import first_state, global_score, personal_score, score_states
 from fedbm.engine.local_training import Samples, learning_rate
 from fedbm.engine.run_folder import RunFolder
@@ -130,9 +130,9 @@ class Federation:
         if clients:
             self.server = collected.aggregator.result()
         clock.lap("aggregate")
-        with self._computing():
+        with self._autocast():
             after, server_losses = method.server_step(self.server, self.model, self.task, round_, self.steps)
-        yield from settled(self._device)
+        yield from wait_until_idle(self._device)
         if after is not self.server and (problem := find_nonfinite(after)) is not None:
             raise FedBMError(
                 f"round {round_}: the server's own training failed, {problem}; a lower generator_lr may help"
@@ -247,8 +247,8 @@ class Federation:
     def _device(self) -> torch.device:
         return next(self.model.parameters()).device
 
-    def _computing(self) -> torch.autocast:
-        return computing(self._device, self.train.precision)
+    def _autocast(self) -> torch.autocast:
+        return autocast(self._device, self.train.precision)
 
     def _evaluate(self, round_: int, traffic: dict[str, int]) -> Generator[None, None, dict[str, Any] | None]:
         """Score the global states; keep the evaluation if it is the best so far on validation.
@@ -260,7 +260,7 @@ class Federation:
         if self.average is not None and self.average.rounds:  # first: the model is left as it is without an average
             averaged = yield from self._evaluate_average(self.average.state(), round_, traffic)
         if self.sets:
-            with self._computing():
+            with self._autocast():
                 scores = self._score(clients)
             if scores is None:
                 return None
@@ -273,7 +273,7 @@ class Federation:
         self.progress.last = evaluation
         best_so_far = self.progress.best is None or selection_score(evaluation) > selection_score(self.progress.best)
         if self.sets and (best_so_far or round_ == self.train.rounds):
-            with self._computing():
+            with self._autocast():
                 evaluation["personal"] = self._personal_score(clients)
         if best_so_far:
             self.progress.best = evaluation
@@ -304,7 +304,7 @@ class Federation:
     ) -> Generator[None, None, dict[str, Any]]:
         """Score the averaged model where the model itself is scored: val, test, and the confusion matrix of test."""
         if self.sets:
-            with self._computing():
+            with self._autocast():
                 scores = score_states(self.method, self.model, [state], self.sets)
             return {"val": scores["val"][0], "test": scores["test"][0], "confusion": scores["test"][1].tolist()}
         parts = averaged_parts(self.method.broadcast(self.server, round_ + 1), state, round_ + 1)

@@ -22,7 +22,14 @@ from fedbm.engine.checkpoint import ClientStates, Progress, load_checkpoint, rem
 from fedbm.engine.clients.base import LocalCohort, LocalSetup
 from fedbm.engine.clients.cuda_graphs import CapturedCohort, CapturedSteps
 from fedbm.engine.clients.processes import client_cohort
-from fedbm.engine.device import arithmetic, enough_memory, find_device, own_stream, placed_once, room_for_states
+from fedbm.engine.device import (
+    explain_memory_errors,
+    find_device,
+    numeric_settings,
+    separate_stream,
+    share_on_device,
+    state_cache_bytes,
+)
 from fedbm.engine.local_training import Samples, plain_steps
 from fedbm.engine.round_loop import Event, Federation
 from fedbm.engine.run_folder import RunFolder
@@ -130,18 +137,18 @@ def play(plan: Plan) -> Iterator[Event | None]:
     What is set for the whole process (threads, TF32, the current stream) is set while this run has its turn.
     """
     device = find_device(plan.config.engine.device)
-    stream = own_stream(device)
+    stream = separate_stream(device)
     turns = _turns(plan, device)
     try:
         while True:
-            with arithmetic(plan.config.engine, plan.config.train.precision), stream:
+            with numeric_settings(plan.config.engine, plan.config.train.precision), stream:
                 try:
                     event = next(turns)
                 except StopIteration:
                     return
             yield event
     finally:
-        with arithmetic(plan.config.engine, plan.config.train.precision), stream:
+        with numeric_settings(plan.config.engine, plan.config.train.precision), stream:
             turns.close()  # which keeps what was run, if that was between two rounds
         if device.type == "cuda":  # captured steps hold themselves in cycles, and the next run wants their room
             gc.collect()
@@ -152,7 +159,7 @@ def _turns(plan: Plan, device: torch.device) -> Generator[Event | None, None, No
     folder = RunFolder(run_path(plan))
     if folder.done:
         return
-    with folder.held(), enough_memory(device):
+    with folder.held(), explain_memory_errors(device):
         if folder.done:  # another process finished it since we looked
             return
         federation = assemble(plan, folder, device)
@@ -180,10 +187,10 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> Federation:
     folder.cut_after(progress.round)
     remove_unnamed(folder.path, progress)
     images, labels = (
-        placed_once(array, f"{dataset.checksum} {name}", device)
+        share_on_device(array, f"{dataset.checksum} {name}", device)
         for name, array in (("images", dataset.images), ("labels", dataset.labels))
     )
-    states = ClientStates(folder.path / "clients", device, progress.client_rounds, room_for_states(device))
+    states = ClientStates(folder.path / "clients", device, progress.client_rounds, state_cache_bytes(device))
     own = [torch.from_numpy(indices).to(device) for indices in plan.partition.clients]
     if config.method.central:
         own = [torch.cat(own).sort().values]

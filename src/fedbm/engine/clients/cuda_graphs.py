@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from fedbm.engine.clients.base import ClientResult, LocalCohort, LocalSetup, merge_parts
 from fedbm.engine.clients.graph_capture import CannotCapture, CapturedStep, fill, pinned, static_rows
 from fedbm.engine.clients.graph_slots import Job, Slot, compiled
-from fedbm.engine.device import IDLE
+from fedbm.engine.device import POLL_SECONDS
 from fedbm.engine.local_training import plain_steps
 from fedbm.methods.base import Part, State, copy_all, train_only
 
@@ -110,7 +110,7 @@ class CapturedCohort(LocalCohort):
                 del issued[left.popleft()]  # it is answered; without memory for that it would start again
                 yield answer
             if left and not busy:
-                time.sleep(IDLE)
+                time.sleep(POLL_SECONDS)
             yield None
 
     def _free(self, playing: Mapping[Slot, Any]) -> Slot | None:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fedbm.config.options import TrainOptions
 from fedbm.engine.clients.graph_capture import UNIT, CapturedRows, CapturedStep, fill, pinned, static_rows
-from fedbm.engine.device import computing
+from fedbm.engine.device import autocast
 from fedbm.engine.local_training import CHUNK, Chunk, Samples, saved_optimizer, schedule, without_optimizer
 from fedbm.methods.base import Batch, Facts, Method, State, Task, Upload, copy_all, train_only
 
@@ -124,7 +124,7 @@ class Slot:
                 flying.popleft()
             job.steps += len(chunk.positions)
             yield True
-        with torch.cuda.stream(self._stream), computing(job.data.labels.device, train.precision):
+        with torch.cuda.stream(self._stream), autocast(job.data.labels.device, train.precision):
             upload, job.own = method.finish_client(self._model, job.data, self._context, job.facts)
             job.upload = Upload(job.facts.client, job.facts.n, upload)
             for phase, step in used.items():
@@ -185,7 +185,7 @@ class Slot:
         before = [value.clone() for value in held]
         trained = train_only(self._model, chunk.train)
         like = trained[0][1]
-        with computing(like.device, self._train.precision):
+        with autocast(like.device, self._train.precision):
             if drawn and key[1] not in self._rows:
                 with torch.no_grad(), torch.cuda.stream(self._ahead):
                     self._rows[key[1]] = CapturedRows(

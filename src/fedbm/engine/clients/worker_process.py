@@ -33,7 +33,7 @@ from safetensors.torch import save_file
 from fedbm.config.options import EngineOptions, TrainOptions
 from fedbm.engine.checkpoint import ClientStates, Progress
 from fedbm.engine.clients.base import LocalCohort, LocalSetup
-from fedbm.engine.device import arithmetic, enough_memory
+from fedbm.engine.device import explain_memory_errors, numeric_settings
 from fedbm.errors import FedBMError
 from fedbm.methods.base import Method, State, Task, Upload
 
@@ -123,7 +123,7 @@ def main(pickled: bytes) -> None:
         return
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=listen, args=(sys.stdin.buffer, lines, work.shared), daemon=True).start()
-    with arithmetic(work.engine, work.train.precision):
+    with numeric_settings(work.engine, work.train.precision):
         serve(work, lines, answers)
 
 
@@ -157,7 +157,7 @@ def serve(work: Work, lines: queue.SimpleQueue[bytes], answers: IO[str]) -> None
         try:
             if received[0] != round_:
                 received = round_, take_over(work.received(round_))
-            with enough_memory(work.labels.device):
+            with explain_memory_errors(work.labels.device):
                 upload, own = cohort.train(round_, client, received[1])
             hand_over(work.upload(client), upload.state)
             hand_over(work.own(client), own)

@@ -19,7 +19,7 @@ import torch
 
 from fedbm.config.options import EngineOptions
 from fedbm.engine.clients.base import find_nonfinite
-from fedbm.engine.device import arithmetic, computing, enough_memory, find_device
+from fedbm.engine.device import autocast, explain_memory_errors, find_device, numeric_settings
 from fedbm.engine.evaluate import global_score, personal_confusion
 from fedbm.engine.local_training import train_client, without_optimizer
 from fedbm.errors import FedBMError
@@ -118,7 +118,7 @@ def _answer(kind: str, request: Envelope, site: Site, audit: Audit) -> Envelope:
             alone.enter_context(store.held())
         except FedBMError as error:
             raise Refusal("busy") from error
-        with arithmetic(site.engine, terms.config.train.precision), enough_memory(device):
+        with numeric_settings(site.engine, terms.config.train.precision), explain_memory_errors(device):
             return work(request, terms, data, facts, store, device, audit, ledger)
 
 
@@ -241,7 +241,7 @@ def _evaluate(
     sets = {side: data.samples(side, normalise, device) for side in SCORED}
     sets = {side: samples for side, samples in sets.items() if len(samples.indices)}
     found: dict[str, Any] = {"code": "ok", "terms": terms.digest, "round": int(body["round"]), "client": facts.client}
-    with computing(device, terms.config.train.precision):
+    with autocast(device, terms.config.train.precision):
         scores = global_score(method, model, received, own, sets) or {}
         found["confusion"] = {side: matrix.tolist() for side, (_, matrix) in scores.items()}
         if method.personalises and own and "test" in sets:
