@@ -61,7 +61,7 @@ def played(
     setting = task(make_body=make_body, size=SIZE)
     model = method.model(setting).to("cuda", dtype)
     server, progress = method.server_init(model), Progress()
-    states = ClientStates(folder, "cuda", progress.client_rounds, room=1 << 30 if captured else 0)
+    states = ClientStates(folder, "cuda", progress.client_rounds, cache_bytes=1 << 30 if captured else 0)
     whole = LocalSetup(method, setting, train, model, images, labels, own, states, progress)
     say = (said if said is not None else []).append
     cohort = CapturedCohort(whole, slots, compile_, say) if captured else LocalCohort(whole)

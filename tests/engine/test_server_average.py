@@ -98,7 +98,7 @@ def play_and_average(settings: dict[str, Any], out: Path, **more: Any) -> tuple[
     states = []
     for event in federation.rounds():
         if event is not None and event.record is not None:
-            found = federation.common_state(federation.states.without_optimizers())
+            found = federation.common_state(federation.states.method_states())
             assert found is not None
             states.append({name: value.double().numpy().copy() for name, value in found.items()})
     finish(plan, federation)

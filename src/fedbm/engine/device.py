@@ -84,9 +84,9 @@ def share_on_device(array: Array, name: str, device: torch.device) -> Tensor:
 
 def state_cache_bytes(device: torch.device) -> int:
     """Return how many bytes of client states to keep on the device; 0 on a CPU, where they are read from disk."""
-    return (
-        int(torch.cuda.get_device_properties(device).total_memory * STATE_CACHE_SHARE) if device.type == "cuda" else 0
-    )
+    if device.type != "cuda":
+        return 0
+    return int(torch.cuda.get_device_properties(device).total_memory * STATE_CACHE_SHARE)
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:

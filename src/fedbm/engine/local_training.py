@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbm.config.options import TrainOptions
-from fedbm.engine.checkpoint import OPTIMIZER
+from fedbm.engine.checkpoint import OPTIMIZER_PREFIX
 from fedbm.engine.device import autocast
 from fedbm.errors import FedBMError
 from fedbm.methods.base import Batch, Facts, Method, Phase, State, Task, Upload, placed, train_only
@@ -115,10 +115,10 @@ def schedule(method: Method, task: Task, train: TrainOptions, round_: int, facts
                 yield Chunk(number, phase.train, lr, plan[first : first + CHUNK], rng)
 
 
-def without_optimizer(client: State) -> tuple[State, State]:
+def split_optimizer_state(client: State) -> tuple[State, State]:
     """A client's state as the method knows it, and what its optimiser kept."""
-    kept = {name.removeprefix(OPTIMIZER): v for name, v in client.items() if name.startswith(OPTIMIZER)}
-    return {name: v for name, v in client.items() if not name.startswith(OPTIMIZER)}, kept
+    kept = {name.removeprefix(OPTIMIZER_PREFIX): v for name, v in client.items() if name.startswith(OPTIMIZER_PREFIX)}
+    return {name: v for name, v in client.items() if not name.startswith(OPTIMIZER_PREFIX)}, kept
 
 
 def train_client(
@@ -134,7 +134,7 @@ def train_client(
 ) -> tuple[Upload, State]:
     """Train *model* as client *facts.client* does in this round; its upload and its new state."""
     started = time.perf_counter()
-    own, kept = without_optimizer(client)
+    own, kept = split_optimizer_state(client)
     context = method.start_client(model, received, own, facts)
     optimizers: dict[int, tuple[torch.optim.Optimizer, list[tuple[str, nn.Parameter]]]] = {}
     sums: dict[str, Tensor] = {}
@@ -220,7 +220,7 @@ def make_optimizer(train: TrainOptions, trained: list[tuple[str, nn.Parameter]])
 def saved_optimizer(optimizer: torch.optim.Optimizer, trained: list[tuple[str, nn.Parameter]], phase: int) -> State:
     """The optimiser's tensors by name: optimizer.<phase>.<slot>.<parameter>."""
     return {
-        f"{OPTIMIZER}{phase}.{slot}.{name}": value.detach().clone()
+        f"{OPTIMIZER_PREFIX}{phase}.{slot}.{name}": value.detach().clone()
         for name, parameter in trained
         for slot, value in optimizer.state[parameter].items()
         if isinstance(value, Tensor)

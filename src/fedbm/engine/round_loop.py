@@ -140,7 +140,7 @@ class Federation:
         self.server = after
         clock.lap("generator")
         if self.average is not None:
-            trained = self.states.without_optimizers()
+            trained = self.states.method_states()
             common = self.common_state(trained)
             if common is not None:
                 self.average.add(common)
@@ -255,7 +255,7 @@ class Federation:
 
         None where there is nothing to score yet: a method's model is made of clients' own, and none was usable so far.
         """
-        clients = self.states.without_optimizers()
+        clients = self.states.method_states()
         averaged = None
         if self.average is not None and self.average.rounds:  # first: the model is left as it is without an average
             averaged = yield from self._evaluate_average(self.average.state(), round_, traffic)

@@ -130,7 +130,7 @@ def draw_when_due(federation: Federation) -> None:
 
 def draw_generated(federation: Federation, path: Path) -> None:
     """What the generator makes of every class now, where the method has one."""
-    state = federation.common_state(federation.states.without_optimizers())
+    state = federation.common_state(federation.states.method_states())
     if state is not None:
         load_state(federation.model, state)
         gallery = federation.method.sample_images(federation.model, federation.task, COLUMNS)

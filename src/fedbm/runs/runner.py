@@ -18,7 +18,7 @@ from torch import nn
 from fedbm.config.options import DEALING
 from fedbm.data.dataset import Dataset
 from fedbm.data.partition import Partition
-from fedbm.engine.checkpoint import ClientStates, Progress, load_checkpoint, remove_unnamed
+from fedbm.engine.checkpoint import ClientStates, Progress, load_checkpoint, remove_stale_files
 from fedbm.engine.clients.base import LocalCohort, LocalSetup
 from fedbm.engine.clients.cuda_graphs import CapturedCohort, CapturedSteps
 from fedbm.engine.clients.processes import client_cohort
@@ -185,7 +185,7 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> Federation:
     server, average = restore(found[0], config.train.server_average)
     progress = found[1]
     folder.cut_after(progress.round)
-    remove_unnamed(folder.path, progress)
+    remove_stale_files(folder.path, progress)
     images, labels = (
         share_on_device(array, f"{dataset.checksum} {name}", device)
         for name, array in (("images", dataset.images), ("labels", dataset.labels))

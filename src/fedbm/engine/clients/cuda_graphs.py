@@ -68,7 +68,7 @@ class CapturedCohort(LocalCohort):
         Clients under way start again and compute the same.
         """
         torch.cuda.synchronize()
-        if self._states.let_go():
+        if self._states.drop_from_memory():
             done = "clients' states are read from disk"
         elif len(self._slots) > 1:
             self._slots.pop()

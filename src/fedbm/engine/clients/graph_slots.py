@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fedbm.config.options import TrainOptions
 from fedbm.engine.clients.graph_capture import UNIT, CapturedRows, CapturedStep, fill, pinned, static_rows
 from fedbm.engine.device import autocast
-from fedbm.engine.local_training import CHUNK, Chunk, Samples, saved_optimizer, schedule, without_optimizer
+from fedbm.engine.local_training import CHUNK, Chunk, Samples, saved_optimizer, schedule, split_optimizer_state
 from fedbm.methods.base import Batch, Facts, Method, State, Task, Upload, copy_all, train_only
 
 AHEAD = 8  # chunks a slot may have issued and not done: the device does not wait for the host, whose memory is bounded
@@ -91,7 +91,7 @@ class Slot:
     def play(self, round_: int, job: Job) -> Iterator[bool]:
         """Issue the job's work, chunk by chunk; yields after each, or False where enough is under way already."""
         method, train = self._method, self._train
-        own, kept = without_optimizer(job.client)
+        own, kept = split_optimizer_state(job.client)
         started, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         self._stream.wait_event(job.ready)
         with torch.cuda.stream(self._stream):

@@ -21,7 +21,7 @@ from fedbm.config.options import EngineOptions
 from fedbm.engine.clients.base import find_nonfinite
 from fedbm.engine.device import autocast, explain_memory_errors, find_device, numeric_settings
 from fedbm.engine.evaluate import global_score, personal_confusion
-from fedbm.engine.local_training import train_client, without_optimizer
+from fedbm.engine.local_training import split_optimizer_state, train_client
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
 from fedbm.federation.node.node_data import SiteData, open_site
@@ -236,7 +236,7 @@ def _evaluate(
     task = terms.task(parts)
     model = method.model(task).to(device)
     received = _received(parts)
-    own = {} if kept is None else {facts.client: without_optimizer(_placed(kept, device))[0]}
+    own = {} if kept is None else {facts.client: split_optimizer_state(_placed(kept, device))[0]}
     normalise = task.normalise().to(device)
     sets = {side: data.samples(side, normalise, device) for side in SCORED}
     sets = {side: samples for side, samples in sets.items() if len(samples.indices)}

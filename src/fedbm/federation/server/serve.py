@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fedbm.engine.checkpoint import ClientStates, Progress, load_checkpoint, remove_unnamed
+from fedbm.engine.checkpoint import ClientStates, Progress, load_checkpoint, remove_stale_files
 from fedbm.engine.device import explain_memory_errors, find_device, numeric_settings
 from fedbm.engine.environment import write_settings
 from fedbm.engine.evaluate import first_state
@@ -158,7 +158,7 @@ def assemble(
     server, average = restore(found[0], config.train.server_average)
     progress = found[1]
     folder.cut_after(progress.round)
-    remove_unnamed(folder.path, progress)
+    remove_stale_files(folder.path, progress)
     every = config.engine.checkpoint_every or 1  # between machines a round is worth more than a checkpoint
     expected = expected_upload(config.method, model, task, config.method.broadcast(server, progress.round + 1))
     terms = terms_of(agreement, options)
