@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedbm.engine.clients.base import ClientResult
-from fedbm.engine.evaluate import from_matrix
+from fedbm.engine.evaluate import score_confusion
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
 from fedbm.federation.options import FederationOptions
@@ -163,7 +163,7 @@ class FlowerCohort:
         self._audit.append("scored", round=round_, nodes=nodes, images=int(sums["test"].sum()))
         mean = float(np.mean(list(personal.values()))) if personal else None
         return {
-            **{side: from_matrix(sums[side]) for side in SCORED},
+            **{side: score_confusion(sums[side]) for side in SCORED},
             "confusion": sums["test"].tolist(),
             "personal": {"accuracy": mean, "clients": personal} if personal else None,
             "scored": sorted(found),
