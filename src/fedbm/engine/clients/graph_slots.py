@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fedbm.config.options import TrainOptions
 from fedbm.engine.clients.graph_capture import UNIT, CapturedRows, CapturedStep, fill, pinned, static_rows
 from fedbm.engine.device import autocast
-from fedbm.engine.local_training import CHUNK, Chunk, Samples, saved_optimizer, schedule, split_optimizer_state
+from fedbm.engine.local_training import CHUNK, Chunk, Samples, save_optimizer, schedule, split_optimizer_state
 from fedbm.methods.base import Batch, Facts, Method, State, Task, Upload, copy_all, train_only
 
 AHEAD = 8  # chunks a slot may have issued and not done: the device does not wait for the host, whose memory is bounded
@@ -132,7 +132,7 @@ class Slot:
                     job.sums[name] = job.sums[name] + total if name in job.sums else total.clone()
                 if train.keep_optimizer:
                     trained = self._trained(method.phases(train.epochs)[phase].train)
-                    job.own |= saved_optimizer(step.optimizer, trained, phase)
+                    job.own |= save_optimizer(step.optimizer, trained, phase)
             ended.record()
         job.times = (started, ended)
 
