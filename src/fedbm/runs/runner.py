@@ -21,7 +21,7 @@ from fedbm.data.partition import Partition
 from fedbm.engine.checkpoint import ClientStates, Progress, load_checkpoint, remove_stale_files
 from fedbm.engine.clients.base import LocalCohort, LocalSetup
 from fedbm.engine.clients.cuda_graphs import CapturedCohort, CapturedSteps
-from fedbm.engine.clients.processes import client_cohort
+from fedbm.engine.clients.processes import make_cohort
 from fedbm.engine.device import (
     explain_memory_errors,
     find_device,
@@ -207,7 +207,7 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> Federation:
         slots = CapturedCohort(setting, config.engine.slots, compile_, notes.append)
         cohort, steps = slots, CapturedSteps(slots.make_room, compile_, notes.append)
     else:
-        cohort, steps = client_cohort(setting, config.engine, dataset.images, notes.append), plain_steps
+        cohort, steps = make_cohort(setting, config.engine, dataset.images, notes.append), plain_steps
         if device.type == "cuda" and config.engine.engine == "auto":
             notes.append(
                 f"{config.method.name} is not a method of this package, so its clients are trained in a plain loop; "

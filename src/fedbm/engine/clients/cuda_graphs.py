@@ -94,7 +94,7 @@ class CapturedCohort(LocalCohort):
             while (near := [c for c in waiting if rank[c] < last]) and (slot := self._free(playing)):
                 client = max(near, key=lambda c: self._facts[c].n)
                 waiting.remove(client)
-                facts, data, state = self._facts[client], self._data[client], self._state_of(client)
+                facts, data, state = self._facts[client], self._data[client], self._load_state(client)
                 job = Job(facts, data, received, state, home.record_event())
                 playing[slot] = job, slot.play(round_, job)
             busy = False
