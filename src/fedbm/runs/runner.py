@@ -205,7 +205,7 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> Federation:
         normalise.memory_format = torch.channels_last
         compile_ = config.engine.compile
         slots = CapturedCohort(setting, config.engine.slots, compile_, notes.append)
-        cohort, steps = slots, CapturedSteps(slots.make_room, compile_, notes.append)
+        cohort, steps = slots, CapturedSteps(slots.free_memory, compile_, notes.append)
     else:
         cohort, steps = make_cohort(setting, config.engine, dataset.images, notes.append), plain_steps
         if device.type == "cuda" and config.engine.engine == "auto":
