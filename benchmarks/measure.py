@@ -24,8 +24,8 @@ from workload import Workload
 
 from fedbm.data.dataset import Dataset
 from fedbm.data.partition import Partition
-from fedbm.engine.clients.base import LocalCohort, Setting
-from fedbm.engine.device import arithmetic, enough_memory
+from fedbm.engine.clients.base import LocalCohort, LocalSetup
+from fedbm.engine.device import explain_memory_errors, numeric_settings
 from fedbm.engine.local_training import Samples
 from fedbm.engine.round_loop import Federation
 from fedbm.engine.run_folder import RunFolder
@@ -103,9 +103,9 @@ def bounding(engine: Engine, device: torch.device) -> Engine:
 
 @contextmanager
 def assembled(bench: Bench, plan: Plan, engine: Engine) -> Iterator[Federation]:
-    """The run of *plan* in memory, under its arithmetic; all of it is let go afterwards."""
+    """The run of *plan* in memory, under its numeric settings; it is freed afterwards."""
     folder = RunFolder(Path(plan.config.engine.out) / plan.id)
-    with arithmetic(plan.config.engine, plan.config.train.precision), enough_memory(bench.device):
+    with numeric_settings(plan.config.engine, plan.config.train.precision), explain_memory_errors(bench.device):
         federation = assemble(plan, folder, bench.device)
         if engine.decodes:
             federation = decoding(bench, plan, federation)
@@ -122,7 +122,7 @@ def decoding(bench: Bench, plan: Plan, federation: Federation) -> Federation:
     labels = federation.sets["test"].labels
     own = [torch.from_numpy(indices) for indices in plan.partition.clients]  # on the host, where a loader has them
     cohort = LocalCohort(
-        Setting(
+        LocalSetup(
             method=config.method,
             task=plan.task,
             train=config.train,

@@ -15,7 +15,7 @@ from small import TinyBody, image_data, task
 from fedbm.config.options import TrainOptions
 from fedbm.engine.checkpoint import ClientStates, Progress
 from fedbm.engine.clients import cuda_graphs as graphs
-from fedbm.engine.clients.base import LocalCohort, Setting
+from fedbm.engine.clients.base import LocalCohort, LocalSetup
 from fedbm.engine.clients.cuda_graphs import CapturedCohort, CapturedSteps
 from fedbm.engine.local_training import plain_steps
 from fedbm.engine.round_loop import select
@@ -61,21 +61,21 @@ def played(
     setting = task(make_body=make_body, size=SIZE)
     model = method.model(setting).to("cuda", dtype)
     server, progress = method.server_init(model), Progress()
-    states = ClientStates(folder, "cuda", progress.client_rounds, room=1 << 30 if captured else 0)
-    whole = Setting(method, setting, train, model, images, labels, own, states, progress)
+    states = ClientStates(folder, "cuda", progress.client_rounds, cache_bytes=1 << 30 if captured else 0)
+    whole = LocalSetup(method, setting, train, model, images, labels, own, states, progress)
     say = (said if said is not None else []).append
     cohort = CapturedCohort(whole, slots, compile_, say) if captured else LocalCohort(whole)
-    steps = CapturedSteps(cohort.make_room, compile_, say) if captured else plain_steps
+    steps = CapturedSteps(cohort.free_memory, compile_, say) if captured else plain_steps
     losses = []
     for round_ in range(1, rounds + 1):
         aggregator = method.aggregator(server, clients)
         chosen = select(clients, 0.5, 0, round_)
         answers = [a for a in cohort.exchange(round_, chosen, method.broadcast(server, round_)) if a is not None]
         assert [a.upload.client for a in answers] == chosen
-        for answer in answers:
-            assert answer.flaw is None
-            aggregator.add(answer.upload)
-            losses.append(answer.upload.losses)
+        for result in answers:
+            assert result.rejection is None
+            aggregator.add(result.upload)
+            losses.append(result.upload.losses)
         server, more = method.server_step(aggregator.result(), model, setting, round_, steps)
         losses.append({name: float(value) for name, value in more.items()})
         if observe is not None:
@@ -156,7 +156,7 @@ def test_what_cannot_be_captured_runs_plainly_and_says_so(tmp_path):
     other = played(Peeking(), train, torch.float64, tmp_path / "other", captured=True, said=said)
     assert_equal(plain, other, 1e-12)
     assert len(said) == 1
-    assert said[0].startswith("peeking cannot be captured, its clients are trained in a plain loop")
+    assert said[0].startswith("peeking cannot be captured, so a plain loop trains its clients")
 
 
 class Forgetful(TinyBody):
@@ -190,7 +190,7 @@ def test_full_memory_means_fewer_slots(tmp_path, monkeypatch):
     monkeypatch.setattr(graphs, "Slot", Greedy)
     other = played(FEDBM, train, torch.float64, tmp_path / "other", captured=True, slots=4, clients=12, said=said)
     assert_equal(plain, other, 1e-9)
-    assert "the device's memory is full: going on with 3 clients side by side" in said
+    assert "the device's memory is full: continuing with 3 clients in parallel" in said
 
 
 def test_full_memory_while_a_state_is_kept(tmp_path, monkeypatch):
@@ -208,7 +208,7 @@ def test_full_memory_while_a_state_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(ClientStates, "put", short)
     other = played(method, train, torch.float64, tmp_path / "other", captured=True, slots=4, clients=12, said=said)
     assert_equal(plain, other, 1e-9)
-    assert "the device's memory is full: clients' states are read from disk" in said
+    assert "the device's memory is full: client states are read from disk" in said
 
 
 def test_full_memory_in_the_middle_of_a_capture(tmp_path):

@@ -12,7 +12,7 @@ from small import image_data, samples, task
 
 import fedbm
 from fedbm.engine import round_loop as rounds
-from fedbm.engine.evaluate import global_score, probabilities
+from fedbm.engine.evaluate import global_score, predict_probabilities
 from fedbm.methods import FedAvg, FedDyn, Scaffold
 
 TINY = {"size": 16, "width": 4, "batch": 32, "clients": 4, "beta": 0.5, "workers": 1}
@@ -62,7 +62,7 @@ def test_scores_are_of_the_model_in_eval_mode_and_leave_it_as_it_is():
     model = method.model(task()).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     one_by_one = [model.eval()(data.batch(torch.tensor([i]))[0]).softmax(1) for i in range(3)]
-    found = probabilities(method, model.train(), data)
+    found = predict_probabilities(method, model.train(), data)
     assert np.allclose(found, torch.cat(one_by_one).detach().numpy(), atol=1e-6)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 

@@ -4,20 +4,20 @@ import pytest
 import torch
 from small import TinyBody
 
-from fedbm.engine.clients.base import flaw_of
+from fedbm.engine.clients.base import find_nonfinite
 from fedbm.methods.base import copy_all, copy_state, load_state
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 def test_the_tensor_that_is_not_finite_is_named(bad):
     state = {"a": torch.ones(3), "b": torch.tensor([1.0, bad]), "c": torch.ones(2, dtype=torch.float64)}
-    assert flaw_of(state) == "b is not finite"
+    assert find_nonfinite(state) == "b is not finite"
 
 
 def test_nothing_wrong_with_counters_empty_tensors_and_large_numbers():
-    assert flaw_of({}) is None
-    assert flaw_of({"count": torch.tensor(3), "empty": torch.empty(0)}) is None
-    assert flaw_of({"large": torch.full((4,), 3e38), "small": torch.ones(2, dtype=torch.float64)}) is None
+    assert find_nonfinite({}) is None
+    assert find_nonfinite({"count": torch.tensor(3), "empty": torch.empty(0)}) is None
+    assert find_nonfinite({"large": torch.full((4,), 3e38), "small": torch.ones(2, dtype=torch.float64)}) is None
 
 
 def test_a_state_is_copied_and_put_back_with_its_kinds_of_numbers():

@@ -85,7 +85,7 @@ def test_states_held_in_memory_change_nothing(
         for out in ("whole", "broken")
     ]
     play(plans[0])
-    monkeypatch.setattr(simulation, "room_for_states", lambda device: room)
+    monkeypatch.setattr(simulation, "state_cache_bytes", lambda device: room)
     play(plans[1], until=after_round(3))
     play(plans[1], until=lambda event: event.round == 4 and event.phase == "aggregate")
     play(plans[1])

@@ -23,8 +23,8 @@ from fedbm import FedBMError
 from fedbm.cli import main
 from fedbm.engine.clients import processes as workers
 from fedbm.engine.clients import worker_process
-from fedbm.engine.clients.base import LocalCohort, Setting
-from fedbm.engine.clients.worker_process import hand_over, take_over
+from fedbm.engine.clients.base import LocalCohort, LocalSetup
+from fedbm.engine.clients.worker_process import read_states, write_states
 from fedbm.methods import METHODS, FedAvg
 from fedbm.methods.base import Batch
 
@@ -108,7 +108,7 @@ def test_one_client_needs_no_process(
 
 def test_more_clients_than_wait_at_once(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers stay in client order where only the first two unanswered clients may be under way."""
-    monkeypatch.setattr(workers, "AHEAD", 1)
+    monkeypatch.setattr(workers, "MAX_CLIENTS_AHEAD", 1)
     same(*pair(tiny, tmp_path, clients=12, participation=1.0, rounds=2, beta=0.5))
 
 
@@ -133,7 +133,7 @@ def test_cores_are_shared_out(
     threads: int, asked: int, selected: int, expected: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    assert workers.shares(asked, selected) == expected
+    assert workers.split_cores(asked, selected) == expected
 
 
 def test_unasked_processes_start_when_they_pay(
@@ -148,11 +148,11 @@ def test_unasked_processes_start_when_they_pay(
         return real(*arguments)
 
     monkeypatch.setattr(workers, "Worker", counted)
-    monkeypatch.setattr(workers, "shares", lambda asked, selected: (2, 1))
+    monkeypatch.setattr(workers, "split_cores", lambda asked, selected: (2, 1))
     short = plan_of(tiny, tmp_path / "short", rounds=3)
     play(short)
     assert not started
-    monkeypatch.setattr(workers, "WORTH", 0.0)
+    monkeypatch.setattr(workers, "MIN_SECONDS_SAVED", 0.0)
     long = plan_of(tiny, tmp_path / "long", rounds=3)
     play(long)
     assert len(started) == 2
@@ -196,11 +196,11 @@ def test_the_store_is_mapped_and_what_was_changed_in_memory_is_not_read_from_it(
     np.save(tmp_path / "images.npy", np.arange(600, dtype=np.uint8).reshape(300, 2))
     spare = tmp_path / "spare.npy"
     stored = np.load(tmp_path / "images.npy", mmap_mode="c")
-    assert Path(worker_process.mapped(stored, spare).path) == tmp_path / "images.npy"
+    assert Path(worker_process.share_array(stored, spare).path) == tmp_path / "images.npy"
     assert not spare.exists()
     stored[299, 1] += 1
     for array in (stored, stored[10:], np.load(tmp_path / "images.npy", mmap_mode="c")[5:]):
-        found = worker_process.mapped(array, spare)
+        found = worker_process.share_array(array, spare)
         assert Path(found.path) == spare
         assert np.array_equal(found.open(), array)
 
@@ -213,7 +213,7 @@ def test_what_cannot_leave_stays_and_says_so(kind: str, tiny: dict[str, Any], tm
     settings = {key: value for key, value in tiny.items() if key not in ("data", "width", "method")}
     run = fedbm.simulate(tiny["data"], method="fedavg", body=body, workers=2, out=tmp_path, **settings)
     [note] = run.rounds[0]["notes"]
-    assert note.startswith("clients are trained in this process, for the method or body cannot leave it")
+    assert note.startswith("clients are trained in this process")
     assert len(run.rounds) == 4
 
 
@@ -239,10 +239,12 @@ def test_what_cannot_be_read_there_stays_too(
 def test_names_keep_their_order_and_tensors_may_share_memory(tmp_path: Path) -> None:
     base = torch.arange(6.0)
     state = {"z": base, "a": base.view(2, 3).T, "m": torch.tensor(3), "empty": torch.zeros(0)}
-    hand_over(tmp_path / "state", state)
-    found = take_over(tmp_path / "state")
+    write_states(tmp_path / "state", state, {}, {"z": base})
+    found, empty, third = read_states(tmp_path / "state")
     assert list(found) == list(state)
     assert all(torch.equal(found[name], value) for name, value in state.items())
+    assert not empty
+    assert torch.equal(third["z"], base)
 
 
 # --- what goes wrong -------------------------------------------------------------------------------------------------
@@ -282,7 +284,7 @@ def test_a_process_that_dies_stops_the_run_which_can_be_resumed(
         if event.record is not None and event.round == 2:
             os.kill(children()[0], signal.SIGKILL)
             break
-    with pytest.raises(FedBMError, match=r"^the process that .* was ended by signal 9.*last checkpoint$"):
+    with pytest.raises(FedBMError, match=r"was ended by signal 9.*resume from the last checkpoint$"):
         list(rounds)
     assert not children()
     assert play(broken)[0].round == 3
@@ -341,9 +343,9 @@ def test_no_process_outlives_its_parent(number: int, tiny_fedbm: dict[str, Any],
 def test_workers_are_for_a_cpu() -> None:
     device = torch.device("meta")
     labels = torch.zeros(1, dtype=torch.int64, device=device)
-    setting: Any = Setting(FedAvg(), None, None, None, None, labels, [], {}, None)  # type: ignore[arg-type]
-    with pytest.raises(FedBMError, match="workers are processes on a CPU, and the device is meta; leave workers out"):
-        workers.client_cohort(setting, fedbm.runs.config.EngineOptions(workers=2), np.zeros(1, np.uint8), print)
+    setting: Any = LocalSetup(FedAvg(), None, None, None, None, labels, [], {}, None)  # type: ignore[arg-type]
+    with pytest.raises(FedBMError, match="workers only apply to the CPU"):
+        workers.make_cohort(setting, fedbm.runs.config.EngineOptions(workers=2), np.zeros(1, np.uint8), print)
 
 
 def test_the_command_line_has_it(tiny: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from rich.console import Console
 from scipy.stats import ttest_rel
 
 from fedbm.cli.commands.reproduce import print_tables
-from fedbm.engine.clients.base import flaw_of
+from fedbm.engine.clients.base import find_nonfinite
 from fedbm.errors import FedBMError
 from fedbm.experiments.outcomes import Outcome, Result, outcome_of, read_outcome, read_outcomes, with_results
 from fedbm.experiments.record_store import write_outcome
@@ -248,9 +248,9 @@ def test_a_run_that_diverged_counts_with_its_last_averaged_score(
 
 
 def test_what_the_engine_says_of_values_that_are_not_finite_is_a_divergence() -> None:
-    flaw = flaw_of({"weight": torch.tensor([float("nan")])})
-    assert flaw is not None
-    assert diverged(f"round 3: the server's own training failed, {flaw}; a lower generator_lr may help")
+    problem = find_nonfinite({"weight": torch.tensor([float("nan")])})
+    assert problem is not None
+    assert diverged(f"round 3: the server's own training failed, {problem}; a lower generator_lr may help")
     assert diverged(NOT_FINITE)
     assert not diverged(FULL)
 

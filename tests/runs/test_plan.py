@@ -222,7 +222,7 @@ def test_objects_of_the_wrong_kind_are_named(tiny: dict[str, Any], tmp_path: Pat
         fedbm.simulate(tiny["data"], [[0, 1], [2]], **free)  # type: ignore[arg-type]
     with pytest.raises(FedBMError, match="body must be a function that makes the module"):
         fedbm.simulate(tiny["data"], body=nn.Flatten(), **free)
-    with pytest.raises(FedBMError, match="a method's loss returns its terms by name, .* not a Tensor"):
+    with pytest.raises(FedBMError, match="loss must return a dict of terms.* not a Tensor"):
         fedbm.simulate(tiny["data"], method=Bare(), **free)
 
 

@@ -1,11 +1,11 @@
-"""A run's durable state: one checkpoint file, the best model so far, and each client's own state.
+"""The state of a run on disk: a checkpoint, the best model so far, and the state of each client.
 
     checkpoint.safetensors        server state; its metadata names the round, the best round and client-state versions
-    best-<round>.safetensors      the state scored best on validation
+    best-<round>.safetensors      the state with the best validation score
     clients/<client>-<round>.safetensors
 
-The checkpoint is renamed into place last and names the others; what it does not name is removed afterwards. So at any
-moment the folder holds one whole, consistent state, and a kill loses what came after the last checkpoint alone.
+The checkpoint names the other files. It is renamed into place last, and files that it does not name are removed
+afterwards. The folder always contains one consistent state. A kill loses only the work after the last checkpoint.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from fedbm.utils.io import atomic_write
 from fedbm.utils.typed_json import decode
 
 FORMAT = 1
-CHECKSUM = "crc32"  # its key in a file's metadata
-OPTIMIZER = "optimizer."  # prefix of kept optimiser state within a client's state
+CHECKSUM_KEY = "crc32"  # key in a file's metadata
+OPTIMIZER_PREFIX = "optimizer."  # of the optimiser's tensors in a client's state
 
 
 @dataclass
@@ -56,15 +56,16 @@ class Progress:
 
 
 def save_tensors(path: Path, state: Mapping[str, torch.Tensor], metadata: Mapping[str, Any]) -> None:
-    """A safetensors file, whole or not at all, with a checksum of its tensors; metadata values are stored as JSON."""
+    """Write a safetensors file atomically, with a checksum of its tensors. Metadata values are stored as JSON."""
     tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
-    metadata = {**metadata, CHECKSUM: checksum(tensors)}
+    metadata = {**metadata, CHECKSUM_KEY: checksum(tensors)}
     notes = {"format": str(FORMAT), **{key: json.dumps(value) for key, value in metadata.items()}}
     with atomic_write(path) as temporary:
         temporary.write_bytes(save(tensors, notes))
 
 
 def load_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[State, dict[str, Any]]:
+    """Return the tensors and the metadata of a file. Raise FedBMError if the file is missing or damaged."""
     try:
         with safe_open(path, framework="pt") as file:
             notes = dict(file.metadata() or {})
@@ -77,13 +78,13 @@ def load_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[State,
         metadata = {key: json.loads(value) for key, value in notes.items()}
     except ValueError as error:
         raise FedBMError(f"cannot read {path}: its metadata is damaged ({error})") from error
-    if (written := metadata.pop(CHECKSUM, None)) is not None and written != checksum(state):
-        raise FedBMError(f"cannot read {path}: its tensors are not those that were written, the file is damaged")
+    if (written := metadata.pop(CHECKSUM_KEY, None)) is not None and written != checksum(state):
+        raise FedBMError(f"cannot read {path}: the file is damaged, its checksum does not match")
     return {name: value.to(device) for name, value in state.items()}, metadata
 
 
 def checksum(state: State) -> int:
-    """CRC-32 over the tensors' bytes in the order of their names: a fault of the disk is not taken for a state."""
+    """Return the CRC-32 of the tensors' bytes, in the order of their names."""
     found = 0
     for name in sorted(state):
         found = zlib.crc32(state[name].reshape(-1).view(torch.uint8).numpy().data, zlib.crc32(name.encode(), found))
@@ -91,30 +92,30 @@ def checksum(state: State) -> int:
 
 
 class ClientStates(Mapping[int, State]):
-    """Clients' states on disk, read when asked for: memory does not grow with clients.
+    """Client states on disk, loaded on access, so that memory does not grow with the number of clients.
 
-    Up to *room* bytes of those last used are also held on the device; of these, new ones are written by save(), or when
-    they make room for others. A state that a newer one replaces before a checkpoint has named it is removed.
+    Up to *cache_bytes* of the states used last are also kept on the device. A new state in this cache is written by
+    save(), or when it leaves the cache. A state that is replaced before a checkpoint names it is removed.
     """
 
-    def __init__(self, folder: Path, device: torch.device | str, rounds: dict[int, int], room: int = 0) -> None:
-        self._folder, self._device, self._room, self.rounds = folder, device, room, rounds
-        self._named = dict(rounds)  # as in the last checkpoint
-        self._held: dict[int, State] = {}  # the one longest not used first
-        self._size = 0  # bytes of those
+    def __init__(self, folder: Path, device: torch.device | str, rounds: dict[int, int], cache_bytes: int = 0) -> None:
+        self._folder, self._device, self._cache_bytes, self.rounds = folder, device, cache_bytes, rounds
+        self._checkpointed = dict(rounds)
+        self._cached: dict[int, State] = {}  # the least recently used first
+        self._size = 0  # bytes of the cached states
         self._unsaved: set[int] = set()
 
     def __contains__(self, client: object) -> bool:
         return client in self.rounds
 
     def __getitem__(self, client: int) -> State:
-        state = self._held.get(client)
+        state = self._cached.get(client)
         if state is None:
             state = load_tensors(self._path(client, self.rounds[client]), self._device)[0]
-        if not self._room:
+        if not self._cache_bytes:
             return state
-        self._hold(client, state)
-        return {name: value.clone() for name, value in state.items()}  # to be changed at will
+        self._add_to_cache(client, state)
+        return {name: value.clone() for name, value in state.items()}  # the caller may change them
 
     def __iter__(self) -> Iterator[int]:
         return iter(sorted(self.rounds))
@@ -122,48 +123,49 @@ class ClientStates(Mapping[int, State]):
     def __len__(self) -> int:
         return len(self.rounds)
 
-    def without_optimizers(self) -> Mapping[int, State]:
-        """The same states as methods know them: what the engine keeps of optimisers is left out."""
+    def method_states(self) -> Mapping[int, State]:
+        """Return the states as methods know them, without the tensors of optimisers."""
         return _MethodStates(self)
 
     def put(self, client: int, round_: int, state: State) -> None:
+        """Replace the state of a client by its state after *round_*."""
         copied = {name: value.detach().to(self._device, copy=True) for name, value in state.items()}
-        before, self.rounds[client] = self.rounds.get(client), round_  # only now: there was memory for it
+        before, self.rounds[client] = self.rounds.get(client), round_  # after the copy, which may run out of memory
         self._unsaved.add(client)
-        self._hold(client, copied)
-        if before not in (None, round_, self._named.get(client)):
+        self._add_to_cache(client, copied)
+        if before not in (None, round_, self._checkpointed.get(client)):
             self._path(client, before).unlink(missing_ok=True)
 
     def save(self) -> None:
-        """Write what is new: the next checkpoint names it."""
+        """Write all new states, which the next checkpoint names."""
         for client in sorted(self._unsaved):
             self._write(client)
-        self._named = dict(self.rounds)
+        self._checkpointed = dict(self.rounds)
 
-    def let_go(self) -> bool:
-        """Hold none from now on; whether any was held."""
-        held, self._room = bool(self._held), 0
-        self._make_room()
-        return held
+    def drop_from_memory(self) -> bool:
+        """Empty the cache and turn it off. Return whether it contained a state."""
+        cached, self._cache_bytes = bool(self._cached), 0
+        self._shrink_cache()
+        return cached
 
-    def _hold(self, client: int, state: State) -> None:
-        self._drop(client)
-        self._held[client] = state
+    def _add_to_cache(self, client: int, state: State) -> None:
+        self._remove_from_cache(client)
+        self._cached[client] = state
         self._size += size_of(state)
-        self._make_room()
+        self._shrink_cache()
 
-    def _make_room(self) -> None:
-        while self._held and (self._size > self._room or not self._room):
-            oldest = next(iter(self._held))
+    def _shrink_cache(self) -> None:
+        while self._cached and (self._size > self._cache_bytes or not self._cache_bytes):
+            oldest = next(iter(self._cached))
             if oldest in self._unsaved:
                 self._write(oldest)
-            self._drop(oldest)
+            self._remove_from_cache(oldest)
 
-    def _drop(self, client: int) -> None:
-        self._size -= size_of(self._held.pop(client, {}))
+    def _remove_from_cache(self, client: int) -> None:
+        self._size -= size_of(self._cached.pop(client, {}))
 
     def _write(self, client: int) -> None:
-        save_tensors(self._path(client, self.rounds[client]), self._held[client], {})
+        save_tensors(self._path(client, self.rounds[client]), self._cached[client], {})
         self._unsaved.remove(client)
 
     def _path(self, client: int, round_: int) -> Path:
@@ -175,7 +177,7 @@ class _MethodStates(Mapping[int, State]):
     states: ClientStates
 
     def __getitem__(self, client: int) -> State:
-        return {name: value for name, value in self.states[client].items() if not name.startswith(OPTIMIZER)}
+        return {name: value for name, value in self.states[client].items() if not name.startswith(OPTIMIZER_PREFIX)}
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.states)
@@ -185,13 +187,13 @@ class _MethodStates(Mapping[int, State]):
 
 
 def save_checkpoint(folder: Path, run_id: str, server: State, progress: Progress) -> None:
-    """Write the checkpoint, then remove what it no longer names."""
+    """Write the checkpoint, then remove the files that it no longer names."""
     save_tensors(folder / "checkpoint.safetensors", server, {"run": run_id, "progress": dataclasses.asdict(progress)})
-    remove_unnamed(folder, progress)
+    remove_stale_files(folder, progress)
 
 
-def remove_unnamed(folder: Path, progress: Progress) -> None:
-    """Remove best models and client states that are not this progress's: of rounds before, or of a round cut short."""
+def remove_stale_files(folder: Path, progress: Progress) -> None:
+    """Remove best models and client states of earlier or interrupted rounds, which *progress* does not name."""
     wanted = {f"{client}-{round_}.safetensors" for client, round_ in progress.client_rounds.items()}
     wanted.add(best_path(folder, progress.best_round).name)
     for path in [*folder.glob("best-*.safetensors"), *folder.glob("clients/*.safetensors")]:
@@ -232,7 +234,7 @@ def rounds_behind(folder: Path) -> int:
 
 
 def load_best(folder: Path, round_: int) -> State:
-    """The state of the best round: from its own file or, once the run was finished, from model.safetensors."""
+    """Return the state of the best round, from its own file or, after the run, from model.safetensors."""
     path = best_path(folder, round_)
     return load_tensors(path if path.exists() else folder / "model.safetensors")[0]
 

@@ -1,4 +1,4 @@
-"""Where a run is computed, and with how many threads."""
+"""The device of a run, its numeric settings and its memory."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from fedbm.config.options import EngineOptions
 from fedbm.errors import FedBMError
 from fedbm.utils.metrics import Array
 
-HELD = 16  # a GPU's memory by this is what a run may fill with clients' states
-IDLE = 0.0002  # seconds between looks at a device that is busy with all there is to do
+STATE_CACHE_SHARE = 1 / 16  # of a GPU's memory may hold the client states of one run
+POLL_SECONDS = 0.0002  # between two looks at a busy device
 
 
 def find_device(name: str) -> torch.device:
+    """Return the device with this name. Raise FedBMError if this machine does not have it."""
     if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,2})?", name):
         raise FedBMError(f'device must be cpu, cuda, cuda:N or auto, not "{name}"')
     if name == "auto":
@@ -34,15 +35,15 @@ def find_device(name: str) -> torch.device:
 
 
 @contextmanager
-def arithmetic(options: EngineOptions, precision: str) -> Iterator[None]:
-    """Threads, determinism and TF32 as asked for, and as they were afterwards."""
+def numeric_settings(options: EngineOptions, precision: str) -> Iterator[None]:
+    """Set threads, determinism and TF32 for this block, and restore them afterwards."""
     threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     tf32 = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"
     if options.threads:
         torch.set_num_threads(options.threads)
     if options.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS asks for
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # required by cuBLAS
     torch.use_deterministic_algorithms(options.deterministic or deterministic)
     try:
         yield
@@ -52,48 +53,50 @@ def arithmetic(options: EngineOptions, precision: str) -> Iterator[None]:
         torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = tf32
 
 
-def own_stream(device: torch.device) -> torch.cuda.StreamContext | nullcontext[None]:
-    """A stream for one run's work on the device, so that it does not wait for other runs' in this process."""
+def separate_stream(device: torch.device) -> torch.cuda.StreamContext | nullcontext[None]:
+    """Return a context with a CUDA stream for one run, so that runs in this process do not wait for each other."""
     if device.type != "cuda":
         return nullcontext()
     return torch.cuda.stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
 
 
-def settled(device: torch.device) -> Iterator[None]:
-    """Yield until the device has done all that this run gave it; where it works as it is told, not at all."""
+def wait_until_idle(device: torch.device) -> Iterator[None]:
+    """Yield until all queued CUDA work has finished. Returns immediately on the CPU."""
     if device.type == "cuda":
         done = torch.cuda.current_stream(device).record_event()
         while not done.query():
-            time.sleep(IDLE)
+            time.sleep(POLL_SECONDS)
             yield
 
 
-_PLACED: WeakValueDictionary[tuple[str, torch.device], Tensor] = WeakValueDictionary()
+_SHARED: WeakValueDictionary[tuple[str, torch.device], Tensor] = WeakValueDictionary()
 
 
-def placed_once(array: Array, name: str, device: torch.device) -> Tensor:
-    """*array* on the device; runs of one process that name the same contents share it."""
-    found = _PLACED.get((name, device))
+def share_on_device(array: Array, name: str, device: torch.device) -> Tensor:
+    """Return *array* on the device. Runs of one process that use the same *name* share the tensor."""
+    found = _SHARED.get((name, device))
     if found is None:
-        found = _PLACED[name, device] = torch.from_numpy(array).to(device)
+        found = _SHARED[name, device] = torch.from_numpy(array).to(device)
         if device.type == "cuda":
             torch.cuda.synchronize(device)  # before another run reads it on its own stream
     return found
 
 
-def room_for_states(device: torch.device) -> int:
-    """Bytes of clients' states worth holding there: none on a CPU, whose client processes read them from disk."""
-    return torch.cuda.get_device_properties(device).total_memory // HELD if device.type == "cuda" else 0
+def state_cache_bytes(device: torch.device) -> int:
+    """Return how many bytes of client states to keep on the device; 0 on a CPU, where they are read from disk."""
+    if device.type != "cuda":
+        return 0
+    return int(torch.cuda.get_device_properties(device).total_memory * STATE_CACHE_SHARE)
 
 
-def computing(device: torch.device, precision: str) -> torch.autocast:
-    """The precision of what runs inside: bf16 by autocast, or plain. (Captured graphs cannot use autocast's cache.)"""
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    """Return a context that computes in bf16 if *precision* is bf16. CUDA graphs cannot use the cache of autocast."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16", cache_enabled=False)
 
 
 @contextmanager
-def enough_memory(device: torch.device) -> Iterator[None]:
-    """Running out of memory, or a batch too small to normalise, is what a user can mend: one sentence."""
+def explain_memory_errors(device: torch.device) -> Iterator[None]:
+    """Raise FedBMError with advice if memory runs out or a batch is too small for BatchNorm."""
     try:
         yield
     except ValueError as error:
@@ -102,7 +105,7 @@ def enough_memory(device: torch.device) -> Iterator[None]:
                 "BatchNorm cannot normalise one value: use a larger batch or size, or norm = group"
             ) from error
         raise
-    except (MemoryError, RuntimeError) as error:  # PyTorch's own is a RuntimeError, on the CPU a plain one
+    except (MemoryError, RuntimeError) as error:  # PyTorch raises a plain RuntimeError on the CPU
         if isinstance(error, MemoryError) or re.search("out of memory|allocate memory|enough memory", str(error)):
             raise FedBMError(f"the memory of {device} is too small; try a smaller batch, width or size") from error
         raise

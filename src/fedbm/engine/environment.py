@@ -1,6 +1,6 @@
-"""environment.json: with what a run was computed, for those who want to repeat or doubt it.
+"""environment.json: the versions and the machine of a run, and a digest of its settings.
 
-It stands beside config.toml and has a digest of the settings there, so that an edit later is seen.
+The digest shows whether config.toml was edited later.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 from fedbm.utils.io import digest_of, write_json, write_text
 from fedbm.version import __version__
 
-PLACES = {  # where something lies, not what it is: a run's id is of what is found there
+PATH_OPTIONS = {  # the run id covers the contents of these files, not their paths
     "data": ("name", "metadata", "partition_file"),
     "language": ("encoder_dir", "concept_file"),
     "model": ("init_weights",),
@@ -30,16 +30,16 @@ PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "Pillow", "safetensors")
 
 
 def write_settings(folder: Path, text: str, device: torch.device) -> None:
-    """config.toml, which is *text*, and environment.json."""
+    """Write config.toml, with this *text*, and environment.json."""
     write_text(folder / "config.toml", text)
     known = {**environment(device), "settings": settings_digest(tomllib.loads(text))}
     write_json(folder / "environment.json", known)
 
 
 def settings_digest(config: Mapping[str, Any]) -> str:
-    """Of all but [engine] and PLACES, which may change when things are moved; "" where JSON has no word for a value."""
+    """Return a digest of all settings but [engine] and PATH_OPTIONS; "" if JSON cannot represent a value."""
     kept = {
-        section: {key: value for key, value in pairs.items() if key not in PLACES.get(section, ())}
+        section: {key: value for key, value in pairs.items() if key not in PATH_OPTIONS.get(section, ())}
         for section, pairs in config.items()
         if section != "engine"
     }
@@ -50,7 +50,8 @@ def settings_digest(config: Mapping[str, Any]) -> str:
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """Versions, machine, threads, time and the command. No user or host name, and no path but the command's own."""
+    """Return versions, machine, threads, time and command, but no user name and no host name."""
+    program = os.path.basename(sys.argv[0])
     return {
         "format": 1,
         "fedbm": __version__,
@@ -62,7 +63,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "device": device_name(device),
         "cuda": torch.version.cuda if device.type == "cuda" else None,
-        "command": shlex.join([_program(), *sys.argv[1:]]),
+        "command": shlex.join(["fedbm" if program == "__main__.py" else program, *sys.argv[1:]]),  # python -m fedbm
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
@@ -70,11 +71,6 @@ def environment(device: torch.device) -> dict[str, Any]:
 def device_name(device: torch.device) -> str:
     """Return the name of the GPU, or "cpu"."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-
-
-def _program() -> str:
-    name = os.path.basename(sys.argv[0])
-    return "fedbm" if name == "__main__.py" else name  # python -m fedbm
 
 
 def _version(package: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Scores of a method's global states on a common set of samples, and of clients' own models."""
+"""Scores of the global model and of the clients' own models."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from fedbm.utils.metrics import NAMES, Array, confusion_matrix, from_confusion, 
 Scores = dict[str, float | None]
 
 
-def probabilities(method: Method, model: nn.Module, data: Samples) -> Array:
-    """softmax of the method's logits for every sample, in order, [n,K]; the model as it stands, in eval mode."""
+def predict_probabilities(method: Method, model: nn.Module, data: Samples) -> Array:
+    """Return the class probabilities [n,K] of all samples, in order, with the model in eval mode."""
     model.eval()
     with torch.inference_mode():
         parts = [method.logits(model, images).double().softmax(dim=1) for images, _ in data.batches()]
@@ -34,8 +34,7 @@ def probabilities(method: Method, model: nn.Module, data: Samples) -> Array:
 def global_score(
     method: Method, model: nn.Module, server: State, clients: Mapping[int, State], sets: Mapping[str, Samples]
 ) -> dict[str, tuple[Scores, Array]] | None:
-    """score_states() of the method's global states; None where there is none: they are made of clients' own, and
-    *clients* has none."""
+    """Score the method's global states on each set. Return None if there are none, see global_states()."""
     states = global_states(method, server, clients)
     if (first := next(states, None)) is None:
         return None
@@ -45,9 +44,9 @@ def global_score(
 def score_states(
     method: Method, model: nn.Module, states: Iterable[State], sets: Mapping[str, Samples]
 ) -> dict[str, tuple[Scores, Array]]:
-    """For each named set, the scores of these states together and their confusion matrix.
+    """Return the scores and the confusion matrix of *states* for each set.
 
-    Several states either vote (mean probabilities) or are scored one by one (mean scores, summed matrices).
+    Several states either vote (mean of the probabilities) or are scored one by one (mean of scores, sum of matrices).
     """
     truths = {name: data.labels[data.indices].cpu().numpy() for name, data in sets.items()}
     found: dict[str, list[tuple[Scores, Array]]] = {name: [] for name in sets}
@@ -55,11 +54,11 @@ def score_states(
     for state in states:
         load_state(model, state)
         for name, data in sets.items():
-            guessed = probabilities(method, model, data)
+            predicted = predict_probabilities(method, model, data)
             if method.ensemble:
-                votes[name] = votes[name] + guessed
+                votes[name] = votes[name] + predicted
             else:
-                found[name].append(score(truths[name], guessed))
+                found[name].append(score(truths[name], predicted))
     if method.ensemble:
         return {name: score(truths[name], total / total.sum(axis=1, keepdims=True)) for name, total in votes.items()}
     return {
@@ -69,27 +68,27 @@ def score_states(
 
 
 def global_states(method: Method, server: State, clients: Mapping[int, State]) -> Iterator[State]:
-    """The method's, or none where they would be a mean over clients and *clients* has none."""
+    """Yield the method's global states: none if they are made of client states and *clients* is empty."""
     with suppress(NothingToAverage):
         yield from method.global_states(server, clients)
 
 
 def first_state(method: Method, server: State, clients: Mapping[int, State]) -> State | None:
-    """The first of the global states; None where they are made of clients' own and *clients* has none."""
+    """Return the first of the global states, or None if there are none."""
     return next(global_states(method, server, clients), None)
 
 
-def from_matrix(matrix: Array) -> Scores:
-    """Scores of a confusion matrix alone. It cannot tell the AUC, so that is None."""
+def score_confusion(matrix: Array) -> Scores:
+    """Return the scores of a confusion matrix. The AUC is None because it needs probabilities."""
     values: Scores = {**from_confusion(matrix), "auc": None}
     return {name: values[name] for name in NAMES}
 
 
 def personal_confusion(method: Method, model: nn.Module, state: State, data: Samples) -> Array:
-    """[K,K] counts of one client's own model on these samples."""
+    """Return the confusion matrix [K,K] of one client's own model on these samples."""
     load_state(model, state)
-    guessed = probabilities(method, model, data)
-    return confusion_matrix(data.labels[data.indices].cpu().numpy(), guessed.argmax(axis=1), guessed.shape[1])
+    predicted = predict_probabilities(method, model, data)
+    return confusion_matrix(data.labels[data.indices].cpu().numpy(), predicted.argmax(axis=1), predicted.shape[1])
 
 
 def personal_score(
@@ -100,7 +99,7 @@ def personal_score(
     facts: Mapping[int, Facts],
     data: Samples,
 ) -> PersonalScores | None:
-    """Accuracy of each given client's own model on the common samples, weighted to that client's label mix."""
+    """Return the accuracy of each client's own model on common samples, weighted by that client's label mix."""
     if not method.personalises:
         return None
     scores: dict[str, float] = {}

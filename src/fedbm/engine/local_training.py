@@ -1,13 +1,13 @@
-"""Reference local training: one client, one process, plain PyTorch. Every faster engine must equal it.
+"""Reference local training: one client in plain PyTorch. Every faster engine must compute the same.
 
-An epoch is a permutation of the client's samples; its last batch wraps to the start of the same permutation, so every
+An epoch is a permutation of the client's samples. Its last batch wraps to the start of the same permutation, so every
 step has B samples. Batches, pseudo-labels, noise and crops come from the streams (seed, "client", round, client, …).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -16,19 +16,19 @@ import torch
 from torch import Tensor, nn
 
 from fedbm.config.options import TrainOptions
-from fedbm.engine.checkpoint import OPTIMIZER
-from fedbm.engine.device import computing
+from fedbm.engine.checkpoint import OPTIMIZER_PREFIX
+from fedbm.engine.device import autocast
 from fedbm.errors import FedBMError
-from fedbm.methods.base import Batch, Facts, Method, Phase, State, Task, Upload, placed, train_only
+from fedbm.methods.base import Batch, Facts, Method, State, Task, Upload, placed, train_only
 from fedbm.models.normalize import Normalise
 from fedbm.utils.seeds import seeded_modules, torch_rng
 
-CHUNK = 64  # steps whose random draws are made at once: bounds their memory, part of the definition of the stream
+CHUNK = 64  # steps that share one draw of random numbers; part of the definition of the stream
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Some of a data set's samples on a device: uint8 images [n,H,W,C] and labels of all, and which are meant."""
+    """A subset of a data set on a device: all uint8 images [n,H,W,C], all labels, and the subset's indices."""
 
     images: Tensor
     labels: Tensor
@@ -44,7 +44,7 @@ class Samples:
         return self.normalise.pixels(self.images[chosen]), self.labels[chosen]
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """All of them, in order, in batches that fill a device."""
+        """Yield all samples, in order, in batches that are large enough to use the device well."""
         pixels = self.images.shape[1] * self.images.shape[2]
         size = min(1024, max(16, 2**24 // pixels)) if self.labels.is_cuda else 256
         for positions in torch.split(torch.arange(len(self.indices), device=self.indices.device), size):
@@ -52,7 +52,7 @@ class Samples:
 
 
 def epoch_plan(n: int, batch: int, rng: torch.Generator) -> Tensor:
-    """[⌈n/B⌉, B] positions: a permutation whose last batch wraps to its start.
+    """Return [⌈n/B⌉, B] positions: a permutation, and its last batch wraps to its start.
 
     >>> epoch_plan(3, 2, torch.Generator().manual_seed(0)).shape
     torch.Size([2, 2])
@@ -61,21 +61,13 @@ def epoch_plan(n: int, batch: int, rng: torch.Generator) -> Tensor:
     return torch.randperm(n, generator=rng)[torch.arange(steps * batch) % n].view(steps, batch)
 
 
-Pass = tuple[int, int, slice]  # a permutation of the data by the round and epoch that name it, and which of its steps
-
-
-def passes_of(method: Method, train: TrainOptions, round_: int, phase: Phase, n: int) -> Iterator[Pass]:
-    """The passes over a client's data in one phase of a round: its epochs, or what central training has left."""
-    if method.central:
-        yield from central_passes(train, round_, n)
-    else:
-        yield from ((round_, epoch, slice(None)) for epoch in range(phase.epochs))
+Pass = tuple[int, int, slice]  # the round and epoch that seed a permutation of the data, and the steps of it to take
 
 
 def central_passes(train: TrainOptions, round_: int, n: int) -> Iterator[Pass]:
-    """⌊E·participation·n/B⌋ steps of one pass after another that do not end with the round.
+    """Yield ⌊E·participation·n/B⌋ steps. A pass that does not end with the round continues in the next.
 
-    Pass p is named as a client's at (round p//E + 1, epoch p % E): at participation 1 the two are the same.
+    Pass p is seeded as a client's at (round p//E + 1, epoch p % E), so both are the same at participation 1.
     """
     whole = -(-n // train.batch)
     count = max(1, int(train.epochs * train.participation * n / train.batch + 1e-9))
@@ -87,38 +79,41 @@ def central_passes(train: TrainOptions, round_: int, n: int) -> Iterator[Pass]:
 
 
 def learning_rate(train: TrainOptions, round_: int, epoch: int) -> float:
-    """η · decay^(rounds or local epochs done before)."""
+    """Return η · decay^(number of earlier rounds or local epochs)."""
     done = round_ - 1 if train.lr_decay_every == "round" else (round_ - 1) * train.epochs + epoch
     return float(train.lr * train.lr_decay**done)
 
 
 class Chunk(NamedTuple):
-    """Some consecutive steps of a client's round, all of one phase and at one learning rate."""
+    """Consecutive steps of a client's round with the same phase and learning rate."""
 
     phase: int
     train: tuple[str, ...]
     lr: float
     positions: Tensor  # [steps, B] of the client's samples
-    rng: torch.Generator  # for what else is random in them
+    rng: torch.Generator  # for all other randomness of these steps
 
 
 def schedule(method: Method, task: Task, train: TrainOptions, round_: int, facts: Facts) -> Iterator[Chunk]:
-    """A client's whole round, in chunks whose random draws fit in memory; the same for every engine."""
+    """Yield the steps of a client's round in chunks, the same for every engine."""
     for number, phase in enumerate(method.phases(train.epochs)):
-        for origin, epoch, steps in passes_of(method, train, round_, phase, facts.n):
+        passes: Iterable[Pass] = ((round_, epoch, slice(None)) for epoch in range(phase.epochs))
+        if method.central:
+            passes = central_passes(train, round_, facts.n)
+        for origin, epoch, steps in passes:
             lr = learning_rate(train, origin if train.lr_decay_every == "epoch" else round_, epoch)
             stream = (task.seed, "client", origin, facts.client, number, epoch)
             plan = epoch_plan(facts.n, train.batch, torch_rng(*stream, "order"))[steps]
-            before = steps.start or 0  # of this pass, in rounds before: each step draws its own numbers
+            before = steps.start or 0  # steps of this pass in earlier rounds
             for first in range(0, len(plan), CHUNK):
                 rng = torch_rng(*stream, "draws", before + first)
                 yield Chunk(number, phase.train, lr, plan[first : first + CHUNK], rng)
 
 
-def without_optimizer(client: State) -> tuple[State, State]:
-    """A client's state as the method knows it, and what its optimiser kept."""
-    kept = {name.removeprefix(OPTIMIZER): v for name, v in client.items() if name.startswith(OPTIMIZER)}
-    return {name: v for name, v in client.items() if not name.startswith(OPTIMIZER)}, kept
+def split_optimizer_state(client: State) -> tuple[State, State]:
+    """Split a client's state into the method's tensors and those of its optimiser, without their prefix."""
+    saved = {name.removeprefix(OPTIMIZER_PREFIX): v for name, v in client.items() if name.startswith(OPTIMIZER_PREFIX)}
+    return {name: v for name, v in client.items() if not name.startswith(OPTIMIZER_PREFIX)}, saved
 
 
 def train_client(
@@ -132,21 +127,21 @@ def train_client(
     received: State,
     client: State,
 ) -> tuple[Upload, State]:
-    """Train *model* as client *facts.client* does in this round; its upload and its new state."""
+    """Train *model* as client *facts.client* in this round. Return the client's upload and its new state."""
     started = time.perf_counter()
-    own, kept = without_optimizer(client)
+    own, saved = split_optimizer_state(client)
     context = method.start_client(model, received, own, facts)
     optimizers: dict[int, tuple[torch.optim.Optimizer, list[tuple[str, nn.Parameter]]]] = {}
     sums: dict[str, Tensor] = {}
     total = 0
-    # a body of the user's own may draw from torch's generator (dropout): then from this client's stream
+    # the body may draw from torch's global generator (dropout), which is therefore seeded for this client
     stream = seeded_modules(task.seed, "client", round_, facts.client, "modules")
-    with stream, computing(data.labels.device, train.precision):
+    with stream, autocast(data.labels.device, train.precision):
         for chunk in schedule(method, task, train, round_, facts):
             if chunk.phase not in optimizers:
                 trained = train_only(model, chunk.train)
                 optimizers[chunk.phase] = make_optimizer(train, trained), trained
-                load_optimizer(*optimizers[chunk.phase], kept, chunk.phase)
+                load_optimizer(*optimizers[chunk.phase], saved, chunk.phase)
             optimizer, trained = optimizers[chunk.phase]
             for group in optimizer.param_groups:
                 group["lr"] = chunk.lr
@@ -157,31 +152,25 @@ def train_client(
                 with torch.no_grad():
                     row = method.precompute(model, {name: v[step : step + 1] for name, v in draws.items()}, context)
                 batch = Batch(images, labels, {name: value[0] for name, value in row.items()})
-                for name, term in train_step(method, model, optimizer, batch, context).items():
+                terms = method.loss(model, batch, context)
+                for name, term in descend(terms, optimizer, lambda: method.adjust_gradients(model, context)).items():
                     sums[name] = sums[name] + term if name in sums else term
                 total += 1
         upload, own = method.finish_client(model, data, context, facts)
     if train.keep_optimizer:
         for phase, (optimizer, trained) in optimizers.items():
-            own |= saved_optimizer(optimizer, trained, phase)
+            own |= save_optimizer(optimizer, trained, phase)
     losses = {name: float(value) / total for name, value in sums.items()}
     return Upload(facts.client, facts.n, upload, losses, time.perf_counter() - started), own
-
-
-def train_step(
-    method: Method, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, context: State
-) -> dict[str, Tensor]:
-    """One local step of the method; the loss terms, detached."""
-    return descend(method.loss(model, batch, context), optimizer, lambda: method.adjust_gradients(model, context))
 
 
 def descend(
     terms: dict[str, Tensor], optimizer: torch.optim.Optimizer, adjust: Callable[[], None] = lambda: None
 ) -> dict[str, Tensor]:
-    """Backward on the sum of the terms, adjust the gradients, step; the terms, detached. Every engine's step."""
+    """Take one optimiser step on the sum of the loss terms. Return the terms, detached. Every engine uses this."""
     if not isinstance(terms, dict):
         raise FedBMError(
-            f"a method's loss returns its terms by name, such as {{'cross_entropy': …}}, not a {type(terms).__name__}"
+            f"a method's loss must return a dict of terms, such as {{'cross_entropy': …}}, not a {type(terms).__name__}"
         )
     optimizer.zero_grad(set_to_none=True)
     torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
@@ -197,7 +186,7 @@ def plain_steps(
     optimizer: Callable[[list[nn.Parameter], bool], torch.optim.Optimizer],
     draws: State,
 ) -> dict[str, Tensor]:
-    """The reference of `Steps`: one row after the other."""
+    """Run one optimiser step per row of *draws*: the reference implementation of `Steps`."""
     trained = train_only(model, parts)
     stepper = optimizer([parameter for _, parameter in trained], False)
     rows = placed(draws, trained[0][1])
@@ -217,10 +206,10 @@ def make_optimizer(train: TrainOptions, trained: list[tuple[str, nn.Parameter]])
     return torch.optim.SGD(parameters, lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay)
 
 
-def saved_optimizer(optimizer: torch.optim.Optimizer, trained: list[tuple[str, nn.Parameter]], phase: int) -> State:
-    """The optimiser's tensors by name: optimizer.<phase>.<slot>.<parameter>."""
+def save_optimizer(optimizer: torch.optim.Optimizer, trained: list[tuple[str, nn.Parameter]], phase: int) -> State:
+    """Return the optimiser's tensors, named optimizer.<phase>.<slot>.<parameter>."""
     return {
-        f"{OPTIMIZER}{phase}.{slot}.{name}": value.detach().clone()
+        f"{OPTIMIZER_PREFIX}{phase}.{slot}.{name}": value.detach().clone()
         for name, parameter in trained
         for slot, value in optimizer.state[parameter].items()
         if isinstance(value, Tensor)
@@ -228,12 +217,12 @@ def saved_optimizer(optimizer: torch.optim.Optimizer, trained: list[tuple[str, n
 
 
 def load_optimizer(
-    optimizer: torch.optim.Optimizer, trained: list[tuple[str, nn.Parameter]], kept: State, phase: int
+    optimizer: torch.optim.Optimizer, trained: list[tuple[str, nn.Parameter]], saved: State, phase: int
 ) -> None:
-    """Put back what saved_optimizer() took; nothing kept means a fresh start."""
+    """Restore the tensors of save_optimizer(), if there are any."""
     parameters = dict(trained)
-    for key, value in kept.items():
+    for key, value in saved.items():
         number, slot, name = key.split(".", 2)
         if int(number) == phase:
-            # Adam counts its steps on the CPU, wherever the parameters are
+            # Adam counts its steps on the CPU
             optimizer.state[parameters[name]][slot] = value.cpu() if slot == "step" else value.clone()

@@ -20,8 +20,8 @@ from torch import nn
 
 from fedbm.config.options import TrainOptions
 from fedbm.engine.checkpoint import ClientStates, Progress, best_path, save_checkpoint, save_tensors
-from fedbm.engine.clients.base import Cohort, ScoringCohort, flaw_of
-from fedbm.engine.device import computing, settled
+from fedbm.engine.clients.base import Cohort, ScoringCohort, find_nonfinite
+from fedbm.engine.device import autocast, wait_until_idle
 from fedbm.engine.evaluate import Scores, first_state, global_score, personal_score, score_states
 from fedbm.engine.local_training import Samples, learning_rate
 from fedbm.engine.records import (
@@ -126,11 +126,13 @@ class RoundLoop:
         if collected.clients:
             self.server = collected.aggregator.result()
         clock.lap("aggregate")
-        with self._computing():
+        with self._autocast():
             after, server_losses = method.server_step(self.server, self.model, self.task, round_, self.steps)
-        yield from settled(self._device)
-        if after is not self.server and (flaw := flaw_of(after)) is not None:
-            raise FedBMError(f"round {round_}: the server's own training failed, {flaw}; a lower generator_lr may help")
+        yield from wait_until_idle(self._device)
+        if after is not self.server and (problem := find_nonfinite(after)) is not None:
+            raise FedBMError(
+                f"round {round_}: the server's own training failed, {problem}; a lower generator_lr may help"
+            )
         self.server = after
         clock.lap("generator")
         self._add_to_average()
@@ -198,19 +200,21 @@ class RoundLoop:
         clients: list[ClientRound] = []
         dropped: list[Dropped] = []
         yield Event(round_, "train", 0, len(selected))
-        for answer in self.cohort.exchange(round_, selected, self.method.broadcast(self.server, round_)):
-            if answer is None:
+        for result in self.cohort.exchange(round_, selected, self.method.broadcast(self.server, round_)):
+            if result is None:
                 yield None
                 continue
-            upload = answer.upload
-            self._traffic += Traffic(answer.sent, answer.received)
-            if answer.flaw is None:
+            upload = result.upload
+            self._traffic += Traffic(result.sent, result.received)
+            if result.rejection is None:
                 aggregator.add(upload)
                 clients.append(ClientRound(upload.client, upload.n, upload.losses, upload.seconds))
-            elif self.train.on_nonfinite == "stop" and not answer.missing:
-                raise FedBMError(f"round {round_}: the update of client {upload.client} is unusable: {answer.flaw}")
+            elif self.train.on_nonfinite == "stop" and not result.missing:
+                raise FedBMError(
+                    f"round {round_}: the update of client {upload.client} is unusable: {result.rejection}"
+                )
             else:
-                dropped.append(Dropped(upload.client, answer.flaw))
+                dropped.append(Dropped(upload.client, result.rejection))
             yield Event(round_, "train", len(clients) + len(dropped), len(selected), upload.losses)
         return Collected(tuple(selected), aggregator, tuple(clients), tuple(dropped))
 
@@ -228,7 +232,7 @@ class RoundLoop:
     def _add_to_average(self) -> None:
         if self.average is None:
             return
-        clients = self.states.without_optimizers()
+        clients = self.states.method_states()
         common = self.common_state(clients)
         if common is not None:
             self.average.add(common)
@@ -260,20 +264,20 @@ class RoundLoop:
     def _device(self) -> torch.device:
         return next(self.model.parameters()).device
 
-    def _computing(self) -> torch.autocast:
-        return computing(self._device, self.train.precision)
+    def _autocast(self) -> torch.autocast:
+        return autocast(self._device, self.train.precision)
 
     def _evaluate(self, round_: int) -> Generator[None, None, Evaluation | None]:
         """Score the global model, and keep the evaluation if it is the best so far on validation.
 
         Returns None if there is no global model yet: it is made of clients' models, and no update was usable so far.
         """
-        clients = self.states.without_optimizers()
+        clients = self.states.method_states()
         averaged = None
         if self.average is not None and self.average.rounds:  # first, so that the model holds the raw state afterwards
             averaged = yield from self._evaluate_average(self.average.state(), round_)
         if self.sets:
-            with self._computing():
+            with self._autocast():
                 scores = global_score(self.method, self.model, self.server, clients, self.sets)
             if scores is None:
                 return None
@@ -285,7 +289,7 @@ class RoundLoop:
         is_best = best is None or selection_score(evaluation.val) > selection_score(best.val)
         if self.sets and (is_best or round_ == self.train.rounds):  # it costs one evaluation per client
             facts = self.cohort.census() if self.method.personalises and clients else {}
-            with self._computing():
+            with self._autocast():
                 personal = personal_score(self.method, self.model, self.server, clients, facts, self.sets["test"])
             evaluation = dataclasses.replace(evaluation, personal=personal)
         self.progress.last = evaluation
@@ -299,7 +303,7 @@ class RoundLoop:
     def _evaluate_average(self, state: State, round_: int) -> Generator[None, None, ModelScores]:
         """Score the averaged model where the model itself is scored."""
         if self.sets:
-            with self._computing():
+            with self._autocast():
                 return join_scores(score_states(self.method, self.model, [state], self.sets))
         parts = averaged_parts(self.method.broadcast(self.server, round_ + 1), state, round_ + 1)
         scores = yield from self._ask_for_scores(round_, parts)

@@ -47,21 +47,21 @@ class ServerAverage:
         self.decay, self.rounds, self.sums = decay, rounds, sums or {}
 
     def add(self, state: State) -> None:
-        """Average in the model of one more round. *state* stays as it is and is not kept."""
+        """Average in the model of one more round. *state* is neither changed nor kept."""
         self.rounds += 1
         new = {**state, **moments(state)}
         if self.rounds == 1:
             self.sums = {name: value.clone() for name, value in new.items()}
             return
         share = 1 - min(self.decay, (self.rounds - 1) / self.rounds)
-        # on a GPU a few kernels for all tensors of a type; on a CPU one tensor at a time, for the sake of its cache
-        together: dict[torch.dtype | str, list[str]] = {}
+        # on a GPU one kernel for all tensors of a dtype; on a CPU one tensor at a time, which suits its cache
+        groups: dict[torch.dtype | str, list[str]] = {}
         for name, value in new.items():
             if value.is_floating_point():
-                together.setdefault(value.dtype if value.is_cuda else name, []).append(name)
+                groups.setdefault(value.dtype if value.is_cuda else name, []).append(name)
             else:
                 self.sums[name] = value.clone()
-        for names in together.values():
+        for names in groups.values():
             sums = [self.sums[name] for name in names]
             change = torch._foreach_sub([new[name] for name in names], sums)
             torch._foreach_mul_(change, share)
@@ -77,12 +77,12 @@ class ServerAverage:
         return found
 
     def saved(self) -> State:
-        """Return what a checkpoint keeps next to the server's state; restore() reads it."""
+        """Return the tensors to save in a checkpoint next to the server's state; restore() reads them."""
         return {ROUNDS: torch.tensor(self.rounds), **{SUMS + name: value for name, value in self.sums.items()}}
 
 
 def restore(server: State, decay: float) -> tuple[State, ServerAverage | None]:
-    """Split a checkpoint's tensors (or a first state) into the server's state and its average; no average for 0."""
+    """Split a checkpoint's tensors into the server's state and its average, which is None if *decay* is 0."""
     own = {name: value for name, value in server.items() if not name.startswith(PREFIX)}
     if not decay:
         return own, None
@@ -91,9 +91,9 @@ def restore(server: State, decay: float) -> tuple[State, ServerAverage | None]:
 
 
 def averaged_parts(parts: Mapping[str, Part], state: State, version: int) -> dict[str, Part]:
-    """Put the averaged *state* in place of what *parts* of this *version* hold; the others make no score.
+    """Return *parts* with the averaged *state* in those of this *version*; scores do not depend on the others.
 
-    Clients take the result for other parts than those they train from: its version is negative.
+    The new parts have a negative version, so that clients do not confuse them with the parts they train from.
     """
     return {
         name: Part(-version, {key: state.get(key, value) for key, value in part.state.items()})
@@ -104,12 +104,12 @@ def averaged_parts(parts: Mapping[str, Part], state: State, version: int) -> dic
 
 
 def no_common_model(method: str) -> str:
-    """Return why a method's models cannot be averaged over rounds, as a sentence for the user."""
-    return f"{method} has no common model that could be averaged over rounds; leave out server_average"
+    """Return the error message for a method without a common model."""
+    return f"{method} has no common model, so it cannot be averaged over rounds; remove server_average"
 
 
 def moments(state: State) -> State:
-    """Return the first and second moments (float64) of all running statistics, each under its statistic's name."""
+    """Return the first and second moments (float64) of all running statistics, under the same names."""
     pairs = statistics(state)
     if not pairs:
         return {}

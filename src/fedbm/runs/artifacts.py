@@ -119,7 +119,7 @@ def draw_when_due(loop: RoundLoop) -> None:
 
 def draw_generated(loop: RoundLoop, path: Path) -> None:
     """Draw images of every class, if the method has a generator."""
-    state = loop.common_state(loop.states.without_optimizers())
+    state = loop.common_state(loop.states.method_states())
     if state is not None:
         load_state(loop.model, state)
         gallery = loop.method.sample_images(loop.model, loop.task, COLUMNS)

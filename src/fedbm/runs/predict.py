@@ -19,7 +19,7 @@ from torch import nn
 from fedbm.config.options import ModelOptions
 from fedbm.engine.checkpoint import load_tensors
 from fedbm.engine.device import find_device
-from fedbm.engine.evaluate import probabilities
+from fedbm.engine.evaluate import predict_probabilities
 from fedbm.engine.local_training import Samples
 from fedbm.errors import FedBMError
 from fedbm.language.concepts import ConceptDistribution
@@ -52,7 +52,7 @@ class Model:
         pixels = torch.from_numpy(images).to(self.device)
         positions = torch.arange(len(images), device=self.device)
         samples = Samples(pixels, positions, positions, self.task.normalise().to(self.device))
-        return probabilities(self.method, self.module, samples)
+        return predict_probabilities(self.method, self.module, samples)
 
     def predict_files(self, paths: Sequence[Path]) -> NDArray[Any]:
         """Return class probabilities [n,K] of image files; raise FedBMError if one cannot be read."""

@@ -19,10 +19,17 @@ from fedbm.config.options import DEALING
 from fedbm.data.dataset import Dataset
 from fedbm.data.partition import Partition
 from fedbm.engine.checkpoint import ClientStates
-from fedbm.engine.clients.base import LocalCohort, Setting
+from fedbm.engine.clients.base import LocalCohort, LocalSetup
 from fedbm.engine.clients.cuda_graphs import CapturedCohort, CapturedSteps
-from fedbm.engine.clients.processes import client_cohort
-from fedbm.engine.device import arithmetic, enough_memory, find_device, own_stream, placed_once, room_for_states
+from fedbm.engine.clients.processes import make_cohort
+from fedbm.engine.device import (
+    explain_memory_errors,
+    find_device,
+    numeric_settings,
+    separate_stream,
+    share_on_device,
+    state_cache_bytes,
+)
 from fedbm.engine.local_training import Samples, plain_steps
 from fedbm.engine.round_loop import Event, RoundLoop
 from fedbm.engine.run_folder import RunFolder
@@ -130,18 +137,18 @@ def advance(plan: Plan) -> Iterator[Event | None]:
     Settings of the whole process (threads, TF32, the current stream) apply only during this run's turns.
     """
     device = find_device(plan.config.engine.device)
-    stream = own_stream(device)
+    stream = separate_stream(device)
     turns = _turns(plan, device)
     try:
         while True:
-            with arithmetic(plan.config.engine, plan.config.train.precision), stream:
+            with numeric_settings(plan.config.engine, plan.config.train.precision), stream:
                 try:
                     event = next(turns)
                 except StopIteration:
                     return
             yield event
     finally:
-        with arithmetic(plan.config.engine, plan.config.train.precision), stream:
+        with numeric_settings(plan.config.engine, plan.config.train.precision), stream:
             turns.close()  # which keeps what was run, if that was between two rounds
         if device.type == "cuda":  # captured steps hold themselves in cycles, and the next run wants their room
             gc.collect()
@@ -152,7 +159,7 @@ def _turns(plan: Plan, device: torch.device) -> Generator[Event | None, None, No
     folder = RunFolder(run_path(plan))
     if folder.done:
         return
-    with folder.held(), enough_memory(device):
+    with folder.held(), explain_memory_errors(device):
         if folder.done:  # another process finished it since we looked
             return
         loop = assemble(plan, folder, device)
@@ -171,16 +178,16 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> RoundLoop:
     start = start_or_resume(folder, plan.id, config, task, device, lambda: describe(plan, folder, device))
     model, progress = start.model, start.progress
     images, labels = (
-        placed_once(array, f"{dataset.checksum} {name}", device)
+        share_on_device(array, f"{dataset.checksum} {name}", device)
         for name, array in (("images", dataset.images), ("labels", dataset.labels))
     )
-    states = ClientStates(folder.path / "clients", device, progress.client_rounds, room_for_states(device))
+    states = ClientStates(folder.path / "clients", device, progress.client_rounds, state_cache_bytes(device))
     own = [torch.from_numpy(indices).to(device) for indices in plan.partition.clients]
     if config.method.central:
         own = [torch.cat(own).sort().values]
     captured = is_captured(config, device)
     notes: list[str] = []
-    setting = Setting(config.method, task, config.train, model, images, labels, own, states, progress)
+    setting = LocalSetup(config.method, task, config.train, model, images, labels, own, states, progress)
     normalise = task.normalise().to(device)
     cohort: LocalCohort
     steps: Steps
@@ -189,9 +196,9 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> RoundLoop:
         normalise.memory_format = torch.channels_last
         compile_ = config.engine.compile
         slots = CapturedCohort(setting, config.engine.slots, compile_, notes.append)
-        cohort, steps = slots, CapturedSteps(slots.make_room, compile_, notes.append)
+        cohort, steps = slots, CapturedSteps(slots.free_memory, compile_, notes.append)
     else:
-        cohort, steps = client_cohort(setting, config.engine, dataset.images, notes.append), plain_steps
+        cohort, steps = make_cohort(setting, config.engine, dataset.images, notes.append), plain_steps
         if device.type == "cuda" and config.engine.engine == "auto":
             notes.append(
                 f"{config.method.name} is not a method of this package, so its clients are trained in a plain loop; "

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from fedbm.engine.checkpoint import Progress, load_checkpoint, remove_unnamed
+from fedbm.engine.checkpoint import Progress, load_checkpoint, remove_stale_files
 from fedbm.engine.environment import write_settings
 from fedbm.engine.run_folder import RunFolder
 from fedbm.engine.server_average import ServerAverage, restore
@@ -51,7 +51,7 @@ def start_or_resume(
     state, progress = found
     server, average = restore(state, config.train.server_average)
     folder.cut_after(progress.round)
-    remove_unnamed(folder.path, progress)
+    remove_stale_files(folder.path, progress)
     return Start(model, server, average, progress)
 
 

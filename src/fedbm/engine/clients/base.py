@@ -1,4 +1,4 @@
-"""A cohort is all that differs between ways to run: who is there, and how work reaches clients and comes back."""
+"""The interface between the round loop and its clients, and the cohort that trains clients one after the other."""
 
 from __future__ import annotations
 
@@ -18,41 +18,47 @@ from fedbm.methods.base import Facts, Method, Part, State, Task, Upload, size_of
 
 
 @dataclass(frozen=True)
-class Answer:
-    """One client's upload, what is wrong with it if anything, and the bytes that went to it and came from it."""
+class ClientResult:
+    """One client's upload, the reason to reject it if there is one, and the bytes sent to and received from it."""
 
     upload: Upload
-    flaw: str | None
+    rejection: str | None
     sent: int
     received: int
-    missing: bool = False  # no update came at all, so there is none to be refused
+    missing: bool = False  # the client sent no update
 
 
 class Cohort(Protocol):
-    """census(): who can be asked. exchange(): a round's work, answers in client order as they become ready; None means
-    that work continues, so that a driver can turn to something else meanwhile. close(): nobody will be asked again."""
+    """The clients of a run, in this process or elsewhere."""
 
-    def census(self) -> Mapping[int, Facts]: ...
+    def census(self) -> Mapping[int, Facts]:
+        """Return the facts of every client that can train now."""
+        ...
 
-    def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[Answer | None]: ...
+    def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[ClientResult | None]:
+        """Train *clients* and yield their results in client order; None means that the work continues."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release processes, threads and memory."""
+        ...
 
 
 @runtime_checkable
 class ScoringCohort(Cohort, Protocol):
-    """A cohort whose clients score the model on images of their own, for a server that has none.
+    """A cohort that scores the model on the clients' own images, for a server without images."""
 
-    score() yields None while it waits, and finally the evaluation and the bytes sent for it. *parts* are those that the
-    clients train from next.
-    """
+    def score(self, round_: int, parts: Mapping[str, Part]) -> Iterator[tuple[ModelScores, int] | None]:
+        """Yield None while waiting, then the scores and the bytes sent for them.
 
-    def score(self, round_: int, parts: Mapping[str, Part]) -> Iterator[tuple[ModelScores, int] | None]: ...
+        *parts* are those from which the clients train next.
+        """
+        ...
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What training all clients on one machine needs: the method and its model, everyone's samples and states."""
+class LocalSetup:
+    """What training all clients on one machine needs: the method, its model, and every client's samples and state."""
 
     method: Method
     task: Task
@@ -60,38 +66,38 @@ class Setting:
     model: nn.Module
     images: Tensor
     labels: Tensor
-    clients: Sequence[Tensor]  # which samples are whose
+    clients: Sequence[Tensor]  # indices of each client's samples
     states: ClientStates
     progress: Progress
 
 
 class LocalCohort:
-    """Every client in this process, one after the other, on one model: memory does not grow with clients."""
+    """Train clients one after the other on one model in this process. Memory does not grow with the clients."""
 
-    def __init__(self, setting: Setting) -> None:
-        self._method, self._task, self._train, self._model = setting.method, setting.task, setting.train, setting.model
-        labels, classes = setting.labels, len(setting.task.classes)
-        normalise = setting.task.normalise().to(labels.device)
-        self._data = [Samples(setting.images, labels, indices, normalise) for indices in setting.clients]
-        self._states, self._holds = setting.states, setting.progress.holds
+    def __init__(self, setup: LocalSetup) -> None:
+        self._method, self._task, self._train, self._model = setup.method, setup.task, setup.train, setup.model
+        labels, classes = setup.labels, len(setup.task.classes)
+        normalise = setup.task.normalise().to(labels.device)
+        self._data = [Samples(setup.images, labels, indices, normalise) for indices in setup.clients]
+        self._states, self._holds = setup.states, setup.progress.holds
         self._facts = {
             client: Facts(client, len(own), tuple(labels[own].bincount(minlength=classes).tolist()))
-            for client, own in enumerate(setting.clients)
+            for client, own in enumerate(setup.clients)
         }
 
     def census(self) -> Mapping[int, Facts]:
         return self._facts
 
-    def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[Answer | None]:
-        received = received_from(parts)
+    def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[ClientResult | None]:
+        received = merge_parts(parts)
         for client in clients:
-            yield self._answer(round_, *self.train(round_, client, received), parts)
+            yield self._accept(round_, *self.train(round_, client, received), parts)
 
     def close(self) -> None:
         pass
 
     def train(self, round_: int, client: int, received: State) -> tuple[Upload, State]:
-        """One client's round, here and now: its upload and its new state."""
+        """Train one client for one round. Return its upload and its new state."""
         return train_client(
             self._method,
             self._model,
@@ -101,33 +107,34 @@ class LocalCohort:
             self._facts[client],
             self._data[client],
             received,
-            self._state_of(client),
+            self._load_state(client),
         )
 
-    def _state_of(self, client: int) -> State:
-        known = client in self._states
-        return self._states[client] if known else self._method.client_init(self._task, self._facts[client])
+    def _load_state(self, client: int) -> State:
+        if client in self._states:
+            return self._states[client]
+        return self._method.client_init(self._task, self._facts[client])
 
-    def _answer(self, round_: int, upload: Upload, own: State, parts: Mapping[str, Part]) -> Answer:
-        """Check an upload, keep the client's new state, and count what was sent and received."""
-        flaw = flaw_of(upload.state) or flaw_of(own)
-        if own and flaw is None:  # a client whose update is refused resumes from its former state
+    def _accept(self, round_: int, upload: Upload, own: State, parts: Mapping[str, Part]) -> ClientResult:
+        """Check an upload, store the client's new state, and count the bytes sent and received."""
+        rejection = find_nonfinite(upload.state) or find_nonfinite(own)
+        if own and rejection is None:  # after a rejection the client continues from its former state
             self._states.put(upload.client, round_, own)
         held = self._holds.setdefault(upload.client, {})
-        lacking = [part for name, part in parts.items() if held.get(name) != part.version]
+        missing = [part for name, part in parts.items() if held.get(name) != part.version]
         held.update({name: part.version for name, part in parts.items()})
         if self._method.central:
-            return Answer(upload, flaw, 0, 0)
-        return Answer(upload, flaw, sum(size_of(part.state) for part in lacking), size_of(upload.state))
+            return ClientResult(upload, rejection, 0, 0)
+        return ClientResult(upload, rejection, sum(size_of(part.state) for part in missing), size_of(upload.state))
 
 
-def received_from(parts: Mapping[str, Part]) -> State:
-    """All that a client holds at the start of a round."""
+def merge_parts(parts: Mapping[str, Part]) -> State:
+    """Return all tensors that a client receives in a round, by name."""
     return {name: value for part in parts.values() for name, value in part.state.items()}
 
 
-def flaw_of(state: State) -> str | None:
-    """What makes a state unfit to be averaged, in words, or None. One look at the device where all is well."""
+def find_nonfinite(state: State) -> str | None:
+    """Return which tensor is not finite, as a sentence, or None. Waits for the device once if all are finite."""
     values = {name: value for name, value in state.items() if value.is_floating_point() and value.numel()}
     if not values:
         return None

@@ -1,8 +1,8 @@
-"""A slot: one model whose local training is captured as CUDA graphs, on a stream of its own.
+"""A slot: one model that trains clients with captured CUDA graphs on its own stream.
 
-Per phase of training there is one captured step: gather a batch, the method's loss, backward, the method's adjustment,
-the optimiser's step. What a step needs but does not train (generated images) is precomputed for many steps at once on a
-second stream, beside the training; threads draw the random numbers. The host only issues work and never waits.
+Each phase of training has one captured step: gather a batch, compute the loss, backward, adjust gradients, optimiser
+step. Inputs that are not trained (generated images) are precomputed for several steps at once on a second stream, in
+parallel with the training. Threads draw the random numbers. The host only issues work and never waits for the device.
 """
 
 from __future__ import annotations
@@ -18,25 +18,32 @@ import torch
 from torch import Tensor, nn
 
 from fedbm.config.options import TrainOptions
-from fedbm.engine.clients.graph_capture import UNIT, CapturedRows, CapturedStep, fill, pinned, static_rows
-from fedbm.engine.device import computing
-from fedbm.engine.local_training import CHUNK, Chunk, Samples, saved_optimizer, schedule, without_optimizer
+from fedbm.engine.clients.graph_capture import (
+    ROWS_PER_REPLAY,
+    CapturedRows,
+    CapturedStep,
+    allocate_rows,
+    copy_rows,
+    pin_rows,
+)
+from fedbm.engine.device import autocast
+from fedbm.engine.local_training import CHUNK, Chunk, Samples, save_optimizer, schedule, split_optimizer_state
 from fedbm.methods.base import Batch, Facts, Method, State, Task, Upload, copy_all, train_only
 
-AHEAD = 8  # chunks a slot may have issued and not done: the device does not wait for the host, whose memory is bounded
+MAX_CHUNKS_AHEAD = 8  # issued to a slot and not finished: keeps the device busy and bounds the host's memory
 
 
 @dataclass
 class Job:
-    """One client's training in a slot: what it needs, and what came of it."""
+    """One client's training in a slot: its inputs and, later, its results."""
 
     facts: Facts
     data: Samples
     received: State
-    client: State
-    ready: torch.cuda.Event  # when the above lie on the device
+    state: State
+    ready: torch.cuda.Event  # the inputs above are on the device
     upload: Upload | None = None
-    own: State = field(default_factory=dict)
+    new_state: State = field(default_factory=dict)
     sums: dict[str, Tensor] = field(default_factory=dict)
     steps: int = 0
     times: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
@@ -47,23 +54,24 @@ class Job:
 
 
 def step_terms(method: Method, model: nn.Module, data: Samples, context: State, row: State) -> dict[str, Tensor]:
-    """The terms of one step's loss: the samples *row* names, and its share of the draws."""
+    """Return the loss terms of one step, for the sample indices and random draws of *row*."""
     chosen = row["index"]
     draws = {name: value for name, value in row.items() if name != "index"}
     images = data.normalise.pixels(data.images[chosen])
     return method.loss(model, Batch(images, data.labels[chosen], draws), context)
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """*function* by torch.compile, once for each shape of its inputs and kind of model."""
-    torch._dynamo.config.recompile_limit = 64  # a process may run many methods; beyond it, plain code would run unsaid
-    # combo_kernels: small independent kernels, such as the casts of all weights, as one
-    made: Callable[..., Any] = torch.compile(function, dynamic=False, options={"combo_kernels": True})
-    return made
+def compile_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile *function* with torch.compile, once for each input shape and kind of model."""
+    # a process may run many methods, and beyond this limit PyTorch silently stops compiling
+    torch._dynamo.config.recompile_limit = 64
+    # combo_kernels: merge small independent kernels, such as the casts of all weights
+    compiled: Callable[..., Any] = torch.compile(function, dynamic=False, options={"combo_kernels": True})
+    return compiled
 
 
 class Slot:
-    """A model, its captured steps, a stream for training and one for what can be computed ahead of it."""
+    """A model, its captured steps, a stream for training and a stream for precomputed inputs."""
 
     def __init__(
         self,
@@ -79,137 +87,137 @@ class Slot:
         model = method.model(task).to(like.device, like.dtype)
         self._model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._stream = torch.cuda.Stream(like.device, priority=priority)  # type: ignore[no-untyped-call]
-        self._ahead = torch.cuda.Stream(like.device)  # type: ignore[no-untyped-call]
-        self._terms = compiled(step_terms) if compile_ else step_terms
-        self._precompute = compiled(method.precompute) if compile_ else method.precompute
+        self._input_stream = torch.cuda.Stream(like.device)  # type: ignore[no-untyped-call]
+        self._terms = compile_function(step_terms) if compile_ else step_terms
+        self._precompute = compile_function(method.precompute) if compile_ else method.precompute
         self._context: State = {}
         self._rows: dict[tuple[str, ...], CapturedRows] = {}
         self._steps: dict[tuple[int, tuple[str, ...]], CapturedStep] = {}
-        self._lr = torch.zeros((), dtype=torch.float32, device=like.device)  # what the fused kernels read
-        self.capturing = 0.0  # seconds spent on it
+        self._lr = torch.zeros((), dtype=torch.float32, device=like.device)  # read by the fused kernels
+        self.capture_seconds = 0.0
 
-    def play(self, round_: int, job: Job) -> Iterator[bool]:
-        """Issue the job's work, chunk by chunk; yields after each, or False where enough is under way already."""
+    def run(self, round_: int, job: Job) -> Iterator[bool]:
+        """Issue the job's work. Yield True after each chunk, and False while the slot has to wait."""
         method, train = self._method, self._train
-        own, kept = without_optimizer(job.client)
+        own, saved = split_optimizer_state(job.state)
         started, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         self._stream.wait_event(job.ready)
         with torch.cuda.stream(self._stream):
             started.record()
-            self._hold(method.start_client(self._model, job.received, own, job.facts))
+            self._load_context(method.start_client(self._model, job.received, own, job.facts))
             for step in self._steps.values():
                 step.reset()
         begun = self._stream.record_event()
-        flying: deque[torch.cuda.Event] = deque()
+        in_flight: deque[torch.cuda.Event] = deque()
         used: dict[int, CapturedStep] = {}
-        for number, (chunk, drawing) in enumerate(self._drawn(round_, job)):
-            while not drawing.done() or (len(flying) >= AHEAD and not flying[0].query()):  # type: ignore[no-untyped-call]
+        for number, (chunk, drawing) in enumerate(self._draw_chunks(round_, job)):
+            while not drawing.done() or (len(in_flight) >= MAX_CHUNKS_AHEAD and not in_flight[0].query()):  # type: ignore[no-untyped-call]
                 yield False
-            first = CHUNK * (number % 2)  # one half of the rows is written while the other is trained on
-            self._ahead.wait_event(flying[-2] if len(flying) > 1 else begun)
-            step, made = self._issue(job.data, chunk, drawing.result(), first)
+            first = CHUNK * (number % 2)  # training reads one half of the rows while the other is written
+            self._input_stream.wait_event(in_flight[-2] if len(in_flight) > 1 else begun)
+            step, ready = self._issue(job.data, chunk, drawing.result(), first)
             if chunk.phase not in used:
                 with torch.cuda.stream(self._stream):
-                    self._load_optimizer(step, chunk, kept)
+                    self._load_optimizer(step, chunk, saved)
                 used[chunk.phase] = step
             with torch.cuda.stream(self._stream):
                 self._lr.fill_(chunk.lr)
                 step.start(first)
                 for done in range(len(chunk.positions)):
-                    if done % UNIT == 0 and made:
-                        self._stream.wait_event(made.popleft())
+                    if done % ROWS_PER_REPLAY == 0 and ready:
+                        self._stream.wait_event(ready.popleft())
                     step.replay()
-            flying.append(self._stream.record_event())
-            if len(flying) > AHEAD:
-                flying.popleft()
+            in_flight.append(self._stream.record_event())
+            if len(in_flight) > MAX_CHUNKS_AHEAD:
+                in_flight.popleft()
             job.steps += len(chunk.positions)
             yield True
-        with torch.cuda.stream(self._stream), computing(job.data.labels.device, train.precision):
-            upload, job.own = method.finish_client(self._model, job.data, self._context, job.facts)
+        with torch.cuda.stream(self._stream), autocast(job.data.labels.device, train.precision):
+            upload, job.new_state = method.finish_client(self._model, job.data, self._context, job.facts)
             job.upload = Upload(job.facts.client, job.facts.n, upload)
             for phase, step in used.items():
                 for name, total in step.sums.items():
                     job.sums[name] = job.sums[name] + total if name in job.sums else total.clone()
                 if train.keep_optimizer:
                     trained = self._trained(method.phases(train.epochs)[phase].train)
-                    job.own |= saved_optimizer(step.optimizer, trained, phase)
+                    job.new_state |= save_optimizer(step.optimizer, trained, phase)
             ended.record()
         job.times = (started, ended)
 
-    def _drawn(self, round_: int, job: Job) -> Iterator[tuple[Chunk, Future[tuple[State, State]]]]:
-        """The job's chunks, each with the rows it needs; threads draw a few chunks ahead."""
+    def _draw_chunks(self, round_: int, job: Job) -> Iterator[tuple[Chunk, Future[tuple[State, State]]]]:
+        """Yield the job's chunks with their rows: sample indices and random draws. Threads draw a few chunks ahead."""
 
         def draw(chunk: Chunk) -> tuple[State, State]:
             index = {"index": job.data.indices_on_host[chunk.positions]}
             draws = self._method.sample_randomness(
                 self._model, self._task, job.received, len(chunk.positions), chunk.rng
             )
-            return pinned(index, self._like.dtype), pinned(draws, self._like.dtype)
+            return pin_rows(index, self._like.dtype), pin_rows(draws, self._like.dtype)
 
-        coming: deque[tuple[Chunk, Future[tuple[State, State]]]] = deque()
+        pending: deque[tuple[Chunk, Future[tuple[State, State]]]] = deque()
         for chunk in schedule(self._method, self._task, self._train, round_, job.facts):
-            coming.append((chunk, self._threads.submit(draw, chunk)))
-            if len(coming) > 2:
-                yield coming.popleft()
-        yield from coming
+            pending.append((chunk, self._threads.submit(draw, chunk)))
+            if len(pending) > 2:
+                yield pending.popleft()
+        yield from pending
 
     def _issue(
         self, data: Samples, chunk: Chunk, rows: tuple[State, State], first: int
     ) -> tuple[CapturedStep, deque[torch.cuda.Event]]:
-        """Put a chunk's rows in place, from *first* on; the step that takes them, and when each UNIT of them is there.
+        """Copy a chunk's rows into the buffers from row *first* on, and precompute inputs from them.
 
-        The step is captured when it is first needed.
+        Returns: the step that reads them, captured on first use, and an event for each ROWS_PER_REPLAY rows.
         """
         index, drawn = rows
         key = (chunk.phase, tuple(drawn))
         if key not in self._steps:
             self._capture(key, chunk, index, drawn, data)
         step = self._steps[key]
-        with torch.cuda.stream(self._ahead):
-            fill(step.rows, index, first)
+        with torch.cuda.stream(self._input_stream):
+            copy_rows(step.rows, index, first)
             if not drawn:
-                return step, deque([self._ahead.record_event()])
-            fill(self._rows[key[1]].rows, drawn)
+                return step, deque([self._input_stream.record_event()])
+            copy_rows(self._rows[key[1]].rows, drawn)
             return step, deque(self._rows[key[1]].replay(len(chunk.positions), first))
 
     def _capture(
         self, key: tuple[int, tuple[str, ...]], chunk: Chunk, index: State, drawn: State, data: Samples
     ) -> None:
-        """Capture a phase's step for this kind of input, and what is computed ahead of it.
+        """Capture a phase's step for this kind of input, and the computation of its inputs.
 
-        Warming up trains the model and another graph may be running: all is still, and put back afterwards.
+        Other work on the device has to finish first. Warming up trains the model, so its state is restored afterwards.
         """
         began = time.perf_counter()
         torch.cuda.synchronize()
-        held = [*self._model.state_dict().values(), *self._context.values()]
-        before = [value.clone() for value in held]
+        tensors = [*self._model.state_dict().values(), *self._context.values()]
+        before = [value.clone() for value in tensors]
         trained = train_only(self._model, chunk.train)
         like = trained[0][1]
-        with computing(like.device, self._train.precision):
+        with autocast(like.device, self._train.precision):
             if drawn and key[1] not in self._rows:
-                with torch.no_grad(), torch.cuda.stream(self._ahead):
+                with torch.no_grad(), torch.cuda.stream(self._input_stream):
                     self._rows[key[1]] = CapturedRows(
                         lambda rows: self._precompute(self._model, rows, self._context),
-                        static_rows(drawn, like, CHUNK),
+                        allocate_rows(drawn, like, CHUNK),
                         2 * CHUNK,
-                        self._ahead,
+                        self._input_stream,
                     )
-            made = self._rows[key[1]].made if drawn else {}
+            precomputed = self._rows[key[1]].results if drawn else {}
             torch.cuda.synchronize()
             with torch.cuda.stream(self._stream):
                 self._steps[key] = CapturedStep(
                     lambda row: self._terms(self._method, self._model, data, self._context, row),
                     capturable_optimizer(self._train, [p for _, p in trained], self._lr),
                     lambda: self._method.adjust_gradients(self._model, self._context),
-                    {**static_rows(index, like, 2 * CHUNK), **made},
+                    {**allocate_rows(index, like, 2 * CHUNK), **precomputed},
                     self._stream,
                 )
-                copy_all(held, before)
+                copy_all(tensors, before)
         torch.cuda.synchronize()
-        self.capturing += time.perf_counter() - began
+        self.capture_seconds += time.perf_counter() - began
 
-    def _hold(self, context: State) -> None:
-        """Copy a client's context into the tensors the graphs know, those like convolutions' weights in their order."""
+    def _load_context(self, context: State) -> None:
+        """Copy a client's context into the tensors that the graphs read; those with 4 dimensions are channels_last."""
         if not self._context:
             self._context = {
                 name: value.clone(memory_format=torch.channels_last if value.dim() == 4 else torch.preserve_format)
@@ -220,15 +228,15 @@ class Slot:
     def _trained(self, parts: tuple[str, ...]) -> list[tuple[str, nn.Parameter]]:
         return [(n, p) for n, p in self._model.named_parameters() if n.partition(".")[0] in parts]
 
-    def _load_optimizer(self, step: CapturedStep, chunk: Chunk, kept: State) -> None:
+    def _load_optimizer(self, step: CapturedStep, chunk: Chunk, saved: State) -> None:
         for name, parameter in self._trained(chunk.train):
             for slot, value in step.optimizer.state[parameter].items():
-                if isinstance(value, Tensor) and f"{chunk.phase}.{slot}.{name}" in kept:
-                    value.copy_(kept[f"{chunk.phase}.{slot}.{name}"])
+                if isinstance(value, Tensor) and f"{chunk.phase}.{slot}.{name}" in saved:
+                    value.copy_(saved[f"{chunk.phase}.{slot}.{name}"])
 
 
 def capturable_optimizer(train: TrainOptions, parameters: list[nn.Parameter], lr: Tensor) -> torch.optim.Optimizer:
-    """The reference's optimiser with its learning rate in a tensor, so that a graph reads it again each replay."""
+    """Return the optimiser of local_training with the learning rate in a tensor, which a graph reads at each replay."""
     if train.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=lr, weight_decay=train.weight_decay, capturable=True)
     momentum, decay = train.momentum, train.weight_decay

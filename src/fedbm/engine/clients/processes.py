@@ -1,201 +1,275 @@
-"""Clients trained side by side on a CPU, in processes that share the data: two of one thread beat one of two threads.
+"""Clients trained in parallel on a CPU, in processes that share the images.
 
-A run may use as many cores as it has threads. P = min(cores, clients selected a round) processes share them, ⌊cores/P⌋
-threads each. With workers = 0 clients are trained in this process, with that many threads, until what is left of the
-run is worth the start; so neither time nor chance changes a bit of the result, only how long it takes.
+A run uses as many cores as it has threads. P = min(cores, clients selected per round) processes get ⌊cores/P⌋ threads
+each, which is faster than one process with all threads. With workers = 0, clients are first trained in this process,
+also with ⌊cores/P⌋ threads, and processes start only if they save time. The result is the same bit for bit.
 
-The images are mapped from the prepared store, states pass through files that are never flushed, orders and answers are
-lines in pipes. Among the first clients not yet answered the longest starts first; answers come in client order.
+The images are mapped from the prepared store. States pass through files in a temporary folder; orders and replies are
+lines in pipes. Large clients start first, and results are yielded in client order.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import pickle
 import queue
 import shutil
+import subprocess
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fedbm.config.options import EngineOptions
-from fedbm.engine.clients.base import Answer, LocalCohort, Setting, received_from
-from fedbm.engine.clients.worker_handle import CannotLeave, Worker, heard
-from fedbm.engine.clients.worker_process import Work, collected, hand_over, mapped
+from fedbm.engine.clients.base import ClientResult, LocalCohort, LocalSetup, merge_parts
+from fedbm.engine.clients.worker_process import Work, share_array, write_states
 from fedbm.engine.round_loop import select
 from fedbm.errors import FedBMError
 from fedbm.methods.base import Method, Part, State, Task, Upload
 from fedbm.utils.io import cannot_write
 
-WORTH = 10.0  # seconds of training to be saved before processes are started: they take about three to come up
-AHEAD = 4  # clients per process that may be trained before the first of them is answered: bounds what waits
+MIN_SECONDS_SAVED = 10.0  # before processes start, which takes about three seconds
+MAX_CLIENTS_AHEAD = 4  # per process, of the first client without a result: bounds the results on disk
 
-Trained = tuple[int, Callable[[], tuple[Upload, State]]]  # a client, and how to get its upload and new state
+_BOOT = (  # unlike multiprocessing this does not import the user's program again, so a script needs no __main__ guard
+    "import json, sys; orders = sys.stdin.buffer; sys.path[:] = json.loads(orders.readline()); "
+    "work = orders.read(int(orders.readline())); from fedbm.engine.clients.worker_process import main; main(work)"
+)
 
 
-def client_cohort(
-    setting: Setting, engine: EngineOptions, stored: NDArray[np.uint8], say: Callable[[str], None]
+def make_cohort(
+    setup: LocalSetup, engine: EngineOptions, stored: NDArray[np.uint8], notify: Callable[[str], None]
 ) -> LocalCohort:
-    """The clients of a run on this device: in this process, or on a CPU in several. *stored* are the images on disk."""
-    device = setting.labels.device
+    """Return the cohort that trains a run's clients: in this process or, on a CPU, in several.
+
+    *stored* are the images on disk; *notify* receives notes for the user.
+    """
+    device = setup.labels.device
     if device.type != "cpu":
         if engine.workers > 1:
-            raise FedBMError(f"workers are processes on a CPU, and the device is {device}; leave workers out")
-        return LocalCohort(setting)
-    selected = select(len(setting.clients), setting.train.participation, setting.task.seed, 1)
-    processes, threads = shares(engine.workers, len(selected))
+            raise FedBMError(f"workers only apply to the CPU, but the device is {device}; remove workers")
+        return LocalCohort(setup)
+    selected = select(len(setup.clients), setup.train.participation, setup.task.seed, 1)
+    processes, threads = split_cores(engine.workers, len(selected))
     if processes == 1:
-        return LocalCohort(setting)
-    why = unfit(setting.method, setting.task)
-    if why is not None:
-        say(stays(why))
-        return LocalCohort(setting)
-    return WorkerCohort(setting, dataclasses.replace(engine, threads=threads), stored, say, processes)
+        return LocalCohort(setup)
+    if (problem := find_pickle_problem(setup.method, setup.task)) is not None:
+        notify(_in_this_process(problem))
+        return LocalCohort(setup)
+    return WorkerCohort(setup, dataclasses.replace(engine, threads=threads), stored, notify, processes)
 
 
-def shares(workers: int, selected: int) -> tuple[int, int]:
-    """P = min(asked for or cores, clients selected) processes, ⌊cores/P⌋ threads each; cores: PyTorch's threads."""
+def split_cores(workers: int, selected: int) -> tuple[int, int]:
+    """Return the number of processes, P = min(workers or cores, selected), and ⌊cores/P⌋ threads for each."""
     cores = torch.get_num_threads()
     processes = max(1, min(workers or cores, selected))
     return processes, max(1, cores // processes)
 
 
-def unfit(method: Method, task: Task) -> str | None:
-    """Why these objects cannot be handed to another process, or None."""
+def find_pickle_problem(method: Method, task: Task) -> str | None:
+    """Return why another process cannot load these objects, or None."""
     try:
-        made = pickle.dumps((method, task))
-    except Exception as error:  # a lambda, a class made in a function, an open file: each raises its own kind
+        pickled = pickle.dumps((method, task))
+    except Exception as error:  # a lambda, a local class and an open file each raise another type
         return f"{type(error).__name__}: {error}"
-    if b"__main__" in made:
-        return "it is defined in the program that is running; a module of its own can be imported elsewhere"
+    if b"__main__" in pickled:
+        return "it is defined in the running program; define it in a module"
     return None
 
 
-def stays(why: str) -> str:
-    return f"clients are trained in this process, for the method or body cannot leave it ({why})"
+def _in_this_process(problem: str) -> str:
+    return f"clients are trained in this process because the method or body cannot be sent to others ({problem})"
 
 
 class WorkerCohort(LocalCohort):
-    """Every client in one of several processes of this machine, started once."""
+    """Clients trained in several processes of this machine, which are started once."""
 
     def __init__(
         self,
-        setting: Setting,
+        setup: LocalSetup,
         engine: EngineOptions,
         stored: NDArray[np.uint8],
-        say: Callable[[str], None],
+        notify: Callable[[str], None],
         processes: int,
     ) -> None:
-        super().__init__(setting)
-        self._engine, self._stored, self._say, self._limit = engine, stored, say, processes
-        self._rest = (setting.labels, tuple(setting.clients))
-        self._shared: Path | None = None
+        super().__init__(setup)
+        self._setup, self._engine, self._stored, self._notify = setup, engine, stored, notify
+        self._processes = processes
+        self._folder: Path | None = None  # shared with the processes
         self._work: Work | None = None
         self._workers: list[Worker] = []
-        self._news: queue.SimpleQueue[tuple[Worker, bytes]] = queue.SimpleQueue()
+        self._replies: queue.SimpleQueue[tuple[Worker, bytes]] = queue.SimpleQueue()
         self._measured: list[tuple[int, float]] = []  # samples and seconds of clients trained in this process
 
-    def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[Answer | None]:
-        unanswered = list(clients)
-        ready: dict[int, Callable[[], tuple[Upload, State]]] = {}
-        for trained in self._trained(round_, received_from(parts), unanswered):
-            if trained is None:
-                yield None
-                continue
-            ready[trained[0]] = trained[1]
-            while unanswered and unanswered[0] in ready:
-                yield self._answer(round_, *ready.pop(unanswered.pop(0))(), parts)
-
-    def close(self) -> None:
-        """End the processes and remove what was shared with them."""
-        for worker in self._workers:
-            worker.end()
-        if self._shared is not None:
-            shutil.rmtree(self._shared, ignore_errors=True)
-        self._workers, self._work, self._shared = [], None, None
-
-    def _trained(self, round_: int, received: State, unanswered: Sequence[int]) -> Iterator[Trained | None]:
-        """Every unanswered client once, as they become ready."""
-        waiting = list(unanswered)
-        while waiting:
-            if self._work is None and self._pays(round_, waiting):
-                self._start()
+    def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[ClientResult | None]:
+        received, remaining = merge_parts(parts), list(clients)
+        while remaining:
+            if self._work is None and self._should_start(round_, remaining):
+                self._work = self._start()
             if self._work is None:
-                yield self._train_here(round_, waiting.pop(0), received)
+                yield self._accept(round_, *self._train_here(round_, remaining.pop(0), received), parts)
                 continue
             try:
-                yield from self._train_there(self._work, round_, received, waiting, unanswered)
-            except CannotLeave as error:
-                self._say(stays(str(error)))
+                for trained in self._train_in_workers(self._work, round_, received, remaining):
+                    yield None if trained is None else self._accept(round_, *trained, parts)
+            except CannotUnpickle as error:
+                self._notify(_in_this_process(str(error)))
                 self.close()
-                self._limit = 1
+                self._processes = 1
 
-    def _train_here(self, round_: int, client: int, received: State) -> Trained:
+    def close(self) -> None:
+        """End the processes and remove the files shared with them."""
+        for worker in self._workers:
+            worker.end()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self._workers, self._work, self._folder = [], None, None
+
+    def _train_here(self, round_: int, client: int, received: State) -> tuple[Upload, State]:
         threads = torch.get_num_threads()
         torch.set_num_threads(self._engine.threads)
         started = time.perf_counter()
         try:
-            trained = self.train(round_, client, received)
+            return self.train(round_, client, received)
         finally:
             torch.set_num_threads(threads)
-        self._measured.append((self._facts[client].n, time.perf_counter() - started))
-        return client, lambda: trained
+            self._measured.append((self._facts[client].n, time.perf_counter() - started))
 
-    def _pays(self, round_: int, waiting: Sequence[int]) -> bool:
-        """Whether they were asked for, or would save WORTH seconds of what is left by the pace so far."""
-        seen = self._measured[1:]  # the first client warms up
-        samples = sum(n for n, _ in seen)
-        if self._engine.workers or not samples:
-            return self._engine.workers > 0 and self._limit > 1
-        everyone = sum(facts.n for facts in self._facts.values())
-        left = sum(self._facts[client].n for client in waiting)
-        left += int((self._train.rounds - round_) * self._train.participation * everyone)
-        return left * sum(seconds for _, seconds in seen) / samples * (1 - 1 / self._limit) > WORTH
+    def _should_start(self, round_: int, remaining: Sequence[int]) -> bool:
+        """Return whether processes were requested, or would save MIN_SECONDS_SAVED at the speed so far."""
+        if self._engine.workers:
+            return self._processes > 1
+        measured = self._measured[1:]  # the first client includes warming up
+        samples = sum(n for n, _ in measured)
+        if not samples:
+            return False
+        later_rounds = (self._train.rounds - round_) * self._train.participation
+        ahead = sum(self._facts[client].n for client in remaining)
+        ahead += int(later_rounds * sum(facts.n for facts in self._facts.values()))
+        seconds = ahead * sum(seconds for _, seconds in measured) / samples
+        return seconds * (1 - 1 / self._processes) > MIN_SECONDS_SAVED
 
-    def _start(self) -> None:
+    def _start(self) -> Work:
+        setup = self._setup
         try:
-            self._shared = Path(tempfile.mkdtemp(prefix="fedbm-"))
-            images = mapped(self._stored, self._shared / "images.npy")
+            self._folder = Path(tempfile.mkdtemp(prefix="fedbm-"))
+            images = share_array(self._stored, self._folder / "images.npy")
         except OSError as error:
             raise cannot_write(Path(tempfile.gettempdir()), error) from error
-        labels, clients = self._rest
-        self._work = Work(
-            self._method, self._task, self._train, self._engine, images, labels, clients, self._states, self._shared
+        work = Work(
+            method=setup.method,
+            task=setup.task,
+            train=setup.train,
+            engine=self._engine,
+            images=images,
+            labels=setup.labels,
+            clients=tuple(setup.clients),
+            states=setup.states,
+            folder=self._folder,
         )
-        made = pickle.dumps(self._work)
+        pickled = pickle.dumps(work)
         try:
-            self._workers.extend(Worker(made, self._news) for _ in range(self._limit))
+            self._workers.extend(Worker(pickled, self._replies) for _ in range(self._processes))
         except OSError as error:
             raise FedBMError(f"client processes cannot be started: {error.strerror}; try workers = 1") from error
+        return work
 
-    def _train_there(
-        self, work: Work, round_: int, received: State, waiting: list[int], unanswered: Sequence[int]
-    ) -> Iterator[Trained | None]:
-        """Hand the waiting clients to idle processes; *waiting* shrinks as they come back."""
-        hand_over(work.received(round_), received)
-        idle, busy = list(self._workers), dict[Worker, int]()
-        while waiting:
-            near = [c for c in unanswered[: AHEAD * self._limit] if c in waiting and c not in busy.values()]
-            for client in sorted(near, key=lambda c: (-self._facts[c].n, c))[: len(idle)]:
+    def _train_in_workers(
+        self, work: Work, round_: int, received: State, remaining: list[int]
+    ) -> Iterator[tuple[Upload, State] | None]:
+        """Yield what the *remaining* clients trained, in order, and None while waiting; *remaining* becomes empty."""
+        write_states(work.received_path(round_), received)
+        waiting, idle = list(remaining), list(self._workers)
+        busy: dict[Worker, int] = {}
+        finished: dict[int, dict[str, Any]] = {}
+        while remaining:
+            near = [client for client in remaining[: MAX_CLIENTS_AHEAD * self._processes] if client in waiting]
+            for client in sorted(near, key=lambda client: (-self._facts[client].n, client))[: len(idle)]:
                 worker = idle.pop()
+                waiting.remove(client)
                 busy[worker] = client
-                worker.tell(round=round_, client=client, since=self._states.rounds.get(client))
+                worker.send(round=round_, client=client, state_round=self._states.rounds.get(client))
             try:
-                worker, line = self._news.get(timeout=0.2)
+                worker, line = self._replies.get(timeout=0.2)
             except queue.Empty:
                 yield None
                 continue
             if not line:
-                raise worker.lost(busy.get(worker))
-            answer = heard(line)
-            client = busy.pop(worker)
-            waiting.remove(client)
+                raise worker.exit_error(busy.get(worker))
+            reply = parse_reply(line)
+            finished[busy.pop(worker)] = reply
             idle.append(worker)
-            yield client, partial(collected, work, answer)
-        work.received(round_).unlink()
+            while remaining and remaining[0] in finished:
+                yield work.take_result(finished.pop(remaining.pop(0)))
+        work.received_path(round_).unlink()
+
+
+class Worker:
+    """A client process, and a thread that reads its replies. `worker_process.py` describes the messages."""
+
+    def __init__(self, pickled_work: bytes, replies: queue.SimpleQueue[tuple[Worker, bytes]]) -> None:
+        # in its own session: Ctrl-C reaches only the parent, which then ends its processes
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _BOOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+        paths = json.dumps([str(path) for path in sys.path]).encode()
+        self._write(paths + b"\n%d\n" % len(pickled_work) + pickled_work)
+        threading.Thread(target=self._read_replies, args=(replies,), daemon=True).start()
+
+    def send(self, **order: Any) -> None:
+        """Send one order."""
+        self._write(json.dumps(order).encode() + b"\n")
+
+    def end(self) -> None:
+        """Kill the process and wait for its end."""
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.close()
+
+    def exit_error(self, client: int | None) -> FedBMError:
+        """Return the error for a process that has ended unexpectedly."""
+        status = self._process.wait()
+        how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+        task = "waiting" if client is None else f"training client {client}"
+        advice = "; if memory is short, use fewer workers" if status == -9 else ""
+        return FedBMError(
+            f"a client process {how} while {task}{advice}; run this again to resume from the last checkpoint"
+        )
+
+    def _write(self, data: bytes) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # the process has ended, which _read_replies reports
+            self._process.stdin.write(data)
+            self._process.stdin.flush()
+
+    def _read_replies(self, replies: queue.SimpleQueue[tuple[Worker, bytes]]) -> None:
+        """Pass on every line, and an empty one at the end."""
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                replies.put((self, line))
+        replies.put((self, b""))
+
+
+class CannotUnpickle(Exception):
+    """A client process could not load the method or body."""
+
+
+def parse_reply(line: bytes) -> dict[str, Any]:
+    """Return a client process's reply. Raise the exception that it reports, if any."""
+    reply: dict[str, Any] = json.loads(line)
+    if "error" in reply:
+        kinds = {"unpickle": CannotUnpickle, "user": FedBMError, "bug": RuntimeError}
+        raise kinds[reply["error"]](reply["message"])
+    return reply

@@ -1,15 +1,16 @@
-"""A client process: told line by line which client to train, it answers line by line; tensors lie in shared files.
+"""The main program of a client process: it reads orders as lines, trains clients, and writes replies as lines.
 
-    standard input    the pickled Work, then {"round": 3, "client": 7, "since": 2} …
-    standard output   {"client": 7, "n": 40, "losses": {…}, "seconds": 1.2}, its tensors in the shared folder
-                      {"failed": a sentence}, {"broken": a traceback}, or {"cannot": why Work could not be read}
+    standard input    the pickled Work, then {"round": 3, "client": 7, "state_round": 2} …
+    standard output   {"client": 7, "n": 40, "losses": {…}, "seconds": 1.2}; the tensors are in the shared folder
+                      or {"error": "user" | "bug" | "unpickle", "message": …}
 
-`since` is the round in which the client's state was last written to the run's folder. When standard input ends, the
-parent is done or was killed: the process removes the shared folder and leaves at once.
+`state_round` is the round in which the client's state was last written to the run's folder. When standard input ends,
+the parent has ended: the process removes the shared folder and exits at once.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import mmap
 import os
@@ -32,15 +33,15 @@ from safetensors.torch import save_file
 
 from fedbm.config.options import EngineOptions, TrainOptions
 from fedbm.engine.checkpoint import ClientStates, Progress
-from fedbm.engine.clients.base import LocalCohort, Setting
-from fedbm.engine.device import arithmetic, enough_memory
+from fedbm.engine.clients.base import LocalCohort, LocalSetup
+from fedbm.engine.device import explain_memory_errors, numeric_settings
 from fedbm.errors import FedBMError
 from fedbm.methods.base import Method, State, Task, Upload
 
 
 @dataclass(frozen=True)
 class MappedArray:
-    """Where an array lies in a file, so that processes can share its memory."""
+    """The place of an array in a file, so that processes can share its memory."""
 
     path: str
     dtype: str
@@ -48,23 +49,24 @@ class MappedArray:
     offset: int
 
     def open(self) -> NDArray[Any]:
+        """Map the array from its file."""
         return np.memmap(self.path, np.dtype(self.dtype), "c", self.offset, self.shape)
 
 
-def mapped(array: NDArray[np.uint8], spare: Path) -> MappedArray:
-    """Where *array* lies on disk; what lies in memory alone, or was changed there, is written to *spare*."""
+def share_array(array: NDArray[np.uint8], spare: Path) -> MappedArray:
+    """Return the place of *array* in its file. Write it to *spare* if it is in no file or was changed in memory."""
     if isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap) and array.flags.c_contiguous:
         found = MappedArray(str(array.filename), array.dtype.str, array.shape, array.offset)
-        there = found.open()
-        if all(np.array_equal(array[i : i + 256], there[i : i + 256]) for i in range(0, len(array), 256)):
+        stored = found.open()
+        if all(np.array_equal(array[i : i + 256], stored[i : i + 256]) for i in range(0, len(array), 256)):
             return found
     np.save(spare, array, allow_pickle=False)
-    return mapped(np.load(spare, mmap_mode="c"), spare)
+    return share_array(np.load(spare, mmap_mode="c"), spare)
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a client process must know before the first round."""
+    """What a client process needs before the first round, and the files that it shares with its parent."""
 
     method: Method
     task: Task
@@ -74,69 +76,67 @@ class Work:
     labels: torch.Tensor
     clients: tuple[torch.Tensor, ...]
     states: ClientStates
-    shared: Path
+    folder: Path
 
-    def received(self, round_: int) -> Path:
-        return self.shared / f"received-{round_}.safetensors"
+    def received_path(self, round_: int) -> Path:
+        return self.folder / f"received-{round_}.safetensors"
 
-    def upload(self, client: int) -> Path:
-        return self.shared / f"upload-{client}.safetensors"
+    def result_path(self, client: int) -> Path:
+        return self.folder / f"result-{client}.safetensors"
 
-    def own(self, client: int) -> Path:
-        return self.shared / f"own-{client}.safetensors"
+    def take_result(self, reply: Mapping[str, Any]) -> tuple[Upload, State]:
+        """Return the upload and the new state of the client in *reply*, and remove their file."""
+        path = self.result_path(reply["client"])
+        upload, own = read_states(path)
+        path.unlink()
+        return Upload(reply["client"], reply["n"], upload, reply["losses"], reply["seconds"]), own
 
 
-def hand_over(path: Path, state: State) -> None:
-    """Write *state* for another process; not flushed, for it need not outlast this run."""
-    numbered = {str(number): value.detach().cpu().contiguous().clone() for number, value in enumerate(state.values())}
+def write_states(path: Path, *states: State) -> None:
+    """Write states for another process, without fsync, because the file need not outlast the run."""
+    values = [value for state in states for value in state.values()]
+    numbered = {str(number): value.detach().cpu().contiguous().clone() for number, value in enumerate(values)}
     try:
-        save_file(numbered, path, {"names": json.dumps(list(state))})
+        save_file(numbered, path, {"names": json.dumps([list(state) for state in states])})
     except (OSError, SafetensorError) as error:
         raise FedBMError(f"cannot write {path}: {error}; free some space or set TMPDIR to another folder") from error
 
 
-def take_over(path: Path) -> State:
-    """What hand_over() wrote: names in their order, values in this process's own memory."""
+def read_states(path: Path) -> list[State]:
+    """Return the states that write_states() wrote, with names in the same order and in this process's own memory."""
     with safe_open(path, framework="pt") as file:
+        numbers = itertools.count()
         names = json.loads(file.metadata()["names"])
-        return {name: file.get_tensor(str(number)).clone() for number, name in enumerate(names)}
+        return [{name: file.get_tensor(str(next(numbers))).clone() for name in some} for some in names]
 
 
-def collected(work: Work, answer: Mapping[str, Any]) -> tuple[Upload, State]:
-    """What a process has left in the shared folder for this answer, removed from there."""
-    client = answer["client"]
-    states = []
-    for path in (work.upload(client), work.own(client)):
-        states.append(take_over(path))
-        path.unlink()
-    return Upload(client, answer["n"], states[0], answer["losses"], answer["seconds"]), states[1]
-
-
-def main(pickled: bytes) -> None:
-    """Serve whoever started this process; what a method prints goes to standard error."""
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+def main(pickled_work: bytes) -> None:
+    """Train clients as the parent process orders. What a method prints goes to standard error."""
+    replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:
-        work: Work = pickle.loads(pickled)  # from the process that started this one, by its own pipe; never from a file
-    except Exception as error:  # whatever the modules of a user's objects do when they are imported
-        say(answers, cannot=f"{type(error).__name__}: {error}")
+        work: Work = pickle.loads(pickled_work)  # safe: it comes from the parent process, through its pipe
+    except Exception as error:  # importing the user's modules can raise anything
+        reply(replies, error="unpickle", message=f"{type(error).__name__}: {error}")
         return
-    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=listen, args=(sys.stdin.buffer, lines, work.shared), daemon=True).start()
-    with arithmetic(work.engine, work.train.precision):
-        serve(work, lines, answers)
+    orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=read_orders, args=(orders, work.folder), daemon=True).start()
+    with numeric_settings(work.engine, work.train.precision):
+        serve(work, orders, replies)
 
 
-def listen(orders: IO[bytes], lines: queue.SimpleQueue[bytes], shared: Path) -> None:
-    for line in orders:
-        lines.put(line)
-    shutil.rmtree(shared, ignore_errors=True)
-    os._exit(0)  # in the middle of a step, if need be
+def read_orders(orders: queue.SimpleQueue[bytes], folder: Path) -> None:
+    """Queue the lines of standard input. End this process when there are no more, even within a step."""
+    for line in sys.stdin.buffer:
+        orders.put(line)
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)
 
 
-def serve(work: Work, lines: queue.SimpleQueue[bytes], answers: IO[str]) -> None:
+def serve(work: Work, orders: queue.SimpleQueue[bytes], replies: IO[str]) -> None:
+    """Train one client per order, for ever."""
     cohort = LocalCohort(
-        Setting(
+        LocalSetup(
             method=work.method,
             task=work.task,
             train=work.train,
@@ -148,26 +148,26 @@ def serve(work: Work, lines: queue.SimpleQueue[bytes], answers: IO[str]) -> None
             progress=Progress(),
         )
     )
-    received: tuple[int, State] = (0, {})
+    received_round, received = 0, State()
     while True:
-        order = json.loads(lines.get())
+        order = json.loads(orders.get())
         round_, client = order["round"], order["client"]
-        if order["since"] is not None:
-            work.states.rounds[client] = order["since"]
+        if order["state_round"] is not None:
+            work.states.rounds[client] = order["state_round"]
         try:
-            if received[0] != round_:
-                received = round_, take_over(work.received(round_))
-            with enough_memory(work.labels.device):
-                upload, own = cohort.train(round_, client, received[1])
-            hand_over(work.upload(client), upload.state)
-            hand_over(work.own(client), own)
-            say(answers, client=client, n=upload.n, losses=upload.losses, seconds=upload.seconds)
+            if received_round != round_:
+                received_round, [received] = round_, read_states(work.received_path(round_))
+            with explain_memory_errors(work.labels.device):
+                upload, own = cohort.train(round_, client, received)
+            write_states(work.result_path(client), upload.state, own)
+            reply(replies, client=client, n=upload.n, losses=upload.losses, seconds=upload.seconds)
         except FedBMError as error:
-            say(answers, failed=str(error))
-        except Exception:  # a mistake in a method: its traceback is what the author needs
-            say(answers, broken=traceback.format_exc())
+            reply(replies, error="user", message=str(error))
+        except Exception:  # a mistake in a method: its author needs the traceback
+            reply(replies, error="bug", message=f"in a client process:\n{traceback.format_exc()}")
 
 
-def say(answers: IO[str], **what: Any) -> None:
-    answers.write(json.dumps(what) + "\n")
-    answers.flush()
+def reply(replies: IO[str], **values: Any) -> None:
+    """Write one line to the parent process."""
+    replies.write(json.dumps(values) + "\n")
+    replies.flush()

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 
 from fedbm.config.options import EngineOptions
-from fedbm.engine.clients.base import flaw_of
-from fedbm.engine.device import arithmetic, computing, enough_memory, find_device
+from fedbm.engine.clients.base import find_nonfinite
+from fedbm.engine.device import autocast, explain_memory_errors, find_device, numeric_settings
 from fedbm.engine.evaluate import global_score, personal_confusion
-from fedbm.engine.local_training import train_client, without_optimizer
+from fedbm.engine.local_training import split_optimizer_state, train_client
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
 from fedbm.federation.node.node_data import SiteData, open_site
@@ -118,7 +118,7 @@ def _answer(kind: str, request: Envelope, site: Site, audit: Audit) -> Envelope:
             alone.enter_context(store.held())
         except FedBMError as error:
             raise Refusal("busy") from error
-        with arithmetic(site.engine, terms.config.train.precision), enough_memory(device):
+        with numeric_settings(site.engine, terms.config.train.precision), explain_memory_errors(device):
             return work(request, terms, data, facts, store, device, audit, ledger)
 
 
@@ -176,7 +176,7 @@ def _train(
     upload, own = train_client(
         config.method, model, task, config.train, round_, facts, samples, received, _placed(state, device)
     )
-    if flaw_of(own) is not None:
+    if find_nonfinite(own) is not None:
         raise Refusal("nonfinite")
     sent, losses, privacy = upload.state, upload.losses, terms.values["privacy"]
     if privacy is not None:
@@ -236,12 +236,12 @@ def _evaluate(
     task = terms.task(parts)
     model = method.model(task).to(device)
     received = _received(parts)
-    own = {} if kept is None else {facts.client: without_optimizer(_placed(kept, device))[0]}
+    own = {} if kept is None else {facts.client: split_optimizer_state(_placed(kept, device))[0]}
     normalise = task.normalise().to(device)
     sets = {side: data.samples(side, normalise, device) for side in SCORED}
     sets = {side: samples for side, samples in sets.items() if len(samples.indices)}
     found: dict[str, Any] = {"code": "ok", "terms": terms.digest, "round": int(body["round"]), "client": facts.client}
-    with computing(device, terms.config.train.precision):
+    with autocast(device, terms.config.train.precision):
         scores = global_score(method, model, received, own, sets) or {}
         found["confusion"] = {side: matrix.tolist() for side, (_, matrix) in scores.items()}
         if method.personalises and own and "test" in sets:

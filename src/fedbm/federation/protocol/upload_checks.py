@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from fedbm.engine.clients.base import flaw_of
+from fedbm.engine.clients.base import find_nonfinite
 from fedbm.errors import FedBMError
 from fedbm.federation.protocol.packing import DTYPES, Entry, Packed, read_header, unpack
 from fedbm.methods.base import Facts, Method, Part, State, Task
@@ -34,8 +34,8 @@ def read_upload(packed: Packed, expected: Mapping[str, Form], sent: State, max_n
     if misfit := misfit_of(read_header(packed, most=whole), expected):
         raise FedBMError(misfit)
     state = unpack(packed, base=sent, most=whole)
-    if flaw := flaw_of(state):
-        raise FedBMError(flaw)
+    if problem := find_nonfinite(state):
+        raise FedBMError(problem)
     if (norm := norm_of(state, sent)) > max_norm:
         raise FedBMError(f"its difference to what was sent has norm {norm:.3g}, above max_norm = {max_norm:g}")
     # dp_noise, or delta's rounding, may take BatchNorm's variance below 0, whose root is no number

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fedbm.engine.clients.base import Answer
-from fedbm.engine.evaluate import from_matrix
+from fedbm.engine.clients.base import ClientResult
+from fedbm.engine.evaluate import score_confusion
 from fedbm.engine.records import ModelScores, PersonalScores
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
@@ -46,23 +46,23 @@ class FlowerCohort:
     def census(self) -> Mapping[int, Facts]:
         return {client: self._roster.peers[client].census.facts for client in self._roster.gather(heal=True)}
 
-    def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[Answer | None]:
+    def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[ClientResult | None]:
         self._requests.begin(round_)
         self._norms.begin(round_)
         sent = {name: value for part in parts.values() for name, value in part.state.items()}
         for reply in self._requests.replies(TRAIN, round_, clients, parts):
-            yield None if reply is None else self._answer(round_, reply, sent)
+            yield None if reply is None else self._make_result(round_, reply, sent)
 
     def close(self) -> None:
         """Nothing to end: nodes belong to their sites."""
 
-    def _answer(self, round_: int, reply: Reply, sent: State) -> Answer:
+    def _make_result(self, round_: int, reply: Reply, sent: State) -> ClientResult:
         """A reply as the round loop takes it: checked, or with what is wrong with it."""
         client, content = reply.client, reply.content
         facts = self._roster.peers[client].census.facts
         nothing = Upload(client, facts.n, {})
         if not isinstance(content, Envelope) or content.body.get("code") != "ok":
-            return Answer(nothing, self._missed(round_, reply), reply.sent, 0, missing=True)
+            return ClientResult(nothing, self._missed(round_, reply), reply.sent, 0, missing=True)
         body, packed = content.body, content.packed.get(UPLOAD)
         received = packed.size if packed is not None else 0
         try:
@@ -79,13 +79,13 @@ class FlowerCohort:
             self._norms.accept(round_, facts.n, norm)
         except FedBMError as error:
             self._roster.reject(client, round_, str(error), bytes=received)
-            return Answer(nothing, str(error), reply.sent, received)
+            return ClientResult(nothing, str(error), reply.sent, received)
         if body.get("keeps") is True:
             self._requests.counted(client)
         told = {"privacy": loss, "head": plain(body.get("head"))}
         who = self._roster.identify(client)
         self._audit.append("received", **who, round=round_, bytes=received, digest=packed.digest, **told)
-        return Answer(Upload(client, facts.n, state, losses, seconds), None, reply.sent, received)
+        return ClientResult(Upload(client, facts.n, state, losses, seconds), None, reply.sent, received)
 
     def _missed(self, round_: int, reply: Reply) -> str:
         """Count a missed deadline, and return why no usable answer came."""
@@ -163,8 +163,8 @@ class FlowerCohort:
         ]
         self._audit.append("scored", round=round_, nodes=nodes, images=int(sums["test"].sum()))
         return ModelScores(
-            val=from_matrix(sums["val"]),
-            test=from_matrix(sums["test"]),
+            val=score_confusion(sums["val"]),
+            test=score_confusion(sums["test"]),
             confusion=tuple(map(tuple, sums["test"].tolist())),
             personal=PersonalScores(float(np.mean(list(personal.values()))), personal) if personal else None,
             scored=tuple(sorted(found)),

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fedbm.engine.checkpoint import ClientStates
-from fedbm.engine.device import arithmetic, enough_memory, find_device
+from fedbm.engine.device import explain_memory_errors, find_device, numeric_settings
 from fedbm.engine.evaluate import first_state
 from fedbm.engine.local_training import Samples, plain_steps
 from fedbm.engine.round_loop import RoundLoop
@@ -63,7 +63,10 @@ def serve(grid: Grid, config: Path, home: Path) -> None:
     with folder.held():
         status = StatusFile(state / "status.json", agreement.id, agreement.config.train.rounds)
         try:
-            with arithmetic(agreement.config.engine, agreement.config.train.precision), enough_memory(device):
+            with (
+                numeric_settings(agreement.config.engine, agreement.config.train.precision),
+                explain_memory_errors(device),
+            ):
                 if not folder.done:
                     play(grid, server, registry, agreement, options, folder, device, audit, status)
                 status.write(phase="finished", round=agreement.config.train.rounds)
