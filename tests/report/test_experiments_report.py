@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from fake_outcomes import fake_outcome
 
-from fedbm.experiments.outcomes import TITLE, Outcome, Result
+from fedbm.experiments.outcomes import Outcome, Result
 from fedbm.experiments.spec import parse
 from fedbm.report.comparison import compare_outcome
 from fedbm.report.experiment_figures import overview_figure
-from fedbm.report.experiments_report import experiments_report
+from fedbm.report.experiments_report import TITLE, experiments_report
 from fedbm.report.render.html import render_html
 from fedbm.report.render.markdown import render_markdown
 from fedbm.report.tables import SHOWN
