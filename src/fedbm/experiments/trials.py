@@ -58,14 +58,10 @@ class TrialPlace:
 
 
 @dataclass(frozen=True)
-class TrialState:
+class TrialState(TrialPlace):
     """The state of a trial's run: finished, on record, unfinished, failed, not run, or absent (no data or model)."""
 
-    trial: Trial
-    state: str
-    folder: Path | None = None
-    why: str = ""
-    config: Config | None = None
+    state: str = "not run"
     record: Path | None = None  # of a run that is on record, finished here or elsewhere
 
 
@@ -118,18 +114,18 @@ def locate(trial: Trial, progress: Callable[[int, int], None] | None = None) -> 
 def find_state(place: TrialPlace, records: Path | None = None) -> TrialState:
     """Return the present state of a run. A run with a record need not be computed, because its id fixes its result."""
     if place.folder is None:
-        return TrialState(place.trial, "absent", why=place.why)
-    failure = failure_of(place.folder)
+        return TrialState(**vars(place), state="absent")
     record = records / "runs" / f"{place.folder.name}.json" if records else None
+    failure = failure_of(place.folder)
     if (place.folder / "summary.json").exists():
         state = "finished"
     elif record and record.exists():
-        return TrialState(place.trial, "on record", place.folder, config=place.config, record=record)
+        return TrialState(**vars(place), state="on record", record=record)
     elif failure:
-        state = "failed"
+        return TrialState(**{**vars(place), "why": failure}, state="failed")
     else:
         state = "unfinished" if (place.folder / "rounds.jsonl").exists() else "not run"
-    return TrialState(place.trial, state, place.folder, failure if state == "failed" else "", place.config)
+    return TrialState(**vars(place), state=state)
 
 
 def finished_run(done: TrialState) -> RunView:

@@ -6,8 +6,9 @@ output.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Literal
 
 Kind = Literal["text", "count", "percent", "points", "printed", "probability", "effect", "score", "bytes", "seconds"]
@@ -69,7 +70,7 @@ class Text:
     """Paragraphs; *role* decides their style."""
 
     sentences: tuple[str, ...]
-    role: Literal["lead", "verdict", "more", "note", "list", "facts", "titles", "absent"] = "list"
+    role: Literal["lead", "verdict", "more", "list", "facts", "titles", "absent"] = "list"
     code: str = ""  # a command, after the last sentence
     detail: bool = False
 
@@ -83,6 +84,11 @@ class Finding:
     items: tuple[str, ...] = ()
     summary: str = ""  # the line that opens the items
     code: str = ""
+
+    @property
+    def text(self) -> str:
+        """The sentence with its items, for formats without folding."""
+        return f"{self.sentence} {'; '.join(self.items)}." if self.items else self.sentence
 
 
 @dataclass(frozen=True)
@@ -138,11 +144,10 @@ class Section:
 
 @dataclass(frozen=True)
 class Fold:
-    """Blocks behind a line that opens them."""
+    """Blocks behind a line that opens them, only in the HTML page."""
 
     summary: str
     blocks: tuple[Block, ...]
-    detail: bool = True
 
 
 @dataclass(frozen=True)
@@ -188,3 +193,13 @@ class Report:
 
 
 Block = Text | Table | Findings | Figures | Gallery | Pairs | Section | Fold
+
+
+def printed(blocks: Iterable[Block]) -> Iterator[Block]:
+    """Yield the blocks that are not limited to the HTML page."""
+    return (block for block in blocks if not isinstance(block, Fold) and not getattr(block, "detail", False))
+
+
+def adjacent(items: Sequence[Any], attribute: str) -> list[tuple[str, list[Any]]]:
+    """Return (value, items) for every stretch of adjacent items with one value of *attribute*."""
+    return [(value, list(some)) for value, some in groupby(items, key=lambda item: getattr(item, attribute))]
