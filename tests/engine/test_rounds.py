@@ -88,7 +88,7 @@ def test_an_update_that_is_not_finite_is_named_and_left_out(tmp_path):
 
 
 def test_or_stops_by_option(tmp_path):
-    with pytest.raises(fedbm.FedBMError, match="round 1: the update of client 1 is unusable: body.conv1.weight"):
+    with pytest.raises(fedbm.FedBMError, match="round 1: client 1 sent an unusable update: body.conv1.weight"):
         simulate(tmp_path, Spoilt(), participation=1.0, on_nonfinite="stop")
 
 
