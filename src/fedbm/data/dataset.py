@@ -18,8 +18,8 @@ from fedbm.data.catalog.lookup import CATALOG, entry_for_classes, find
 from fedbm.data.decode import BadFiles, Progress, decode_all
 from fedbm.data.readers.dispatch import detect, digits
 from fedbm.data.readers.file_tree import normalize_name
-from fedbm.data.readers.metadata import join_metadata
 from fedbm.data.readers.sample_index import Source
+from fedbm.data.readers.table import join_metadata
 from fedbm.data.splits import SPLITS, Split, check_split_option, choose_split
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.utils.io import digest_of, sha256_file
