@@ -71,5 +71,5 @@ def test_a_table_is_looked_for_in_the_data_folder(tmp_path) -> None:
     make(folder, "image,site\n" + "\n".join(f"digit {i},{'north' if i % 2 else 'south'}" for i in range(1797)))
     found = load("digits", metadata="about.csv", folder=folder, cache=tmp_path / "cache")
     assert set(found.columns["site"]) == {"north", "south"}
-    with pytest.raises(FedBMError, match=r"cannot read the metadata other.csv"):
+    with pytest.raises(FedBMError, match=r"cannot read other.csv"):
         load("digits", metadata="other.csv", folder=folder, cache=tmp_path / "cache")
