@@ -52,5 +52,5 @@ def format_value(value: Any) -> str:
     try:
         text = json.dumps(value, ensure_ascii=not value.isprintable()) if isinstance(value, str) else str(value)
     except ValueError:  # Python does not print whole numbers of more than 4,300 digits
-        return "a very long number"
+        return "a number that long"
     return text if len(text) <= 60 else f"{text[:57]}…"
