@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from fedbm.cli.flags import format_default
-from fedbm.data.catalog.download import BY_HAND, SUMS, find_download
+from fedbm.data.catalog.download import find_download
 from fedbm.data.catalog.lookup import CATALOG
 from fedbm.data.dataset import Dataset, download_folder
 from fedbm.data.inspection.inspect import Inspection, pairs_across_splits
@@ -52,8 +52,9 @@ def catalog_table() -> Table:
 
 
 def _where(name: str) -> str:
-    if name in SUMS or name in BY_HAND:
-        return "here" if find_download(name, download_folder()) else "get" if name in SUMS else "by hand"
+    entry = CATALOG[name]
+    if entry.md5 or entry.by_hand:
+        return "here" if find_download(name, download_folder()) else "get" if entry.md5 else "by hand"
     return "built in"
 
 
