@@ -170,7 +170,7 @@ def test_partition(fedbm: Command, sites: Path, tmp_path: Path, more: list[Any],
     (sentence,) = (line for line in out.splitlines() if line.startswith(f"{clients} clients ({kind})"))
     assert re.search(r"total variation, .*\), Jensen–Shannon 0\.\d\d bits\.$", sentence)
     if kind == "classes":
-        assert "clients with one class only: 3" in sentence
+        assert "Clients with one class only: 3" in sentence
     if kind == "column":
         assert [line.split()[0] for line in out.splitlines() if re.match("(Bern|Oslo|Rom) ", line)] == [
             "Bern",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedbm.config.keys import Key, section_keys
 from fedbm.config.options import OPTION_NEEDS, EngineOptions, check
-from fedbm.errors import FedBMError, join_words
+from fedbm.errors import FedBMError, did_you_mean, join_words
 
 if TYPE_CHECKING:
     from fedbm.runs.config import Config
@@ -41,6 +41,7 @@ def add_all_settings(parser: argparse.ArgumentParser, without: Sequence[str] = (
     """Add the flags of all keys, including options of methods. Flags such as --fedprox-mu are not in the help."""
     from fedbm.runs.config import keys, method_flags
 
+    parser.usage = f"{parser.prog} [FILE.toml] [--KEY VALUE …]"  # a list of all flags would fill the screen
     _add_keys(parser, [key for key in keys() if key.flag not in without])
     for flag in method_flags().keys() - {key.flag for key in keys()}:
         add_setting(parser, flag, nargs="?", const="yes", help=argparse.SUPPRESS)
@@ -81,7 +82,8 @@ def read_config(args: argparse.Namespace) -> Config:
 
     file = args.file
     if file and not file.endswith(".toml") and not Path(file).exists():
-        raise FedBMError(f"there is no configuration file {file}. If it is a data set, use --data {file}.")
+        near = did_you_mean(file, map(str, Path().glob("*.toml")))
+        raise FedBMError(f"there is no configuration file {file}{near}. If it is a data set, use --data {file}.")
     values = read_toml(Path(file)) if file else {}
     method_in_file = values.get("method", {}).get("name")
     flags = {"method": method_in_file, **args.settings} if method_in_file else args.settings

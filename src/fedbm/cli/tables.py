@@ -49,10 +49,10 @@ def describe_partition(partition: Partition, dataset: Dataset, max_clients: int 
         yield partition_table(counts, dataset.classes, partition.settings.get("values"))  # a column has named clients
     found = heterogeneity(counts)
     yield (
-        f"{len(counts)} clients ({partition.kind}), as uneven as {found['effective_clients']:.1f} of equal size; "
-        f"clients with one class only: {found['single_class']:.0f}; label mixes differ from the whole by "
-        f"{found['total_variation']:.2f} on average (total variation, 0 equal to 1 disjoint), "
-        f"Jensen–Shannon {found['jensen_shannon']:.2f} bits."
+        f"{len(counts)} clients ({partition.kind}). Effective number of clients by size: "
+        f"{found['effective_clients']:.1f}. Clients with one class only: {found['single_class']:.0f}. Mean distance "
+        f"between a client's labels and all labels: {found['total_variation']:.2f} (total variation, 0 equal to 1 "
+        f"disjoint), Jensen–Shannon {found['jensen_shannon']:.2f} bits."
     )
     if partition.moved:
         yield f"{len(partition.moved)} samples were moved from the largest client to reach the minimum size."
