@@ -76,8 +76,8 @@ def test_a_run_s_data_are_dealt_to_the_nodes(study: Path, capsys: pytest.Capture
         (["run", "study/hospital-1", "run.toml"], "is a node's folder"),
         (["run", "study", "study/server/run.toml"], "is not up: 'fedbm federation server study/server' starts it"),
         (["stop", "study", "--run"], "is not up: 'fedbm federation server study/server' starts it"),
-        (["init", "x", "--nodes", "0"], "--nodes must be a whole number from 1 to 65535, not 0"),
-        (["init", "x", "--nodes", "three"], "--nodes must be a whole number from 1 to 65535, not three"),
+        (["init", "x", "--nodes", "0"], "--nodes: must be a whole number from 1 to 65535, not 0"),
+        (["init", "x", "--nodes", "three"], "--nodes: must be a whole number from 1 to 65535, not three"),
         (["renew", "study/server"], "is the folder of one role"),
     ],
 )

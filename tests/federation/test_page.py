@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fedbm.cli.federation_progress import drawn, following
+from fedbm.cli.federation_progress import draw_status, show_federation
 from fedbm.errors import FedBMError
 from fedbm.federation.server.run_status import ago, clock, read_standing
 from fedbm.federation.server.status_page import STALE, is_loopback, make_page_server, page
@@ -93,13 +93,13 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
 
 def test_lines_tell_rounds_and_troubles_and_no_more(tmp_path: Path) -> None:
     console = Console(width=200, force_terminal=False)
-    with console.capture() as capture, following(console) as show:
+    with console.capture() as capture, show_federation(console) as show:
         show(read_standing(write(tmp_path, done=5, updated="2030-05-01T11:00:00+00:00")))  # of a run before
         for state in ("asked", "silent", "silent", "ready"):
             nodes = [node(0, "hospital-1", "ready"), node(1, "hospital-2", state)]
             show(read_standing(write(tmp_path, done=6, nodes=nodes)))
     assert capture.get().splitlines() == [
-        "round 6/20 done  training  val 81.5 %  test 79.0 %  0:30 a round  left 7:00",
+        "round 6/20 done  training  val 81.5 %  test 79.0 %  0:30 per round  remaining 7:00",
         "hospital-2: silent",
         "hospital-2: back",
     ]
@@ -108,7 +108,7 @@ def test_lines_tell_rounds_and_troubles_and_no_more(tmp_path: Path) -> None:
 def test_a_rejected_answer_is_shown_once_with_its_node(tmp_path: Path) -> None:
     console = Console(width=120, force_terminal=False)
     nodes = [node(0, "hospital-1", "ready"), node(1, "hospital-2", "ready", rejected="round 6: its norm is 1e9")]
-    with console.capture() as capture, following(console) as show:
+    with console.capture() as capture, show_federation(console) as show:
         show(read_standing(write(tmp_path, done=5, updated="2030-05-01T11:00:00+00:00")))
         for _ in range(2):
             show(read_standing(write(tmp_path, done=6, nodes=nodes)))
@@ -117,7 +117,7 @@ def test_a_rejected_answer_is_shown_once_with_its_node(tmp_path: Path) -> None:
     found = read_standing(write(tmp_path, nodes=nodes))
     assert found is not None
     with console.capture() as capture:
-        console.print(drawn(found))
+        console.print(draw_status(found))
     assert sentence in capture.get()
     assert f"<p>{sentence}</p>" in page("study", found, NOW)
 
@@ -127,7 +127,7 @@ def test_the_terminal_shows_every_node(tmp_path: Path) -> None:
     found = read_standing(write(tmp_path, nodes=[node(0, "hospital-1", "asked"), node(None, "eve", "refused: size")]))
     assert found is not None
     with console.capture() as capture:
-        console.print(drawn(found))
+        console.print(draw_status(found))
     assert re.search(r"^0 +hospital-1 +asked +0 ", capture.get(), re.MULTILINE)
     assert re.search(r"^– +eve +refused: size +0 +not yet", capture.get(), re.MULTILINE)
 

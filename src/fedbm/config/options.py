@@ -1,7 +1,7 @@
-"""What a run is, in frozen dataclasses; every value is checked where it enters, with one sentence.
+"""The settings of a run: frozen dataclasses that declare the type, range, default and meaning of every key.
 
-A field carries its meaning and its range; the same field makes the TOML key, the command-line flag, the line of
-`fedbm config` and the check. A method's options are the fields of its own dataclass, declared the same way.
+One field makes the TOML key, the command-line flag, the line of `fedbm config` and the check of the value. The options
+of a method are the fields of its own dataclass, declared in the same way.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 import types
 import typing
 import unicodedata
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -18,6 +19,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.utils.text import format_value
+
+TRUTH = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
 
 
 def option(
@@ -30,7 +33,17 @@ def option(
     below: float | None = None,
     flag: str | None = None,
 ) -> Any:
-    """A dataclass field with its meaning and range; *flag* where the flag's name differs from the key's."""
+    """Return a dataclass field with its meaning and range.
+
+    Args:
+        default: the value if the user sets none.
+        meaning: one line for help and documentation.
+        above: the value must be greater than this.
+        least: the smallest value.
+        most: the largest value.
+        below: the value must be smaller than this.
+        flag: the name of the flag, if it differs from the key's.
+    """
     return dataclasses.field(
         default=default,
         metadata={"meaning": meaning, "above": above, "least": least, "most": most, "below": below, "flag": flag},
@@ -38,18 +51,20 @@ def option(
 
 
 @cache
-def types_of(section: type) -> dict[str, Any]:
-    """The declared type of every field; read once, since it is asked for with every value."""
+def field_types(section: type) -> dict[str, Any]:
+    """Return the declared type of every field."""
     return get_type_hints(section)
 
 
 def check(section: type, key: str, value: Any) -> Any:
-    """*value* as the type the field declares, or FedBMError. Text is read as the command line gives it."""
-    field = next(f for f in dataclasses.fields(section) if f.name == key)
-    kind = types_of(section)[key]
-    checked = _convert(kind, value, key)
+    """Return *value* converted to the type of the field; raise FedBMError if type or range is wrong.
+
+    Text is converted as on the command line: "0.1" is a number, "yes" is true.
+    """
+    bounds = next(f for f in dataclasses.fields(section) if f.name == key).metadata
+    checked = _convert(field_types(section)[key], value, key)
     if isinstance(checked, int | float):
-        above, least, most, below = (field.metadata[bound] for bound in ("above", "least", "most", "below"))
+        above, least, most, below = (bounds[bound] for bound in ("above", "least", "most", "below"))
         if above is not None and checked <= above:
             raise FedBMError(f"{key} must be above {above:g}, not {checked:g}")
         if least is not None and checked < least:
@@ -62,23 +77,30 @@ def check(section: type, key: str, value: Any) -> Any:
 
 
 def check_all(value: Any) -> Any:
-    """An instance made in Python with every declared option checked, and converted, as check() does for text."""
+    """Return an options object made in Python with every declared option checked and converted."""
     checked = {
         field.name: check(type(value), field.name, getattr(value, field.name))
         for field in dataclasses.fields(value)
-        if "meaning" in field.metadata  # a method of the user's own may have fields of any kind
+        if "meaning" in field.metadata  # a user's own method may have other fields
     }
-    other = {name: new for name, new in checked.items() if (type(new), new) != (type(old := getattr(value, name)), old)}
-    return dataclasses.replace(value, **other) if other else value  # and need not be rebuildable
+    changed = {
+        name: new for name, new in checked.items() if (type(new), new) != (type(old := getattr(value, name)), old)
+    }
+    return dataclasses.replace(value, **changed) if changed else value  # replace() may fail for a user's own method
 
 
 def type_words(kind: Any) -> str:
-    """'whole number', 'number', 'yes or no', 'text' or the choices, for sentences and help."""
+    """Return a type in words: "whole number", "number", "yes or no", "text" or the choices."""
     if get_origin(kind) is Literal:
         return " | ".join(map(str, get_args(kind)))
     if get_origin(kind) in (types.UnionType, typing.Union):
-        return type_words(next(k for k in get_args(kind) if k is not type(None)))
+        return type_words(_unwrap_optional(kind))
     return {int: "whole number", float: "number", bool: "yes or no", str: "text"}[kind]
+
+
+def _unwrap_optional(kind: Any) -> Any:
+    """Return X for `X | None`."""
+    return next(k for k in get_args(kind) if k is not type(None))
 
 
 def _convert(kind: Any, value: Any, key: str) -> Any:
@@ -86,46 +108,34 @@ def _convert(kind: Any, value: Any, key: str) -> Any:
         choices = {str(choice): choice for choice in get_args(kind)}
         word = value if isinstance(value, str) else format_value(value)
         if word not in choices:
-            quoted = [choice or '""' for choice in choices]
-            raise FedBMError(
-                f"{key} must be {join_words(quoted)}, not {format_value(value)}{did_you_mean(word, choices)}"
-            )
+            known = join_words(choice or '""' for choice in choices)
+            raise FedBMError(f"{key} must be {known}, not {format_value(value)}{did_you_mean(word, choices)}")
         return choices[word]
-    if get_origin(kind) in (types.UnionType, typing.Union):  # "number | None": None means not given
-        return None if value is None else _convert(next(k for k in get_args(kind) if k is not type(None)), value, key)
+    if get_origin(kind) in (types.UnionType, typing.Union):  # None means not set
+        return None if value is None else _convert(_unwrap_optional(kind), value, key)
     if kind is bool:
-        words = {
-            "true": True,
-            "yes": True,
-            "on": True,
-            "1": True,
-            "false": False,
-            "no": False,
-            "off": False,
-            "0": False,
-        }
         if isinstance(value, bool):
             return value
-        if isinstance(value, str) and value.lower() in words:
-            return words[value.lower()]
+        if isinstance(value, str) and value.lower() in TRUTH:
+            return TRUTH[value.lower()]
     elif kind is str and isinstance(value, str):
-        if any(unicodedata.category(c) in ("Cc", "Cs") for c in value):  # control characters, bytes that are no UTF-8
-            raise FedBMError(f"{key} holds a character that cannot be printed: {format_value(value)}")
+        if any(unicodedata.category(c) in ("Cc", "Cs") for c in value):  # control characters, bytes that are not UTF-8
+            raise FedBMError(f"{key} contains a character that cannot be printed: {format_value(value)}")
         return value
     elif kind in (int, float) and not isinstance(value, bool):
-        with suppress(TypeError, ValueError, OverflowError):  # no number, infinite, or beyond every float
+        with suppress(TypeError, ValueError, OverflowError):  # not a number, infinite, or too large for a float
             number = float(value)
             if kind is float and math.isfinite(number):
                 return number
             if kind is int and number == int(number):
-                return int(number) if abs(number) < 2**53 else int(value)  # beyond, a float has not all digits
+                return int(number) if abs(number) < 2**53 else int(value)  # above, a float does not have all digits
     article = "" if kind is bool else "a "
     raise FedBMError(f"{key} must be {article}{type_words(kind)}, not {format_value(value)}")
 
 
 @dataclass(frozen=True)
 class DataOptions:
-    """Which images, how they are split, and how the training part is dealt to clients."""
+    """Which images, how they are split, and how the training images are partitioned among clients."""
 
     name: str = option(
         "digits", "a catalogued data set, or a path: an image folder, archive, table or .npz", flag="data"
@@ -135,26 +145,34 @@ class DataOptions:
     )
     channels: Literal[1, 3] | None = option(None, "1 grey or 3 colour; unset: the data set's")
     split: Literal["auto", "official", "stratified", "grouped"] = option(
-        "auto", "train, val and test: the source's own, by class, or by class and group; auto: the best it allows"
+        "auto",
+        "how to split train, val and test: as the source, by class, or by class and group; auto: the best possible",
     )
-    group: str = option("", "the column whose samples stay on one side, such as patient or lesion; implies grouped")
-    metadata: str = option("", "a CSV or Parquet table whose columns are joined to the samples by name")
-    split_seed: int = option(0, "seed of the split where the source has none; fixed over runs", least=0)
-    on_bad_file: Literal["refuse", "skip"] = option("refuse", "what to do with files that are no readable image")
+    group: str = option(
+        "", "a column, such as patient or lesion; samples with the same value stay in one subset; implies grouped"
+    )
+    metadata: str = option("", "a CSV or Parquet table; its columns are joined to the samples by name")
+    split_seed: int = option(0, "seed of the split if the source has none; does not depend on the run's seed", least=0)
+    on_bad_file: Literal["refuse", "skip"] = option("refuse", "what to do with files that are not readable images")
     partition: Literal["dirichlet", "iid", "quantity", "classes", "column", "file"] = option(
-        "dirichlet", "how training samples are dealt to clients"
+        "dirichlet", "how training samples are partitioned among clients"
     )
     partition_file: str = option("", "the partition to use when partition = file (a run's partition.json)")
-    partition_column: str = option("", "when partition = column: each value of this column (site, writer) is a client")
-    classes_per_client: int = option(2, "when partition = classes: how many classes each client holds", least=1)
-    clients: int = option(10, "number of clients N; a partition by column or from a file brings its own", least=1)
-    beta: float = option(0.1, "Dirichlet concentration β: smaller is more skewed (quantity: in sizes)", above=0)
-    min_samples: int = option(2, "samples each client has at least", least=1)
-    strict_min_samples: bool = option(False, "stop, rather than move samples, when 100 draws leave a client too small")
+    partition_column: str = option(
+        "", "when partition = column: the column; each of its values (site, writer) is a client"
+    )
+    classes_per_client: int = option(2, "when partition = classes: number of classes per client", least=1)
+    clients: int = option(10, "number of clients N; a column or a file sets it itself", least=1)
+    beta: float = option(
+        0.1, "Dirichlet concentration β; smaller means more skewed labels (quantity: more skewed sizes)", above=0
+    )
+    min_samples: int = option(2, "smallest number of samples per client", least=1)
+    strict_min_samples: bool = option(
+        False, "stop if a client is too small after 100 draws, instead of moving samples to it"
+    )
 
 
-# those of DataOptions that say how samples are dealt; the others say how they are read
-DEALING = (
+PARTITION_KEYS = (  # the keys of [data] that describe the partition; the others describe the images
     "partition",
     "partition_file",
     "partition_column",
@@ -164,27 +182,32 @@ DEALING = (
     "min_samples",
     "strict_min_samples",
 )
-BY_BETA = ("dirichlet", "quantity")  # the partitions that β shapes
+BY_BETA = ("dirichlet", "quantity")  # the partitions that depend on β
+OPTION_NEEDS: Mapping[str, tuple[str, tuple[Any, ...]]] = {  # key → (other key, its values for which the key applies)
+    "beta": ("partition", BY_BETA),
+    "classes_per_client": ("partition", ("classes",)),
+    "momentum": ("optimizer", ("sgd",)),
+}
 
 
 @dataclass(frozen=True)
 class LanguageOptions:
-    """Which language model read the class concepts, and how much of the prompt grid is used."""
+    """Which language model reads the class concepts, and how many of the prompts it uses."""
 
-    encoder: str = option("minilm", "minilm, bert, roberta, biomedclip or any Hugging Face encoder's name")
-    encoder_dir: str = option("", "folder with the encoder's files: read from there, offline")
+    encoder: str = option("minilm", "minilm, bert, roberta, biomedclip, or the name of any Hugging Face encoder")
+    encoder_dir: str = option("", "folder with the encoder's files, to read it offline")
     pooling: Literal["", "mean", "cls", "biomedclip"] = option(
-        "", "pooling of an encoder not listed; unset: as declared"
+        "", "pooling of an encoder that is not listed above; unset: as the encoder declares"
     )
-    concept_file: str = option("", "concept distributions saved by 'fedbm concepts --save'; no encoder is then needed")
-    prompt_fraction: float = option(1.0, "share of the prompts in use, chosen by the run's seed", above=0, most=1)
+    concept_file: str = option("", "concept distributions saved by 'fedbm concepts --save'; needs no encoder")
+    prompt_fraction: float = option(1.0, "fraction of the prompts to use, chosen by the run's seed", above=0, most=1)
 
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """The shared feature extractor: ResNet-18, or from Python any module that maps images to features."""
+    """The shared feature extractor: ResNet-18. Python can pass any module that maps images to features."""
 
-    stem: Literal["7x7", "3x3"] = option("7x7", "first layer: 7x7 stride 2 with pooling, or 3x3 for small images")
+    stem: Literal["7x7", "3x3"] = option("7x7", "first layer: 7x7 with stride 2 and pooling, or 3x3 for small images")
     width: int = option(64, "channels of the first stage; features = 8 × width", least=4)
     norm: Literal["batch", "group"] = option("batch", "normalisation layers")
     init_weights: str = option("", "file with initial body weights (.safetensors, or torchvision's ResNet-18 .pth)")
@@ -192,53 +215,59 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """The protocol every method shares: rounds, selection, local optimisation, evaluation, seed."""
+    """The protocol that all methods share: rounds, selection, local optimisation, evaluation, seed."""
 
     rounds: int = option(50, "communication rounds", least=1)
     epochs: int = option(1, "local epochs E per round", least=1)
     batch: int = option(8, "real samples per local step B", least=1)
-    participation: float = option(0.5, "share of clients selected each round", above=0, most=1)
+    participation: float = option(0.5, "fraction of clients selected each round", above=0, most=1)
     optimizer: Literal["sgd", "adam"] = option("sgd", "local optimiser")
     lr: float = option(0.01, "initial learning rate η", above=0)
     momentum: float = option(0.9, "SGD momentum", least=0, most=1)
     weight_decay: float = option(5e-4, "L2 weight decay", least=0)
-    lr_decay: float = option(0.99, "factor on the learning rate, each round or each local epoch", above=0, most=1)
+    lr_decay: float = option(0.99, "factor applied to the learning rate every round or local epoch", above=0, most=1)
     lr_decay_every: Literal["round", "epoch"] = option("round", "when lr_decay applies")
-    keep_optimizer: bool = option(False, "clients keep momentum between rounds (state) instead of starting afresh")
+    keep_optimizer: bool = option(False, "clients keep the optimiser's state between rounds")
     evaluate_every: int = option(1, "rounds between evaluations; the last round is always evaluated", least=1)
     server_average: float = option(
-        0.0, "decay d of an average of the server's models over rounds, which is scored too; 0: none", least=0, below=1
+        0.0, "decay of a moving average of the global model, which is evaluated too; 0: no average", least=0, below=1
     )
     precision: Literal["tf32", "fp32", "bf16"] = option(
-        "tf32", "arithmetic of convolutions and products: tf32 (on a CPU plain fp32), fp32, or bf16 by autocast"
+        "tf32", "arithmetic of convolutions and matrix products: tf32 (fp32 on a CPU), fp32, or bf16 by autocast"
     )
-    on_nonfinite: Literal["drop", "stop"] = option("drop", "what to do with an update that has NaN or infinity")
-    seed: int = option(0, "root seed of partition, selection, initial weights and every batch", least=0)
+    on_nonfinite: Literal["drop", "stop"] = option("drop", "what to do with an update that contains NaN or infinity")
+    seed: int = option(
+        0, "seed of the partition, the selection of clients, the initial weights and all batches", least=0
+    )
 
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """Where and how the run is computed. Nothing here changes what it computes, nor the run's id."""
+    """Where and how the run is computed. These keys change neither the result nor the run's id."""
 
-    device: str = option("auto", "cpu, cuda, cuda:N, or auto: cuda where there is one")
-    out: str = option("runs", "folder that holds one folder per run")
+    device: str = option("auto", "cpu, cuda, cuda:N, or auto: cuda if available")
+    out: str = option("runs", "folder that contains one folder per run")
     cache: str = option("", "folder of prepared data sets; unset: $FEDBM_HOME or ~/.cache/fedbm")
-    data_dir: str = option("", "folder where catalogued data sets are looked for; unset: downloads in the cache")
+    data_dir: str = option("", "folder that contains the catalogued data sets; unset: downloads in the cache")
     threads: int = option(
-        0, "CPU threads of this run, shared out among its processes; 0: as the machine is set up", least=0, most=1024
+        0, "CPU threads of this run, shared by its processes; 0: PyTorch's default", least=0, most=1024
     )
     workers: int = option(
-        0, "processes that train clients on a CPU; 0: as many as pay, 1: none beside this one", least=0, most=1024
+        0,
+        "processes that train clients on a CPU; 0: choose the fastest number, 1: only this process",
+        least=0,
+        most=1024,
     )
     engine: Literal["auto", "reference", "captured"] = option(
-        "auto", "plain loop, or CUDA graphs on streams; auto: captured on CUDA for the methods of this package"
+        "auto",
+        "reference: a plain loop; captured: CUDA graphs on streams; auto: captured on CUDA for this package's methods",
     )
-    slots: int = option(6, "clients trained side by side by the captured engine", least=1)
+    slots: int = option(6, "clients that the captured engine trains in parallel", least=1)
     compile: bool = option(
-        False, "captured engine: torch.compile its steps; takes a minute or two, pays over some hundred rounds"
+        False, "captured engine: use torch.compile; takes a minute or two, faster from some hundred rounds on"
     )
-    runs_per_gpu: int = option(3, "runs that share one GPU, where several are asked for", least=1)
+    runs_per_gpu: int = option(3, "runs that share one GPU if a command has several runs", least=1)
     checkpoint_every: int = option(
-        0, "rounds between checkpoints; 0: as often as takes a fiftieth of the time, between machines 1", least=0
+        0, "rounds between checkpoints; 0: as often as possible within 2 % of the time, in a federation 1", least=0
     )
     deterministic: bool = option(False, "on CUDA, use only deterministic kernels (slower)")

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedbm.config.options import DEALING
+from fedbm.config.options import PARTITION_KEYS
 from fedbm.data.dataset import Dataset
 from fedbm.data.partition import Partition
 from fedbm.engine.checkpoint import ClientStates
@@ -116,9 +116,9 @@ def check_unused(settings: Mapping[str, Any], dataset: bool, partition: bool, bo
             raise FedBMError(f"{key.flag} has no effect with a body of your own. Remove it.")
         if key.section != "data" or key.flag not in settings:
             continue
-        if key.name in DEALING and partition:
+        if key.name in PARTITION_KEYS and partition:
             raise FedBMError(f"{key.flag} has no effect on a partition that is already made. Remove it.")
-        if key.name not in DEALING and dataset:
+        if key.name not in PARTITION_KEYS and dataset:
             raise FedBMError(f"{key.flag} has no effect on a data set that is already loaded. Give it to load().")
 
 
