@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from flwr.app import Message
 from one_process import Deployed, FakeGrid, deploy, digests_in_process, events_of, records_of, simulation
+from small import SmallResNet
 
 from fedbm.engine.checkpoint import load_tensors
 from fedbm.engine.run_folder import RunFolder
@@ -162,9 +163,7 @@ def test_initial_weights_reach_the_nodes(tiny: dict[str, Any], tmp_path: Path) -
     """FedProto's clients start from the body the server's file describes, which no node has."""
     from safetensors.torch import save_file
 
-    from fedbm.models.resnet import ResNet18
-
-    save_file(ResNet18(1, 4, "7x7", "batch").state_dict(), tmp_path / "body.safetensors")
+    save_file(SmallResNet(1, 4, "7x7", "batch").state_dict(), tmp_path / "body.safetensors")
     deployed = small({**tiny, "init_weights": str(tmp_path / "body.safetensors")}, tmp_path, "fedproto")
     deployed.serve()
     assert [line["state"] for line in events_of(deployed.state, "round")] == digests_in_process(deployed.plan)
