@@ -11,9 +11,9 @@ from rich.live import Live
 from rich.text import Text
 
 from fedbm.cli.tables import percent, table
-from fedbm.federation.server.run_status import Standing, ago, clock
+from fedbm.federation.server.run_status import RunStatus, format_age, format_duration
 
-Show = Callable[[Standing | None], None]
+Show = Callable[[RunStatus | None], None]
 
 WELL = ("ready", "asked", "answered")  # states of a node that need no mention
 
@@ -27,7 +27,7 @@ def following(console: Console) -> Iterator[Show]:
     with Live(console=console, refresh_per_second=4) as live:
         begin = None
 
-        def show(standing: Standing | None) -> None:
+        def show(standing: RunStatus | None) -> None:
             nonlocal begin
             moment = standing.status["updated"] if standing else ""
             begin = moment if begin is None else begin
@@ -47,7 +47,7 @@ class Lines:
         self._troubles: dict[str, str] = {}
         self._rejections: dict[str, str] = {}
 
-    def __call__(self, standing: Standing | None) -> None:
+    def __call__(self, standing: RunStatus | None) -> None:
         moment = standing.status["updated"] if standing else ""
         self._begin = moment if self._begin is None else self._begin
         if standing is None or moment == self._begin:  # left by an earlier run
@@ -65,11 +65,14 @@ class Lines:
             self._console.print(headline(standing), soft_wrap=True)
 
 
-def headline(standing: Standing) -> str:
+def headline(standing: RunStatus) -> str:
     status = standing.status
     parts = [f"round {len(standing.rounds)}/{status['rounds']} done", standing.phase]
     parts += [f"val {percent(status['val'], 'accuracy')}", f"test {percent(status['test'], 'accuracy')}"]
-    parts += [f"{clock(standing.seconds_a_round)} a round", f"left {clock(standing.seconds_left)}"]
+    parts += [
+        f"{format_duration(standing.seconds_per_round)} a round",
+        f"remaining {format_duration(standing.seconds_remaining)}",
+    ]
     return "  ".join(parts)
 
 
@@ -78,10 +81,16 @@ def rejection(node: Mapping[str, Any]) -> str:
     return f"{node['name']}: answer rejected in {node['rejected']}"
 
 
-def drawn(standing: Standing) -> Group:
+def drawn(standing: RunStatus) -> Group:
     """Round, accuracy and time left in a line; below it every node, and the latest rejected answer of each."""
     rows = [
-        ("–" if n["client"] is None else n["client"], n["name"], n["state"], n["missed_deadlines"], ago(n["last_seen"]))
+        (
+            "–" if n["client"] is None else n["client"],
+            n["name"],
+            n["state"],
+            n["missed_deadlines"],
+            format_age(n["last_seen"]),
+        )
         for n in standing.status["nodes"]
     ]
     nodes = table("", ("client", "node", "state", "missed deadlines", "last answer"), rows, text_columns=3)

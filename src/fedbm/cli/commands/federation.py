@@ -100,49 +100,49 @@ def execute(args: argparse.Namespace, console: Console) -> None:
 
 def up(args: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.federation_progress import following
-    from fedbm.federation.deploy.run_control import Follower, begin, end_run
-    from fedbm.federation.deploy.supervise import everything, work
+    from fedbm.federation.deploy.roles import run_all, watch
+    from fedbm.federation.deploy.run_control import Follower, end_run_on_error, start_run
 
     check_whole(args.folder)
     home = args.folder / "server"
     say = printer(console)
-    with everything(args.folder, say) as children:
-        run = begin(home, run_file(args, home))
-        with following(console) as show, end_run(home, run):
+    with run_all(args.folder, say) as children:
+        run = start_run(home, run_file(args, home))
+        with following(console) as show, end_run_on_error(home, run):
             follower = Follower(home, run, show)
-            work(children, say, follower)
-        follower.must_be_done()
+            watch(children, say, follower)
+        follower.check_completed()
     print_result(home, console)
 
 
 def server(args: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.federation_progress import following
-    from fedbm.federation.deploy.supervise import serve
-    from fedbm.federation.server.run_status import read_standing
+    from fedbm.federation.deploy.roles import run_server
+    from fedbm.federation.server.run_status import read_status
 
     folder = server_folder(args.folder)
     with following(console) as show:
 
         def tick() -> bool:
-            show(read_standing(folder))
+            show(read_status(folder))
             return True
 
-        until_stopped(lambda: serve(folder, printer(console), tick), console)
+        until_stopped(lambda: run_server(folder, printer(console), tick), console)
 
 
 def node(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.federation.deploy.supervise import attend
+    from fedbm.federation.deploy.roles import run_node
 
     folder = node_folder(args.folder)
-    until_stopped(lambda: attend(folder, args.images, printer(console), lambda: True), console)
+    until_stopped(lambda: run_node(folder, args.images, printer(console), lambda: True), console)
 
 
 def run(args: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.federation_progress import following
-    from fedbm.federation.deploy.run_control import Follower, begin
+    from fedbm.federation.deploy.run_control import Follower, start_run
 
     home = server_folder(args.folder)
-    started = begin(home, run_file(args, home))
+    started = start_run(home, run_file(args, home))
     console.print(f"The run has started. 'fedbm federation status {args.folder}' shows it as well.")
     if args.detach:
         return
@@ -154,16 +154,16 @@ def run(args: argparse.Namespace, console: Console) -> None:
     except KeyboardInterrupt:
         console.print(f"\nThe run continues. 'fedbm federation stop {args.folder} --run' ends it.", soft_wrap=True)
         return
-    follower.must_be_done()
+    follower.check_completed()
     print_result(home, console)
 
 
 def status(args: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.federation_progress import drawn
-    from fedbm.federation.deploy.flower import is_alive
+    from fedbm.federation.deploy.flower import has_server_app
     from fedbm.federation.deploy.processes import running
     from fedbm.federation.node.refusal_file import read_refusal
-    from fedbm.federation.server.run_status import read_standing
+    from fedbm.federation.server.run_status import read_status
 
     if args.page:
         show_page(args, console)
@@ -176,9 +176,9 @@ def status(args: argparse.Namespace, console: Console) -> None:
             console.print(f"{folder.name}: the server refused this node: {why}", soft_wrap=True)
     if kind_of(args.folder) != "node":
         home = server_folder(args.folder)
-        standing = read_standing(home)
+        standing = read_status(home)
         console.print(drawn(standing) if standing else "no run yet")
-        if standing and (remark := standing.remark(at_work=is_alive(home))):
+        if standing and (remark := standing.remark(has_server_app(home))):
             console.print(remark, soft_wrap=True)
 
 
@@ -194,16 +194,16 @@ def show_page(args: argparse.Namespace, console: Console) -> None:
 
 
 def stop(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.federation.deploy.flower import OVER, end_run, runs
+    from fedbm.federation.deploy.flower import active_runs, end_run
     from fedbm.federation.deploy.processes import check_up, end_all
 
     if args.run:
         home = server_folder(args.folder)
         check_up(home)
-        going = [str(r["run-id"]) for r in runs(home) if r["status"] not in OVER]
-        for started in going:
+        active = active_runs(home)
+        for started in active:
             end_run(home, started)
-        console.print("The run is ended. 'fedbm federation run' continues it." if going else "No run is active.")
+        console.print("The run is ended. 'fedbm federation run' continues it." if active else "No run is active.")
         return
     for folder in all_folders(args.folder):
         ended = end_all(folder)
@@ -225,8 +225,10 @@ def audit(args: argparse.Namespace, console: Console) -> None:
     lines = count(args.lines, "--lines")
     paths = [folder / "state" / "audit.jsonl" for folder in all_folders(args.folder)]
     for path in [path for path in paths if path.exists()]:
-        checked = verify(path)
-        console.print(f"== {path}: {checked.lines} lines, whole, ends in {checked.head[:16]}", soft_wrap=True)
+        chain = verify(path)
+        console.print(
+            f"== {path}: {len(chain.lines)} lines, unbroken chain, last hash {chain.head[:16]}", soft_wrap=True
+        )
         for line in path.read_text(encoding="utf-8").splitlines()[-lines:]:
             console.print(line, soft_wrap=True)
     if not any(path.exists() for path in paths):
@@ -243,10 +245,10 @@ def until_stopped(work: Callable[[], None], console: Console) -> None:
 
 def print_result(home: Path, console: Console) -> None:
     from fedbm.cli.tables import result_table
-    from fedbm.federation.server.run_status import read_standing
+    from fedbm.federation.server.run_status import read_status
     from fedbm.runs.reader import read_run
 
-    standing = read_standing(home)
+    standing = read_status(home)
     if standing is not None:
         path = home / "state" / "runs" / str(standing.status["run"])
         console.print(f"run: {path}", soft_wrap=True)

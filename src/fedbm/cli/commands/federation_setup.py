@@ -72,10 +72,10 @@ def init(args: argparse.Namespace, console: Console) -> None:
 
 
 def deal(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.federation.deploy.run_control import deal as deal_to_nodes
+    from fedbm.federation.deploy.run_control import give_shares
 
     check_whole(args.folder)
-    for name, training in deal_to_nodes(args.folder, run_file(args, args.folder / "server"), args.images):
+    for name, training in give_shares(args.folder, run_file(args, args.folder / "server"), args.images):
         console.print(f"{name}: {training:,} training images in {args.folder / name / 'data'}", soft_wrap=True)
 
 
