@@ -21,7 +21,7 @@ from fedbm.federation.deploy.registration import register
 from fedbm.federation.deploy.site_files import FederationSettings, Node, Server, read
 from fedbm.federation.node.refusal_file import clear_refusal, read_refusal
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 Tick = Callable[[], bool]  # called twice a second; False ends the work
 
 START_SECONDS = 60.0
@@ -29,35 +29,35 @@ ADMISSION_SECONDS = 90.0  # a server that lost a node accepts its key again afte
 RETRY_SECONDS = 3.0
 
 
-def run_server(folder: Path, say: Say, tick: Tick) -> None:
+def run_server(folder: Path, report: Report, tick: Tick) -> None:
     """Run the SuperLink and register its nodes."""
     settings: Server = read(folder, Server)
     with supervise([folder]) as children:
-        start_server(folder, settings, children, say)
-        say(
+        start_server(folder, settings, children, report)
+        report(
             f"ready: nodes connect to {settings.host}:{settings.port}; "
             f"'fedbm federation run {folder} FILE.toml' starts a run"
         )
-        watch(children, say, tick)
+        watch(children, report, tick)
 
 
-def run_node(folder: Path, data: str, say: Say, tick: Tick) -> None:
+def run_node(folder: Path, data: str, report: Report, tick: Tick) -> None:
     """Check a node and connect it."""
     settings: Node = read(folder, Node)
     for line in check_node_folder(folder):
-        say(line)
+        report(line)
     images = settings.images(folder, data)
-    say(check_data(settings, images))
-    say(check_server(settings, folder / "ca.crt"))
+    report(check_data(settings, images))
+    report(check_server(settings, folder / "ca.crt"))
     with supervise([folder]) as children:
         start_node(folder, settings, images, settings.server, children)
-        wait_for_admission(children[0], say)
-        say(f"ready: the server accepts the key of {settings.name} (client {settings.client}); waiting for a run")
-        watch(children, say, tick)
+        wait_for_admission(children[0], report)
+        report(f"ready: the server accepts the key of {settings.name} (client {settings.client}); waiting for a run")
+        watch(children, report, tick)
 
 
 @contextmanager
-def run_all(folder: Path, say: Say) -> Iterator[list[Child]]:
+def run_all(folder: Path, report: Report) -> Iterator[list[Child]]:
     """Yield the server and all nodes of a federation on this machine when they are ready."""
     whole: FederationSettings = read(folder, FederationSettings)
     home, sites = folder / "server", whole.folders(folder)
@@ -67,14 +67,14 @@ def run_all(folder: Path, say: Say) -> Iterator[list[Child]]:
     for site, node in zip(sites, nodes, strict=True):
         check_node_folder(site)
         images.append(node.images(site, otherwise=f"run 'fedbm federation deal {folder}' to give all nodes images"))
-        say(f"{node.name}: {check_data(node, images[-1])}")
+        report(f"{node.name}: {check_data(node, images[-1])}")
     with supervise([home, *sites]) as children:
-        start_server(home, settings, children, say)
+        start_server(home, settings, children, report)
         for site, node, data in zip(sites, nodes, images, strict=True):
             start_node(site, node, data, f"127.0.0.1:{settings.link_port}", children)
         for child in children[-len(nodes) :]:
-            wait_for_admission(child, say)
-        say(f"ready: {len(nodes)} nodes are connected")
+            wait_for_admission(child, report)
+        report(f"ready: {len(nodes)} nodes are connected")
         yield children
 
 
@@ -84,9 +84,9 @@ def share_threads(nodes: Sequence[Node]) -> list[Node]:
     return [node if node.threads else replace(node, threads=each) for node in nodes]
 
 
-def start_server(folder: Path, settings: Server, children: list[Child], say: Say) -> None:
+def start_server(folder: Path, settings: Server, children: list[Child], report: Report) -> None:
     for line in check_server_folder(folder):
-        say(line)
+        report(line)
     check_free(settings.link_port, "the SuperLink")
     for child in (flower.superlink(folder, settings), flower.superexec(folder, settings)):
         children.append(child)
@@ -106,7 +106,7 @@ def start_node(folder: Path, settings: Node, images: str, address: str, children
     children[-1].start()
 
 
-def wait_for_admission(node: Child, say: Say) -> None:
+def wait_for_admission(node: Child, report: Report) -> None:
     """Return when the server has admitted the node. Retry while the server may still count an earlier connection."""
     deadline, reported = time.monotonic() + ADMISSION_SECONDS, False
     while True:
@@ -117,13 +117,13 @@ def wait_for_admission(node: Child, say: Say) -> None:
             if "refused by the server" not in str(error) or time.monotonic() > deadline:
                 raise
             if not reported:
-                say(f"{node.folder.name} is not admitted yet; trying again for {ADMISSION_SECONDS:.0f} s")
+                report(f"{node.folder.name} is not admitted yet; trying again for {ADMISSION_SECONDS:.0f} s")
             reported = True
             time.sleep(RETRY_SECONDS)
             node.start()
 
 
-def watch(children: Sequence[Child], say: Say, tick: Tick) -> None:
+def watch(children: Sequence[Child], report: Report, tick: Tick) -> None:
     """Report refusals until *tick* returns False; raise FedBMError if a program dies."""
     refusals = {child.folder: "" for child in children if child.role == "supernode"}
     while True:
@@ -136,7 +136,9 @@ def watch(children: Sequence[Child], say: Say, tick: Tick) -> None:
         for folder, before in refusals.items():
             if (why := read_refusal(folder / "state")) != before:
                 refusals[folder] = why
-                say(f"{folder.name}: " + (f"the server refused this node: {why}" if why else "the server admitted it"))
+                report(
+                    f"{folder.name}: " + (f"the server refused this node: {why}" if why else "the server admitted it")
+                )
         if not tick():
             return
         time.sleep(0.5)

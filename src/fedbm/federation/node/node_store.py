@@ -79,7 +79,7 @@ class NodeStore:
             raise Refusal("lost") from error
 
     def keep(self, round_: int, state: State) -> None:
-        # a new object: one that has read a state would remove that state here
+        # a new object, because ClientStates.put() removes the state that the same object has read
         ClientStates(self._folder / "clients", self._device, {}).put(self._client, round_, state)
 
 
