@@ -11,20 +11,20 @@ from rich.live import Live
 from rich.text import Text
 
 from fedbm.cli.tables import percent, table
-from fedbm.federation.server.run_status import Standing, ago, clock
+from fedbm.federation.server.run_status import RunStatus, format_age, format_duration
 
 HEALTHY = ("ready", "asked", "answered")  # states of a node that need no line
 
 
 @contextmanager
-def show_federation(console: Console) -> Iterator[Callable[[Standing | None], None]]:
+def show_federation(console: Console) -> Iterator[Callable[[RunStatus | None], None]]:
     """Yield a function to call with each status of the run. It ignores the status that an earlier run left."""
     with ExitStack() as stack:
         live = stack.enter_context(Live(console=console, refresh_per_second=4)) if console.is_terminal else None
         log = StatusLog(console)
         first: str | None = None
 
-        def show(run: Standing | None) -> None:
+        def show(run: RunStatus | None) -> None:
             nonlocal first
             updated = run.status["updated"] if run else ""
             first = updated if first is None else first
@@ -47,7 +47,7 @@ class StatusLog:
         self._troubles: dict[str, str] = {}
         self._rejections: dict[str, str] = {}
 
-    def __call__(self, run: Standing) -> None:
+    def __call__(self, run: RunStatus) -> None:
         for node in run.status["nodes"]:
             name, trouble = node["name"], "" if node["state"] in HEALTHY else node["state"]
             if trouble != self._troubles.get(name, ""):
@@ -61,11 +61,14 @@ class StatusLog:
             self._console.print(summarise(run), soft_wrap=True)
 
 
-def summarise(run: Standing) -> str:
+def summarise(run: RunStatus) -> str:
     """Return round, phase, scores and times in one line."""
     parts = [f"round {len(run.rounds)}/{run.status['rounds']} done", run.phase]
     parts += [f"{side} {percent(run.status[side], 'accuracy')}" for side in ("val", "test")]
-    parts += [f"{clock(run.seconds_a_round)} per round", f"remaining {clock(run.seconds_left)}"]
+    parts += [
+        f"{format_duration(run.seconds_per_round)} per round",
+        f"remaining {format_duration(run.seconds_remaining)}",
+    ]
     return "  ".join(parts)
 
 
@@ -74,11 +77,17 @@ def describe_rejection(node: Mapping[str, Any]) -> str:
     return f"{node['name']}: answer rejected in {node['rejected']}"
 
 
-def draw_status(run: Standing) -> Group:
+def draw_status(run: RunStatus) -> Group:
     """Return the run's name, its summary, a table of the nodes, and the latest rejected answer of each node."""
     nodes = run.status["nodes"]
     rows = [
-        ("–" if n["client"] is None else n["client"], n["name"], n["state"], n["missed_deadlines"], ago(n["last_seen"]))
+        (
+            "–" if n["client"] is None else n["client"],
+            n["name"],
+            n["state"],
+            n["missed_deadlines"],
+            format_age(n["last_seen"]),
+        )
         for n in nodes
     ]
     heads = ("client", "node", "state", "missed deadlines", "last answer")

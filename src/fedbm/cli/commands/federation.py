@@ -139,9 +139,9 @@ def init(args: argparse.Namespace, console: Console) -> None:
 
 
 def deal(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.federation.deploy.run_control import deal as deal_to_nodes
+    from fedbm.federation.deploy.run_control import give_shares
 
-    for name, training in deal_to_nodes(args.folder, run_file(args, args.folder / "server"), args.images):
+    for name, training in give_shares(args.folder, run_file(args, args.folder / "server"), args.images):
         console.print(f"{name}: {training:,} training images in {args.folder / name / 'data'}")
 
 
@@ -168,47 +168,47 @@ def renew(args: argparse.Namespace, console: Console) -> None:
 
 def up(args: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.federation_progress import show_federation
-    from fedbm.federation.deploy.run_control import Follower, begin, end_run
-    from fedbm.federation.deploy.supervise import everything, work
+    from fedbm.federation.deploy.roles import run_all, watch
+    from fedbm.federation.deploy.run_control import Follower, end_run_on_error, start_run
 
     home = args.folder / "server"
-    with everything(args.folder, console.print) as children:
-        run = begin(home, run_file(args, home))
-        with show_federation(console) as show, end_run(home, run):
+    with run_all(args.folder, console.print) as children:
+        run = start_run(home, run_file(args, home))
+        with show_federation(console) as show, end_run_on_error(home, run):
             follower = Follower(home, run, show)
-            work(children, console.print, follower)
-        follower.must_be_done()
+            watch(children, console.print, follower)
+        follower.check_completed()
     print_result(home, console)
 
 
 def server(args: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.federation_progress import show_federation
-    from fedbm.federation.deploy.supervise import serve
-    from fedbm.federation.server.run_status import read_standing
+    from fedbm.federation.deploy.roles import run_server
+    from fedbm.federation.server.run_status import read_status
 
     folder = server_folder(args.folder)
     with show_federation(console) as show:
 
         def tick() -> bool:
-            show(read_standing(folder))
+            show(read_status(folder))
             return True
 
-        until_stopped(lambda: serve(folder, console.print, tick), console)
+        until_stopped(lambda: run_server(folder, console.print, tick), console)
 
 
 def node(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.federation.deploy.supervise import attend
+    from fedbm.federation.deploy.roles import run_node
 
     folder = node_folder(args.folder)
-    until_stopped(lambda: attend(folder, args.images, console.print, lambda: True), console)
+    until_stopped(lambda: run_node(folder, args.images, console.print, lambda: True), console)
 
 
 def run(args: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.federation_progress import show_federation
-    from fedbm.federation.deploy.run_control import Follower, begin
+    from fedbm.federation.deploy.run_control import Follower, start_run
 
     home = server_folder(args.folder)
-    started = begin(home, run_file(args, home))
+    started = start_run(home, run_file(args, home))
     console.print(f"The run has started. 'fedbm federation status {args.folder}' shows it as well.")
     if args.detach:
         return
@@ -220,16 +220,16 @@ def run(args: argparse.Namespace, console: Console) -> None:
     except KeyboardInterrupt:
         console.print(f"\nThe run continues. 'fedbm federation stop {args.folder} --run' ends it.")
         return
-    follower.must_be_done()
+    follower.check_completed()
     print_result(home, console)
 
 
 def status(args: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.federation_progress import draw_status
-    from fedbm.federation.deploy.flower import is_alive
+    from fedbm.federation.deploy.flower import has_server_app
     from fedbm.federation.deploy.processes import running
     from fedbm.federation.node.refusal_file import read_refusal
-    from fedbm.federation.server.run_status import read_standing
+    from fedbm.federation.server.run_status import read_status
 
     if args.page:
         serve_page(args, console)
@@ -241,9 +241,9 @@ def status(args: argparse.Namespace, console: Console) -> None:
             console.print(f"{folder.name}: the server refused this node: {why}")
     if kind_of(args.folder) != "node":
         home = server_folder(args.folder)
-        found = read_standing(home)
+        found = read_status(home)
         console.print(draw_status(found) if found else "no run yet")
-        if found and (remark := found.remark(at_work=is_alive(home))):
+        if found and (remark := found.remark(has_server_app(home))):
             console.print(remark)
 
 
@@ -260,13 +260,13 @@ def serve_page(args: argparse.Namespace, console: Console) -> None:
 
 
 def stop(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.federation.deploy.flower import OVER, end_run, runs
+    from fedbm.federation.deploy.flower import active_runs, end_run
     from fedbm.federation.deploy.processes import check_up, end_all
 
     if args.run:
         home = server_folder(args.folder)
         check_up(home)
-        active = [str(run["run-id"]) for run in runs(home) if run["status"] not in OVER]
+        active = active_runs(home)
         for run_id in active:
             end_run(home, run_id)
         console.print("The run is ended. 'fedbm federation run' continues it." if active else "No run is active.")
@@ -290,7 +290,7 @@ def audit(args: argparse.Namespace, console: Console) -> None:
     existing = [path for path in paths if path.exists()]
     for path in existing:
         checked = verify(path)
-        console.print(f"== {path}: {checked.lines} lines, whole, ends in {checked.head[:16]}")
+        console.print(f"== {path}: {len(checked.lines)} lines, unbroken chain, last hash {checked.head[:16]}")
         print_end(path, args.lines, console)
     if not existing:
         console.print("no audit yet")
@@ -313,10 +313,10 @@ def until_stopped(work: Callable[[], None], console: Console) -> None:
 def print_result(home: Path, console: Console) -> None:
     """Print the folder and the scores of the server's latest run."""
     from fedbm.cli.tables import result_table
-    from fedbm.federation.server.run_status import read_standing
+    from fedbm.federation.server.run_status import read_status
     from fedbm.runs.reader import read_run
 
-    if found := read_standing(home):
+    if found := read_status(home):
         path = home / "state" / "runs" / str(found.status["run"])
         console.print(f"run: {path}")
         console.print(result_table([read_run(path)]))

@@ -1,6 +1,6 @@
 """runs/<id>/privacy.json at the server: the privacy loss of each site, as its node last reported it.
 
-It is written with every answer, so that a server that is killed and started again forgets no reported loss.
+It is written with every answer, so that a killed server forgets no reported loss.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PrivacyReport:
                 self.values["clients"] = found["clients"]
 
     def keep(self, client: int, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Keep and return the loss that a node's answer reports; raise FedBMError if it cannot be read."""
+        """Save and return the loss in a node's answer; raise FedBMError if it cannot be read."""
         found = read_privacy(body)
         self.values["clients"][str(client)] = found
         write_json(self._path, {"format": FORMAT, **self.values})

@@ -1,12 +1,12 @@
-"""The server's side: one run of the one round loop, over the nodes of a grid, in the server's own folder.
+"""Run one federated run at the server: the same round loop, with the nodes of a Flower grid as clients.
 
-    <folder>/server.toml        what a node may claim
-    <folder>/registered.json    which key each Flower node id belongs to
-    <folder>/state/runs/<id>/   what every run leaves, federation.json, and privacy.json where sites add noise
+    <folder>/server.toml        settings, such as the names of the nodes
+    <folder>/registered.json    the node that each Flower node id belongs to
+    <folder>/state/runs/<id>/   the files of every run, federation.json, and privacy.json if sites add noise
     <folder>/state/audit.jsonl  what was sent, received and refused
-    <folder>/state/status.json  where the run stands
+    <folder>/state/status.json  the state of the run
 
-Killed and started again it resumes from its checkpoint; a second server on the same run is refused.
+A server that was killed resumes from its checkpoint. A second server on the same run is refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fedbm.federation.deploy.site_files import Server, read
 from fedbm.federation.options import FederationOptions, read_run_file
 from fedbm.federation.protocol.messages import CONCEPTS, INIT, CensusRules, make_terms, versions
 from fedbm.federation.protocol.packing import digest
-from fedbm.federation.protocol.upload_checks import expected_upload
+from fedbm.federation.protocol.reply_checks import expected_upload
 from fedbm.federation.server.flower_clients import FlowerCohort
 from fedbm.federation.server.norm_history import NormHistory
 from fedbm.federation.server.privacy_report import PrivacyReport
@@ -38,7 +38,7 @@ from fedbm.federation.server.registry import Registered, read_registry
 from fedbm.federation.server.requests import Requests
 from fedbm.federation.server.roster import Roster
 from fedbm.federation.server.run_setup import Agreement, agree
-from fedbm.federation.server.status_file import StatusFile
+from fedbm.federation.server.run_status import StatusFile
 from fedbm.methods.base import State
 from fedbm.runs.artifacts import conclude
 from fedbm.runs.config import at_beta, method_label
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 def serve(grid: Grid, config: Path, home: Path) -> None:
-    """Play the run that *config* describes to its end, or go on with it where it was left."""
+    """Run what *config* describes to its end, or resume it from its last checkpoint."""
     run_config, options = read_run_file(config)
     agreement = agree(run_config, options)
     server: Server = read(home, Server)
@@ -105,7 +105,7 @@ def play(
     status.write(round=loop.progress.round, phase="census")
     for event in loop.rounds():
         if event is None:
-            status.write()  # still alive, still waiting
+            status.write()  # waiting for nodes
             continue
         if event.record is None:
             status.write(phase=event.phase, round=event.round)
@@ -151,7 +151,7 @@ def assemble(
         folder, agreement.id, config, task, device, lambda: describe(agreement, options, folder, device)
     )
     server, progress = start.server, start.progress
-    every = config.engine.checkpoint_every or 1  # between machines a round is worth more than a checkpoint
+    every = config.engine.checkpoint_every or 1  # a round between machines costs more than a checkpoint
     expected = expected_upload(config.method, start.model, task, config.method.broadcast(server, progress.round + 1))
     terms = terms_of(agreement, options)
     sets = sets_of(agreement, server, device)
@@ -182,7 +182,7 @@ def assemble(
         cohort=FlowerCohort(config.method, roster, requests, expected, options, audit, norms, privacy),
         server=server,
         progress=progress,
-        states=ClientStates(folder.path / "clients", device, {}),  # clients' states stay with them
+        states=ClientStates(folder.path / "clients", device, {}),  # clients keep their states themselves
         sets=sets,
         folder=folder,
         steps=plain_steps,
@@ -195,7 +195,7 @@ def assemble(
 
 
 def sets_of(agreement: Agreement, server: State, device: torch.device) -> Mapping[str, Samples]:
-    """The server's own val and test images; none where it has none, or where the score is made of clients' models."""
+    """Return the server's val and test images; none if nodes score the model."""
     dataset, task = agreement.dataset, agreement.task
     if dataset is None or first_state(agreement.config.method, server, {}) is None:
         return {}
@@ -214,7 +214,7 @@ def terms_of(agreement: Agreement, options: FederationOptions) -> dict[str, Any]
 
 
 def own_parts(agreement: Agreement) -> dict[str, State]:
-    """What nodes need to make the task that the server has: embeddings and initial weights, sent once."""
+    """Return the parts of the task itself, sent once: embeddings and initial weights."""
     parts: dict[str, State] = {}
     if agreement.task.concepts is not None:
         parts[CONCEPTS] = {"embeddings": agreement.task.concepts.embeddings}
@@ -232,27 +232,12 @@ def describe(agreement: Agreement, options: FederationOptions, folder: RunFolder
 
 
 def nodes_of(roster: Roster) -> list[dict[str, Any]]:
-    """Every node the server knows of, as status.json lists them."""
-    there = [
-        {
-            "client": client,
-            "name": peer.census.name,
-            "state": peer.state,
-            "missed_deadlines": roster.missed_deadlines.get(client, 0),
-            "last_seen": peer.last_seen,
-            "rejected": roster.rejections.get(client),
-        }
+    """Return the nodes for status.json: those that take part, then those that are refused."""
+    missed, rejected = roster.missed_deadlines, roster.rejections
+    rows: list[tuple[Any, ...]] = [
+        (client, peer.census.name, peer.state, missed[client], peer.last_seen, rejected.get(client))
         for client, peer in sorted(roster.peers.items())
     ]
-    refused = [
-        {
-            "client": None,
-            "name": name,
-            "state": f"refused: {why}",
-            "missed_deadlines": 0,
-            "last_seen": None,
-            "rejected": None,
-        }
-        for name, why in roster.refused.values()
-    ]
-    return [*there, *refused]
+    rows += [(None, name, f"refused: {why}", 0, None, None) for name, why in roster.refused.values()]
+    keys = ("client", "name", "state", "missed_deadlines", "last_seen", "rejected")
+    return [dict(zip(keys, row, strict=True)) for row in rows]
