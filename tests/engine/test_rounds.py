@@ -2,6 +2,7 @@
 
 import dataclasses
 import gc
+import math
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -15,6 +16,7 @@ import fedbm
 from fedbm.engine import round_loop as rounds
 from fedbm.engine.evaluate import personal_score
 from fedbm.engine.local_training import Samples
+from fedbm.engine.records import ClientRound, Dropped
 from fedbm.engine.round_loop import mean_losses, select
 from fedbm.methods import FedAvg, FedBM, FedProto, FedRep
 from fedbm.methods.base import Facts, copy_state, size_of
@@ -83,13 +85,13 @@ class Spoilt(FedAvg):
 
 def test_an_update_that_is_not_finite_is_named_and_left_out(tmp_path):
     run = simulate(tmp_path, Spoilt(), participation=1.0)
-    assert [r["dropped"] for r in run.rounds] == [[{"client": 1, "reason": "body.conv.weight is not finite"}]] * 3
+    assert [r.dropped for r in run.rounds] == [(Dropped(1, "body.conv.weight is not finite"),)] * 3
     assert all([c["client"] for c in r["clients"]] == [0, 2, 3] for r in run.rounds)
     assert all(bool(value.isfinite().all()) for value in weights(run).values())
 
 
 def test_or_stops_by_option(tmp_path):
-    with pytest.raises(fedbm.FedBMError, match="round 1: client 1 sent an unusable update: body.conv.weight"):
+    with pytest.raises(fedbm.FedBMError, match="round 1: the update of client 1 is unusable: body.conv.weight"):
         simulate(tmp_path, Spoilt(), participation=1.0, on_nonfinite="stop")
 
 
@@ -131,7 +133,7 @@ def test_while_no_clients_model_is_usable_there_is_nothing_to_score(tmp_path, me
 
 
 def test_ten_such_rounds_running_stop_it_with_a_sentence_that_names_a_client(tmp_path):
-    with pytest.raises(fedbm.FedBMError, match="round 10: in 10 rounds running no client sent a usable update .client"):
+    with pytest.raises(fedbm.FedBMError, match="round 10: in 10 consecutive rounds no client sent .*client"):
         simulate(tmp_path, Spoilt(bad=(0, 1, 2, 3)), rounds=12)
     [folder] = tmp_path.iterdir()
     assert not (folder / "summary.json").exists()
@@ -139,7 +141,7 @@ def test_ten_such_rounds_running_stop_it_with_a_sentence_that_names_a_client(tmp
 
 
 @pytest.mark.parametrize(
-    ("rounds", "words"), [(1, "round 1: no client sent"), (3, "round 3: in 3 rounds running no client")]
+    ("rounds", "words"), [(1, "round 1: no client sent"), (3, "round 3: in 3 consecutive rounds no client")]
 )
 def test_a_short_run_without_one_usable_update_is_no_result(tmp_path, rounds, words):
     """Its score would be that of the model as it was made."""
@@ -306,19 +308,19 @@ def test_personal_score_by_hand():
 
 
 def test_mean_losses_are_weighted_by_samples():
-    clients = [{"n": 1, "loss": {"a": 4.0}}, {"n": 3, "loss": {"a": 8.0, "b": 4.0}}]
+    clients = [ClientRound(0, 1, {"a": 4.0}, 1.0), ClientRound(1, 3, {"a": 8.0, "b": 4.0}, 1.0)]
     assert mean_losses(clients) == {"a": 7.0, "b": 3.0}
 
 
 @pytest.mark.parametrize(
     ("every", "share", "expected"),
-    [(0, 0, [1, 2, 3, 4, 5]), (0, 10**9, [1, 5]), (2, 0, [2, 4, 5])],
+    [(0, math.inf, [1, 2, 3, 4, 5]), (0, 1e-9, [1, 5]), (2, math.inf, [2, 4, 5])],
     ids=["by time, cheap", "by time, dear", "by rounds"],
 )
 def test_when_checkpoints_are_written(every, share, expected, tmp_path, monkeypatch):
     """The first tells what one costs; the last round's is always written."""
     written, save = [], rounds.save_checkpoint
-    monkeypatch.setattr(rounds, "CHECKPOINTS_SHARE", share)
+    monkeypatch.setattr(rounds, "MAX_CHECKPOINT_SHARE", share)
     monkeypatch.setattr(rounds, "save_checkpoint", lambda *given: (written.append(given[-1].round), save(*given)))
     simulate(tmp_path, rounds=5, checkpoint_every=every)
     assert written == expected

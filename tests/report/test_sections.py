@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fake_runs import CLASSES, fake_run
@@ -17,6 +16,7 @@ from fedbm.report.grouping import Group, MethodRuns
 from fedbm.report.model import Figures, Section, Text
 from fedbm.report.sections import client_by_client, confusions, features, partition
 from fedbm.runs.reader import RunView, read_run
+from fedbm.runs.record_types import Confusion, Features
 
 
 def drawn(section: Section) -> str:
@@ -58,9 +58,8 @@ def test_what_is_added_up_and_whose_accuracy_it_is(tmp_path: Path) -> None:
     )
 
 
-def featured(run: RunView, anchors: list[list[float]] | None) -> RunView:
-    points: dict[str, Any] = {"points": [[0.0, 1.0], [1.0, 0.0], [0.5, 0.2]], "labels": [0, 1, 2]}
-    return replace(run, features={**points, "anchors": anchors, "classes": list(CLASSES)})
+def featured(run: RunView, anchors: tuple[tuple[float, float], ...] | None) -> RunView:
+    return replace(run, features=Features(tuple(CLASSES), (0, 1, 2), ((0.0, 1.0), (1.0, 0.0), (0.5, 0.2)), anchors))
 
 
 def test_rows_without_features_are_named_with_what_makes_them(tmp_path: Path) -> None:
@@ -76,7 +75,7 @@ def test_rows_without_features_are_named_with_what_makes_them(tmp_path: Path) ->
 
 def test_stars_are_explained_where_there_are_some(tmp_path: Path) -> None:
     fedavg, fedbm = (read_run(fake_run(tmp_path, method)) for method in ("fedavg", "fedbm"))
-    anchors = [[0.1, 0.9], [0.9, 0.1], [0.5, 0.5]]
+    anchors = ((0.1, 0.9), (0.9, 0.1), (0.5, 0.5))
     assert "A star is" not in features(group_of(featured(fedavg, None))).note
     assert "A star is" in features(group_of(featured(fedavg, None), featured(fedbm, anchors))).note
 
@@ -85,8 +84,8 @@ def seen(tmp_path: Path, method: str, counts: list[list[int]], confusion: list[l
     run = read_run(fake_run(tmp_path, method))
     assert run.client_partition is not None
     assert run.details is not None
-    partition_ = {**run.client_partition, "classes": ["a", "b"], "counts": counts}
-    details = {**run.details, "classes": ["a", "b"], "confusion": {"best": confusion, "last": confusion}}
+    partition_ = replace(run.client_partition, classes=("a", "b"), counts=counts)
+    details = replace(run.details, classes=("a", "b"), confusion=Confusion(confusion, confusion))
     return replace(run, client_partition=partition_, details=details)
 
 
@@ -95,7 +94,7 @@ def test_the_clients_shown_are_those_that_trained(tmp_path: Path) -> None:
     fedavg = seen(tmp_path, "fedavg", [[30, 0], [0, 10]], half)
     central = seen(tmp_path, "central", [[7, 7], [7, 7]], half)
     for group in (group_of(fedavg, central), group_of(central, fedavg)):
-        assert {seed: found["counts"] for seed, found in group.partitions.items()} == {0: [[30, 0], [0, 10]]}
+        assert {seed: found.counts for seed, found in group.partitions.items()} == {0: [[30, 0], [0, 10]]}
         assert drawn(partition(group)) == drawn(partition(group_of(fedavg)))
 
 

@@ -106,7 +106,7 @@ def test_finding_a_run(tmp_path: Path) -> None:
         (tmp_path / name / "config.toml").touch()
     one = tmp_path / "fedbm-digits-s0-bbbb"
     assert find_run(tmp_path, "bbbb") == find_run(tmp_path, one.name) == find_run(tmp_path, str(one)) == one
-    with pytest.raises(FedBMError, match='"digits" means 2 runs in .*; say more of it'):
+    with pytest.raises(FedBMError, match='"digits" matches 2 runs in '):
         find_run(tmp_path, "digits")
     with pytest.raises(FedBMError, match='there is no run "cccc" in .*; "fedbm list --out .*" shows them'):
         find_run(tmp_path, "cccc")
