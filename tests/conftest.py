@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,23 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("FEDBM_HOME", str(folder))
         patch.setenv("OMP_NUM_THREADS", "1")
         yield folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def processes_start_fast(cache: Path) -> Iterator[None]:
+    """Processes for parallel runs are forked from a server that has imported torch once.
+
+    A spawned process imports it again, for seconds. Scripts that the tests start in processes of their own still spawn.
+    """
+    multiprocessing.set_forkserver_preload(["fedbm.runs.scheduler", "matplotlib.figure"])
+    real = multiprocessing.get_context
+
+    def get_context(method: str | None = None) -> Any:
+        return real("forkserver" if method == "spawn" else method)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(multiprocessing, "get_context", get_context)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -30,7 +30,6 @@ from pages import (
 
 import fedbm
 from fedbm.cli import main
-from fedbm.cli.flags import given_settings
 from fedbm.cli.main import make_parser
 from fedbm.config.keys import SECTIONS, Key
 from fedbm.config.options import type_words
@@ -303,7 +302,7 @@ def try_command(words: list[str]) -> None:
             make_parser().parse(words)
         return
     found = make_parser().parse(words)
-    given = given_settings(found)
+    given = found.settings
     if found.command == "compare":
         for config in make_grid({}, given, list_methods(found.methods), [None], [0]):
             check_config(config)

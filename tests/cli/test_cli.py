@@ -17,7 +17,7 @@ from calling import Command, flags, one_sentence
 from rich.console import Console
 
 from fedbm.cli.commands import COMMANDS, demo
-from fedbm.cli.progress import showing
+from fedbm.cli.progress import show_run
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError
 from fedbm.methods import METHODS
@@ -324,7 +324,7 @@ def test_a_failing_demo(fedbm: Command, tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_live_line_in_a_terminal() -> None:
     screen = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=150)
-    with showing(screen, "fedbm", 3) as show:
+    with show_run(screen, "fedbm", 3) as show:
         show(Event(2, "train", 1, 4, {"cross_entropy": 2.5}))  # resumed: one round is behind
         dropped = [{"client": 7, "reason": "body.w is not finite"}]
         record = {"loss": {"cross_entropy": 1.25}, "val": {"accuracy": 0.5, "f1": 0.25}, "dropped": dropped}

@@ -16,7 +16,7 @@ from PIL import Image
 from rich.console import Console
 
 from fedbm.cli.commands.data import TASKS as DATA_TASKS
-from fedbm.cli.progress import decoding, fetching
+from fedbm.cli.progress import show_decoding, show_download
 from fedbm.data.catalog import download
 
 SMALL = ("--size", 16, "--channels", 1)
@@ -170,7 +170,7 @@ def test_partition(fedbm: Command, sites: Path, tmp_path: Path, more: list[Any],
     (sentence,) = (line for line in out.splitlines() if line.startswith(f"{clients} clients ({kind})"))
     assert re.search(r"total variation, .*\), Jensen–Shannon 0\.\d\d bits\.$", sentence)
     if kind == "classes":
-        assert "clients with one class only: 3" in sentence
+        assert "Clients with one class only: 3" in sentence
     if kind == "column":
         assert [line.split()[0] for line in out.splitlines() if re.match("(Bern|Oslo|Rom) ", line)] == [
             "Bern",
@@ -212,7 +212,7 @@ def test_help_teaches(fedbm: Command) -> None:
         assert (status, err) == (0, "")
         assert out.startswith(f"usage: fedbm data {task} ")
     assert "--accept-licence" in fedbm("data", "get", "-h")[1]
-    assert "fixed over runs (default 0)" in " ".join(fedbm("data", "prepare", "-h")[1].split())
+    assert "run's seed (default 0)" in " ".join(fedbm("data", "prepare", "-h")[1].split())
 
 
 @pytest.mark.parametrize(
@@ -267,10 +267,10 @@ def test_mistakes(
 def test_a_line_now_and_then_in_a_log() -> None:
     log = Console(file=io.StringIO(), width=80)
     assert isinstance(log.file, io.StringIO)
-    with decoding(log) as progress:
+    with show_decoding(log) as progress:
         for done in range(1, 12_001):
             progress(done, 12_000)
-    with fetching(log) as progress:
+    with show_download(log) as progress:
         for megabytes in (50, 150, 199, 250):
             progress(megabytes * 10**6, 250 * 10**6)
         progress(400 * 10**6, 0)
@@ -286,11 +286,11 @@ def test_a_line_now_and_then_in_a_log() -> None:
 def test_a_bar_in_a_terminal_that_goes_again() -> None:
     screen = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=100)
     assert isinstance(screen.file, io.StringIO)
-    with decoding(screen) as progress:
+    with show_decoding(screen) as progress:
         progress(30, 90)
         progress(90, 90)
-    assert "90/90" in screen.file.getvalue()
-    with fetching(screen) as progress:
+    assert "90 of 90 images" in screen.file.getvalue()
+    with show_download(screen) as progress:
         progress(1_000_000, 0)
         progress(2_000_000, 4_000_000)
-    assert "2.0/4.0 MB" in screen.file.getvalue()
+    assert "2 of 4 MB" in screen.file.getvalue()

@@ -19,11 +19,12 @@ from pictures import small_chars74k
 
 from fedbm.cli.commands import COMMANDS
 from fedbm.cli.commands.data import TASKS as DATA_TASKS
-from fedbm.cli.flags import APPLIES
+from fedbm.config.options import OPTION_NEEDS
 from fedbm.errors import FedBMError
 from fedbm.experiments import trials
 from fedbm.federation.deploy import run_control as play
 from fedbm.federation.server import run_setup as agreement
+from fedbm.methods import FedBM
 from fedbm.runs import batch, features, plan, runner
 from fedbm.runs.config import keys, make_config, nest
 
@@ -34,7 +35,7 @@ from fedbm.runs.config import keys, make_config, nest
         ("rnu", 'there is no command "rnu" (did you mean "run"?). See \'fedbm --help\'.'),
         ("--ruonds", "fedbm does not know --ruonds"),
         ("--ruonds 3", "argument COMMAND: invalid choice: '3' (choose from "),
-        ("run --ruonds 3", 'fedbm run does not know --ruonds (did you mean "--rounds"?)'),
+        ("run --ruonds 3", 'fedbm run does not know --ruonds (did you mean "--rounds"?). See '),
         ("run --ruonds=3", 'fedbm run does not know --ruonds (did you mean "--rounds"?)'),
         ("run --rounds", "argument --rounds: expected one argument. See 'fedbm run --help'."),
         ("run --rounds many", 'rounds must be a whole number, not "many"'),
@@ -319,7 +320,7 @@ def test_any_words(words: list[str], fedbm: Command, tmp_path: Path, monkeypatch
 
 def test_what_flags_hang_on_are_keys_and_values_there_are() -> None:
     """Each is refused by name elsewhere, if it is not one: a renamed option must not leave a rule without effect."""
-    for flag, (key, values) in APPLIES.items():
+    for flag, (key, values) in (OPTION_NEEDS | FedBM.option_needs).items():
         assert flag in [one.flag for one in keys()]
         for value in values:
             made = make_config(nest({"method": "fedbm", key: value}))

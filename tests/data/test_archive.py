@@ -159,7 +159,7 @@ def test_archives_without_classes_are_refused(tmp_path, ending) -> None:
     with pytest.raises(FedBMError, match="contains no folders"):
         detect(make(tmp_path / f"loose{ending}", {"1.png": png()}))
     with pytest.raises(FedBMError, match=r"has 1 class \(cat\)"):
-        detect(make(tmp_path / f"one{ending}", {f"cat/{i}.png": png() for i in range(4)}))
+        scan(make(tmp_path / f"one{ending}", {f"cat/{i}.png": png() for i in range(4)}))
 
 
 @pytest.mark.parametrize("ending", [".zip", ".tar"])

@@ -147,7 +147,7 @@ def test_changed_metadata_is_joined_again(folder, cache) -> None:
         return set(load(folder, size=16, cache=cache, metadata=folder.parent / "about.csv").columns["site"])
 
     assert (sites("north"), sites("south")) == ({"north"}, {"south"})
-    with pytest.raises(FedBMError, match=r"cannot read the metadata .*nowhere.csv: No such file"):
+    with pytest.raises(FedBMError, match=r"cannot read .*nowhere.csv: No such file"):
         load(folder, size=16, cache=cache, metadata=folder / "nowhere.csv")
 
 

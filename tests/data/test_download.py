@@ -7,14 +7,14 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from fedbm.data.catalog import download
-from fedbm.data.catalog.download import BY_HAND, SIZES, SUMS, fetch, find_download, get
+from fedbm.data.catalog.download import SIZES, fetch, find_download, get
 from fedbm.data.catalog.lookup import CATALOG
 from fedbm.errors import FedBMError
 
@@ -184,15 +184,22 @@ def test_an_unwritable_or_full_disk_is_reported(
 
 
 def test_every_data_set_has_a_checksum_or_instructions() -> None:
-    assert set(CATALOG) == {"digits", *SUMS, *BY_HAND}
-    sums = [md5 for by_size in SUMS.values() for md5 in by_size.values()]
-    assert len(set(sums)) == 4 * len(SUMS)
+    assert [name for name, entry in CATALOG.items() if not entry.md5 and not entry.by_hand] == ["digits"]
+    downloads = [entry for entry in CATALOG.values() if entry.md5]
+    assert {tuple(entry.md5) for entry in downloads} == {SIZES}
+    sums = [md5 for entry in downloads for md5 in entry.md5.values()]
+    assert len(set(sums)) == 4 * len(downloads)
     assert all(re.fullmatch("[0-9a-f]{32}", md5) for md5 in sums)
+
+
+def serve_as(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Expect the content of the test server for the data set *name*."""
+    monkeypatch.setitem(CATALOG, name, replace(CATALOG[name], md5=dict.fromkeys(SIZES, MD5)))
 
 
 def test_the_file_depends_on_name_and_size(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download, "MEDMNIST", f"{served.url}/files")
-    monkeypatch.setitem(SUMS, "bloodmnist", dict.fromkeys(SIZES, MD5))
+    serve_as(monkeypatch, "bloodmnist")
     assert get("bloodmnist", tmp_path) == tmp_path / "bloodmnist_128.npz"
     assert get("bloodmnist", tmp_path, size=28) == tmp_path / "bloodmnist.npz"
     assert [path for path, _ in served.requests] == [
@@ -206,7 +213,7 @@ def test_a_restrictive_licence_must_be_accepted(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(download, "MEDMNIST", served.url)
-    monkeypatch.setitem(SUMS, "dermamnist", dict.fromkeys(SIZES, MD5))
+    serve_as(monkeypatch, "dermamnist")
     with pytest.raises(FedBMError, match="has the licence CC BY-NC 4.0, .*: add --accept-licence to accept it"):
         get("dermamnist", tmp_path)
     assert served.requests == []

@@ -177,6 +177,6 @@ def make_empty_test(root: Path) -> None:
 def test_unusable_folders_are_refused(tmp_path, make, sentence) -> None:
     make(tmp_path)
     with pytest.raises(FedBMError, match=sentence) as caught:
-        detect(tmp_path)
+        scan(tmp_path)
     assert str(tmp_path) in str(caught.value)
     assert "\n" not in str(caught.value)

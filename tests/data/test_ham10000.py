@@ -106,7 +106,7 @@ def change(table: list[list[str]], row: int, column: str, value: str) -> list[li
 )
 def test_wrong_tables_are_refused(tmp_path, table, sentence) -> None:
     with pytest.raises(FedBMError, match=sentence):
-        detect(make(tmp_path, table))
+        scan(make(tmp_path, table))
 
 
 def test_missing_images_and_columns_are_named(tmp_path) -> None:

@@ -92,10 +92,10 @@ def test_the_name_is_part_of_the_identity(tmp_path) -> None:
             {"val_images": None, "test_labels": None},
             "has no val_images and no test_labels; it must contain train_images",
         ),
-        ({"train_labels": np.zeros((20, 14), dtype=np.uint8)}, "has 14 labels for each image, but only one label"),
+        ({"train_labels": np.zeros((20, 14), dtype=np.uint8)}, "several labels for each image, but only one is"),
         (
             {"train_images": np.zeros((20, 28, 28, 28), dtype=np.uint8)},
-            r"contains 3-D images \(28×28×28\), but only 2-D",
+            r"images are 3-D \(28×28×28\), but only 2-D",
         ),
         ({"train_images": np.zeros((19, 28, 28), dtype=np.uint8)}, "not 20 uint8 images"),
         ({"train_images": np.zeros((20, 28, 28))}, "train_images are float64"),

@@ -8,8 +8,8 @@ from pictures import SHARED, encoded, read_at, scan
 from PIL import Image
 
 from fedbm.data.decode import decode
-from fedbm.data.readers import npz_jpeg
 from fedbm.data.readers.dispatch import detect
+from fedbm.data.readers.npz import scan_jpegs
 from fedbm.errors import FedBMError
 
 
@@ -65,7 +65,7 @@ def test_wrong_files_are_refused(tmp_path, change, sentence) -> None:
     arrays = {key: value for key, value in (jpeg_arrays() | change).items() if value is not None}
     np.savez(tmp_path / "cats.npz", **arrays)
     with pytest.raises(FedBMError, match=sentence):
-        npz_jpeg.scan(tmp_path / "cats.npz")
+        scan_jpegs(tmp_path / "cats.npz")
 
 
 def test_a_truncated_file_is_refused(tmp_path) -> None:

@@ -165,7 +165,7 @@ def test_a_class_with_fewer_samples_than_clients() -> None:
     assert {len(single.clients[move.target]) for move in single.moved} == {
         2
     }  # only clients with too few samples were filled
-    with pytest.raises(FedBMError, match="none of 100 draws with 1 classes each gave each of the 5 clients"):
+    with pytest.raises(FedBMError, match="none of 100 draws gave each of the 5 clients"):
         by_classes(labels, train, 5, 1, 0, strict=True)
 
 
@@ -214,7 +214,7 @@ def test_missing_samples_are_moved_from_the_largest_client_and_recorded() -> Non
     largest = sizes.index(24)
     assert [move.source for move in partition.moved] == [largest] * 6
     assert all(move.sample in partition.clients[move.target] for move in partition.moved)
-    with pytest.raises(FedBMError, match="none of 100 draws with beta 1e-06 gave each of the 4 clients"):
+    with pytest.raises(FedBMError, match="none of 100 draws gave each of the 4 clients"):
         dirichlet(labels, train, 4, 1e-6, 0, strict=True)
 
 
@@ -307,29 +307,29 @@ def test_an_edited_file_loses_its_kind_and_settings(tmp_path) -> None:
         ("{", "cannot read"),
         ("[]", "is not a partition of format 1"),
         ('{"format": 2, "clients": [[0]]}', "is not a partition of format 1"),
-        ('{"format": 1}', 'must contain "clients"'),
-        ('{"format": 1, "clients": [[0, 1.5], [2]]}', 'must contain "clients"'),
-        ('{"format": 1, "clients": [[true, 1], [2]]}', 'must contain "clients"'),
-        ('{"format": 1, "clients": [[-1, 1], [2]]}', 'must contain "clients"'),
-        ('{"format": 1, "clients": [[99999999999999999999]]}', 'must contain "clients"'),
+        ('{"format": 1}', "clients is missing"),
+        ('{"format": 1, "clients": [[0, 1.5], [2]]}', "clients\\[0\\]\\[1\\] must be a whole number"),
+        ('{"format": 1, "clients": [[true, 1], [2]]}', "clients\\[0\\]\\[0\\] must be a whole number"),
+        ('{"format": 1, "clients": [[-1, 1], [2]]}', "clients\\[0\\]\\[0\\] must be a whole number"),
+        ('{"format": 1, "clients": [[99999999999999999999]]}', "clients\\[0\\]\\[0\\] must be a whole number"),
         ('{"format": 1, "clients": [[0, 1, 2, 3], []]}', "client 1 of .* has no samples"),
         ('{"format": 1, "clients": [[0, 1], [2, 6]]}', "contains sample 6, but toy has samples 0 to 5"),
         ('{"format": 1, "clients": [[0, 1], [2, 4]]}', "assigns sample 4 to a client, but it is not a training sample"),
-        ('{"format": 1, "clients": [[0, 1, 2], [2, 3]]}', "contains sample 2 2 times"),
+        ('{"format": 1, "clients": [[0, 1, 2], [2, 3]]}', "contains sample 2 more than once"),
         ('{"format": 1, "clients": [[0], [2]]}', "does not contain 2 of the training samples of toy"),
         (
             '{"format": 1, "clients": [[0, 1, 2, 3]], "classes": ["b", "a"]}',
             "it does not have the classes of toy",
         ),
-        ('{"format": 1, "clients": [[0, 1, 2, 3]], "moved": [[0, 1, 2]]}', '"moved" must be a list of objects'),
-        ('{"format": 1, "clients": [[0, 1, 2, 3]], "settings": 3}', '"kind" must be a text'),
+        ('{"format": 1, "clients": [[0, 1, 2, 3]], "moved": [[0, 1, 2]]}', "moved\\[0\\] must be an object"),
+        ('{"format": 1, "clients": [[0, 1, 2, 3]], "settings": 3}', "settings must be an object"),
         (
             '{"format": 1, "clients": [[0, 1, 2, 3]], "settings": {"beta": "0.1"}}',
-            'settings of .*: beta must be a number from 0, not "0.1"',
+            'settings.beta must be a number from 0, not "0.1"',
         ),
         (
             '{"format": 1, "clients": [[0, 1, 2, 3]], "settings": {"alpha": Infinity}}',
-            "settings of .*: alpha must be made of finite numbers",
+            "settings.alpha must be made of finite numbers",
         ),
     ],
 )

@@ -62,11 +62,6 @@ def test_every_subset_has_every_class(sizes) -> None:
     assert np.array(counts(labels, split_stratified(labels, seed=0))).min() >= 1
 
 
-def test_two_samples_cannot_be_split() -> None:
-    with pytest.raises(FedBMError, match="class number 1 has 2 samples"):
-        split_stratified(labels_of_sizes(5, 2), seed=0)
-
-
 def in_groups(*members):
     """Return labels and groups from class letters for each group: in_groups("ab", "a") has 3 samples in 2 groups."""
     pairs = [(ord(letter) - ord("a"), f"g{g}") for g, letters in enumerate(members) for letter in letters]

@@ -75,7 +75,7 @@ def test_missing_files_are_bad_files(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("lines", "head", "sentence"),
     [
-        (ROWS, "file,label,split,site", r"has no column path; it must contain the columns path and label"),
+        (ROWS, "file,label,split,site", r"has no column path: it must contain the columns path and label"),
         (ROWS, "path,lable,split,site", r'has no column label \(did you mean "lable"\?\)'),
         (ROWS, "path,label,split,split", "must contain unique column names"),
         ([], "path,label", "has no rows"),
@@ -100,7 +100,7 @@ def test_missing_files_are_bad_files(tmp_path) -> None:
 )
 def test_wrong_tables_are_refused(tmp_path, lines, head, sentence) -> None:
     with pytest.raises(FedBMError, match=sentence) as caught:
-        detect(make(tmp_path, lines, head))
+        scan(make(tmp_path, lines, head))
     assert "\n" not in str(caught.value)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.engine.checkpoint import load_tensors
-from fedbm.federation.audit import read
+from fedbm.federation.audit import verify
 from fedbm.federation.deploy import watchdog
 from fedbm.federation.deploy.processes import end_all, programs
 from fedbm.federation.deploy.site_files import all_folders
@@ -131,7 +131,7 @@ class Deployment:
 
     def events(self, name: str, site: str = "server") -> list[dict[str, Any]]:
         path = self.folder / site / "state" / "audit.jsonl"
-        return [line for line in read(path) if line["event"] == name] if path.exists() else []
+        return [line for line in verify(path).lines if line["event"] == name] if path.exists() else []
 
     def digests(self) -> list[str]:
         """Of the server's state after each round, as the audit has them; a round that was run again counts once."""
@@ -169,7 +169,7 @@ class Deployment:
 
 def pids_of(folder: Path, program: str) -> list[int]:
     found = []
-    for pid in watchdog.marked(str(folder.resolve())):
+    for pid in watchdog.find_marked(str(folder.resolve())):
         try:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except OSError:

@@ -18,7 +18,7 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from deployment import NODES, Deployment, free_ports, pids_of, ready, wait_for
 
 from fedbm.federation.deploy import certificates, watchdog
-from fedbm.federation.deploy.flower import ask, tool
+from fedbm.federation.deploy.flower import call_flwr, tool
 from fedbm.federation.deploy.init import render
 from fedbm.federation.deploy.processes import environment
 from fedbm.federation.deploy.site_files import Node, Server, read, to_text
@@ -52,7 +52,9 @@ def stranger(study: Deployment, tmp_path: Path, *words: str, seconds: float = 12
 
 def online(study: Deployment) -> list[str]:
     return [
-        node["node-id"] for node in ask(study.home, "supernode", "list", "site")["nodes"] if node["status"] == "online"
+        node["node-id"]
+        for node in call_flwr(study.home, "supernode", "list", "site")["nodes"]
+        if node["status"] == "online"
     ]
 
 

@@ -18,7 +18,7 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 
 from deployment import NODES, Deployment, pids_of, ready, wait_for
 
-from fedbm.federation.deploy.processes import born, running
+from fedbm.federation.deploy.processes import start_time
 from fedbm.methods import Scaffold
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]
@@ -45,28 +45,31 @@ def same_as_undisturbed(study: Deployment, tmp_path: Path) -> bool:
 def test_a_killed_node_comes_back_and_nothing_is_lost(study: Deployment, tmp_path: Path) -> None:
     study.fedbm("run", study.folder, study.file, "--detach")
     study.training(2)
-    site = study.folder / NODES[2]
+    site, node = study.folder / NODES[2], study.started[-1]
     [worker] = wait_for(lambda: pids_of(site, "flwr-clientapp"), lambda found: len(found) == 1, 60)
-    dead = study.kill(NODES[2], "flower-supernode")
-    wait_for(lambda: born(worker), lambda begun: begun is None, 60)  # what it had at work does not live on
-    back = wait_for(lambda: running(site).get("supernode"), lambda pid: pid not in (None, dead), 120)
+    study.kill(NODES[2], "flower-supernode")
+    wait_for(lambda: start_time(worker), lambda begun: begun is None, 60)  # what it had at work does not live on
+    assert node.wait(60) == 2
+    assert "supernode of hospital-3 has died" in node.words()  # type: ignore[attr-defined]
+    ready([study.start("node", site)])  # as its service does
     study.finished()
     assert [record["round"] for record in study.records()] == [1, 2, 3]
     assert all(len(record["clients"]) == 3 for record in study.records())
-    assert back
     assert same_as_undisturbed(study, tmp_path)
 
 
-def test_a_killed_superlink_is_started_again_and_the_run_goes_on(study: Deployment, tmp_path: Path) -> None:
+def test_after_a_killed_superlink_the_server_is_started_again_and_the_run_resumes(
+    study: Deployment, tmp_path: Path
+) -> None:
     study.fedbm("run", study.folder, study.file, "--detach")
     study.training(2)
     [app] = pids_of(study.home, "flwr-serverapp")
-    dead = study.kill("server", "flower-superlink")
-    wait_for(lambda: running(study.home).get("superlink"), lambda pid: pid not in (None, dead), 60)
-    study.finished()
-    assert len(study.events("started")) == 1
-    assert not study.events("resumed")  # the same server app found the new SuperLink
-    wait_for(lambda: born(app), lambda begun: begun is None, 60)
+    study.kill("server", "flower-superlink")
+    assert study.started[0].wait(60) == 2
+    wait_for(lambda: start_time(app), lambda begun: begun is None, 60)
+    ready([study.start("server", study.folder)])  # as its service does
+    study.fedbm("run", study.folder, study.file)
+    assert [line["round"] for line in study.events("resumed")] == [1]
     assert same_as_undisturbed(study, tmp_path)
 
 
@@ -76,8 +79,8 @@ def test_a_killed_server_app_fails_the_run_and_the_same_command_goes_on(study: D
     study.kill("server", "flwr-serverapp")
     assert first.wait(300) == 2
     said = first.words()  # type: ignore[attr-defined]
-    assert "the run did not come to its end" in said
-    assert "the same command resumes from its last round" in said
+    assert "the run was not completed" in said
+    assert "the same command resumes it" in said
     study.fedbm("run", study.folder, study.file)
     assert [line["round"] for line in study.events("resumed")] == [1]
     assert same_as_undisturbed(study, tmp_path)
@@ -95,7 +98,7 @@ def test_with_too_few_answers_a_round_is_repeated_and_never_counted(tmp_path: Pa
         study.until(lambda s: (s["round"] == 2 and s["phase"] != "train") or len(study.events("missed")) > 0, 200)
         assert [record["round"] for record in study.records()] == [1]
         second = study.fedbm("run", study.folder, study.file, check=False)
-        assert (second.returncode, "a run is going on already" in second.stderr) == (2, True)
+        assert (second.returncode, "another run is active" in second.stderr) == (2, True)
         ready([study.start("node", study.folder / NODES[2])])
         study.finished()
         assert [len(record["clients"]) for record in study.records()] == [3, 3, 3]

@@ -50,7 +50,7 @@ def test_stopped_between_a_checkpoint_and_its_picture(plan: Plan, monkeypatch: p
             raise KeyboardInterrupt
         draw(*arguments)
 
-    monkeypatch.setattr(run_files, "DRAWN", (2,))
+    monkeypatch.setattr(run_files, "DRAWN_ROUNDS", (2,))
     monkeypatch.setattr(run_files, "draw_generated", interrupted)
     with pytest.raises(KeyboardInterrupt):
         play(plan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -11,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fedbm.engine.records import Dropped, RoundRecord, Traffic
 from fedbm.engine.run_folder import RunFolder, finite, read_rounds
 from fedbm.errors import FedBMError
-from fedbm.runs.reader import read_rounds as as_the_report_reads
 
 
 @pytest.fixture
@@ -21,19 +22,35 @@ def folder(tmp_path: Path) -> RunFolder:
     made = RunFolder(tmp_path / "run")
     with made.held():
         for number in (1, 2, 3):
-            made.append({"round": number, "loss": {"a": number / 3, "b": math.nan}, "why": "größer\nals 1"})
+            made.append(record_of(number))
     return made
 
 
+def record_of(number: int) -> RoundRecord:
+    return RoundRecord(
+        round=number,
+        loss={"a": number / 3, "b": math.nan},
+        dropped=(Dropped(2, "größer\nals 1"),),
+        generator=None,
+        val=None,
+        test=None,
+        personal=None,
+        bytes=Traffic(1, 2),
+        seconds={"total": 0.5},
+    )
+
+
 def rounds(folder: RunFolder) -> list[int]:
-    return [record["round"] for record in read_rounds(folder.path / "rounds.jsonl")]
+    return [record.round for record in read_rounds(folder.path / "rounds.jsonl")]
 
 
 def test_what_was_appended_is_read_back(folder: RunFolder) -> None:
     assert rounds(folder) == [1, 2, 3]
     first = read_rounds(folder.path / "rounds.jsonl")[0]
-    assert first == {"round": 1, "loss": {"a": 1 / 3, "b": None}, "why": "größer\nals 1"}
-    assert as_the_report_reads is read_rounds
+    assert first == dataclasses.replace(record_of(1), loss={"a": 1 / 3, "b": None})
+    assert "averaged" not in json.loads((folder.path / "rounds.jsonl").read_text().splitlines()[0])
+    folder.append(record_of(4), has_average=True)
+    assert json.loads((folder.path / "rounds.jsonl").read_text().splitlines()[3])["averaged"] is None
 
 
 def test_not_yet_a_line(tmp_path: Path) -> None:
@@ -51,7 +68,7 @@ def test_a_damaged_line_is_named(folder: RunFolder, line: str) -> None:
     path = folder.path / "rounds.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + line.encode(errors="surrogateescape") + b"\n" + lines[2])
-    with pytest.raises(FedBMError, match=r"^line 2 of .*rounds\.jsonl is damaged: .*; remove .*run to start this run"):
+    with pytest.raises(FedBMError, match=r"^line 2 of .*rounds\.jsonl is damaged: .*\. Remove .*run to start this run"):
         read_rounds(path)
 
 
@@ -75,13 +92,13 @@ def test_lines_after_the_checkpoint_are_cut(folder: RunFolder) -> None:
     assert (folder.path / "rounds.jsonl").read_bytes() == before
     folder.cut_after(1)
     assert (folder.path / "rounds.jsonl").read_bytes() == before.splitlines(keepends=True)[0]
-    folder.append({"round": 2})
+    folder.append(record_of(2))
     assert rounds(folder) == [1, 2]
 
 
 def test_lines_the_checkpoint_counts_on_must_be_there(folder: RunFolder) -> None:
     before = (folder.path / "rounds.jsonl").read_bytes()
-    with pytest.raises(FedBMError, match="should hold rounds 1 to 5, .* but holds 3 of them"):
+    with pytest.raises(FedBMError, match="must contain rounds 1 to 5, .* but has 3 of them"):
         folder.cut_after(5)
     assert (folder.path / "rounds.jsonl").read_bytes() == before
 
@@ -89,7 +106,7 @@ def test_lines_the_checkpoint_counts_on_must_be_there(folder: RunFolder) -> None
 def test_a_run_is_held_by_one_and_released_however_it_ends(folder: RunFolder) -> None:
     other = RunFolder(folder.path)
     with folder.held():
-        with pytest.raises(FedBMError, match="another process is working on .*; wait for it or choose another --out"):
+        with pytest.raises(FedBMError, match=r"another process is working on .*\. Wait for it"):
             other.held().__enter__()
         assert rounds(other) == [1, 2, 3]  # looking is free
     with pytest.raises(ZeroDivisionError), folder.held():

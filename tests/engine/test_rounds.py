@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from small import TinyBody
 
 import fedbm
 from fedbm.engine import round_loop as rounds
@@ -20,12 +21,12 @@ from fedbm.methods.base import Facts, copy_state, size_of
 from fedbm.runs import runner as simulation
 from fedbm.runs.plan import make_plan
 
-TINY = {"size": 16, "width": 4, "batch": 32, "clients": 4, "beta": 0.5, "rounds": 3}
+TINY = {"size": 16, "batch": 32, "clients": 4, "beta": 0.5, "rounds": 3}
 GENERATOR = {"generator_width": 8, "generator_steps": 4, "generator_every": 1, "generator_batch": 16}
 
 
 def simulate(out, method="fedavg", **more):
-    return fedbm.simulate("digits", method=method, out=str(out), **{**TINY, **more})
+    return fedbm.simulate("digits", method=method, **{"body": TinyBody, "out": str(out), **TINY, **more})
 
 
 def weights(run):
@@ -76,19 +77,19 @@ class Spoilt(FedAvg):
     def finish_client(self, model, data, context, facts):
         upload, own = super().finish_client(model, data, context, facts)
         if facts.client in self.bad:
-            upload["body.conv1.weight"][0] = float("nan")
+            upload["body.conv.weight"][0] = float("nan")
         return upload, own
 
 
 def test_an_update_that_is_not_finite_is_named_and_left_out(tmp_path):
     run = simulate(tmp_path, Spoilt(), participation=1.0)
-    assert [r["dropped"] for r in run.rounds] == [[{"client": 1, "reason": "body.conv1.weight is not finite"}]] * 3
+    assert [r["dropped"] for r in run.rounds] == [[{"client": 1, "reason": "body.conv.weight is not finite"}]] * 3
     assert all([c["client"] for c in r["clients"]] == [0, 2, 3] for r in run.rounds)
     assert all(bool(value.isfinite().all()) for value in weights(run).values())
 
 
 def test_or_stops_by_option(tmp_path):
-    with pytest.raises(fedbm.FedBMError, match="round 1: the update of client 1 is unusable: body.conv1.weight"):
+    with pytest.raises(fedbm.FedBMError, match="round 1: client 1 sent an unusable update: body.conv.weight"):
         simulate(tmp_path, Spoilt(), participation=1.0, on_nonfinite="stop")
 
 
@@ -160,15 +161,14 @@ def test_outputs_that_are_not_finite_are_never_a_score(tmp_path):
 
 def test_one_sample_that_cannot_be_normalised_is_a_sentence(tmp_path):
     with pytest.raises(fedbm.FedBMError, match="BatchNorm cannot normalise one value: use a larger batch"):
-        simulate(tmp_path, batch=1, rounds=1)
+        simulate(tmp_path, body=None, width=4, batch=1, rounds=1)
 
 
 def test_dropout_draws_from_the_clients_stream(tmp_path):
     def body():
         return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(256, 8), torch.nn.Dropout(0.5), torch.nn.ReLU())
 
-    options = {k: v for k, v in TINY.items() if k != "width"}
-    runs = [fedbm.simulate("digits", method="fedavg", body=body, out=tmp_path / n, **options) for n in ("a", "b")]
+    runs = [simulate(tmp_path / n, body=body) for n in ("a", "b")]
     assert runs[0].id == runs[1].id
     assert equal(weights(runs[0]), weights(runs[1]))
 
@@ -179,7 +179,8 @@ def test_bytes_are_counted_by_version(tmp_path):
     plan = make_plan(
         fedbm.runs.config.make_config(
             fedbm.runs.config.nest({"data": "digits", "method": "fedbm", **TINY, **GENERATOR})
-        )
+        ),
+        make_body=TinyBody,
     )
     server = method.server_init(method.model(plan.task))
     sizes = {
@@ -229,8 +230,8 @@ def test_memory_grows_neither_with_rounds_nor_with_clients(tmp_path):
                 counts.append(sum(1 for o in gc.get_objects() if type(o) in (torch.Tensor, torch.nn.Parameter)))
 
         # a checkpoint a round: between two of them the best model so far is held, once
-        options = {**TINY, "rounds": 4, "clients": clients, "min_samples": 1, "checkpoint_every": 1}
-        fedbm.simulate("digits", method=FedBNLike(), out=str(tmp_path), on_event=look, **options)
+        options = {"rounds": 4, "clients": clients, "min_samples": 1, "checkpoint_every": 1}
+        simulate(tmp_path, FedBNLike(), on_event=look, **options)
         return counts
 
     few, many = alive(3), alive(30)

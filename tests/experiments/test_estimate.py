@@ -27,7 +27,7 @@ def out(tmp_path: Path) -> Path:
 
 def not_run(out: Path) -> list[TrialState]:
     found = trials(parse(GRID, "g", "g"), [0], {})
-    return [TrialState(t, "not run", out / t.config.method.name, "", t.config) for t in found]
+    return [TrialState(t, out / t.config.method.name, "", t.config) for t in found]
 
 
 def test_time_is_rounds_times_seconds_per_round(out: Path, tmp_path: Path) -> None:

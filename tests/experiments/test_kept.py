@@ -61,7 +61,9 @@ def refused(outcome: Outcome, folder: Path, count: int) -> None:
     with pytest.raises(FedBMError) as caught:
         write_outcome(outcome, folder)
     runs = f"{count} finished run{'s' * (count > 1)}"
-    assert str(caught.value).startswith(f"{folder / 'mine.json'} holds {runs} with other data, settings or rows, which")
+    assert str(caught.value).startswith(
+        f"{folder / 'mine.json'} contains {runs} with other data, settings or rows, which"
+    )
     assert "Choose another folder with --records DIR, or r" in str(caught.value)
     assert contents(folder) == before
 
@@ -189,7 +191,7 @@ def test_other_data_are_refused_before_anything_is_played(
         patch.setattr("fedbm.runs.batch.run_all", none_is_played)
         capsys.readouterr()
         assert main(command("--plan")) == 0
-        said = "results/grid.json holds 2 finished runs with other data, settings or rows, which would be dropped."
+        said = "results/grid.json contains 2 finished runs with other data, settings or rows, which would be dropped."
         plan = capsys.readouterr().out
         assert plan.startswith("2 runs: 2 not run\n")
         assert f"note: no run would start: {said} Choose another folder" in plan
@@ -211,10 +213,10 @@ def test_settings_changed_on_purpose_and_another_grid_of_the_same_name_are_refus
     before = contents(swept / "results")
     capsys.readouterr()
     assert main(command(file="b/grid.toml")) == 2
-    assert "results/grid.json holds 1 finished run with other data" in one_sentence(capsys.readouterr().err)
+    assert "results/grid.json contains 1 finished run with other data" in one_sentence(capsys.readouterr().err)
     (swept / "grid.toml").write_text(text.replace("rounds = 2", "rounds = 3"), encoding="utf-8")
     assert main(command()) == 2
-    assert "results/grid.json holds 2 finished runs with other data" in one_sentence(capsys.readouterr().err)
+    assert "results/grid.json contains 2 finished runs with other data" in one_sentence(capsys.readouterr().err)
     assert contents(swept / "results") == before
     (swept / "grid.toml").write_text(text + '[[rows]]\nname = "scaffold"\nmethod = "scaffold"\n', encoding="utf-8")
     assert main(command()) == 0

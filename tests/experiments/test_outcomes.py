@@ -185,7 +185,7 @@ def test_broken_records_are_one_sentence(modules: Outcome, tmp_path: Path) -> No
     path.write_text("{}", encoding="utf-8")
     with pytest.raises(FedBMError, match="is not a record that this FedBM reads"):
         read_outcome(path)
-    with pytest.raises(FedBMError, match="holds no records of experiments"):
+    with pytest.raises(FedBMError, match="has no records of experiments"):
         read_outcomes(tmp_path / "runs" / "none")
 
 

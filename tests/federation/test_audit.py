@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedbm.errors import FedBMError
-from fedbm.federation.audit import START, Audit, read, verify
+from fedbm.federation.audit import START, Audit, verify
 
 
 @pytest.fixture
@@ -24,10 +24,10 @@ def test_each_line_holds_the_hash_of_the_one_before(path: Path) -> None:
     lines = path.read_bytes().splitlines()
     hashes = [START, *(hashlib.sha256(line).hexdigest() for line in lines)]
     assert [json.loads(line)["before"] for line in lines] == hashes[:-1]
-    assert verify(path) == (4, hashes[-1])
+    assert verify(path).head == hashes[-1]
     assert Audit(path).head == hashes[-1]
-    assert [line["client"] for line in read(path)] == [0, 1, 2, 3]
-    assert read(path)[0]["loss"] is None
+    assert [line["client"] for line in verify(path).lines] == [0, 1, 2, 3]
+    assert verify(path).lines[0]["loss"] is None
 
 
 def test_an_audit_that_is_not_there_starts_from_nothing(tmp_path: Path) -> None:
@@ -62,20 +62,20 @@ def test_the_end_is_told_by_the_head_alone(path: Path) -> None:
 def test_half_a_line_is_refused_and_written_over(path: Path) -> None:
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"format": 1, "num')
-    with pytest.raises(FedBMError, match="the last line of .* is not whole"):
+    with pytest.raises(FedBMError, match="the last line of .* is incomplete"):
         verify(path)
     Audit(path).append("after")
-    assert verify(path).lines == 5
+    assert len(verify(path).lines) == 5
     assert path.read_bytes().startswith(whole)
 
 
 def test_a_long_line_is_followed_too(path: Path) -> None:
     Audit(path).append("long", why="x" * 200_000)
     Audit(path).append("after")
-    assert verify(path).lines == 6
+    assert len(verify(path).lines) == 6
 
 
 def test_a_file_of_another_kind_is_not_appended_to(tmp_path: Path) -> None:
     (tmp_path / "audit.jsonl").write_text("hello\n")
-    with pytest.raises(FedBMError, match="does not end in a line of an audit"):
+    with pytest.raises(FedBMError, match="last line of .* is damaged"):
         Audit(tmp_path / "audit.jsonl").append("x")

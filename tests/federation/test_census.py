@@ -22,7 +22,7 @@ from fedbm.federation.node.node_data import open_site, write_share
 from fedbm.federation.node.refusal_file import read_refusal
 from fedbm.federation.protocol import messages as protocol
 from fedbm.federation.protocol.codec import Envelope, from_records, to_records
-from fedbm.federation.protocol.messages import REFUSED, Refusal, accept_terms, safe_name
+from fedbm.federation.protocol.messages import REFUSED, Refusal, accept_terms, is_safe_name
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_a_site_gives_any_data_that_fedbm_reads(deployed: Deployed, scans: Path)
         ({"client": -1}, "it is not set up: client, data or state is missing in its node configuration"),
         ({"client": "1"}, "it is not set up: client, data or state is missing in its node configuration"),
         ({"device": "gpu"}, "it is not set up: client, data or state is missing in its node configuration"),
-        ({"client": 3}, "it is client 3, but this run has nodes = 3, so clients 0 to 2"),
+        ({"client": 3}, "it is client 3, but a run with nodes = 3 has 0 to 2"),
         ({"client": 0}, 'it claims to be client 0, "site 1", but its key is registered for client 1, "site 1"'),
         ({"name": "site 0"}, 'it claims to be client 1, "site 0", but its key is registered for client 1, "site 1"'),
     ],
@@ -113,15 +113,15 @@ def test_a_node_that_is_set_up_wrong(deployed: Deployed, change: dict[str, Any],
     [
         ({"versions": {"protocol": 0, "fedbm": "0.1.0"}}, "it has protocol 0 and the server has 1: install the same"),
         ({"versions": None}, "its answer has no versions that can be read"),
-        ({"classes": ["cyst", "<b>"]}, 'it has the class "<b>", which this run does not know: cyst, normal, polyp'),
+        ({"classes": ["cyst", "<b>"]}, 'it has the class "<b>", but the run has only cyst, normal, polyp'),
         ({"n": 0}, "it has 0 training images"),
         ({"n": 1e3}, "its answer has no n that can be read"),
         ({"n": True}, "its answer has no n that can be read"),
         ({"n": 10**9}, "it claims 1000000000 training images, above max_samples = 1000000 in server.toml"),
-        ({"label_counts": [1, 2, 3]}, "it told its label counts, which this method does not ask for"),
+        ({"label_counts": [1, 2, 3]}, "it sent label_counts, which this run does not ask for"),
         ({"holds": []}, "its answer has no holds that can be read"),
-        ({"terms": "?"}, "it answered for another terms than it was asked"),
-        ({"code": None}, "it answered with a code that is not known"),
+        ({"terms": "?"}, "it answered for another terms than it was asked for"),
+        ({"code": None}, "it answered with an unknown code"),
     ],
 )
 def test_an_answer_that_is_not_believed(deployed: Deployed, said: dict[str, Any], why: str) -> None:
@@ -185,7 +185,7 @@ def test_a_site_that_cannot_even_write_its_audit_says_no_more(
 ) -> None:
     (deployed.folder / "smith").write_text("a file where the folder should be")
     second(deployed).config["state"] = str(deployed.folder / "smith")
-    assert refusal(deployed) == "it failed; its own log says why"
+    assert refusal(deployed) == "it failed; see its own log"
     assert "smith" in capsys.readouterr().err
 
 
@@ -195,7 +195,7 @@ def test_a_log_on_a_full_disk_lets_no_text_out(deployed: Deployed, monkeypatch: 
     second(deployed).config["state"] = str(deployed.folder / "smith")
     with open("/dev/full", "w", buffering=1) as full, open(os.devnull, "w") as nothing:
         monkeypatch.setattr(sys, "stderr", full)
-        assert refusal(deployed) == "it failed; its own log says why"
+        assert refusal(deployed) == "it failed; see its own log"
         monkeypatch.undo()
         os.dup2(nothing.fileno(), full.fileno())  # for what its buffer still holds
 
@@ -241,8 +241,8 @@ def test_terms_that_a_node_does_not_accept(terms: dict[str, Any], change: dict[s
 
 
 def test_names_that_may_become_files() -> None:
-    assert all(map(safe_name, ("fedbm-digits-s0-0d40dd66302d", "task.concepts", "model")))
-    assert not any(map(safe_name, ("", ".", "..", ".hidden", "a/b", "a\\b", "a\0", "x" * 201, None, 3)))
+    assert all(map(is_safe_name, ("fedbm-digits-s0-0d40dd66302d", "task.concepts", "model")))
+    assert not any(map(is_safe_name, ("", ".", "..", ".hidden", "a/b", "a\\b", "a\0", "x" * 201, None, 3)))
 
 
 def test_prepared_images_of_another_size_are_refused(deployed: Deployed) -> None:

@@ -97,9 +97,9 @@ def test_validity_is_stated_and_checked(tmp_path: Path) -> None:
     make_authority(tmp_path, "study", now=NOW)
     make_server(tmp_path, tmp_path, ["localhost"], days=10, now=NOW)
     assert check_certificate(tmp_path / "server.pem", NOW + timedelta(days=9)) == NOW + timedelta(days=10)
-    with pytest.raises(FedBMError, match="ended on 2030-01-11 00:00 UTC; .* 'fedbm federation renew'"):
+    with pytest.raises(FedBMError, match="ended on 2030-01-11 00:00 UTC; .* renew"):
         check_certificate(tmp_path / "server.pem", NOW + timedelta(days=11))
-    with pytest.raises(FedBMError, match="is valid only from .*; is this machine's clock right"):
+    with pytest.raises(FedBMError, match="is valid only from .*; check this machine's clock"):
         check_certificate(tmp_path / "server.pem", NOW - timedelta(days=1))
     check_certificate(tmp_path / "server.pem", NOW - timedelta(minutes=4))  # a clock that is behind a little
 
@@ -113,7 +113,7 @@ def test_a_node_s_keys_must_be_a_pair_of_the_right_kind(keys: Path, tmp_path: Pa
         check_node_key(tmp_path / "gone.key", tmp_path / "node.pub")
     other = ed25519.Ed25519PrivateKey.generate()
     write_private(tmp_path / "other.key", other.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
-    with pytest.raises(FedBMError, match="no key on the curve P-384"):
+    with pytest.raises(FedBMError, match="not a key on the curve P-384"):
         check_node_key(tmp_path / "other.key", tmp_path / "node.pub")
     os.chmod(tmp_path / "node.key", 0o640)
     with pytest.raises(FedBMError, match=r"others can read the private key .* \(mode 640\); run: chmod 600"):
@@ -125,9 +125,7 @@ def test_a_node_s_keys_must_be_a_pair_of_the_right_kind(keys: Path, tmp_path: Pa
 
 def test_what_is_no_certificate_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.crt").write_text("nonsense")
-    with pytest.raises(
-        FedBMError, match=r"cannot read the certificate .*x\.crt: it is none; have it handed over again"
-    ):
+    with pytest.raises(FedBMError, match=r"cannot read the certificate .*x\.crt: it is not a certificate; ask for"):
         read_certificate(tmp_path / "x.crt")
-    with pytest.raises(FedBMError, match=r"cannot read the certificate .*y\.crt: No such file or directory; have it"):
+    with pytest.raises(FedBMError, match=r"cannot read the certificate .*y\.crt: No such file or directory; ask for"):
         read_certificate(tmp_path / "y.crt")

@@ -15,12 +15,12 @@ from fedbm.errors import FedBMError
 pytest.importorskip("flwr", reason="needs the flower extra")
 
 from fedbm.federation.deploy.certificates import check_node_key
-from fedbm.federation.deploy.flower import pairs, refusal
-from fedbm.federation.deploy.init import add, address, create, rekey, renew
+from fedbm.federation.deploy.flower import explain_exit, to_pairs
+from fedbm.federation.deploy.init import add, create, format_address, rekey, renew
 from fedbm.federation.deploy.site_files import (
+    FederationSettings,
     Node,
     Server,
-    Whole,
     all_folders,
     check_host,
     kind_of,
@@ -67,12 +67,12 @@ def test_settings_come_back_as_they_were_written(study: Path, tmp_path: Path) ->
 
 
 def test_an_ipv6_server_stands_in_brackets() -> None:
-    assert address(Server("2001:db8::1", 443)) == "[2001:db8::1]:443"
+    assert format_address(Server("2001:db8::1", 443)) == "[2001:db8::1]:443"
 
 
 def test_nothing_is_overwritten(study: Path, tmp_path: Path) -> None:
     before = (study / "authority" / "ca.key").read_bytes()
-    with pytest.raises(FedBMError, match="is there already and is not overwritten"):
+    with pytest.raises(FedBMError, match="exists already and is not overwritten"):
         create(study)
     assert (study / "authority" / "ca.key").read_bytes() == before
     create(tmp_path)  # empty is as good as new
@@ -130,17 +130,17 @@ def test_a_command_finds_its_role_s_folder(study: Path, tmp_path: Path) -> None:
     assert server_folder(study) == server_folder(study / "server") == study / "server"
     assert node_folder(study / "north") == study / "north"
     assert all_folders(study) == [study / "server", study / "north", study / "south"]
-    with pytest.raises(FedBMError, match="holds 2 nodes: say which, such as .*north"):
+    with pytest.raises(FedBMError, match="has 2 nodes: choose one, such as .*north"):
         node_folder(study)
     with pytest.raises(FedBMError, match="is the server's folder"):
         node_folder(study / "server")
     with pytest.raises(FedBMError, match="is a node's folder"):
         server_folder(study / "north")
-    with pytest.raises(FedBMError, match="is no folder of a federation; 'fedbm federation init"):
+    with pytest.raises(FedBMError, match="is not a folder of a federation; 'fedbm federation init"):
         kind_of(tmp_path)
-    with pytest.raises(FedBMError, match="is not there; 'fedbm federation init"):
+    with pytest.raises(FedBMError, match="does not exist; 'fedbm federation init"):
         kind_of(tmp_path / "nowhere")
-    with pytest.raises(FedBMError, match='norht is not there \\(did you mean "north"\\?\\)'):
+    with pytest.raises(FedBMError, match='norht does not exist \\(did you mean "north"\\?\\)'):
         kind_of(study / "norht")
 
 
@@ -167,7 +167,7 @@ def test_relative_images_are_the_folder_s_own_or_the_user_s(tmp_path: Path, monk
     assert Node(data="scans").images(tmp_path, "scans") == str(tmp_path / "here" / "scans")
     assert Node(data="digits").images(tmp_path) == "digits"
     assert Node(data="scans").images(tmp_path, "/else/where") == "/else/where"
-    with pytest.raises(FedBMError, match="has no images yet: set data in .*node.toml, or say --data PATH"):
+    with pytest.raises(FedBMError, match="has no images yet: set data in .*node.toml, or use --data PATH"):
         Node(name="north").images(tmp_path)
 
 
@@ -242,7 +242,7 @@ def test_runbooks_name_what_is_in_the_folder_and_fit_a_page(study: Path) -> None
 
 
 def test_whole_federations_know_their_nodes(study: Path) -> None:
-    assert read(study, Whole).folders(study) == [study / "north", study / "south"]
+    assert read(study, FederationSettings).folders(study) == [study / "north", study / "south"]
 
 
 @pytest.mark.parametrize("data", ["/srv/scans", "/srv/my scans", "C:\\scans", "/srv/späte=Bilder", "/srv/it's"])
@@ -250,11 +250,11 @@ def test_flower_reads_settings_as_they_were_given(data: str) -> None:
     from flwr.common.config import parse_config_args
 
     given = {"client": 0, "name": "hospital-1", "data": data}
-    assert parse_config_args([pairs(given)]) == given
+    assert parse_config_args([to_pairs(given)]) == given
 
 
 def test_what_flower_says_is_put_in_words() -> None:
-    assert "does not trust the server" in (refusal("… [SSL: CERTIFICATE_VERIFY_FAILED] …") or "")
-    assert "was refused by the server" in (refusal("[code: 2004] Failed to activate SuperNode.") or "")
-    assert "change runtime_port" in (refusal("[Errno 98] address already in use") or "")
-    assert refusal("all is well") is None
+    assert "does not trust the server" in (explain_exit("… [SSL: CERTIFICATE_VERIFY_FAILED] …") or "")
+    assert "was refused by the server" in (explain_exit("[code: 2004] Failed to activate SuperNode.") or "")
+    assert "change runtime_port" in (explain_exit("[Errno 98] address already in use") or "")
+    assert explain_exit("all is well") is None

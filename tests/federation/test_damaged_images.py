@@ -11,7 +11,7 @@ import pytest
 from flwr.app import Message
 from one_process import Deployed, deploy, events_of, records_of
 
-from fedbm.federation.node import image_check, node_data
+from fedbm.federation.node import node_data
 from fedbm.federation.node.node_data import open_site
 from fedbm.federation.protocol.codec import from_records
 from fedbm.federation.protocol.messages import Refusal
@@ -35,11 +35,11 @@ def deployed(tiny: dict[str, Any], tmp_path: Path) -> Deployed:
     return deploy(tmp_path, settings)
 
 
-@pytest.mark.parametrize("full_check_bytes", [image_check.FULL_CHECK_BYTES, 0])
+@pytest.mark.parametrize("full_check_bytes", [node_data.FULL_CHECK_BYTES, 0])
 def test_images_overwritten_between_rounds_are_refused(
     full_check_bytes: int, deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(image_check, "FULL_CHECK_BYTES", full_check_bytes)
+    monkeypatch.setattr(node_data, "FULL_CHECK_BYTES", full_check_bytes)
 
     def overwrites(request: Message, reply: Message) -> Message:
         if from_records(request.content).body.get("round") == 1:
@@ -58,7 +58,7 @@ def test_images_overwritten_between_rounds_are_refused(
 def test_large_images_are_read_again_only_when_their_status_changes(
     deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(image_check, "FULL_CHECK_BYTES", 0)
+    monkeypatch.setattr(node_data, "FULL_CHECK_BYTES", 0)
     checks: list[bool] = []
     true = node_data.open_prepared
     monkeypatch.setattr(

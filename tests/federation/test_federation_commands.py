@@ -14,7 +14,7 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from fedbm.cli import main
 from fedbm.federation.audit import Audit
 from fedbm.federation.deploy import flower
-from fedbm.federation.server.status_file import StatusFile
+from fedbm.federation.server.run_status import StatusFile
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_init_says_what_to_hand_over_and_what_to_keep(
     assert "hand over the whole folder" in words
     assert 'server = "fl.example.org:443"' in Path("trial/north/node.toml").read_text()
     assert said(capsys, "init", "trial") == (
-        *(2, "fedbm: trial is there already and is not overwritten; choose another folder\n"),
+        *(2, "fedbm: trial exists already and is not overwritten; choose another folder\n"),
     )
 
 
@@ -59,25 +59,25 @@ def test_a_run_s_data_are_dealt_to_the_nodes(study: Path, capsys: pytest.Capture
     ("words", "sentence"),
     [
         (["statsu", "study"], 'has no task "statsu" (did you mean "status"?)'),
-        (["status", "sudy"], 'sudy is not there (did you mean "study"?); '),
-        (["node", "study"], "study holds 2 nodes: say which, such as study/hospital-1"),
-        (["node", "study/hospital-1"], "has no images yet: set data in study/hospital-1/node.toml, or say --data PATH"),
+        (["status", "sudy"], 'sudy does not exist (did you mean "study"?); '),
+        (["node", "study"], "study has 2 nodes: choose one, such as study/hospital-1"),
+        (["node", "study/hospital-1"], "has no images yet: set data in study/hospital-1/node.toml, or use --data PATH"),
         (["node", "study/hospital-1", "--dta", "x"], 'does not know --dta (did you mean "--data"?)'),
         (["up", "study/server"], "is the folder of one role"),
         (
             ["up", "study"],
-            "set data in study/hospital-1/node.toml, or 'fedbm federation deal study' deals the run's to all nodes",
+            "set data in study/hospital-1/node.toml, or run 'fedbm federation deal study' to give all nodes images",
         ),
-        (["node", "hospital-1"], "hospital-1 is not there; give the folder that the server's operator handed over"),
-        (["node", "."], ". is no folder of a federation; give the folder that the server's operator handed over"),
+        (["node", "hospital-1"], "hospital-1 does not exist; give the folder from the server's operator"),
+        (["node", "."], ". is not a folder of a federation; give the folder from the server's operator"),
         (["run", "study"], "is not up: 'fedbm federation server study/server' starts it"),
         (["run", "study/server"], "is not up: 'fedbm federation server study/server' starts it"),
         (["run", "study", "rnu.toml"], "there is no configuration file rnu.toml"),
         (["run", "study/hospital-1", "run.toml"], "is a node's folder"),
         (["run", "study", "study/server/run.toml"], "is not up: 'fedbm federation server study/server' starts it"),
         (["stop", "study", "--run"], "is not up: 'fedbm federation server study/server' starts it"),
-        (["init", "x", "--nodes", "0"], "--nodes must be a whole number from 1 to 65535, not 0"),
-        (["init", "x", "--nodes", "three"], "--nodes must be a whole number from 1 to 65535, not three"),
+        (["init", "x", "--nodes", "0"], "--nodes: must be a whole number from 1 to 65535, not 0"),
+        (["init", "x", "--nodes", "three"], "--nodes: must be a whole number from 1 to 65535, not three"),
         (["renew", "study/server"], "is the folder of one role"),
     ],
 )
@@ -130,8 +130,8 @@ def test_where_nothing_runs_that_is_said(study: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("phase", "remark"),
     [
-        ("train", "nobody is at work on it: its server app has ended; 'fedbm federation run' continues with it"),
-        ("failed", "it failed: round 1 was tried 20 times"),
+        ("train", "the run has ended early. 'fedbm federation run' resumes it."),
+        ("failed", "The run failed: round 1 was tried 20 times"),
         ("finished", ""),
     ],
 )
@@ -141,7 +141,8 @@ def test_a_run_that_nobody_plays_does_not_look_alive(
     status = StatusFile(study / "server" / "state" / "status.json", "fedavg-digits-s0", 5)
     status.write(phase=phase, why="round 1 was tried 20 times" if phase == "failed" else None)
     code, words = said(capsys, "status", "study")
-    assert (code, words.rstrip().endswith(remark), "it" in words.split()) == (0, True, bool(remark))
+    assert (code, words.rstrip().endswith(remark)) == (0, True)
+    assert ("run" in words.splitlines()[-1]) == bool(remark)
 
 
 def test_logs_and_audit_are_shown(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,7 +154,7 @@ def test_logs_and_audit_are_shown(study: Path, capsys: pytest.CaptureFixture[str
     audit.append("trained", round=2)
     code, words = said(capsys, "audit", "study", "--lines", "1")
     assert code == 0
-    assert "2 lines, whole" in words
+    assert "2 lines, unbroken" in words
     assert '"round": 2' in words
     assert '"round": 1' not in words
     audit.path.write_text(audit.path.read_text().replace('"round": 1', '"round": 7'))

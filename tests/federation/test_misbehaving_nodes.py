@@ -74,21 +74,21 @@ UPLOADS = {
     "infinite": (with_state(lambda s: {**s, W: s[W] / 0}), f"{W} is not finite"),
     "huge": (with_state(lambda s: {**s, W: s[W] + 1e9}), "above max_norm = 1e+06"),
     "shape": (with_state(lambda s: {**s, W: s[W][:1]}), f"{W} has shape"),
-    "dtype": (with_state(lambda s: {**s, W: s[W].double()}), "bytes came where at most"),
+    "dtype": (with_state(lambda s: {**s, W: s[W].double()}), "bytes, more than the expected"),
     "smaller dtype": (with_state(lambda s: {**s, W: s[W].half()}), f"{W} is float16, not float32"),
     "missing": (with_state(lambda s: {n: v for n, v in s.items() if n != W}), f"{W} is missing"),
     "foreign": (
         with_state(lambda s: {**s, W: s[W], "x": torch.zeros(0)}),
-        "1 tensors came that the method does not send",
+        "1 tensors that the method does not send",
     ),
-    "oversized": (with_state(lambda s: {**s, "x": torch.zeros(10**6)}), "bytes came where at most"),
+    "oversized": (with_state(lambda s: {**s, "x": torch.zeros(10**6)}), "bytes, more than the expected"),
     "damaged": (
         with_packed(lambda p: dataclasses.replace(p, buffers={w: b[:-1] + b"\7" for w, b in p.buffers.items()})),
-        "their checksum is another",
+        "their checksum differs",
     ),
     "cut": (
         with_packed(lambda p: dataclasses.replace(p, buffers={w: b[:-8] for w, b in p.buffers.items()})),
-        "have another length",
+        "does not match the header",
     ),
     "no tensors": (lambda found: Envelope(found.body), "it sent no tensors"),
     "round": (with_body(round=7), "it answered for another round"),
@@ -97,8 +97,8 @@ UPLOADS = {
     "weight": (with_body(n=10**12), "it trained on 1000000000000 images"),
     "negative weight": (with_body(n=-5), "it trained on -5 images"),
     "losses": (with_body(losses={"x": "<script>"}), "its losses cannot be read"),
-    "code": (with_body(code="<b>"), "answered with a code that is not known"),
-    "failed": (with_body(code="failed"), "it failed; its own log says why"),
+    "code": (with_body(code="<b>"), "answered with an unknown code"),
+    "failed": (with_body(code="failed"), "it failed; see its own log"),
 }
 
 
@@ -138,7 +138,7 @@ def test_an_error_of_the_engine_is_told_by_its_code_alone(settings: dict[str, An
     node_of(deployed, 2).spoil = broken
     deployed.serve()
     assert {line["client"] for line in events_of(deployed.state, "missed")} == {2}
-    assert "engine reports error 2" in events_of(deployed.state, "missed")[0]["why"]
+    assert "Flower reports error 2" in events_of(deployed.state, "missed")[0]["why"]
     assert not [path for path in deployed.state.rglob("*") if path.is_file() and b"smith" in path.read_bytes()]
 
 
@@ -153,7 +153,7 @@ def test_what_goes_wrong_at_a_site_stays_there(
     with pytest.raises(FedBMError, match="tried 2 times and never had enough usable updates"):
         deployed.serve()
     assert "smith.dcm" in capsys.readouterr().err  # the site's own log
-    assert {line["why"] for line in events_of(deployed.state, "missed")} == {"it failed; its own log says why"}
+    assert {line["why"] for line in events_of(deployed.state, "missed")} == {"it failed; see its own log"}
     assert {line["code"] for client in range(3) for line in events_of(tmp_path / f"node-{client}", "refused")} == {
         "failed"
     }

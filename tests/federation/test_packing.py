@@ -69,25 +69,27 @@ def test_half_and_delta_round_as_they_say() -> None:
     assert torch.equal(found["own"], state["own"].half().float())  # nothing was sent to take the difference to
     error = {"half": (unpack(half)["w"] - state["w"]).abs().max(), "delta": (found["w"] - state["w"]).abs().max()}
     assert error["delta"] < error["half"] / 100
-    with pytest.raises(FedBMError, match="a difference came to a tensor that was not sent"):
+    with pytest.raises(FedBMError, match="a difference to a tensor that was not sent"):
         unpack(delta, {})
 
 
 def test_what_half_cannot_hold_is_refused_by_name() -> None:
-    with pytest.raises(FedBMError, match=r"body\.w has values beyond half precision \(65504\): use compression = none"):
+    with pytest.raises(FedBMError, match=r"body\.w has values beyond half precision \(65504\)"):
         pack({"body.w": torch.tensor([7e4])}, "half")
 
 
 def test_a_dtype_that_cannot_be_sent_is_refused_by_name() -> None:
-    with pytest.raises(FedBMError, match=r"z is torch\.complex64, which cannot be sent: there are float64, float32"):
+    with pytest.raises(
+        FedBMError, match=r"z is torch\.complex64, which cannot be sent; supported are float64, float32"
+    ):
         pack({"z": torch.zeros(1, dtype=torch.complex64)})
 
 
 def test_size_is_checked_before_anything_is_read() -> None:
     packed = pack({"w": torch.zeros(100)})
-    with pytest.raises(FedBMError, match="400 bytes came where at most 399 can be right"):
-        unpack(dataclasses.replace(packed, header="not looked at"), most=399)
-    with pytest.raises(FedBMError, match="a header of 5000000 characters"):
+    with pytest.raises(FedBMError, match="400 bytes, more than the expected 399"):
+        unpack(dataclasses.replace(packed, header="not looked at"), max_size=399)
+    with pytest.raises(FedBMError, match="the header has 5000000 characters"):
         read_header(Packed(" " * 5_000_000, {}))
 
 
@@ -95,11 +97,11 @@ def test_damage_is_seen() -> None:
     packed = pack({"w": torch.arange(4.0), "n": torch.tensor(3)})
     flipped = bytearray(packed.buffers["float32"])
     flipped[5] ^= 1
-    with pytest.raises(FedBMError, match="damaged on their way: their checksum is another"):
+    with pytest.raises(FedBMError, match="checksum differs"):
         unpack(dataclasses.replace(packed, buffers={**packed.buffers, "float32": bytes(flipped)}))
-    with pytest.raises(FedBMError, match="the float32 values have another length"):
+    with pytest.raises(FedBMError, match="the length of the float32 values"):
         unpack(dataclasses.replace(packed, buffers={**packed.buffers, "float32": bytes(flipped[:-1])}))
-    with pytest.raises(FedBMError, match="the int64 values have another length"):
+    with pytest.raises(FedBMError, match="the length of the int64 values"):
         unpack(dataclasses.replace(packed, buffers={"float32": packed.buffers["float32"]}))
 
 

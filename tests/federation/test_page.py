@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fedbm.cli.federation_progress import drawn, following
+from fedbm.cli.federation_progress import draw_status, show_federation
 from fedbm.errors import FedBMError
-from fedbm.federation.server.run_status import ago, clock, read_standing
-from fedbm.federation.server.status_page import STALE, is_loopback, make_page_server, page
+from fedbm.federation.server.run_status import format_age, format_duration, read_status
+from fedbm.federation.server.status_page import STALE_SECONDS, is_loopback, make_page_server, render_page
 
 NOW = datetime(2030, 5, 1, 12, 0, tzinfo=UTC)
 
@@ -69,37 +69,37 @@ def write(folder: Path, done: int = 6, **more: Any) -> Path:
 
 
 def test_time_left_is_guessed_from_the_latest_rounds(tmp_path: Path) -> None:
-    found = read_standing(write(tmp_path))
+    found = read_status(write(tmp_path))
     assert found is not None
-    assert (found.seconds_a_round, found.seconds_left) == (30.0, 14 * 30.0)
+    assert (found.seconds_per_round, found.seconds_remaining) == (30.0, 14 * 30.0)
     assert [round_ for round_, _ in found.curve()] == [1, 3, 4, 5, 6]
-    assert (clock(found.seconds_left), clock(3723), clock(None)) == ("7:00", "1:02:03", "–")
-    assert ago((NOW - timedelta(seconds=7)).isoformat(), NOW) == "7 s ago"
-    assert (ago(None), ago((NOW - timedelta(hours=1)).isoformat(), NOW)) == ("not yet", "1:00:00 ago")
+    assert (format_duration(found.seconds_remaining), format_duration(None)) == ("7 min 0 s", "–")
+    assert format_age((NOW - timedelta(seconds=7)).isoformat(), NOW) == "7 s ago"
+    assert (format_age(None), format_age((NOW - timedelta(hours=1)).isoformat(), NOW)) == ("not yet", "1 h 0 min ago")
 
 
 def test_before_the_first_round_nothing_is_guessed(tmp_path: Path) -> None:
-    assert read_standing(tmp_path) is None
-    found = read_standing(write(tmp_path, done=0, val=None, test=None))
+    assert read_status(tmp_path) is None
+    found = read_status(write(tmp_path, done=0, val=None, test=None))
     assert found is not None
-    assert found.seconds_left is None
-    assert "No round has been evaluated yet" in page("server", found, NOW)
+    assert found.seconds_remaining is None
+    assert "No round has been evaluated yet" in render_page(found, NOW)
 
 
 def test_another_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FedBMError, match="has format 2; this version of fedbm reads format 1"):
-        read_standing(write(tmp_path, format=2))
+        read_status(write(tmp_path, format=2))
 
 
 def test_lines_tell_rounds_and_troubles_and_no_more(tmp_path: Path) -> None:
     console = Console(width=200, force_terminal=False)
-    with console.capture() as capture, following(console) as show:
-        show(read_standing(write(tmp_path, done=5, updated="2030-05-01T11:00:00+00:00")))  # of a run before
+    with console.capture() as capture, show_federation(console) as show:
+        show(read_status(write(tmp_path, done=5, updated="2030-05-01T11:00:00+00:00")))  # of a run before
         for state in ("asked", "silent", "silent", "ready"):
             nodes = [node(0, "hospital-1", "ready"), node(1, "hospital-2", state)]
-            show(read_standing(write(tmp_path, done=6, nodes=nodes)))
+            show(read_status(write(tmp_path, done=6, nodes=nodes)))
     assert capture.get().splitlines() == [
-        "round 6/20 done  training  val 81.5 %  test 79.0 %  0:30 a round  left 7:00",
+        "round 6/20 done  training  val 81.5 %  test 79.0 %  30.0 s per round  remaining 7 min 0 s",
         "hospital-2: silent",
         "hospital-2: back",
     ]
@@ -108,26 +108,26 @@ def test_lines_tell_rounds_and_troubles_and_no_more(tmp_path: Path) -> None:
 def test_a_rejected_answer_is_shown_once_with_its_node(tmp_path: Path) -> None:
     console = Console(width=120, force_terminal=False)
     nodes = [node(0, "hospital-1", "ready"), node(1, "hospital-2", "ready", rejected="round 6: its norm is 1e9")]
-    with console.capture() as capture, following(console) as show:
-        show(read_standing(write(tmp_path, done=5, updated="2030-05-01T11:00:00+00:00")))
+    with console.capture() as capture, show_federation(console) as show:
+        show(read_status(write(tmp_path, done=5, updated="2030-05-01T11:00:00+00:00")))
         for _ in range(2):
-            show(read_standing(write(tmp_path, done=6, nodes=nodes)))
+            show(read_status(write(tmp_path, done=6, nodes=nodes)))
     sentence = "hospital-2: answer rejected in round 6: its norm is 1e9"
     assert capture.get().splitlines().count(sentence) == 1
-    found = read_standing(write(tmp_path, nodes=nodes))
+    found = read_status(write(tmp_path, nodes=nodes))
     assert found is not None
     with console.capture() as capture:
-        console.print(drawn(found))
+        console.print(draw_status(found))
     assert sentence in capture.get()
-    assert f"<p>{sentence}</p>" in page("study", found, NOW)
+    assert f"<p>{sentence}</p>" in render_page(found, NOW)
 
 
 def test_the_terminal_shows_every_node(tmp_path: Path) -> None:
     console = Console(width=120)
-    found = read_standing(write(tmp_path, nodes=[node(0, "hospital-1", "asked"), node(None, "eve", "refused: size")]))
+    found = read_status(write(tmp_path, nodes=[node(0, "hospital-1", "asked"), node(None, "eve", "refused: size")]))
     assert found is not None
     with console.capture() as capture:
-        console.print(drawn(found))
+        console.print(draw_status(found))
     assert re.search(r"^0 +hospital-1 +asked +0 ", capture.get(), re.MULTILINE)
     assert re.search(r"^– +eve +refused: size +0 +not yet", capture.get(), re.MULTILINE)
 
@@ -187,20 +187,20 @@ def test_another_site_s_name_cannot_be_pointed_at_it(served: tuple[Path, int]) -
 
 
 def test_what_nodes_are_called_is_text_and_never_markup(tmp_path: Path) -> None:
-    found = read_standing(write(tmp_path, nodes=[node(0, "<b>x</b>", "asked")], why="<i>no</i>"))
-    text = page("server", found, NOW)
+    found = read_status(write(tmp_path, nodes=[node(0, "<b>x</b>", "asked")], why="<i>no</i>"))
+    text = render_page(found, NOW)
     assert "<b>" not in text
     assert "&lt;b&gt;x&lt;/b&gt;" in text
     assert "The run failed: &lt;i&gt;no&lt;/i&gt;" in text
 
 
 def test_silence_is_said(tmp_path: Path) -> None:
-    found = read_standing(write(tmp_path))
-    assert "has written nothing" not in page("server", found, NOW + timedelta(seconds=STALE - 1))
-    assert "has written nothing for 2:01" in page("server", found, NOW + timedelta(seconds=STALE + 1))
-    over = read_standing(write(tmp_path, phase="finished"))
-    assert "has written nothing" not in page("server", over, NOW + timedelta(days=1))
-    assert "No run yet" in page("server", None)
+    found = read_status(write(tmp_path))
+    assert "has written nothing" not in render_page(found, NOW + timedelta(seconds=STALE_SECONDS - 1))
+    assert "has written nothing for 2 min 1 s" in render_page(found, NOW + timedelta(seconds=STALE_SECONDS + 1))
+    over = read_status(write(tmp_path, phase="finished"))
+    assert "has written nothing" not in render_page(over, NOW + timedelta(days=1))
+    assert "No run yet" in render_page(None)
 
 
 def test_a_taken_port_is_one_sentence(served: tuple[Path, int]) -> None:

@@ -24,7 +24,7 @@ from fedbm.federation.node.handler import answer
 from fedbm.federation.node.privacy import SIGMA, clip_to_grid, epsilon, privatise
 from fedbm.federation.protocol.codec import Envelope
 from fedbm.federation.protocol.packing import pack
-from fedbm.federation.protocol.upload_checks import read_upload
+from fedbm.federation.protocol.reply_checks import read_upload
 
 SEED = 123_456_789
 
@@ -237,7 +237,7 @@ def test_reported_losses_survive_a_restart_of_the_server(tiny: dict[str, Any], t
     [
         ("fednh", {}, "fednh sends exact label counts"),
         ("fedavg", {"evaluate": "nodes"}, "nodes would send exact confusion matrices"),
-        ("fedavg", {"dp_noise": 1e-9}, "dp_noise must be from 1e-06 to 1e\\+06 where there is noise, not 1e-09"),
+        ("fedavg", {"dp_noise": 1e-9}, "dp_noise must be from 1e-06 to 1e\\+06 with dp_noise, not 1e-09"),
         ("fedavg", {"dp_clip": 1e10}, "dp_clip must be from"),
     ],
 )

@@ -98,7 +98,7 @@ def test_a_damaged_ledger_is_refused(ledger: PrivacyLedger, text: str, why: str)
     ledger.path.parent.mkdir()
     ledger.path.write_text(text)
     for use in (lambda: ledger.count_noisy("a", ASKED), lambda: ledger.record_exact("a")):
-        with pytest.raises(FedBMError, match=f"{why}.*put a good copy back"):
+        with pytest.raises(FedBMError, match=f"{why}.*restore a good copy"):
             use()
     assert ledger.path.read_text() == text
 
@@ -124,7 +124,7 @@ def test_nothing_leaves_a_site_with_a_damaged_ledger(tiny: dict[str, Any], tmp_p
     with pytest.raises(FedBMError, match="never had enough usable updates"):
         deployed.serve()
     why = {line["why"] for line in events_of(deployed.state, "missed")}
-    assert why == {"it cannot count its privacy loss, so nothing leaves it; its own log says why"}
+    assert why == {"it cannot count its privacy loss, so nothing leaves it; see its own log"}
 
 
 def test_an_update_is_counted_before_it_leaves(

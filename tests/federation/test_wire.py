@@ -67,7 +67,7 @@ def test_a_matrix_is_counts_or_refused(value: Any) -> None:
 def test_a_matrix_by_hand() -> None:
     assert read_matrix([[1, 0], [2, 3]], 2).tolist() == [[1, 0], [2, 3]]
     for wrong in ([[1, 0], [2, -3]], [[1, 0], [2, 3.0]], [[1, 0], [2, True]], [[1, 0], [2, 10**12]]):
-        with pytest.raises(FedBMError, match="does not hold counts"):
+        with pytest.raises(FedBMError, match="does not contain counts"):
             read_matrix(wrong, 2)
 
 

@@ -21,7 +21,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedbm.data.dataset import Dataset
 from fedbm.engine.run_folder import RunFolder
-from fedbm.federation.audit import read
+from fedbm.federation.audit import verify
 from fedbm.federation.deploy.site_files import Server, to_text
 from fedbm.federation.node.client_app import app as client_app
 from fedbm.federation.node.node_data import write_share
@@ -197,7 +197,7 @@ def with_scores(dataset: Dataset, training: Any, client: int, clients: int) -> A
 
 def events_of(state: Path, event: str) -> list[dict[str, Any]]:
     """The lines of an audit that tell of one kind of event."""
-    return [line for line in read(state / "audit.jsonl") if line["event"] == event]
+    return [line for line in verify(state / "audit.jsonl").lines if line["event"] == event]
 
 
 def records_of(run: Deployed | Plan) -> list[dict[str, Any]]:

@@ -25,6 +25,23 @@ class TinyBody(nn.Module):
         return torch.relu(self.bn(self.conv(x))).mean(dim=(2, 3))
 
 
+class SmallResNet(nn.Module):
+    """Takes the place of ResNet18 where a run is described by its options alone: its stem, and one more convolution."""
+
+    def __init__(self, channels: int, width: int, stem: str, norm: str) -> None:
+        super().__init__()
+        self.feature_dim = 8 * width
+        self.conv1 = nn.Conv2d(channels, width, 3, 2, 1, bias=False)
+        self.conv2 = nn.Conv2d(width, 8 * width, 3, 2, 1, bias=False)
+        self.bn1, self.bn2 = (
+            nn.BatchNorm2d(n) if norm == "batch" else nn.GroupNorm(2, n) for n in (width, self.feature_dim)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.bn1(self.conv1(x)))
+        return torch.relu(self.bn2(self.conv2(x))).mean(dim=(2, 3))
+
+
 def concepts(classes: int = 3, prompts: int = 4, dim: int = 5) -> ConceptDistribution:
     rng = torch.Generator().manual_seed(11)
     centres = 3 * torch.randn(classes, 1, dim, generator=rng)

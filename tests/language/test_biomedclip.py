@@ -118,12 +118,12 @@ def test_wrong_keys_are_named(clip_state: dict[str, Tensor], tmp_path: Path) -> 
     def without(part: str) -> dict[str, Tensor]:
         return {key: value for key, value in clip_state.items() if part not in key}
 
-    refused("projection", without("proj.2"), "does not contain text.proj.2.weight$")
-    refused("words", without("word_embeddings"), "does not contain text.transformer.embeddings.word_embeddings.weight$")
-    refused("bias", without("output.dense.bias"), "does not contain text.transformer.encoder.* and 3 more$")
-    refused("extra", clip_state | {"text.logit": torch.ones(1)}, "also contains text.logit$")
+    refused("projection", without("proj.2"), "do not contain text.proj.2.weight$")
+    refused("words", without("word_embeddings"), "do not contain text.transformer.embeddings.word_embeddings.weight$")
+    refused("bias", without("output.dense.bias"), "do not contain text.transformer.encoder.* and 3 more$")
+    refused("extra", clip_state | {"text.logit": torch.ones(1)}, "also contain text.logit$")
     refused("shape", clip_state | {"text.transformer.embeddings.LayerNorm.bias": torch.ones(3)}, "wrong shapes")
-    refused("empty", {"visual.x": torch.ones(1)}, "does not contain")
+    refused("empty", {"visual.x": torch.ones(1)}, "do not contain")
 
 
 def test_damaged_files_are_named(clip_state: dict[str, Tensor], tmp_path: Path) -> None:

@@ -14,13 +14,13 @@ from fake_runs import edit, fake_run, two_methods
 from fedbm.report.comparison_checks import findings
 from fedbm.report.figures.curves import Curve, shared_plot
 from fedbm.report.format import format_cell
-from fedbm.report.group_tables import metrics_table
 from fedbm.report.grouping import compare
 from fedbm.report.model import Report
 from fedbm.report.render.csv import render_csv
 from fedbm.report.render.latex import render_latex
 from fedbm.report.render.markdown import render_markdown
 from fedbm.report.runs_report import runs_report
+from fedbm.report.tables import metrics_table
 from fedbm.report.tensorboard import scalars
 from fedbm.report.write import write_report
 from fedbm.runs.reader import read_runs

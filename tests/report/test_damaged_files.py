@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from fake_runs import fake_run
 
-from fedbm.cli.commands.list import line_of
+from fedbm.cli.commands.list import describe_run
 from fedbm.cli.tables import result_table
 from fedbm.errors import FedBMError
 from fedbm.experiments.outcomes import read_outcomes
@@ -125,7 +125,7 @@ def test_a_damaged_file_of_a_run(tmp_path: Path, name: str) -> None:
 
     def read() -> None:
         seen = read_run(run)
-        line_of(seen)
+        describe_run(seen)
         result_table([seen])
         record_of(seen)
         render_markdown(runs_report(read_runs([run])))

@@ -65,24 +65,14 @@ def test_a_figure_is_deterministic_themeable_and_named(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_ids_of_two_figures_never_meet(name: str) -> None:
-    ids = [set(re.findall(r' id="([^"]+)"', FIGURES[name](title))) for title in ("one", "two")]
-    assert not ids[0] & ids[1]
+def test_figures_of_a_page_have_ids_of_their_own(name: str) -> None:
     drawing = FIGURES[name]("one")
-    referred = set(re.findall(r'(?:href="#|url\(#)([^")]+)', drawing))
-    assert referred == ids[0], "every id is used and every use has its id"
-
-
-@pytest.mark.parametrize("name", FIGURES)
-def test_equal_figures_of_a_page_have_ids_of_their_own(name: str) -> None:
-    placed, drawing = svg.for_one_page(), FIGURES[name]("one")
-    shown = [placed(drawing) for _ in range(3)]
-    assert shown[0] == drawing
+    shown = [svg.number_ids(drawing, number) for number in range(3)]
     ids = [re.findall(r' id="([^"]+)"', one) for one in shown]
     assert len({name for own in ids for name in own}) == 3 * len(ids[0]) > 0
     for one, own in zip(shown, ids, strict=True):
-        assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', one)) == set(own)
-    assert svg.for_one_page()(drawing) == drawing, "another page begins again"
+        referred = set(re.findall(r'(?:href="#|url\(#)([^")]+)', one))
+        assert referred == set(own), "every id is used and every use has its id"
 
 
 def test_drawing_leaves_matplotlib_as_it_was() -> None:

@@ -193,12 +193,12 @@ def test_a_record_keeps_the_plan_and_withholds_shared_runs_elsewhere(tmp_path: P
     shared = [replace(r, id=r.run.id) for r in outcome.results if r.row == "FedBM" and r.run is not None]
     write_outcome(with_results(other, shared), tmp_path / "results")
     found = {one.name: one for one in read_outcomes(tmp_path / "results")}
-    assert all(row.runs is None for cell in compare_outcome(found["other"]) for row in cell.rows)
+    assert all(not row.runs for cell in compare_outcome(found["other"]) for row in cell.rows)
     assert "22 of 24 runs of plan are on record" in render_markdown(experiments_report([found["other"]]))
     write_outcome(planned(tmp_path / "all"), tmp_path / "results")
     found = {one.name: one for one in read_outcomes(tmp_path / "results")}
     assert not found["plan"].withheld
-    assert all(row.runs is not None for cell in compare_outcome(found["other"]) for row in cell.rows)
+    assert all(row.runs for cell in compare_outcome(found["other"]) for row in cell.rows)
 
 
 def test_seeds_that_are_not_planned_do_not_count(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_a_run_that_diverged_counts_with_its_last_averaged_score(
     lines = [line[:-1] + more for line, more in zip(lines, added, strict=False)]
     (folder / "rounds.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     trial = next(t for t in trials(CONFIRM, SEEDS, {}) if t.row == "FedAvg")
-    (result,) = outcome_of(CONFIRM, [TrialState(trial, "failed", folder, why)]).results
+    (result,) = outcome_of(CONFIRM, [TrialState(trial, folder, why, state="failed")]).results
     assert result.last == last
     complete = planned(tmp_path / "all")
     failed = [replace(result, id="x") if r.key == result.key else r for r in complete.results]

@@ -188,7 +188,7 @@ def test_a_page_of_unfinished_runs_only(tmp_path: Path) -> None:
         ("partition.json", "has no partition.json."),
         ("details.json", "has no details.json."),
         ("environment.json", "has no environment.json."),
-        ("generated.png", "Not there yet: generated.png"),
+        ("generated.png", "Missing: generated.png"),
         ("rounds.jsonl", "No run here has recorded a round."),
     ],
 )

@@ -14,13 +14,11 @@ from fedbm.runs.record import read_record, write_record
 
 def test_last_quarter_scores_worked_by_hand() -> None:
     """Of eight rounds the last quarter is 7 and 8; what was not evaluated does not count, an unknown score stays so."""
-    rounds = [{"round": r, "test": {"f1": r / 10, "auc": 0.5}} for r in range(1, 9)]
-    assert last_quarter_scores(rounds, 8) == pytest.approx({"f1": 0.75, "auc": 0.5})
-    rounds[-1]["test"] = None
-    assert last_quarter_scores(rounds, 8) == pytest.approx({"f1": 0.7, "auc": 0.5})
-    rounds[-2]["test"] = {"f1": 0.3, "auc": None}
-    assert last_quarter_scores(rounds, 8) == {"f1": 0.3, "auc": None}
-    assert last_quarter_scores(rounds[:6], 8) is None
+    tests = {r: {"f1": r / 10, "auc": 0.5} for r in range(1, 9)}
+    assert last_quarter_scores(tests, 8) == pytest.approx({"f1": 0.75, "auc": 0.5})
+    assert last_quarter_scores(tests | {8: None}, 8) == pytest.approx({"f1": 0.7, "auc": 0.5})
+    assert last_quarter_scores(tests | {8: None, 7: {"f1": 0.3, "auc": None}}, 8) == {"f1": 0.3, "auc": None}
+    assert last_quarter_scores({r: tests[r] for r in range(1, 7)}, 8) is None
 
 
 def test_a_record_keeps_the_last_quarter_scores(tmp_path: Path) -> None:
@@ -29,8 +27,9 @@ def test_a_record_keeps_the_last_quarter_scores(tmp_path: Path) -> None:
     assert run.last_quarter is not None
     write_record(run, tmp_path / "record.json")
     again = read_record(tmp_path / "record.json")
-    assert again.last_quarter == run.last_quarter == last_quarter_scores(run.rounds, 240)
-    assert last_quarter_scores(again.rounds, 240) != run.last_quarter
+    assert again.last_quarter == run.last_quarter
+    assert last_quarter_scores({record.round: record.test for record in run.rounds}, 240) == run.last_quarter
+    assert last_quarter_scores({record.round: record.test for record in again.rounds}, 240) != run.last_quarter
     assert read_run(fake_run(tmp_path, "fedavg", 1, rounds=8, done=7)).last_quarter is None
 
 
@@ -74,7 +73,7 @@ def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
     fake_run(tmp_path / "runs", rounds=2)
     with pytest.raises(FedBMError, match="no such folder"):
         read_run(tmp_path / "nowhere")
-    with pytest.raises(FedBMError, match=r"it holds runs, so give .*runs/\*"):
+    with pytest.raises(FedBMError, match=r"It contains runs, so give .*runs/\*"):
         read_run(tmp_path / "runs")
     (tmp_path / "empty").mkdir()
     with pytest.raises(FedBMError, match=r"no readable config\.toml"):

@@ -38,7 +38,7 @@ def test_by_turns_each_run_is_what_it_is_alone(tiny_fedbm: dict[str, Any], tmp_p
     """Two seeds and another precision; what one sets for the process does not last beyond its turn."""
     changes = ({"seed": 0}, {"seed": 1, "precision": "fp32"}, {"seed": 2})
     tf32 = torch.backends.cudnn.allow_tf32
-    runs = [simulation.play(plan_of(tiny_fedbm, tmp_path / "together", **change)) for change in changes]
+    runs = [simulation.advance(plan_of(tiny_fedbm, tmp_path / "together", **change)) for change in changes]
     while runs:
         for run in list(runs):
             if next(run, "ended") == "ended":
@@ -90,7 +90,7 @@ def test_a_fault_of_one_run_is_told_and_the_others_of_its_process_go_on(
         def send(self, news: Any) -> None:
             self.told.append(news)
 
-    monkeypatch.setattr(side_by_side, "_played", played)
+    monkeypatch.setattr(side_by_side, "_advance", played)
     pipe = Pipe()
     side_by_side._work(pipe)  # type: ignore[arg-type]
     assert pipe.told == [
@@ -236,7 +236,7 @@ def test_what_the_engine_says_is_shown_and_recorded_once(tiny: dict[str, Any], t
 
 
 def test_generated_images_are_drawn_on_the_way(tiny_fedbm: dict[str, Any], tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(run_files, "DRAWN", (1, 2, 4))
+    monkeypatch.setattr(run_files, "DRAWN_ROUNDS", (1, 2, 4))
     plan = plan_of(tiny_fedbm, tmp_path)
     play_alone(plan)
     drawn = simulation.run_path(plan) / "generated"

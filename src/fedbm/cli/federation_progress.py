@@ -1,9 +1,9 @@
-"""Show a federation's run: a panel in a terminal, elsewhere a line for each round and each change."""
+"""Show the run of a federation: a live panel in a terminal; elsewhere a line per round and per change of a node."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from rich.console import Console, Group
@@ -11,79 +11,86 @@ from rich.live import Live
 from rich.text import Text
 
 from fedbm.cli.tables import percent, table
-from fedbm.federation.server.run_status import Standing, ago, clock
+from fedbm.federation.server.run_status import RunStatus, format_age, format_duration
 
-Show = Callable[[Standing | None], None]
-
-WELL = ("ready", "asked", "answered")  # states of a node that need no mention
+HEALTHY = ("ready", "asked", "answered")  # states of a node that need no line
 
 
 @contextmanager
-def following(console: Console) -> Iterator[Show]:
-    """A function to call with each look at the run."""
-    if not console.is_terminal:
-        yield Lines(console)
-        return
-    with Live(console=console, refresh_per_second=4) as live:
-        begin = None
+def show_federation(console: Console) -> Iterator[Callable[[RunStatus | None], None]]:
+    """Yield a function to call with each status of the run. It ignores the status that an earlier run left."""
+    with ExitStack() as stack:
+        live = stack.enter_context(Live(console=console, refresh_per_second=4)) if console.is_terminal else None
+        log = StatusLog(console)
+        first: str | None = None
 
-        def show(standing: Standing | None) -> None:
-            nonlocal begin
-            moment = standing.status["updated"] if standing else ""
-            begin = moment if begin is None else begin
-            if standing and moment != begin:
-                live.update(drawn(standing))
+        def show(run: RunStatus | None) -> None:
+            nonlocal first
+            updated = run.status["updated"] if run else ""
+            first = updated if first is None else first
+            if run is None or updated == first:
+                return
+            if live is None:
+                log(run)
+            else:
+                live.update(draw_status(run))
 
         yield show
 
 
-class Lines:
-    """One line a round, and one for each node that falls silent, is refused, is rejected or comes back."""
+class StatusLog:
+    """Print a line per round, and a line for each node that is silent, refused, rejected or back."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._begin: str | None = None
-        self._done = -1
+        self._rounds = -1
         self._troubles: dict[str, str] = {}
         self._rejections: dict[str, str] = {}
 
-    def __call__(self, standing: Standing | None) -> None:
-        moment = standing.status["updated"] if standing else ""
-        self._begin = moment if self._begin is None else self._begin
-        if standing is None or moment == self._begin:  # left by an earlier run
-            return
-        for node in standing.status["nodes"]:
-            before, now = self._troubles.get(node["name"], ""), "" if node["state"] in WELL else node["state"]
-            if now != before:
-                self._console.print(f"{node['name']}: {now or 'back'}")
-            self._troubles[node["name"]] = now
-            if node["rejected"] and node["rejected"] != self._rejections.get(node["name"]):
-                self._console.print(rejection(node), soft_wrap=True)
-                self._rejections[node["name"]] = node["rejected"]
-        if len(standing.rounds) != self._done:
-            self._done = len(standing.rounds)
-            self._console.print(headline(standing), soft_wrap=True)
+    def __call__(self, run: RunStatus) -> None:
+        for node in run.status["nodes"]:
+            name, trouble = node["name"], "" if node["state"] in HEALTHY else node["state"]
+            if trouble != self._troubles.get(name, ""):
+                self._console.print(f"{name}: {trouble or 'back'}", soft_wrap=True)
+            self._troubles[name] = trouble
+            if node["rejected"] and node["rejected"] != self._rejections.get(name):
+                self._console.print(describe_rejection(node), soft_wrap=True)
+                self._rejections[name] = node["rejected"]
+        if len(run.rounds) != self._rounds:
+            self._rounds = len(run.rounds)
+            self._console.print(summarise(run), soft_wrap=True)
 
 
-def headline(standing: Standing) -> str:
-    status = standing.status
-    parts = [f"round {len(standing.rounds)}/{status['rounds']} done", standing.phase]
-    parts += [f"val {percent(status['val'], 'accuracy')}", f"test {percent(status['test'], 'accuracy')}"]
-    parts += [f"{clock(standing.seconds_a_round)} a round", f"left {clock(standing.seconds_left)}"]
+def summarise(run: RunStatus) -> str:
+    """Return round, phase, scores and times in one line."""
+    parts = [f"round {len(run.rounds)}/{run.status['rounds']} done", run.phase]
+    parts += [f"{side} {percent(run.status[side], 'accuracy')}" for side in ("val", "test")]
+    parts += [
+        f"{format_duration(run.seconds_per_round)} per round",
+        f"remaining {format_duration(run.seconds_remaining)}",
+    ]
     return "  ".join(parts)
 
 
-def rejection(node: Mapping[str, Any]) -> str:
-    """Say which node's answer was left out, in which round and why."""
+def describe_rejection(node: Mapping[str, Any]) -> str:
+    """Return a line about a node's latest rejected answer: the round and the reason."""
     return f"{node['name']}: answer rejected in {node['rejected']}"
 
 
-def drawn(standing: Standing) -> Group:
-    """Round, accuracy and time left in a line; below it every node, and the latest rejected answer of each."""
+def draw_status(run: RunStatus) -> Group:
+    """Return the run's name, its summary, a table of the nodes, and the latest rejected answer of each node."""
+    nodes = run.status["nodes"]
     rows = [
-        ("–" if n["client"] is None else n["client"], n["name"], n["state"], n["missed_deadlines"], ago(n["last_seen"]))
-        for n in standing.status["nodes"]
+        (
+            "–" if n["client"] is None else n["client"],
+            n["name"],
+            n["state"],
+            n["missed_deadlines"],
+            format_age(n["last_seen"]),
+        )
+        for n in nodes
     ]
-    nodes = table("", ("client", "node", "state", "missed deadlines", "last answer"), rows, text_columns=3)
-    rejected = [Text(rejection(node)) for node in standing.status["nodes"] if node["rejected"]]
-    return Group(Text(str(standing.status["run"]), style="bold"), Text(headline(standing)), nodes, *rejected)
+    heads = ("client", "node", "state", "missed deadlines", "last answer")
+    rejections = [Text(describe_rejection(node)) for node in nodes if node["rejected"]]
+    title = Text(str(run.status["run"]), style="bold")
+    return Group(title, Text(summarise(run)), table("", heads, rows, text_columns=3), *rejections)

@@ -6,21 +6,21 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from types import ModuleType
+from traceback import walk_tb
 
 from fedbm.cli.commands import COMMANDS, load_command
-from fedbm.cli.missing_dependency import explain_missing
 from fedbm.cli.parser import Parser, add_command
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.version import __version__
 
 RESUMABLE = (["run"], ["compare"], ["demo"], ["reproduce"], ["sweep"], ["federation", "up"])
+INSTALL = "Install FedBM with its dependencies, in its own folder: pip install -c constraints.txt -e ."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status.
 
-    A mistake that the user can correct is one sentence, never a traceback. --help and --version raise SystemExit, as
+    A mistake that the user can correct prints one sentence and no traceback. --help and --version raise SystemExit, as
     argparse does.
 
     Args:
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         is_resumable = any(words[: len(command)] == command for command in RESUMABLE)
         print(f"fedbm: interrupted{hint if is_resumable else ''}", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of the output has left, as `| head` does
+    except BrokenPipeError:  # the reader of the output is gone, as with `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Exception as error:
         if not (sentence := explain_missing(error)):
@@ -69,22 +69,36 @@ def make_parser(only: str | None = None) -> Parser:
     """
     parser = Parser(
         prog="fedbm",
-        description="Federated learning for medical images whose hospitals differ.",
-        epilog="New here? 'fedbm demo' trains two methods on real digits in under two minutes and draws a report.",
+        description="Train image classifiers across hospitals that cannot share data and see different diseases.",
+        epilog="New here? 'fedbm demo' trains two methods on real digits in under two minutes and draws a report.\n"
+        "'fedbm COMMAND --help' explains a command with examples.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"fedbm {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     for name in COMMANDS:
-        module: ModuleType = load_command(name)
-        made = add_command(commands, name, module.HELP, epilog=module.EXAMPLES)
+        module = load_command(name)
+        summary, _, examples = (module.__doc__ or "").partition("\n\n")
+        made = add_command(commands, name, summary.removeprefix(f"fedbm {name}: ").rstrip("."), epilog=examples)
         if only in (None, name):
             module.add_arguments(made)
     return parser
 
 
+def explain_missing(error: Exception) -> str:
+    """Return a sentence if a package is not installed or PyTorch cannot be imported; "" for other errors."""
+    name = (error.name or "" if isinstance(error, ModuleNotFoundError) else "").partition(".")[0]
+    frames = (frame for frame, _ in walk_tb(error.__traceback__))
+    packages = {str(frame.f_globals.get("__name__")).partition(".")[0] for frame in frames}
+    if not name and "torch" not in sys.modules and "torch" in packages:
+        name = "torch"  # its libraries may raise any error; a failed import leaves no module in sys.modules
+    if name in ("", "fedbm"):
+        return ""
+    return f"{'PyTorch' if name == 'torch' else name} cannot be imported ({error}). {INSTALL}"
+
+
 def _fail(sentence: str) -> int:
-    """Print the sentence in one line and return the exit status."""
+    """Print the sentence on one line and return the exit status."""
     print("fedbm:", " ".join(sentence.splitlines()), file=sys.stderr)
     return 2

@@ -1,23 +1,30 @@
-"""Standard output as the commands use it."""
+"""Standard output of the commands."""
 
 from __future__ import annotations
 
 import io
 import sys
+from typing import Any
 
 from rich.console import Console
 
 
 class Output(Console):
-    """Prints text as it is: the names of files and classes may look like anything, markup and colons included."""
+    """Print text without markup or emoji, because names of files and classes may look like them."""
 
     def __init__(self) -> None:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # a terminal without β shows "?"
         super().__init__(markup=False, emoji=False, highlight=False)
-        if not self.is_terminal:  # lines are as long as they need to be
+        if not self.is_terminal:  # a file gets lines of any length
             self.width, self.soft_wrap = 1000, True
 
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print; text is wrapped between words, and a long path is never broken, so that it can be copied."""
+        if all(isinstance(each, str) for each in objects):
+            options = {"overflow": "ignore", "crop": False} | options
+        super().print(*objects, **options)
+
     def on_broken_pipe(self) -> None:
-        """The reader has left, as `| head` does: main() ends quietly, where rich would exit with 1."""
+        """Raise, so that main() ends quietly if the reader is gone; rich would exit with status 1."""
         raise BrokenPipeError

@@ -10,19 +10,21 @@ from fedbm.errors import FedBMError, did_you_mean
 
 
 class Parser(argparse.ArgumentParser):
-    """Raise FedBMError for a mistake, with the nearest known word."""
+    """Raise FedBMError for a mistake, and suggest the closest known word."""
 
     def error(self, message: str) -> NoReturn:
         raise FedBMError(f"{message}. See '{self.prog} --help'.")
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        """Parse the words of a command; raise FedBMError if one is not known."""
+        """Parse the words of a command; raise FedBMError if a word is unknown."""
         args, unknown = self.parse_known_args(words)
         if unknown:
             command: Parser = getattr(args, "parser", self)
             flags = [flag for action in command._actions for flag in action.option_strings]
             word = unknown[0].partition("=")[0]
-            raise FedBMError(f"{command.prog} does not know {word}{did_you_mean(word, flags)}")
+            raise FedBMError(
+                f"{command.prog} does not know {word}{did_you_mean(word, flags)}. See '{command.prog} --help'."
+            )
         if args.command is None:
             self.error("no command was given")
         return args
@@ -38,5 +40,5 @@ def add_command(commands: Any, name: str, help_: str, **more: Any) -> Parser:
         allow_abbrev=False,
         **more,
     )
-    made.set_defaults(parser=made)
+    made.set_defaults(parser=made, settings={})  # settings: see flags.StoreSetting
     return made

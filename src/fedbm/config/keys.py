@@ -1,4 +1,4 @@
-"""The configuration keys of every section, except the options of methods. Needs no PyTorch."""
+"""The configuration keys of all sections except [method]. This module does not import PyTorch."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fedbm.config.options import (
     LanguageOptions,
     ModelOptions,
     TrainOptions,
+    field_types,
     type_words,
-    types_of,
 )
 
 SECTIONS: dict[str, type] = {
@@ -29,7 +29,7 @@ SECTIONS: dict[str, type] = {
 
 @dataclass(frozen=True)
 class Key:
-    """One configuration key, as it is in `fedbm config`, in TOML and on the command line."""
+    """One configuration key: its place in TOML, its flag, and its line of `fedbm config`."""
 
     section: str
     name: str
@@ -37,28 +37,28 @@ class Key:
     type: str
     default: Any
     meaning: str
-    methods: tuple[str, ...] = ()  # for a method's option: the methods that have it
+    methods: tuple[str, ...] = ()  # the methods that have this option
 
     @property
     def switch(self) -> str:
-        """The flag as it is typed, such as --min-samples."""
+        """The flag with its dashes, such as --min-samples."""
         return "--" + self.flag.replace("_", "-")
 
     @property
     def is_option(self) -> bool:
-        """Whether it is an option of a method."""
+        """Whether this key is an option of a method."""
         return self.section == "method" and self.name != "name"
 
 
 @cache
 def section_keys() -> tuple[Key, ...]:
-    """Return the keys of all sections but [method]."""
+    """Return the keys of all sections except [method]."""
     return tuple(key for section, options in SECTIONS.items() for key in keys_of(section, options))
 
 
 def keys_of(section: str, options: type) -> Iterator[Key]:
     """Yield a key for every field of an options dataclass."""
-    hints = types_of(options)
+    hints = field_types(options)
     for f in dataclasses.fields(options):
         flag = f.metadata["flag"] or f.name
         yield Key(section, f.name, flag, type_words(hints[f.name]), f.default, f.metadata["meaning"])

@@ -1,7 +1,7 @@
-"""The options of a run, as frozen dataclasses with checked values.
+"""The settings of a run: frozen dataclasses that declare the type, range, default and meaning of every key.
 
-Each field has a type, a default, a meaning and a range. The TOML key, the command-line flag, the line of `fedbm config`
-and the check are all derived from it. The options of a method are the fields of its own dataclass.
+One field makes the TOML key, the command-line flag, the line of `fedbm config` and the check of the value. The options
+of a method are the fields of its own dataclass, declared in the same way.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 import types
 import typing
 import unicodedata
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -18,6 +19,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.utils.text import format_value
+
+TRUTH = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
 
 
 def option(
@@ -30,7 +33,17 @@ def option(
     below: float | None = None,
     flag: str | None = None,
 ) -> Any:
-    """Return a dataclass field with its meaning and range; *flag* is the flag's name if it differs from the key."""
+    """Return a dataclass field with its meaning and range.
+
+    Args:
+        default: the value if the user sets none.
+        meaning: one line for help and documentation.
+        above: the value must be greater than this.
+        least: the smallest value.
+        most: the largest value.
+        below: the value must be smaller than this.
+        flag: the name of the flag, if it differs from the key's.
+    """
     return dataclasses.field(
         default=default,
         metadata={"meaning": meaning, "above": above, "least": least, "most": most, "below": below, "flag": flag},
@@ -38,18 +51,20 @@ def option(
 
 
 @cache
-def types_of(section: type) -> dict[str, Any]:
+def field_types(section: type) -> dict[str, Any]:
     """Return the declared type of every field."""
     return get_type_hints(section)
 
 
 def check(section: type, key: str, value: Any) -> Any:
-    """Convert *value*, which may be text, to the type of the field. Raise FedBMError if it is invalid."""
-    field = next(f for f in dataclasses.fields(section) if f.name == key)
-    kind = types_of(section)[key]
-    checked = _convert(kind, value, key)
+    """Return *value* converted to the type of the field; raise FedBMError if type or range is wrong.
+
+    Text is converted as on the command line: "0.1" is a number, "yes" is true.
+    """
+    bounds = next(f for f in dataclasses.fields(section) if f.name == key).metadata
+    checked = _convert(field_types(section)[key], value, key)
     if isinstance(checked, int | float):
-        above, least, most, below = (field.metadata[bound] for bound in ("above", "least", "most", "below"))
+        above, least, most, below = (bounds[bound] for bound in ("above", "least", "most", "below"))
         if above is not None and checked <= above:
             raise FedBMError(f"{key} must be above {above:g}, not {checked:g}")
         if least is not None and checked < least:
@@ -62,23 +77,30 @@ def check(section: type, key: str, value: Any) -> Any:
 
 
 def check_all(value: Any) -> Any:
-    """Return *value*, an instance of an options dataclass, with every option checked and converted by check()."""
+    """Return an options object made in Python with every declared option checked and converted."""
     checked = {
         field.name: check(type(value), field.name, getattr(value, field.name))
         for field in dataclasses.fields(value)
-        if "meaning" in field.metadata  # a user's method may have other fields
+        if "meaning" in field.metadata  # a user's own method may have other fields
     }
-    other = {name: new for name, new in checked.items() if (type(new), new) != (type(old := getattr(value, name)), old)}
-    return dataclasses.replace(value, **other) if other else value  # a user's class may not support replace()
+    changed = {
+        name: new for name, new in checked.items() if (type(new), new) != (type(old := getattr(value, name)), old)
+    }
+    return dataclasses.replace(value, **changed) if changed else value  # replace() may fail for a user's own method
 
 
 def type_words(kind: Any) -> str:
-    """Return the name of a type for messages and help, such as "whole number", or its choices."""
+    """Return a type in words: "whole number", "number", "yes or no", "text" or the choices."""
     if get_origin(kind) is Literal:
         return " | ".join(map(str, get_args(kind)))
     if get_origin(kind) in (types.UnionType, typing.Union):
-        return type_words(next(k for k in get_args(kind) if k is not type(None)))
+        return type_words(_unwrap_optional(kind))
     return {int: "whole number", float: "number", bool: "yes or no", str: "text"}[kind]
+
+
+def _unwrap_optional(kind: Any) -> Any:
+    """Return X for `X | None`."""
+    return next(k for k in get_args(kind) if k is not type(None))
 
 
 def _convert(kind: Any, value: Any, key: str) -> Any:
@@ -86,66 +108,71 @@ def _convert(kind: Any, value: Any, key: str) -> Any:
         choices = {str(choice): choice for choice in get_args(kind)}
         word = value if isinstance(value, str) else format_value(value)
         if word not in choices:
-            quoted = [choice or '""' for choice in choices]
-            raise FedBMError(
-                f"{key} must be {join_words(quoted)}, not {format_value(value)}{did_you_mean(word, choices)}"
-            )
+            known = join_words(choice or '""' for choice in choices)
+            raise FedBMError(f"{key} must be {known}, not {format_value(value)}{did_you_mean(word, choices)}")
         return choices[word]
-    if get_origin(kind) in (types.UnionType, typing.Union):  # an optional value: None means unset
-        return None if value is None else _convert(next(k for k in get_args(kind) if k is not type(None)), value, key)
+    if get_origin(kind) in (types.UnionType, typing.Union):  # None means not set
+        return None if value is None else _convert(_unwrap_optional(kind), value, key)
     if kind is bool:
-        words = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
         if isinstance(value, bool):
             return value
-        if isinstance(value, str) and value.lower() in words:
-            return words[value.lower()]
+        if isinstance(value, str) and value.lower() in TRUTH:
+            return TRUTH[value.lower()]
     elif kind is str and isinstance(value, str):
-        if any(unicodedata.category(c) in ("Cc", "Cs") for c in value):  # control characters, invalid UTF-8
+        if any(unicodedata.category(c) in ("Cc", "Cs") for c in value):  # control characters, bytes that are not UTF-8
             raise FedBMError(f"{key} contains a character that cannot be printed: {format_value(value)}")
         return value
     elif kind in (int, float) and not isinstance(value, bool):
-        with suppress(TypeError, ValueError, OverflowError):  # not a number, infinite, or too large
+        with suppress(TypeError, ValueError, OverflowError):  # not a number, infinite, or too large for a float
             number = float(value)
             if kind is float and math.isfinite(number):
                 return number
             if kind is int and number == int(number):
-                return int(number) if abs(number) < 2**53 else int(value)  # a float cannot represent larger integers
+                return int(number) if abs(number) < 2**53 else int(value)  # above, a float does not have all digits
     article = "" if kind is bool else "a "
     raise FedBMError(f"{key} must be {article}{type_words(kind)}, not {format_value(value)}")
 
 
 @dataclass(frozen=True)
 class DataOptions:
-    """The images, their split, and the partition of the training part among clients."""
+    """Which images, how they are split, and how the training images are partitioned among clients."""
 
     name: str = option(
-        "digits", "data set of the catalogue, or path of an image folder, archive, table or .npz", flag="data"
+        "digits", "a catalogued data set, or a path: an image folder, archive, table or .npz", flag="data"
     )
     size: int | None = option(
-        None, "side of the square images in pixels, a multiple of 4; unset: that of the data set", least=16
+        None, "side of the square images in pixels, a multiple of 4; unset: the data set's", least=16
     )
-    channels: Literal[1, 3] | None = option(None, "1 (grey) or 3 (colour); unset: those of the data set")
+    channels: Literal[1, 3] | None = option(None, "1 grey or 3 colour; unset: the data set's")
     split: Literal["auto", "official", "stratified", "grouped"] = option(
-        "auto", "train, val and test: official, stratified by class, or also grouped; auto: the best available"
+        "auto",
+        "how to split train, val and test: as the source, by class, or by class and group; auto: the best possible",
     )
-    group: str = option("", "column, such as patient or lesion, with values that stay in one split; implies grouped")
-    metadata: str = option("", "CSV or Parquet table with more columns, joined to the samples by file name")
-    split_seed: int = option(0, "seed of the split if the source has none; independent of the run's seed", least=0)
-    on_bad_file: Literal["refuse", "skip"] = option("refuse", "what to do with files that cannot be read as images")
+    group: str = option(
+        "", "a column, such as patient or lesion; samples with the same value stay in one subset; implies grouped"
+    )
+    metadata: str = option("", "a CSV or Parquet table; its columns are joined to the samples by name")
+    split_seed: int = option(0, "seed of the split if the source has none; does not depend on the run's seed", least=0)
+    on_bad_file: Literal["refuse", "skip"] = option("refuse", "what to do with files that are not readable images")
     partition: Literal["dirichlet", "iid", "quantity", "classes", "column", "file"] = option(
         "dirichlet", "how training samples are partitioned among clients"
     )
-    partition_file: str = option("", "if partition = file: the file, a run's partition.json")
-    partition_column: str = option("", "if partition = column: each value of this column (site, writer) is a client")
-    classes_per_client: int = option(2, "if partition = classes: number of classes per client", least=1)
-    clients: int = option(10, "number of clients N, unless partition is column or file", least=1)
-    beta: float = option(0.1, "Dirichlet concentration β: smaller is more skewed (quantity: in size)", above=0)
-    min_samples: int = option(2, "minimum number of samples per client", least=1)
-    strict_min_samples: bool = option(False, "stop instead of moving samples if 100 draws leave a client too small")
+    partition_file: str = option("", "the partition to use when partition = file (a run's partition.json)")
+    partition_column: str = option(
+        "", "when partition = column: the column; each of its values (site, writer) is a client"
+    )
+    classes_per_client: int = option(2, "when partition = classes: number of classes per client", least=1)
+    clients: int = option(10, "number of clients N; a column or a file sets it itself", least=1)
+    beta: float = option(
+        0.1, "Dirichlet concentration β; smaller means more skewed labels (quantity: more skewed sizes)", above=0
+    )
+    min_samples: int = option(2, "smallest number of samples per client", least=1)
+    strict_min_samples: bool = option(
+        False, "stop if a client is too small after 100 draws, instead of moving samples to it"
+    )
 
 
-# the options of DataOptions about the partition; the others are about reading and splitting
-DEALING = (
+PARTITION_KEYS = (  # the keys of [data] that describe the partition; the others describe the images
     "partition",
     "partition_file",
     "partition_column",
@@ -155,86 +182,92 @@ DEALING = (
     "min_samples",
     "strict_min_samples",
 )
-BY_BETA = ("dirichlet", "quantity")  # partitions with a parameter β
+BY_BETA = ("dirichlet", "quantity")  # the partitions that depend on β
+OPTION_NEEDS: Mapping[str, tuple[str, tuple[Any, ...]]] = {  # key → (other key, its values for which the key applies)
+    "beta": ("partition", BY_BETA),
+    "classes_per_client": ("partition", ("classes",)),
+    "momentum": ("optimizer", ("sgd",)),
+}
 
 
 @dataclass(frozen=True)
 class LanguageOptions:
-    """The language model that encodes the class concepts, and the prompts in use."""
+    """Which language model reads the class concepts, and how many of the prompts it uses."""
 
-    encoder: str = option("minilm", "minilm, bert, roberta, biomedclip, or the name of a Hugging Face encoder")
-    encoder_dir: str = option("", "folder with the encoder's files, for use offline")
+    encoder: str = option("minilm", "minilm, bert, roberta, biomedclip, or the name of any Hugging Face encoder")
+    encoder_dir: str = option("", "folder with the encoder's files, to read it offline")
     pooling: Literal["", "mean", "cls", "biomedclip"] = option(
-        "", "pooling of the encoder; unset: its own if it is listed, otherwise mean"
+        "", "pooling of an encoder that is not listed above; unset: as the encoder declares"
     )
-    concept_file: str = option("", "file of 'fedbm concepts --save' to use instead of an encoder")
+    concept_file: str = option("", "concept distributions saved by 'fedbm concepts --save'; needs no encoder")
     prompt_fraction: float = option(1.0, "fraction of the prompts to use, chosen by the run's seed", above=0, most=1)
 
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """The feature extractor: ResNet-18 or, from Python, any module that maps images to features."""
+    """The shared feature extractor: ResNet-18. Python can pass any module that maps images to features."""
 
-    stem: Literal["7x7", "3x3"] = option("7x7", "first layer: 7x7 stride 2 with pooling, or 3x3 for small images")
-    width: int = option(64, "channels of the first stage; the model has 8 × width features", least=4)
+    stem: Literal["7x7", "3x3"] = option("7x7", "first layer: 7x7 with stride 2 and pooling, or 3x3 for small images")
+    width: int = option(64, "channels of the first stage; features = 8 × width", least=4)
     norm: Literal["batch", "group"] = option("batch", "normalisation layers")
     init_weights: str = option("", "file with initial body weights (.safetensors, or torchvision's ResNet-18 .pth)")
 
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """The training protocol, the same for every method: rounds, selection, local optimisation, evaluation, seed."""
+    """The protocol that all methods share: rounds, selection, local optimisation, evaluation, seed."""
 
     rounds: int = option(50, "communication rounds", least=1)
     epochs: int = option(1, "local epochs E per round", least=1)
-    batch: int = option(8, "batch size B: real samples per local step", least=1)
+    batch: int = option(8, "real samples per local step B", least=1)
     participation: float = option(0.5, "fraction of clients selected each round", above=0, most=1)
     optimizer: Literal["sgd", "adam"] = option("sgd", "local optimiser")
     lr: float = option(0.01, "initial learning rate η", above=0)
     momentum: float = option(0.9, "SGD momentum", least=0, most=1)
     weight_decay: float = option(5e-4, "L2 weight decay", least=0)
-    lr_decay: float = option(0.99, "factor on the learning rate after each round or local epoch", above=0, most=1)
+    lr_decay: float = option(0.99, "factor applied to the learning rate every round or local epoch", above=0, most=1)
     lr_decay_every: Literal["round", "epoch"] = option("round", "when lr_decay applies")
-    keep_optimizer: bool = option(False, "clients keep the state of their optimiser between rounds")
+    keep_optimizer: bool = option(False, "clients keep the optimiser's state between rounds")
     evaluate_every: int = option(1, "rounds between evaluations; the last round is always evaluated", least=1)
     server_average: float = option(
-        0.0,
-        "decay d of an average of the server's models over rounds, scored as well; 0: none",
-        least=0,
-        below=1,
+        0.0, "decay of a moving average of the global model, which is evaluated too; 0: no average", least=0, below=1
     )
     precision: Literal["tf32", "fp32", "bf16"] = option(
-        "tf32", "precision of convolutions and matrix products: tf32 (fp32 on a CPU), fp32, or bf16 by autocast"
+        "tf32", "arithmetic of convolutions and matrix products: tf32 (fp32 on a CPU), fp32, or bf16 by autocast"
     )
     on_nonfinite: Literal["drop", "stop"] = option("drop", "what to do with an update that contains NaN or infinity")
-    seed: int = option(0, "seed of the partition, client selection, initial weights and batches", least=0)
+    seed: int = option(
+        0, "seed of the partition, the selection of clients, the initial weights and all batches", least=0
+    )
 
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """Where and how the run is computed. These options change neither its result nor its run id."""
+    """Where and how the run is computed. These keys change neither the result nor the run's id."""
 
     device: str = option("auto", "cpu, cuda, cuda:N, or auto: cuda if available")
-    out: str = option("runs", "folder for the run folders")
-    cache: str = option("", "folder for prepared data sets; unset: $FEDBM_HOME or ~/.cache/fedbm")
-    data_dir: str = option("", "folder that contains data sets of the catalogue; unset: downloads in the cache")
+    out: str = option("runs", "folder that contains one folder per run")
+    cache: str = option("", "folder of prepared data sets; unset: $FEDBM_HOME or ~/.cache/fedbm")
+    data_dir: str = option("", "folder that contains the catalogued data sets; unset: downloads in the cache")
     threads: int = option(
-        0, "CPU threads of this run, divided among its processes; 0: PyTorch's default", least=0, most=1024
+        0, "CPU threads of this run, shared by its processes; 0: PyTorch's default", least=0, most=1024
     )
     workers: int = option(
-        0, "processes that train clients on a CPU; 0: chosen automatically, 1: only this process", least=0, most=1024
+        0,
+        "processes that train clients on a CPU; 0: choose the fastest number, 1: only this process",
+        least=0,
+        most=1024,
     )
     engine: Literal["auto", "reference", "captured"] = option(
-        "auto", "reference (plain loop) or captured (CUDA graphs); auto: captured on CUDA for methods of this package"
+        "auto",
+        "reference: a plain loop; captured: CUDA graphs on streams; auto: captured on CUDA for this package's methods",
     )
-    slots: int = option(6, "captured engine: clients trained in parallel", least=1)
+    slots: int = option(6, "clients that the captured engine trains in parallel", least=1)
     compile: bool = option(
-        False, "captured engine: use torch.compile; takes a minute or two, worthwhile for several hundred rounds"
+        False, "captured engine: use torch.compile; takes a minute or two, faster from some hundred rounds on"
     )
-    runs_per_gpu: int = option(3, "number of runs that share one GPU, in commands with several runs", least=1)
+    runs_per_gpu: int = option(3, "runs that share one GPU if a command has several runs", least=1)
     checkpoint_every: int = option(
-        0,
-        "rounds between checkpoints; 0: checkpoints take at most a fiftieth of the time",
-        least=0,
+        0, "rounds between checkpoints; 0: as often as possible within 2 % of the time, in a federation 1", least=0
     )
-    deterministic: bool = option(False, "use only deterministic CUDA kernels (slower)")
+    deterministic: bool = option(False, "on CUDA, use only deterministic kernels (slower)")

@@ -144,7 +144,10 @@ def write_prepared(folder: Path, content: PreparedContent, settings: Mapping[str
             "shape": list(images.shape),
             "columns": list(index.columns),
             "known_as": index.known_as,
-            "files": {name: _describe(temporary / f"{name}.npy") for name in arrays},
+            "files": {
+                name: {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
+                for name, path in ((name, temporary / f"{name}.npy") for name in arrays)
+            },
             "checksum": checksum(index.classes, images, index.labels, content.split),
             "notes": [*index.notes, *content.notes],
             "skipped": content.decoded.skipped,
@@ -220,7 +223,3 @@ def _remove_stale(cache: Path) -> None:
         with suppress(OSError):  # another process may remove it at the same time
             if time.time() - folder.stat().st_mtime > _STALE_SECONDS:
                 shutil.rmtree(folder)
-
-
-def _describe(path: Path) -> dict[str, Any]:
-    return {"bytes": path.stat().st_size, "sha256": sha256_file(path)}

@@ -18,8 +18,8 @@ from fedbm.data.catalog.lookup import CATALOG, entry_for_classes, find
 from fedbm.data.decode import BadFiles, Progress, decode_all
 from fedbm.data.readers.dispatch import detect, digits
 from fedbm.data.readers.file_tree import normalize_name
-from fedbm.data.readers.metadata import join_metadata
 from fedbm.data.readers.sample_index import Source
+from fedbm.data.readers.table import join_metadata
 from fedbm.data.splits import SPLITS, Split, check_split_option, choose_split
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.utils.io import digest_of, sha256_file
@@ -129,9 +129,12 @@ def load(
     """
     _check_choices(size, channels, on_bad_file)
     check_split_option(split, group)
+    table = Path(metadata).expanduser() if metadata else None
     with _explain_os_errors(name_or_path):
         name, source = _locate(name_or_path, split_seed, size, folder or download_folder())
-    table = _table_path(Path(metadata).expanduser(), folder) if metadata else None
+        if table and folder and not table.exists() and (folder / table).exists():
+            table = folder / table
+        table_digest = sha256_file(table) if table else None
 
     def build() -> PreparedContent:
         with _explain_os_errors(name_or_path):
@@ -152,7 +155,7 @@ def load(
     settings = {
         "format": FORMAT,
         "source": source.identity,
-        "metadata": _hash_metadata(table) if table else None,
+        "metadata": table_digest,
         "size": size,
         "channels": channels,
         "split": split,
@@ -241,19 +244,6 @@ def _find_entry(name: str, known_as: str | None, classes: tuple[str, ...]) -> En
     """Return the catalogue entry of the data, or a generic one."""
     known = entry_for_classes(classes) if known_as is None else CATALOG.get(known_as)
     return known or generic_entry(name, {label: label.replace("-", " ").replace("_", " ") for label in classes})
-
-
-def _table_path(metadata: Path, folder: Path | None) -> Path:
-    """Return the path as given if there is such a file, else the file of that name in *folder* if there is one."""
-    in_folder = folder / metadata if folder and not metadata.exists() else metadata
-    return in_folder if in_folder.exists() else metadata
-
-
-def _hash_metadata(path: Path) -> str:
-    try:
-        return sha256_file(path)
-    except OSError as error:
-        raise FedBMError(f"cannot read the metadata {path}: {error.strerror}") from error
 
 
 def _check_choices(size: int | None, channels: int | None, on_bad_file: str) -> None:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import io
 import os
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 import numpy as np
@@ -23,7 +23,7 @@ BadFiles = Literal["refuse", "skip"]
 Progress = Callable[[int, int], None]  # (images done, images in total)
 
 _MODES = {1: "L", 3: "RGB"}
-_MAX_READ_AHEAD = 16  # images read but not yet decoded, per thread: keeps all threads busy with little memory
+_BATCH = 32  # images per thread
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,21 @@ def decode_all(
         raise FedBMError(f"{count} images of {size}×{size} do not fit into memory: use a smaller size") from error
     problems: dict[int, str] = {}
 
-    def decode_one(i: int, encoded: Encoded) -> None:
+    def decode_one(sample: tuple[int, Encoded]) -> None:
+        i, encoded = sample
         try:
             images[i] = decode(encoded, size, channels)
         except DecodeError as error:
             problems[i] = str(error)
 
-    _run_parallel(decode_one, index, progress)
+    # Pillow releases the interpreter lock while decoding. Batches are small, so that little of the source is in memory.
+    workers, stream, done = os.cpu_count() or 1, index.stream(), 0
+    with ThreadPoolExecutor(workers) as pool:
+        while batch := list(islice(stream, _BATCH * workers)):
+            for _ in pool.map(decode_one, batch):  # an interruption cancels the rest of the batch
+                done += 1
+                if progress:
+                    progress(done, count)
     if problems and on_bad_file == "refuse":
         first = min(problems)
         raise FedBMError(
@@ -99,31 +107,3 @@ def decode_all(
         return Decoded(images, index, ())
     good = np.array([i for i in range(count) if i not in problems], dtype=np.int64)
     return Decoded(images[good], index.only(good), tuple(index.ids[i] for i in sorted(problems)))
-
-
-def _run_parallel(work: Callable[[int, Encoded], None], index: SampleIndex, progress: Progress | None) -> None:
-    """Read the source in one thread and decode in several: Pillow releases the interpreter lock while decoding.
-
-    The number of images read ahead is limited, so that little of the source is in memory at a time.
-    """
-    count, done = len(index.ids), 0
-    workers = os.cpu_count() or 1
-    pool = ThreadPoolExecutor(workers)
-    waiting: deque[Future[None]] = deque()
-
-    def finish_one() -> None:
-        nonlocal done
-        waiting.popleft().result()
-        done += 1
-        if progress:
-            progress(done, count)
-
-    try:
-        for i, encoded in index.stream():
-            waiting.append(pool.submit(work, i, encoded))
-            if len(waiting) > _MAX_READ_AHEAD * workers:
-                finish_one()
-        while waiting:
-            finish_one()
-    finally:
-        pool.shutdown(cancel_futures=True)  # stop at once if interrupted

@@ -1,4 +1,4 @@
-"""The assignment of training samples to clients, as returned by a partitioner (fedbm.data.partitioners)."""
+"""The assignment of training samples to clients, and its file."""
 
 from __future__ import annotations
 
@@ -13,10 +13,20 @@ from numpy.typing import NDArray
 from fedbm.data.dataset import Dataset
 from fedbm.errors import FedBMError
 from fedbm.utils.io import digest_of, read_json
-from fedbm.utils.schema import PLAIN, check, keys, number, or_null
+from fedbm.utils.schema import PLAIN, TEXT, check, each, keys, number, or_null, whole
 
 FORMAT = 1
 SETTINGS = keys({"beta?": or_null(number(0))}, PLAIN)
+
+_NUMBER = whole(0, 2**63 - 1)  # of a sample or client
+_FILE = keys(
+    {
+        "clients": each(each(_NUMBER), least=1),
+        "kind?": TEXT,
+        "settings?": SETTINGS,
+        "moved?": each(keys({"source": _NUMBER, "target": _NUMBER, "sample": _NUMBER})),
+    }
+)
 
 Indices = NDArray[np.int64]
 
@@ -71,17 +81,9 @@ def parse_partition(value: Any, where: str = "the partition") -> Partition:
     """Return the partition written by Partition.to_json. Only "format" and "clients" are required."""
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise FedBMError(f'{where} is not a partition of format {FORMAT}: it must contain "format": {FORMAT}')
-    clients = value.get("clients")
-    if not isinstance(clients, list) or not clients or not all(_are_sample_numbers(client) for client in clients):
-        raise FedBMError(f'{where} must contain "clients": a list with one list of sample numbers per client')
-    kind, settings = value.get("kind", "file"), value.get("settings", {})
-    if not isinstance(kind, str) or not isinstance(settings, dict):
-        raise FedBMError(f'in {where} "kind" must be a text and "settings" an object')
-    try:
-        moved = tuple(Move(**move) for move in value.get("moved", []))
-    except TypeError as error:
-        raise FedBMError(f'in {where} "moved" must be a list of objects with source, target and sample') from error
-    return Partition(sort_samples(clients), kind, settings, moved)
+    check(value, _FILE, where)
+    moved = tuple(Move(move["source"], move["target"], move["sample"]) for move in value.get("moved", []))
+    return Partition(sort_samples(value["clients"]), value.get("kind", "file"), value.get("settings", {}), moved)
 
 
 def load_partition(path: Path, dataset: Dataset) -> Partition:
@@ -133,11 +135,11 @@ def check_partition(partition: Partition, dataset: Dataset, where: str) -> None:
         raise FedBMError(f"{where} assigns sample {foreign[0]} to a client, but it is not a training sample")
     samples, times = np.unique(assigned, return_counts=True)
     if (times > 1).any():
-        raise FedBMError(f"{where} contains sample {samples[times > 1][0]} {times.max()} times, but once is allowed")
+        raise FedBMError(f"{where} contains sample {samples[times > 1][0]} more than once: give it to one client")
 
 
 def heterogeneity(counts: NDArray[np.int64]) -> dict[str, float]:
-    """Measure how different the clients of a table of counts [N,K] are; p_i is a client's label mix, p the global one.
+    """Measure how much clients differ, from their class counts [N,K]; p_i is a client's label mix, p the global one.
 
     *total_variation*: mean over clients of ½ Σ_k |p_ik − p_k|, 0 if all have the global mix.
     *jensen_shannon*: mean over clients of H((p_i + p)/2) − (H(p_i) + H(p))/2 in bits, from 0 (equal) to 1 (disjoint).
@@ -164,7 +166,3 @@ def _entropy(mixes: NDArray[np.float64]) -> NDArray[np.float64]:
 def sort_samples(clients: Sequence[Sequence[int]]) -> tuple[Indices, ...]:
     """Return each client's samples in ascending order."""
     return tuple(np.sort(np.array(client, dtype=np.int64)) for client in clients)
-
-
-def _are_sample_numbers(value: Any) -> bool:
-    return isinstance(value, list) and all(type(item) is int and 0 <= item < 1 << 63 for item in value)

@@ -1,4 +1,4 @@
-"""Partitioners: ways to assign training samples to clients. Every training sample goes to exactly one client.
+"""Assign every training sample to exactly one client.
 
     dirichlet:   p_k ~ Dir(β·1_N) for each class k; its shuffled samples are cut at the cumulative sums of p_k
     iid:         shuffled, equal parts
@@ -59,36 +59,24 @@ def dirichlet(
 
     Example: `fedbm.dirichlet(data.labels, data.indices("train"), clients=10, beta=0.5, seed=0)`.
     """
-    _check_sizes(len(train), clients, min_samples)
     _check_beta(beta)
 
     def draw(rng: np.random.Generator) -> Clients:
         drawn: Clients = [[] for _ in range(clients)]
         for members in _shuffled_classes(labels, train, rng):
-            for client, part in zip(
-                drawn, np.split(members, _draw_cuts(rng, beta, clients, len(members))), strict=True
-            ):
+            parts = np.split(members, _draw_cuts(rng, beta, clients, len(members)))
+            for client, part in zip(drawn, parts, strict=True):
                 client.extend(part.tolist())
         return drawn
 
-    settings = {"clients": clients, "beta": beta}
-    return _draw_partition("dirichlet", draw, f"beta {beta}", settings, seed, min_samples, strict)
+    settings = {"clients": clients, "beta": beta, "seed": seed, "min_samples": min_samples}
+    return _draw_partition("dirichlet", draw, settings, len(train), strict)
 
 
 def iid(train: Indices, clients: int, seed: int, min_samples: int = 2) -> Partition:
     """Shuffle the samples and divide them into equal parts; sizes differ by at most one.
 
-    Args:
-        train: sample numbers to divide.
-        clients: number of clients.
-        seed: seed of the shuffle.
-        min_samples: least number of samples of a client.
-
-    Returns:
-        The partition.
-
-    Raises:
-        FedBMError: if there are too few samples.
+    Arguments, return value and errors are those of dirichlet().
     """
     _check_sizes(len(train), clients, min_samples)
     parts = np.array_split(numpy_rng(seed, "partition").permutation(train), clients)
@@ -110,7 +98,6 @@ def quantity(
     The samples are put in a row in which every class is spread evenly. So each piece cut from the row has each class in
     proportion, up to one or two samples. Arguments, return value and errors are those of dirichlet().
     """
-    _check_sizes(len(train), clients, min_samples)
     _check_beta(beta)
 
     def draw(rng: np.random.Generator) -> Clients:
@@ -119,8 +106,8 @@ def quantity(
         row = np.concatenate(classes)[np.argsort(np.concatenate(positions), kind="stable")]
         return [part.tolist() for part in np.split(row, _draw_cuts(rng, beta, clients, len(row)))]
 
-    settings = {"clients": clients, "beta": beta}
-    return _draw_partition("quantity", draw, f"beta {beta}", settings, seed, min_samples, strict)
+    settings = {"clients": clients, "beta": beta, "seed": seed, "min_samples": min_samples}
+    return _draw_partition("quantity", draw, settings, len(train), strict)
 
 
 def by_classes(
@@ -135,30 +122,14 @@ def by_classes(
     """Give each client *classes_per_client* classes, and each class nearly the same number of clients.
 
     A class with fewer samples than clients goes to as many clients as it has samples, so some clients may have fewer
-    classes. Clients with fewer than *min_samples* samples are filled up as in dirichlet().
-
-    Args:
-        labels: class number of every sample of the data set.
-        train: sample numbers to divide.
-        clients: number of clients.
-        classes_per_client: number of classes of each client.
-        seed: seed of the draws.
-        min_samples: least number of samples of a client.
-        strict: raise FedBMError instead of moving samples.
-
-    Returns:
-        The partition, with all moves recorded.
-
-    Raises:
-        FedBMError: if an argument is invalid or there are too few samples.
+    classes. The other arguments, return value and errors are those of dirichlet().
     """
-    _check_sizes(len(train), clients, min_samples)
     count = len(np.unique(labels[train]))
     if not 1 <= classes_per_client <= count:
         raise FedBMError(
             f"classes_per_client is {classes_per_client}, but it must be from 1 to the number of classes, {count}"
         )
-    if clients * classes_per_client < count:
+    if 0 < clients * classes_per_client < count:
         raise FedBMError(
             f"{clients} clients with {classes_per_client} classes each cannot cover all {count} classes: "
             f"use at least {math.ceil(count / clients)} classes per client"
@@ -172,8 +143,13 @@ def by_classes(
                 drawn[client].extend(part.tolist())
         return drawn
 
-    settings = {"clients": clients, "classes_per_client": classes_per_client}
-    return _draw_partition("classes", draw, f"{classes_per_client} classes each", settings, seed, min_samples, strict)
+    settings = {
+        "clients": clients,
+        "classes_per_client": classes_per_client,
+        "seed": seed,
+        "min_samples": min_samples,
+    }
+    return _draw_partition("classes", draw, settings, len(train), strict)
 
 
 def by_column(columns: Mapping[str, NDArray[np.str_]], train: Indices, column: str, min_samples: int = 2) -> Partition:
@@ -228,15 +204,11 @@ def _draw_owners(clients: int, per_client: int, classes: int, rng: np.random.Gen
 
 
 def _draw_partition(
-    kind: str,
-    draw: Callable[[np.random.Generator], Clients],
-    description: str,
-    settings: Mapping[str, Any],
-    seed: int,
-    min_samples: int,
-    strict: bool,
+    kind: str, draw: Callable[[np.random.Generator], Clients], settings: Mapping[str, Any], samples: int, strict: bool
 ) -> Partition:
-    """Return the first of 100 draws in which each client has *min_samples* samples, or else the last one, filled up."""
+    """Return the first of 100 draws in which each client has enough samples, or else the last one, filled up."""
+    seed, min_samples = settings["seed"], settings["min_samples"]
+    _check_sizes(samples, settings["clients"], min_samples)
     moves: list[Move] = []
     for attempt in range(MAX_DRAWS):
         drawn = draw(numpy_rng(seed, "partition", attempt))
@@ -245,11 +217,11 @@ def _draw_partition(
     else:
         if strict:
             raise FedBMError(
-                f"none of {MAX_DRAWS} draws with {description} gave each of the {len(drawn)} clients at least "
-                f"{min_samples} samples: use less skew or fewer clients, or allow samples to be moved (strict off)"
+                f"none of {MAX_DRAWS} draws gave each of the {len(drawn)} clients at least {min_samples} samples: "
+                "use less skew or fewer clients, or allow samples to be moved (strict off)"
             )
         moves = _fill_up(drawn, min_samples, numpy_rng(seed, "partition", "moves"))
-    return Partition(sort_samples(drawn), kind, {**settings, "seed": seed, "min_samples": min_samples}, tuple(moves))
+    return Partition(sort_samples(drawn), kind, settings, tuple(moves))
 
 
 def _fill_up(clients: Clients, min_samples: int, rng: np.random.Generator) -> list[Move]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedbm.data.readers.sample_index import SampleIndex
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.utils.seeds import numpy_rng
+from fedbm.utils.text import format_count
 
 Split = Literal["auto", "official", "stratified", "grouped"]
 
@@ -20,7 +21,8 @@ SPLIT_CODES = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}  # 
 FRACTIONS = (0.7, 0.1, 0.2)
 TIE_BREAK_WEIGHT = 1e-6  # small enough to decide only between equals
 
-# Columns whose samples are similar and must not be separated; also spelt PatientID, "Patient ID", patient-id and so on.
+# Samples with the same value in these columns are similar and must not be separated. A name may also be spelt
+# PatientID, "Patient ID", patient-id and so on.
 _GROUP_COLUMNS = ("patient", "subject", "lesion", "writer", "user")
 
 
@@ -40,7 +42,7 @@ def choose_split(
     "auto" means grouped if the user names a group, else the source's own split if there is one, else grouped if there
     is a column such as patient, else stratified.
     """
-    column = group or find_group_column(index.columns)
+    column = group or next(iter(find_group_columns(index.columns)), "")
     if split == "official" and index.split is None:
         raise FedBMError(f'{name} has no split of its own: use split = "auto", "stratified" or "grouped"')
     if index.split is not None and (split == "official" or (split == "auto" and not group)):
@@ -59,19 +61,14 @@ def choose_split(
     )
 
 
-def find_group_column(columns: Iterable[str]) -> str:
-    """Return the column whose samples belong together, judged by its name, or ''."""
-    return next(iter(find_group_columns(columns)), "")
-
-
 def find_group_columns(columns: Iterable[str]) -> list[str]:
-    """Return all such columns, the one with the largest groups first."""
+    """Return the columns that name patients, lesions or writers, the one with the largest groups first."""
     plain = {re.sub(r"[\s_-]", "", name.lower()).removesuffix("id"): name for name in columns}
     return [plain[word] for word in _GROUP_COLUMNS if word in plain]
 
 
 def split_stratified(labels: NDArray[np.int64], *, seed: int) -> NDArray[np.uint8]:
-    """Split each class 7:1:2, with at least one sample of it in every subset.
+    """Split each class 7:1:2, with at least one sample of it in every subset. Each class needs at least 3 samples.
 
     The quotas of a class are rounded to whole samples. Each subset's rounding error is carried over to the next class,
     so that the totals are right too, even with many small classes.
@@ -80,8 +77,6 @@ def split_stratified(labels: NDArray[np.int64], *, seed: int) -> NDArray[np.uint
     split = np.empty(len(labels), dtype=np.uint8)
     carried = np.zeros(len(SPLITS))
     for label, count in enumerate(np.bincount(labels)):
-        if count < len(SPLITS):
-            raise FedBMError(f"class number {label} has {count} samples, but train, val and test need at least 3")
         target = count * np.asarray(FRACTIONS) + carried
         taken = allocate_counts(count, target)
         # Without the bound, many tiny classes (one sample per subset) would starve a large class after them.
@@ -164,12 +159,10 @@ def check_usable(
     if len(classes) < 2:
         raise FedBMError(f"{where} has {len(classes)} class ({', '.join(classes)}), but at least 2 are needed")
     if split is None:
-        for name, count in zip(classes, np.bincount(labels, minlength=len(classes)), strict=True):
-            if count < len(SPLITS):
-                raise FedBMError(
-                    f'class "{name}" of {where} has {count} {"image" if count == 1 else "images"}, '
-                    "but train, val and test need at least 3"
-                )
+        counts = np.bincount(labels, minlength=len(classes))
+        if counts.min() < len(SPLITS):
+            name, images = classes[int(counts.argmin())], format_count(int(counts.min()), "image")
+            raise FedBMError(f'class "{name}" of {where} has {images}, but train, val and test need at least 3')
         return
     trained = np.bincount(labels[split == 0], minlength=len(classes))
     if not trained.all():
@@ -183,7 +176,7 @@ def check_usable(
 
 
 def _read_groups(index: SampleIndex, column: str, name: str) -> NDArray[np.str_]:
-    if not column or column not in index.columns:
+    if column not in index.columns:
         known = f"its columns are {', '.join(index.columns)}" if index.columns else "add columns with metadata = FILE"
         problem = f'has no column "{column}"{did_you_mean(column, index.columns)}' if column else "needs group = COLUMN"
         raise FedBMError(f"for a grouped split {name} {problem}: {known}")
@@ -198,11 +191,8 @@ def _read_groups(index: SampleIndex, column: str, name: str) -> NDArray[np.str_]
 
 
 def _warn_about_shared_groups(index: SampleIndex, split: NDArray[np.uint8], column: str, name: str) -> tuple[str, ...]:
-    if not column or column not in index.columns:
-        return ()
-    values = index.columns[column]
-    shared = find_shared_groups(split, values)
-    if not shared:
+    values = index.columns.get(column)
+    if values is None or not (shared := find_shared_groups(split, values)):
         return ()
     count = len(np.unique(values[values != ""]))
     return (

@@ -10,6 +10,7 @@ afterwards. The folder always contains one consistent state. A kill loses only t
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import zlib
 from collections.abc import Iterator, Mapping
@@ -21,9 +22,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
+from fedbm.engine.records import Evaluation
 from fedbm.errors import FedBMError
 from fedbm.methods.base import State, size_of
 from fedbm.utils.io import atomic_write
+from fedbm.utils.typed_json import decode
 
 FORMAT = 1
 CHECKSUM_KEY = "crc32"  # key in a file's metadata
@@ -35,8 +38,8 @@ class Progress:
     """Where a run stands after a whole round."""
 
     round: int = 0
-    best: dict[str, Any] | None = None  # the evaluation of the round chosen on validation: round, val, test, confusion
-    last: dict[str, Any] | None = None  # the latest evaluation
+    best: Evaluation | None = None  # of the round chosen on validation
+    last: Evaluation | None = None  # the latest
     client_rounds: dict[int, int] = field(default_factory=dict)  # client → round its state was last written
     holds: dict[int, dict[str, int]] = field(default_factory=dict)  # client → version of each part it has
     seconds: float = 0.0
@@ -49,7 +52,7 @@ class Progress:
 
     @property
     def best_round(self) -> int:
-        return self.best["round"] if self.best else 0
+        return self.best.round if self.best else 0
 
 
 def save_tensors(path: Path, state: Mapping[str, torch.Tensor], metadata: Mapping[str, Any]) -> None:
@@ -185,7 +188,7 @@ class _MethodStates(Mapping[int, State]):
 
 def save_checkpoint(folder: Path, run_id: str, server: State, progress: Progress) -> None:
     """Write the checkpoint, then remove the files that it no longer names."""
-    save_tensors(folder / "checkpoint.safetensors", server, {"run": run_id, "progress": vars(progress)})
+    save_tensors(folder / "checkpoint.safetensors", server, {"run": run_id, "progress": dataclasses.asdict(progress)})
     remove_stale_files(folder, progress)
 
 
@@ -212,6 +215,9 @@ def load_checkpoint(folder: Path, run_id: str, device: torch.device | str) -> tu
     values = notes["progress"]
     for name in ("client_rounds", "holds", "accepted_norms"):  # JSON keys are text
         values[name] = {int(number): value for number, value in values[name].items()}
+    for name in ("best", "last"):
+        if values[name] is not None:
+            values[name] = decode(Evaluation, values[name], path, "; remove it to start this run over")
     return server, Progress(**values)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from fedbm.engine.local_training import Samples
+from fedbm.engine.records import PersonalScores
 from fedbm.errors import FedBMError
 from fedbm.methods._average import NothingToAverage
 from fedbm.methods.base import Facts, Method, State, load_state
@@ -98,7 +98,7 @@ def personal_score(
     clients: Mapping[int, State],
     facts: Mapping[int, Facts],
     data: Samples,
-) -> dict[str, Any] | None:
+) -> PersonalScores | None:
     """Return the accuracy of each client's own model on common samples, weighted by that client's label mix."""
     if not method.personalises:
         return None
@@ -110,4 +110,4 @@ def personal_score(
             scores[str(client)] = accuracy
     if not scores:
         return None
-    return {"accuracy": float(np.mean(list(scores.values()))), "clients": scores}
+    return PersonalScores(float(np.mean(list(scores.values()))), scores)

@@ -1,15 +1,16 @@
-"""A run's folder: what was asked, on what, what happened each round, and what came out.
+"""A run's folder.
 
     config.toml  environment.json  partition.json  concepts.safetensors     before the first round
     rounds.jsonl                                                            a line per round
-    summary.json  details.json  model.safetensors  generated.png            when the run is done
+    summary.json  details.json  model.safetensors  generated.png            when the run is finished
 
-Files are whole or absent. `rounds.jsonl` grows by one flushed line a round; what lies beyond the last checkpoint when a
-run is resumed is cut off and written again.
+Files are written whole, or not at all. `rounds.jsonl` grows by one flushed line a round. When a run is resumed, lines
+after the last checkpoint are removed and written again.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -19,14 +20,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from fedbm.engine.records import RoundRecord
 from fedbm.errors import FedBMError
 from fedbm.utils.io import atomic_write, cannot_write
+from fedbm.utils.typed_json import decode
 
 FORMAT = 1
 
 
 class RunFolder:
-    """runs/<id>: append rounds, and hold it alone while a run is in progress."""
+    """The folder runs/<id>: a lock, and rounds.jsonl."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -37,7 +40,7 @@ class RunFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep other processes out of this run; the system releases it however this process ends."""
+        """Lock the folder against other processes. The system releases the lock however this process ends."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             handle = open(self.path / "lock", "a")  # noqa: SIM115 (held until the run ends)
@@ -48,7 +51,7 @@ class RunFolder:
                 _lock(handle.fileno())
             except (BlockingIOError, PermissionError) as error:
                 raise FedBMError(
-                    f"another process is working on {self.path}; wait for it or choose another --out"
+                    f"another process is working on {self.path}. Wait for it, or choose another --out."
                 ) from error
             except OSError as error:
                 raise cannot_write(self.path, error) from error
@@ -58,13 +61,17 @@ class RunFolder:
             handle.close()
 
     def _sweep(self) -> None:
-        """Remove what a process that was killed had half written beside its place."""
+        """Remove the incomplete files of a killed process."""
         for leftover in self.path.rglob(".*.part"):
             with suppress(OSError):
                 leftover.unlink()
 
-    def append(self, record: dict[str, Any]) -> None:
-        line = json.dumps(finite(record), allow_nan=False, ensure_ascii=False)
+    def append(self, record: RoundRecord, has_average: bool = False) -> None:
+        """Add a line to rounds.jsonl; only runs with an averaged model have the key `averaged`."""
+        values = dataclasses.asdict(record)
+        if not has_average:
+            del values["averaged"]
+        line = json.dumps(finite(values), allow_nan=False, ensure_ascii=False)
         path = self.path / "rounds.jsonl"
         try:
             with path.open("a", encoding="utf-8") as stream:
@@ -75,43 +82,53 @@ class RunFolder:
             raise cannot_write(path, error) from error
 
     def cut_after(self, round_: int) -> None:
-        """Forget lines of rounds after *round_*, and a line only half written."""
+        """Remove the lines of rounds after *round_*, and an incomplete last line.
+
+        Raises:
+            FedBMError: if a line of rounds 1 to *round_* is missing.
+        """
         path = self.path / "rounds.jsonl"
-        kept = [line for line in read_rounds(path) if line["round"] <= round_]
+        kept = [line for line in _read_lines(path) if line["round"] <= round_]
         if [line["round"] for line in kept] != list(range(1, round_ + 1)):
             raise FedBMError(
-                f"{path} should hold rounds 1 to {round_}, which the checkpoint has behind it, but holds {len(kept)} "
-                f"of them; put the file back, or remove {self.path} to start this run over"
+                f"{path} must contain rounds 1 to {round_}, because the checkpoint is of round {round_}, but has "
+                f"{len(kept)} of them. Restore the file, or remove {self.path} to start this run over."
             )
         with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8") as stream:
             for line in kept:
                 stream.write(json.dumps(line, allow_nan=False, ensure_ascii=False) + "\n")
 
 
-def read_rounds(path: Path) -> tuple[dict[str, Any], ...]:
-    """Every whole line of a rounds.jsonl; a last line only half written, as a run cut short leaves it, is left out."""
+def read_rounds(path: Path) -> tuple[RoundRecord, ...]:
+    """Return the records of a rounds.jsonl; an incomplete last line, as an interrupted run leaves it, is ignored."""
+    return tuple(
+        decode(RoundRecord, line, f"line {number} of {path}") for number, line in enumerate(_read_lines(path), 1)
+    )
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
     try:
-        whole = path.read_bytes().rpartition(b"\n")[0]
+        complete = path.read_bytes().rpartition(b"\n")[0]
     except FileNotFoundError:
-        return ()
+        return []
     except OSError as error:
         raise FedBMError(f"cannot read {path}: {error.strerror}") from error
-    records = []
-    for number, line in enumerate(whole.split(b"\n") if whole else [], 1):
+    lines = []
+    for number, text in enumerate(complete.split(b"\n") if complete else [], 1):
         try:
-            record = json.loads(line)
-            if type(record["round"]) is not int:
-                raise TypeError("its round is no whole number")
+            line = json.loads(text)
+            if type(line["round"]) is not int:
+                raise TypeError("its round is not a whole number")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise FedBMError(
-                f"line {number} of {path} is damaged: {error}; remove {path.parent} to start this run over"
+                f"line {number} of {path} is damaged: {error}. Remove {path.parent} to start this run over."
             ) from error
-        records.append(record)
-    return tuple(records)
+        lines.append(line)
+    return lines
 
 
 def finite(value: Any) -> Any:
-    """*value* with NaN and infinities as None: JSON has no word for them."""
+    """Return *value* with NaN and infinities replaced by None, because JSON cannot express them."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

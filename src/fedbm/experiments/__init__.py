@@ -1,1 +1,1 @@
-"""The paper's tables and figures, and anyone's own grid, as runs: files → trials → runs → records."""
+"""Experiments of the paper and grids of your own: files → trials → runs → records."""

@@ -1,8 +1,8 @@
-"""Contrasts that an experiment states beforehand: first row − second row at its endpoint, over the seeds both have.
+"""Compute the contrasts that an experiment states: first row − second row at its endpoint, over the seeds both have.
 
-A confirmatory experiment tests them: two-sided paired t-tests, Holm's correction over exactly these contrasts in all
-cells, and the exact sign-flip test next to it, which does not decide. Other experiments have intervals alone.
-A run that diverged counts with the last scores of its averaged model that were evaluated, or with 0.
+A confirmatory experiment tests them: two-sided paired t-tests with Holm's correction over exactly these contrasts in
+all cells. The exact sign-flip test is reported as well and does not decide. Other experiments only have intervals.
+A diverged run counts with the last evaluated scores of its averaged model, or with 0.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Contrast:
     endpoint: str
     tested: bool
     found: Paired | None  # None: no seed has both rows
-    chosen: Paired | None  # the same difference at the round chosen on validation, where the endpoint is another
+    chosen: Paired | None  # the same difference at the round chosen on validation, if the endpoint is another
     sign_flip: float | None
-    corrected: float | None = None  # p after Holm
-    tests: int = 0  # how many the correction is over
+    corrected: float | None = None  # p after Holm's correction
+    tests: int = 0  # number of tests in the correction
 
     @property
     def name(self) -> str:
@@ -37,7 +37,7 @@ class Contrast:
 
 
 def visible(outcome: Outcome) -> Outcome:
-    """Return *outcome* without the runs that must not be seen yet: each is missing, with the reason."""
+    """Return *outcome* without the runs that are withheld; each is missing, with the reason."""
     own = outcome.withheld
     results = [
         replace(result, state="withheld", why=why, run=None, last=None)
@@ -49,12 +49,12 @@ def visible(outcome: Outcome) -> Outcome:
 
 
 def contrasts_in(outcome: Outcome, cells: Sequence[Mapping[str, Any]]) -> list[tuple[Contrast, ...]]:
-    """Return the contrasts of every cell; of an experiment that states none, nothing in each."""
+    """Return the contrasts of every cell, () for an experiment without contrasts."""
     if outcome.analysis is None:
         return [()] * len(cells)
     found = [[_contrast(outcome, at, *pair) for pair in outcome.analysis.contrasts] for at in cells]
     every = [contrast for some in found for contrast in some]
-    # a test without a p value (no spread, or too few seeds) still counts among those that were planned
+    # a test without a p value (no spread, or too few seeds) still counts as one of the planned tests
     tested = [(1.0 if c.found.p is None else c.found.p) if c.tested and c.found else None for c in every]
     planned = len(every) if outcome.analysis.confirmatory else 0
     corrected = iter(holm(tested))
@@ -78,6 +78,7 @@ def _contrast(outcome: Outcome, at: Mapping[str, Any], first: str, second: str) 
 
 
 def _scores(results: Sequence[Result], moment: str) -> dict[int, float]:
-    """Return macro-F1 by seed; of a run that diverged, the score it counts with, whichever the moment."""
+    """Return macro-F1 by seed; a diverged run counts with its last score at every moment."""
     found = {r.seed: r.run.scores(moment) if r.run is not None else r.last for r in results}
-    return {seed: float(scores[HEADLINE_METRIC]) for seed, scores in found.items() if scores is not None}
+    known = {seed: scores[HEADLINE_METRIC] for seed, scores in found.items() if scores is not None}
+    return {seed: score for seed, score in known.items() if score is not None}

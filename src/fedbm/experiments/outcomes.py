@@ -1,7 +1,7 @@
-"""An experiment with what came of it: every cell's runs, and for a run that is not there the reason.
+"""Read the outcome of an experiment: the finished runs of every cell, and the reason for each missing run.
 
-results/<experiment>.json names the trials; results/runs/<id>.json are the records of their finished runs. Both are
-small enough to be kept with the code, and a report needs nothing else.
+results/<experiment>.json lists the trials; results/runs/<id>.json are the records of finished runs. Reports are made
+from these small files alone.
 """
 
 from __future__ import annotations
@@ -13,22 +13,30 @@ from typing import Any
 
 from fedbm.engine.run_folder import read_rounds
 from fedbm.errors import FedBMError
-from fedbm.experiments.analysis_plan import MOMENTS, AnalysisPlan
-from fedbm.experiments.spec import Experiment, cells, find_experiment, shipped
+from fedbm.experiments.spec import (
+    ENDPOINTS,
+    AnalysisPlan,
+    Experiment,
+    cells,
+    check_names,
+    find_experiment,
+    prefix_errors,
+    shipped,
+)
 from fedbm.experiments.trials import DONE, TrialState, finished_run, key_of
 from fedbm.runs.failure import diverged
 from fedbm.runs.reader import RunView, read_run
 from fedbm.runs.record import SCORES, record_named
-from fedbm.runs.seed_list import LARGEST
+from fedbm.runs.seed_list import MAX_SEED
 from fedbm.utils.io import read_json
 from fedbm.utils.schema import SCALAR, TEXT, check, each, keys, number, or_null, whole
-from fedbm.utils.text import format_value
 
 FORMAT = 2
+TEXTS = ("title", "shows", "paper", "figure", "lead")  # keys that an experiment, its record and its outcome share
 SETTINGS = keys({"beta?": number(0)}, SCALAR)
 EXPERIMENT = keys(
     {
-        **dict.fromkeys(("experiment", "title", "shows", "paper", "figure", "command", "lead"), TEXT),
+        **dict.fromkeys((*TEXTS, "experiment", "command"), TEXT),
         **dict.fromkeys(("notes", "search"), each(TEXT)),
         "shared": SETTINGS,
         "axes": keys({"beta?": each(number(0), least=1)}, each(SCALAR, least=1)),
@@ -38,7 +46,7 @@ EXPERIMENT = keys(
                 {
                     **dict.fromkeys(("row", "status", "reason"), TEXT),
                     "cell": SETTINGS,
-                    "seed": whole(0, LARGEST),
+                    "seed": whole(0, MAX_SEED),
                     **dict.fromkeys(("run", "id"), or_null(TEXT)),
                     "last?": keys(dict.fromkeys(SCORES, number(0, 1))),
                 }
@@ -49,18 +57,16 @@ EXPERIMENT = keys(
                 "contrasts": each(each(TEXT, 2), least=1),
                 "endpoint": TEXT,
                 "confirmatory": SCALAR,
-                "seeds": each(whole(0, LARGEST), least=1),
+                "seeds": each(whole(0, MAX_SEED), least=1),
             }
         ),
     }
 )
 
-TITLE = "FedBM: the paper’s tables and figures, measured again"
-
 
 @dataclass(frozen=True)
 class Result:
-    """One trial: its run where it is finished, else its state and the reason in words."""
+    """One trial: its run if it is finished, else its state and the reason."""
 
     row: str
     at: Mapping[str, Any]
@@ -68,8 +74,8 @@ class Result:
     state: str
     why: str
     run: RunView | None
-    id: str = ""  # of its run, finished or not; "" where that is not known
-    last: Mapping[str, float] | None = None  # of a run that diverged: the scores with which it counts
+    id: str = ""  # of its run, finished or not; "" if it is not known
+    last: Mapping[str, float] | None = None  # the scores with which a diverged run counts
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -78,14 +84,14 @@ class Result:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a report shows of one experiment."""
+    """An experiment with its results."""
 
     name: str
     title: str
     shows: str
     paper: str
     figure: str
-    lead: str  # the row its file names; "": none
+    lead: str  # the row that its file names; "" if it names none
     notes: tuple[str, ...]
     search: tuple[str, ...]
     shared: Mapping[str, Any]
@@ -94,11 +100,11 @@ class Outcome:
     command: str
     results: tuple[Result, ...]
     analysis: AnalysisPlan | None = None
-    hidden: Mapping[str, str] = field(default_factory=dict)  # id → why, of runs whose scores other experiments withhold
+    hidden: Mapping[str, str] = field(default_factory=dict)  # run id → why another experiment withholds its scores
 
     @property
     def withheld(self) -> str:
-        """Why no score of this experiment may be shown yet; "" where all may."""
+        """Why no score of this experiment may be shown yet; "" if all may be shown."""
         if self.analysis is None or not self.analysis.confirmatory:
             return ""
         planned = len(cells(self.axes)) * len(self.rows) * len(self.analysis.seeds)
@@ -113,14 +119,8 @@ class Outcome:
 
 
 def command_of(name: str) -> str:
-    """What runs an experiment: the paper's by its name, one's own by its file."""
+    """Return the command that runs an experiment."""
     return f"fedbm reproduce {name} --data-dir DIR" if name in shipped() else f"fedbm sweep {name}.toml"
-
-
-def title_of(outcomes: Sequence[Outcome]) -> str:
-    """The paper's share a title; an experiment of one's own has its own."""
-    own = [outcome.title for outcome in outcomes if outcome.name not in shipped() or len(outcomes) == 1]
-    return "; ".join([TITLE] * (len(own) < len(outcomes)) + own)
 
 
 def outcome_of(experiment: Experiment, states: Sequence[TrialState]) -> Outcome:
@@ -129,7 +129,7 @@ def outcome_of(experiment: Experiment, states: Sequence[TrialState]) -> Outcome:
     results = [
         replace(
             result,
-            why=s.why or _words(s),
+            why=s.why or _progress(s),
             run=finished_run(s) if s.state in DONE else None,
             last=_last_scores(s) if experiment.analysis else None,
         )
@@ -139,60 +139,52 @@ def outcome_of(experiment: Experiment, states: Sequence[TrialState]) -> Outcome:
 
 
 def unread_outcome(experiment: Experiment, states: Sequence[TrialState]) -> Outcome:
-    """Which runs there are, by their ids, and in which state; none is read."""
-    return with_results(
-        experiment,
-        [
-            Result(
-                s.trial.row,
-                s.trial.at,
-                s.trial.seed,
-                "finished" if s.state in DONE else s.state,
-                s.why,
-                None,
-                id=s.folder.name if s.folder else "",
-            )
-            for s in states
-        ],
-    )
+    """Return the outcome with the ids and states of the runs, without reading them."""
+    results = []
+    for s in states:
+        state, run_id = "finished" if s.state in DONE else s.state, s.folder.name if s.folder else ""
+        results.append(Result(s.trial.row, s.trial.at, s.trial.seed, state, s.why, None, run_id))
+    return with_results(experiment, results)
 
 
 def with_results(experiment: Experiment, results: Sequence[Result]) -> Outcome:
+    """Return an experiment with these results."""
     return Outcome(
-        name=experiment.name,
-        title=experiment.title,
-        shows=experiment.shows,
-        paper=experiment.paper,
-        figure=experiment.figure,
-        lead=experiment.lead,
-        notes=experiment.notes,
-        search=experiment.search,
-        shared=experiment.shared,
-        axes=experiment.axes,
+        **{key: getattr(experiment, key) for key in (*TEXTS, "name", "notes", "search", "shared", "axes", "analysis")},
         rows=tuple(row.name for row in experiment.rows),
         command=command_of(experiment.name),
         results=tuple(results),
-        analysis=experiment.analysis,
     )
 
 
 def _last_scores(trial: TrialState) -> dict[str, float] | None:
-    """Return the last evaluated scores of the averaged model of a run that diverged, zeros if there are none.
+    """Return the last averaged scores of a run that diverged, zeros if there are none.
 
-    None for every other run: a machine or a full memory that stopped it says nothing about the method.
+    Return None for every other run: a lost machine or a full memory shows nothing about the method.
     """
     if trial.state != "failed" or trial.folder is None or not diverged(trial.why):
         return None
     rounds = read_rounds(trial.folder / "rounds.jsonl")
-    found = [averaged["test"] for record in rounds if (averaged := record.get("averaged"))]
-    return {name: float(found[-1][name]) if found else 0.0 for name in SCORES}
+    found = [record.averaged.test for record in rounds if record.averaged]
+    return {name: (found[-1][name] or 0.0) if found else 0.0 for name in SCORES}
 
 
-def _words(trial: TrialState) -> str:
+def _progress(trial: TrialState) -> str:
     if trial.state == "unfinished" and trial.folder and (trial.folder / "config.toml").exists():
         run = read_run(trial.folder)
         return f"{len(run.rounds)} of {run.planned} rounds done"
     return ""
+
+
+def read_outcomes(folder: Path) -> list[Outcome]:
+    """Read every experiment in a folder of records, shipped experiments first and in their order."""
+    order = {name: place for place, name in enumerate(shipped())}
+    found = sorted(folder.glob("*.json"), key=lambda path: (order.get(path.stem, len(order)), path.stem))
+    if not found:
+        raise FedBMError(f"{folder} has no records of experiments; 'fedbm reproduce' and 'fedbm sweep' write them")
+    outcomes = [_read_outcome(path, record_named) for path in found]
+    hidden = _hidden_runs(folder)
+    return [replace(outcome, hidden=hidden) for outcome in outcomes]
 
 
 def read_outcome(path: Path, read: Callable[[Path], RunView | None] = record_named) -> Outcome:
@@ -201,7 +193,7 @@ def read_outcome(path: Path, read: Callable[[Path], RunView | None] = record_nam
 
 
 def _hidden_runs(folder: Path) -> dict[str, str]:
-    """Return why, by id, for the runs of confirmatory experiments in *folder* that are not complete."""
+    """Return run id → why for the runs of incomplete confirmatory experiments in *folder*."""
     found: dict[str, str] = {}
     for path in sorted(folder.glob("*.json")):
         value = read_json(path)
@@ -218,35 +210,26 @@ def _read_outcome(path: Path, read: Callable[[Path], RunView | None]) -> Outcome
             f"{path} is not a record that this FedBM reads; 'fedbm reproduce' and 'fedbm sweep' write records"
         )
     check(value, EXPERIMENT, path)
-    if unknown := _unknown(value):
-        raise FedBMError(f"{path}: {unknown}")
+    _check_consistent(value, str(path))
     runs = path.parent / "runs"
+    results = []
+    for t in value["trials"]:
+        run = read(runs / f"{t['run']}.json") if t["run"] else None
+        where = (t["row"], t["cell"], t["seed"], t["status"], t["reason"])
+        results.append(Result(*where, run, t["id"] or "", t.get("last")))
     return Outcome(
         name=value["experiment"],
-        **{key: value[key] for key in ("title", "shows", "paper", "figure", "shared", "axes", "command")},
-        lead=value["lead"],
+        **{key: value[key] for key in (*TEXTS, "shared", "axes", "command")},
         notes=tuple(value["notes"]),
         search=tuple(value["search"]),
         rows=tuple(value["rows"]),
-        results=tuple(
-            Result(
-                t["row"],
-                t["cell"],
-                t["seed"],
-                t["status"],
-                t["reason"],
-                read(runs / f"{t['run']}.json") if t["run"] else None,
-                t["id"] or "",
-                t.get("last"),
-            )
-            for t in value["trials"]
-        ),
+        results=tuple(results),
         analysis=_analysis(value),
     )
 
 
 def _analysis(value: Mapping[str, Any]) -> AnalysisPlan | None:
-    """Return the plan that the record or, for a shipped experiment, its file states.
+    """Return the plan in the record or, for a shipped experiment, in its file.
 
     A record may be older than the plan. Its scores must be withheld all the same.
     """
@@ -257,29 +240,14 @@ def _analysis(value: Mapping[str, Any]) -> AnalysisPlan | None:
     return find_experiment(name).analysis if name in shipped() else None
 
 
-def _unknown(value: Mapping[str, Any]) -> str:
-    """What is named in an experiment's file and is not in it: an axis, a row, a cell; "": nothing."""
-    rows, axes = value["rows"], value["axes"]
-    for key, names, known in (
-        ("lead", [value["lead"] or rows[0]], rows),
-        ("figure", [value["figure"]] if value["figure"] else [], axes),
-        ("search", value["search"], axes),
-        ("endpoint", [value["analysis"]["endpoint"]] if "analysis" in value else [], MOMENTS),
-        ("contrasts", [name for pair in value.get("analysis", {}).get("contrasts", []) for name in pair], rows),
-    ):
-        if (other := next((name for name in names if name not in known), None)) is not None:
-            return f"{key} names {format_value(other)}, which is none of {', '.join(map(str, known))}"
-    there = list(cells(axes))
-    for place, trial in enumerate(value["trials"]):
-        if trial["row"] not in rows or trial["cell"] not in there:
-            return f"trials[{place}] is of a row or cell that the experiment does not have"
-    return ""
-
-
-def read_outcomes(folder: Path) -> list[Outcome]:
-    """Every experiment in a folder of records, the paper's in their own order."""
-    order = {name: place for place, name in enumerate(shipped())}
-    found = sorted(folder.glob("*.json"), key=lambda path: (order.get(path.stem, len(order)), path.stem))
-    if not found:
-        raise FedBMError(f"{folder} holds no records of experiments; 'fedbm reproduce' and 'fedbm sweep' write them")
-    return [read_outcome(path) for path in found]
+def _check_consistent(value: Mapping[str, Any], where: str) -> None:
+    """Raise FedBMError if a record refers to a row, axis, cell or endpoint that does not exist."""
+    rows, axes, plan = value["rows"], value["axes"], value.get("analysis", {"contrasts": [], "endpoint": "chosen"})
+    with prefix_errors(where):
+        check_names(value["lead"], plan["contrasts"], rows, "a row")
+        check_names(value["figure"], [value["search"]], list(axes), "an axis")
+        check_names(plan["endpoint"], [], list(ENDPOINTS), "an endpoint")
+        there = cells(axes)
+        for place, trial in enumerate(value["trials"]):
+            if trial["row"] not in rows or trial["cell"] not in there:
+                raise FedBMError(f"trials[{place}] has a row or cell that the experiment does not have")

@@ -23,7 +23,7 @@ class Published:
 
 
 def published(table: str, data: str, beta: Any, row: str) -> Published | None:
-    """What the paper prints in this cell; None where it prints nothing."""
+    """Return the number that the paper prints in this cell; None if it prints none."""
     return _numbers().get((table, data, None if beta is None else float(beta), row))
 
 
@@ -40,7 +40,7 @@ def _numbers() -> dict[tuple[str, str, float | None, str], Published]:
 
 
 def deviations(experiment: str, row: str, data: str) -> list[tuple[str, str]]:
-    """Return the (name, text) of every note on how this row differs from the paper; of a shipped experiment only."""
+    """Return (name, text) for every note on how this row differs from the paper; [] for other experiments."""
     if experiment not in shipped():
         return []
     notes, methods = _deviations()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.errors import FedBMError
-from fedbm.experiments.outcomes import FORMAT, Outcome, Result, read_outcome
+from fedbm.experiments.outcomes import FORMAT, TEXTS, Outcome, Result, read_outcome
 from fedbm.experiments.spec import cells
 from fedbm.runs.reader import RunView
 from fedbm.runs.record import record_named, write_record
@@ -19,11 +19,11 @@ from fedbm.utils.io import atomic_write
 def write_outcome(outcome: Outcome, folder: Path) -> Path:
     """Write trials and records to *folder* and return the experiment's file.
 
-    Finished runs that are on record there are kept. Unfinished runs are dropped if their row or cell is no longer in
-    the experiment, or if their settings changed.
+    Finished runs on record there are kept. Unfinished runs are dropped if the experiment no longer has their row or
+    cell, or if their settings changed.
 
     Raises:
-        FedBMError: if a finished run on record would be dropped. Nothing is written then.
+        FedBMError: If a finished run on record would be dropped. Nothing is written then.
     """
     if sentence := would_drop(outcome, folder):
         raise FedBMError(sentence)
@@ -36,10 +36,8 @@ def write_outcome(outcome: Outcome, folder: Path) -> Path:
     order = {name: place for place, name in enumerate(outcome.rows)}
     place = {json.dumps(at, sort_keys=True): number for number, at in enumerate(cells(outcome.axes))}
     ordered = sorted(merged.values(), key=lambda r: (place.get(r.key[1], len(place)), order.get(r.row, 0), r.seed))
-    keys = ("title", "shows", "paper", "figure", "lead", "notes", "search", "command")
-    head = {key: getattr(outcome, key) for key in keys}
-    value = {"format": FORMAT, "experiment": outcome.name, **head}
-    value |= {"shared": outcome.shared, "axes": outcome.axes, "rows": outcome.rows}
+    head = (*TEXTS, "notes", "search", "command", "shared", "axes", "rows")
+    value = {"format": FORMAT, "experiment": outcome.name, **{key: getattr(outcome, key) for key in head}}
     value |= {"analysis": asdict(outcome.analysis)} if outcome.analysis else {}
     lines = [f"{json.dumps(key)}: {json.dumps(item, ensure_ascii=False)}" for key, item in value.items()]
     trials = ",\n ".join(json.dumps(_trial(result), ensure_ascii=False) for result in ordered)
@@ -63,13 +61,13 @@ def would_drop(now: Outcome, folder: Path) -> str:
     if not gone:
         return ""
     return (
-        f"{path} holds {len(gone)} finished run{'s' * (len(gone) > 1)} with other data, settings or rows, which "
+        f"{path} contains {len(gone)} finished run{'s' * (len(gone) > 1)} with other data, settings or rows, which "
         "would be dropped. Choose another folder with --records DIR, or remove that file if you no longer need it."
     )
 
 
 def _read_existing(path: Path, read: Callable[[Path], RunView | None] = record_named) -> Outcome:
-    """Return the recorded outcome, without finished runs that have no record file any more."""
+    """Return the recorded outcome without finished runs that no longer have a record file."""
     found = read_outcome(path, lambda record: read(record) if record.exists() else None)
     runs = path.parent / "runs"
     kept = (r for r in found.results if r.state != "finished" or (runs / f"{r.id}.json").exists())
@@ -79,7 +77,7 @@ def _read_existing(path: Path, read: Callable[[Path], RunView | None] = record_n
 def _still_planned(now: Outcome, before: Outcome) -> list[Result]:
     """Return the earlier results that the experiment still plans: same row and cell, and no seed with another id.
 
-    If ids are not known, because the data are not here, the settings that all runs share must be equal.
+    Without the data, ids are not known; then the settings that all runs share must be equal.
     """
     ids = {result.key: result.id for result in now.results}
     there = {(row, json.dumps(at, sort_keys=True)) for row in now.rows for at in cells(now.axes)}

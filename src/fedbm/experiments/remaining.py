@@ -1,8 +1,8 @@
-"""List what is not finished of the paper's experiments: missing runs, and experiments without any record."""
+"""List the paper's experiments that have no record, and expand recorded experiments into trials."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedbm.errors import join_words
@@ -10,16 +10,14 @@ from fedbm.experiments.outcomes import Outcome, command_of
 from fedbm.experiments.spec import find_experiment, shipped
 from fedbm.experiments.trials import Trial, trials
 from fedbm.language.bundled import ENCODER
-from fedbm.runs.config import Config
 
 
 @dataclass(frozen=True)
 class Unrecorded:
-    """One of the paper's experiments that has no record."""
+    """A shipped experiment that has no record."""
 
     name: str
     title: str
-    printed: str  # which of the paper's tables and figures; "" if none
     shows: str
     needs: str  # "It needs the images of kvasir."
     runs: int
@@ -30,20 +28,14 @@ class Unrecorded:
         return f"{self.shows}. Not run: {self.runs} runs. {self.needs}"
 
 
-def count_remaining(outcome: Outcome) -> int:
-    """Return how many different runs of one of the paper's experiments are not finished; 0 for other experiments."""
-    missing = {result.key for result in outcome.results if result.run is None}
-    return _count_runs([trial for trial in trials_of(outcome) if trial.key in missing])
-
-
 def list_unrecorded(outcomes: Sequence[Outcome]) -> list[Unrecorded]:
-    """Return the paper's experiments that are not among *outcomes*, if any of these is the paper's."""
+    """Return the shipped experiments that are not among *outcomes*, if at least one is."""
     names = {outcome.name for outcome in outcomes}
     return [_unrecorded(name) for name in shipped() if name not in names] if names & set(shipped()) else []
 
 
 def trials_of(outcome: Outcome) -> list[Trial]:
-    """Return the trials of one of the paper's experiments; [] for others, because records lack their settings."""
+    """Return the trials of a shipped experiment; [] for others, because records do not contain their settings."""
     if outcome.name not in shipped() or not outcome.results:
         return []
     return trials(find_experiment(outcome.name), sorted({result.seed for result in outcome.results}), {})
@@ -51,30 +43,15 @@ def trials_of(outcome: Outcome) -> list[Trial]:
 
 def _unrecorded(name: str) -> Unrecorded:
     experiment = find_experiment(name)
-    planned = trials(experiment, experiment.seeds, {})
+    configs = [trial.config for trial in trials(experiment, experiment.seeds, {})]
+    data = join_words(dict.fromkeys(config.data.name for config in configs), "and")
+    models = [name for name in dict.fromkeys(config.language.encoder for config in configs) if name != ENCODER]
+    weights = f", and the weights of {join_words(models, 'and')}, which are not part of the package" if models else ""
     return Unrecorded(
         name=name,
         title=experiment.title,
-        printed=experiment.printed,
         shows=experiment.shows,
-        needs=f"It needs {_needs(planned)}.",
-        runs=_count_runs(planned),
+        needs=f"It needs the images of {data}{weights}.",
+        runs=len(set(map(repr, configs))),  # equal settings are one run
         command=command_of(name),
     )
-
-
-def _count_runs(planned: Sequence[Trial]) -> int:
-    """Count runs with equal settings once."""
-    return len({repr(trial.config) for trial in planned})
-
-
-def _needs(planned: Sequence[Trial]) -> str:
-    """Return words such as "the images of kvasir and oct-c8, and the weights of bert"."""
-
-    def distinct(of: Callable[[Config], str]) -> list[str]:
-        return list(dict.fromkeys(of(trial.config) for trial in planned))
-
-    data = join_words(distinct(lambda config: config.data.name), "and")
-    models = [name for name in distinct(lambda config: config.language.encoder) if name != ENCODER]
-    weights = f", and the weights of {join_words(models, 'and')}, which are not part of the package" if models else ""
-    return f"the images of {data}{weights}"

@@ -1,7 +1,4 @@
-"""Run experiments: the paper's tables and figures, or a grid of your own, within a budget; then write records.
-
-reproduce("modules", data_dir="data", budget="25m") → Reproduction
-"""
+"""Run experiments of the paper, or a grid of your own, within a budget, and write their records."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ from fedbm.utils.io import make_folder
 
 @dataclass(frozen=True)
 class ExperimentPlan:
-    """Experiments with the place of every run, and the runs that were chosen among them."""
+    """Experiments with the folder of every run, and the runs that were chosen among them."""
 
     experiments: tuple[tuple[Experiment, tuple[TrialPlace, ...]], ...]
     chosen: tuple[TrialPlace, ...]
@@ -42,9 +39,12 @@ class ExperimentPlan:
     records: Path
 
     def states(self) -> list[TrialState]:
-        """Return the present state of every chosen run; cells that share a run have one entry."""
-        found = [find_state(place, self.records) for place in self.chosen]
+        """Return the present state of every chosen run, once for cells that share a run."""
+        found = self._states(self.chosen)
         return list({s.folder or repr(s.trial.config): s for s in found}.values())
+
+    def _states(self, places: Iterable[TrialPlace]) -> list[TrialState]:
+        return [find_state(place, self.records) for place in places]
 
     def estimate(self) -> str:
         """Return a line such as "12 runs remain, about 25 min on this device"; "" if no run remains."""
@@ -61,19 +61,20 @@ class ExperimentPlan:
 
     def refusals(self) -> list[str]:
         """Return a sentence for each experiment with a record that would lose finished runs."""
-        found = []
-        for experiment, places in self.experiments:
-            outcome = unread_outcome(experiment, [find_state(place, self.records) for place in places])
-            found.append(would_drop(outcome, self.records))
+        found = (would_drop(unread_outcome(e, self._states(places)), self.records) for e, places in self.experiments)
         return [sentence for sentence in found if sentence]
 
     def check(self) -> None:
         """Raise FedBMError if a record could not be read or written after the runs."""
         for sentence in self.refusals():
             raise FedBMError(sentence)
-        for _, places in self.experiments:
-            for place in places:
-                _check_recordable(find_state(place, self.records))
+        for state in self._states(place for _, places in self.experiments for place in places):
+            if state.state in DONE:
+                run = finished_run(state)
+                if state.state == "finished":
+                    record_of(run)
+            elif state.folder is not None:
+                check_resumable(state.folder)
 
     def jobs(self) -> list[Job]:
         """Return the chosen runs that have no record yet."""
@@ -84,21 +85,18 @@ class ExperimentPlan:
         }
         return list(runs.values())
 
-    def outcomes(self) -> list[Outcome]:
-        """Read what is finished of every experiment."""
-        return [outcome_of(e, [find_state(place, self.records) for place in places]) for e, places in self.experiments]
-
     def write_records(self) -> list[tuple[Outcome, Path]]:
-        """Write the records of every experiment and return them with their files."""
-        return [(outcome, write_outcome(outcome, self.records)) for outcome in self.outcomes()]
+        """Write the records of every experiment and return each outcome with its file."""
+        outcomes = [outcome_of(experiment, self._states(places)) for experiment, places in self.experiments]
+        return [(outcome, write_outcome(outcome, self.records)) for outcome in outcomes]
 
 
 @dataclass(frozen=True, repr=False)
 class Reproduction:
     """The outcome of experiments.
 
-    A notebook shows it as a table of means over seeds; `to_pandas()` has one row per run of every cell. Runs of a
-    confirmatory experiment are withheld until all of them are on record.
+    A notebook shows it as a table of means over seeds; `to_pandas()` returns one row per run of every cell. Scores of
+    a confirmatory experiment are withheld until all its runs are on record.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -156,17 +154,17 @@ def reproduce(
     Runs that are finished or on record are not computed again; the same call continues after an interruption.
 
     Args:
-        name: an experiment of the paper, several of them, or a TOML file of your own.
-        data_dir: the folder in which data sets are found by name.
-        seeds: how many seeds, from 0; or which, such as [0, 1, 5] or "3-12"; by default the experiment's own.
-        budget: stop after this time, in seconds or as text such as "25m"; by default run to the end.
-        only: conditions such as "FedAvg,FedBM" (rows) or "beta=0.1" that choose runs.
-        records: the folder for records.
-        on_event: called with a run's title and each of its events.
-        engine: keys of `[engine]`, such as device="cuda" or out="runs".
+        name: An experiment of the paper, several of them, or a TOML file of your own.
+        data_dir: The folder in which data sets are found by name.
+        seeds: How many seeds, from 0; or which, such as [0, 1, 5] or "3-12"; by default the experiment's own.
+        budget: Stop after this time, in seconds or as text such as "25m"; by default run to the end.
+        only: Conditions such as "FedAvg,FedBM" (rows) or "beta=0.1" that choose runs.
+        records: The folder for records.
+        on_event: Called with a run's title and each of its events.
+        engine: Keys of `[engine]`, such as device="cuda" or out="runs".
 
     Raises:
-        FedBMError: if a setting is wrong, or if no run can be computed here.
+        FedBMError: If a setting is wrong, or if no run can be computed here.
 
     Example:
         >>> import fedbm
@@ -216,15 +214,15 @@ def plan_experiments(
     records: Path = Path("results"),
     progress: Callable[[int, int], None] | None = None,
 ) -> ExperimentPlan:
-    """Find the place of every run. Loads the data, because a run is identified by what it learns from.
+    """Find the folder of every run. Loads the data, because a run's id depends on them.
 
     Args:
-        experiments: what to run.
-        seeds: the seeds as a text such as "3" or "3-12"; None means those of each experiment.
-        engine: settings that state where and how to compute.
-        only: conditions that choose runs.
-        records: the folder for records.
-        progress: called with (images decoded, images in all).
+        experiments: The experiments to run.
+        seeds: The seeds as a text such as "3" or "3-12"; None means those of each experiment.
+        engine: Settings of `[engine]`: where and how to compute.
+        only: Conditions that choose runs.
+        records: The folder for records.
+        progress: Called with (images decoded, images in all).
     """
     config = make_config(nest(engine))
     check_only(experiments, only)
@@ -241,7 +239,7 @@ def plan_experiments(
 
 
 def run_experiments(plan: ExperimentPlan, on_news: OnNews, budget: Budget) -> BatchResult:
-    """Run what is not finished. After Ctrl-C, write the records of finished runs before KeyboardInterrupt is raised."""
+    """Run what is not finished. After Ctrl-C, write the records of finished runs, then raise KeyboardInterrupt."""
     make_folder(plan.records)
     try:
         return run_batch(plan.jobs(), on_news, budget)
@@ -258,16 +256,6 @@ def check_runnable(plan: ExperimentPlan) -> None:
     """Raise FedBMError if no chosen run can be computed here."""
     if all(place.folder is None for place in plan.chosen):
         raise FedBMError(f"no run can be computed here: {plan.chosen[0].why}")
-
-
-def _check_recordable(there: TrialState) -> None:
-    """Raise FedBMError if the run's record cannot be read, or cannot be written when the run is finished."""
-    if there.state in DONE:
-        run = finished_run(there)
-        if there.state == "finished":
-            record_of(run)
-    elif there.folder is not None:
-        check_resumable(there.folder)
 
 
 def _html(outcome: Outcome) -> str:

@@ -1,4 +1,4 @@
-"""A small search: of the values of some axes, those with the highest validation score. The test set has no say."""
+"""Choose the values of some axes by their validation score. The test set has no influence."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fedbm.engine.records import selection_score
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.spec import cells
 from fedbm.runs.reader import RunView
@@ -20,29 +21,29 @@ class Candidate:
     row: str
     at: Mapping[str, Any]  # the other axes
     tried: Mapping[str, Any]
-    score: Spread | None  # validation accuracy + macro-F1 at the best round, over seeds; None: not all seeds are there
+    score: Spread | None  # validation accuracy + macro-F1 at the best round, over seeds; None if a seed is missing
     chosen: bool = False
-    alike: int = 1  # how many combinations have this score
+    ties: int = 1  # how many combinations have this score
 
     @property
     def words(self) -> str:
-        """'chosen', or 'chosen, the first of 2 alike'."""
-        more = f", the first of {self.alike} alike" if self.alike > 1 else ""
+        """'chosen', 'chosen, the first of 2 with this score', or ''."""
+        more = f", the first of {self.ties} with this score" if self.ties > 1 else ""
         return f"chosen{more}" if self.chosen else ""
 
 
 def validation_score(run: RunView) -> float | None:
-    """Accuracy + macro-F1 on the validation set at the round chosen by just that."""
-    best = (run.summary or {}).get("best", {}).get("round")
-    found = next((record["val"] for record in run.rounds if record["round"] == best), None)
-    return float(found["accuracy"] + found["f1"]) if found else None
+    """Return accuracy + macro-F1 on the validation set at the best round, which has the highest such sum."""
+    best = run.summary.best.round if run.summary else None
+    found = next((record.val for record in run.rounds if record.round == best), None)
+    return selection_score(found) if found else None
 
 
 def search(outcome: Outcome) -> list[Candidate]:
-    """Every combination with its score; in each group of them the best is chosen, the first on ties.
+    """Return every combination with its score; in each group the best is chosen, the first on ties.
 
-    Nothing is chosen while a combination lacks a seed: it might have been the best. A row whose method has none of
-    these options has nothing to choose: its combinations are the same runs, and it is left out.
+    Nothing is chosen while a combination has a missing seed, because it might be the best. A row is left out if its
+    method has none of the searched options: all its combinations are the same runs.
     """
     found: dict[str, list[Candidate]] = {}
     ids: dict[str, set[tuple[str, ...]]] = {}
@@ -65,4 +66,4 @@ def _choose(group: list[Candidate]) -> list[Candidate]:
     if len(means) < len(group):
         return group
     best = means.index(max(means))
-    return [replace(c, chosen=place == best, alike=means.count(means[place])) for place, c in enumerate(group)]
+    return [replace(c, chosen=place == best, ties=means.count(means[place])) for place, c in enumerate(group)]

@@ -1,19 +1,19 @@
-"""An experiment is a TOML file: what all runs share, the axes of a grid, the rows of a table.
+"""Read experiments from TOML files: settings that all runs share, axes of a grid, and rows of a table.
 
     title = "…"                     what it shows
     lead = "…"                      the row that is tested against every other; unset: FedBM, else the first
-    [all]                           settings every run has, by the names of the flags of `fedbm run`
+    [all]                           settings of every run, by the names of the flags of `fedbm run`
     [axes]                          lists of values; every combination is a cell, the first axis outermost
-    [[rows]]                        name = "…" and the settings that make this row; they win over axes and [all]
+    [[rows]]                        name = "…" and the settings of this row, which override axes and [all]
 
-The runs of a row are its seeds. Order matters: a portion of time is spent from the top. An experiment may also state
-how its results are to be analysed, before there are any:
+A row has one run per seed. A budget is spent in the order of the file. An experiment may also state how its results
+will be analysed:
 
     seeds = "3-12"                  its seeds; unset: 0, 1 and 2
     order = "seed"                  all runs of a seed before the next seed; unset: all seeds of a cell together
     endpoint = "averaged last"      the score that counts; unset: "chosen", at the round chosen on validation
     contrasts = [["FedBM", "FedAvg"]]   differences of rows, in place of the lead minus every other row
-    confirmatory = true             tests of these contrasts alone, and no score is shown before all runs are on record
+    confirmatory = true             test only these contrasts, and show no score before all runs are on record
 """
 
 from __future__ import annotations
@@ -31,46 +31,65 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.errors import FedBMError, did_you_mean, join_words
-from fedbm.experiments.analysis_plan import AnalysisPlan, choice, read_analysis
 from fedbm.methods import METHODS, title_of
 from fedbm.runs.config import check_method_options, keys, method_flags, nest
 from fedbm.runs.seed_list import DEFAULT, format_seeds, parse_seeds
 
-KEYS = (
-    *("title", "printed", "shows", "paper", "figure", "lead", "notes", "deviations", "methods", "all", "axes", "rows"),
-    *("search", "seeds", "order", "endpoint", "contrasts", "confirmatory"),
-)
+KEYS: dict[str, type] = {
+    **dict.fromkeys(("title", "printed", "shows", "paper", "figure", "lead", "seeds", "order", "endpoint"), str),
+    **dict.fromkeys(("notes", "methods", "rows", "contrasts"), list),
+    **dict.fromkeys(("all", "axes", "deviations", "search"), dict),
+    "confirmatory": bool,
+}
+KIND_NAMES = {str: "a text in quotes", list: "a list", dict: "a section", bool: "true or false"}
+ENDPOINTS = {"chosen": "best", "averaged last": "averaged"}  # endpoint → moment of RunView.scores()
 PAPER = files("fedbm.experiments").joinpath("paper")
 EVIDENCE = files("fedbm.experiments").joinpath("evidence")
 
 
 @dataclass(frozen=True)
 class RowPlan:
-    """One line of a table: its name, and the settings that make it."""
+    """One row of a table: its name and its settings."""
 
     name: str
     settings: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
+class AnalysisPlan:
+    """How results will be compared, as stated before there are any."""
+
+    contrasts: tuple[tuple[str, str], ...]  # pairs of rows: first − second
+    endpoint: str  # a key of ENDPOINTS
+    confirmatory: bool  # contrasts are tested, and scores are withheld until all runs are on record
+    seeds: tuple[int, ...]
+
+    @property
+    def moment(self) -> str:
+        return ENDPOINTS[self.endpoint]
+
+
+@dataclass(frozen=True)
 class Experiment:
+    """One experiment as its file describes it."""
+
     name: str
     title: str
     rows: tuple[RowPlan, ...]
     shared: Mapping[str, Any] = field(default_factory=dict)
     axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    printed: str = ""  # which table or figure of the paper, such as "Table III"; "": it is none of them
-    shows: str = ""  # that in words or, of another experiment, what it is about
-    paper: str = ""  # the table of the paper's numbers; "": it prints none
-    figure: str = ""  # the axis along which scores are drawn; "": a table
+    printed: str = ""  # the table or figure of the paper, such as "Table III"; "" if there is none
+    shows: str = ""  # the same in words, or what the experiment is about
+    paper: str = ""  # the table of the paper's numbers; "" if there is none
+    figure: str = ""  # the axis over which scores are drawn; "" for a table
     lead: str = ""  # the row that is tested against every other; "": FedBM, or the first row
     notes: tuple[str, ...] = ()  # what was chosen, and why
-    deviations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # "all", a row or data set → notes' names
-    search: tuple[str, ...] = ()  # axes among whose values one is chosen, on validation
+    deviations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # "all", row or data set → names of notes
+    search: tuple[str, ...] = ()  # axes on which a value is chosen by validation
     seeds: tuple[int, ...] = DEFAULT
     by_seed: bool = False  # all runs of a seed come before those of the next
     analysis: AnalysisPlan | None = None  # None: the lead is tested against every other row
-    file: str = ""  # where it stands, for what is said of a mistake in it
+    file: str = ""  # for error messages
 
     @property
     def confirmatory(self) -> bool:
@@ -84,33 +103,33 @@ class Experiment:
         """
         seeds = self.seeds if text is None else parse_seeds(text)
         if self.confirmatory and not set(seeds) <= set(self.seeds):
-            planned = format_seeds(self.seeds)
             raise FedBMError(
-                f"{self.name} plans the seeds {planned} and takes no others: leave --seeds out, or name some of them"
+                f"{self.name} is confirmatory and plans the seeds {format_seeds(self.seeds)} only. Remove --seeds, or "
+                "choose among these."
             )
         return seeds
 
 
 def cells(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Every combination of the axes' values, the first axis outermost."""
+    """Return every combination of the axes' values, the first axis outermost."""
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
 @cache
 def shipped() -> list[str]:
     """Return the experiments of the paper and those of docs/evidence-plan.md, in the order of their files' numbers."""
-    return [name.removesuffix(".toml").partition("-")[2] for name in sorted(_files())]
+    return [name for _, name in sorted((file.name, name) for name, file in _files(PAPER, EVIDENCE).items())]
 
 
 def of_the_paper() -> list[str]:
     """Return the shipped experiments that are tables, figures or checks of the paper."""
-    there = {item.name.removesuffix(".toml").partition("-")[2] for item in PAPER.iterdir()}
-    return [name for name in shipped() if name in there]
+    return [name for name in shipped() if name in _files(PAPER)]
 
 
-def _files() -> dict[str, Traversable]:
-    items = (item for folder in (PAPER, EVIDENCE) for item in folder.iterdir())
-    return {item.name: item for item in items if re.match(r"\d+-.*\.toml", item.name)}
+def _files(*folders: Traversable) -> dict[str, Traversable]:
+    """Return the experiments' files by name: "modules" for 12-modules.toml."""
+    items = (item for folder in folders for item in folder.iterdir())
+    return {found[1]: item for item in items if (found := re.fullmatch(r"\d+-(.*)\.toml", item.name))}
 
 
 @cache
@@ -118,161 +137,171 @@ def find_experiment(name: str) -> Experiment:
     """Return a shipped experiment by its name."""
     if name not in shipped():
         raise FedBMError(
-            f'there is no experiment "{name}"{did_you_mean(name, shipped())}; there are {join_words(shipped())}; '
-            "a file of your own is run by 'fedbm sweep FILE'"
+            f'there is no experiment "{name}"{did_you_mean(name, shipped())}. Choose {join_words(shipped())}, or run '
+            "your own file with 'fedbm sweep FILE'."
         )
-    item = next(item for file, item in _files().items() if file.partition("-")[2] == f"{name}.toml")
+    item = _files(PAPER, EVIDENCE)[name]
     return parse(item.read_text(encoding="utf-8"), name, item.name)
 
 
 def read_experiment(path: Path) -> Experiment:
-    """One of the user's own; not under the name of a shipped one, in whose record its runs would be written."""
+    """Read an experiment of the user's own. It must not have the name, and so the record, of a shipped one."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         if path.name in shipped():
-            raise FedBMError(f"{path} is a shipped experiment: 'fedbm reproduce {path}' runs it") from error
-        near = did_you_mean(path.name, [beside.name for beside in path.parent.glob("*.toml")])
-        raise FedBMError(f"there is no experiment {path}{near}: give a TOML file of your own") from error
+            raise FedBMError(f"{path} is a shipped experiment. Run it with 'fedbm reproduce {path}'.") from error
+        near = did_you_mean(path.name, [file.name for file in path.parent.glob("*.toml")])
+        raise FedBMError(f"there is no experiment {path}{near}. Give a TOML file of your own.") from error
     except (OSError, UnicodeDecodeError) as error:
         raise FedBMError(f"cannot read the experiment {path}: {getattr(error, 'strerror', None) or error}") from error
     if path.stem in shipped():
         raise FedBMError(
-            f"{path} has the name of an experiment of the paper, in whose record its runs would be written: give the "
-            f"file another name, or run that experiment by 'fedbm reproduce {path.stem}'"
+            f"{path} has the name of a shipped experiment, and their records would mix. Rename the file, or run the "
+            f"shipped experiment with 'fedbm reproduce {path.stem}'."
         )
     return parse(text, path.stem, str(path))
 
 
-def parse(text: str, name: str, where: str) -> Experiment:
-    """The experiment that *text* describes; FedBMError where it is not one."""
-    try:
-        values = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise FedBMError(f"{where} is not valid TOML: {error}") from error
-    for key in values:
-        if key not in KEYS:
-            raise FedBMError(f'{where} has no place for "{key}"{did_you_mean(key, KEYS)}; there are {join_words(KEYS)}')
-    shared, axes = _table(values, "all", where), dict(_table(values, "axes", where))
-    for axis, choices in axes.items():
-        if not isinstance(choices, list) or not choices:
-            raise FedBMError(f"{where}: the axis {axis} must be a list of values, such as {axis} = [1, 2]")
-        if len(set(map(repr, choices))) < len(choices):
-            raise FedBMError(f"{where}: the axis {axis} names a value twice")
-    for beta in (shared.get("beta"), *axes.get("beta", ())):  # which titles and the paper's numbers go by
-        if isinstance(beta, str):
-            raise FedBMError(f'{where}: beta must be a number, not "{beta}": write it without quotes')
-    known = [*(key.flag for key in keys()), *method_flags()]
-    for flag in (*shared, *axes):
-        if flag not in known:
-            raise FedBMError(f'{where}: there is no setting "{flag}"{did_you_mean(flag, known)}')
-        if flag == "seed":
-            raise FedBMError(f"{where} sets a seed; how many there are is said by --seeds")
-    printed, differs = _text(values, "printed", where), _table(values, "deviations", where)
-    given_seeds = _text(values, "seeds", where)
-    seeds = parse_seeds(given_seeds, f"{where}: seeds") if given_seeds else DEFAULT
-    experiment = Experiment(
-        name=name,
-        title=_text(values, "title", where) or name,
-        rows=_rows(values, axes.pop("method", []), where),
-        shared=shared,
-        axes={axis: tuple(choices) for axis, choices in axes.items()},
-        printed=printed,
-        shows=_text(values, "shows", where) or (f"{printed} of the paper" if printed else ""),
-        paper=_text(values, "paper", where),
-        figure=_text(values, "figure", where),
-        lead=_text(values, "lead", where),
-        notes=_texts(values, "notes", where),
-        deviations={key: _texts(differs, key, f"[deviations] in {where}") for key in differs},
-        search=_search(values, where),
-        seeds=seeds,
-        by_seed=choice(values, "order", ("cell", "seed"), where) == "seed",
-        analysis=read_analysis(values, seeds, where),
-        file=where,
-    )
-    for axis in (*experiment.search, *([experiment.figure] if experiment.figure else [])):
-        if axis not in experiment.axes:
-            raise FedBMError(f'{where}: "{axis}" is no axis{did_you_mean(axis, experiment.axes)}')
-    chosen = {row.settings.get("method", _method(values)) for row in experiment.rows}
-    try:
-        check_method_options((*shared, *experiment.axes), sorted(chosen))
-    except FedBMError as error:
-        raise FedBMError(f"{where}: {error}") from error
-    names, tested = [row.name for row in experiment.rows], experiment.analysis.contrasts if experiment.analysis else ()
-    named = [("lead", experiment.lead)] * bool(experiment.lead)
-    for key, name in (*named, *(("contrasts", name) for pair in tested for name in pair)):
-        if name not in names:
-            near = did_you_mean(name, names)
-            raise FedBMError(
-                f'{where}: {key} names "{name}", which is not a row{near}; there are {join_words(names, "and")}'
-            )
-    return experiment
-
-
-def _rows(values: Mapping[str, Any], axis: Sequence[Any], where: str) -> tuple[RowPlan, ...]:
-    """Rows by name; methods = [...], or an axis of methods, is short for a row each. With none, one row: the method."""
-    methods = [*_texts(values, "methods", where), *map(str, axis)]
-    rows = [RowPlan(title_of(method), {"method": method}) for method in methods]
-    given = values.get("rows", [])
-    if not isinstance(given, list) or not all(isinstance(row, dict) for row in given):
-        raise FedBMError(f"{where}: rows are written as [[rows]], each with a name and its settings")
-    for row in given:
-        settings = dict(row)
-        name = settings.pop("name", None)
-        if not isinstance(name, str) or not name.strip():
-            raise FedBMError(f'{where}: every one of [[rows]] needs name = "…"')
-        if "seed" in settings:
-            raise FedBMError(f'{where}, row "{name}", sets a seed; how many there are is said by --seeds')
-        with in_row(where, name):
-            nest(settings if "method" in settings else {**settings, "method": _method(values)})
-        rows.append(RowPlan(name, settings))
-    for row_plan in rows:
-        chosen = row_plan.settings.get("method", "fedbm")
-        if not isinstance(chosen, str) or chosen not in METHODS:
-            raise FedBMError(f'{where}: there is no method "{chosen}"{did_you_mean(str(chosen), METHODS)}')
-    names = [row_plan.name for row_plan in rows]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise FedBMError(f'{where} has two rows called "{twice}"; give each a name of its own')
-    return tuple(rows) or (RowPlan(title_of(_method(values)), {}),)
-
-
 @contextmanager
-def in_row(where: str, name: str) -> Iterator[None]:
-    """A mistake found within is said with the file and the row it is in."""
+def prefix_errors(where: str) -> Iterator[None]:
+    """Put *where* in front of every FedBMError that is raised within."""
     try:
         yield
     except FedBMError as error:
-        raise FedBMError(f'{where}, row "{name}": {error}') from error
+        raise FedBMError(f"{where}: {error}") from error
 
 
-def _method(values: Mapping[str, Any]) -> str:
-    shared = values.get("all", {})
-    return str(shared.get("method", "fedbm")) if isinstance(shared, dict) else "fedbm"
+def parse(text: str, name: str, where: str) -> Experiment:
+    """Return the experiment that *text* describes; raise FedBMError, starting with *where*, if it is wrong."""
+    with prefix_errors(where):
+        try:
+            values = tomllib.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise FedBMError(f"the file is not valid TOML: {error}") from error
+        _check_kinds(values)
+        shared, axes = values.get("all", {}), dict(values.get("axes", {}))
+        _check_settings(shared, axes)
+        rows = _rows(values, axes.pop("method", []))
+        seeds = parse_seeds(values["seeds"], "seeds") if values.get("seeds") else DEFAULT
+        printed = values.get("printed", "")
+        experiment = Experiment(
+            name=name,
+            title=values.get("title") or name,
+            rows=rows,
+            shared=shared,
+            axes={axis: tuple(choices) for axis, choices in axes.items()},
+            printed=printed,
+            shows=values.get("shows") or (f"{printed} of the paper" if printed else ""),
+            **{key: values.get(key, "") for key in ("paper", "figure", "lead")},
+            notes=tuple(values.get("notes", ())),
+            deviations={key: tuple(names) for key, names in values.get("deviations", {}).items()},
+            search=tuple(values.get("search", {}).get("choose", ())),
+            seeds=seeds,
+            by_seed=_choice(values, "order", ("cell", "seed")) == "seed",
+            analysis=_analysis(values, seeds),
+            file=where,
+        )
+        contrasts = experiment.analysis.contrasts if experiment.analysis else ()
+        check_names(experiment.lead, contrasts, [row.name for row in rows], "a row")
+        check_names(experiment.figure, [experiment.search], list(experiment.axes), "an axis")
+        check_method_options((*shared, *experiment.axes), sorted({row.settings["method"] for row in rows}))
+        return experiment
 
 
-def _search(values: Mapping[str, Any], where: str) -> tuple[str, ...]:
-    search = _table(values, "search", where)
+def check_names(one: str, several: Sequence[Sequence[str]], known: Sequence[str], kind: str) -> None:
+    """Raise FedBMError if *one* (unless "") or a name in *several* is not among the *known* rows or axes."""
+    for name in ([one] if one else []) + [name for names in several for name in names]:
+        if name not in known:
+            choose = f"; choose {join_words(known)}" if known else ""
+            raise FedBMError(f'"{name}" is not {kind} of the experiment{did_you_mean(name, known)}{choose}')
+
+
+def _check_kinds(values: Mapping[str, Any]) -> None:
+    for key, value in values.items():
+        if key not in KEYS:
+            raise FedBMError(f'there is no key "{key}"{did_you_mean(key, KEYS)}; choose {join_words(KEYS)}')
+        if not isinstance(value, KEYS[key]):
+            hint = {"rows": ", each row under [[rows]]"}.get(key, f": write [{key}]" if KEYS[key] is dict else "")
+            raise FedBMError(f"{key} must be {KIND_NAMES[KEYS[key]]}{hint}")
+    search = values.get("search", {})
     if unknown := next((key for key in search if key != "choose"), None):
-        raise FedBMError(f'{where}: [search] has no key "{unknown}"; it has choose = ["an axis", …]')
-    return _texts(search, "choose", f"[search] in {where}")
+        raise FedBMError(f'[search] has no key "{unknown}"; it has choose = ["an axis", …]')
+    lists = {key: values[key] for key in ("notes", "methods") if key in values}
+    for key, found in (*lists.items(), *search.items(), *values.get("deviations", {}).items()):
+        if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+            raise FedBMError(f"{key} must be a list of texts in quotes")
 
 
-def _table(values: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
-    found = values.get(key, {})
-    if not isinstance(found, dict):
-        raise FedBMError(f"{where}: {key} is a section, write [{key}] and below it its keys")
+def _check_settings(shared: Mapping[str, Any], axes: Mapping[str, Any]) -> None:
+    for axis, choices in axes.items():
+        if not isinstance(choices, list) or not choices:
+            raise FedBMError(f"the axis {axis} must be a list of values, such as {axis} = [1, 2]")
+        if len(set(map(repr, choices))) < len(choices):
+            raise FedBMError(f"the axis {axis} has a value twice")
+    known = [*(key.flag for key in keys()), *method_flags()]
+    for flag in (*shared, *axes):
+        if flag not in known:
+            raise FedBMError(f'there is no setting "{flag}"{did_you_mean(flag, known)}')
+    _refuse_seed((*shared, *axes))
+    for beta in (shared.get("beta"), *axes.get("beta", ())):  # titles and the paper's numbers depend on it
+        if isinstance(beta, str):
+            raise FedBMError(f'beta must be a number, not "{beta}". Write it without quotes.')
+
+
+def _refuse_seed(settings: Sequence[str] | Mapping[str, Any]) -> None:
+    if "seed" in settings:
+        raise FedBMError('seed cannot be set here. Write seeds = "…" at the top of the file, or use --seeds.')
+
+
+def _analysis(values: Mapping[str, Any], seeds: tuple[int, ...]) -> AnalysisPlan | None:
+    """Return what the file states about the analysis; None without contrasts."""
+    contrasts, confirmatory = values.get("contrasts", []), values.get("confirmatory", False)
+    pairs = all(
+        isinstance(pair, list) and len(pair) == 2 and all(isinstance(n, str) for n in pair) for pair in contrasts
+    )
+    if (
+        not pairs
+        or any(first == second for first, second in contrasts)
+        or len({*map(tuple, contrasts)}) < len(contrasts)
+    ):
+        raise FedBMError('contrasts must be a list of different pairs of rows, such as [["FedBM", "FedAvg"]]')
+    if confirmatory and not (contrasts and "seeds" in values and "search" not in values):
+        raise FedBMError("a confirmatory experiment must state seeds and contrasts, and cannot have [search]")
+    endpoint = _choice(values, "endpoint", tuple(ENDPOINTS))
+    if "endpoint" in values and not contrasts:
+        raise FedBMError("an endpoint needs contrasts, and there are none")
+    return AnalysisPlan(tuple(map(tuple, contrasts)), endpoint, confirmatory, seeds) if contrasts else None
+
+
+def _choice(values: Mapping[str, Any], key: str, choices: Sequence[str]) -> str:
+    """Return the value of *key*, by default the first of *choices*."""
+    found = str(values.get(key, choices[0]))
+    if found not in choices:
+        quoted = join_words([f'"{one}"' for one in choices])
+        raise FedBMError(f'{key} must be {quoted}, not "{found}"{did_you_mean(found, choices)}')
     return found
 
 
-def _text(values: Mapping[str, Any], key: str, where: str) -> str:
-    found = values.get(key, "")
-    if not isinstance(found, str):
-        raise FedBMError(f"{where}: {key} must be a text in quotes")
-    return found
-
-
-def _texts(values: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
-    found = values.get(key, [])
-    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-        raise FedBMError(f"{where}: {key} must be a list of texts in quotes")
-    return tuple(found)
+def _rows(values: Mapping[str, Any], axis: Sequence[Any]) -> tuple[RowPlan, ...]:
+    """Return the rows. methods = […] and an axis of methods are short for a row each; without any, there is one row."""
+    default = values.get("all", {}).get("method", "fedbm")
+    methods = [*values.get("methods", ()), *axis]
+    given = values.get("rows", [])
+    rows = [RowPlan(title_of(str(method)), {"method": method}) for method in methods or [default] * (not given)]
+    for row in given:
+        if not isinstance(row, dict) or not isinstance(name := row.get("name"), str) or not name.strip():
+            raise FedBMError('every row under [[rows]] needs name = "…"')
+        settings = {"method": default, **{key: value for key, value in row.items() if key != "name"}}
+        with prefix_errors(f'row "{name}"'):
+            _refuse_seed(settings)
+            nest(settings)
+        rows.append(RowPlan(name, settings))
+    names = [row.name for row in rows]
+    for row_plan in rows:
+        method = row_plan.settings["method"]
+        if not isinstance(method, str) or method not in METHODS:
+            raise FedBMError(f'there is no method "{method}"{did_you_mean(str(method), METHODS)}')
+        if names.count(row_plan.name) > 1:
+            raise FedBMError(f'two rows are named "{row_plan.name}". Give each its own name.')
+    return tuple(rows)

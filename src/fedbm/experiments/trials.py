@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.errors import FedBMError, did_you_mean, join_words
-from fedbm.experiments.spec import Experiment, cells, in_row
+from fedbm.experiments.spec import Experiment, cells, prefix_errors
 from fedbm.runs.config import Config, make_config, nest, settings_for
 from fedbm.runs.failure import failure_of
 from fedbm.runs.plan import make_plan
-from fedbm.runs.reader import RunView, read_run, unedited
+from fedbm.runs.reader import RunView, check_unedited, read_run
 from fedbm.runs.record import record_named
 from fedbm.runs.runner import run_path
 
@@ -49,7 +49,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class TrialPlace:
-    """The folder of a trial's run; None, with the reason, if its data or model are not here."""
+    """The folder of a trial's run, or None with the reason if its data or model are not here."""
 
     trial: Trial
     folder: Path | None
@@ -58,47 +58,38 @@ class TrialPlace:
 
 
 @dataclass(frozen=True)
-class TrialState:
+class TrialState(TrialPlace):
     """The state of a trial's run: finished, on record, unfinished, failed, not run, or absent (no data or model)."""
 
-    trial: Trial
-    state: str
-    folder: Path | None = None
-    why: str = ""
-    config: Config | None = None
+    state: str = "not run"
     record: Path | None = None  # of a run that is on record, finished here or elsewhere
 
 
 def trials(
     experiment: Experiment, seeds: Sequence[int], engine: Mapping[str, Any], only: Sequence[str] = ()
 ) -> list[Trial]:
-    """Return every run, in the order in which they are computed.
-
-    Runs go cell by cell in the order of the file, with all seeds of a cell together; or seed by seed, if the experiment
-    states that.
+    """Return every run in the order of computation: cell by cell as in the file, or seed by seed if it states that.
 
     Args:
-        experiment: the experiment.
-        seeds: the seeds.
-        engine: settings that state where and how to compute.
-        only: conditions such as "axis=value,value", "method=…", "row=…", or a row's name.
+        experiment: The experiment.
+        seeds: The seeds.
+        engine: Settings of `[engine]`: where and how to compute.
+        only: Conditions such as "axis=value,value", "method=…", "row=…", or a row's name.
     """
     wanted = [_condition(words) for words in only]
     made = []
     for at, row in itertools.product(cells(experiment.axes), experiment.rows):
-        method = row.settings.get("method", experiment.shared.get("method", "fedbm"))
-        shared = settings_for(method, {**experiment.shared, **at})
-        settings = {**shared, **row.settings}
-        facts = {"method": "fedbm", **settings, **at, "row": row.name}
+        settings = {**settings_for(row.settings["method"], {**experiment.shared, **at}), **row.settings}
+        facts = {**settings, **at, "row": row.name}
         if all(any(_matches(facts.get(key), value) for value in values) for key, values in wanted):
-            with in_row(experiment.file, row.name):
+            with prefix_errors(f'{experiment.file}: row "{row.name}"'):
                 configs = {seed: make_config(nest({**settings, **engine, "seed": seed})) for seed in seeds}
             made += [Trial(experiment.name, row.name, at, seed, config) for seed, config in configs.items()]
     return sorted(made, key=lambda trial: trial.seed) if experiment.by_seed else made
 
 
 def check_only(experiments: Sequence[Experiment], only: Sequence[str]) -> None:
-    """Raise FedBMError for a condition that none of the experiments can meet."""
+    """Raise FedBMError if none of the experiments has the axis or row of a condition."""
     for key, values in map(_condition, only):
         known = dict.fromkeys(["row", "method", *(axis for e in experiments for axis in (*e.axes, *e.shared))])
         if key not in known:
@@ -123,18 +114,18 @@ def locate(trial: Trial, progress: Callable[[int, int], None] | None = None) -> 
 def find_state(place: TrialPlace, records: Path | None = None) -> TrialState:
     """Return the present state of a run. A run with a record need not be computed, because its id fixes its result."""
     if place.folder is None:
-        return TrialState(place.trial, "absent", why=place.why)
-    failure = failure_of(place.folder)
+        return TrialState(**vars(place), state="absent")
     record = records / "runs" / f"{place.folder.name}.json" if records else None
+    failure = failure_of(place.folder)
     if (place.folder / "summary.json").exists():
         state = "finished"
     elif record and record.exists():
-        return TrialState(place.trial, "on record", place.folder, config=place.config, record=record)
+        return TrialState(**vars(place), state="on record", record=record)
     elif failure:
-        state = "failed"
+        return TrialState(**{**vars(place), "why": failure}, state="failed")
     else:
         state = "unfinished" if (place.folder / "rounds.jsonl").exists() else "not run"
-    return TrialState(place.trial, state, place.folder, failure if state == "failed" else "", place.config)
+    return TrialState(**vars(place), state=state)
 
 
 def finished_run(done: TrialState) -> RunView:
@@ -145,7 +136,7 @@ def finished_run(done: TrialState) -> RunView:
         except FedBMError as error:
             raise FedBMError(f"{error}; remove the record to compute the run again") from error
     assert done.folder is not None
-    return unedited(read_run(done.folder))
+    return check_unedited(read_run(done.folder))
 
 
 def _condition(words: str) -> tuple[str, list[str]]:

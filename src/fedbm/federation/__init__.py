@@ -1,1 +1,1 @@
-"""The same methods between machines: Flower carries the messages, the one round loop plays the rounds."""
+"""Run the same methods and the same round loop between machines, with Flower as transport."""

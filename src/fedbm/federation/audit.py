@@ -1,9 +1,8 @@
-"""audit.jsonl: what happened, one JSON line after the other, each with the SHA-256 of the line before it.
+"""audit.jsonl: a log in which every JSON line contains the SHA-256 of the line before it.
 
-A line that is changed, removed or put in between breaks the chain at the next one, which verify() names. What the end
-of the file was, nobody can tell from the file alone: so server and nodes tell each other the hash of their last line
-with every message, and each writes down the other's. A line says who took part, sizes, digests and refusals; never
-values, file names, paths or the text of an error.
+A changed, removed or inserted line breaks the chain, and verify() names it. Lines cut off at the end leave no trace in
+the file itself. So server and nodes exchange the hash of their last line with every message, and each records the
+other's. Lines contain participants, sizes, digests and refusals, but no values, file names, paths or error texts.
 """
 
 from __future__ import annotations
@@ -23,25 +22,25 @@ from fedbm.errors import FedBMError
 from fedbm.utils.io import cannot_write
 
 FORMAT = 1
-START = "0" * 64  # what the first line has for the hash of the line before it
+START = "0" * 64  # the previous hash in the first line
 
 
-class Verified(NamedTuple):
-    """A whole chain: how many lines, and the hash of the last one."""
+class Chain(NamedTuple):
+    """A verified audit: its lines, and the hash of the last one."""
 
-    lines: int
+    lines: list[dict[str, Any]]
     head: str
 
 
 class Audit:
-    """Append to one file; lines of several processes stay whole and in one chain."""
+    """Append to one file. Lines from several processes stay whole and form one chain."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @property
     def head(self) -> str:
-        """The hash of the last line, as it stands now."""
+        """The hash of the last line on disk."""
         try:
             with self.path.open("rb") as stream:
                 return _hash(_last_line(stream)[0])
@@ -49,12 +48,12 @@ class Audit:
             return START
 
     def append(self, event: str, **facts: Any) -> None:
-        """Write one line and wait until it is on the disk."""
+        """Write one line and wait until it is on disk."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a+b") as stream, alone(stream.fileno()):
+            with self.path.open("a+b") as stream, exclusive_lock(stream.fileno()):
                 last, end = _last_line(stream)
-                stream.truncate(end)  # half a line is what a killed process had not yet said
+                stream.truncate(end)  # a killed process can leave half a line
                 line = {
                     "format": FORMAT,
                     "number": json.loads(last)["number"] + 1 if last else 1,
@@ -69,46 +68,35 @@ class Audit:
         except OSError as error:
             raise cannot_write(self.path, error) from error
         except (ValueError, KeyError, TypeError) as error:
-            raise FedBMError(f"{self.path} does not end in a line of an audit: put it back, or move it away") from error
+            raise FedBMError(f"the last line of {self.path} is damaged: restore the file or move it away") from error
 
 
-def verify(path: Path) -> Verified:
-    """Follow the chain from the first line to the last; FedBMError names the first line that does not fit."""
-    head, number = START, 0
-    for number, raw, line in _lines(path):
-        if line.get("number") != number or line.get("before") != head:
-            raise FedBMError(f"line {number} of {path} does not follow the one before it: the audit was changed")
-        head = _hash(raw)
-    return Verified(number, head)
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    """Every line, checked."""
-    verify(path)
-    return [line for _, _, line in _lines(path)]
-
-
-def _lines(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any]]]:
+def verify(path: Path) -> Chain:
+    """Read an audit and check its chain; raise FedBMError naming the first line that does not fit."""
     try:
-        whole = path.read_bytes()
+        content = path.read_bytes()
     except OSError as error:
         raise FedBMError(f"cannot read {path}: {error.strerror}") from error
-    if whole and not whole.endswith(b"\n"):
-        raise FedBMError(f"the last line of {path} is not whole: its process was killed while writing, or it was cut")
-    for number, raw in enumerate(whole.split(b"\n")[:-1], 1):
+    if content and not content.endswith(b"\n"):
+        raise FedBMError(f"the last line of {path} is incomplete: a process was killed while writing, or it was cut")
+    head, lines = START, []
+    for number, raw in enumerate(content.split(b"\n")[:-1], 1):
         try:
             line = json.loads(raw)
-            if not isinstance(line, dict) or line["format"] != FORMAT:
-                raise ValueError("no line of an audit")
-        except (ValueError, KeyError) as error:
-            raise FedBMError(f"line {number} of {path} is no line of an audit: it was changed") from error
-        yield number, raw, line
+            fits = (line["format"], line["number"], line["before"]) == (FORMAT, number, head)
+        except (ValueError, KeyError, TypeError) as error:
+            raise FedBMError(f"line {number} of {path} is not a line of an audit: it was changed") from error
+        if not fits:
+            raise FedBMError(f"line {number} of {path} does not follow the line before it: the audit was changed")
+        head = _hash(raw)
+        lines.append(line)
+    return Chain(lines, head)
 
 
 def _last_line(stream: IO[bytes]) -> tuple[bytes, int]:
-    """The last whole line, and where it ends."""
+    """Return the last complete line and the position of its end."""
     size = stream.seek(0, os.SEEK_END)
-    for length in (1 << 16, size):  # a line is some hundred bytes
+    for length in (1 << 16, size):  # most lines have a few hundred bytes
         start = max(size - length, 0)
         stream.seek(start)
         tail = stream.read()
@@ -124,8 +112,8 @@ def _hash(line: bytes) -> str:
 
 
 @contextmanager
-def alone(descriptor: int) -> Iterator[None]:
-    """Keep other processes from appending meanwhile, where the system has such locks."""
+def exclusive_lock(descriptor: int) -> Iterator[None]:
+    """Lock an open file against other processes. Windows has no such lock, so nothing is locked there."""
     if sys.platform == "win32":
         yield
         return

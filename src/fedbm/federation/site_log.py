@@ -1,4 +1,4 @@
-"""A site's own log: standard error, which the node's supervisor keeps at the site."""
+"""A site's own log: standard error, which stays at the site."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import traceback
 from contextlib import suppress
 
 
-def tell(error: BaseException) -> None:
-    """The whole story of *error*, for the site alone. It raises nothing: on a full disk the story is lost, since Flower
-    would send whatever is raised to the server."""
+def log_error(error: BaseException) -> None:
+    """Print the traceback for the site only. Raise nothing: Flower would send any exception to the server."""
     with suppress(OSError, ValueError):
         traceback.print_exception(error, file=sys.stderr)
         sys.stderr.flush()

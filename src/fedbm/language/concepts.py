@@ -53,7 +53,7 @@ def sample_concepts(embeddings: Tensor, labels: Tensor, eps_prompts: Tensor, eps
 
 @dataclass(frozen=True, eq=False)
 class ConceptDistribution:
-    """Embeddings of the concepts of all classes. Create it with fit(), load() or build_concepts(), which check it.
+    """Embeddings of the concepts of all classes. Create it with fit(), load() or build_concepts().
 
     Attributes:
         classes: class names in label order.
@@ -71,7 +71,7 @@ class ConceptDistribution:
     def fit(
         cls, classes: Sequence[str], texts: Sequence[str], embeddings: Tensor, provenance: Mapping[str, Any]
     ) -> ConceptDistribution:
-        """Check and normalise the embeddings. Unit rows are not changed, so that a saved file loads bit for bit.
+        """Check and normalise the embeddings. Unit rows stay unchanged, so that a saved file loads bit for bit.
 
         Raises:
             FedBMError: if shapes disagree, names repeat, or embeddings are zero or not finite.
@@ -120,7 +120,7 @@ class ConceptDistribution:
         return cosines_between_means(self.embeddings)
 
     def describe_separability(self) -> list[str]:
-        """Return sentences that say how well the language model separates the concepts."""
+        """Return sentences about how well the language model separates the concepts."""
         return describe_separability(self.classes, self.texts, self.embeddings)
 
     def keep_prompts(self, indices: Sequence[int]) -> ConceptDistribution:

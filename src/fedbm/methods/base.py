@@ -22,7 +22,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -151,6 +151,8 @@ class Method(ABC):
     personalises: ClassVar[bool] = False  # clients have models of their own, scored separately
     colour: ClassVar[int | None] = None  # place in the palette of reports; None: the next free one
     tuned: ClassVar[Mapping[str, str]] = {}  # options usually tuned per data set → how reports write them
+    # option → (other option, its values for which the option applies); the command line refuses an idle option
+    option_needs: ClassVar[Mapping[str, tuple[str, tuple[Any, ...]]]] = {}
 
     @property
     def needs_concepts(self) -> bool:

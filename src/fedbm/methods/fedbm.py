@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +43,12 @@ class FedBM(FedAvg):
     title: ClassVar[str] = "FedBM"
     colour: ClassVar[int | None] = 0
     tuned: ClassVar[Mapping[str, str]] = {"temperature": "τ", "lambda_dis": "λ_dis", "pseudo_batch": "pseudo-batch"}
+    option_needs: ClassVar[Mapping[str, tuple[str, tuple[Any, ...]]]] = {
+        "temperature": ("classifier", ("distribution", "mean")),
+        **dict.fromkeys(("condition", "pseudo_batch", "lambda_div", "lambda_dis"), ("generator", (True,))),
+        **dict.fromkeys(("generator_every", "generator_steps", "generator_batch"), ("generator", (True,))),
+        **dict.fromkeys(("generator_lr", "generator_width"), ("generator", (True,))),
+    }
 
     classifier: Literal["distribution", "mean", "random", "trained"] = option(
         "distribution", "from concept Gaussians (LKCC), their means alone, random frozen, or trained linear"

@@ -1,16 +1,16 @@
-"""Rows of one table with their tests: n, mean ± std, the paper's number, and the difference to the leading row.
+"""Compare the rows of one table: scores over seeds, the paper's numbers, and tests of the leading row.
 
-The leading row is the one that the experiment names, else FedBM, else the first: it is never chosen by its score. It is
-tested against every other row except central training: paired t-test over seeds, macro-F1. Holm's correction covers the
-tests that have data, in all cells: tests that finish later can raise a corrected p. An experiment that states contrasts
-has these instead (`experiments/contrasts.py`), and runs that are withheld are missing.
+The leading row is the row that the experiment names, else FedBM, else the first row; its score never matters. A paired
+t-test over seeds compares its macro-F1 with every other row except central training. Holm's correction covers the
+tests that have data in all cells, so tests that finish later can raise a corrected p. An experiment that states
+contrasts has these instead of tests (`experiments/contrasts.py`).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,10 @@ from fedbm.experiments.paper_numbers import Published, deviations, published
 from fedbm.experiments.spec import cells
 from fedbm.methods import METHODS, FedBM, is_central
 from fedbm.report.grouping import Group, MethodRuns
-from fedbm.utils.statistics import Paired, Spread, holm, paired
+from fedbm.utils.statistics import Paired, holm, paired
 
 MOMENTS = ("best", "last", "last_quarter", "averaged", "averaged_last_quarter")  # of RunView.scores()
-STANDS_FOR = {"chars74k": "femnist"}  # data set → the paper's data set it replaces; no difference is computed
-STATES = {"absent": "data or model not here"}  # states whose name needs more words
+STANDS_FOR = {"chars74k": "femnist"}  # data set → the paper's data set that it replaces; no difference is computed
 CENTRAL = tuple(method.title for method in METHODS.values() if method.central)
 
 
@@ -36,35 +35,19 @@ class Test:
     """Leading row − this row."""
 
     paired: Paired
-    corrected: float | None = None  # p after Holm's correction
+    corrected: float | None  # p after Holm's correction
 
 
 @dataclass(frozen=True)
-class ComparedRow:
-    """One row of a comparison: its finished seeds in *runs*, the others with their reasons in *missing*."""
+class ComparedRow(MethodRuns):
+    """One row of a comparison: finished runs, missing results, the paper's number, and tests by moment."""
 
-    name: str
-    runs: MethodRuns | None  # None: no seed is finished
     missing: tuple[Result, ...] = ()
     published: Published | None = None
     comparable: bool = True  # whether a difference to the paper has a meaning
     deviations: tuple[tuple[str, str], ...] = ()
     rival: bool = False  # whether the leading row is tested against it
-    tests: Mapping[str, Test] = field(default_factory=dict)  # moment → test
-
-    @property
-    def n(self) -> int:
-        return len(self.runs.runs) if self.runs else 0
-
-    @property
-    def planned(self) -> int:
-        return self.n + len(self.missing)
-
-    def score(self, moment: str, metric: str) -> Spread | None:
-        return self.runs.score(moment, metric) if self.runs else None
-
-    def by_seed(self, moment: str = "best") -> dict[int, float]:
-        return self.runs.by_seed(moment, HEADLINE_METRIC) if self.runs else {}
+    tests: Mapping[str, Test] = field(default_factory=dict)
 
     def minus_paper(self, metric: str) -> float | None:
         """Return ours − the paper's, or None unless both exist and mean the same."""
@@ -76,7 +59,8 @@ class ComparedRow:
     @property
     def state(self) -> str:
         """Why there is no number: 'not run', 'failed', …"""
-        return "; ".join(dict.fromkeys(STATES.get(result.state, result.state) for result in self.missing))
+        words = {"absent": "data or model not here"}
+        return "; ".join(dict.fromkeys(words.get(result.state, result.state) for result in self.missing))
 
 
 @dataclass(frozen=True)
@@ -89,8 +73,8 @@ class Comparison:
     group: Group
     data: str = ""  # the name of the data set
     at: Mapping[str, Any] = field(default_factory=dict)
-    tests: int = 0  # how many Holm's correction covers, in all comparisons of the experiment
-    contrasts: tuple[Contrast, ...] = ()  # those that the experiment states, in place of tests against the lead
+    tests: int = 0  # how many tests Holm's correction covers in all comparisons of the experiment
+    contrasts: tuple[Contrast, ...] = ()  # stated by the experiment, in place of tests
 
     @property
     def leading(self) -> ComparedRow | None:
@@ -112,8 +96,10 @@ class Comparison:
 def compare_runs(group: Group) -> Comparison:
     """Return a group of runs as a comparison."""
     lead = leading_row([row.name for row in group.rows], [row.name for row in group.rows if row.central])
-    rows = [ComparedRow(row.name, row, rival=row.name != lead and not row.central) for row in group.rows]
-    (made,) = _corrected([Comparison(group.title, _tested(rows, lead), lead, group, _data_of(group))])
+    rows = tuple(
+        ComparedRow(row.name, row.method, row.runs, rival=row.name != lead and not row.central) for row in group.rows
+    )
+    (made,) = _test([Comparison(group.title, rows, lead, group, group.runs[0].data if group.runs else "")])
     return made
 
 
@@ -123,21 +109,8 @@ def compare_outcome(outcome: Outcome) -> list[Comparison]:
     central = {*CENTRAL, *(r.row for r in outcome.results if r.run is not None and is_central(r.run.method))}
     lead = leading_row(outcome.rows, central, outcome.lead)
     every = cells(outcome.axes)
-    found = _corrected([_cell(outcome, at, lead, central) for at in every])
+    found = _test([_cell(outcome, at, lead, central) for at in every])
     return [replace(c, contrasts=stated) for c, stated in zip(found, contrasts_in(outcome, every), strict=True)]
-
-
-def missing_words(rows: Sequence[ComparedRow]) -> tuple[str, ...]:
-    """Return why seeds are missing, each reason once: 'not run: FedAvg (seeds 0, 1), FedBM (seed 2)'."""
-    reasons: dict[str, dict[str, list[str]]] = {}
-    for row in rows:
-        for result in row.missing:
-            why = f"{result.state}: {result.why}" if result.why else result.state
-            reasons.setdefault(why, {}).setdefault(row.name, []).append(str(result.seed))
-    return tuple(
-        f"{why}: " + ", ".join(f"{name} (seed{'s' * (len(s) > 1)} {', '.join(s)})" for name, s in names.items())
-        for why, names in reasons.items()
-    )
 
 
 def leading_row(names: Sequence[str], central: Collection[str], named: str = "") -> str:
@@ -150,63 +123,73 @@ def leading_row(names: Sequence[str], central: Collection[str], named: str = "")
 
 
 def _cell(outcome: Outcome, at: Mapping[str, Any], lead: str, central: Collection[str]) -> Comparison:
-    data, beta = _setting(outcome, at, "data", "digits"), _setting(outcome, at, "beta")
-    data = Path(str(data)).stem
+    settings = {"data": "digits", "beta": None, **outcome.shared, **at}
+    data = Path(str(settings["data"])).stem
     rows = []
     for name in outcome.rows:
         results = outcome.cell(name, at)
         runs = tuple(replace(result.run, label=name) for result in results if result.run is not None)
+        paper = published(outcome.paper, STANDS_FOR.get(data, data), settings["beta"], name) if outcome.paper else None
         rows.append(
             ComparedRow(
-                name=name,
-                runs=MethodRuns(name, runs[0].method, runs) if runs else None,
+                name,
+                runs[0].method if runs else "",
+                runs,
                 missing=tuple(result for result in results if result.run is None),
-                published=published(outcome.paper, STANDS_FOR.get(data, data), beta, name) if outcome.paper else None,
+                published=paper,
                 comparable=data not in STANDS_FOR,
                 deviations=tuple(deviations(outcome.name, name, data)) if runs else (),
                 rival=outcome.analysis is None and name not in (lead, *central),
             )
         )
     title = ", ".join([data_title(data), *setting_words(outcome, at)])
-    finished = tuple(row.runs for row in rows if row.runs is not None)
-    return Comparison(
-        title, _tested(rows, lead), lead if finished else "", Group(title, finished, (), missing_words(rows)), data, at
-    )
+    finished = tuple(row for row in rows if row.runs)
+    group = Group(title, finished, (), missing_words(rows))
+    return Comparison(title, tuple(rows), lead if finished else "", group, data, at)
 
 
-def _tested(rows: Sequence[ComparedRow], lead: str) -> tuple[ComparedRow, ...]:
-    leading = next((row for row in rows if row.name == lead), None)
-    if leading is None or leading.runs is None:
-        return tuple(rows)
-
-    def tests(row: ComparedRow) -> dict[str, Test]:
-        found = {moment: paired(leading.by_seed(moment), row.by_seed(moment)) for moment in MOMENTS}
-        return {moment: Test(difference) for moment, difference in found.items() if difference is not None}
-
-    return tuple(replace(row, tests=tests(row)) if row.rival and row.runs else row for row in rows)
-
-
-def _corrected(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Apply Holm's correction at every moment, over all tests of all comparisons that have data."""
-    rows = [row for comparison in comparisons for row in comparison.rows]
-    corrected: list[dict[str, Test]] = [{} for _ in rows]
+def _test(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Test each leading row against its rivals, at every moment with Holm's correction over all comparisons."""
+    tests: dict[tuple[int, str], dict[str, Test]] = {}
     for moment in MOMENTS:
-        known = [row.tests[moment].paired.p if moment in row.tests else None for row in rows]
-        for row, made, after in zip(rows, corrected, holm(known), strict=True):
-            if moment in row.tests:
-                made[moment] = replace(row.tests[moment], corrected=after)
-    every = iter(corrected)
-    tests = sum("best" in row.tests and row.tests["best"].paired.p is not None for row in rows)
-    return [replace(c, rows=tuple(replace(row, tests=next(every)) for row in c.rows), tests=tests) for c in comparisons]
+        found = {
+            (place, row.name): difference
+            for place, comparison in enumerate(comparisons)
+            for row in comparison.rows
+            if row.rival and (lead := comparison.leading) is not None
+            if (difference := paired(lead.by_seed(moment), row.by_seed(moment))) is not None
+        }
+        corrected = holm([difference.p for difference in found.values()])
+        for (key, difference), p in zip(found.items(), corrected, strict=True):
+            tests.setdefault(key, {})[moment] = Test(difference, p)
+    number = sum("best" in by_moment and by_moment["best"].paired.p is not None for by_moment in tests.values())
+    return [
+        replace(c, tests=number, rows=tuple(replace(row, tests=tests.get((place, row.name), {})) for row in c.rows))
+        for place, c in enumerate(comparisons)
+    ]
 
 
-def _setting(outcome: Outcome, at: Mapping[str, Any], key: str, default: Any = None) -> Any:
-    return at.get(key, outcome.shared.get(key, default))
+def seeds_in_words(missing: Iterable[tuple[str, Result]]) -> str:
+    """Return (row, result) pairs as 'FedAvg (seeds 0, 1), FedBM (seed 2)'."""
+    seeds: dict[str, list[str]] = {}
+    for name, result in missing:
+        seeds.setdefault(name, []).append(str(result.seed))
+    return ", ".join(f"{name} (seed{'s' * (len(some) > 1)} {', '.join(some)})" for name, some in seeds.items())
+
+
+def missing_words(rows: Sequence[ComparedRow]) -> tuple[str, ...]:
+    """Return why seeds are missing, each reason once: 'not run: FedAvg (seeds 0, 1), FedBM (seed 2)'."""
+    reasons: dict[str, list[tuple[str, Result]]] = {}
+    for row in rows:
+        for result in row.missing:
+            why = f"{result.state}: {result.why}" if result.why else result.state
+            reasons.setdefault(why, []).append((row.name, result))
+    return tuple(f"{why}: {seeds_in_words(missing)}" for why, missing in reasons.items())
 
 
 def setting_words(outcome: Outcome, at: Mapping[str, Any]) -> list[str]:
     """Return ['β = 0.05', 'clients 5']."""
-    beta = _setting(outcome, at, "beta")
+    beta = at.get("beta", outcome.shared.get("beta"))
     return [
         *([f"β\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{beta:g}"] if beta is not None else []),
         *(f"{axis} {value}" for axis, value in at.items() if axis not in ("data", "beta")),
@@ -214,14 +197,10 @@ def setting_words(outcome: Outcome, at: Mapping[str, Any]) -> list[str]:
 
 
 def data_title(data: str) -> str:
-    """Return 'HAM10000' for ham10000; the name itself for a data set of the user's own."""
+    """Return 'HAM10000' for ham10000; the name itself for the user's own data set."""
     return re.split(r":| \(", CATALOG[data].title)[0] if data in CATALOG else data
 
 
-def same_but(at: Mapping[str, Any], *axes: str) -> str:
-    """Return a key that is equal for cells that differ on these axes only."""
-    return json.dumps({key: value for key, value in at.items() if key not in axes}, sort_keys=True)
-
-
-def _data_of(group: Group) -> str:
-    return group.runs[0].data if group.runs else ""
+def same_but(at: Mapping[str, Any], axis: str) -> str:
+    """Return a key that is equal for cells that differ on this axis only."""
+    return json.dumps({key: value for key, value in at.items() if key != axis}, sort_keys=True)

@@ -1,29 +1,23 @@
-"""Check from the files of the runs what a reader asks before believing a comparison."""
+"""Check from the files of the runs whether a comparison is fair: seeds, partitions, settings, versions, updates."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedbm.methods import is_central
 from fedbm.report.grouping import AVERAGE, Group, display, settings, varying
 from fedbm.report.model import Finding
-from fedbm.runs.reader import RunView, partition_digest
+from fedbm.runs.reader import partition_digest
 
-KEPT = "train.keep_optimizer"  # central training keeps its optimiser's state by definition
+KEEP_OPTIMIZER = "train.keep_optimizer"  # central training keeps its optimiser's state by definition
 
 
 def findings(group: Group) -> list[Finding]:
-    checks: list[Callable[[Group], Finding | None]] = [
-        _finished,
-        _seeds,
-        _partitions,
-        _protocol,
-        _environment,
-        _updates,
-    ]
-    return [found for check in checks if (found := check(group)) is not None]
+    """Return the result of every check that applies to the group."""
+    checks = (_finished(group), _seeds(group), _partitions(group), _protocol(group), _environment(group))
+    return [found for found in (*checks, _updates(group)) if found is not None]
 
 
 def _finished(group: Group) -> Finding:
@@ -35,7 +29,7 @@ def _finished(group: Group) -> Finding:
 
 
 def _seeds(group: Group) -> Finding | None:
-    """A seed decides partition and initial weights: means over different seeds cannot be compared."""
+    """Check that rows have the same seeds; a seed decides the partition and the initial weights."""
     if not group.rows:
         return None
     names: dict[tuple[int, ...], list[str]] = {}
@@ -52,7 +46,7 @@ def _seeds(group: Group) -> Finding | None:
 
 
 def _partitions(group: Group) -> Finding | None:
-    """Central training has no clients: its partition does not matter."""
+    """Check that clients have the same samples at each seed; central training has no clients."""
     by_seed: dict[int, list[str]] = {}
     for run in group.runs:
         if run.client_partition is not None and not is_central(run.method):
@@ -66,7 +60,7 @@ def _partitions(group: Group) -> Finding | None:
 
 
 def _protocol(group: Group) -> Finding | None:
-    """Language and method options are what is compared; data, model and training should be the same."""
+    """Check that data, model and training are the same; language and method options are what is compared."""
     if len(group.runs) < 2:
         return None
     each = [
@@ -74,36 +68,30 @@ def _protocol(group: Group) -> Finding | None:
         for run in group.runs
     ]
     keys = [key for key in varying(each) if key != AVERAGE]
-    kept = [one.get(KEPT) for run, one in zip(group.runs, each, strict=True) if not is_central(run.method)]
-    if KEPT in keys and len(set(kept)) < 2:
-        keys.remove(KEPT)
+    kept = {one.get(KEEP_OPTIMIZER) for run, one in zip(group.runs, each, strict=True) if not is_central(run.method)}
+    if KEEP_OPTIMIZER in keys and len(kept) < 2:
+        keys.remove(KEEP_OPTIMIZER)
     if not keys:
         return Finding(True, "Data, model and training settings are the same in all runs.")
-    parts = (f"{key} ({_joined(dict.fromkeys(str(one.get(key, 'unset')) for one in each))})" for key in keys)
-    return Finding(False, f"The runs differ in more than the method: {'; '.join(parts)}.")
+    return Finding(False, f"The runs differ in more than the method: {_values(keys, each, 'unset')}.")
 
 
 def _environment(group: Group) -> Finding | None:
-    known = [run for run in group.runs if run.environment is not None]
+    known = [run.environment for run in group.runs if run.environment is not None]
     if len(known) < 2:
         return None
-    each = [{key: _of(run, key) for key in ("fedbm", "torch", "device")} for run in known]
-    keys = varying(each)
-    if not keys:
-        version, torch, device = each[0].values()
-        return Finding(True, f"All runs used FedBM {version}, torch {torch}, device {device}.")
-    parts = (f"{key} ({_joined(dict.fromkeys(str(one[key]) for one in each))})" for key in keys)
-    return Finding(False, f"The runs were computed with different {'; '.join(parts)}.")
+    each = [{key: str(one.get(key, "unknown")) for key in ("fedbm", "torch", "device")} for one in known]
+    if keys := varying(each):
+        return Finding(False, f"The runs were computed with different {_values(keys, each)}.")
+    version, torch, device = each[0].values()
+    return Finding(True, f"All runs used FedBM {version}, torch {torch}, device {device}.")
 
 
 def _updates(group: Group) -> Finding | None:
     if not any(run.rounds for run in group.runs):
         return None
     dropped = Counter(
-        display(run.label, run.method)
-        for run in group.runs
-        for record in run.rounds
-        for _ in record.get("dropped") or ()
+        display(run.label, run.method) for run in group.runs for record in run.rounds for _ in record.dropped or ()
     )
     if not dropped:
         return Finding(True, "No client’s update was left out of an average.")
@@ -111,8 +99,9 @@ def _updates(group: Group) -> Finding | None:
     return Finding(False, f"Updates of clients left out of the average, over all rounds: {'; '.join(parts)}.")
 
 
-def _of(run: RunView, key: str) -> str:
-    return str((run.environment or {}).get(key, "unknown"))
+def _values(keys: Iterable[str], each: Sequence[Mapping[str, Any]], missing: str = "") -> str:
+    """Return 'train.lr (0.01, 0.1); …'."""
+    return "; ".join(f"{key} ({_joined(dict.fromkeys(str(one.get(key, missing)) for one in each))})" for key in keys)
 
 
 def _joined(values: Iterable[Any]) -> str:

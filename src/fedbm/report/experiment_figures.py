@@ -1,4 +1,4 @@
-"""Comparisons as figures: every seed's score, the leading row's differences, and scores over an axis."""
+"""Draw comparisons: every seed's score, the leading row's differences, and scores over an axis."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 from fedbm.experiments.outcomes import Outcome
 from fedbm.report.comparison import ComparedRow, Comparison, same_but
+from fedbm.report.figures.curves import Series, axis_plot
 from fedbm.report.figures.drawing import shorten
 from fedbm.report.figures.lanes import Dots, Interval, dots, intervals
-from fedbm.report.figures.line_plot import Series, line_plot
 from fedbm.report.model import Figure
 from fedbm.report.tables import SHOWN
 from fedbm.report.text import foremost
@@ -31,35 +31,35 @@ def score_figures(comparison: Comparison, colours: Mapping[str, int]) -> list[Fi
 
 
 def draw_scores(comparison: Comparison, colours: Mapping[str, int], metric: str, width: float) -> str:
-    rows = [_dots(row, colours, metric) for row in comparison.rows if row.runs is not None]
-    words, paper = SHOWN[metric], any(row.paper for row in rows)
-    title = f"{words} of every seed at the round chosen on validation{', and the paper’s' if paper else ''}"
-    key = "tick: mean; grey: the paper" if paper else "tick: mean"
+    """Draw every seed's score as a dot, with the paper's mean ± std in grey."""
+    rows = []
+    for row in comparison.rows:
+        if row.runs:
+            found = row.published if row.comparable else None
+            paper = (100 * found.mean[metric], 100 * found.std[metric]) if found else None
+            values = tuple(100 * value for value in row.by_seed("best", metric).values())
+            rows.append(Dots(row.name, colours[row.name], values, paper))
+    words, with_paper = SHOWN[metric], any(row.paper for row in rows)
+    title = f"{words} of every seed at the round chosen on validation{', and the paper’s' if with_paper else ''}"
+    key = "tick: mean; grey: the paper" if with_paper else "tick: mean"
     return dots(rows, f"{title}; {comparison.title}", f"{words} of every seed, %; {key}", width)
-
-
-def _dots(row: ComparedRow, colours: Mapping[str, int], metric: str) -> Dots:
-    assert row.runs is not None
-    found = row.published if row.comparable else None
-    paper = (100 * found.mean[metric], 100 * found.std[metric]) if found else None
-    values = tuple(100 * value for value in row.runs.by_seed("best", metric).values())
-    return Dots(row.name, colours[row.name], values, paper)
 
 
 def difference_figure(comparison: Comparison, colours: Mapping[str, int]) -> list[Figure]:
     """Return leading row − row, or the stated contrasts, in macro-F1 with 95 % intervals; [] if there are none."""
     if comparison.contrasts:
         stated = [(one.name, one.found) for one in comparison.contrasts if one.found is not None and one.found.n > 1]
-        contrasts = [Interval(name, 100 * f.mean, 100 * f.low, 100 * f.high, None) for name, f in stated]
+        rows = [Interval(name, 100 * f.mean, 100 * f.low, 100 * f.high, None) for name, f in stated]
         title = f"Macro-F1, {comparison.contrasts[0].endpoint}: differences with 95 % intervals; {comparison.title}"
-        colour, axis = colours[comparison.lead], "Macro-F1, difference"
-        return [_figure(contrasts, colour, title, axis, HALF, CONTRASTS)] if contrasts else []
-    rows = [interval for row in comparison.rows if (interval := _interval(comparison, row, row.name))]
-    title = (
-        f"Macro-F1 of {comparison.lead} minus each row, 95 % intervals without correction for many; {comparison.title}"
-    )
-    axis = f"Macro-F1, {shorten(comparison.lead, 12)} − row"
-    return [_figure(rows, colours[comparison.lead], title, axis, HALF, AHEAD)] if rows else []
+        axis, caption = "Macro-F1, difference", CONTRASTS
+    else:
+        rows = [interval for row in comparison.rows if (interval := _interval(comparison, row, row.name))]
+        title = (
+            f"Macro-F1 of {comparison.lead} minus each row, 95 % intervals without correction for many; "
+            f"{comparison.title}"
+        )
+        axis, caption = f"Macro-F1, {shorten(comparison.lead, 12)} − row", AHEAD
+    return [_figure(rows, colours[comparison.lead], title, axis, HALF, caption)] if rows else []
 
 
 def overview_figure(comparisons: Sequence[Comparison]) -> Figure | None:
@@ -99,21 +99,22 @@ def axis_figures(outcome: Outcome, found: Sequence[Comparison], colours: Mapping
     for some in sets.values():
         name = some[0].title.removesuffix(f", {axis} {some[0].at[axis]}")
         for metric, words in SHOWN.items():
-            lines = [_series(row, metric, some, axis, places, colours) for row in outcome.rows]
-            if any(len(line.values) > 1 for line in lines):  # a single point makes no line
+            lines = {row: _by_place(row, metric, some, axis, places) for row in outcome.rows}
+            if any(len(line) > 1 for line in lines.values()):  # a single point makes no line
+                drawn = [Series(row, colours[row], line) for row, line in lines.items()]
                 title, label = f"{words} by {axis}; {name}", f"{words} on the test images, %"
-                drawing = partial(line_plot, lines, [str(place) for place in places], title, label, axis)
+                drawing = partial(axis_plot, drawn, [str(place) for place in places], title, label, axis)
                 figures.append(Figure(drawing, f"{name}: {words}"))
     return figures
 
 
-def _series(
-    name: str, metric: str, some: Sequence[Comparison], axis: str, places: Sequence[Any], colours: Mapping[str, int]
-) -> Series:
-    values = {
-        places.index(comparison.at[axis]): list(row.runs.by_seed("best", metric).values())
+def _by_place(
+    name: str, metric: str, some: Sequence[Comparison], axis: str, places: Sequence[Any]
+) -> dict[int, list[float]]:
+    """Return the scores of one row, a list over seeds for each place on the axis."""
+    return {
+        places.index(comparison.at[axis]): list(row.by_seed("best", metric).values())
         for comparison in some
         for row in comparison.rows
-        if row.name == name and row.runs is not None
+        if row.name == name and row.runs
     }
-    return Series(name, colours[name], values)

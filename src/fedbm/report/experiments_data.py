@@ -1,4 +1,4 @@
-"""Every number of experiments as one table for programs: scores as shares of 1, with all digits."""
+"""Collect every number of experiments in one table for programs: scores as shares of 1, with all digits."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def experiments_data(
 
 def _row(outcome: Outcome, comparison: Comparison, row: ComparedRow, moment: str) -> dict[str, Any]:
     values: dict[str, Any] = {"experiment": outcome.name, "cell": comparison.title, "row": row.name, "round": moment}
-    values |= {"n": row.n, "lead": comparison.lead, "command": outcome.command}
+    values |= {"n": len(row.runs), "lead": comparison.lead, "command": outcome.command}
     for metric in SHOWN:
         if score := row.score(moment, metric):
             values |= {metric: score.mean, f"{metric}_std": score.std}
@@ -71,6 +71,6 @@ def _contrast(outcome: Outcome, comparison: Comparison, contrast: Contrast) -> d
 
 
 def _difference(found: Paired) -> dict[str, float | None]:
-    """Return mean and 95 % interval, which a single pair does not have."""
+    """Return mean, effect size and 95 % interval; a single pair has no interval."""
     low, high = (found.low, found.high) if found.n > 1 else (None, None)
     return {"lead_minus_row_f1": found.mean, "low": low, "high": high, "effect_size": found.size}

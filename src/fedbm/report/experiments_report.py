@@ -1,4 +1,4 @@
-"""Experiments → a Report: an opening table per data set, then one part per experiment, then numbered notes."""
+"""Build the report of experiments: an opening table per data set, a part per experiment, and numbered notes."""
 
 from __future__ import annotations
 
@@ -6,40 +6,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedbm.experiments.contrasts import visible
-from fedbm.experiments.outcomes import Outcome, title_of
+from fedbm.experiments.outcomes import Outcome, Result
 from fedbm.experiments.remaining import list_unrecorded, trials_of
 from fedbm.experiments.spec import find_experiment, shipped
-from fedbm.report.comparison import (
-    Comparison,
-    compare_outcome,
-    data_title,
-    setting_words,
-)
+from fedbm.report.comparison import Comparison, compare_outcome, data_title, seeds_in_words, setting_words
 from fedbm.report.experiment_figures import axis_figures, difference_figure, overview_figure, score_figures
 from fedbm.report.experiments_data import experiments_data
 from fedbm.report.figures.palette import colours_of
-from fedbm.report.group_tables import cost_table
-from fedbm.report.model import (
-    Block,
-    Figures,
-    Finding,
-    Findings,
-    Fold,
-    Note,
-    Part,
-    Report,
-    Section,
-    Table,
-    Text,
-)
+from fedbm.report.model import Block, Figures, Finding, Findings, Fold, Note, Part, Report, Section, Text
 from fedbm.report.reading import reading
 from fedbm.report.runs_report import provenance
 from fedbm.report.sections import group_sections, training
-from fedbm.report.tables import results_table, search_table, summary_table
+from fedbm.report.tables import cost_table, results_table, search_table, summary_table
 from fedbm.report.text import plain_verdict, verdicts
 from fedbm.runs.reader import RunView
 from fedbm.utils.text import format_count
 
+TITLE = "FedBM: the paper’s tables and figures, measured again"
 Found = Sequence[tuple[Outcome, Sequence[Comparison]]]
 Notes = dict[tuple[str, str], int]  # (title, text) → number
 SUMMARY = (
@@ -54,7 +37,7 @@ def experiments_report(outcomes: Sequence[Outcome], title: str = "", complete: b
     Args:
         outcomes: The experiments with their results.
         title: The report's title; by default that of the paper's experiments, or of the only experiment.
-        complete: Whether these are all records there are, so that the paper's other experiments are listed as not run.
+        complete: Whether these are all records, so that the paper's other experiments are listed as not run.
     """
     found: Found = [(outcome, compare_outcome(outcome)) for outcome in outcomes]
     notes = _number_notes(found)
@@ -62,14 +45,14 @@ def experiments_report(outcomes: Sequence[Outcome], title: str = "", complete: b
     runs: dict[str, RunView] = {}
     for run in (run for _, some in found for comparison in some for run in comparison.group.runs):
         runs.setdefault(run.id, run)  # a run that experiments share has the name that the first gives it
-    columns = {key for part in parts for section in part.blocks for key in _column_keys(section)}
+    own = [outcome.title for outcome in outcomes if outcome.name not in shipped() or len(outcomes) == 1]
     return Report(
-        title or title_of(outcomes),
+        title or "; ".join([TITLE] * (len(own) < len(outcomes)) + own),
         (*_confirmatory(found), *_summaries(found), *_overview(found)),
         parts,
         _not_run(outcomes) if complete else (),
         tuple(Note(number, *words) for words, number in notes.items()),
-        reading(columns),
+        reading(any(row.published for _, some in found for c in some for row in c.rows)),
         tuple(map(provenance, runs.values())),
         experiments_data(found, list_unrecorded(outcomes) if complete else ()),
     )
@@ -93,6 +76,12 @@ def notes_of(outcome: Outcome) -> tuple[str, ...]:
     return find_experiment(outcome.name).notes if outcome.name in shipped() else outcome.notes
 
 
+def _briefs(found: Sequence[Comparison]) -> tuple[str, ...]:
+    """Return the short verdicts of comparisons with a finished run."""
+    some = [(comparison, verdict) for comparison in found if comparison.lead for verdict in verdicts(comparison)]
+    return tuple(f"{comparison.title}: {verdict.brief}" for comparison, verdict in some if verdict.brief)
+
+
 # --- opening --------------------------------------------------------------------------------------------------------
 
 
@@ -101,30 +90,25 @@ def _confirmatory(found: Found) -> list[Section]:
     sections = []
     for outcome, some in found:
         if outcome.analysis is not None and outcome.analysis.confirmatory:
-            briefs = [f"{comparison.title}: {v.brief}" for comparison in some for v in verdicts(comparison) if v.brief]
-            sentences = (f"{outcome.withheld}.",) if outcome.withheld else tuple(briefs)
+            sentences = (f"{outcome.withheld}.",) if outcome.withheld else _briefs(some)
             sections.append(Section(outcome.title, "Planned before its runs.", (Text(sentences, "verdict"),)))
     return sections
 
 
 def _summaries(found: Found) -> list[Section]:
     """Return a section per data set: a verdict in plain words and one table of all comparisons of methods on it."""
-    chosen = [
-        (outcome, comparison)
-        for outcome, some in found
-        if outcome.paper in ("", "comparison") and not (outcome.figure or outcome.search or outcome.analysis)
-        for comparison in some
-        if len({row.runs.method for row in comparison.rows if row.runs}) > 1 and comparison.lead
-    ]
     by_data: dict[str, list[tuple[Outcome, Comparison]]] = {}
-    for outcome, comparison in chosen:
-        by_data.setdefault(comparison.data, []).append((outcome, comparison))
+    for outcome, some in found:
+        if _detail(outcome) == "all" and not outcome.analysis:
+            for comparison in some:
+                if len({row.method for row in comparison.rows if row.runs}) > 1:
+                    by_data.setdefault(comparison.data, []).append((outcome, comparison))
     sections: list[Section] = []
-    for data, some in by_data.items():
-        several = len({outcome.name for outcome, _ in some}) > 1
+    for data, comparisons in by_data.items():
+        several = len({outcome.name for outcome, _ in comparisons}) > 1
         cells = [
             (", ".join([outcome.title] * several + setting_words(outcome, comparison.at)), comparison)
-            for outcome, comparison in some
+            for outcome, comparison in comparisons
         ]
         colours = colours_of(row.name for _, comparison in cells for row in comparison.rows)
         paper = any(row.published and row.comparable for _, comparison in cells for row in comparison.rows)
@@ -158,7 +142,7 @@ def _part(outcome: Outcome, found: Sequence[Comparison], notes: Notes) -> Part:
     if outcome.search:
         note = (
             "Accuracy + macro-F1 on the validation set, mean ± std over seeds. The test set has no influence. Nothing "
-            "is chosen while a combination lacks a run."
+            "is chosen while a run of a combination is missing."
         )
         blocks.append(
             Section("Chosen on validation", note, (search_table(visible(outcome), f"{outcome.title} chosen"),))
@@ -170,31 +154,24 @@ def _part(outcome: Outcome, found: Sequence[Comparison], notes: Notes) -> Part:
     if missing := _missing(found, runs):
         note = "Runs that are in no number above."
         blocks.append(Section("What is missing", note, (Findings(tuple(missing)),)))
-    summary = tuple(
-        f"{comparison.title}: {verdict.brief}"
-        for comparison in found
-        if not outcome.figure and not comparison.empty and comparison.lead
-        for verdict in verdicts(comparison)
-        if verdict.brief
-    )
     numbers = tuple(notes["", note] for note in notes_of(outcome))
-    return Part(outcome.title, tuple(blocks), count, summary, notes=numbers)
+    return Part(outcome.title, tuple(blocks), count, () if outcome.figure else _briefs(found), notes=numbers)
 
 
 def _cell(
     outcome: Outcome, comparison: Comparison, found: Sequence[Comparison], colours: Mapping[str, int], notes: Notes
 ) -> Section:
-    """Return verdicts, drawings, the table, and behind a fold what its runs show in detail."""
+    """Return verdicts, drawings, the table, and details of the runs behind a fold."""
     detail, name = _detail(outcome), f"{outcome.title}: {comparison.title}"
     blocks: list[Block] = []
+    folded = ""
     if comparison.lead:
         if sentences := tuple(verdict.sentence for verdict in verdicts(comparison)):
             blocks.append(Text(sentences, "verdict"))
         if detail != "none":
             figures = [*score_figures(comparison, colours), *difference_figure(comparison, colours)]
             blocks.append(Figures({"Scores": figures}, wide=False))
-    folded = ""
-    if not comparison.lead:
+    else:
         paper = ", with the paper’s numbers" if any(row.published for row in comparison.rows) else ""
         folded = f"No run is finished here; the table has the reasons{paper}"
     blocks.append(results_table(comparison, name, colours, notes, folded))
@@ -211,14 +188,14 @@ def _cell(
 
 
 def _detail(outcome: Outcome) -> str:
-    """Return how much a cell has next to its table: everything in a comparison, curves in an ablation."""
+    """Return how much detail a cell has: everything in a comparison, curves in an ablation, else none."""
     if outcome.figure or outcome.search:
         return "none"
     return "all" if outcome.paper in ("", "comparison") else "curves"
 
 
 def _shown_elsewhere(comparison: Comparison, found: Sequence[Comparison]) -> bool:
-    """Return whether it has only runs of central training that a fuller or an earlier cell shows too."""
+    """Return whether all its runs are central training, and a fuller or an earlier cell shows them too."""
     if any(not row.central for row in comparison.group.rows):
         return False
     own, *others = ({run.id for run in one.group.runs} for one in (comparison, *found))
@@ -227,36 +204,31 @@ def _shown_elsewhere(comparison: Comparison, found: Sequence[Comparison]) -> boo
 
 
 def _run_names(outcome: Outcome) -> dict[Any, str]:
-    """Return a name for the run of every result: cells may share a run, which is counted once.
+    """Return a name for the run of every result, equal for cells that share a run.
 
-    Equal settings are one run; if an experiment's settings are not known here, equal ids are.
+    The name is the run's settings or, for an experiment that is not shipped, its id.
     """
     names = {r.key: (r.run.id if r.run else r.id) or repr(r.key) for r in outcome.results}
     return names | {trial.key: repr(trial.config) for trial in trials_of(outcome) if trial.key in names}
 
 
 def _missing(found: Sequence[Comparison], runs: Mapping[Any, str]) -> list[Finding]:
-    """Return each reason once, with how many runs it concerns and which."""
-    reasons: dict[tuple[str, str], dict[str, dict[str, list[str]]]] = {}
-    counts: dict[tuple[str, str], int] = {}
+    """Return each reason once, with the number of runs and their cells, rows and seeds."""
+    reasons: dict[tuple[str, str], dict[str, list[tuple[str, Result]]]] = {}
     seen: set[str] = set()
     for comparison in found:
         for row in comparison.rows:
             for result in row.missing:
                 if runs[result.key] not in seen:
                     seen.add(runs[result.key])
-                    key = (result.state, result.why)
-                    seeds = reasons.setdefault(key, {}).setdefault(comparison.title, {}).setdefault(row.name, [])
-                    seeds.append(str(result.seed))
-                    counts[key] = counts.get(key, 0) + 1
+                    cells = reasons.setdefault((result.state, result.why), {})
+                    cells.setdefault(comparison.title, []).append((row.name, result))
     findings = []
     for (state, why), cells in reasons.items():
-        items = tuple(
-            f"{title}: " + ", ".join(f"{name} (seed{'s' * (len(s) > 1)} {', '.join(s)})" for name, s in rows.items())
-            for title, rows in cells.items()
-        )
+        items = tuple(f"{title}: {seeds_in_words(missing)}" for title, missing in cells.items())
+        number = format_count(sum(map(len, cells.values())), "run")
         words = {"absent": "cannot be run here"}.get(state, state)
-        sentence = f"{format_count(counts[state, why], 'run')} {words}{f': {why}' if why else ''}."
+        sentence = f"{number} {words}{f': {why}' if why else ''}."
         if len(items) == 1:
             findings.append(Finding(False, f"{sentence.rstrip('.')}: {items[0]}."))
         else:
@@ -267,10 +239,5 @@ def _missing(found: Sequence[Comparison], runs: Mapping[Any, str]) -> list[Findi
 def _not_run(outcomes: Sequence[Outcome]) -> tuple[Section, ...]:
     others = list_unrecorded(outcomes)
     items = tuple(Finding(False, f"{one.title.rstrip('?')}: {one.sentence}", code=one.command) for one in others)
-    note = "Experiments of which there is no record."
+    note = "Experiments without a record."
     return (Section("Not run", note, (Findings(items),)),) if items else ()
-
-
-def _column_keys(block: Block) -> list[str]:
-    tables = [one for one in getattr(block, "blocks", ()) if isinstance(one, Table)]
-    return [column.key for table in tables for column in table.columns]

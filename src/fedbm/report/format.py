@@ -1,4 +1,4 @@
-"""Numbers and cells in words: one way of writing each kind of number, whatever the output format."""
+"""Format numbers and cells as text, in the same way for every output format."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def probability(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
 
 
-def equals(p: float) -> str:
-    """Return '= 0.03' or '< 0.001', for sentences."""
+def p_value(p: float) -> str:
+    """Return 'p = 0.031' or 'p < 0.001' with no-break spaces."""
     shown = probability(p)
-    return shown.replace(" ", NO_BREAK) if shown.startswith("<") else f"={NO_BREAK}{shown}"
+    return f"p {shown if shown.startswith('<') else f'= {shown}'}".replace(" ", NO_BREAK)
 
 
 def effect(size: float) -> str:

@@ -1,4 +1,4 @@
-"""Runs → groups that may be compared (one data set, one partition) → one row per label with all its seeds."""
+"""Group runs that may be compared (one data set, one partition), with one row per label and all its seeds."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import Any
 from fedbm.errors import FedBMError
 from fedbm.methods import METHODS, is_central, title_of
 from fedbm.runs.reader import RunView
+from fedbm.runs.record_types import PartitionRecord
 from fedbm.utils.statistics import Spread, spread_or_none
+from fedbm.utils.text import format_count
 
-# What may differ between runs of one row: the seed, and what the group already says.
-NOT_A_SETTING = {"train.seed", "data.name", "data.beta"}
-AVERAGE = "train.server_average"  # adds scores and changes none; 0 is the same as not set, as in older runs
+NOT_A_SETTING = {"train.seed", "data.name", "data.beta"}  # the seed, and what a group's title contains
+AVERAGE = "train.server_average"  # adds scores and changes none; 0 is the same as unset, as in older runs
+SECTIONS = ("data", "language", "model", "method", "train", "concepts", "own")
 
 
 @dataclass(frozen=True)
@@ -26,11 +28,11 @@ class MethodRuns:
     runs: tuple[RunView, ...]
 
     def score(self, moment: str, metric: str) -> Spread | None:
-        """*metric* over seeds at *moment*, one of those of RunView.scores()."""
+        """Return *metric* over seeds at *moment*, as named by RunView.scores(); None if a seed has no value."""
         scores = [run.scores(moment) for run in self.runs]
         return spread_or_none([None if found is None else found[metric] for found in scores])
 
-    def by_seed(self, moment: str, metric: str) -> dict[int, Any]:
+    def by_seed(self, moment: str = "best", metric: str = "f1") -> dict[int, Any]:
         return {run.seed: found[metric] for run in self.runs if (found := run.scores(moment)) is not None}
 
     @property
@@ -39,7 +41,7 @@ class MethodRuns:
 
     @property
     def global_model(self) -> bool:
-        """Whether one model or one vote is scored, not the clients' own models one by one."""
+        """Whether one model or one vote is scored, not every client's own model."""
         if self.method not in METHODS:
             return True
         method = METHODS[self.method]()
@@ -48,18 +50,20 @@ class MethodRuns:
 
 @dataclass(frozen=True)
 class Group:
+    """Runs on one data set and partition."""
+
     title: str
-    rows: tuple[MethodRuns, ...]
-    unfinished: tuple[RunView, ...]  # their label is the row they would belong to
-    missing: tuple[str, ...] = ()  # in words: what was planned and is not here to be read
+    rows: tuple[MethodRuns, ...]  # each has at least one run
+    unfinished: tuple[RunView, ...]  # labelled like the row they would belong to
+    missing: tuple[str, ...] = ()  # planned runs that are not here, in words
 
     @property
     def runs(self) -> tuple[RunView, ...]:
         return tuple(run for row in self.rows for run in row.runs) + self.unfinished
 
     @property
-    def partitions(self) -> dict[int, Mapping[str, Any]]:
-        """The clients' partitions by seed. Central training has none: one of its runs may belong to every β."""
+    def partitions(self) -> dict[int, PartitionRecord]:
+        """The clients' partitions by seed, without those of central training, which has no clients."""
         runs = sorted((run for run in self.runs if not is_central(run.method)), key=lambda run: run.seed)
         return {run.seed: run.client_partition for run in runs if run.client_partition is not None}
 
@@ -70,65 +74,57 @@ class Group:
 
 
 def compare(runs: Sequence[RunView]) -> list[Group]:
-    """Return groups in the order of their titles, rows in the order of METHODS, central training first.
+    """Return groups in the order of their titles, rows in the order of METHODS with central training first.
 
-    Data sets of one name may differ in folder or size: then each has its own group, named with its checksum.
+    Data sets of one name may differ in folder or size. Then each has its own group, named with its checksum.
 
     Raises:
-        FedBMError: a run is given twice.
+        FedBMError: If a run is given twice.
     """
     grouped: dict[tuple[str, str], list[RunView]] = {}
-    for run in _like_the_finished(runs):
+    for run in _name_unfinished(runs):
         grouped.setdefault((_title(run), run.checksum), []).append(run)
-    alike = Counter(title for title, _ in grouped)
+    same_title = Counter(title for title, _ in grouped)
     return [
-        _group(f"{title}, data {checksum[:8]}" if alike[title] > 1 else title, _with_differing_settings(members))
+        _group(f"{title}, data {checksum[:8]}" if same_title[title] > 1 else title, _add_settings(members))
         for (title, checksum), members in sorted(grouped.items())
     ]
 
 
 def settings(run: RunView, *sections: str) -> dict[str, Any]:
-    """flat() of a run's configuration, without the seed and what the group already says."""
-    found = {key: value for key, value in flat(run.config, *sections).items() if key not in NOT_A_SETTING}
-    if not found.get(AVERAGE):
-        found.pop(AVERAGE, None)
-    return found
-
-
-def flat(config: Mapping[str, Any], *sections: str) -> dict[str, Any]:
-    """{"train.lr": 0.01, …} of the sections named."""
-    return {f"{section}.{key}": value for section in sections for key, value in config.get(section, {}).items()}
+    """Return {"train.lr": 0.01, …} for these sections, without the seed and what the group's title contains."""
+    found = {f"{section}.{key}": value for section in sections for key, value in run.config.get(section, {}).items()}
+    return {key: v for key, v in found.items() if key not in NOT_A_SETTING and (v or key != AVERAGE)}
 
 
 def varying(all_settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The keys whose value is not the same in all of them; a missing key counts as a value."""
+    """Return the keys with different values; a missing key counts as a value."""
     keys = dict.fromkeys(key for one in all_settings for key in one)
     return [key for key in keys if len({repr(one.get(key)) for one in all_settings}) > 1]
 
 
 def display(label: str, method: str) -> str:
-    """'fedbm · generator=false' → 'FedBM · generator=false'."""
+    """Return 'FedBM · generator=false' for 'fedbm · generator=false'."""
     return title_of(method) + label[len(method) :] if label.startswith(method) else label
 
 
-def _like_the_finished(runs: Sequence[RunView]) -> list[RunView]:
-    """An unfinished run has no summary: a finished one with equal settings lends it data name and label."""
-    named = {_asked_for(run): run.data for run in runs if run.finished}
-    labels = {repr(settings(run, "method")): run.label for run in runs if run.finished}
+def _name_unfinished(runs: Sequence[RunView]) -> list[RunView]:
+    """Give an unfinished run, which has no summary, the data name and label of a finished run with equal settings."""
+
+    def asked_for(run: RunView) -> str:
+        return str(run.config.get("data", {}).get("name"))
+
+    def options(run: RunView) -> str:
+        return repr(settings(run, "method"))
+
+    data = {asked_for(run): run.data for run in runs if run.finished}
+    labels = {options(run): run.label for run in runs if run.finished}
     return [
         run
         if run.finished
-        else replace(
-            run,
-            data=named.get(_asked_for(run), run.data),
-            label=labels.get(repr(settings(run, "method")), run.label),
-        )
+        else replace(run, data=data.get(asked_for(run), run.data), label=labels.get(options(run), run.label))
         for run in runs
     ]
-
-
-def _asked_for(run: RunView) -> str:
-    return str(run.config.get("data", {}).get("name"))
 
 
 def _title(run: RunView) -> str:
@@ -141,32 +137,29 @@ def _title(run: RunView) -> str:
         "iid": "partitioned evenly",
         "file": "partition from a file",
     }.get(run.partition, run.partition + beta)
-    return f"{run.data}, {how}, {run.clients} client{'s' * (run.clients != 1)}"
+    return f"{run.data}, {how}, {format_count(run.clients, 'client')}"
 
 
-def _with_differing_settings(runs: Sequence[RunView]) -> list[RunView]:
+def _add_settings(runs: Sequence[RunView]) -> list[RunView]:
     """Append the settings that differ to the label of runs that differ in more than the seed."""
-    sections = ("data", "language", "model", "method", "train", "concepts", "own")
-    apart = []
+    named = []
     for label in dict.fromkeys(run.label for run in runs):
-        same = [run for run in runs if run.label == label]
-        keys = varying([settings(run, *sections) for run in same])
-        for run in same:
-            own = settings(run, *sections)
-            extra = ", ".join(f"{key}={_short(own.get(key))}" for key in keys)
-            apart.append(replace(run, label=f"{label} · {extra}" if extra else label))
-    return apart
+        same = [(run, settings(run, *SECTIONS)) for run in runs if run.label == label]
+        keys = varying([own for _, own in same])
+        for run, own in same:
+            extra = ", ".join(f"{key}={_format(own.get(key))}" for key in keys)
+            named.append(replace(run, label=f"{label} · {extra}" if extra else label))
+    return named
 
 
 def _group(title: str, runs: Sequence[RunView]) -> Group:
     (label, seed), count = Counter((run.label, run.seed) for run in runs).most_common(1)[0]
     if count > 1:
         first, second = [run.path for run in runs if (run.label, run.seed) == (label, seed)][:2]
-        raise FedBMError(f"{first} and {second} are the same run ({label}, seed {seed}, {title}); give one of them")
-    # A method comes before its variants: fewer options in the label first.
+        raise FedBMError(f"{first} and {second} are the same run ({label}, seed {seed}, {title}). Remove one of them.")
     order = {name: (not method.central, place) for place, (name, method) in enumerate(METHODS.items())}
     last = (True, len(order))
-    ordered = sorted(
+    ordered = sorted(  # a method comes before its variants, which have more options in their label
         runs, key=lambda run: (order.get(run.method, last), run.method, run.label.count("="), run.label, run.seed)
     )
     finished = [run for run in ordered if run.finished]
@@ -177,7 +170,7 @@ def _group(title: str, runs: Sequence[RunView]) -> Group:
     return Group(title, rows, tuple(run for run in ordered if not run.finished))
 
 
-def _short(value: Any) -> str:
+def _format(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return {None: "unset", True: "yes", False: "no"}[value]
     return str(value)

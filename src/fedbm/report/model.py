@@ -1,13 +1,14 @@
-"""What a report contains, independent of how it is shown: text, tables of typed cells, figures and notes.
+"""The content of a report, independent of its format: text, tables of typed cells, figures and notes.
 
-The builders (`runs_report`, `experiments_report`) make a Report from runs or experiments; the renderers in `render/`
-turn it into HTML, Markdown, LaTeX, CSV or terminal output. A cell keeps its number with all digits.
+`runs_report` and `experiments_report` build a Report; `render/` turns it into HTML, Markdown, LaTeX, CSV or terminal
+output.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Literal
 
 Kind = Literal["text", "count", "percent", "points", "printed", "probability", "effect", "score", "bytes", "seconds"]
@@ -17,13 +18,13 @@ Kind = Literal["text", "count", "percent", "points", "printed", "probability", "
 class Cell:
     """One entry of a table: a number and how to write it, or words."""
 
-    value: float | str | None  # None: there is no value
+    value: float | str | None  # with all digits; None if there is no value
     kind: Kind = "text"
     std: float | None = None
-    low: float | None = None  # shown as a range below the value, if it differs in print
+    low: float | None = None  # low and high are shown as a range below the value, if they differ in print
     high: float | None = None
     best: bool = False  # the highest of its column
-    missing: bool = False  # the words say why there is no number
+    missing: bool = False  # the text is the reason why there is no number
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Column:
     key: str
     title: str
     group: str = ""  # a heading over adjacent columns
-    flat: str = ""  # the heading where there are no groups; "": the title
+    flat: str = ""  # the heading for formats without groups; "": the title
     text: bool = False  # aligned to the left
 
     @property
@@ -60,35 +61,39 @@ class Table:
     caption: str = ""
     head: str = "Method"
     small: bool = False
-    folded: str = ""  # the words that open it; "": it is open
-    detail: bool = False  # part of the HTML page only
+    folded: str = ""  # the line that opens it; "" if it is open
+    detail: bool = False  # only in the HTML page
 
 
 @dataclass(frozen=True)
 class Text:
-    """Paragraphs. *role*: how much weight they have on a page."""
+    """Paragraphs; *role* decides their style."""
 
     sentences: tuple[str, ...]
-    role: Literal["lead", "verdict", "more", "note", "list", "facts", "titles", "absent"] = "list"
+    role: Literal["lead", "verdict", "more", "list", "facts", "titles", "absent"] = "list"
     code: str = ""  # a command, after the last sentence
     detail: bool = False
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A checked statement: it holds, or the reader should take care. *items* are listed below it."""
+    """A checked statement: it holds, or it is a warning. *items* are listed below it."""
 
     holds: bool
     sentence: str
     items: tuple[str, ...] = ()
-    summary: str = ""  # the words that open the items
+    summary: str = ""  # the line that opens the items
     code: str = ""
+
+    @property
+    def text(self) -> str:
+        """The sentence with its items, for formats without folding."""
+        return f"{self.sentence} {'; '.join(self.items)}." if self.items else self.sentence
 
 
 @dataclass(frozen=True)
 class Findings:
     items: tuple[Finding, ...]
-    detail: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,11 +106,10 @@ class Figure:
 
 @dataclass(frozen=True)
 class Figures:
-    """Named panels of figures; several panels become a switch. *wide*: a figure takes the whole width."""
+    """Named panels of figures; several panels become a switch. A *wide* figure takes the whole width."""
 
     panels: Mapping[str, Sequence[Figure]]
     wide: bool = True
-    label: str = ""
 
 
 @dataclass(frozen=True)
@@ -124,13 +128,12 @@ class Pairs:
     """Terms and their meaning."""
 
     pairs: tuple[tuple[str, str], ...]
-    summary: str = ""  # the words that open it; "": it is open
-    reading: bool = False  # set as text
+    summary: str  # the line that opens them
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with what there is to see. *detail*: part of the HTML page only."""
+    """A heading with its blocks. *detail*: only in the HTML page."""
 
     heading: str
     note: str = ""
@@ -141,11 +144,10 @@ class Section:
 
 @dataclass(frozen=True)
 class Fold:
-    """Sections behind a line that opens them."""
+    """Blocks behind a line that opens them, only in the HTML page."""
 
     summary: str
     blocks: tuple[Block, ...]
-    detail: bool = True
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where the numbers of one run come from."""
+    """The command, environment and settings of one run."""
 
     summary: str
     command: str
@@ -184,7 +186,7 @@ class Report:
     parts: tuple[Part, ...]
     closing: tuple[Section, ...] = ()
     notes: tuple[Note, ...] = ()
-    reading: tuple[tuple[str, str], ...] = ()  # term → how to read it
+    reading: tuple[tuple[str, str], ...] = ()  # (term, how to read it)
     provenance: tuple[Provenance, ...] = ()
     data: Table | None = None  # every number with all digits, for programs
     contents: bool = True  # whether the opening lists the parts
@@ -193,7 +195,11 @@ class Report:
 Block = Text | Table | Findings | Figures | Gallery | Pairs | Section | Fold
 
 
-def figure_section(heading: str, note: str, figures: Figures, why: str, more: tuple[Block, ...] = ()) -> Section:
-    """Return a section of figures, or the reason why there are none."""
-    first: Block = figures if figures.panels else Text((why,), "absent")
-    return Section(heading, note, (first, *more), detail=True)
+def printed(blocks: Iterable[Block]) -> Iterator[Block]:
+    """Yield the blocks that are not limited to the HTML page."""
+    return (block for block in blocks if not isinstance(block, Fold) and not getattr(block, "detail", False))
+
+
+def adjacent(items: Sequence[Any], attribute: str) -> list[tuple[str, list[Any]]]:
+    """Return (value, items) for every stretch of adjacent items with one value of *attribute*."""
+    return [(value, list(some)) for value, some in groupby(items, key=lambda item: getattr(item, attribute))]

@@ -1,4 +1,4 @@
-"""The privacy loss that a run's nodes reported, in sentences; docs/federation-protocol.md says what ε bounds."""
+"""Describe the privacy loss that a run's nodes reported; docs/federation-protocol.md explains what ε bounds."""
 
 from __future__ import annotations
 
@@ -7,43 +7,41 @@ from collections.abc import Iterable
 
 from fedbm.report.grouping import Group
 from fedbm.runs.reader import RunView
+from fedbm.runs.record_types import PrivacyLoss
 
 
 def client_losses(run: RunView) -> list[str]:
     """Return a sentence for each client that added noise."""
-    found = (run.summary or {}).get("privacy")
+    found = run.summary.privacy if run.summary else None
     if not found:
         return []
-    return [
-        f"client {client}: ε {_format([one['epsilon']])} in this run, ε {_format([one['epsilon_all_runs']])} over all "
-        f"runs on its data, at δ = {found['delta']:g}"
-        for client, one in sorted(found["clients"].items(), key=lambda item: (len(item[0]), item[0]))
-    ]
+    clients = sorted(found.clients.items(), key=lambda item: (len(item[0]), item[0]))
+    return [f"client {client}: {_sentence([one], 'its', found.delta)}" for client, one in clients]
 
 
 def largest_losses(group: Group) -> list[str]:
     """Return a sentence for each finished run that added noise, with the largest ε of its clients."""
-    sentences = []
-    for row in group.rows:
-        for run in row.runs:
-            if found := (run.summary or {}).get("privacy"):
-                own, total = (
-                    _format([one[key] for one in found["clients"].values()]) for key in ("epsilon", "epsilon_all_runs")
-                )
-                sentences.append(
-                    f"{row.name}, seed {run.seed}: ε {own} in this run, ε {total} over all runs on a client’s data, at "
-                    f"δ = {found['delta']:g}; the largest that its nodes report"
-                )
-    return sentences
+    return [
+        f"{row.name}, seed {run.seed}: {_sentence(found.clients.values(), 'a client’s', found.delta)}; the "
+        "largest that its nodes report"
+        for row in group.rows
+        for run in row.runs
+        if run.summary and (found := run.summary.privacy)
+    ]
 
 
-def _format(values: Iterable[float | None]) -> str:
+def _sentence(losses: Iterable[PrivacyLoss], data_of: str, delta: float) -> str:
+    known = list(losses)
+    own, total = _format([one.epsilon for one in known]), _format([one.epsilon_all_runs for one in known])
+    return f"ε {own} in this run, ε {total} over all runs on {data_of} data, at δ = {delta:g}"
+
+
+def _format(values: list[float | None]) -> str:
     """Return the largest ε, rounded up to two decimals.
 
     >>> _format([4.7212, 4.0]), _format([4.7, None])
     ('≤ 4.73', 'without a finite bound')
     """
-    known = list(values)
-    if None in known:
+    if None in values:
         return "without a finite bound"
-    return f"≤ {math.ceil(100 * max((value for value in known if value is not None), default=0.0)) / 100:g}"
+    return f"≤ {math.ceil(100 * max((value for value in values if value is not None), default=0.0)) / 100:g}"

@@ -1,10 +1,8 @@
-"""How to read a report: terms and their meaning."""
+"""Explain the terms of a report."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
-COMMON = (
+TERMS = (
     (
         "Chosen on validation",
         "The round with the highest validation accuracy plus macro-F1, the earliest on ties. The test images have no "
@@ -29,8 +27,6 @@ COMMON = (
         "weights and every batch. Bold marks the highest mean of a column, among rows with the most seeds and without "
         "Central, which has all data in one place; it does not mean that the difference is more than chance.",
     ),
-)
-TESTS = (
     (
         "Leading row",
         "The row that the others are compared with, wherever it ranks: the one the experiment’s file names, else "
@@ -54,6 +50,6 @@ PAPER = (
 )
 
 
-def reading(columns: Collection[str] = ()) -> tuple[tuple[str, str], ...]:
-    """Return the terms that a report with these columns needs."""
-    return COMMON + TESTS + (PAPER if "paper_f1" in columns else ())
+def reading(paper: bool = False) -> tuple[tuple[str, str], ...]:
+    """Return the terms that a report needs; *paper*: it contains the paper's numbers."""
+    return TERMS + (PAPER if paper else ())

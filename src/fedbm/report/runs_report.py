@@ -1,4 +1,4 @@
-"""Runs → a Report: one part per group of runs that may be compared."""
+"""Build the report of runs: one part per group of runs that may be compared."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from fedbm.report.grouping import Group, compare, display
 from fedbm.report.model import Block, Cell, Column, Part, Provenance, Report, Row, Table, Text
 from fedbm.report.reading import reading
 from fedbm.report.sections import group_sections
-from fedbm.report.tables import METRICS
+from fedbm.report.tables import BLOCKS, METRICS
 from fedbm.report.text import plain_verdict, verdicts
 from fedbm.runs.reader import RunView
+from fedbm.runs.run_table import describe_run
 from fedbm.utils.text import format_count, format_range
 
 ABOUT = ("run", "method", "data", "partition", "beta", "clients", "seed", "rounds", "state")
@@ -59,29 +60,28 @@ def _opening(comparison: Comparison, title: str) -> tuple[Block, ...]:
 
 
 def _facts(group: Group) -> list[str]:
-    """Return what was compared, in a few words each."""
+    """Return short facts about what was compared."""
     planned = sorted({run.planned for run in group.runs})
     seeds = {run.seed for row in group.rows for run in row.runs}
     found = next((run.client_partition for run in group.runs if run.client_partition is not None), None)
-    images = f"{sum(map(sum, found['counts'])):,} training images" if found else ""
+    images = f"{sum(map(sum, found.counts)):,} training images" if found else ""
     return [
         group.title,
         f"{format_count(len(group.rows), 'method')}, {format_count(len(seeds), 'seed')}",
-        f"{format_count(len(found['classes']), 'class', 'classes')}, {images}" if found else "",
+        f"{format_count(len(found.classes), 'class', 'classes')}, {images}" if found else "",
         f"{format_range(planned[0], planned[-1])} round{'s' * (planned[-1] != 1)}",
     ]
 
 
 def _data(runs: Sequence[RunView]) -> Table:
-    """Return a line per run and moment, scores as shares of 1; a run without a result has its state only."""
+    """Return a line per run and moment, scores as shares of 1; an unfinished run has one line without scores."""
     keys = ("round", *METRICS)
     rows = []
     for run in runs:
-        facts = (run.id, run.label, run.data, run.partition, run.beta, run.clients, run.seed, run.planned, run.state)
-        about = {key: Cell(value) for key, value in zip(ABOUT, facts, strict=True)}
-        for moment in ("best", "last", "averaged") if run.summary else ("",):
+        about = describe_run(run)
+        for moment in BLOCKS if run.summary else ("",):
             scores = run.scores(moment) if moment else {}
             if scores is not None:
-                values = {key: Cell(scores.get(key)) for key in keys}
-                rows.append(Row(run.id, about | {"moment": Cell(moment)} | values))
+                values = {**about, "moment": moment, **{key: scores.get(key) for key in keys}}
+                rows.append(Row(run.id, {key: Cell(value) for key, value in values.items()}))
     return Table("data", tuple(Column(key, key) for key in (*ABOUT, "moment", *keys)), tuple(rows))

@@ -1,31 +1,31 @@
-"""A group of runs → the sections of its page: figures with captions, or the reason why there are none."""
+"""Build the sections of a group of runs: figures with captions, or the reason why there are none."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
+from fedbm.engine.records import RoundRecord
 from fedbm.errors import join_words
 from fedbm.report.comparison_checks import findings
-from fedbm.report.cost_section import bytes_and_time
+from fedbm.report.figures.bars import stacked_bars
 from fedbm.report.figures.curves import Curve, Points, curve_plot
 from fedbm.report.figures.generated import galleries
 from fedbm.report.figures.lanes import Dots, dots
 from fedbm.report.figures.matrices import WRITTEN_UP_TO, confusion, partition_bubbles, similarity
 from fedbm.report.figures.scatter import scatter
 from fedbm.report.format import mean_and_std
-from fedbm.report.group_tables import metrics_table, seeds_table
 from fedbm.report.grouping import Group, MethodRuns, display
-from fedbm.report.model import Block, Figure, Figures, Findings, Gallery, Pairs, Section, Text, figure_section
+from fedbm.report.model import Block, Figure, Figures, Findings, Pairs, Section, Text
 from fedbm.report.privacy import largest_losses
-from fedbm.report.tables import BLOCKS, Colours, averaged
+from fedbm.report.tables import BLOCKS, Colours, averaged, cost_table, metrics_table, seeds_table, target_table
 from fedbm.runs.reader import RunView
 from fedbm.utils.metrics import label_mix_accuracy
 from fedbm.utils.statistics import spread
+from fedbm.utils.text import format_bytes, format_count, format_seconds
 
 PARTITIONS_SHOWN = 3
 CENTRAL_ALONE = "Central training has all images in one place."
@@ -34,11 +34,18 @@ STARS = (
     "A star is a class’s text, where the classifier is made of texts: images should gather around it (images and texts "
     "are each centred by their mean). "
 )
-Measure = Callable[[Mapping[str, Any]], float | None]
+PHASES = {
+    "train": "local training",
+    "generator": "generator",
+    "aggregate": "aggregation",
+    "evaluate": "evaluation",
+    "checkpoint": "checkpoints",
+}
+Measure = Callable[[RoundRecord], float | None]
 
 
 def group_sections(group: Group, name: str, colours: Colours, dots_of_seeds: bool = False) -> tuple[Section, ...]:
-    """Return every section of a group; *dots_of_seeds*: draw every seed's score, unless it is drawn elsewhere."""
+    """Return every section of a group; with *dots_of_seeds*, the first one draws every seed's score."""
     return (
         results(group, name, colours, dots_of_seeds),
         checks(group),
@@ -60,46 +67,42 @@ def results(group: Group, name: str, colours: Colours, dots_of_seeds: bool) -> S
         "among rows with the most seeds"
     )
     note += "; Central, with all data in one place, is an upper bound and not compared." if central else "."
-    blocks: list[Block] = []
-    if group.rows:
-        blocks.append(metrics_table(group, f"{name}, test scores in %", colours))
-    else:
-        blocks.append(Text(("No run has finished, so there is no result to show.",), "absent"))
-    said = [
+    blocks: list[Block] = [
+        metrics_table(group, f"{name}, test scores in %", colours)
+        if group.rows
+        else Text(("No run has finished, so there is no result to show.",), "absent")
+    ]
+    sentences = [
         f"No result, not counted above: {display(run.label, run.method)}, seed {run.seed}, {run.state}."
         for run in group.unfinished
     ]
-    said += [words for row in group.rows if (words := _personal(row))]
-    said += [f"Privacy: {sentence}." for sentence in largest_losses(group)]
-    blocks += [Text(tuple(said))] if said else []
-    if dots_of_seeds and sum(len(row.runs) for row in group.rows) > 1:
-        blocks.append(Figures({"Seeds": [_seed_dots(group, colours)]}))
+    sentences += [words for row in group.rows if (words := _personal(row))]
+    sentences += [f"Privacy: {sentence}." for sentence in largest_losses(group)]
+    blocks += [Text(tuple(sentences))] if sentences else []
     if sum(len(row.runs) for row in group.rows) > 1:
+        if dots_of_seeds:
+            rows = [
+                Dots(row.name, colours[row.name], tuple(100 * value for value in row.by_seed().values()))
+                for row in group.rows
+            ]
+            title = f"Macro-F1 of every seed at the round chosen on validation; {group.title}"
+            blocks.append(Figures({"Seeds": [Figure(partial(dots, rows, title, "macro-F1 of every seed, %"))]}))
         blocks.append(seeds_table(group, f"{name} seeds"))
     return Section("Results", note, tuple(blocks))
 
 
 def _personal(row: MethodRuns) -> str:
-    """Return the accuracy of clients' own models: another question than the global scores, so not in the table."""
+    """Return the accuracy of clients' own models. It is not in the table, because it is not a global score."""
     chosen = [
-        record["personal"]["accuracy"]
+        record.personal.accuracy
         for run in row.runs
         for record in run.rounds
-        if run.summary and record["round"] == run.summary["best"]["round"] and record.get("personal")
+        if run.summary and record.personal and record.round == run.summary.best.round
     ]
     if not chosen:
         return ""
     score = mean_and_std(spread(chosen))
     return f"Personal, not in the table: {row.name}: {score} accuracy of clients’ own models in their own label mix."
-
-
-def _seed_dots(group: Group, colours: Colours) -> Figure:
-    rows = [
-        Dots(row.name, colours[row.name], tuple(100 * value for value in row.by_seed("best", "f1").values()))
-        for row in group.rows
-    ]
-    title = f"Macro-F1 of every seed at the round chosen on validation; {group.title}"
-    return Figure(partial(dots, rows, title, "macro-F1 of every seed, %"))
 
 
 def checks(group: Group) -> Section:
@@ -127,7 +130,7 @@ def training(group: Group, colours: Colours) -> Section:
     note += " Thin and dashed: a run that is not finished." if any(run.rounds for run in group.unfinished) else ""
     note += " Dotted: the averaged model, mean over seeds." if averaged(group) else ""
     note += _left_out([run for run in group.runs if not run.rounds], "rounds.jsonl")
-    return figure_section("Training", note, Figures(panels), "No run here has recorded a round.")
+    return _figure_section("Training", note, panels, "No run here has recorded a round.")
 
 
 def partition(group: Group) -> Section:
@@ -135,20 +138,20 @@ def partition(group: Group) -> Section:
     shown = dict(list(every.items())[: PARTITIONS_SHOWN if len(every) <= PARTITIONS_SHOWN else 1])
     panels = {}
     for seed, found in shown.items():
-        moved = len(found.get("moved") or ())
-        guard = f"{moved} sample{'s' * (moved != 1)} moved so that no client is too small" if moved else ""
+        moved = len(found.moved)
+        guard = f"{format_count(moved, 'sample')} moved so that no client is too small" if moved else ""
         caption = ": ".join(filter(None, [f"Seed {seed}" if len(shown) == 1 else "", guard]))
         title = f"Samples per client and class, seed {seed}; {group.title}"
-        panels[f"Seed {seed}"] = [Figure(partial(partition_bubbles, found["counts"], found["classes"], title), caption)]
+        panels[f"Seed {seed}"] = [Figure(partial(partition_bubbles, found.counts, found.classes, title), caption)]
     note = "Which client has which classes: a bubble’s area is its number of training images."
     note += f" The first of {len(every)} seeds is shown." if len(shown) < len(every) else ""
     runs = [run for run in group.runs if run.client_partition is None]
     why = _without(runs or group.runs, "partition.json") if group.clients else CENTRAL_ALONE
-    return figure_section("Clients and classes", note, Figures(panels), why)
+    return _figure_section("Clients and classes", note, panels, why)
 
 
 def client_by_client(group: Group, colours: Colours) -> Section:
-    """Draw accuracy in each client's own label mix. Central training has no clients: those of its seed count."""
+    """Draw the accuracy in each client's own label mix, for central training in those of the seed's clients."""
     rows = []
     for row in group.rows:
         scores = [score for run in row.runs for score in _client_scores(run, group, row.central)]
@@ -162,24 +165,24 @@ def client_by_client(group: Group, colours: Colours) -> Section:
     title, axis = f"Accuracy in every client's label mix; {group.title}", "accuracy in a client’s label mix, %"
     why = "No run with clients has details.json and partition.json." if group.clients else CENTRAL_ALONE
     panels = {"Clients": [Figure(partial(dots, rows, title, axis))]} if rows else {}
-    return figure_section("Client by client", note, Figures(panels), why)
+    return _figure_section("Client by client", note, panels, why)
 
 
 def _client_scores(run: RunView, group: Group, central: bool) -> list[float]:
     found = group.partitions.get(run.seed) if central else run.client_partition
     if run.details is None or found is None:
         return []
-    matrix = np.array(run.details["confusion"]["best"])
-    scores = (label_mix_accuracy(matrix, counts) for counts in found["counts"])
+    matrix = np.array(run.details.confusion.best)
+    scores = (label_mix_accuracy(matrix, counts) for counts in found.counts)
     return [score for score in scores if score is not None]
 
 
 def confusions(group: Group) -> Section:
-    panels = {}
-    for moment, name in BLOCKS.items():
-        figures = [figure for row in group.rows if (figure := _confusion(group, row, moment)) is not None]
-        if figures:
-            panels[name] = figures
+    panels = {
+        name: figures
+        for moment, name in BLOCKS.items()
+        if (figures := [figure for row in group.rows if (figure := _confusion(group, row, moment)) is not None])
+    }
     names = _without_global_model(group)
     clients = f"; for {names}, clients’ own models too, so that n counts an image once for each" if names else ""
     note = (
@@ -189,16 +192,17 @@ def confusions(group: Group) -> Section:
     finished = [run for row in group.rows for run in row.runs]
     note += _left_out([run for run in finished if run.details is None], "details.json")
     why = _without(finished, "details.json") if finished else "No run has finished."
-    return figure_section("Confusions", note, Figures(panels, wide=_many_classes(finished)), why)
+    return _figure_section("Confusions", note, panels, why, wide=_many_classes(finished))
 
 
 def _confusion(group: Group, row: MethodRuns, moment: str) -> Figure | None:
-    counted = [run.details for run in row.runs if run.details is not None and moment in run.details["confusion"]]
+    details = [run.details for run in row.runs if run.details is not None]
+    counted = [matrix for one in details if (matrix := getattr(one.confusion, moment))]
     if not counted:
         return None
-    total = np.sum([details["confusion"][moment] for details in counted], axis=0)
+    total = np.sum(counted, axis=0)
     title = f"Confusion matrix of {row.name}, {BLOCKS[moment].lower()}; {group.title}"
-    return Figure(partial(confusion, total, counted[0]["classes"], title), row.name)
+    return Figure(partial(confusion, total, details[0].classes, title), row.name)
 
 
 def features(group: Group) -> Section:
@@ -209,7 +213,7 @@ def features(group: Group) -> Section:
         if run is not None and run.features is not None:
             title = f"t-SNE of test features of {row.name}, seed {run.seed}; {group.title}"
             figures.append(Figure(partial(scatter, run.features, title), f"{row.name}, seed {run.seed}"))
-            stars |= bool(run.features["anchors"])
+            stars |= bool(run.features.anchors)
         else:
             missing.append(row.name)
     note = "t-SNE of test images’ features: a point is an image, colour and shape are its true class. "
@@ -218,29 +222,29 @@ def features(group: Group) -> Section:
     note += f" No run of {join_words(missing, 'and')} has features; {COMPUTE_FEATURES}" if figures and missing else ""
     panels = {"Features": figures} if figures else {}
     why = f"No run here has features; {COMPUTE_FEATURES}"
-    return figure_section("Features of test images", note, Figures(panels, wide=False), why)
+    return _figure_section("Features of test images", note, panels, why, wide=False)
 
 
 def class_texts(group: Group) -> Section:
-    """Draw how similar the classes' texts are to each language model in use, and list the texts."""
-    readers = {
-        json.dumps([run.details["encoder"], run.details["similarity"]]): run.details
+    """Draw how similar the classes' texts are for each language model in use, and list the texts."""
+    encoders = {
+        json.dumps([run.details.encoder, run.details.similarity]): run.details
         for run in group.runs
-        if run.details is not None and run.details.get("similarity") is not None
+        if run.details is not None and run.details.similarity is not None
     }
     figures = []
-    for found in readers.values():
-        title = f"Class texts as {found['encoder']} sees them; {group.title}"
-        drawing = partial(similarity, found["similarity"], found["classes"], title)
-        figures.append(Figure(drawing, f"Encoder: {found['encoder']}"))
+    for found in encoders.values():
+        title = f"Class texts as {found.encoder} sees them; {group.title}"
+        drawing = partial(similarity, np.array(found.similarity), found.classes, title)
+        figures.append(Figure(drawing, f"Encoder: {found.encoder}"))
     note = "Cosine of two classes’ mean text embeddings. Deeply shaded pairs are hard to tell apart by text."
     known = any(run.details is not None for run in group.runs)
     why = "None of these methods reads the classes’ texts." if known else _without(group.runs, "details.json")
-    texts = next((found for found in readers.values() if found.get("concepts")), None)
-    pairs = tuple(zip(texts["classes"], texts["concepts"], strict=True)) if texts else ()
+    texts = next((found for found in encoders.values() if found.concepts), None)
+    pairs = tuple(zip(texts.classes, texts.concepts or (), strict=True)) if texts else ()
     more = (Pairs(pairs, "The text of each class"),) if pairs else ()
     panels = {"Similarity": figures} if figures else {}
-    return figure_section("Class texts", note, Figures(panels, wide=_many_classes(group.runs)), why, more)
+    return _figure_section("Class texts", note, panels, why, more, wide=_many_classes(group.runs))
 
 
 def generated_images(group: Group) -> Section:
@@ -249,21 +253,67 @@ def generated_images(group: Group) -> Section:
         "What the generator draws for each class at the end, and after some rounds where that is on record. It has "
         "seen no image, only the global model and the classes’ texts; the images need not look real to be of use."
     )
-    blocks: tuple[Gallery | Text, ...] = tuple(found) or (Text((why,), "absent"),)
-    return Section("Generated images", note, blocks, detail=True)
+    return Section("Generated images", note, tuple(found) or (Text((why,), "absent"),), detail=True)
+
+
+def bytes_and_time(group: Group, name: str, colours: Colours) -> Section:
+    note = (
+        "Bytes leave the server (sent) and come back to it (received). Seconds are wall-clock time "
+        "on the machine that ran it: compare them only where the machine was the same and idle."
+    )
+    if not group.rows:
+        return _figure_section("Bytes and time", note, {}, "No run has finished.")
+    labels = [(row.name, colours[row.name]) for row in group.rows]
+
+    def mean(measure: Callable[[RunView], float]) -> list[float]:
+        return [spread([measure(run) for run in row.runs]).mean for row in group.rows]
+
+    def bytes_per_round(run: RunView, way: str) -> float:
+        return float(getattr(run.summary.bytes, way)) / run.planned if run.summary else 0.0
+
+    def phase_seconds(run: RunView, phase: str) -> float:
+        return sum(float((record.seconds or {}).get(phase) or 0.0) for record in run.rounds)
+
+    ways = {"sent": "sent to clients", "received": "received from clients"}
+    traffic = {words: mean(partial(bytes_per_round, way=way)) for way, words in ways.items()}
+    seconds = {words: mean(partial(phase_seconds, phase=phase)) for phase, words in PHASES.items()}
+    totals = mean(lambda run: float(run.summary.seconds) if run.summary else 0.0)
+    known = [sum(each) for each in zip(*seconds.values(), strict=True)]
+    seconds["the rest"] = [max(0.0, total - some) for total, some in zip(totals, known, strict=True)]
+    captions = ("Bytes per round, mean over seeds", "Wall-clock time of a run by phase, mean over seeds")
+    figures = [
+        Figure(partial(stacked_bars, labels, parts, f"{caption}; {group.title}", write), caption)
+        for caption, parts, write in zip(captions, (traffic, seconds), (format_bytes, format_seconds), strict=True)
+    ]
+    target = target_table(group, f"{name} target", colours)
+    more = (cost_table(group, f"{name} cost", colours), *((target,) if target else ()))
+    return _figure_section("Bytes and time", note, {"Cost": figures}, "", more)
+
+
+def _figure_section(
+    heading: str,
+    note: str,
+    panels: Mapping[str, Sequence[Figure]],
+    why: str,
+    more: tuple[Block, ...] = (),
+    wide: bool = True,
+) -> Section:
+    """Return a section of figures, or the reason why there are none."""
+    first: Block = Figures(panels, wide) if panels else Text((why,), "absent")
+    return Section(heading, note, (first, *more), detail=True)
 
 
 def _tested(metric: str) -> Measure:
-    return lambda record: (record.get("test") or {}).get(metric)
+    return lambda record: (record.test or {}).get(metric)
 
 
 def _averaged(metric: str) -> Measure:
-    return lambda record: ((record.get("averaged") or {}).get("test") or {}).get(metric)
+    return lambda record: record.averaged.test.get(metric) if record.averaged else None
 
 
-def _loss(record: Mapping[str, Any]) -> float | None:
-    terms = list((record.get("loss") or {}).values())
-    return None if not terms or None in terms else sum(terms)
+def _loss(record: RoundRecord) -> float | None:
+    terms = [term for term in record.loss.values() if term is not None]
+    return sum(terms) if terms and len(terms) == len(record.loss) else None
 
 
 def _curves(group: Group, colours: Colours, measure: Measure, metric: str) -> list[Curve]:
@@ -271,7 +321,7 @@ def _curves(group: Group, colours: Colours, measure: Measure, metric: str) -> li
     for row in group.rows:
         lines = tuple(line for run in row.runs if (line := _line(run, measure)))
         marks = tuple(
-            (run.summary["best"]["round"], run.summary["best"][metric])
+            (run.summary.best.round, getattr(run.summary.best, metric))
             for run in row.runs
             if metric and run.summary is not None
         )
@@ -288,16 +338,16 @@ def _curves(group: Group, colours: Colours, measure: Measure, metric: str) -> li
 
 
 def _line(run: RunView, measure: Measure) -> Points:
-    values = ((record["round"], measure(record)) for record in run.rounds)
+    values = ((record.round, measure(record)) for record in run.rounds)
     return tuple((number, value) for number, value in values if value is not None)
 
 
 def _many_classes(runs: Sequence[RunView]) -> bool:
-    return any(len(run.details["classes"]) > WRITTEN_UP_TO for run in runs if run.details is not None)
+    return any(len(run.details.classes) > WRITTEN_UP_TO for run in runs if run.details is not None)
 
 
 def _without_global_model(group: Group) -> str:
-    """Return the names of the rows in which every client's own model is scored; "" if none."""
+    """Name the rows in which every client's own model is scored; "" if there are none."""
     names = [row.name for row in group.rows if not row.global_model]
     return join_words(names, "and") if names else ""
 

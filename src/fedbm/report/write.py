@@ -1,4 +1,4 @@
-"""Write a report to a file: the ending of its name decides the format."""
+"""Write a report to a file. The ending of its name decides the format."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ def write_report(run_dirs: Sequence[str | Path], out: str | Path, title: str | N
 
     Args:
         run_dirs: Run folders.
-        out: A file whose ending is .html, .md, .tex or .csv, or a folder, which gets report.html.
-        title: The report's title; by default what was compared.
+        out: A file that ends in .html, .md, .tex or .csv, or a folder, which gets report.html.
+        title: The report's title; by default the name of the comparison.
 
     Returns:
-        The file written.
+        The file that was written.
 
     Raises:
-        FedBMError: A folder is not a run, or the ending of *out* is unknown.
+        FedBMError: If a folder is not a run, or if the ending of *out* is unknown.
     """
     path = report_path(Path(out))
     return save_report(runs_report(read_runs([Path(folder) for folder in run_dirs]), title or ""), path)
 
 
 def report_path(out: Path) -> Path:
-    """Return the file to write, or raise FedBMError if its ending names no format."""
+    """Return the file to write; raise FedBMError if its ending is not a known format."""
     path = out / "report.html" if out.is_dir() else out
     if path.suffix not in RENDERERS:
         endings = join_words([ending for ending in RENDERERS if ending != ".htm"])
-        raise FedBMError(f"{out} does not name a format: end the file name in {endings}")
+        raise FedBMError(f"the format of {out} is unknown. Use a file name that ends in {endings}.")
     return path
 
 

@@ -1,12 +1,8 @@
-"""What a run leaves beside its rounds and checkpoints: its description, pictures on the way, and what ends it.
-
-describe(plan, …) before the first round; draw_when_due(federation) after each; finish(plan, federation) at the end.
-"""
+"""The files that a run writes apart from rounds and checkpoints: its description, pictures, model and summary."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,132 +10,125 @@ import numpy as np
 import torch
 
 from fedbm.engine.checkpoint import best_path, load_best, save_tensors
-from fedbm.engine.environment import write_settings
-from fedbm.engine.round_loop import Federation
+from fedbm.engine.records import ModelScores, Traffic
+from fedbm.engine.round_loop import RoundLoop
 from fedbm.engine.run_folder import FORMAT, RunFolder, finite
 from fedbm.methods.base import load_state
 from fedbm.report.figures.generated import COLUMNS
 from fedbm.report.figures.matrices import partition_bubbles
 from fedbm.report.figures.svg import save_svg
-from fedbm.runs.config import at_beta, method_label, to_toml
+from fedbm.runs.config import at_beta, method_label
 from fedbm.runs.plan import Plan
+from fedbm.runs.record_types import Confusion, Details, PersonalSummary, Privacy, ScoredRound, Summary
+from fedbm.runs.start import write_description
 from fedbm.utils.io import atomic_write, write_json
 
-DRAWN = (5, 10, 20, 50, 100, 200, 500)  # rounds after which generated images are drawn, beside those of the last
+DRAWN_ROUNDS = (5, 10, 20, 50, 100, 200, 500)  # generated images are drawn after these rounds and after the last
 
 
 def describe(plan: Plan, folder: RunFolder, device: torch.device) -> None:
-    """What is known before the first round."""
-    dataset, partition = plan.dataset, plan.partition
-    config = plan.config
+    """Write what is known before the first round."""
+    dataset, partition, config = plan.dataset, plan.partition, plan.config
     if plan.own_partition:  # so that the saved configuration finds this run again
         made: dict[str, Any] = {"partition": "file", "partition_file": str(folder.path / "partition.json")}
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, **made))
-    write_settings(folder.path, to_toml(config, plan.own), device)
+    write_description(folder, config, plan.task, device, plan.own)
     of = {"data": dataset.name, "checksum": dataset.checksum, "shape": dataset.shape}
     write_json(folder.path / "partition.json", {**partition.to_json(dataset.labels, dataset.classes), "of": of})
     counts = partition.counts(dataset.labels, len(dataset.classes))
     drawn = partition_bubbles(counts, dataset.classes, f"{dataset.name}: who holds what")
     save_svg(folder.path / "partition.svg", drawn)
-    if plan.task.concepts is not None:
-        plan.task.concepts.save(folder.path / "concepts.safetensors")
 
 
-def finish(plan: Plan, federation: Federation) -> None:
-    """What is left to write when the rounds are over."""
+def finish(plan: Plan, loop: RoundLoop) -> None:
+    """Write the files of a finished simulation."""
     config, partition = plan.config, plan.partition
     recommends = at_beta(plan.dataset.recommends, config.data.partition, config.data.beta)
     conclude(
-        federation,
-        {
-            "label": method_label(config.method, recommends),
-            "data": plan.dataset.name,
-            "clients": len(partition.clients),
-            "partition": partition.kind,
-            "beta": partition.settings.get("beta"),
-        },
+        loop,
+        label=method_label(config.method, recommends),
+        data=plan.dataset.name,
+        clients=len(partition.clients),
+        partition=partition.kind,
+        beta=partition.settings.get("beta"),
     )
 
 
-def conclude(federation: Federation, about: Mapping[str, Any]) -> None:
-    """Details, model and pictures, and last the summary: where it stands, the run is done."""
-    folder, progress, method, task, train = (
-        federation.folder.path,
-        federation.progress,
-        federation.method,
-        federation.task,
-        federation.train,
+def conclude(
+    loop: RoundLoop,
+    *,
+    label: str,
+    data: str,
+    clients: int,
+    partition: str,
+    beta: float | None,
+    privacy: Privacy | None = None,
+) -> None:
+    """Write details, model, pictures and, last, the summary, which marks the run as finished."""
+    folder, progress, task = loop.folder.path, loop.progress, loop.task
+    best, last = progress.best, progress.last
+    assert best is not None
+    assert last is not None
+    concepts, averaged = task.concepts, last.averaged
+    details = Details(
+        classes=task.classes,
+        concepts=concepts.texts if concepts else None,
+        encoder=concepts.provenance.get("encoder") if concepts else None,
+        similarity=tuple(map(tuple, concepts.similarity().tolist())) if concepts else None,
+        confusion=Confusion(best.confusion, last.confusion, averaged.confusion if averaged else None),
     )
-    assert progress.best is not None
-    assert progress.last is not None
-    concepts, averaged = task.concepts, progress.last.get("averaged")
-    write_json(
-        folder / "details.json",
-        {
-            "format": FORMAT,
-            "classes": task.classes,
-            "concepts": concepts.texts if concepts else None,
-            "encoder": concepts.provenance.get("encoder") if concepts else None,
-            "similarity": concepts.similarity().tolist() if concepts else None,
-            "confusion": {
-                "best": progress.best["confusion"],
-                "last": progress.last["confusion"],
-                **({"averaged": averaged["confusion"]} if averaged else {}),
-            },
-        },
+    write_json(folder / "details.json", {"format": FORMAT, **dataclasses.asdict(details)})
+    draw_generated(loop, folder / "generated.png")
+    notes = {"run": loop.run_id, "classes": task.classes, "shape": task.shape, "mean": task.mean, "std": task.std}
+    chosen = load_best(folder, best.round)
+    save_tensors(folder / "model.safetensors", chosen, {**notes, "round": best.round})
+    if averaged and loop.average is not None:
+        save_tensors(folder / "averaged.safetensors", loop.average.state(), {**notes, "round": last.round})
+    summary = Summary(
+        id=loop.run_id,
+        label=label,
+        method=loop.method.name,
+        data=data,
+        seed=loop.train.seed,
+        rounds=loop.train.rounds,
+        clients=clients,
+        partition=partition,
+        beta=beta,
+        best=_scored_round(best.round, best),
+        last=_scored_round(last.round, last),
+        averaged=_scored_round(last.round, averaged) if averaged else None,
+        personal=PersonalSummary(*(found.personal.accuracy if found.personal else None for found in (best, last))),
+        bytes=Traffic(progress.bytes_sent, progress.bytes_received),
+        seconds=progress.seconds,
+        privacy=privacy,
     )
-    draw_generated(federation, folder / "generated.png")
-    notes = {"run": federation.run_id, "classes": task.classes, "shape": task.shape, "mean": task.mean, "std": task.std}
-    chosen = load_best(folder, progress.best_round)
-    save_tensors(folder / "model.safetensors", chosen, {**notes, "round": progress.best_round})
-    if averaged and federation.average is not None:
-        state = federation.average.state()
-        save_tensors(folder / "averaged.safetensors", state, {**notes, "round": progress.last["round"]})
-    summary = {
-        "format": FORMAT,
-        "id": federation.run_id,
-        "label": about["label"],
-        "method": method.name,
-        "data": about["data"],
-        "seed": train.seed,
-        "rounds": train.rounds,
-        "clients": about["clients"],
-        "partition": about["partition"],
-        "beta": about["beta"],
-        "best": {"round": progress.best["round"], **progress.best["test"]},
-        "last": {"round": progress.last["round"], **progress.last["test"]},
-        "averaged": {"round": progress.last["round"], **averaged["test"]} if averaged else None,
-        "personal": {
-            moment: found["personal"]["accuracy"] if found["personal"] else None
-            for moment, found in (("best", progress.best), ("last", progress.last))
-        },
-        "bytes": {"sent": progress.bytes_sent, "received": progress.bytes_received},
-        "seconds": progress.seconds,
-        "privacy": about.get("privacy"),
-    }
-    best_path(folder, progress.best_round).unlink(missing_ok=True)  # it is model.safetensors now
-    write_json(folder / "summary.json", finite(summary))
+    best_path(folder, best.round).unlink(missing_ok=True)  # it is model.safetensors now
+    write_json(folder / "summary.json", finite({"format": FORMAT, **dataclasses.asdict(summary)}))
 
 
-def draw_when_due(federation: Federation) -> None:
-    """After some rounds, so that one sees the generator learn."""
-    path = federation.folder.path / "generated" / f"{federation.progress.round}.png"
-    if federation.progress.round in DRAWN and not path.exists():
-        draw_generated(federation, path)
+def _scored_round(round_: int, scores: ModelScores) -> ScoredRound:
+    return ScoredRound(round=round_, **scores.test)  # type: ignore[arg-type]
 
 
-def draw_generated(federation: Federation, path: Path) -> None:
-    """What the generator makes of every class now, where the method has one."""
-    state = federation.common_state(federation.states.method_states())
+def draw_when_due(loop: RoundLoop) -> None:
+    """Draw generated images after some of the rounds, to show how the generator learns."""
+    path = loop.folder.path / "generated" / f"{loop.progress.round}.png"
+    if loop.progress.round in DRAWN_ROUNDS and not path.exists():
+        draw_generated(loop, path)
+
+
+def draw_generated(loop: RoundLoop, path: Path) -> None:
+    """Draw images of every class, if the method has a generator."""
+    state = loop.common_state(loop.states.method_states())
     if state is not None:
-        load_state(federation.model, state)
-        gallery = federation.method.sample_images(federation.model, federation.task, COLUMNS)
+        load_state(loop.model, state)
+        gallery = loop.method.sample_images(loop.model, loop.task, COLUMNS)
         if gallery is not None:
             save_gallery(path, gallery)
 
 
 def save_gallery(path: Path, images: torch.Tensor) -> None:
-    """[K,m,C,s,s] in [0,1] → one picture of K rows × m columns."""
+    """Write images [K,m,C,s,s] in [0,1] as one picture of K rows × m columns."""
     from PIL import Image
 
     rows, columns, channels, size, _ = images.shape

@@ -97,7 +97,7 @@ def run_batch(
                 failures.append(f"{job.title}: {news}")
             elif news.record is not None:
                 clear_failure(job.folder)
-                budget.add_round(pending.index(job), news.record["seconds"]["total"])
+                budget.add_round(pending.index(job), news.record.seconds["total"])
             on_news(job, news)
     is_complete = len(failures) == sum(not job.is_finished for job in pending)
     return BatchResult(tuple(failures), "" if is_complete else SPENT if budget.rounds else TOO_SHORT)

@@ -1,4 +1,4 @@
-"""failed.json: why a run stopped before its end. It goes when the run continues."""
+"""failed.json: why a run stopped before its end. It is removed when the run continues."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from fedbm.errors import FedBMError
 from fedbm.utils.io import read_json, write_json
 
 NAME = "failed.json"
-NOT_FINITE = "not finite"  # in what the engine says of weights and outputs that are NaN or infinite
+NOT_FINITE = "not finite"  # in the engine's messages about NaN and infinity
 
 
 def keep_failure(folder: Path, why: str) -> None:
-    """Say in the run's folder why it failed; *why* is a sentence. A run that another process works on is its own."""
+    """Write the reason into the run's folder, unless another process works on the run."""
     with suppress(FedBMError), RunFolder(folder).held():
         write_json(folder / NAME, {"format": FORMAT, "reason": why})
 
@@ -25,7 +25,7 @@ def clear_failure(folder: Path) -> None:
 
 
 def failure_of(folder: Path) -> str:
-    """The sentence, or "" where the run has not failed."""
+    """Return the reason, or "" if the run has not failed."""
     try:
         found = read_json(folder / NAME) if (folder / NAME).is_file() else {}
         return str(found.get("reason", ""))

@@ -1,9 +1,8 @@
-"""features.json: where a finished run's model puts test images, in two dimensions, with the text anchors among them.
+"""features.json: t-SNE of the features of up to MAX_IMAGES test images, with the text anchors of the classes.
 
-t-SNE of the features of up to MOST_IMAGES test images. FedBM's are unit vectors in the space of the texts, so each
-class's mean embedding μ_k is a point among them, once both are centred by their own mean: what all texts have in common
-tells no classes apart, but would keep the anchors in one heap far from the images. Computed from model.safetensors (or
-averaged.safetensors) and the data, when asked for.
+FedBM's features are unit vectors in the space of the texts, so each class's mean embedding μ_k is a point among them.
+Images and anchors are each centred by their own mean first: otherwise the part that all texts have in common would
+place the anchors far from the images.
 """
 
 from __future__ import annotations
@@ -30,30 +29,33 @@ from fedbm.runs.predict import Model, load_model
 from fedbm.utils.io import write_json
 from fedbm.utils.seeds import numpy_rng
 
-MOST_IMAGES = 600
+MAX_IMAGES = 600
 PERPLEXITY = 30.0
 
 
 def write_features(run: Path, engine: Mapping[str, Any], averaged: bool = False) -> Path:
-    """Compute and write features.json of the run in folder *run*, of its averaged model where *averaged* is set.
+    """Compute and write features.json.
 
-    *engine*: options such as device and data_dir.
+    Args:
+        run: the folder of a finished run.
+        engine: engine options, such as device and data_dir.
+        averaged: use the averaged model.
     """
     config = make_config(read_toml(run / "config.toml"))
     config = dataclasses.replace(config, engine=dataclasses.replace(config.engine, **engine))
     model = load_model(run, config.engine.device, averaged=averaged)
     dataset = load_dataset(config)
     if dataset.classes != model.classes:
-        raise FedBMError(f"{run} was trained on the classes {', '.join(model.classes)}, not on those of {dataset.name}")
-    chosen = _some(dataset.indices("test"), config.train.seed)
+        raise FedBMError(f"{run} was trained on {', '.join(model.classes)}, but {dataset.name} has other classes")
+    chosen = _choose(dataset.indices("test"), config.train.seed)
     found, anchors = features_of(model, dataset, chosen)
     flat = flatten(np.concatenate([found, anchors]) if anchors is not None else found, config.train.seed)
     value = {
         "format": FORMAT,
         "classes": list(model.classes),
         "labels": dataset.labels[chosen].tolist(),
-        "points": _rounded(flat[: len(chosen)]),
-        "anchors": _rounded(flat[len(chosen) :]) if anchors is not None else None,
+        "points": _round(flat[: len(chosen)]),
+        "anchors": _round(flat[len(chosen) :]) if anchors is not None else None,
     }
     path = run / "features.json"
     write_json(path, value)
@@ -63,10 +65,10 @@ def write_features(run: Path, engine: Mapping[str, Any], averaged: bool = False)
 def features_of(
     model: Model, dataset: Dataset, chosen: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
-    """Features [n,F] of these samples, and the class anchors [K,F] where the head is made of texts."""
+    """Return features [n,F] of the chosen samples, and class anchors [K,F] if the classifier is made of texts."""
     module, device = model.module, find_device(str(model.device))
     if not isinstance(module, Classifier):
-        raise FedBMError(f"the model of {model.method.name} has no features that could be shown")
+        raise FedBMError(f"the model of {model.method.name} has no features")
     images, labels = (torch.from_numpy(np.asarray(a)).to(device) for a in (dataset.images[chosen], dataset.labels))
     everyone = torch.arange(len(chosen), device=device)
     data = Samples(images, labels[torch.from_numpy(chosen).to(device)], everyone, model.task.normalise().to(device))
@@ -74,17 +76,17 @@ def features_of(
         found = torch.cat([module.features(batch).double() for batch, _ in data.batches()])
         if not isinstance(module.head, ConceptHead):
             return found.cpu().numpy(), None
-        return _centred(F.normalize(found, dim=1)), _centred(module.head.mean.double())
+        return _centre(F.normalize(found, dim=1)), _centre(module.head.mean.double())
 
 
-def _centred(points: torch.Tensor) -> NDArray[np.float64]:
-    """Directions from the mean."""
+def _centre(points: torch.Tensor) -> NDArray[np.float64]:
+    """Return unit vectors from the mean."""
     made: NDArray[np.float64] = F.normalize(points - points.mean(dim=0), dim=1).cpu().numpy()
     return made
 
 
 def flatten(points: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
-    """t-SNE to the plane, from PCA, with a fixed seed."""
+    """Return two-dimensional t-SNE, started from PCA, with a fixed seed."""
     from sklearn.manifold import TSNE
 
     perplexity = min(PERPLEXITY, (len(points) - 1) / 3)
@@ -92,11 +94,11 @@ def flatten(points: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
     return made
 
 
-def _some(indices: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    if len(indices) <= MOST_IMAGES:
+def _choose(indices: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+    if len(indices) <= MAX_IMAGES:
         return indices
-    return np.sort(numpy_rng(seed, "features").choice(indices, MOST_IMAGES, replace=False))
+    return np.sort(numpy_rng(seed, "features").choice(indices, MAX_IMAGES, replace=False))
 
 
-def _rounded(points: NDArray[np.float64]) -> list[list[float]]:
+def _round(points: NDArray[np.float64]) -> list[list[float]]:
     return [[round(float(x), 2), round(float(y), 2)] for x, y in points]

@@ -1,4 +1,4 @@
-"""From a configuration to everything that a run needs: data, partition, concepts, task and run id."""
+"""Turn a configuration into a plan: data set, partition, concepts, task and run id."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fedbm.utils.seeds import seeded_modules
 
 @dataclass(frozen=True)
 class Plan:
-    """A run, decided: nothing that follows asks the user's files or options again."""
+    """Everything a run needs. The user's files and options are not read again after this."""
 
     config: Config
     dataset: Dataset
@@ -38,10 +38,8 @@ class Plan:
     task: Task
     id: str
     notes: tuple[str, ...]
-    own_partition: bool = False  # made in Python: the run's own partition.json says how
-    own: Mapping[str, str] = field(
-        default_factory=dict
-    )  # code and body made in Python, by a few digits of what they are
+    own_partition: bool = False  # made in Python, so the configuration refers to the run's partition.json
+    own: Mapping[str, str] = field(default_factory=dict)  # digests of a method and a body made in Python
 
 
 def make_plan(
@@ -52,32 +50,40 @@ def make_plan(
     make_body: Callable[[], nn.Module] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Plan:
-    """Load, deal, read the concepts, and name the run. Objects made in Python take the place of options."""
+    """Load the data, partition it, read the concepts and compute the run id.
+
+    Args:
+        config: the configuration.
+        dataset: a data set made or loaded in Python, in place of the options that name one.
+        partition: a partition made in Python, in place of the options that describe one.
+        make_body: a function that makes the feature extractor, in place of the model options.
+        progress: called with (images decoded, images in all).
+    """
     config = check_config(config)
     if dataset is None:
         dataset = load_dataset(config, progress)
     else:
-        # made or changed in Python: what it was called when it was loaded need not be what it is
-        held = checksum(dataset.classes, dataset.images, dataset.labels, dataset.split)
-        dataset = dataclasses.replace(dataset, checksum=held)
+        # it may have been changed since it was loaded
+        found = checksum(dataset.classes, dataset.images, dataset.labels, dataset.split)
+        dataset = dataclasses.replace(dataset, checksum=found)
         pixels: dict[str, Any] = {"size": dataset.shape[1], "channels": dataset.shape[0]}
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, **pixels))
     own = partition is not None
     if partition is not None:
         check_partition(partition, dataset, "the partition")
-    before = load_partition(Path(config.data.partition_file), dataset) if config.data.partition == "file" else partition
-    if before is not None and "beta" in before.settings:  # recommendations go by the β it was dealt with
-        dealt = dataclasses.replace(config.data, beta=check(DataOptions, "beta", before.settings["beta"]))
-        config = dataclasses.replace(config, data=dealt)
+    given = load_partition(Path(config.data.partition_file), dataset) if config.data.partition == "file" else partition
+    if given is not None and "beta" in given.settings:  # recommendations depend on the partition's β
+        with_beta = dataclasses.replace(config.data, beta=check(DataOptions, "beta", given.settings["beta"]))
+        config = dataclasses.replace(config, data=with_beta)
     config = recommend(config, dataset.recommends)
-    said: dict[str, Any] = {}
+    made: dict[str, Any] = {}
     if partition is None:
-        partition = deal(config, dataset)
-    else:  # what the saved configuration says is how this one was made
-        said = {key: partition.settings[key] for key in ("beta", "min_samples") if key in partition.settings}
-        said["partition"] = partition.kind
-    said["clients"] = len(partition.clients)
-    config = dataclasses.replace(config, data=dataclasses.replace(config.data, **said))
+        partition = make_partition(config, dataset)
+    else:  # the saved configuration describes the partition that is used
+        made = {key: partition.settings[key] for key in ("beta", "min_samples") if key in partition.settings}
+        made["partition"] = partition.kind
+    made["clients"] = len(partition.clients)
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, **made))
     if config.method.central:
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, keep_optimizer=True))
     concepts = None
@@ -100,13 +106,13 @@ def make_plan(
         "partition": partition.digest,
     }
     run_id = make_run_id(config, task, dataset.name, inputs, own_body=make_body is not None)
-    made: dict[str, Any] = own_code(config.method)
-    if make_body is not None:  # not by the body itself, whose initial weights differ from seed to seed
-        made["body"] = [fingerprint(make_body), repr(task.body())]
-    few = {name: digest_of({name: what})[:8] for name, what in made.items()}
-    if made:  # the package's own methods and bodies fit each other
+    code: dict[str, Any] = own_code(config.method)
+    if make_body is not None:  # its code, because its initial weights differ from seed to seed
+        code["body"] = [fingerprint(make_body), repr(task.body())]
+    digests = {name: digest_of({name: what})[:8] for name, what in code.items()}
+    if code:  # the package's methods and bodies are known to fit each other
         check_trained(config.method, task, config.train.epochs)
-    return Plan(config, dataset, partition, task, run_id, dataset.notes, own, few)
+    return Plan(config, dataset, partition, task, run_id, dataset.notes, own, digests)
 
 
 def load_dataset(config: Config, progress: Callable[[int, int], None] | None = None) -> Dataset:
@@ -127,8 +133,8 @@ def load_dataset(config: Config, progress: Callable[[int, int], None] | None = N
     )
 
 
-def deal(config: Config, dataset: Dataset) -> Partition:
-    """The training samples dealt to clients as the options say."""
+def make_partition(config: Config, dataset: Dataset) -> Partition:
+    """Partition the training samples over clients as the options say."""
     options, seed = config.data, config.train.seed
     train = dataset.indices("train")
     if options.partition in ("file", "column"):
@@ -138,7 +144,9 @@ def deal(config: Config, dataset: Dataset) -> Partition:
             partition = by_column(dataset.columns, train, options.partition_column, options.min_samples)
         if "data.clients" in config.given and options.clients != len(partition.clients):
             source = options.partition_file or f'the column "{options.partition_column}"'
-            raise FedBMError(f"clients is {options.clients}, but {source} makes {len(partition.clients)}: leave it out")
+            raise FedBMError(
+                f"clients is {options.clients}, but {source} has {len(partition.clients)}. Remove clients."
+            )
         return partition
     if options.partition == "iid":
         return iid(train, options.clients, seed, options.min_samples)
@@ -151,13 +159,13 @@ def deal(config: Config, dataset: Dataset) -> Partition:
 
 
 def agreed_concepts(config: Config, classes: Sequence[str], texts: Sequence[str], modality: str) -> ConceptDistribution:
-    """The classes' concepts, of the words that the user gave: a file read from others is refused."""
+    """Return the concepts of the classes; raise FedBMError if a concept file has other texts than [concepts]."""
     concepts = concepts_for(config.language, classes, texts, modality, config.train.seed)
     for name, text, read in zip(classes, texts, concepts.texts, strict=True):
         if name in config.concepts and text != read:
             raise FedBMError(
-                f'[concepts] calls {name} "{text}", but {config.language.concept_file} was read from "{read}"; '
-                "leave one of the two out"
+                f'[concepts] describes {name} as "{text}", but {config.language.concept_file} was made from "{read}". '
+                "Remove one of the two."
             )
     return concepts
 
@@ -165,15 +173,15 @@ def agreed_concepts(config: Config, classes: Sequence[str], texts: Sequence[str]
 def concepts_for(
     options: LanguageOptions, classes: Sequence[str], texts: Sequence[str], modality: str, seed: int
 ) -> ConceptDistribution:
-    """The classes' concepts: from a file, from those shipped with the package, or read by the encoder."""
+    """Return the concepts of the classes: from a file, from the package's own, or computed by the encoder."""
     if options.concept_file:
         concepts = ConceptDistribution.load(Path(options.concept_file)).select(classes)
         for key in ("encoder", "encoder_dir", "pooling"):
-            asked, read = getattr(options, key), concepts.provenance.get(key)
-            if asked not in (getattr(LanguageOptions, key), read):  # a saved configuration names the default
-                by = f"with {read}" if read else "already"
+            asked, used = getattr(options, key), concepts.provenance.get(key)
+            if asked not in (getattr(LanguageOptions, key), used):  # a saved configuration contains the default
+                how = f"with {used}" if used else "without it"
                 raise FedBMError(
-                    f'{key} is "{asked}", but {options.concept_file} was read {by}; leave one of the two out'
+                    f'{key} is "{asked}", but {options.concept_file} was made {how}. Remove one of the two.'
                 )
     else:
         bundled = None
@@ -187,24 +195,24 @@ def concepts_for(
 
 
 def check_trained(method: Method, task: Task, epochs: int) -> None:
-    """Every stretch of local training needs parameters: a body of one's own may have none, and be trained alone."""
-    with seeded_modules(task.seed, "model"):  # a method of one's own may draw from the global generator
+    """Raise FedBMError if a phase of local training has no parameters: a user's body may have none."""
+    with seeded_modules(task.seed, "model"):  # a user's method may use the global random generator
         model = method.model(task)
     for phase in method.phases(epochs):
         if phase.epochs and not train_only(model, phase.train):
             parts = join_words([f"the {part}" for part in phase.train] or ["nothing"], "and")
             raise FedBMError(
-                f"{method.name} has a phase that trains {parts} alone, where there are no parameters to train; "
-                "give a body that has some, or another method"
+                f"{method.name} has a phase that trains only {parts}, but there are no parameters to train. "
+                "Use a body that has some, or another method."
             )
 
 
 def find_runs(out: Path, names: Sequence[str]) -> list[Path]:
-    """The run folders that *names* mean, each a folder of runs or what find_run() takes; without names all of *out*."""
-    return [run for name in names for run in _meant(out, name)] if names else _runs_in(out)
+    """Return the run folders of *names* (folders of runs, or what find_run() accepts), or all runs in *out*."""
+    return [run for name in names for run in _find(out, name)] if names else _runs_in(out)
 
 
-def _meant(out: Path, name: str) -> list[Path]:
+def _find(out: Path, name: str) -> list[Path]:
     folder = Path(name)
     if found := _runs_in(folder):
         return found
@@ -212,7 +220,7 @@ def _meant(out: Path, name: str) -> list[Path]:
         return [find_run(out, name)]
     except FedBMError as error:
         if folder.is_dir():
-            raise FedBMError(f"{folder} holds neither runs nor records of experiments") from error
+            raise FedBMError(f"{folder} contains neither runs nor records of experiments") from error
         raise
 
 
@@ -221,7 +229,7 @@ def _runs_in(folder: Path) -> list[Path]:
 
 
 def find_run(out: Path, name: str) -> Path:
-    """The one run folder that *name* means: a path, an id, or a part of one id."""
+    """Return the run folder of *name*: a path, an id, or a part of one id."""
     for path in (Path(name), out / name):
         if (path / "config.toml").exists():
             return path
@@ -230,6 +238,6 @@ def find_run(out: Path, name: str) -> Path:
         return found[0]
     if found:
         raise FedBMError(
-            f'"{name}" means {len(found)} runs in {out} ({found[0].name}, {found[1].name}, …); say more of it'
+            f'"{name}" matches {len(found)} runs in {out} ({found[0].name}, {found[1].name}, …). Give more of the id.'
         )
     raise FedBMError(f'there is no run "{name}" in {out} and no such folder; "fedbm list --out {out}" shows them')

@@ -1,4 +1,4 @@
-"""A finished run's model, ready to classify: images → class probabilities.
+"""Classify images with the model of a finished run.
 
 model = load_model("runs/fedbm-digits-s0-…"); model.classes[model.predict(images).argmax(1)]
 """
@@ -28,12 +28,12 @@ from fedbm.methods.base import Method, Task, load_state
 from fedbm.models.backbone import resnet_factory
 from fedbm.runs.config import make_config, read_toml
 
-AT_ONCE = 256  # files decoded before they are classified: bounds the memory
+MAX_FILES_AT_ONCE = 256  # bounds the memory
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A run's classifier, of the chosen round or averaged, with the classes and the input it was trained for."""
+    """The classifier of a finished run."""
 
     classes: tuple[str, ...]
     shape: tuple[int, int, int]
@@ -43,11 +43,11 @@ class Model:
     device: torch.device
 
     def predict(self, images: NDArray[np.uint8]) -> NDArray[Any]:
-        """uint8 images [n,H,W,C] of the model's own size → probabilities [n,K]."""
+        """Return class probabilities [n,K] of uint8 images [n,H,W,C] that have the model's size."""
         channels, height, width = self.shape
         if images.dtype != np.uint8 or images.shape[1:] != (height, width, channels):
             raise FedBMError(
-                f"the model reads uint8 [n, {height}, {width}, {channels}], not {images.dtype} {list(images.shape)}"
+                f"images must be uint8 [n, {height}, {width}, {channels}], not {images.dtype} {list(images.shape)}"
             )
         pixels = torch.from_numpy(images).to(self.device)
         positions = torch.arange(len(images), device=self.device)
@@ -55,21 +55,21 @@ class Model:
         return predict_probabilities(self.method, self.module, samples)
 
     def predict_files(self, paths: Sequence[Path]) -> NDArray[Any]:
-        """Image files, read as the training images were → probabilities [n,K]; FedBMError at the first unreadable."""
+        """Return class probabilities [n,K] of image files; raise FedBMError if one cannot be read."""
         rows = []
         for path, found in self.classify(paths):
             if isinstance(found, str):
-                raise FedBMError(f"{path} is no readable image: {found}")
+                raise FedBMError(f"{path} is not a readable image: {found}")
             rows.append(found)
         return np.stack(rows)
 
     def classify(self, paths: Iterable[Path]) -> Iterator[tuple[Path, NDArray[Any] | str]]:
-        """Each file with its probabilities [K], or with why it could not be read; however many, some at a time."""
+        """Yield each file with its probabilities [K], or with the reason why it cannot be read."""
         from fedbm.data.decode import DecodeError, decode
 
         channels, size, _ = self.shape
-        left = iter(paths)
-        while some := list(islice(left, AT_ONCE)):
+        remaining = iter(paths)
+        while some := list(islice(remaining, MAX_FILES_AT_ONCE)):
             read: list[NDArray[np.uint8] | str] = []
             for path in some:
                 try:
@@ -83,7 +83,7 @@ class Model:
 
 
 def files_in(names: Iterable[Path]) -> Iterator[Path]:
-    """Files as they are; of a folder every file in it, in the order of their names, hidden ones left out."""
+    """Yield files as given, and the files of folders sorted by name, without hidden ones."""
     for name in names:
         if not name.is_dir():
             yield name
@@ -116,15 +116,15 @@ def load_model(
     """
     folder, place = Path(run), find_device(device)
     if not (folder / "model.safetensors").exists():
-        raise FedBMError(f"{folder} holds no model yet: a run writes model.safetensors when it is finished")
+        raise FedBMError(f"{folder} has no model yet: a run writes model.safetensors when it is finished")
     if averaged and not (folder / "averaged.safetensors").exists():
         raise FedBMError(f"{folder} has no averaged model: only a run with server_average above 0 makes one")
     state, notes = load_tensors(folder / f"{'averaged' if averaged else 'model'}.safetensors", place)
     values = read_toml(folder / "config.toml")
     name = values.get("method", {}).get("name")
     if method is None and name not in METHODS:
-        raise FedBMError(f"{folder} was trained by {name}, a method of your own: give it again, load_model(method=…)")
-    values.pop("own", None)  # what was made in Python is given again
+        raise FedBMError(f"{folder} was trained by {name}, which is your own method. Pass it: load_model(…, method=…).")
+    values.pop("own", None)
     config = make_config({k: v for k, v in values.items() if k != "method" or method is None})
     saved = folder / "concepts.safetensors"
     task = Task(
@@ -142,17 +142,17 @@ def load_model(
         load_state(module, state)
     except (KeyError, RuntimeError) as error:
         raise FedBMError(
-            f"the weights of {folder} do not fit the model its config.toml describes; a body of your own must be "
-            "given again, load_model(make_body=…)"
+            f"the weights of {folder} do not fit the model in its config.toml. If the run had its own body, pass it: "
+            "load_model(…, make_body=…)."
         ) from error
-    if absent := [name for name in module.state_dict() if name not in state]:
+    if missing := [name for name in module.state_dict() if name not in state]:
         raise FedBMError(
-            f"{folder} has no common model: with {chosen.name}, {absent[0].partition('.')[0]} stays with each client "
-            "(clients/ in the run's folder), so model.safetensors alone cannot classify"
+            f"{folder} has no common model: with {chosen.name}, every client keeps its own "
+            f"{missing[0].partition('.')[0]} (clients/ in the run's folder)"
         )
     return Model(task.classes, task.shape, chosen, task, module.eval(), place)
 
 
 def _without_init(options: ModelOptions) -> ModelOptions:
-    """Initial weights are in the trained ones; their file may be elsewhere by now."""
+    """Return the options without the file of initial weights, which is not needed and may have moved."""
     return ModelOptions(options.stem, options.width, options.norm)

@@ -1,70 +1,74 @@
-"""A run as one small JSON file, which a repository can hold: all that a report needs, without tensors.
+"""The record of a run: one small JSON file for a repository, with all that a report needs and no tensors.
 
-Curves are kept at no more than MOST_POINTS rounds and the best, the last among them; bytes and seconds are summed from
-one kept round to the next, so that totals stay exact. Scores keep all their digits, curves five.
+Curves keep up to MAX_POINTS rounds, with the best and the last. Bytes and seconds are summed between kept rounds, so
+totals stay exact. Scores keep all digits, curves five.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedbm.engine.records import AveragedScores, Dropped, PersonalScores, RoundRecord, Traffic
+from fedbm.engine.run_folder import FORMAT as RUN_FORMAT
 from fedbm.errors import FedBMError
 from fedbm.report.figures.generated import COLUMNS, strip_of
-from fedbm.runs.reader import RunView, identity, partition_digest
-from fedbm.runs.record_schemas import PHASES, RECORD, SIDES
+from fedbm.runs.reader import RunView, facts_of, partition_digest
+from fedbm.runs.record_types import PHASES, SIDES, PartitionRecord, RunRecord
 from fedbm.utils.io import atomic_write, read_json
-from fedbm.utils.schema import check
 from fedbm.utils.text import format_value
+from fedbm.utils.typed_json import decode
 
 FORMAT = 2
-MOST_POINTS = 100
-STRIP = ".rounds.jpg"  # after the run's id: what was generated after some rounds
-STRIP_BYTES = 48_000
-TILE = 64  # pixels a generated image has in a record at most
-MOST_CLASSES = 20  # up to so many the similarity of their texts is kept
-SCORES = ("accuracy", "f1")
-WAYS = ("sent", "received")
-SECTIONS = ("data", "language", "model", "method", "train", "concepts")  # not engine: nothing in it changes a result
+MAX_POINTS = 100
+STRIP = ".rounds.jpg"  # suffix of the picture of images generated after several rounds
+MAX_STRIP_BYTES = 48_000
+MAX_TILE = 64  # pixels of one generated image
+MAX_CLASSES = 20  # with more classes the similarity of their texts is left out
+SCORES = ("accuracy", "f1")  # in curves
+UNKNOWN_CLIENT = Dropped(0, "")  # a record counts dropped clients only
+SECTIONS = ("data", "language", "model", "method", "train", "concepts")  # not engine, which does not change results
 
 
 def record_of(run: RunView) -> dict[str, Any]:
-    """The record of a finished run."""
+    """Return the record of a finished run, as plain values."""
     assert run.summary is not None
     if not run.rounds:
         raise FedBMError(
-            f"{run.path} has no rounds.jsonl, from which its record is made; put the file back, or remove {run.path} "
-            "to start this run over"
+            f"{run.path} has no rounds.jsonl, from which its record is made. Restore the file, or remove {run.path} "
+            "to start this run over."
         )
-    kept = _kept([record["round"] for record in run.rounds], run.summary["best"]["round"])
-    details = dict(run.details) if run.details else None
-    if details and len(details["classes"]) > MOST_CLASSES:
-        details["similarity"] = None
+    details = dataclasses.asdict(run.details) if run.details else None
+    if details and details["similarity"]:
+        few = len(details["classes"]) <= MAX_CLASSES
+        details["similarity"] = [[round(v, 4) for v in row] for row in details["similarity"]] if few else None
+    averaged = {"averaged_last_quarter": run.averaged_last_quarter} if run.averaged_last_quarter else {}
     return {
         "format": FORMAT,
         "run": run.id,
         "config": {name: dict(run.config[name]) for name in SECTIONS if name in run.config},
-        "environment": dict(run.environment) if run.environment else None,
-        "summary": dict(run.summary),
-        "last_quarter": dict(run.last_quarter) if run.last_quarter else None,
-        **({"averaged_last_quarter": dict(run.averaged_last_quarter)} if run.averaged_last_quarter else {}),
-        "partition": _partition_summary(run.client_partition) if run.client_partition else None,
+        "environment": run.environment,
+        "summary": {"format": RUN_FORMAT, **dataclasses.asdict(run.summary)},
+        "last_quarter": run.last_quarter,
+        **averaged,
+        "partition": _summarise_partition(run.client_partition) if run.client_partition else None,
         "checksum": run.checksum,
-        "details": _rounded(details),
-        "features": dict(run.features) if run.features else None,
-        "generated_rounds": sorted(run.round_images) if _shown(run) else [],
-        "curves": _curves(run.rounds, kept),
+        "details": details,
+        "features": dataclasses.asdict(run.features) if run.features else None,
+        "generated_rounds": sorted(run.round_images) if _keeps_images(run) else [],
+        "curves": _curves(run.rounds, _kept_rounds(len(run.rounds), run.summary.best.round)),
     }
 
 
 def write_record(run: RunView, path: Path) -> None:
-    """One line per top-level key: small, and a diff of it can be read."""
+    """Write the record with one line per top-level key, so that diffs are readable."""
     lines = [f"{json.dumps(key)}: {_compact(value)}" for key, value in record_of(run).items()]
     with atomic_write(path) as temporary:
         temporary.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-    if _shown(run):
+    if _keeps_images(run):
         assert run.generated is not None
         _write_picture(run.generated, path.with_suffix(".jpg"))
         if run.round_images:
@@ -72,7 +76,7 @@ def write_record(run: RunView, path: Path) -> None:
 
 
 def renew_record(run: RunView, folder: Path) -> Path | None:
-    """Write the run's record in a folder of records again, if it is there: after something was added to the run."""
+    """Write the run's record again if the folder of records has it; return its path."""
     path = folder / "runs" / f"{run.id}.json"
     if not (run.finished and path.is_file()):
         return None
@@ -80,42 +84,44 @@ def renew_record(run: RunView, folder: Path) -> Path | None:
     return path
 
 
-def _shown(run: RunView) -> bool:
-    """Generated images are kept of the first seed: a report shows no more."""
+def _keeps_images(run: RunView) -> bool:
+    """Return whether the record keeps generated images: only those of the first seed, which a report shows."""
     return run.generated is not None and run.details is not None and run.seed == 0
 
 
 def read_record(path: Path) -> RunView:
-    """The run of a record, as read_run() would give it but for what a record leaves out."""
+    """Read a record; the result equals read_run() except for what a record does not keep."""
     value = read_json(path)
-    if not isinstance(value, dict) or value.get("format") != FORMAT or "summary" not in value:
+    if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise FedBMError(
-            f"{path} is not a record of a run that this FedBM reads; 'fedbm reproduce' and 'fedbm sweep' write them"
+            f"{path} is not a record of a run that this version of fedbm reads; 'fedbm reproduce' and 'fedbm sweep' "
+            "write them"
         )
-    check(value, RECORD, path)
+    record = decode(RunRecord, value, path)
+    picture, strip = path.with_suffix(".jpg"), path.with_suffix(STRIP)
     return RunView(
-        **identity(value["summary"]),
+        **facts_of(record.summary),
         path=path,
-        id=value["run"],
-        config=value["config"],
-        config_text=_toml(value["config"]),
-        rounds=_rounds(value["curves"]),
-        summary=value["summary"],
-        environment=value["environment"],
-        client_partition=value["partition"],
-        checksum=value["checksum"],
-        details=value["details"],
-        generated=picture if (picture := path.with_suffix(".jpg")).is_file() else None,
-        strip=strip if value["generated_rounds"] and (strip := path.with_suffix(STRIP)).is_file() else None,
-        strip_rounds=tuple(value["generated_rounds"]),
-        features=value["features"],
-        last_quarter=value.get("last_quarter"),
-        averaged_last_quarter=value.get("averaged_last_quarter"),
+        id=record.run,
+        config=record.config,
+        config_text=_to_toml(record.config),
+        rounds=_rounds(record.curves),
+        summary=record.summary,
+        environment=record.environment,
+        client_partition=record.partition,
+        checksum=record.checksum,
+        details=record.details,
+        generated=picture if picture.is_file() else None,
+        strip=strip if record.generated_rounds and strip.is_file() else None,
+        strip_rounds=record.generated_rounds,
+        features=record.features,
+        last_quarter=record.last_quarter,
+        averaged_last_quarter=record.averaged_last_quarter,
     )
 
 
 def record_named(path: Path) -> RunView:
-    """The record of the run that its file is named after."""
+    """Read a record; raise FedBMError if the file is not named after its run."""
     found = read_record(path)
     if found.id != path.stem:
         raise FedBMError(f"{path} is the record of another run, {format_value(found.id)}")
@@ -123,11 +129,11 @@ def record_named(path: Path) -> RunView:
 
 
 def _write_picture(source: Path, path: Path) -> None:
-    """The generated images of the first seed, small: the report needs an impression, not every pixel."""
+    """Write the generated images in reduced size."""
     import PIL.Image
 
     with PIL.Image.open(source) as sheet:
-        scale = min(1.0, TILE * COLUMNS / sheet.width)
+        scale = min(1.0, MAX_TILE * COLUMNS / sheet.width)
         size = (round(scale * sheet.width), round(scale * sheet.height))
         small = sheet.convert("RGB" if sheet.mode not in ("L", "1") else "L").resize(size)
     with atomic_write(path) as temporary:
@@ -135,101 +141,96 @@ def _write_picture(source: Path, path: Path) -> None:
 
 
 def _write_strip(run: RunView, path: Path) -> None:
-    """As good as STRIP_BYTES allow."""
+    """Write the images of several rounds, at the best quality that MAX_STRIP_BYTES allows."""
     assert run.details is not None
-    strip, _ = strip_of(run.round_images, len(run.details["classes"]))
+    strip, _ = strip_of(run.round_images, len(run.details.classes))
     with atomic_write(path) as temporary:
         for quality in (80, 60, 40, 20, 10):
             strip.save(temporary, format="JPEG", quality=quality, optimize=True)
-            if temporary.stat().st_size <= STRIP_BYTES:
+            if temporary.stat().st_size <= MAX_STRIP_BYTES:
                 break
 
 
-def _kept(rounds: Sequence[int], best: int) -> set[int]:
-    """Evenly spaced, the best and the last among them."""
-    step = -(-len(rounds) // MOST_POINTS)
-    return set(rounds[step - 1 :: step]) | {best, *rounds[-1:]}
+def _kept_rounds(rounds: int, best: int) -> set[int]:
+    """Return evenly spaced rounds, with the best and the last."""
+    step = -(-rounds // MAX_POINTS)
+    return {*range(step, rounds + 1, step), best, rounds}
 
 
-def _curves(records: Sequence[Mapping[str, Any]], kept: set[int]) -> dict[str, Any]:
-    """Columns over the kept rounds."""
+def _curves(records: Sequence[RoundRecord], kept: set[int]) -> dict[str, Any]:
+    """Return columns over the kept rounds; bytes, seconds and dropped clients are summed from one to the next."""
     columns: dict[str, list[Any]] = {"round": []}
     sums: dict[str, float] = {}
     for record in records:
-        sums = _added(sums, {f"bytes.{way}": record["bytes"][way] for way in WAYS})
-        sums = _added(sums, {f"seconds.{key}": record["seconds"].get(key, 0.0) for key in PHASES})
-        sums = _added(sums, {"dropped": len(record["dropped"])})
-        if record["round"] not in kept:
+        amounts: dict[str, float] = {"bytes.sent": record.bytes.sent, "bytes.received": record.bytes.received}
+        amounts |= {f"seconds.{phase}": record.seconds.get(phase, 0.0) for phase in PHASES}
+        amounts["dropped"] = len(record.dropped)
+        sums = {name: sums.get(name, 0) + amount for name, amount in amounts.items()}
+        if record.round not in kept:
             continue
-        point: dict[str, Any] = {"loss": _sum(record["loss"])}
-        averaged = record.get("averaged") or {}
-        sides = {side: averaged.get(side.removeprefix("averaged."), {}) for side in SIDES}
-        sides |= {side: record[side] or {} for side in ("val", "test")}
-        point |= {f"{side}.{s}": found.get(s) for side, found in sides.items() for s in SCORES}
-        point["personal"] = (record["personal"] or {}).get("accuracy")
-        point["generator"] = _sum(record["generator"] or {})
-        columns["round"].append(record["round"])
+        averaged = (record.averaged.val, record.averaged.test) if record.averaged else (None, None)
+        sides = (record.val, record.test, *averaged)
+        point: dict[str, Any] = {"round": record.round, "loss": _total(record.loss)}
+        point |= {
+            f"{side}.{s}": scores and scores[s] for side, scores in zip(SIDES, sides, strict=True) for s in SCORES
+        }
+        point["personal"] = record.personal and record.personal.accuracy
+        point["generator"] = _total(record.generator or {})
         for name, value in {**point, **sums}.items():
             columns.setdefault(name, []).append(round(value, 5) if isinstance(value, float) else value)
         sums = {}
     return {name: values for name, values in columns.items() if any(value is not None for value in values)}
 
 
-def _rounds(curves: Mapping[str, Sequence[Any]]) -> tuple[Mapping[str, Any], ...]:
-    """Records of rounds again, with what curves hold of them."""
+def _rounds(curves: Mapping[str, Sequence[Any]]) -> tuple[RoundRecord, ...]:
+    """Return the records of the kept rounds, as far as curves contain them."""
     made = []
-    for place, number in enumerate(curves["round"]):
+    for place in range(len(curves["round"])):
         at = {name: values[place] for name, values in curves.items()}
-
-        def scores(side: str, at: Mapping[str, Any] = at) -> dict[str, Any] | None:
-            found = {name: at.get(f"{side}.{name}") for name in SCORES}
-            return found if None not in found.values() else None
-
-        averaged = {side: scores(f"averaged.{side}") for side in ("val", "test")}
+        sides = {side: {score: at.get(f"{side}.{score}") for score in SCORES} for side in SIDES}
+        val, test, averaged_val, averaged_test = (None if None in s.values() else s for s in sides.values())
+        loss, personal, generator = at.get("loss"), at.get("personal"), at.get("generator")
         made.append(
-            {
-                "round": number,
-                "loss": {"all": at["loss"]} if at.get("loss") is not None else {},
-                "val": scores("val"),
-                "test": scores("test"),
-                "averaged": averaged if None not in averaged.values() else None,
-                "personal": {"accuracy": at["personal"]} if at.get("personal") is not None else None,
-                "generator": {"all": at["generator"]} if at.get("generator") is not None else None,
-                "dropped": range(at.get("dropped", 0)),
-                "bytes": {way: at.get(f"bytes.{way}", 0) for way in WAYS},
-                "seconds": {phase: at.get(f"seconds.{phase}", 0.0) for phase in PHASES},
-            }
+            RoundRecord(
+                round=at["round"],
+                loss={} if loss is None else {"all": loss},
+                dropped=(UNKNOWN_CLIENT,) * at.get("dropped", 0),
+                generator=None if generator is None else {"all": generator},
+                val=val,
+                test=test,
+                personal=None if personal is None else PersonalScores(personal),
+                bytes=Traffic(at.get("bytes.sent", 0), at.get("bytes.received", 0)),
+                seconds={phase: at.get(f"seconds.{phase}", 0.0) for phase in PHASES},
+                averaged=AveragedScores(averaged_val, averaged_test) if averaged_val and averaged_test else None,
+            )
         )
     return tuple(made)
 
 
-def _sum(terms: Mapping[str, float | None]) -> float | None:
-    """None where a term is not finite, or there is none."""
+def _total(terms: Mapping[str, float | None]) -> float | None:
+    """Return the sum of loss terms; None if there are none or one is not finite."""
     known = [value for value in terms.values() if value is not None]
     return sum(known) if known and len(known) == len(terms) else None
 
 
-def _added(sums: Mapping[str, float], more: Mapping[str, float]) -> dict[str, float]:
-    return {**sums, **{key: sums.get(key, 0) + value for key, value in more.items()}}
-
-
-def _partition_summary(partition: Mapping[str, Any]) -> dict[str, Any]:
-    """Counts and a digest in place of the numbers of all samples."""
-    kept = {key: partition[key] for key in ("format", "kind", "settings", "counts", "classes") if key in partition}
-    return {**kept, "moved": [None] * len(partition.get("moved") or ()), "digest": partition_digest(partition)}
-
-
-def _rounded(details: dict[str, Any] | None) -> dict[str, Any] | None:
-    if details and details.get("similarity"):
-        details["similarity"] = [[round(value, 4) for value in row] for row in details["similarity"]]
-    return details
+def _summarise_partition(partition: PartitionRecord) -> dict[str, Any]:
+    """Return counts, and a digest in place of the samples of each client."""
+    return {
+        "format": RUN_FORMAT,
+        "kind": partition.kind,
+        "settings": partition.settings,
+        "counts": partition.counts,
+        "classes": partition.classes,
+        "moved": [None] * len(partition.moved),
+        "digest": partition_digest(partition),
+    }
 
 
 def _compact(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def _toml(config: Mapping[str, Mapping[str, Any]]) -> str:
+def _to_toml(config: Mapping[str, Mapping[str, Any]]) -> str:
     lines: list[str] = []
     for section, pairs in config.items():
         lines += [

@@ -15,7 +15,7 @@ METRICS = ("accuracy", "f1", "auc", "recall", "precision")
 
 def describe_run(run: RunView) -> dict[str, Any]:
     """Return what a run is and its test scores at the round chosen on validation; None for scores it lacks."""
-    best = run.summary["best"] if run.summary else {}
+    best = run.summary.best if run.summary else None
     return {
         "run": run.id,
         "method": run.label,
@@ -26,8 +26,8 @@ def describe_run(run: RunView) -> dict[str, Any]:
         "seed": run.seed,
         "rounds": run.planned,
         "state": run.state,
-        "best_round": best.get("round"),
-        **{metric: best.get(metric) for metric in METRICS},
+        "best_round": best.round if best else None,
+        **{metric: getattr(best, metric, None) for metric in METRICS},
     }
 
 

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedbm.config.options import DEALING
+from fedbm.config.options import PARTITION_KEYS
 from fedbm.data.dataset import Dataset
 from fedbm.data.partition import Partition
-from fedbm.engine.checkpoint import ClientStates, Progress, load_checkpoint, remove_stale_files
+from fedbm.engine.checkpoint import ClientStates
 from fedbm.engine.clients.base import LocalCohort, LocalSetup
 from fedbm.engine.clients.cuda_graphs import CapturedCohort, CapturedSteps
 from fedbm.engine.clients.processes import make_cohort
@@ -31,9 +31,8 @@ from fedbm.engine.device import (
     state_cache_bytes,
 )
 from fedbm.engine.local_training import Samples, plain_steps
-from fedbm.engine.round_loop import Event, Federation
+from fedbm.engine.round_loop import Event, RoundLoop
 from fedbm.engine.run_folder import RunFolder
-from fedbm.engine.server_average import restore
 from fedbm.errors import FedBMError
 from fedbm.methods import METHODS
 from fedbm.methods.base import Method, Steps
@@ -41,6 +40,7 @@ from fedbm.runs.artifacts import describe, draw_when_due, finish
 from fedbm.runs.config import Config, find_method, keys, make_config, method_values, nest
 from fedbm.runs.plan import Plan, make_plan
 from fedbm.runs.reader import RunView, read_run
+from fedbm.runs.start import start_or_resume
 
 
 def simulate(
@@ -116,9 +116,9 @@ def check_unused(settings: Mapping[str, Any], dataset: bool, partition: bool, bo
             raise FedBMError(f"{key.flag} has no effect with a body of your own. Remove it.")
         if key.section != "data" or key.flag not in settings:
             continue
-        if key.name in DEALING and partition:
+        if key.name in PARTITION_KEYS and partition:
             raise FedBMError(f"{key.flag} has no effect on a partition that is already made. Remove it.")
-        if key.name not in DEALING and dataset:
+        if key.name not in PARTITION_KEYS and dataset:
             raise FedBMError(f"{key.flag} has no effect on a data set that is already loaded. Give it to load().")
 
 
@@ -128,13 +128,13 @@ def run_path(plan: Plan) -> Path:
 
 def run(plan: Plan) -> Iterator[Event]:
     """Run the remaining rounds, then write summary, model and pictures. A finished run is not touched."""
-    return (event for event in play(plan) if event is not None)
+    return (event for event in advance(plan) if event is not None)
 
 
-def play(plan: Plan) -> Iterator[Event | None]:
-    """run(), yielding None as well wherever it only waits, so that several can go by turns in one process.
+def advance(plan: Plan) -> Iterator[Event | None]:
+    """Yield the events of a run, and None while it waits, so that several runs can share one process by turns.
 
-    What is set for the whole process (threads, TF32, the current stream) is set while this run has its turn.
+    Settings of the whole process (threads, TF32, the current stream) apply only during this run's turns.
     """
     device = find_device(plan.config.engine.device)
     stream = separate_stream(device)
@@ -162,30 +162,21 @@ def _turns(plan: Plan, device: torch.device) -> Generator[Event | None, None, No
     with folder.held(), explain_memory_errors(device):
         if folder.done:  # another process finished it since we looked
             return
-        federation = assemble(plan, folder, device)
-        with closing(federation.cohort), closing(federation.rounds()) as events:
-            draw_when_due(federation)  # where the run was stopped between a round's checkpoint and its picture
+        loop = assemble(plan, folder, device)
+        with closing(loop.cohort), closing(loop.rounds()) as events:
+            draw_when_due(loop)  # if the run was stopped between a round's checkpoint and its picture
             for event in events:
                 if event is not None and event.record is not None:
-                    draw_when_due(federation)
+                    draw_when_due(loop)
                 yield event
-        finish(plan, federation)
+        finish(plan, loop)
 
 
-def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> Federation:
-    """The federation at its start, or as its last checkpoint left it."""
+def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> RoundLoop:
+    """Return the run in memory, at its start or at its last checkpoint."""
     config, dataset, task = plan.config, plan.dataset, plan.task
-    model = config.method.model(task)
-    initial = config.method.server_init(model)
-    model.to(device)
-    found = load_checkpoint(folder.path, plan.id, device)
-    if found is None:
-        describe(plan, folder, device)
-        found = {name: value.to(device) for name, value in initial.items()}, Progress()
-    server, average = restore(found[0], config.train.server_average)
-    progress = found[1]
-    folder.cut_after(progress.round)
-    remove_stale_files(folder.path, progress)
+    start = start_or_resume(folder, plan.id, config, task, device, lambda: describe(plan, folder, device))
+    model, progress = start.model, start.progress
     images, labels = (
         share_on_device(array, f"{dataset.checksum} {name}", device)
         for name, array in (("images", dataset.images), ("labels", dataset.labels))
@@ -217,14 +208,14 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> Federation:
         name: Samples(images, labels, torch.from_numpy(dataset.indices(name)).to(device), normalise)
         for name in ("val", "test")
     }
-    return Federation(
+    return RoundLoop(
         run_id=plan.id,
         method=config.method,
         task=task,
         train=config.train,
         model=model,
         cohort=cohort,
-        server=server,
+        server=start.server,
         progress=progress,
         states=states,
         sets=sets,
@@ -232,7 +223,7 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> Federation:
         steps=steps,
         checkpoint_every=config.engine.checkpoint_every,
         notes=notes,
-        average=average,
+        average=start.average,
     )
 
 

@@ -171,7 +171,7 @@ def _work(pipe: Connection) -> None:
             if config is END:
                 ending.add(number)
             else:
-                runs[number], rounds[number] = _played(config), config.train.rounds
+                runs[number], rounds[number] = _advance(config), config.train.rounds
         for number in list(runs):
             news = _turn(runs[number], rounds[number] if number in ending else None)
             if news and not isinstance(news[-1], Event):
@@ -205,8 +205,8 @@ def _turn(run: Generator[Event | None, None, None], ending: int | None) -> list[
         return [f"{type(error).__name__}: {error}"]
 
 
-def _played(config: Config) -> Generator[Event | None, None, None]:
+def _advance(config: Config) -> Generator[Event | None, None, None]:
     from fedbm.runs.plan import make_plan
-    from fedbm.runs.runner import play
+    from fedbm.runs.runner import advance
 
-    yield from play(make_plan(config))
+    yield from advance(make_plan(config))

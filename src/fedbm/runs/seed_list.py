@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from fedbm.errors import FedBMError
 
-LARGEST = 98  # records hold seeds 0 to 98
+MAX_SEED = 98  # records contain seeds 0 to 98
 DEFAULT = (0, 1, 2)
 
 
@@ -34,8 +34,8 @@ def parse_seeds(text: str, where: str = "--seeds") -> tuple[int, ...]:
         seeds += range(first, last + 1)
     if (twice := next((seed for seed in seeds if seeds.count(seed) > 1), None)) is not None:
         raise FedBMError(f'{where}: seed {twice} is named twice in "{text}"')
-    if max(seeds) > LARGEST:
-        raise FedBMError(f"{where}: the largest seed is {LARGEST}, not {max(seeds)}")
+    if max(seeds) > MAX_SEED:
+        raise FedBMError(f"{where}: the largest seed is {MAX_SEED}, not {max(seeds)}")
     return tuple(sorted(seeds))
 
 

@@ -1,6 +1,6 @@
-"""Describe values as plain data that is equal in every process and differs when the value would compute differently.
+"""Describe values as JSON data for run ids. Values that compute the same have the same description in every process.
 
-Run ids are built from it: code is described by its source, arrays by their bytes, objects by class and attributes.
+Code is described by its source, arrays by their bytes, objects by class and attributes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
-# Code of these packages is described by name: its version is recorded with the run.
+# Code of these packages is described by name, because the run records their versions.
 PUBLISHED = ("builtins", "torch", "numpy", "typing", "abc", "collections", "functools", "dataclasses", "enum", "fedbm")
 
 
@@ -58,7 +58,7 @@ def fingerprint(value: Any, parents: tuple[int, ...] = ()) -> Any:
 
 
 def changed_options(options: Any) -> dict[str, Any]:
-    """Return the options that differ from their defaults, so that an option added later does not change old ids."""
+    """Return the options that differ from their defaults. So an option added later does not change old run ids."""
     fields = dataclasses.fields(options) if dataclasses.is_dataclass(options) else ()
     defaults = {field.name: fingerprint(field.default) for field in fields}
     described = {name: fingerprint(value) for name, value in vars(options).items()}
@@ -66,7 +66,7 @@ def changed_options(options: Any) -> dict[str, Any]:
 
 
 def class_digest(cls: type) -> str:
-    """Return the name of a class and the digests of the code that it and its unpublished bases are made of."""
+    """Return the name of a class, followed by code digests of it and its bases outside of published packages."""
     return " ".join([cls.__qualname__, *(code_digest(base) for base in cls.__mro__ if not _is_published(base))])
 
 

@@ -58,7 +58,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write standard JSON. NaN and infinities are refused, floats keep all their digits."""
+    """Write standard JSON. Floats keep all their digits; NaN and infinities raise ValueError."""
     write_text(path, json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
 
 
@@ -72,7 +72,7 @@ def read_json(path: Path) -> Any:
 
 
 def _unique_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse a repeated key, as in two files merged by hand: one of its values would be lost silently."""
+    """Raise ValueError for a repeated key, as in two files merged by hand, because one of its values would be lost."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]

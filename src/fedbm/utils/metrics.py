@@ -68,7 +68,7 @@ def score(truth: Array, probabilities: Array) -> tuple[dict[str, float | None], 
 
 
 def mean_scores(scores: list[dict[str, float | None]]) -> dict[str, float | None]:
-    """Average each metric over several models; a metric that is None for one of them stays None."""
+    """Average each metric over several models. A metric that is None for one of them is None."""
     means: dict[str, float | None] = {}
     for name in NAMES:
         values = [s[name] for s in scores]
@@ -79,7 +79,7 @@ def mean_scores(scores: list[dict[str, float | None]]) -> dict[str, float | None
 def label_mix_accuracy(confusion: Array, label_counts: Sequence[float]) -> float | None:
     """Return Σ_k p_k · recall_k: the test set weighted to a client's label shares p_k.
 
-    Classes without a test image do not count. None if the client has none of the other classes.
+    Classes without a test image do not count. Return None if the client has no other class.
 
     >>> round(label_mix_accuracy(np.array([[8, 2], [5, 5]]), [3, 1]), 3)
     0.725

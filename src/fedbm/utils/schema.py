@@ -20,7 +20,7 @@ HUGE = 1e100  # larger numbers are treated as damage: squaring them would soon o
 
 
 def check(value: Any, schema: Schema, source: object, remedy: str = "", lengths: Lengths | None = None) -> None:
-    """Raise FedBMError naming the offending key if *value* does not match; *lengths* can be shared between files."""
+    """Raise FedBMError naming the offending key if *value* does not match. Files can share *lengths*."""
     if wrong := schema(value, "", {} if lengths is None else lengths):
         raise FedBMError(f"{source}: {wrong}{remedy}")
 
@@ -53,7 +53,7 @@ def or_null(schema: Schema) -> Schema:
 
 
 def each(schema: Schema, length: str | int = "", least: int = 0) -> Schema:
-    """Accept a list of at least *least* items; *length* is its length, or a name shared by lists of equal length."""
+    """Accept a list of at least *least* items. *length* is its length, or a name for the length of several lists."""
 
     def fits(value: Any, at: str, lengths: Lengths) -> str:
         if not isinstance(value, list):
@@ -69,7 +69,7 @@ def each(schema: Schema, length: str | int = "", least: int = 0) -> Schema:
 
 
 def keys(known: Mapping[str, Schema], others: Schema | None = None) -> Schema:
-    """Accept an object with the *known* keys; other keys match *others*, or hold anything if it is None."""
+    """Accept an object with the *known* keys. Other keys must match *others*, or may hold anything if it is None."""
     required = [name for name in known if not name.endswith("?")]
     schemas = {name.removesuffix("?"): schema for name, schema in known.items()}
 

@@ -1,4 +1,4 @@
-"""mean = Σx/n,  std = √(Σ(x − mean)²/(n − 1)),  over seeds; paired t-tests, corrected for many comparisons by Holm."""
+"""Statistics over seeds: mean and standard deviation, paired and Welch t-tests, sign-flip test, Holm's correction."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-ROUNDING = 1e-12  # a spread of differences below this share of the scores is that of the last digits alone
-MOST_FLIPS = 16  # differences of which all 2ⁿ sign patterns are tried
-FEWEST_SEEDS, MOST_SEEDS = 3, 1000  # between which the number of seeds that a claim needs is looked for
+ROUNDING = 1e-12  # differences that vary by a smaller share of the scores are equal up to rounding
+MOST_FLIPS = 16  # largest number of differences for which all 2ⁿ sign patterns are tried
+FEWEST_SEEDS, MOST_SEEDS = 3, 1000  # range in which seeds_needed() searches
 
 
 @dataclass(frozen=True)
 class Spread:
     mean: float
-    std: float | None  # None for n = 1: one value shows no spread
+    std: float | None  # √(Σ(x − mean)²/(n − 1)); None for n = 1
     n: int
     low: float
     high: float
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """
+    """Return mean, standard deviation and range.
+
     >>> spread([1.0, 2.0, 3.0])
     Spread(mean=2.0, std=1.0, n=3, low=1.0, high=3.0)
     """
@@ -33,26 +34,27 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def spread_or_none(values: Sequence[float | None]) -> Spread | None:
-    """Return None if a seed has no value: a mean over some seeds cannot be compared with means over all."""
+    """Return the spread, or None if a seed has no value, because a mean over some seeds is not comparable."""
     known = [value for value in values if value is not None]
     return spread(known) if known and len(known) == len(values) else None
 
 
 @dataclass(frozen=True)
 class Paired:
-    """Differences x − y within each seed: their mean with a 95 % interval, t-test, and size d_z = mean / std."""
+    """The differences x − y within each seed."""
 
     n: int
     mean: float
-    low: float  # of the interval; with one pair there is none, and low = high = mean
+    low: float  # 95 % confidence interval; low = high = mean for a single pair
     high: float
-    p: float | None  # two-sided; None where there is no spread to judge by
-    size: float | None  # Cohen's d_z
+    p: float | None  # of the two-sided t-test; None if the differences do not vary
+    size: float | None  # Cohen's d_z = mean / std
 
 
 def paired(x: Mapping[int, float], y: Mapping[int, float]) -> Paired | None:
-    """t = mean / (std/√n) over the seeds both have, n − 1 degrees of freedom; None where they share no seed.
+    """Compare x and y by a paired t-test over the seeds both have; return None if they share no seed.
 
+    t = mean / (std/√n) with n − 1 degrees of freedom.
     Hand-worked: differences 1, 2, 3 have mean 2, std 1, t = 2√3 = 3.4641, and p = 1 − t/√(t² + 2) = 0.0742.
 
     >>> found = paired({0: 2.0, 1: 4.0, 2: 6.0}, {0: 1.0, 1: 2.0, 2: 3.0})
@@ -64,22 +66,22 @@ def paired(x: Mapping[int, float], y: Mapping[int, float]) -> Paired | None:
         return None
     apart = spread([x[seed] - y[seed] for seed in both])
     largest = max(abs(scores[seed]) for scores in (x, y) for seed in both)
-    if not apart.std or apart.std <= ROUNDING * largest:  # one pair, or all alike
+    if not apart.std or apart.std <= ROUNDING * largest:  # one pair, or equal differences
         return Paired(apart.n, apart.mean, apart.mean, apart.mean, None, None)
     from scipy.stats import t as student
 
     error = apart.std / math.sqrt(apart.n)
-    reach = float(student.ppf(0.975, apart.n - 1)) * error
+    half = float(student.ppf(0.975, apart.n - 1)) * error
     p = 2 * float(student.sf(abs(apart.mean) / error, apart.n - 1))
-    return Paired(apart.n, apart.mean, apart.mean - reach, apart.mean + reach, p, apart.mean / apart.std)
+    return Paired(apart.n, apart.mean, apart.mean - half, apart.mean + half, p, apart.mean / apart.std)
 
 
 def sign_flip(x: Mapping[int, float], y: Mapping[int, float]) -> float | None:
     """Return the two-sided p of the exact sign-flip test: the share of sign patterns with |Σ ±d| ≥ |Σ d|.
 
-    If neither side is better, every difference could as well have the other sign. None where the seeds both have are
-    none, or more than MOST_FLIPS, of which not all patterns are tried.
-    Hand-worked: 1, 2, 3 have 8 patterns, of which +++ and −−− reach 6.
+    If neither side is better, every difference could as well have the other sign. Return None if the sides share no
+    seed, or more than MOST_FLIPS seeds.
+    Hand-worked: 1, 2, 3 have 8 patterns, and two of them, +++ and −−−, reach 6.
 
     >>> sign_flip({0: 2.0, 1: 4.0, 2: 6.0}, {0: 1.0, 1: 2.0, 2: 3.0})
     0.25
@@ -90,14 +92,14 @@ def sign_flip(x: Mapping[int, float], y: Mapping[int, float]) -> float | None:
     sums = [0.0]
     for difference in apart:
         sums = [total + sign * difference for total in sums for sign in (1, -1)]
-    least = abs(math.fsum(apart)) - ROUNDING * math.fsum(map(abs, apart))  # sums of one size may differ in a last digit
+    least = abs(math.fsum(apart)) - ROUNDING * math.fsum(map(abs, apart))  # equal sums may differ in the last digit
     return sum(abs(total) >= least for total in sums) / len(sums)
 
 
 def seeds_needed(size: float, level: float, power: float = 0.8) -> int | None:
     """Return the smallest n at which a paired two-sided t-test at *level* finds an effect of *size* with *power*.
 
-    *size* is d_z = mean/std of the differences. None where that is more than MOST_SEEDS.
+    *size* is d_z = mean/std of the differences. Return None if n is larger than MOST_SEEDS.
     A standard value: d_z = 0.5 at level 0.05 needs 34 pairs.
 
     >>> seeds_needed(0.5, 0.05)
@@ -115,9 +117,10 @@ def seeds_needed(size: float, level: float, power: float = 0.8) -> int | None:
 
 
 def welch(x: Spread, mean: float, std: float, n: int) -> float | None:
-    """Two-sided p of t = (x̄ − mean) / √(s²_x/n_x + std²/n), degrees of freedom by Welch and Satterthwaite.
+    """Return the two-sided p of Welch's t-test against values with known *mean*, *std* and *n*.
 
-    For values of which no more is known than that. None where a side is a single value, or neither varies.
+    t = (x̄ − mean) / √(s²_x/n_x + std²/n), degrees of freedom by Welch and Satterthwaite. Return None if one side is a
+    single value or neither side varies.
     Hand-worked: means 2 and −2, both with a std of 1 and n = 3, have t = 4·√1.5 = 4.899, 4 degrees of freedom.
 
     >>> round(welch(spread([1.0, 2.0, 3.0]), -2.0, 1.0, 3), 4)
@@ -131,7 +134,7 @@ def welch(x: Spread, mean: float, std: float, n: int) -> float | None:
 
 
 def holm(values: Sequence[float | None]) -> list[float | None]:
-    """Holm's correction: in ascending order p_(i)·(m − i + 1), never below the one before, at most 1.
+    """Correct p-values for many comparisons by Holm: in ascending order p_(i)·(m − i + 1), non-decreasing, at most 1.
 
     None stays None and does not count.
 

@@ -1,4 +1,4 @@
-"""Quantities in words, the same in every command and report."""
+"""Format quantities for messages and reports."""
 
 from __future__ import annotations
 
@@ -51,6 +51,6 @@ def format_value(value: Any) -> str:
     """Return a value as it appears in a message: text in quotes, on one line, shortened to 60 characters."""
     try:
         text = json.dumps(value, ensure_ascii=not value.isprintable()) if isinstance(value, str) else str(value)
-    except ValueError:  # Python prints no whole number of more than 4,300 digits
+    except ValueError:  # Python does not print whole numbers of more than 4,300 digits
         return "a number that long"
     return text if len(text) <= 60 else f"{text[:57]}…"

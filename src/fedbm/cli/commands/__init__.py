@@ -1,8 +1,8 @@
 """One module per command, with its help, its arguments and its action.
 
-Each module has HELP (one line), EXAMPLES (shown below the flags, or None), add_arguments(parser) and
-execute(args, console). `expand(words)`, if there is one, completes a short form of the command. Modules import what is
-slow to import in execute(), so that --help stays fast.
+The docstring of a module is the help of its command: one line, then examples. add_arguments(parser) adds the arguments
+and execute(args, console) does the work. An optional expand(words) completes a short form of the command. execute()
+imports what is slow to import, so that --help is fast.
 """
 
 from __future__ import annotations
@@ -11,21 +11,9 @@ from importlib import import_module
 from types import ModuleType
 
 COMMANDS = (
-    "demo",
-    "run",
-    "compare",
-    "reproduce",
-    "sweep",
-    "list",
-    "show",
-    "report",
-    "features",
-    "export",
-    "predict",
-    "concepts",
-    "data",
-    "federation",
-    "config",
+    *("demo", "run", "compare", "reproduce", "sweep"),
+    *("list", "show", "report", "features", "export", "predict"),
+    *("concepts", "data", "federation", "config"),
 )
 
 

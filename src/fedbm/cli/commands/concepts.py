@@ -1,55 +1,64 @@
-"""fedbm concepts: show how a language model separates a data set's classes, and save the distributions."""
+"""fedbm concepts: show how a language model separates a data set's classes.
+
+examples:
+  fedbm concepts --data ham10000
+  fedbm concepts scans.toml --save scans.safetensors          [concepts] in the file describes the classes
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedbm.cli.flags import add_settings, flags_of, read_config
+from rich.console import Console
+from rich.table import Table
+
+from fedbm.cli.flags import add_settings, read_config, section_flags
 from fedbm.cli.parser import Parser
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from fedbm.runs.config import Config
-
-HELP = "show how a language model sees a data set's classes, or save it"
-EXAMPLES = """examples:
-  fedbm concepts --data ham10000
-  fedbm concepts scans.toml --save scans.safetensors          [concepts] in the file states what classes are called
-"""
+    from fedbm.language.concepts import ConceptDistribution
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("file", nargs="?", help="a configuration file; its [concepts] state what classes are called")
+    parser.add_argument("file", nargs="?", help="a configuration file; its [concepts] section describes the classes")
     parser.add_argument("--save", help="write the distributions to this file (.safetensors)")
-    add_settings(parser, ["data", *flags_of("language"), "seed", "cache"])
+    add_settings(parser, ["data", *section_flags("language"), "seed", "cache"])
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.cli.tables import similarity_table
-    from fedbm.runs.plan import concepts_for
+    from fedbm.data.catalog.lookup import CATALOG
+    from fedbm.data.dataset import concept_texts
+    from fedbm.runs.plan import concepts_for, load_dataset
 
     config = read_config(args)
-    made = concepts_for(config.language, *_classes(config), config.train.seed)
+    if entry := CATALOG.get(config.data.name):  # needs no images
+        classes, texts, modality = tuple(entry.classes), concept_texts(entry, config.concepts), entry.modality
+    else:
+        dataset = load_dataset(config)
+        classes, texts, modality = dataset.classes, dataset.concepts, dataset.modality
+    made = concepts_for(config.language, classes, texts, modality, config.train.seed)
     console.print(similarity_table(made))
     for sentence in made.describe_separability():
         console.print(sentence)
-    console.print(f"read by {made.provenance.get('encoder')} with {made.embeddings.shape[1]} prompts a class")
+    console.print(f"encoder: {made.provenance.get('encoder')}, {made.embeddings.shape[1]} prompts per class")
     if args.save:
         made.save(Path(args.save))
-        console.print(f"saved: {args.save}", soft_wrap=True)
+        console.print(f"saved: {args.save}")
 
 
-def _classes(config: Config) -> tuple[Sequence[str], Sequence[str], str]:
-    """Return classes, texts and modality; a catalogued data set need not be loaded for that."""
-    from fedbm.data.catalog.lookup import CATALOG
-    from fedbm.data.dataset import concept_texts
-    from fedbm.runs.plan import load_dataset
+def similarity_table(concepts: ConceptDistribution) -> Table:
+    """Return the cosines between class means; with many classes, the nearest other class of each class."""
+    from fedbm.cli.tables import MAX_CLASS_COLUMNS, table
 
-    if entry := CATALOG.get(config.data.name):
-        return tuple(entry.classes), concept_texts(entry, config.concepts), entry.modality
-    dataset = load_dataset(config)
-    return dataset.classes, dataset.concepts, dataset.modality
+    classes, cosines = concepts.classes, concepts.similarity()
+    if len(classes) <= MAX_CLASS_COLUMNS:
+        rows = [(name, *(f"{float(c):.2f}" for c in cosines[k])) for k, name in enumerate(classes)]
+        return table("Cosine between class means", ("class", *classes), rows)
+    others = cosines.clone().fill_diagonal_(-1)
+    nearest = [
+        (name, concepts.texts[k], classes[int(others[k].argmax())], f"{float(others[k].max()):.2f}")
+        for k, name in enumerate(classes)
+    ]
+    return table("", ("class", "concept", "nearest", "cosine"), nearest, text_columns=3)

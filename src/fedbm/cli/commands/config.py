@@ -1,19 +1,18 @@
-"""fedbm config: print every setting."""
+"""fedbm config: print every setting: section, key, type, default and meaning.
+
+examples:
+  fedbm config                                                all settings, as a table
+  fedbm config --toml --method fedprox > experiment.toml      then: fedbm run experiment.toml
+"""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
+from rich.console import Console
+
+from fedbm.cli.flags import format_default
 from fedbm.cli.parser import Parser
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-HELP = "print every setting: section, key, type, default and meaning"
-EXAMPLES = """examples:
-  fedbm config --toml --method fedprox > experiment.toml      then: fedbm run experiment.toml
-"""
 
 
 def add_arguments(parser: Parser) -> None:
@@ -22,11 +21,16 @@ def add_arguments(parser: Parser) -> None:
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.cli.tables import config_table
-    from fedbm.runs.config import find_method, make_config, to_toml
+    from fedbm.cli.tables import table
+    from fedbm.runs.config import find_method, keys, make_config, to_toml
 
     config = make_config({"method": {"name": find_method(args.method).name}})
     if args.toml:
         print(to_toml(config))
-    else:
-        console.print(config_table())
+        return
+    rows = []
+    for key in keys():
+        methods = f" [{', '.join(key.methods)}]" if key.is_option else ""
+        default = format_default(key) or "not set"
+        rows.append((key.section, key.name, key.switch, key.type, default, key.meaning + methods))
+    console.print(table("", ("section", "key", "flag", "type", "default", "meaning"), rows, text_columns=6))

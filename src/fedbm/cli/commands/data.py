@@ -1,33 +1,34 @@
-"""fedbm data list | get | prepare | inspect | partition."""
+"""fedbm data: list, get, prepare, inspect and partition data sets.
+
+examples:
+  fedbm data list                                   the catalogue: what there is, and how to get it
+  fedbm data get bloodmnist --size 64               fetch a public file, or print what to download by hand
+  fedbm data inspect ~/scans --size 64              counts, a sheet of samples, duplicates, warnings
+  fedbm data partition ~/scans --clients 5 --beta 0.3 --picture partition.svg
+'fedbm data PATH' is short for 'fedbm data partition PATH', 'fedbm data' for 'fedbm data list'.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedbm.cli.flags import add_settings, check_applies, flags_of, given_settings
+from rich.console import Console
+
+from fedbm.cli.flags import add_setting, add_settings, check_applies, section_flags
 from fedbm.cli.parser import Parser, add_command
-from fedbm.config.options import DEALING
+from fedbm.config.options import PARTITION_KEYS, DataOptions, check
 from fedbm.data.catalog.lookup import CATALOG
 from fedbm.errors import FedBMError, did_you_mean
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from fedbm.data.dataset import Dataset
+    from fedbm.data.inspection.inspect import Inspection
     from fedbm.runs.config import Config
 
-HELP = "list, get, prepare, inspect and partition data sets"
-EXAMPLES = """examples:
-  fedbm data list                                   the catalogue: what there is, and how to get it
-  fedbm data get bloodmnist --size 64               fetch a public file, or read what to download by hand
-  fedbm data inspect ~/scans --size 64              counts, a sheet of samples, duplicates, warnings
-  fedbm data partition ~/scans --clients 5 --beta 0.3 --picture who-holds-what.svg
-'fedbm data PATH' is short for 'fedbm data partition PATH', 'fedbm data' for 'fedbm data list'.
-"""
 GET_EXAMPLES = """examples:
   fedbm data get bloodmnist                         128 pixels, the data set's own size
   fedbm data get dermamnist --size 64 --accept-licence
@@ -35,48 +36,50 @@ GET_EXAMPLES = """examples:
 An interrupted download continues. Data in the default folder are found by name: --data bloodmnist.
 """
 WHAT = "a catalogued name, or a path: an image folder, archive, table or .npz"
+OWN_DATA = """
+get: 'fedbm data get NAME' fetches it. by hand: the command prints what to download and where to put it.
+Your own data: a folder of class/*.jpg (or train|val|test/class/*.jpg), a zip or tar of one, a CSV of path,label, or \
+an .npz; try 'fedbm data inspect PATH'."""
 
 
 def expand(words: Sequence[str]) -> list[str]:
     """Complete the short forms: 'data PATH' is 'data partition PATH', and 'data' is 'data list'."""
-    words = list(words)
-    if words[1:2] in ([task] for task in (*TASKS, "-h", "--help")):
-        return words
     if len(words) == 1:
         return ["data", "list"]
-    near = did_you_mean(words[1], TASKS)
-    if near and words[1] not in CATALOG and not os.path.exists(words[1]):
-        raise FedBMError(
-            f"\"{words[1]}\" is neither a data set nor a task of fedbm data{near}. See 'fedbm data --help'."
-        )
+    word = words[1]
+    if word in (*TASKS, "-h", "--help"):
+        return list(words)
+    near = did_you_mean(word, TASKS)
+    if near and word not in CATALOG and not os.path.exists(word):
+        raise FedBMError(f"\"{word}\" is neither a data set nor a task of fedbm data{near}. See 'fedbm data --help'.")
     return ["data", "partition", *words[1:]]
 
 
 def add_arguments(parser: Parser) -> None:
     tasks = parser.add_subparsers(dest="task", metavar="TASK", parser_class=Parser)
-    reading = flags_of("data", without=["data", *DEALING])
+    image_flags = section_flags("data", without=["data", *PARTITION_KEYS])
     add_command(tasks, "list", "list the catalogue: names, classes, licences, and what is here already")
 
     get = add_command(tasks, "get", "fetch a data set, or print what to download by hand", epilog=GET_EXAMPLES)
     get.add_argument("what", metavar="NAME", help="a catalogued name")
-    get.add_argument("--size", default=argparse.SUPPRESS, metavar="N", help="for MedMNIST: 28, 64, 128 or 224")
+    add_setting(get, "size", metavar="N", help="for MedMNIST: 28, 64, 128 or 224")
     get.add_argument("--to", metavar="DIR", help="where to put it (default downloads in $FEDBM_HOME or ~/.cache/fedbm)")
     get.add_argument("--accept-licence", action="store_true", help="accept a licence that limits what you may do")
 
-    prepare = add_command(tasks, "prepare", "decode a data set now, so that runs start at once")
+    prepare = add_command(tasks, "prepare", "decode a data set now, so that runs start immediately")
     prepare.add_argument("what", help=WHAT)
-    add_settings(prepare, [*reading, "cache"])
+    add_settings(prepare, [*image_flags, "cache"])
 
-    inspect = add_command(tasks, "inspect", "count, measure and show a data set, and warn of what may go wrong")
+    inspect = add_command(tasks, "inspect", "count, measure and show a data set, and print warnings")
     inspect.add_argument("what", help=WHAT)
     inspect.add_argument("--to", metavar="DIR", help="folder for samples.png and inspect.json (default inspect-NAME)")
-    add_settings(inspect, [*reading, "cache"])
+    add_settings(inspect, [*image_flags, "cache"])
 
     partition = add_command(tasks, "partition", "show a data set and its partition among clients")
     partition.add_argument("what", help=WHAT)
     partition.add_argument("--picture", metavar="FILE", help="draw the partition (client × class) to this .svg file")
     partition.add_argument("--save", metavar="FILE", help="write it to this .json file, for --partition file")
-    add_settings(partition, [*reading, *DEALING, "seed", "cache"])
+    add_settings(partition, [*image_flags, *PARTITION_KEYS, "seed", "cache"])
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
@@ -85,29 +88,32 @@ def execute(args: argparse.Namespace, console: Console) -> None:
 
 def list_catalog(args: argparse.Namespace, console: Console) -> None:
     """Print the catalogue."""
-    from fedbm.cli.tables import catalog_table
+    from fedbm.cli.tables import table
+    from fedbm.data.catalog.download import find_download
+    from fedbm.data.dataset import download_folder
 
-    console.print(catalog_table())
-    console.print(
-        "\nget: 'fedbm data get NAME' fetches it. by hand: the command prints what to download and where to put it."
-        "\nYour own data: a folder of class/*.jpg (or train|val|test/class/*.jpg), a zip or tar of one, a CSV of "
-        "path,label, or an .npz; try 'fedbm data inspect PATH'."
-    )
+    rows = []
+    for entry in CATALOG.values():
+        source = "get" if entry.md5 else "by hand" if entry.by_hand else "built in"
+        if source != "built in" and find_download(entry.name, download_folder()):
+            source = "here"
+        rows.append((entry.name, entry.title, len(entry.classes), f"{entry.size} px", source, entry.licence))
+    console.print(table("", ("name", "what", "classes", "size", "images", "licence"), rows, text_columns=2))
+    console.print(OWN_DATA)
 
 
 def get(args: argparse.Namespace, console: Console) -> None:
     """Fetch a data set, or print what to download by hand."""
-    from fedbm.cli.progress import fetching
-    from fedbm.config.options import DataOptions, check
+    from fedbm.cli.progress import show_download
     from fedbm.data.catalog.download import get as get_file
     from fedbm.data.dataset import download_folder
 
-    size = check(DataOptions, "size", getattr(args, "size", None))
+    size = check(DataOptions, "size", args.settings.get("size"))
     to = Path(args.to).expanduser() if args.to else download_folder()
-    with fetching(console) as progress:
+    with show_download(console) as progress:
         path = get_file(args.what, to, size=size, accept=args.accept_licence, progress=progress)
-    console.print(f"here: {path}", soft_wrap=True)
-    console.print(f"next: fedbm data inspect {path if args.to else args.what}", soft_wrap=True)
+    console.print(f"here: {path}")
+    console.print(f"next: fedbm data inspect {path if args.to else args.what}")
 
 
 def prepare(args: argparse.Namespace, console: Console) -> None:
@@ -116,86 +122,101 @@ def prepare(args: argparse.Namespace, console: Console) -> None:
 
     from fedbm.data.cache import remove_if_damaged
 
-    _, dataset = read(args, console)
+    _, dataset = load_and_print(args, console)
     if isinstance(dataset.images, np.memmap) and dataset.images.filename is not None:
-        place = Path(dataset.images.filename).parent
-        if damage := remove_if_damaged(place):
-            console.print(f"note: the prepared copy {place} was damaged ({damage}) and is made again", soft_wrap=True)
-            read(args, console)
-        megabytes = f"{dataset.images.nbytes / 1e6:,.0f} MB"
-        console.print(f"prepared: {place} ({megabytes}, every byte checked)", soft_wrap=True)
+        folder = Path(dataset.images.filename).parent
+        if damage := remove_if_damaged(folder):
+            console.print(f"note: the prepared copy {folder} was damaged ({damage}) and is made again")
+            load_and_print(args, console)
+        console.print(f"prepared: {folder} ({dataset.images.nbytes / 1e6:,.0f} MB, every byte checked)")
 
 
 def inspect(args: argparse.Namespace, console: Console) -> None:
     """Print what a data set contains and what may go wrong, and save a sheet of samples."""
-    from fedbm.cli.tables import inspection_words
     from fedbm.data.inspection.contact_sheet import save_contact_sheet
     from fedbm.data.inspection.inspect import inspect as inspect_dataset
     from fedbm.utils.io import write_json
 
-    _, dataset = read(args, console)
-    seen = inspect_dataset(dataset)
-    for sentence in inspection_words(seen):
-        console.print(sentence)
-    for sentence in seen.warnings:
-        console.print(f"warning: {sentence}")
+    _, dataset = load_and_print(args, console)
+    inspection = inspect_dataset(dataset)
+    for line in describe_inspection(inspection):
+        console.print(line)
     to = Path(args.to or f"inspect-{dataset.name}").expanduser()
     save_contact_sheet(to / "samples.png", dataset)
-    write_json(to / "inspect.json", seen.to_json())
-    console.print(f"drawn: {to / 'samples.png'}", soft_wrap=True)
-    console.print(f"saved: {to / 'inspect.json'}", soft_wrap=True)
+    write_json(to / "inspect.json", inspection.to_json())
+    console.print(f"drawn: {to / 'samples.png'}")
+    console.print(f"saved: {to / 'inspect.json'}")
+
+
+def describe_inspection(inspection: Inspection) -> Iterator[str]:
+    """Yield a line for each measurement and each warning."""
+    import numpy as np
+
+    from fedbm.data.inspection.inspect import pairs_across_splits
+
+    data, pixels = inspection.dataset, inspection.pixels
+    mean, std = (" ".join(f"{value:.3f}" for value in values) for values in (pixels.mean, pixels.std))
+    constant = 100 * len(pixels.constant) / len(data.labels)
+    yield (
+        f"pixels: mean {mean}, standard deviation {std} over training (0 to 1); values {pixels.low} to {pixels.high}; "
+        f"{constant:.1f} % of images have only one colour"
+    )
+    for pairs, kind in ((inspection.exact, "equal"), (inspection.near, "nearly equal")):
+        crossing = len(pairs_across_splits(data.split, pairs))
+        yield f"duplicates: {len(pairs)} pairs of {kind} images, {crossing} of them in different subsets"
+    for column, values in inspection.shared.items():
+        known = np.unique(data.columns[column][data.columns[column] != ""])
+        yield f"{column}: {len(values)} of {len(known)} values are in more than one subset"
+    for sentence in inspection.warnings:
+        yield f"warning: {sentence}"
 
 
 def partition(args: argparse.Namespace, console: Console) -> None:
     """Print the partition of a data set, and draw or save it."""
-    from fedbm.cli.tables import client_names, partition_table, partition_words
+    from fedbm.cli.tables import describe_partition
     from fedbm.runs.config import recommend
-    from fedbm.runs.plan import deal
+    from fedbm.runs.plan import make_partition
     from fedbm.utils.io import write_json
 
     if args.picture and Path(args.picture).suffix.lower() != ".svg":
         raise FedBMError(f"--picture draws an SVG file. Give it a name that ends in .svg, not {args.picture}.")
-    config, dataset = read(args, console)
+    config, dataset = load_and_print(args, console)
     config = recommend(config, dataset.recommends)
-    check_applies(given_settings(args), config)
-    dealt = deal(config, dataset)
-    counts = dealt.counts(dataset.labels, len(dataset.classes))
-    console.print(partition_table(counts, dataset.classes, client_names(dealt)))
-    for sentence in partition_words(dealt, counts):
-        console.print(sentence)
+    check_applies(args.settings, [config])
+    made = make_partition(config, dataset)
+    for part in describe_partition(made, dataset):
+        console.print(part)
     if args.save:
-        write_json(Path(args.save), dealt.to_json(dataset.labels, dataset.classes))
-        console.print(f"saved: {args.save}", soft_wrap=True)
+        write_json(Path(args.save), made.to_json(dataset.labels, dataset.classes))
+        console.print(f"saved: {args.save}")
     if args.picture:
         from fedbm.report.figures.matrices import partition_bubbles
         from fedbm.report.figures.svg import save_svg
 
+        counts = made.counts(dataset.labels, len(dataset.classes))
         save_svg(Path(args.picture), partition_bubbles(counts, dataset.classes, f"{dataset.name}: who holds what"))
-        console.print(f"drawn: {args.picture}", soft_wrap=True)
+        console.print(f"drawn: {args.picture}")
 
 
-def read(args: argparse.Namespace, console: Console) -> tuple[Config, Dataset]:
-    """Load the data set, decode it if necessary, and print it with its notes."""
-    from fedbm.cli.progress import decoding
-    from fedbm.cli.tables import dataset_table
+def load_and_print(args: argparse.Namespace, console: Console) -> tuple[Config, Dataset]:
+    """Load the data set, decode it if necessary, and print its counts and notes."""
+    from fedbm.cli.progress import show_decoding
+    from fedbm.cli.tables import table
     from fedbm.runs.config import check_config, make_config, nest
     from fedbm.runs.plan import load_dataset
 
-    given = given_settings(args)
-    config = check_config(make_config(nest({**given, "data": args.what})))
-    check_applies(given, config, recommended=False)
-    with decoding(console) as progress:
+    config = check_config(make_config(nest({**args.settings, "data": args.what})))
+    check_applies(args.settings, [config], planned=False)
+    with show_decoding(console) as progress:
         dataset = load_dataset(config, progress)
-    console.print(dataset_table(dataset))
+    counts = dataset.counts()
+    rows = [(name, dataset.concepts[k], *counts[:, k], counts[:, k].sum()) for k, name in enumerate(dataset.classes)]
+    rows.append(("all", "", *counts.sum(axis=1), counts.sum()))
+    title = f"{dataset.name}: {len(dataset.labels)} images of {dataset.shape}"
+    console.print(table(title, ("class", "concept", "train", "val", "test", "all"), rows, text_columns=2))
     for note in dataset.notes:
         console.print(f"note: {note}")
     return config, dataset
 
 
-TASKS = {
-    "list": list_catalog,
-    "get": get,
-    "prepare": prepare,
-    "inspect": inspect,
-    "partition": partition,
-}
+TASKS = {"list": list_catalog, "get": get, "prepare": prepare, "inspect": inspect, "partition": partition}

@@ -1,24 +1,6 @@
-"""fedbm federation: run the same methods between machines, over Flower."""
+"""fedbm federation: run the same methods between machines, over Flower.
 
-from __future__ import annotations
-
-import argparse
-import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from fedbm.cli.commands import federation_setup as setup
-from fedbm.cli.commands.federation_setup import check_whole, count, printer, run_file
-from fedbm.cli.parser import Parser, add_command
-from fedbm.errors import FedBMError, did_you_mean
-from fedbm.federation.deploy.site_files import all_folders, kind_of, node_folder, server_folder
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-HELP = "run the same methods between machines, over Flower"
-EXAMPLES = """the operator of the server:
+the operator of the server:
   fedbm federation init study --nodes 3 --host fl.example.org     keys, certificates, services, front, runbooks
   fedbm federation server study                                   start it; see study/server/RUNBOOK.md
   fedbm federation run study                                      start study/server/run.toml, or continue it
@@ -31,8 +13,25 @@ all on this machine, to rehearse:
   fedbm federation up study
 Flower carries the messages; its telemetry, update checks and run-time installs are off.
 """
-DIR = "the folder that init made, or one of the folders in it"
-SERVER = "the folder that init made, or the server's in it"
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from fedbm.cli.parser import Parser, add_command
+from fedbm.errors import FedBMError, did_you_mean
+from fedbm.federation.deploy.site_files import FILES, all_folders, kind_of, node_folder, server_folder
+
+WHOLE = "the folder that init made"
+WITH_AUTHORITY = f"{WHOLE}, with authority/ in it"
+SERVER = f"{WHOLE}, or the server's folder in it"
+ANY = f"{WHOLE}, or a folder in it"
+RUN = "the run: sections of 'fedbm config', and [federation] (default run.toml in the server's folder)"
 
 
 def expand(words: Sequence[str]) -> list[str]:
@@ -45,49 +44,73 @@ def expand(words: Sequence[str]) -> list[str]:
 
 def add_arguments(parser: Parser) -> None:
     tasks = parser.add_subparsers(dest="task", metavar="TASK", parser_class=Parser)
-    setup.add_tasks(tasks)
 
-    up = add_command(tasks, "up", "start server, nodes and a run on this machine, show it, and stop all at its end")
-    up.add_argument("folder", metavar="DIR", help="the folder that init made")
-    up.add_argument("file", nargs="?", metavar="FILE.toml", help="the run (default DIR/server/run.toml)")
+    def add_task(name: str, help_: str, folder_help: str) -> Parser:
+        task = add_command(tasks, name, help_)
+        task.add_argument("folder", metavar="DIR", help=folder_help)
+        return task
 
-    server = add_command(tasks, "server", "start the server and keep it running until Ctrl-C")
-    server.add_argument("folder", metavar="DIR", help=SERVER)
+    def add_count(task: Parser, flag: str, default: int | None, help_: str) -> None:
+        task.add_argument(flag, type=read_count, default=default, metavar="N", help=help_)
 
-    node = add_command(tasks, "node", "check this node's data, versions, key and server, then take part until Ctrl-C")
-    node.add_argument("folder", metavar="DIR", help="the node's folder")
-    node.add_argument(
+    text = "make keys, certificates, settings, services, front and runbooks for a new federation"
+    task = add_task("init", text, "a folder that does not exist yet")
+    add_count(task, "--nodes", None, "number of nodes (default: the number of names, or 3)")
+    task.add_argument("--names", metavar="A,B,…", help="names of the nodes (default hospital-1, hospital-2, …)")
+    text = "name or address at which nodes reach the server (default: this machine)"
+    task.add_argument("--host", default="127.0.0.1", help=text)
+    add_count(task, "--port", None, "its port there (default 443, the nginx front; without --host 8000)")
+    add_count(task, "--link-port", 8000, "the SuperLink's loopback port (default 8000)")
+    add_count(task, "--days", 730, "validity of the server's certificate in days (default 730)")
+
+    task = add_task("deal", "partition a run's data set among the nodes of this machine, for a rehearsal", WHOLE)
+    task.add_argument("file", nargs="?", metavar="FILE.toml", help=RUN)
+    task.add_argument("--data", dest="images", default="", metavar="PATH", help="the data set (default: the run's)")
+
+    task = add_task("up", "start server, nodes and a run on this machine, show it, and stop all at its end", WHOLE)
+    task.add_argument("file", nargs="?", metavar="FILE.toml", help=RUN)
+
+    add_task("server", "start the server and keep it running until Ctrl-C", SERVER)
+
+    text = "check this node's data, versions, key and server, then take part until Ctrl-C"
+    task = add_task("node", text, "the node's folder")
+    task.add_argument(
         "--data", dest="images", default="", metavar="PATH", help="its images (default: data in node.toml)"
     )
 
-    run = add_command(tasks, "run", "start or continue a run at the server, and show it; Ctrl-C does not stop the run")
-    run.add_argument("folder", metavar="DIR", help=SERVER)
-    run.add_argument(
-        "file",
-        nargs="?",
-        metavar="FILE.toml",
-        help="the run: sections as of 'fedbm config', and [federation] (default run.toml in the server's folder)",
-    )
-    run.add_argument("--detach", action="store_true", help="return once it has started")
+    task = add_task("run", "start or continue a run at the server, and show it; Ctrl-C does not stop the run", SERVER)
+    task.add_argument("file", nargs="?", metavar="FILE.toml", help=RUN)
+    task.add_argument("--detach", action="store_true", help="return as soon as the run has started")
 
-    status = add_command(tasks, "status", "show which processes run, and the state of the run")
-    status.add_argument("folder", metavar="DIR", help=DIR)
-    status.add_argument(
-        "--page", nargs="?", const="8080", metavar="PORT", help="serve it as a page (default port 8080)"
-    )
-    status.add_argument("--address", default="127.0.0.1", help="where to serve the page (default: this machine only)")
+    task = add_task("status", "show which processes run, and the state of the run", ANY)
+    text = "serve it as a page (default port 8080)"
+    task.add_argument("--page", nargs="?", const=8080, type=read_count, metavar="PORT", help=text)
+    task.add_argument("--address", default="127.0.0.1", help="where to serve the page (default: this machine only)")
 
-    stop = add_command(tasks, "stop", "end all processes of a folder, or only the run")
-    stop.add_argument("folder", metavar="DIR", help=DIR)
-    stop.add_argument("--run", action="store_true", help="end only the run; server and nodes continue")
+    task = add_task("stop", "end all processes of a folder, or only the run", ANY)
+    task.add_argument("--run", action="store_true", help="end only the run; server and nodes continue")
 
-    logs = add_command(tasks, "logs", "show the logs of a folder's processes")
-    logs.add_argument("folder", metavar="DIR", help=DIR)
-    logs.add_argument("--lines", default="40", metavar="N", help="of each, the last N lines (default 40)")
+    task = add_task("logs", "show the logs of a folder's processes", ANY)
+    add_count(task, "--lines", 40, "the last N lines of each log (default 40)")
 
-    audit = add_command(tasks, "audit", "check that no line of an audit was changed, and show it")
-    audit.add_argument("folder", metavar="DIR", help=DIR)
-    audit.add_argument("--lines", default="10", metavar="N", help="of each, the last N lines (default 10)")
+    task = add_task("audit", "check that no line of an audit was changed, and show it", ANY)
+    add_count(task, "--lines", 10, "the last N lines of each audit (default 10)")
+
+    task = add_task("add", "make one more node: its folder, and its key at the server", WITH_AUTHORITY)
+    task.add_argument("name", metavar="NAME", help="the node's name")
+
+    task = add_task("rekey", "make a node a new key; the server refuses the old one after a restart", WITH_AUTHORITY)
+    task.add_argument("name", metavar="NAME", help="the node's name")
+
+    task = add_task("renew", "make the server a new certificate; nodes need nothing new", WITH_AUTHORITY)
+    add_count(task, "--days", 730, "its validity in days (default 730)")
+
+
+def read_count(text: str) -> int:
+    """Return a number from the command line; raise ArgumentTypeError if it is not one."""
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to 65535, not {text}")
+    return int(text)
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
@@ -95,97 +118,140 @@ def execute(args: argparse.Namespace, console: Console) -> None:
 
     check_flower()
     args.folder = Path(args.folder).expanduser()
+    if args.task in ("deal", "up", "add", "rekey", "renew") and kind_of(args.folder) != "federation":
+        whole = f"Give the folder of the whole federation, with {FILES['federation']}."
+        raise FedBMError(f"{args.folder} is the folder of one role. {whole}")
     TASKS[args.task](args, console)
 
 
-def up(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.cli.federation_progress import following
-    from fedbm.federation.deploy.run_control import Follower, begin, end_run
-    from fedbm.federation.deploy.supervise import everything, work
+def init(args: argparse.Namespace, console: Console) -> None:
+    from fedbm.federation.deploy.init import create
 
-    check_whole(args.folder)
+    names = args.names.split(",") if args.names else ()
+    made = create(args.folder, args.nodes, names, args.host, args.port, args.link_port, args.days)
+    console.print(f"authority: {args.folder / 'authority'} (keep its ca.key private, and off the server)")
+    console.print(f"server:    {made[0]} (RUNBOOK.md in it explains how to run it)")
+    for site in made[1:]:
+        console.print(f"node:      {site} (hand over the whole folder; its node.key is secret)")
+    console.print(
+        f"to rehearse on this machine: fedbm federation deal {args.folder} && fedbm federation up {args.folder}"
+    )
+
+
+def deal(args: argparse.Namespace, console: Console) -> None:
+    from fedbm.federation.deploy.run_control import give_shares
+
+    for name, training in give_shares(args.folder, run_file(args, args.folder / "server"), args.images):
+        console.print(f"{name}: {training:,} training images in {args.folder / name / 'data'}")
+
+
+def add(args: argparse.Namespace, console: Console) -> None:
+    from fedbm.federation.deploy.init import add as add_node
+
+    console.print(f"node: {add_node(args.folder, args.name)} (hand over the whole folder; its node.key is secret)")
+    console.print("Restart the server to admit it. For runs that must wait for it, raise nodes in [federation].")
+
+
+def rekey(args: argparse.Namespace, console: Console) -> None:
+    from fedbm.federation.deploy.init import rekey as make_key
+
+    site = make_key(args.folder, args.name)
+    console.print(f"made: {site / 'node.key'} and node.pub; restart the server, and hand both to {args.name}")
+
+
+def renew(args: argparse.Namespace, console: Console) -> None:
+    from fedbm.federation.deploy.init import renew as make_certificate
+
+    end = make_certificate(args.folder, args.days)
+    console.print(f"made: {args.folder / 'server' / 'server.pem'}, valid until {end}; restart the server and nginx")
+
+
+def up(args: argparse.Namespace, console: Console) -> None:
+    from fedbm.cli.federation_progress import show_federation
+    from fedbm.federation.deploy.roles import run_all, watch
+    from fedbm.federation.deploy.run_control import Follower, end_run_on_error, start_run
+
     home = args.folder / "server"
-    say = printer(console)
-    with everything(args.folder, say) as children:
-        run = begin(home, run_file(args, home))
-        with following(console) as show, end_run(home, run):
+    with run_all(args.folder, console.print) as children:
+        run = start_run(home, run_file(args, home))
+        with show_federation(console) as show, end_run_on_error(home, run):
             follower = Follower(home, run, show)
-            work(children, say, follower)
-        follower.must_be_done()
+            watch(children, console.print, follower)
+        follower.check_completed()
     print_result(home, console)
 
 
 def server(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.cli.federation_progress import following
-    from fedbm.federation.deploy.supervise import serve
-    from fedbm.federation.server.run_status import read_standing
+    from fedbm.cli.federation_progress import show_federation
+    from fedbm.federation.deploy.roles import run_server
+    from fedbm.federation.server.run_status import read_status
 
     folder = server_folder(args.folder)
-    with following(console) as show:
+    with show_federation(console) as show:
 
         def tick() -> bool:
-            show(read_standing(folder))
+            show(read_status(folder))
             return True
 
-        until_stopped(lambda: serve(folder, printer(console), tick), console)
+        until_stopped(lambda: run_server(folder, console.print, tick), console)
 
 
 def node(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.federation.deploy.supervise import attend
+    from fedbm.federation.deploy.roles import run_node
 
     folder = node_folder(args.folder)
-    until_stopped(lambda: attend(folder, args.images, printer(console), lambda: True), console)
+    until_stopped(lambda: run_node(folder, args.images, console.print, lambda: True), console)
 
 
 def run(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.cli.federation_progress import following
-    from fedbm.federation.deploy.run_control import Follower, begin
+    from fedbm.cli.federation_progress import show_federation
+    from fedbm.federation.deploy.run_control import Follower, start_run
 
     home = server_folder(args.folder)
-    started = begin(home, run_file(args, home))
+    started = start_run(home, run_file(args, home))
     console.print(f"The run has started. 'fedbm federation status {args.folder}' shows it as well.")
     if args.detach:
         return
     try:
-        with following(console) as show:
+        with show_federation(console) as show:
             follower = Follower(home, started, show)
             while follower():
                 time.sleep(0.5)
     except KeyboardInterrupt:
-        console.print(f"\nThe run continues. 'fedbm federation stop {args.folder} --run' ends it.", soft_wrap=True)
+        console.print(f"\nThe run continues. 'fedbm federation stop {args.folder} --run' ends it.")
         return
-    follower.must_be_done()
+    follower.check_completed()
     print_result(home, console)
 
 
 def status(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.cli.federation_progress import drawn
-    from fedbm.federation.deploy.flower import is_alive
+    from fedbm.cli.federation_progress import draw_status
+    from fedbm.federation.deploy.flower import has_server_app
     from fedbm.federation.deploy.processes import running
     from fedbm.federation.node.refusal_file import read_refusal
-    from fedbm.federation.server.run_status import read_standing
+    from fedbm.federation.server.run_status import read_status
 
     if args.page:
-        show_page(args, console)
+        serve_page(args, console)
         return
     for folder in all_folders(args.folder):
-        seen = running(folder)
-        what = ", ".join(f"{role} ({pid})" for role, pid in seen.items()) or "nothing runs"
-        console.print(f"{folder.name}: {what}", soft_wrap=True)
+        processes = ", ".join(f"{role} ({pid})" for role, pid in running(folder).items())
+        console.print(f"{folder.name}: {processes or 'nothing runs'}")
         if why := read_refusal(folder / "state"):
-            console.print(f"{folder.name}: the server refused this node: {why}", soft_wrap=True)
+            console.print(f"{folder.name}: the server refused this node: {why}")
     if kind_of(args.folder) != "node":
         home = server_folder(args.folder)
-        standing = read_standing(home)
-        console.print(drawn(standing) if standing else "no run yet")
-        if standing and (remark := standing.remark(at_work=is_alive(home))):
-            console.print(remark, soft_wrap=True)
+        found = read_status(home)
+        console.print(draw_status(found) if found else "no run yet")
+        if found and (remark := found.remark(has_server_app(home))):
+            console.print(remark)
 
 
-def show_page(args: argparse.Namespace, console: Console) -> None:
+def serve_page(args: argparse.Namespace, console: Console) -> None:
+    """Serve the state of the run as a page until Ctrl-C."""
     from fedbm.federation.server.status_page import is_loopback, make_page_server
 
-    page = make_page_server(server_folder(args.folder), args.address, count(args.page, "--page"))
+    page = make_page_server(server_folder(args.folder), args.address, args.page)
     host = f"[{args.address}]" if ":" in args.address else args.address
     console.print(f"page: http://{host}:{page.server_address[1]}/ (Ctrl-C ends it)")
     if not is_loopback(args.address):
@@ -194,16 +260,16 @@ def show_page(args: argparse.Namespace, console: Console) -> None:
 
 
 def stop(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.federation.deploy.flower import OVER, end_run, runs
+    from fedbm.federation.deploy.flower import active_runs, end_run
     from fedbm.federation.deploy.processes import check_up, end_all
 
     if args.run:
         home = server_folder(args.folder)
         check_up(home)
-        going = [str(r["run-id"]) for r in runs(home) if r["status"] not in OVER]
-        for started in going:
-            end_run(home, started)
-        console.print("The run is ended. 'fedbm federation run' continues it." if going else "No run is active.")
+        active = active_runs(home)
+        for run_id in active:
+            end_run(home, run_id)
+        console.print("The run is ended. 'fedbm federation run' continues it." if active else "No run is active.")
         return
     for folder in all_folders(args.folder):
         ended = end_all(folder)
@@ -211,30 +277,33 @@ def stop(args: argparse.Namespace, console: Console) -> None:
 
 
 def logs(args: argparse.Namespace, console: Console) -> None:
-    lines = count(args.lines, "--lines")
     for folder in all_folders(args.folder):
         for path in sorted((folder / "logs").glob("*.log")):
-            console.print(f"== {path}", soft_wrap=True)
-            for line in path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]:
-                console.print(line, soft_wrap=True)
+            console.print(f"== {path}")
+            print_end(path, args.lines, console)
 
 
 def audit(args: argparse.Namespace, console: Console) -> None:
     from fedbm.federation.audit import verify
 
-    lines = count(args.lines, "--lines")
     paths = [folder / "state" / "audit.jsonl" for folder in all_folders(args.folder)]
-    for path in [path for path in paths if path.exists()]:
+    existing = [path for path in paths if path.exists()]
+    for path in existing:
         checked = verify(path)
-        console.print(f"== {path}: {checked.lines} lines, whole, ends in {checked.head[:16]}", soft_wrap=True)
-        for line in path.read_text(encoding="utf-8").splitlines()[-lines:]:
-            console.print(line, soft_wrap=True)
-    if not any(path.exists() for path in paths):
+        console.print(f"== {path}: {len(checked.lines)} lines, unbroken chain, last hash {checked.head[:16]}")
+        print_end(path, args.lines, console)
+    if not existing:
         console.print("no audit yet")
 
 
+def print_end(path: Path, lines: int, console: Console) -> None:
+    """Print the last lines of a file."""
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]:
+        console.print(line, soft_wrap=True)
+
+
 def until_stopped(work: Callable[[], None], console: Console) -> None:
-    """Run *work* until Ctrl-C or SIGTERM, which are not failures here."""
+    """Call *work*; Ctrl-C and SIGTERM end it without an error."""
     try:
         work()
     except KeyboardInterrupt:
@@ -242,29 +311,22 @@ def until_stopped(work: Callable[[], None], console: Console) -> None:
 
 
 def print_result(home: Path, console: Console) -> None:
+    """Print the folder and the scores of the server's latest run."""
     from fedbm.cli.tables import result_table
-    from fedbm.federation.server.run_status import read_standing
+    from fedbm.federation.server.run_status import read_status
     from fedbm.runs.reader import read_run
 
-    standing = read_standing(home)
-    if standing is not None:
-        path = home / "state" / "runs" / str(standing.status["run"])
-        console.print(f"run: {path}", soft_wrap=True)
+    if found := read_status(home):
+        path = home / "state" / "runs" / str(found.status["run"])
+        console.print(f"run: {path}")
         console.print(result_table([read_run(path)]))
 
 
+def run_file(args: argparse.Namespace, home: Path) -> Path:
+    """Return the run's file: FILE.toml, or the one that init put into the server's folder."""
+    return Path(args.file).expanduser() if args.file else home / "run.toml"
+
+
 TASKS: dict[str, Callable[[argparse.Namespace, Console], None]] = {
-    "init": setup.init,
-    "deal": setup.deal,
-    "up": up,
-    "server": server,
-    "node": node,
-    "run": run,
-    "status": status,
-    "stop": stop,
-    "logs": logs,
-    "audit": audit,
-    "add": setup.add,
-    "rekey": setup.rekey,
-    "renew": setup.renew,
+    task.__name__: task for task in (init, deal, up, server, node, run, status, stop, logs, audit, add, rekey, renew)
 }

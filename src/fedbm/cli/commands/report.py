@@ -1,4 +1,11 @@
-"""fedbm report: runs, or records of experiments, as a page, Markdown, LaTeX or CSV."""
+"""fedbm report: write a report of runs, or of the records of experiments: HTML, Markdown, LaTeX or CSV.
+
+examples:
+  fedbm report                                                all runs in runs/, to report.html
+  fedbm report fedavg-digits fedbm-digits --to table.tex      some runs, as LaTeX
+  fedbm report results --to results.md                        records of experiments, as Markdown
+The HTML page is one file and needs no network.
+"""
 
 from __future__ import annotations
 
@@ -7,33 +14,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+
 from fedbm.cli.flags import add_settings, runs_folder
 from fedbm.cli.parser import Parser
 from fedbm.errors import FedBMError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from fedbm.report.model import Report
-
-HELP = "draw one offline HTML page from runs, or from the records of experiments"
-EXAMPLES = """examples:
-  fedbm report                                                all runs in runs/, to report.html
-  fedbm report fedavg-digits fedbm-digits --to table.tex      some runs, as LaTeX
-  fedbm report results --to results.md                        records of experiments, as Markdown
-"""
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument(
-        "runs",
-        nargs="*",
-        help="runs: folders of one or many, ids or parts of ids (default: all in --out); or a folder of records",
-    )
-    parser.add_argument(
-        "--to", default="report.html", help="the page to write (default report.html), or .md, .tex or .csv"
-    )
-    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown instead")
+    text = "run folders, folders of runs, or parts of ids (default: all in --out); or a folder of records"
+    parser.add_argument("runs", nargs="*", help=text)
+    text = "the file to write: .html, .md, .tex or .csv (default report.html)"
+    parser.add_argument("--to", default="report.html", help=text)
+    parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown instead")
     add_settings(parser, ["out"])
 
 
@@ -48,11 +44,11 @@ def execute(args: argparse.Namespace, console: Console) -> None:
         print(render_markdown(read_report(out, args.runs)), end="")
         return
     path = report_path(Path(args.to))
-    console.print(f"report: {save_report(read_report(out, args.runs), path)}", soft_wrap=True)
+    console.print(f"report: {save_report(read_report(out, args.runs), path)}")
 
 
 def read_report(out: Path, names: Sequence[str]) -> Report:
-    """Return the report of the named runs, or of records of experiments."""
+    """Return the report of the named runs, or of the records of experiments."""
     from fedbm.experiments.outcomes import read_outcome, read_outcomes
     from fedbm.report.experiments_report import experiments_report
     from fedbm.report.runs_report import runs_report
@@ -67,7 +63,7 @@ def read_report(out: Path, names: Sequence[str]) -> Report:
         return experiments_report(outcomes, complete=any(path.is_dir() for path in records))
     chosen = find_runs(out, names)
     if not chosen:
-        raise FedBMError(f"there are no runs in {out} to report on")
+        raise FedBMError(f"there are no runs in {out} to report on. 'fedbm run' makes one.")
     return runs_report(read_runs(chosen))
 
 

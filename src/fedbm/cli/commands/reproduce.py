@@ -1,4 +1,12 @@
-"""fedbm reproduce: run the paper's experiments within a budget, write records, and print tables."""
+"""fedbm reproduce: repeat tables and figures of the paper, within a budget of time.
+
+examples:
+  fedbm reproduce                                             list the experiments
+  fedbm reproduce comparison-ham10000 --data-dir DIR --plan   what would run, and how long it would take
+  fedbm reproduce comparison-ham10000 --data-dir DIR --budget 25m --only beta=0.1 --only FedAvg,FedBM
+  fedbm reproduce modules generator-terms --data-dir DIR --only beta=0.05
+The same command again continues where the budget ended. Finished runs are not computed again.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +16,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+
 from fedbm.cli.commands.compare import SEEDS_HELP, check_failures
-from fedbm.cli.flags import add_settings, flags_of, given_settings
+from fedbm.cli.flags import add_settings, section_flags
 from fedbm.cli.parser import Parser
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from fedbm.experiments.outcomes import Outcome
     from fedbm.experiments.reproduce import ExperimentPlan
     from fedbm.experiments.spec import Experiment
-
-HELP = "repeat tables and figures of the paper, within a budget of time"
-EXAMPLES = """examples:
-  fedbm reproduce                                             list the experiments
-  fedbm reproduce comparison-ham10000 --data-dir DIR --plan       how long it would take, and what is missing
-  fedbm reproduce comparison-ham10000 --data-dir DIR --budget 25m --only beta=0.1 --only FedAvg,FedBM
-  fedbm reproduce modules generator-terms --data-dir DIR --only beta=0.05
-The same command again continues where the budget ended. Finished runs are not computed again.
-"""
 
 
 def add_arguments(parser: Parser) -> None:
@@ -35,21 +34,16 @@ def add_arguments(parser: Parser) -> None:
 
 
 def add_experiment_arguments(parser: Parser) -> None:
-    """Add what reproduce and sweep have in common: which runs, where the data are, for how long."""
+    """Add the arguments that reproduce and sweep share: which runs, where the data are, for how long."""
     parser.add_argument("--data-dir", dest="folder", metavar="DIR", help="folder that contains the data sets")
     parser.add_argument("--seeds", help=f"{SEEDS_HELP} (default: the experiment's, else 3)")
     parser.add_argument("--budget", metavar="TIME", help="stop after this time, such as 25m or 1h30m")
-    parser.add_argument(
-        "--only", action="append", default=[], metavar="WHAT", help="rows by name, or axis=value,…; may be repeated"
-    )
-    parser.add_argument(
-        "--records",
-        default="results",
-        metavar="DIR",
-        help="where records are written; runs with a record there are not computed again (default results)",
-    )
+    text = "rows by name, or axis=value,…; may be repeated"
+    parser.add_argument("--only", action="append", default=[], metavar="WHAT", help=text)
+    text = "where to write records; runs with a record there are not computed again (default results)"
+    parser.add_argument("--records", default="results", metavar="DIR", help=text)
     parser.add_argument("--plan", action="store_true", help="print which runs remain and how long they take; run none")
-    add_settings(parser, flags_of("engine", without=["data_dir"]))
+    add_settings(parser, section_flags("engine", without=["data_dir"]))
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
@@ -65,70 +59,66 @@ def execute(args: argparse.Namespace, console: Console) -> None:
 
 
 def run_experiments(experiments: Sequence[Experiment], args: argparse.Namespace, console: Console) -> None:
-    """Print what there is and what remains; run it; write records; print what there is now."""
-    from fedbm.cli.progress import decoding, showing_batch
+    """Print the state of all runs, run those that remain, write records, and print the new state and tables."""
+    from fedbm.cli.progress import show_batch, show_decoding
     from fedbm.experiments import reproduce
     from fedbm.experiments.outcomes import read_outcome
     from fedbm.runs.budget import Budget, parse_duration
 
     budget = Budget(parse_duration(args.budget) if args.budget else None)
-    engine = reproduce.engine_settings(given_settings(args), args.folder)
-    with decoding(console) as progress:
+    engine = reproduce.engine_settings(args.settings, args.folder)
+    with show_decoding(console) as progress:
         plan = reproduce.plan_experiments(experiments, args.seeds, engine, args.only, Path(args.records), progress)
     for note in plan.notes():
-        console.print(f"note: {note}", soft_wrap=True)
+        console.print(f"note: {note}")
     print_states(plan, console)
     if args.plan:
         for sentence in plan.refusals():
-            console.print(f"note: no run would start: {sentence}", soft_wrap=True)
+            console.print(f"note: no run would start: {sentence}")
         return
     plan.check()  # before hours of computing
     jobs = plan.jobs()
     try:
-        with showing_batch(console, jobs) as show:
+        with show_batch(console, jobs) as show:
             result = reproduce.run_experiments(plan, show, budget)
     except KeyboardInterrupt as interrupt:
         for note in getattr(interrupt, "__notes__", ()):
-            console.print(note, soft_wrap=True)
+            console.print(note)
         raise
     if result.stopped:
-        console.print(result.stopped, soft_wrap=True)
+        console.print(result.stopped)
     console.print("\nnow:")
     print_states(plan, console)
     for outcome, path in plan.write_records():
         print_tables(read_outcome(path) if outcome.analysis else outcome, console)
-        console.print(f"records: {path}", soft_wrap=True)
+        console.print(f"records: {path}")
     check_failures(result.failures, len(jobs))
     reproduce.check_runnable(plan)
 
 
 def print_states(plan: ExperimentPlan, console: Console) -> None:
-    """Print how many runs are in which state, what remains, and why runs are missing."""
+    """Print how many runs are in which state, how long the rest takes, and why runs are missing."""
+    from fedbm.cli.tables import describe_reasons
     from fedbm.experiments.trials import DONE
+    from fedbm.utils.text import format_count
 
     found = plan.states()
     counts = Counter(s.state for s in found)
     order = (*DONE, "unfinished", "failed", "not run", "absent")
     states = ", ".join(f"{counts[state]} {state}" for state in order if counts[state])
-    console.print(f"{len(found)} run{'s' * (len(found) != 1)}: {states}")
+    console.print(f"{format_count(len(found), 'run')}: {states}")
     if counts["on record"]:
         console.print(
-            f"Runs on record in {plan.records} are not computed again. To compute them, set another --records folder.",
-            soft_wrap=True,
+            f"Runs on record in {plan.records} are not computed again. To compute them, set another --records folder."
         )
     if line := plan.estimate():
         console.print(line)
-    reasons: dict[tuple[str, str], list[str]] = {}
-    for s in found:
-        if s.why:
-            reasons.setdefault((s.state, s.why), []).append(s.trial.words)
-    for (state, why), runs in reasons.items():
-        more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
-        console.print(f"{state}: {runs[0]}{more}: {why}", soft_wrap=True)
+    for line in describe_reasons((s.state, s.trial.words, s.why) for s in found if s.why):
+        console.print(line)
 
 
 def print_tables(outcome: Outcome, console: Console) -> None:
-    """Print the tables of an experiment that have a result, unless its scores are withheld."""
+    """Print the tables of an experiment, its summary if its analysis was planned, and why scores are withheld."""
     from fedbm.report.experiments_report import experiments_report
     from fedbm.report.render.terminal import report_tables
 
@@ -136,6 +126,6 @@ def print_tables(outcome: Outcome, console: Console) -> None:
     for table in report_tables(report):
         console.print(table)
     for sentence in report.parts[0].summary if outcome.analysis else ():
-        console.print(sentence, soft_wrap=True)
+        console.print(sentence)
     if outcome.withheld:
-        console.print(f"{outcome.withheld}.", soft_wrap=True)
+        console.print(f"{outcome.withheld}.")

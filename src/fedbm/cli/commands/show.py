@@ -1,30 +1,27 @@
-"""fedbm show: print one run's settings, result and files."""
+"""fedbm show: show one run: settings, result, and where its files are.
+
+examples:
+  fedbm show fedbm-digits-s0                                  a part of the run's id is enough
+"""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
 
 from fedbm.cli.flags import add_settings, runs_folder
 from fedbm.cli.parser import Parser
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-HELP = "show one run: settings, result, and where its files are"
-EXAMPLES = """examples:
-  fedbm show fedbm-digits-s0                                  a part of the run's id is enough
-"""
-
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("run", help="its folder, its id, or a part of the id")
+    parser.add_argument("run", help="the run: its folder, its id, or a part of the id")
     add_settings(parser, ["out"])
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
     import numpy as np
-    from rich.text import Text
 
     from fedbm.cli.tables import partition_table, result_table
     from fedbm.report.privacy import client_losses
@@ -34,18 +31,18 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     run = read_run(find_run(runs_folder(args), args.run))
     console.print(Text(run.id, style="bold"), soft_wrap=True)
     if command := (run.environment or {}).get("command"):
-        console.print(f"command: {command}", soft_wrap=True)
+        console.print(f"command: {command}")
     console.print(run.config_text)
     if run.edited:
-        console.print(f"config.toml {EDITED}\n", soft_wrap=True)
+        console.print(f"config.toml {EDITED}\n")
     if run.client_partition:
-        console.print(partition_table(np.array(run.client_partition["counts"]), run.client_partition["classes"]))
+        console.print(partition_table(np.array(run.client_partition.counts), run.client_partition.classes))
     if run.finished:
         console.print(result_table([run]))
         for sentence in client_losses(run):
-            console.print(f"privacy of {sentence}", soft_wrap=True)
+            console.print(f"privacy of {sentence}")
     else:
-        console.print(f"{run.state}; the same command continues it", soft_wrap=True)
+        console.print(f"{run.state}; the same command continues it")
     for path in sorted(run.path.glob("*")):
         if path.is_file() and path.name != "lock":
-            console.print(f"{path}  {path.stat().st_size:,} bytes", soft_wrap=True)
+            console.print(f"{path}  {path.stat().st_size:,} bytes")

@@ -1,23 +1,21 @@
-"""fedbm sweep: run a grid of your own as reproduce does, and choose on validation."""
+"""fedbm sweep: run a grid of your own, and choose settings on validation data.
+
+examples:
+  fedbm sweep grid.toml --seeds 3 --budget 1h
+The file has [all] (settings, by the names of the flags), [axes] (lists of values), [[rows]] (name and settings) and
+optionally [search] with, say, choose = ["temperature"] to choose among values on validation data. See
+docs/reproducing.md. The same command again continues where the budget ended.
+"""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from rich.console import Console
 
 from fedbm.cli.commands.reproduce import add_experiment_arguments, run_experiments
 from fedbm.cli.parser import Parser
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-HELP = "run a grid of your own the same way, and choose on validation"
-EXAMPLES = """examples:
-  fedbm sweep grid.toml --seeds 3 --budget 1h
-A file has [all] (settings by the names of the flags), [axes] (lists of values), [[rows]] (name and settings) and, to
-choose on validation among values of some axes, [search] with choose = ["temperature"]. See docs/reproducing.md.
-"""
 
 
 def add_arguments(parser: Parser) -> None:

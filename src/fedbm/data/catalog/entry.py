@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
-
-
 # Configuration key → its value, or one value for each β.
 Recommends = Mapping[str, int | float | str | Mapping[float, int | float]]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One data set. Prompts are built from *modality* and the concept texts. *recommends* contains default settings."""
+    """One data set. Prompts are built from *modality* and the concept texts. catalog.toml describes the fields."""
 
     name: str
     title: str
@@ -26,12 +22,22 @@ class Entry:
     origin: str
     channels: int = 3
     size: int = 128
-    mean: tuple[float, ...] = IMAGENET_MEAN
-    std: tuple[float, ...] = IMAGENET_STD
     hflip: bool = True
     vflip: bool = True
-    by_classes: bool = True  # images with these classes are this data set; if False, the file itself must say so
+    by_classes: bool = True
     recommends: Recommends = field(default_factory=dict)
+    by_hand: str = ""
+    md5: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def mean(self) -> tuple[float, ...]:
+        """Mean of each channel for normalisation: ImageNet's for colour."""
+        return (0.485, 0.456, 0.406) if self.channels == 3 else (0.5,)
+
+    @property
+    def std(self) -> tuple[float, ...]:
+        """Standard deviation of each channel for normalisation: ImageNet's for colour."""
+        return (0.229, 0.224, 0.225) if self.channels == 3 else (0.5,)
 
 
 def generic_entry(name: str, classes: Mapping[str, str], title: str = "") -> Entry:

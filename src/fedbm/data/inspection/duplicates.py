@@ -9,7 +9,6 @@ Copies that were re-encoded, resized, brightened or shifted by 1 % are found. Ro
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -23,6 +22,7 @@ MAX_COMPARISONS = 100_000_000  # per band, a few seconds; HAM10000 needs half a 
 
 _SIDE = 16  # of a thumbnail; no data set has smaller images
 _CHUNK = 128  # images in memory at a time
+_BITS_OF_BYTE = np.array([byte.bit_count() for byte in range(256)], dtype=np.uint8)
 
 Images = NDArray[np.uint8]  # [n, H, W, C]
 Pairs = NDArray[np.int64]  # [m, 2] sample numbers
@@ -55,9 +55,10 @@ def find_near_duplicates(images: Images, split: NDArray[np.uint8], copies: NDArr
     samples = samples[np.argsort(split[samples], kind="stable")]
     close, complete = find_close_hashes(_hashes(thumbnails[samples]), MAX_BITS)
     pairs = samples[close]
-    correlation = np.concatenate(
-        [(unit[some[:, 0]] * unit[some[:, 1]]).sum(axis=1) for some in _chunks(pairs)] or [np.zeros(0)]
-    )
+    correlation = np.zeros(len(pairs), dtype=np.float32)
+    for start in range(0, len(pairs), 1 << 16):
+        some = slice(start, start + (1 << 16))
+        correlation[some] = (unit[pairs[some, 0]] * unit[pairs[some, 1]]).sum(axis=1)
     return pairs[correlation >= MIN_CORRELATION], complete
 
 
@@ -119,12 +120,4 @@ def _hashes(thumbnails: NDArray[np.float32]) -> NDArray[np.uint64]:
 
 
 def _count_bits(words: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return the number of set bits of each word, by adding neighbouring fields."""
-    for shift, mask in ((1, 0x5555555555555555), (2, 0x3333333333333333), (4, 0x0F0F0F0F0F0F0F0F)):
-        words = (words & np.uint64(mask)) + ((words >> np.uint64(shift)) & np.uint64(mask))
-    return np.asarray(words.view(np.uint8).reshape(-1, 8).sum(axis=1, dtype=np.int64))
-
-
-def _chunks(pairs: Pairs) -> Iterator[Pairs]:
-    for start in range(0, len(pairs), 1 << 16):
-        yield pairs[start : start + (1 << 16)]
+    return np.asarray(_BITS_OF_BYTE[words.view(np.uint8)].reshape(-1, 8).sum(axis=1, dtype=np.int64))

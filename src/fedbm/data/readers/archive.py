@@ -24,7 +24,8 @@ _BROKEN = (OSError, EOFError, ValueError, zlib.error, LZMAError, zipfile.BadZipF
 
 
 class Member(NamedTuple):
-    path: str
+    key: str  # its name in the archive
+    path: str  # its path, checked and with slashes
     is_folder: bool
     stamp: tuple[int, int]
 
@@ -32,13 +33,13 @@ class Member(NamedTuple):
 class _ArchiveTree:
     """The folders given by the members' names. Subclasses implement reading a member."""
 
-    def __init__(self, path: Path, members: Iterable[Member]) -> None:
+    def __init__(self, path: Path, members: Sequence[Member]) -> None:
         self.path, self.where = path, str(path)
-        self._stamps: dict[str, tuple[int, int]] = {}
+        check_distinct([member.path for member in members], self.where)
+        self._keys = {member.path: member.key for member in members}
+        self._stamps = {member.path: member.stamp for member in members}
         self._inside: dict[str, dict[str, bool]] = {"": {}}
         for member in members:
-            if not member.is_folder:
-                self._stamps[member.path] = member.stamp
             here, is_folder = member.path, member.is_folder
             while here:
                 above, _, name = here.rpartition("/")
@@ -53,7 +54,7 @@ class _ArchiveTree:
         ]
 
     def stamp(self, path: str) -> tuple[int, int]:
-        return self._stamps.get(path, (-1, -1))
+        return self._stamps[path]
 
 
 class ZipTree(_ArchiveTree):
@@ -62,40 +63,39 @@ class ZipTree(_ArchiveTree):
             self._zip = zipfile.ZipFile(path)
         except _BROKEN as error:
             raise _cannot_read(path, error) from error
-        infos = self._zip.infolist()
-        places = _member_paths(path, [(_name(info), stat.S_ISLNK(info.external_attr >> 16)) for info in infos])
-        self._names = {place: info.filename for place, info in zip(places, infos, strict=True)}
-        stamps = ((info.is_dir(), (info.file_size, info.CRC)) for info in infos)
-        super().__init__(path, (Member(place, *rest) for place, rest in zip(places, stamps, strict=True)))
+        members = []
+        for info in self._zip.infolist():
+            place = _check_member(path, _decode_name(info), stat.S_ISLNK(info.external_attr >> 16))
+            members.append(Member(info.filename, place, info.is_dir(), (info.file_size, info.CRC)))
+        super().__init__(path, members)
 
     def stream(self, paths: Sequence[str]) -> Iterator[tuple[int, Encoded]]:
         return ((i, partial(self.read, path)) for i, path in enumerate(paths))
 
     def read(self, path: str) -> bytes:
         try:
-            return self._zip.read(self._names[path])
+            return self._zip.read(self._keys[path])
         except (*_BROKEN, RuntimeError) as error:  # RuntimeError: encrypted, or compressed by an unknown method
             raise _cannot_read(self.path, error) from error
 
 
 class TarTree(_ArchiveTree):
     def __init__(self, path: Path) -> None:
-        infos = [info for info, _ in _iterate_tar(path, wanted=())]
-        places = _member_paths(path, [(info.name, not (info.isfile() or info.isdir())) for info in infos])
         changed = file_stamp(path)[1]  # the times inside may be the same in two versions of the archive
-        pairs = zip(places, infos, strict=True)
-        super().__init__(path, (Member(place, info.isdir(), (info.size, changed)) for place, info in pairs))
-        self._names = {place: info.name for place, info in zip(places, infos, strict=True)}
+        members = []
+        for info, _ in _iterate_tar(path, wanted=()):
+            place = _check_member(path, info.name, not (info.isfile() or info.isdir()))
+            members.append(Member(info.name, place, info.isdir(), (info.size, changed)))
+        super().__init__(path, members)
 
-    def stream(self, paths: Sequence[str]) -> Iterator[tuple[int, Encoded]]:
-        positions = {self._names[path]: i for i, path in enumerate(paths)}
+    def stream(self, paths: Sequence[str]) -> Iterator[tuple[int, bytes]]:
+        positions = {self._keys[path]: i for i, path in enumerate(paths)}
         for info, content in _iterate_tar(self.path, positions):
             if info.name in positions:
                 yield positions[info.name], content
 
     def read(self, path: str) -> bytes:
-        name = self._names[path]
-        return next(content for info, content in _iterate_tar(self.path, [name]) if info.name == name)
+        return next(content for _, content in self.stream([path]))
 
 
 def find_image_root(tree: Tree) -> str:
@@ -106,7 +106,7 @@ def find_image_root(tree: Tree) -> str:
     return root
 
 
-def _name(info: zipfile.ZipInfo) -> str:
+def _decode_name(info: zipfile.ZipInfo) -> str:
     """Return the intended name of a member: many programs write UTF-8 without setting its flag (0x800)."""
     if info.flag_bits & 0x800:
         return info.filename
@@ -116,22 +116,14 @@ def _name(info: zipfile.ZipInfo) -> str:
         return info.filename
 
 
-def _member_paths(path: Path, members: Sequence[tuple[str, bool]]) -> list[str]:
-    """Return the path of each member in the archive; refuse links and paths outside of the archive."""
-    paths = []
-    for name, is_link in members:
-        inside = PurePosixPath(name.replace("\\", "/"))  # some programs write backslashes
-        if ".." in inside.parts or inside.is_absolute() or PureWindowsPath(name).drive:
-            raise FedBMError(
-                f'{path} has a member "{name}" outside of the archive: do not trust it, or create it again'
-            )
-        if is_link:
-            raise FedBMError(
-                f'{path} has a member "{name}" that is a link or a special file: pack the files themselves'
-            )
-        paths.append(str(inside))
-    check_distinct(paths, str(path))
-    return paths
+def _check_member(path: Path, name: str, is_link: bool) -> str:
+    """Return the path of a member in the archive. Refuse links and paths outside of the archive."""
+    inside = PurePosixPath(name.replace("\\", "/"))  # some programs write backslashes
+    if ".." in inside.parts or inside.is_absolute() or PureWindowsPath(name).drive:
+        raise FedBMError(f'{path} has a member "{name}" outside of the archive: do not trust it, or create it again')
+    if is_link:
+        raise FedBMError(f'{path} has a member "{name}" that is a link or a special file: pack the files themselves')
+    return str(inside)
 
 
 def _iterate_tar(path: Path, wanted: Iterable[str]) -> Iterator[tuple[tarfile.TarInfo, bytes]]:

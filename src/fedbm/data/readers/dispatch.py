@@ -1,4 +1,4 @@
-"""Find the reader for a path; and the digits, which are always available."""
+"""Find the reader for a path. The digits need no path and are always available."""
 
 from __future__ import annotations
 
@@ -9,35 +9,28 @@ from pathlib import Path
 
 import numpy as np
 
-from fedbm.data.readers import chars74k, femnist_leaf, folder, ham10000, medmnist, npz, npz_arrays, npz_jpeg, table
+from fedbm.data.readers import femnist, folder, ham10000, medmnist, npz, table
 from fedbm.data.readers.archive import TarTree, ZipTree, find_image_root
 from fedbm.data.readers.file_tree import FolderTree, Tree
 from fedbm.data.readers.sample_index import SampleIndex, Source, make_stream
+from fedbm.data.splits import check_usable
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.utils.io import digest_of
 
 
 def detect(path: Path, seed: int = 0) -> Source:
-    """Return the source at *path*. The *seed* is used by sources of which a part is drawn."""
+    """Return the source at *path*. Only readers that draw some of the samples use the *seed*."""
     if not os.path.exists(path):  # unlike Path.exists, False if access is denied
         siblings = os.listdir(path.parent) if os.access(path.parent, os.R_OK) and path.parent.is_dir() else []
         raise FedBMError(f"{path} does not exist or cannot be accessed{did_you_mean(path.name, siblings)}")
-    if path.is_dir():
-        files = femnist_leaf.json_files(path)
-        return femnist_leaf.find(files, str(path), seed) if files else _images(FolderTree(path))
-    path.open("rb").close()  # report a file that cannot be opened as such, not as unknown
-    if zipfile.is_zipfile(path):
-        return _arrays(path, seed) if path.suffix.lower() == ".npz" else _archive(ZipTree(path))
-    if path.suffix.lower() in table.ENDINGS:
-        return table.find(path)
-    if path.suffix.lower() == ".json":
-        return femnist_leaf.find([path], str(path), seed)
-    if _is_tar(path):
-        return _archive(TarTree(path))
-    raise FedBMError(
-        f"{path} has an unknown format: use a folder, zip or tar with {folder.LAYOUT}, a CSV or Parquet table, "
-        "an .npz file, or LEAF's json files"
-    )
+    source = _find_reader(path, seed)
+
+    def scan() -> SampleIndex:
+        index = source.scan()
+        check_usable(index.labels, index.split, index.classes, str(path))
+        return index
+
+    return Source(source.identity, scan)
 
 
 def digits() -> Source:
@@ -60,31 +53,47 @@ def digits() -> Source:
     return Source(digest_of({"source": "scikit-learn digits"}), scan)
 
 
-def _archive(tree: Tree) -> Source:
-    return _images(tree, find_image_root(tree))
+def _find_reader(path: Path, seed: int) -> Source:
+    ending = path.suffix.lower()
+    if path.is_dir():
+        files = femnist.json_files(path)
+        return femnist.find_leaf(files, str(path), seed) if files else _find_images(FolderTree(path))
+    path.open("rb").close()  # report a file that cannot be opened as such, not as unknown
+    if zipfile.is_zipfile(path):
+        return _find_arrays(path, seed) if ending == ".npz" else _find_images(ZipTree(path))
+    if ending in table.ENDINGS:
+        return table.find(path)
+    if ending == ".json":
+        return femnist.find_leaf([path], str(path), seed)
+    try:
+        is_tar = tarfile.is_tarfile(path)
+    except (OSError, EOFError):
+        is_tar = False
+    if is_tar:
+        return _find_images(TarTree(path))
+    raise FedBMError(
+        f"{path} has an unknown format: use a folder, zip or tar with {folder.LAYOUT}, a CSV or Parquet table, "
+        "an .npz file, or LEAF's json files"
+    )
 
 
-def _images(tree: Tree, root: str = "") -> Source:
+def _find_images(tree: Tree) -> Source:
+    root = "" if isinstance(tree, FolderTree) else find_image_root(tree)
     metadata = ham10000.find_metadata(tree, root)
     return folder.find(tree, root) if metadata is None else ham10000.find(tree, metadata, root)
 
 
-def _arrays(path: Path, seed: int) -> Source:
-    keys = npz.keys(path)
+def _find_arrays(path: Path, seed: int) -> Source:
+    keys = npz.array_names(path)
     if "jpeg" in keys or "offsets" in keys:
-        return npz_jpeg.find(path)
+        return Source(npz.identity(path), lambda: npz.scan_jpegs(path))
     if any(key.startswith(("train_", "val_", "test_")) for key in keys):
         return medmnist.find(path)
-    if keys >= npz_arrays.KEYS:
-        return chars74k.find(path, seed) if chars74k.matches(path, keys) else npz_arrays.find(path)
+    if keys >= npz.PIXEL_KEYS:
+        if femnist.is_chars74k(path, keys):
+            return femnist.find_chars74k(path, seed)
+        return Source(npz.identity(path), lambda: npz.scan_pixels(path))
     raise FedBMError(
         f"{path} contains {join_words(sorted(keys), 'and') if keys else 'no arrays'}, but it must contain "
-        f"{npz_jpeg.LAYOUT}; or {npz_arrays.LAYOUT}; or {medmnist.LAYOUT}"
+        f"{npz.JPEG_LAYOUT}; or {npz.PIXEL_LAYOUT}; or {medmnist.LAYOUT}"
     )
-
-
-def _is_tar(path: Path) -> bool:
-    try:
-        return tarfile.is_tarfile(path)
-    except (OSError, EOFError):
-        return False

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedbm.data.readers.file_tree import Tree, list_folders, normalize_name
 from fedbm.data.readers.sample_index import SampleIndex, Source
-from fedbm.data.splits import SPLIT_CODES, SPLITS, check_usable
+from fedbm.data.splits import SPLIT_CODES, SPLITS
 from fedbm.errors import FedBMError, did_you_mean, shorten_list
 from fedbm.utils.io import digest_of
 
@@ -23,7 +23,9 @@ def find(tree: Tree, root: str = "") -> Source:
     subsets = _find_subsets(tree, root)
     class_folders = [(subset, node) for subset, top in subsets for node in list_folders(tree, top)]
     found = [
-        (side, normalize_name(node.name), entry) for side, node in class_folders for entry in tree.entries(node.path)
+        (subset, normalize_name(node.name), entry)
+        for subset, node in class_folders
+        for entry in tree.entries(node.path)
     ]
     if all(entry.is_folder for _, _, entry in found):
         raise FedBMError(
@@ -36,8 +38,7 @@ def find(tree: Tree, root: str = "") -> Source:
     classes = tuple(sorted({normalize_name(node.name) for _, node in class_folders}))
     label_of = {name: label for label, name in enumerate(classes)}
     labels = np.array([label_of[name] for _, name, _ in found], dtype=np.int64)
-    split = np.array([side for side, _, _ in found], dtype=np.uint8) if len(subsets) > 1 else None
-    check_usable(labels, split, classes, tree.where)
+    split = np.array([subset for subset, _, _ in found], dtype=np.uint8) if len(subsets) > 1 else None
     paths = [entry.path for _, _, entry in found]
     ids = [normalize_name(path.removeprefix(f"{root}/")) for path in paths]
     index = SampleIndex(classes, labels, split, ids, lambda: tree.stream(paths))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedbm.data.catalog.lookup import CATALOG
 from fedbm.data.readers.npz import Npz, identity, usable_size
 from fedbm.data.readers.sample_index import Encoded, SampleIndex, Source
-from fedbm.data.splits import SPLITS, check_usable
+from fedbm.data.splits import SPLITS
 from fedbm.errors import FedBMError
 
 LAYOUT = "train_images, train_labels, val_images, val_labels, test_images and test_labels, as in MedMNIST's files"
@@ -28,33 +28,27 @@ def find(path: Path) -> Source:
 
 def scan(path: Path, name: str) -> SampleIndex:
     file = Npz(path, LAYOUT)
-    present = file.keys()
-    wanted = [f"{subset}_{kind}" for subset in SPLITS for kind in ("images", "labels")]
-    if missing := [key for key in wanted if key not in present]:
-        raise FedBMError(f"{path} has no {' and no '.join(missing)}; it must contain {LAYOUT}")
+    file.require_arrays([f"{subset}_{kind}" for subset in SPLITS for kind in ("images", "labels")])
     arrays = file.arrays([f"{subset}_labels" for subset in SPLITS])
-    parts = [_labels(file, subset, arrays[f"{subset}_labels"]) for subset in SPLITS]
-    shapes = {_image_shape(file, subset, len(part)) for subset, part in zip(SPLITS, parts, strict=True)}
+    parts = {subset: _read_labels(file, subset, arrays[f"{subset}_labels"]) for subset in SPLITS}
+    shapes = {_read_image_shape(file, subset, len(part)) for subset, part in parts.items()}
     file.require(len(shapes) == 1, "the images of train, val and test have different sizes")
-    labels = np.concatenate(parts)
-    split = np.repeat(np.arange(len(SPLITS), dtype=np.uint8), [len(part) for part in parts])
+    height, width, *colours = shapes.pop()
+    labels = np.concatenate(list(parts.values()))
+    last = int(labels.max(initial=0))
     entry = CATALOG.get(name)
-    classes = tuple(entry.classes) if entry else tuple(map(str, range(int(labels.max(initial=0)) + 1)))
-    if labels.max(initial=0) >= len(classes):
-        raise FedBMError(
-            f"{path} has an image with label {labels.max()}, but the labels of {name} are 0 to {len(classes) - 1}"
-        )
-    check_usable(labels, split, classes, str(path))
+    classes = tuple(entry.classes if entry else map(str, range(last + 1)))
+    if last >= len(classes):
+        raise FedBMError(f"{path} has an image with label {last}, but the labels of {name} are 0 to {len(classes) - 1}")
 
     def stream() -> Iterator[tuple[int, Encoded]]:
         return enumerate(image for subset in SPLITS for image in file.rows(f"{subset}_images"))
 
-    height, width, *colours = shapes.pop()
     return SampleIndex(
         classes=classes,
         labels=labels,
-        split=split,
-        ids=[f"{subset} {i}" for subset, part in zip(SPLITS, parts, strict=True) for i in range(len(part))],
+        split=np.repeat(np.arange(len(SPLITS), dtype=np.uint8), [len(part) for part in parts.values()]),
+        ids=[f"{subset} {i}" for subset, part in parts.items() for i in range(len(part))],
         stream=stream,
         known_as=name,
         size=usable_size(height, width),
@@ -63,20 +57,19 @@ def scan(path: Path, name: str) -> SampleIndex:
     )
 
 
-def _image_shape(file: Npz, subset: str, count: int) -> tuple[int, ...]:
+def _read_image_shape(file: Npz, subset: str, count: int) -> tuple[int, ...]:
     shape, dtype = file.shape_and_type(f"{subset}_images")
-    if len(shape) == 5 or (len(shape) == 4 and shape[3] != 3):
-        raise FedBMError(
-            f"{file.path} contains 3-D images ({'×'.join(map(str, shape[1:]))}), but only 2-D images are supported"
-        )
-    holds = len(shape) in (3, 4) and dtype == np.uint8 and shape[0] == count and all(shape[1:])
-    file.require(holds, f"{subset}_images are {dtype} {shape}, not {count} uint8 images")
+    volume = len(shape) == 5 or (len(shape) == 4 and shape[3] != 3)
+    size = "×".join(map(str, shape[1:]))
+    file.require(not volume, f"the images are 3-D ({size}), but only 2-D images are supported")
+    valid = len(shape) in (3, 4) and dtype == np.uint8 and shape[0] == count and all(shape[1:])
+    file.require(valid, f"{subset}_images are {dtype} {shape}, not {count} uint8 images")
     return shape[1:]
 
 
-def _labels(file: Npz, subset: str, labels: NDArray[Any]) -> NDArray[np.int64]:
-    if labels.ndim == 2 and labels.shape[1] > 1:
-        raise FedBMError(f"{file.path} has {labels.shape[1]} labels for each image, but only one label is supported")
-    holds = np.issubdtype(labels.dtype, np.integer) and labels.ndim in (1, 2) and not (labels < 0).any()
-    file.require(bool(holds), f"{subset}_labels are not whole numbers from 0 up")
+def _read_labels(file: Npz, subset: str, labels: NDArray[Any]) -> NDArray[np.int64]:
+    several = labels.ndim == 2 and labels.shape[1] > 1
+    file.require(not several, "there are several labels for each image, but only one is supported")
+    valid = np.issubdtype(labels.dtype, np.integer) and labels.ndim in (1, 2) and not (labels < 0).any()
+    file.require(bool(valid), f"{subset}_labels are not whole numbers from 0 up")
     return labels.reshape(-1).astype(np.int64)

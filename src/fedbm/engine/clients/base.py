@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fedbm.config.options import TrainOptions
 from fedbm.engine.checkpoint import ClientStates, Progress
 from fedbm.engine.local_training import Samples, train_client
+from fedbm.engine.records import ModelScores
 from fedbm.methods.base import Facts, Method, Part, State, Task, Upload, size_of
 
 
@@ -47,10 +48,9 @@ class Cohort(Protocol):
 class ScoringCohort(Cohort, Protocol):
     """A cohort that scores the model on the clients' own images, for a server without images."""
 
-    def score(self, round_: int, parts: Mapping[str, Part]) -> Iterator[dict[str, Any] | None]:
-        """Yield None while waiting, then the evaluation.
+    def score(self, round_: int, parts: Mapping[str, Part]) -> Iterator[tuple[ModelScores, int] | None]:
+        """Yield None while waiting, then the scores and the bytes sent for them.
 
-        The evaluation has the keys val, test, confusion (of test), personal, scored (the clients) and sent (bytes).
         *parts* are those from which the clients train next.
         """
         ...

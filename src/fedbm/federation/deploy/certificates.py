@@ -1,9 +1,9 @@
-"""How the sites of a federation know each other.
+"""Keys and certificates, by which the sites of a federation recognise each other.
 
-    ca.key   signs server.pem once, then stays with the operator; nodes hold ca.crt and so know the server
-    node.key signs every request of a node; the server holds node.pub and so knows the node
+    ca.key    signs server.pem, then stays with the operator; nodes have ca.crt and so recognise the server
+    node.key  signs every request of a node; the server has node.pub and so recognises the node
 
-All keys are on the curve P-384. Private ones are readable by their owner alone. Nothing here talks to a network.
+All keys are on the curve P-384. Only their owner can read private keys.
 """
 
 from __future__ import annotations
@@ -34,69 +34,62 @@ from fedbm.utils.io import atomic_write
 
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 730
-WARN_DAYS = 30  # before the end of validity a start is accompanied by a note
-SKEW = timedelta(minutes=5)  # a site's clock may be behind by this much
+WARN_DAYS = 30  # a certificate that ends sooner causes a warning
+CLOCK_TOLERANCE = timedelta(minutes=5)
 
 
 def make_authority(folder: Path, name: str, now: datetime | None = None) -> None:
-    """ca.key and ca.crt in *folder*: an authority that can sign servers, and nothing below them."""
-    key = ec.generate_private_key(ec.SECP384R1())
-    subject = _named(f"{name} federation authority")
+    """Write ca.key and ca.crt: an authority that can sign servers, but no further authority."""
+    key = _make_key(folder / "ca.key", PrivateFormat.PKCS8)
+    subject = _common_name(f"{name} federation authority")
     certificate = (
         _builder(subject, subject, key.public_key(), AUTHORITY_DAYS, now)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs_certificates=True), critical=True)
         .sign(key, hashes.SHA384())
     )
-    write_private(folder / "ca.key", key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     write_public(folder / "ca.crt", certificate.public_bytes(Encoding.PEM))
 
 
 def make_server(
     authority: Path, folder: Path, hosts: Sequence[str], days: int = SERVER_DAYS, now: datetime | None = None
 ) -> None:
-    """server.key and server.pem in *folder*, valid for these names and addresses, signed by *authority*'s ca.key."""
-    signer, issuer = _authority_key(authority / "ca.key"), read_certificate(authority / "ca.crt")
-    key = ec.generate_private_key(ec.SECP384R1())
+    """Write server.key and server.pem, valid for these names and addresses and signed with *authority*'s ca.key."""
+    signer, issuer = _read_authority_key(authority / "ca.key"), read_certificate(authority / "ca.crt")
+    key = _make_key(folder / "server.key", PrivateFormat.PKCS8)
     issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
     certificate = (
-        _builder(_named(hosts[0]), issuer.subject, key.public_key(), days, now)
+        _builder(_common_name(hosts[0]), issuer.subject, key.public_key(), days, now)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_alternative_name(host) for host in hosts]), critical=False)
         .add_extension(issuer_id, critical=False)
         .sign(signer, hashes.SHA384())
     )
-    write_private(folder / "server.key", key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     write_public(folder / "server.pem", certificate.public_bytes(Encoding.PEM))
 
 
 def make_node(folder: Path, name: str) -> None:
-    """node.key and node.pub in *folder*, in OpenSSH's format, which is what Flower reads."""
-    key = ec.generate_private_key(ec.SECP384R1())
-    write_private(folder / "node.key", key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    """Write node.key and node.pub in OpenSSH's format, which Flower reads."""
+    key = _make_key(folder / "node.key", PrivateFormat.OpenSSH)
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     write_public(folder / "node.pub", public + f" {name}\n".encode())
 
 
 def check_certificate(path: Path, now: datetime | None = None) -> datetime:
-    """When the certificate ends, in UTC; FedBMError if it is not valid *now*."""
+    """Return when the certificate ends, in UTC; raise FedBMError if it is not valid *now*."""
     certificate, now = read_certificate(path), now or datetime.now(UTC)
-    if now < certificate.not_valid_before_utc - SKEW:
-        raise FedBMError(
-            f"{path} is valid only from {stamp(certificate.not_valid_before_utc)}; is this machine's clock right?"
-        )
-    if now > certificate.not_valid_after_utc:
-        raise FedBMError(
-            f"{path} ended on {stamp(certificate.not_valid_after_utc)}; the operator makes a new one with "
-            "'fedbm federation renew'"
-        )
-    return certificate.not_valid_after_utc
+    start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if now < start - CLOCK_TOLERANCE:
+        raise FedBMError(f"{path} is valid only from {format_time(start)}; check this machine's clock")
+    if now > end:
+        raise FedBMError(f"{path} ended on {format_time(end)}; the operator renews it with 'fedbm federation renew'")
+    return end
 
 
 def check_signed(path: Path, authority: Path) -> None:
-    """FedBMError unless *authority* signed the certificate at *path*."""
+    """Raise FedBMError unless *authority* signed the certificate at *path*."""
     try:
         read_certificate(path).verify_directly_issued_by(read_certificate(authority))
     except Exception as error:
@@ -104,7 +97,7 @@ def check_signed(path: Path, authority: Path) -> None:
 
 
 def check_node_key(private: Path, public: Path) -> None:
-    """FedBMError unless *private* is a P-384 key that its owner alone can read, and *public* is its public half."""
+    """Raise FedBMError unless *private* is a P-384 key that only its owner can read, and *public* its public half."""
     check_private(private)
     try:
         key = load_ssh_private_key(private.read_bytes(), None)
@@ -112,13 +105,13 @@ def check_node_key(private: Path, public: Path) -> None:
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
         raise FedBMError(f"cannot read the keys {private} and {public.name}: {error}") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP384R1):
-        raise FedBMError(f"{private} is no key on the curve P-384; ask the operator for this node's folder again")
+        raise FedBMError(f"{private} is not a key on the curve P-384; ask the operator for this node's folder again")
     if key.public_key() != other:
         raise FedBMError(f"{public} is not the public half of {private.name}; they belong to two nodes")
 
 
 def check_private(path: Path) -> None:
-    """FedBMError if the file is missing or others than its owner can read it."""
+    """Raise FedBMError if the file is missing or anyone but its owner can read it."""
     try:
         mode = path.stat().st_mode & 0o777
     except OSError as error:
@@ -130,18 +123,17 @@ def check_private(path: Path) -> None:
 def read_certificate(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
-    except OSError as error:
-        raise FedBMError(f"cannot read the certificate {path}: {error.strerror}; have it handed over again") from error
-    except ValueError as error:
-        raise FedBMError(f"cannot read the certificate {path}: it is none; have it handed over again") from error
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not a certificate"
+        raise FedBMError(f"cannot read the certificate {path}: {why}; ask for the file again") from error
 
 
-def stamp(moment: datetime) -> str:
+def format_time(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%d %H:%M UTC")
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """A file that never was readable by others, not even while it was written."""
+    """Write a file that others cannot read at any time, not even while it is written."""
     with atomic_write(path) as temporary:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as stream:
@@ -153,7 +145,13 @@ def write_public(path: Path, content: bytes) -> None:
         temporary.write_bytes(content)
 
 
-def _authority_key(path: Path) -> ec.EllipticCurvePrivateKey:
+def _make_key(path: Path, form: PrivateFormat) -> ec.EllipticCurvePrivateKey:
+    key = ec.generate_private_key(ec.SECP384R1())
+    write_private(path, key.private_bytes(Encoding.PEM, form, NoEncryption()))
+    return key
+
+
+def _read_authority_key(path: Path) -> ec.EllipticCurvePrivateKey:
     check_private(path)
     try:
         key = load_pem_private_key(path.read_bytes(), None)
@@ -166,15 +164,15 @@ def _authority_key(path: Path) -> ec.EllipticCurvePrivateKey:
 def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int, now: datetime | None
 ) -> x509.CertificateBuilder:
-    begin = now or datetime.now(UTC)
+    start = now or datetime.now(UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(begin - SKEW)
-        .not_valid_after(begin + timedelta(days=days))
+        .not_valid_before(start - CLOCK_TOLERANCE)
+        .not_valid_after(start + timedelta(days=days))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
 
@@ -193,11 +191,11 @@ def _usage(signs_certificates: bool) -> x509.KeyUsage:
     )
 
 
-def _named(name: str) -> x509.Name:
+def _common_name(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
 
 
-def _host(host: str) -> x509.GeneralName:
+def _alternative_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:

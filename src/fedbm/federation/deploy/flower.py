@@ -1,4 +1,4 @@
-"""Flower's programs as this package calls them: their arguments, their answers, their refusals in plain words."""
+"""Flower's programs: their command lines, their answers, and what their errors mean."""
 
 from __future__ import annotations
 
@@ -16,16 +16,42 @@ from fedbm.errors import FedBMError
 from fedbm.federation.deploy.processes import Child, environment, programs
 from fedbm.federation.deploy.site_files import Node, Server
 from fedbm.utils.io import write_text
+from fedbm.version import __version__
 
-ADMITTED = "SuperNode ID:"  # what a SuperNode logs when the server has let it in
-LINK = "site"  # the name of the server's connection in Flower's own configuration
-OLDEST, NEWEST = (1, 41), (1, 43)  # flwr's releases this was tried with: from, and below
-HEALTH_SECONDS = 2.0  # for an answer of a program on this machine
-OVER = {"finished:completed", "finished:failed", "finished:stopped"}
+ADMITTED = "SuperNode ID:"  # a SuperNode logs this when the server has admitted it
+LINK = "site"  # name of the server's connection in Flower's own configuration
+OLDEST, NEWEST = (1, 41), (1, 43)  # supported releases of flwr: from, and below
+HEALTH_SECONDS = 2.0
+FINISHED = {"finished:completed", "finished:failed", "finished:stopped"}
+
+# The folder that `flwr run` sends contains no code, only names. So a node runs the package that its own site installed.
+APP = f"""\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "fedbm-app"
+version = "{__version__}"
+description = "Starts the installed fedbm package; holds no code of its own"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "fedbm"
+
+[tool.flwr.app.components]
+serverapp = "fedbm.federation.server.server_app:app"
+clientapp = "fedbm.federation.node.client_app:app"
+
+[tool.flwr.app.config]
+config = ""
+folder = ""
+"""
 
 
 def check_flower() -> str:
-    """Flower's version; FedBMError where it is missing or none this package was tried with."""
+    """Return Flower's version; raise FedBMError if it is missing or not supported."""
     try:
         found = version("flwr")
     except PackageNotFoundError as error:
@@ -41,36 +67,33 @@ def tool(name: str) -> str:
 
 
 def superlink(folder: Path, server: Server) -> Child:
-    """The SuperLink, on loopback: what nodes, the server app and the operator's commands speak with."""
+    """Return the SuperLink on loopback, which nodes, the server app and the operator's commands connect to."""
     command = [tool("flower-superlink"), "--enable-supernode-auth", "--disable-runtime-dependency-installation"]
     command += ["--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.pem", "--ssl-keyfile", "server.key"]
     command += ["--database", "link.db", "--host", "127.0.0.1", "--port", str(server.link_port)]
     command += ["--isolation", "process"]
-    authority = folder / "ca.crt"
-    return Child("superlink", command, folder, alone=False, ready=lambda child: is_healthy(server.link_port, authority))
+    return Child("superlink", command, folder, lambda child: is_healthy(server.link_port, folder / "ca.crt"))
 
 
 def superexec(folder: Path, server: Server) -> Child:
-    """What starts server apps. Apart from the SuperLink, which would take it and them along when it dies: so they
-    live on, and find the SuperLink again once it is back."""
+    """Return the program that starts server apps."""
     command = [tool("flower-superexec"), "--runtime-api-address", f"127.0.0.1:{server.link_port}"]
-    return Child("superexec", [*command, "--root-certificates", "ca.crt"], folder, alone=False)
+    return Child("superexec", [*command, "--root-certificates", "ca.crt"], folder)
 
 
 def supernode(folder: Path, node: Node, data: str, address: str) -> Child:
-    """A node's SuperNode: it calls the server, and starts the client app for each message."""
-    state = folder.resolve() / "state"
-    given = {"client": node.client, "name": node.name, "data": data, "state": str(state)}
-    given |= {"device": node.device, "threads": node.threads}
+    """Return a node's SuperNode, which connects to the server and starts the client app for each message."""
+    config = {"client": node.client, "name": node.name, "data": data, "state": str(folder.resolve() / "state")}
+    config |= {"device": node.device, "threads": node.threads}
     command = [tool("flower-supernode"), "--superlink", address, "--root-certificates", "ca.crt"]
     command += ["--auth-supernode-private-key", "node.key", "--port", str(node.runtime_port)]
-    command += ["--node-config", pairs(given)]
+    command += ["--node-config", to_pairs(config)]
 
-    def ready(child: Child) -> bool:
-        """A SuperNode is healthy before the server has let it in; only its log says that the server gave it an id."""
-        return ADMITTED in child.said() and is_healthy(node.runtime_port)
+    def is_ready(child: Child) -> bool:
+        """Return whether the server has admitted it; it answers /health even before that."""
+        return ADMITTED in child.output() and is_healthy(node.runtime_port)
 
-    return Child("supernode", command, folder, ready=ready)
+    return Child("supernode", command, folder, is_ready)
 
 
 def is_healthy(port: int, authority: Path | None = None) -> bool:
@@ -89,40 +112,40 @@ def is_healthy(port: int, authority: Path | None = None) -> bool:
         connection.close()
 
 
-def pairs(values: Mapping[str, Any]) -> str:
-    """key=value words as Flower reads them: each value a TOML literal."""
+def to_pairs(values: Mapping[str, Any]) -> str:
+    """Return the key=value words that Flower reads; each value is a TOML literal."""
     return " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
 
 
-def refusal(said: str) -> str | None:
-    """What a SuperNode's last words mean, or None."""
-    if "CERTIFICATE_VERIFY_FAILED" in said:
+def explain_exit(output: str) -> str | None:
+    """Return why a SuperNode ended, from its output, or None if the output does not show it."""
+    if "CERTIFICATE_VERIFY_FAILED" in output:
         return "does not trust the server: its certificate was not signed by the authority of this folder's ca.crt"
-    if "code: 2004" in said or "code: 2001" in said or "Invalid SuperNode authentication" in said:
+    if "code: 2004" in output or "code: 2001" in output or "Invalid SuperNode authentication" in output:
         return (
             "was refused by the server: this node's key is not registered there, or the same key is connected already "
             "(the server notices a lost node after a minute)"
         )
-    if "terminated gracefully" in said and ADMITTED not in said:  # it ends so, without a reason, on HTTP 401
+    if "terminated gracefully" in output and ADMITTED not in output:  # what it logs on HTTP 401
         return (
             "ended by itself: the server did not accept its signature, most likely because this machine's clock is "
             "more than 5 s ahead of the server's or 300 s behind; set both clocks by NTP (timedatectl set-ntp true)"
         )
-    if "address already in use" in said:
-        return "could not have its port: change runtime_port in node.toml"
+    if "address already in use" in output:
+        return "could not use its port: change runtime_port in node.toml"
     return None
 
 
-def connect(folder: Path, server: Server) -> None:
-    """Tell Flower's commands where this server is, in the FLWR_HOME of the server's folder."""
+def write_connection(folder: Path, server: Server) -> None:
+    """Write the address of this server for Flower's commands, into the FLWR_HOME of the server's folder."""
     lines = ["[superlink]", f'default = "{LINK}"', "", f"[superlink.{LINK}]"]
     lines += [f'address = "127.0.0.1:{server.link_port}"']
     lines += [f"root-certificates = {json.dumps(str(folder.resolve() / 'ca.crt'))}", ""]
     write_text(folder / "flower" / "config.toml", "\n".join(lines))
 
 
-def ask(folder: Path, *words: str) -> dict[str, Any]:
-    """The JSON answer of `flwr …`, its refusal included: success says which."""
+def call_flwr(folder: Path, *words: str) -> dict[str, Any]:
+    """Run `flwr …` and return its JSON answer; raise FedBMError if the SuperLink refuses or does not answer."""
     done = subprocess.run(
         [tool("flwr"), *words, "--format", "json"],
         capture_output=True,
@@ -132,44 +155,39 @@ def ask(folder: Path, *words: str) -> dict[str, Any]:
         stdin=subprocess.DEVNULL,
         check=False,
     )
-    begin = done.stdout.find("{")
     try:
-        answer: dict[str, Any] = json.loads(done.stdout[begin:])
-    except ValueError as error:
-        words_of = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["nothing"]
-        raise FedBMError(f"flwr {words[0]} failed; it said: {words_of[-1]}") from error
-    return answer
-
-
-def must(answer: Mapping[str, Any], doing: str) -> Mapping[str, Any]:
+        answer: dict[str, Any] = json.loads(done.stdout[done.stdout.find("{") :])
+    except ValueError:
+        answer = {"error-message": done.stderr.strip() or done.stdout}
     if not answer.get("success"):
-        last = str(answer.get("error-message", "")).strip().splitlines() or ["nothing"]
-        raise FedBMError(f"the SuperLink did not agree to {doing}; it said: {last[-1]}")
+        reason = str(answer.get("error-message", "")).strip().splitlines() or ["no reason given"]
+        raise FedBMError(f"'flwr {words[0]}' failed: {reason[-1]}")
     return answer
 
 
-def begin_run(folder: Path, app: Path, values: Mapping[str, Any]) -> str:
-    """Start the app at the SuperLink; Flower's id of the run."""
-    answer = must(ask(folder, "run", str(app), LINK, "-c", pairs(values)), "start the run")
-    return str(answer["run-id"])
+def start_run(folder: Path, values: Mapping[str, Any]) -> str:
+    """Start a run at the SuperLink and return its Flower id."""
+    app = folder.resolve() / "app"
+    write_text(app / "pyproject.toml", APP)
+    return str(call_flwr(folder, "run", str(app), LINK, "-c", to_pairs(values))["run-id"])
 
 
-def runs(folder: Path) -> list[dict[str, Any]]:
-    """The runs the SuperLink knows, the latest first."""
-    found: list[dict[str, Any]] = list(must(ask(folder, "ls", LINK), "list its runs")["runs"])
-    return sorted(found, key=lambda run: str(run["pending-at"]), reverse=True)
+def active_runs(folder: Path) -> list[str]:
+    """Return the Flower ids of the runs that have not finished."""
+    return [str(run["run-id"]) for run in call_flwr(folder, "ls", LINK)["runs"] if run["status"] not in FINISHED]
 
 
 def run_state(folder: Path, run: str) -> tuple[str, str]:
-    """(status, its details) of one run."""
-    found = next((r for r in runs(folder) if r["run-id"] == run), None)
-    return (str(found["status"]), str(found["status-details"])) if found else ("unknown", "")
+    """Return the status of one run, and its details."""
+    known = (item for item in call_flwr(folder, "ls", LINK)["runs"] if item["run-id"] == run)
+    found = next(known, {"status": "unknown", "status-details": ""})
+    return str(found["status"]), str(found["status-details"])
 
 
-def is_alive(folder: Path) -> bool:
-    """Whether a server app of this SuperLink is at work on this machine."""
+def has_server_app(folder: Path) -> bool:
+    """Return whether a server app of this SuperLink is running on this machine."""
     return any("flwr-serverapp" in program for program in programs(folder))
 
 
 def end_run(folder: Path, run: str) -> None:
-    ask(folder, "stop", run, LINK)
+    call_flwr(folder, "stop", run, LINK)

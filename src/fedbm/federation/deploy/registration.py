@@ -1,7 +1,7 @@
-"""Register the nodes of server.toml with the SuperLink, and record the node id that it gave to each key.
+"""Register the nodes of server.toml with the SuperLink, and record the node id of each key.
 
-The SuperLink is asked for the keys that it knows, since it alone knows the node id of each: `flwr supernode list` shows
-node ids without keys, and `flwr supernode register` refuses a key that it has without naming its node id.
+Only the SuperLink knows which node id belongs to which key. `flwr supernode list` shows node ids without keys, and
+`flwr supernode register` refuses a known key without naming its node id. So the SuperLink is asked directly.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 
 from fedbm.errors import FedBMError
-from fedbm.federation.deploy.flower import LINK, ask, must
+from fedbm.federation.deploy.flower import LINK, call_flwr
 from fedbm.federation.deploy.site_files import Server
 from fedbm.federation.server.registry import Registered, fingerprint, write_registry
 
-SECONDS = 30.0  # for the SuperLink to answer
+TIMEOUT_S = 30.0
 
 
 class Known(NamedTuple):
     """A key's entry at the SuperLink."""
 
     node: int
-    registered: bool  # False once it was taken off; Flower never accepts such a key again
+    registered: bool  # False once it was removed; Flower never accepts such a key again
 
 
 def register(folder: Path, server: Server) -> None:
-    """Make the SuperLink know exactly the nodes of server.toml, and write registered.json.
+    """Register exactly the nodes of server.toml and write registered.json.
 
-    Keys that server.toml no longer names are taken off. Keys that are registered already keep their node id.
+    Keys that server.toml no longer names are removed. Keys that are already registered keep their node id.
     """
-    owners = {name: public_key(folder, name) for name in server.names}
+    owners = {name: read_public_key(folder, name) for name in server.names}
     if twice := [name for name, key in owners.items() if list(owners.values()).count(key) > 1]:
         raise FedBMError(f"{' and '.join(twice)} have the same public key in {folder / 'nodes'}; each needs its own")
     known = known_keys(folder, server)
     for key, entry in known.items():
         if entry.registered and key not in owners.values():
-            must(ask(folder, "supernode", "unregister", str(entry.node), LINK), "take a key off")
+            call_flwr(folder, "supernode", "unregister", str(entry.node), LINK)
     nodes = []
     for client, name in server.places.items():
         key = owners[name]
         if (found := known.get(key)) is None:
-            answer = must(ask(folder, "supernode", "register", f"nodes/{name}.pub", LINK, "--name", name), "register")
+            answer = call_flwr(folder, "supernode", "register", f"nodes/{name}.pub", LINK, "--name", name)
             found = Known(int(answer["node-id"]), registered=True)
         elif not found.registered:
             raise FedBMError(
-                f"the key of {name} was taken off before, and Flower accepts no key twice; "
+                f"the key of {name} was removed before, and Flower never accepts such a key again; "
                 f"'fedbm federation rekey DIR {name}' makes a new one"
             )
         nodes.append(Registered(found.node, client, name, fingerprint(key)))
@@ -57,11 +57,11 @@ def register(folder: Path, server: Server) -> None:
 
 
 def known_keys(folder: Path, server: Server) -> dict[str, Known]:
-    """Ask the SuperLink for all keys that were ever registered, in OpenSSH's format."""
+    """Return all keys that were ever registered at the SuperLink, in the format of node.pub."""
     from flwr.proto.control_pb2 import ListNodesRequest, ListNodesResponse
 
     context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
-    connection = http.client.HTTPSConnection("127.0.0.1", server.link_port, timeout=SECONDS, context=context)
+    connection = http.client.HTTPSConnection("127.0.0.1", server.link_port, timeout=TIMEOUT_S, context=context)
     headers = {"Content-Type": "application/protobuf"}
     try:
         connection.request("POST", "/v1/control/list-nodes", ListNodesRequest().SerializeToString(), headers)
@@ -69,25 +69,21 @@ def known_keys(folder: Path, server: Server) -> dict[str, Known]:
         if answer.status != http.client.OK:
             raise FedBMError(f"the SuperLink did not list its nodes: it answered {answer.status}")
         nodes = ListNodesResponse.FromString(answer.read()).nodes_info
-    except (OSError, http.client.HTTPException) as error:
+        return {_to_openssh(node.public_key): Known(node.node_id, node.status != "unregistered") for node in nodes}
+    except (OSError, http.client.HTTPException, ValueError, UnsupportedAlgorithm) as error:
         raise FedBMError(f"the SuperLink did not list its nodes: {error}") from error
     finally:
         connection.close()
-    return {to_openssh(node.public_key): Known(node.node_id, node.status != "unregistered") for node in nodes}
 
 
-def to_openssh(pem: bytes) -> str:
-    """Convert a public key from the SuperLink's format to the one of node.pub, without its comment."""
-    try:
-        return load_pem_public_key(pem).public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise FedBMError(f"the SuperLink listed a key that cannot be read: {error}") from error
+def _to_openssh(pem: bytes) -> str:
+    return load_pem_public_key(pem).public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
 
 
-def public_key(folder: Path, name: str) -> str:
+def read_public_key(folder: Path, name: str) -> str:
     """Return a node's public key from server/nodes, without its comment."""
     path = folder / "nodes" / f"{name}.pub"
     try:
         return " ".join(path.read_text(encoding="utf-8").split()[:2])
     except OSError as error:
-        raise FedBMError(f"the node {name} of server.toml has no public key {path}; put it there") from error
+        raise FedBMError(f"the public key {path} of node {name} in server.toml is missing; copy it there") from error

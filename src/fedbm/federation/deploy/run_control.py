@@ -1,10 +1,10 @@
-"""A run of a federation, seen from the server's machine: begun, followed, told how it ended; and its data dealt."""
+"""Start a run at the server, follow it to its end, and give nodes their data for a rehearsal."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,109 +12,96 @@ import numpy as np
 
 from fedbm.errors import FedBMError
 from fedbm.federation.deploy import flower
-from fedbm.federation.deploy.flower_app import write_app
 from fedbm.federation.deploy.processes import check_up
-from fedbm.federation.deploy.site_files import Node, Server, Whole, read, to_text
+from fedbm.federation.deploy.site_files import FederationSettings, Node, Server, read, to_text
 from fedbm.federation.node.node_data import write_share
 from fedbm.federation.options import read_run_file
-from fedbm.federation.server.run_status import Standing, read_standing
+from fedbm.federation.server.run_status import RunStatus, read_status
 from fedbm.runs.config import recommend
-from fedbm.runs.plan import deal as deal_training
-from fedbm.runs.plan import load_dataset
+from fedbm.runs.plan import load_dataset, make_partition
 from fedbm.utils.io import write_text
 
-ENDS = {
-    "finished:stopped": "it was stopped",
-    "finished:failed": "its server app ended early",
-}  # Flower's word for it → ours
-Show = Callable[[Standing | None], None]
+REASONS = {"finished:stopped": "it was stopped", "finished:failed": "its server app ended early"}
 
 
-def begin(folder: Path, file: Path) -> str:
-    """Start the run that *file* describes at the server in *folder*; Flower's id of it."""
+def start_run(folder: Path, file: Path) -> str:
+    """Start the run that *file* describes at the server in *folder*, and return its Flower id."""
     _, options = read_run_file(file)
     server: Server = read(folder, Server)
     if options.nodes > (known := max(server.places, default=-1) + 1):
-        raise FedBMError(f"{file} asks for {options.nodes} nodes, but server.toml knows {known}")
+        raise FedBMError(f"{file} asks for {options.nodes} nodes, but server.toml has {known}")
     check_up(folder)
-    for run in flower.runs(folder):
-        if run["status"] not in flower.OVER:
-            raise FedBMError(
-                "a run is going on already; 'fedbm federation status' shows it, 'fedbm federation stop --run' ends it"
-            )
-    app = folder.resolve() / "app"
-    write_app(app)
-    values = {"config": str(file.resolve()), "folder": str(folder.resolve())}
-    return flower.begin_run(folder, app, values)
+    if flower.active_runs(folder):
+        raise FedBMError(
+            "another run is active; 'fedbm federation status' shows it, 'fedbm federation stop --run' ends it"
+        )
+    return flower.start_run(folder, {"config": str(file.resolve()), "folder": str(folder.resolve())})
 
 
 class Follower:
-    """Call it now and then: it shows where the run stands, and returns False once the run is over."""
+    """Show the status of a run at each call; the call returns False once the run is over."""
 
-    ASK, LONGEST = 3.0, 30.0  # seconds between questions to the SuperLink: when the server app is gone, and else
-    PATIENCE = 120.0  # seconds without an answer: a SuperLink that died is being started again
+    SHORT_WAIT, LONG_WAIT = 3.0, 30.0  # seconds between questions to the SuperLink, without and with a server app
 
-    def __init__(self, folder: Path, run: str, show: Show) -> None:
+    def __init__(self, folder: Path, run: str, show: Callable[[RunStatus | None], None]) -> None:
         self._folder, self._run, self._show = folder, run, show
-        self._asked = self._answered = time.monotonic()
+        self._asked = time.monotonic()
         self.outcome = ("running", "")
 
     def __call__(self) -> bool:
-        since = time.monotonic() - self._asked
-        if since > self.LONGEST or (since > self.ASK and not flower.is_alive(self._folder)):
-            self._ask()
-        self._show(read_standing(self._folder))  # after the question: what an ended run came to is shown
-        return self.outcome[0] not in flower.OVER
+        waited = time.monotonic() - self._asked
+        if waited > self.LONG_WAIT or (waited > self.SHORT_WAIT and not flower.has_server_app(self._folder)):
+            try:
+                self.outcome = flower.run_state(self._folder, self._run)
+            except FedBMError:
+                check_up(self._folder)  # if it runs, it is busy and is asked again
+            self._asked = time.monotonic()
+        self._show(read_status(self._folder))  # after the question, so that the end of a run is shown
+        return self.outcome[0] not in flower.FINISHED
 
-    def _ask(self) -> None:
-        try:
-            self.outcome = flower.run_state(self._folder, self._run)
-            self._answered = time.monotonic()
-        except FedBMError:
-            if time.monotonic() - self._answered > self.PATIENCE:
-                raise
-        self._asked = time.monotonic()
-
-    def must_be_done(self) -> None:
-        """FedBMError unless the run came to its end."""
+    def check_completed(self) -> None:
+        """Raise FedBMError unless the run was completed."""
         state, details = self.outcome
         if state != "finished:completed":
-            told = details.removeprefix("ServerApp failed with exception: ")
-            why = ENDS.get(state, state) if details in ("", "N/A") else told
-            raise FedBMError(f"the run did not come to its end: {why}; the same command resumes from its last round")
+            known = details not in ("", "N/A")
+            why = details.removeprefix("ServerApp failed with exception: ") if known else REASONS.get(state, state)
+            raise FedBMError(f"the run was not completed: {why}; the same command resumes it from its last checkpoint")
 
 
 @contextmanager
-def end_run(folder: Path, run: str) -> Iterator[None]:
-    """Within it the run continues; if it is left early, the SuperLink is told, so that no node works on in vain."""
+def end_run_on_error(folder: Path, run: str) -> Iterator[None]:
+    """End the run at the SuperLink if the block raises, so that no node continues to work on it."""
     try:
         yield
     except BaseException:
-        flower.end_run(folder, run)
+        with suppress(FedBMError):
+            flower.end_run(folder, run)
         raise
 
 
-def deal(folder: Path, file: Path, data: str = "") -> list[tuple[str, int]]:
-    """Deal the run's data set, or that at *data*, to the nodes of *folder* for a rehearsal: (name, training images).
+def give_shares(folder: Path, file: Path, data: str = "") -> list[tuple[str, int]]:
+    """Partition the run's data set, or the one at *data*, among the nodes of *folder* for a rehearsal.
 
-    Training images go as the run's own partition says, in its order; validation and test images in turn.
+    Training images follow the run's own partition. Validation and test images go to the nodes in turn.
+
+    Returns:
+        Each node's name and its number of training images.
     """
     config, _ = read_run_file(file)
     if data:
         config = replace(config, data=replace(config.data, name=data))
-    sites = read(folder, Whole).folders(folder)
+    sites = read(folder, FederationSettings).folders(folder)
     dataset = load_dataset(config)
-    config = recommend(config, dataset.recommends)
-    shares = deal_training(config, dataset).clients
+    shares = make_partition(recommend(config, dataset.recommends), dataset).clients
     if len(shares) != len(sites):
         raise FedBMError(
-            f"{file} deals to {len(shares)} clients, but there are {len(sites)} nodes; set clients in [data]"
+            f"{file} has {len(shares)} clients, but there are {len(sites)} nodes; change clients in [data]"
         )
-    dealt = []
+    given = []
     for client, (site, own) in enumerate(zip(sites, shares, strict=True)):
         scored = [dataset.indices(side)[client :: len(sites)] for side in ("val", "test")]
         write_share(site / "data", dataset, np.sort(np.concatenate([own, *scored])))
         node: Node = read(site, Node)
         write_text(site / "node.toml", to_text(replace(node, data="data")))
-        dealt.append((node.name, len(own)))
-    return dealt
+        given.append((node.name, len(own)))
+    return given

@@ -1,43 +1,51 @@
-"""When the process that started a federation is gone, however it went, end all that it started.
+"""End everything that a supervisor started as soon as the supervisor is gone, even after kill -9.
 
-Run alone (`python -I -S watchdog.py MARK`), with the standard library only. Its standard input is a pipe whose other
-end only the starter holds: end of file means that the starter is no more, also after kill -9. Flower's own processes
-end only partly when their parent does: the app at work continues, detached.
+Run as `python -I -S watchdog.py MARK`, with the standard library only. Standard input is a pipe from the supervisor,
+so it ends when the supervisor does. Flower's own processes do not all end with their parent.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 
-MARK = "FEDBM_FEDERATION"  # the variable every process of a federation carries
+MARK = "FEDBM_FEDERATION"  # environment variable of every process of a federation
 
 
-def marked(mark: str) -> list[int]:
-    """Ids of the running processes, this one aside, whose environment carries *mark*; [] where there is no /proc."""
+def start(folder: Path) -> subprocess.Popen[bytes]:
+    """Start a watchdog for the processes of *folder*; closing its standard input triggers it."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", __file__, str(folder.resolve())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def find_marked(mark: str) -> list[int]:
+    """Return the ids of all other processes with this mark in their environment; none without /proc."""
     wanted = f"{MARK}={mark}".encode()
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            carries = wanted in (entry / "environ").read_bytes().split(b"\0")
-        except OSError:  # gone since, or another user's
-            continue
-        if carries and int(entry.name) != os.getpid():
-            found.append(int(entry.name))
+        with suppress(OSError):  # it has ended, or belongs to another user
+            if wanted in (entry / "environ").read_bytes().split(b"\0") and int(entry.name) != os.getpid():
+                found.append(int(entry.name))
     return found
 
 
 def end_marked(mark: str, grace: float = 5.0) -> list[int]:
-    """Ask every marked process to end, wait, then make those that are left; the ids of all that were there."""
+    """Send SIGTERM to every marked process, after *grace* seconds SIGKILL, and return their ids."""
     ended: set[int] = set()
     deadline = time.monotonic() + grace
-    while left := marked(mark):
+    while remaining := find_marked(mark):
         late = time.monotonic() > deadline
-        for pid in left:
+        for pid in remaining:
             if late or pid not in ended:
                 ended.add(pid)
                 with suppress(ProcessLookupError):
@@ -47,7 +55,7 @@ def end_marked(mark: str, grace: float = 5.0) -> list[int]:
 
 
 def main() -> None:
-    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # it ends with its starter, not before
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)
     sys.stdin.buffer.read()
     end_marked(sys.argv[1])

@@ -8,23 +8,23 @@ from flwr.clientapp import ClientApp
 from fedbm.errors import FedBMError
 from fedbm.federation.protocol.codec import Envelope, from_records, to_records
 from fedbm.federation.protocol.messages import CENSUS, EVALUATE, REFUSED, TRAIN
-from fedbm.federation.site_log import tell
+from fedbm.federation.site_log import log_error
 
 app = ClientApp()
 
 
 def _reply(kind: str, message: Message, context: Context) -> Message:
-    """What the node answers. Flower would send the text of an exception to the server, so none may get through."""
+    """Return the node's answer. No exception may escape: Flower would send its text to the server."""
     try:
-        from fedbm.federation.node.handler import answer  # torch is loaded here, once it is needed
+        from fedbm.federation.node.handler import answer  # imported here, so that a failing import is caught too
 
         try:
             request = from_records(message.content)
         except FedBMError:
-            request = Envelope({})  # has no terms, so it is refused as such
+            request = Envelope({})  # it has no terms, so it is refused
         found = answer(kind, request, context.node_config)
-    except Exception as error:  # an audit that cannot be written, say
-        tell(error)
+    except Exception as error:  # for example, the audit cannot be written
+        log_error(error)
         found = Envelope({"code": "failed"})
     return Message(to_records(found), reply_to=message)
 

@@ -1,9 +1,8 @@
-"""A node's side of the protocol: answer the census, train, evaluate, note a refusal.
+"""A node's answers to the server's requests: census, train, evaluate, refused.
 
-What fails here leaves as a code, never as a text.
-
-Training is `engine.local.train_client` with the streams of (seed, round, client), as in one process; so a round gives
-the same upload wherever and however often it is run. Only the noise of differential privacy is new every time.
+Errors leave the site as a code, never as text. Training is `train_client` with the random streams of (seed, round,
+client), as in one process. So a round gives the same upload wherever and however often it runs, except for the noise of
+differential privacy.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ from fedbm.federation.node.refusal_file import clear_refusal, write_refusal
 from fedbm.federation.protocol.codec import Envelope
 from fedbm.federation.protocol.messages import (
     CENSUS,
-    EVALUATE,
     REFUSED,
     SCORED,
     TRAIN,
@@ -40,19 +38,19 @@ from fedbm.federation.protocol.messages import (
     Refusal,
     Terms,
     accept_terms,
-    plain,
+    printable,
     versions,
 )
 from fedbm.federation.protocol.packing import pack
-from fedbm.federation.site_log import tell
-from fedbm.methods.base import Facts, State
+from fedbm.federation.site_log import log_error
+from fedbm.methods.base import Facts, State, Task
 
-MAX_REFUSAL_LENGTH = 400  # characters of a server's sentence that are kept
+MAX_REFUSAL_LENGTH = 400  # characters of the server's reason that are kept
 
 
 @dataclass(frozen=True)
 class Site:
-    """A node as its own configuration sets it up."""
+    """A node's own configuration."""
 
     client: int
     name: str
@@ -74,19 +72,23 @@ class Site:
 
 
 def answer(kind: str, request: Envelope, node_config: Mapping[str, Any]) -> Envelope:
-    """The node's answer to any request; it raises nothing but what ends the process (Ctrl-C)."""
+    """Return the node's answer to any request. Exceptions become a refusal, except those that end the process."""
     site = audit = None
     try:
         site = Site.read(node_config)
         audit = Audit(site.state / "audit.jsonl")
         found = _answer(kind, request, site, audit)
-    except Refusal as refusal:
-        if refusal.__cause__ is not None:
-            tell(refusal.__cause__)
-        found = _refused(refusal, kind, request, site, audit)
     except (Exception, SystemExit) as error:
-        tell(error)
-        found = _refused(Refusal("failed"), kind, request, site, audit)
+        refusal = error if isinstance(error, Refusal) else Refusal("failed")
+        cause = error.__cause__ if isinstance(error, Refusal) else error
+        if cause is not None:
+            log_error(cause)
+        if audit is not None:
+            terms = request.body.get("terms")
+            run = terms.get("run") if isinstance(terms, dict) else None
+            audit.append("refused", request=kind, run=str(run)[:200], code=refusal.code)
+        who = {"client": site.client, "name": site.name} if site is not None else {}
+        found = Envelope({"code": refusal.code, "versions": versions(), **who, **refusal.about})
     if audit is not None:
         found.body["head"] = audit.head
     return found
@@ -94,7 +96,10 @@ def answer(kind: str, request: Envelope, node_config: Mapping[str, Any]) -> Enve
 
 def _answer(kind: str, request: Envelope, site: Site, audit: Audit) -> Envelope:
     if kind == REFUSED:
-        return _note_refusal(request, site, audit)
+        why = printable(request.body.get("why"), MAX_REFUSAL_LENGTH)
+        audit.append("refused_by_server", why=why, server_head=request.body.get("head"))
+        write_refusal(site.state, why)
+        return Envelope({"code": "ok"})
     terms = accept_terms(request.body.get("terms"))
     try:
         device = find_device(site.engine.device)
@@ -102,191 +107,170 @@ def _answer(kind: str, request: Envelope, site: Site, audit: Audit) -> Envelope:
         raise Refusal("setup") from error
     data = open_site(site.data, terms.classes, terms.shape, site.state)
     facts = data.facts(site.client, len(terms.classes))
-    store = NodeStore(site.state / terms.run, site.client, device)
-    ledger = PrivacyLedger(site.state / "privacy.json")
+    work = Work(
+        request, terms, site, data, facts, NodeStore(site.state / terms.run, site.client, device), device, audit
+    )
     if kind == CENSUS:
-        if "label_counts" in terms.config.method.shares:
-            _count(ledger, terms)
-        found = _census(terms, request.body.get("evaluates") is True, site, data, facts, store)
-        said = {"method": terms.config.method.name, "server_head": request.body.get("head")}
-        audit.append("census", run=terms.run, terms=terms.digest, n=facts.n, told=sorted(found.body), **said)
-        return found
+        return work.census()
     clear_refusal(site.state)
-    work = {TRAIN: _train, EVALUATE: _evaluate}[kind]
-    with ExitStack() as alone:
+    with ExitStack() as stack:
         try:
-            alone.enter_context(store.held())
+            stack.enter_context(work.store.lock())
         except FedBMError as error:
             raise Refusal("busy") from error
         with numeric_settings(site.engine, terms.config.train.precision), explain_memory_errors(device):
-            return work(request, terms, data, facts, store, device, audit, ledger)
+            return work.train() if kind == TRAIN else work.evaluate()
 
 
-def _note_refusal(request: Envelope, site: Site, audit: Audit) -> Envelope:
-    """Record why the server keeps this node out, where its supervisor looks."""
-    why = plain(request.body.get("why"), MAX_REFUSAL_LENGTH)
-    audit.append("refused_by_server", why=why, server_head=request.body.get("head"))
-    write_refusal(site.state, why)
-    return Envelope({"code": "ok"})
+@dataclass(frozen=True)
+class Work:
+    """One request with accepted terms, and what is needed to answer it."""
 
+    request: Envelope
+    terms: Terms
+    site: Site
+    data: SiteData
+    facts: Facts
+    store: NodeStore
+    device: torch.device
+    audit: Audit
 
-def _census(terms: Terms, evaluates: bool, site: Site, data: SiteData, facts: Facts, store: NodeStore) -> Envelope:
-    """Who this is. Label counts leave only for a method that declares that it shares them.
+    def census(self) -> Envelope:
+        """Describe this node. Label counts leave only for a method that declares that it shares them.
 
-    The numbers of val and test images leave only where the node is to score the model on them.
-    """
-    if evaluates and terms.values["privacy"] is not None:  # exact counts, as when it is asked for the scores
-        raise Refusal("terms")
-    body: dict[str, Any] = {
-        "code": "ok",
-        "versions": versions(),
-        "terms": terms.digest,
-        "client": site.client,
-        "name": site.name,
-        "classes": list(data.classes),
-        "n": facts.n,
-        "holds": store.holds(),
-    }
-    if "label_counts" in terms.config.method.shares:
-        body["label_counts"] = list(facts.label_counts)
-    if evaluates:
-        body |= {side: data.count(side) for side in SCORED}
-    return Envelope(body)
+        The numbers of val and test images leave only if nodes score the model.
+        """
+        terms, data = self.terms, self.data
+        evaluates = self.request.body.get("evaluates") is True
+        shares_counts = "label_counts" in terms.config.method.shares
+        if shares_counts:
+            self._count_release()
+        if evaluates and terms.values["privacy"] is not None:  # exact counts would leave alongside noisy updates
+            raise Refusal("terms")
+        body: dict[str, Any] = {
+            "code": "ok",
+            "versions": versions(),
+            "terms": terms.digest,
+            "client": self.site.client,
+            "name": self.site.name,
+            "classes": list(data.classes),
+            "n": self.facts.n,
+            "holds": self.store.digests(),
+        }
+        if shares_counts:
+            body["label_counts"] = list(self.facts.label_counts)
+        if evaluates:
+            body |= {side: data.count(side) for side in SCORED}
+        method, head = terms.config.method.name, self.request.body.get("head")
+        self._record("census", n=self.facts.n, told=sorted(body), method=method, server_head=head)
+        return Envelope(body)
 
-
-def _train(
-    request: Envelope,
-    terms: Terms,
-    data: SiteData,
-    facts: Facts,
-    store: NodeStore,
-    device: torch.device,
-    audit: Audit,
-    ledger: PrivacyLedger,
-) -> Envelope:
-    body, config = request.body, terms.config
-    round_ = int(body["round"])
-    parts = store.parts(body["parts"], request.packed)
-    kept = store.state(int(body["counted"]), int(body["durable"]), bool(body["fresh"]))
-    task = terms.task(parts)
-    model = config.method.model(task).to(device)
-    received = _received(parts)
-    state = config.method.client_init(task, facts) if kept is None else kept
-    samples = data.samples("train", task.normalise().to(device), device)
-    upload, own = train_client(
-        config.method, model, task, config.train, round_, facts, samples, received, _placed(state, device)
-    )
-    if find_nonfinite(own) is not None:
-        raise Refusal("nonfinite")
-    sent, losses, privacy = upload.state, upload.losses, terms.values["privacy"]
-    if privacy is not None:
+    def train(self) -> Envelope:
+        """Train the client for one round, and return its upload, with noise if the terms ask for it."""
+        body, method, privacy = self.request.body, self.terms.config.method, self.terms.values["privacy"]
+        round_ = int(body["round"])
+        task, received, saved = self._load()
+        model = method.model(task).to(self.device)
+        state = method.client_init(task, self.facts) if saved is None else saved
+        samples = self.data.samples("train", task.normalise().to(self.device), self.device)
+        upload, own = train_client(
+            method, model, task, self.terms.config.train, round_, self.facts, samples, received, self._place(state)
+        )
+        if find_nonfinite(own) is not None:
+            raise Refusal("nonfinite")
+        sent, losses = upload.state, upload.losses
+        if privacy is not None:
+            try:
+                sent, losses = privatise(upload.state, received, privacy["clip"], privacy["noise"]), {}
+            except FedBMError as error:
+                raise Refusal("nonfinite") from error
         try:
-            sent, losses = privatise(upload.state, received, privacy["clip"], privacy["noise"]), {}
+            packed = pack(sent, self.terms.values["compression"], received)
         except FedBMError as error:
-            raise Refusal("nonfinite") from error
-    try:
-        packed = pack(sent, terms.values["compression"], received)
-    except FedBMError as error:
-        raise Refusal("compression") from error
-    if own:
-        store.keep(round_, own)
-    spent = _count(ledger, terms)
-    audit.append(
-        "trained",
-        run=terms.run,
-        terms=terms.digest,
-        round=round_,
-        received={item["name"]: item["digest"] for item in body["parts"]},
-        bytes_received=sum(item.size for item in request.packed.values()),
-        sent=packed.digest,
-        bytes_sent=packed.size,
-        privacy=spent,
-        server_head=body.get("head"),
-    )
-    answer = {
-        "code": "ok",
-        "terms": terms.digest,
-        "round": round_,
-        "client": facts.client,
-        "n": upload.n,
-        "losses": {name: value if math.isfinite(value) else None for name, value in losses.items()},
-        "seconds": upload.seconds,
-        "keeps": bool(own),
-        "privacy": spent,
-    }
-    return Envelope(answer, {UPLOAD: packed})
+            raise Refusal("compression") from error
+        if own:
+            self.store.keep(round_, own)
+        spent = self._count_release()
+        self._record(
+            "trained",
+            round=round_,
+            received={item["name"]: item["digest"] for item in body["parts"]},
+            bytes_received=sum(item.size for item in self.request.packed.values()),
+            sent=packed.digest,
+            bytes_sent=packed.size,
+            privacy=spent,
+            server_head=body.get("head"),
+        )
+        answer = {
+            "code": "ok",
+            "terms": self.terms.digest,
+            "round": round_,
+            "client": self.facts.client,
+            "n": upload.n,
+            "losses": {name: value if math.isfinite(value) else None for name, value in losses.items()},
+            "seconds": upload.seconds,
+            "keeps": bool(own),
+            "privacy": spent,
+        }
+        return Envelope(answer, {UPLOAD: packed})
 
+    def evaluate(self) -> Envelope:
+        """Return confusion matrices on this site's own val and test images; none if there is nothing to score yet."""
+        body, method, device = self.request.body, self.terms.config.method, self.device
+        if self.terms.values["privacy"] is not None:  # exact counts would leave alongside noisy updates
+            raise Refusal("terms")
+        task, received, saved = self._load()
+        model = method.model(task).to(device)
+        client = self.facts.client
+        own = {} if saved is None else {client: split_optimizer_state(self._place(saved))[0]}
+        normalise = task.normalise().to(device)
+        sets = {side: self.data.samples(side, normalise, device) for side in SCORED if self.data.count(side)}
+        found: dict[str, Any] = {
+            "code": "ok",
+            "terms": self.terms.digest,
+            "round": int(body["round"]),
+            "client": client,
+        }
+        with autocast(device, self.terms.config.train.precision):
+            scores = global_score(method, model, received, own, sets) or {}
+            found["confusion"] = {side: matrix.tolist() for side, (_, matrix) in scores.items()}
+            if method.personalises and own and "test" in sets:
+                state = method.personal_state(received, own[client])
+                found["personal"] = personal_confusion(method, model, state, sets["test"]).tolist()
+        self._count_release()
+        self._record(
+            "evaluated",
+            round=found["round"],
+            told=sorted(key for key in found if key not in ("code", "terms")),
+            bytes_received=sum(item.size for item in self.request.packed.values()),
+            server_head=body.get("head"),
+        )
+        return Envelope(found)
 
-def _evaluate(
-    request: Envelope,
-    terms: Terms,
-    data: SiteData,
-    facts: Facts,
-    store: NodeStore,
-    device: torch.device,
-    audit: Audit,
-    ledger: PrivacyLedger,
-) -> Envelope:
-    """Confusion matrices on this site's own val and test images; none where there is nothing to score yet."""
-    body, method = request.body, terms.config.method
-    if terms.values["privacy"] is not None:  # exact counts would leave beside the noisy update
-        raise Refusal("terms")
-    parts = store.parts(body["parts"], request.packed)
-    kept = store.state(int(body["counted"]), int(body["durable"]), bool(body["fresh"]))
-    task = terms.task(parts)
-    model = method.model(task).to(device)
-    received = _received(parts)
-    own = {} if kept is None else {facts.client: split_optimizer_state(_placed(kept, device))[0]}
-    normalise = task.normalise().to(device)
-    sets = {side: data.samples(side, normalise, device) for side in SCORED}
-    sets = {side: samples for side, samples in sets.items() if len(samples.indices)}
-    found: dict[str, Any] = {"code": "ok", "terms": terms.digest, "round": int(body["round"]), "client": facts.client}
-    with autocast(device, terms.config.train.precision):
-        scores = global_score(method, model, received, own, sets) or {}
-        found["confusion"] = {side: matrix.tolist() for side, (_, matrix) in scores.items()}
-        if method.personalises and own and "test" in sets:
-            state = method.personal_state(received, own[facts.client])
-            found["personal"] = personal_confusion(method, model, state, sets["test"]).tolist()
-    _count(ledger, terms)
-    audit.append(
-        "evaluated",
-        run=terms.run,
-        terms=terms.digest,
-        round=found["round"],
-        told=sorted(key for key in found if key not in ("code", "terms")),
-        bytes_received=sum(item.size for item in request.packed.values()),
-        server_head=body.get("head"),
-    )
-    return Envelope(found)
+    def _load(self) -> tuple[Task, State, State | None]:
+        """Return the task, what the method received, and the client's saved state."""
+        body = self.request.body
+        parts = self.store.parts(body["parts"], self.request.packed)
+        saved = self.store.state(int(body["counted"]), int(body["durable"]), bool(body["fresh"]))
+        received: State = {}
+        for name, state in parts.items():
+            if not name.startswith("task."):  # parts of the task are not the method's
+                received |= state
+        return self.terms.task(parts), received, saved
 
+    def _count_release(self) -> dict[str, Any] | None:
+        """Count a release before it leaves, and return the site's privacy loss, or None if the run adds no noise."""
+        ledger, privacy = PrivacyLedger(self.site.state / "privacy.json"), self.terms.values["privacy"]
+        try:
+            if privacy is None:
+                ledger.record_exact(self.terms.run)
+                return None
+            return ledger.count_noisy(self.terms.run, privacy)
+        except FedBMError as error:
+            raise Refusal("privacy") from error
 
-def _count(ledger: PrivacyLedger, terms: Terms) -> dict[str, Any] | None:
-    """Count a release before it leaves; return the site's privacy loss, or None if the run adds no noise."""
-    privacy = terms.values["privacy"]
-    try:
-        if privacy is None:
-            ledger.record_exact(terms.run)
-            return None
-        return ledger.count_noisy(terms.run, privacy)
-    except FedBMError as error:
-        raise Refusal("privacy") from error
+    def _record(self, event: str, **facts: Any) -> None:
+        self.audit.append(event, run=self.terms.run, terms=self.terms.digest, **facts)
 
-
-def _received(parts: Mapping[str, State]) -> State:
-    """What the method's own parts hold, as train_client() takes it; parts of the task are not the method's."""
-    return {
-        name: value for part, state in parts.items() if not part.startswith("task.") for name, value in state.items()
-    }
-
-
-def _placed(state: State, device: torch.device) -> State:
-    return {name: value.to(device) for name, value in state.items()}
-
-
-def _refused(refusal: Refusal, kind: str, request: Envelope, site: Site | None, audit: Audit | None) -> Envelope:
-    if audit is not None:
-        terms = request.body.get("terms")
-        run = terms.get("run") if isinstance(terms, dict) else None
-        audit.append("refused", request=kind, run=str(run)[:200], code=refusal.code)
-    who = {"client": site.client, "name": site.name} if site is not None else {}
-    return Envelope({"code": refusal.code, "versions": versions(), **who, **refusal.about})
+    def _place(self, state: State) -> State:
+        return {name: value.to(self.device) for name, value in state.items()}

@@ -12,8 +12,8 @@ tensor's precision, but it uses only m + noise and what the server knows. It is 
 
 One update is ρ-zero-concentrated differentially private with ρ = C² / 2(zC)² = 1 / 2z², and several add up their ρ
 (Canonne, Kamath, Steinke 2020). This compares a site's data with an update of 0. Selection of clients does not lower
-it: the server knows whom it asked. Whole numbers (BatchNorm's step counter) leave as they are: they show n, as the
-census does.
+it, because the server knows which clients it asked. Whole numbers (BatchNorm's step counter) leave without noise: they
+show n, as the census does.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
 
 from fedbm.errors import FedBMError
 from fedbm.federation.node.discrete_gaussian import IntArray, sample_discrete_gaussian
 from fedbm.federation.options import FederationOptions
 from fedbm.federation.protocol.messages import PRIVACY_LIMITS
+from fedbm.federation.protocol.packing import start_of
 from fedbm.methods.base import Method, State
 
 SIGMA = 2**24  # the noise's standard deviation, in steps of the grid
@@ -43,7 +43,7 @@ def privatise(upload: State, received: State, clip: float, noise: float) -> Stat
     found = dict(upload)
     for name, steps in clip_to_grid(upload, received, clip, step).items():
         noisy = steps + sample_discrete_gaussian(SIGMA, steps.size).reshape(steps.shape)
-        moved = _start(name, upload[name], received) + torch.as_tensor(noisy * step)
+        moved = start_of(name, upload[name], received) + torch.as_tensor(noisy * step)
         found[name] = moved.to(upload[name].dtype)
     return found
 
@@ -51,7 +51,7 @@ def privatise(upload: State, received: State, clip: float, noise: float) -> Stat
 def clip_to_grid(upload: State, received: State, clip: float, step: float) -> dict[str, IntArray]:
     """Return the update in whole *step*s for each tensor of real numbers, with a norm of at most *clip*."""
     gaps = {
-        name: value.detach().cpu().double() - _start(name, value, received)
+        name: value.detach().cpu().double() - start_of(name, value, received)
         for name, value in upload.items()
         if value.is_floating_point()
     }
@@ -60,14 +60,6 @@ def clip_to_grid(upload: State, received: State, clip: float, step: float) -> di
         raise FedBMError("the update is not finite, so it cannot be clipped; a lower lr may help")
     factor = min(1.0, clip * SLACK / norm) if norm else 1.0
     return {name: (gap * factor / step).trunc().to(torch.int64).numpy() for name, gap in gaps.items()}
-
-
-def _start(name: str, value: Tensor, received: State) -> Tensor:
-    """Return what a tensor's update counts from, on the CPU: what the site received, or 0."""
-    known = received.get(name)
-    if known is None or known.shape != value.shape:
-        return torch.zeros(value.shape, dtype=torch.float64)
-    return known.detach().cpu().double()
 
 
 def epsilon(rho: float, delta: float) -> float:
@@ -97,9 +89,11 @@ def epsilon(rho: float, delta: float) -> float:
 def check_private(method: Method, options: FederationOptions) -> None:
     """Raise FedBMError if exact numbers would leave a site alongside the noisy ones, or an option is out of range."""
     if "label_counts" in method.shares:
-        raise FedBMError(f"{method.name} sends exact label counts, so dp_noise would protect nothing: choose another")
+        raise FedBMError(
+            f"{method.name} sends exact label counts, so dp_noise would protect nothing; choose another method"
+        )
     if options.evaluate != "server":
-        raise FedBMError('nodes would send exact confusion matrices: with dp_noise say evaluate = "server"')
+        raise FedBMError('nodes would send exact confusion matrices; with dp_noise set evaluate = "server"')
     for name, (least, most) in PRIVACY_LIMITS.items():
         if not least <= (value := getattr(options, f"dp_{name}")) <= most:
-            raise FedBMError(f"dp_{name} must be from {least:g} to {most:g} where there is noise, not {value:g}")
+            raise FedBMError(f"dp_{name} must be from {least:g} to {most:g} with dp_noise, not {value:g}")

@@ -1,10 +1,10 @@
-"""<state>/privacy.json: what has left a site in all runs on its data, so that their privacy loss adds up.
+"""<state>/privacy.json: counts what has left a site in all runs on its data, so that their privacy loss adds up.
 
     {"format": 1, "runs": {run: {"releases": [{"noise": z, "clip": C, "count": n}, …], "exact": false}}}
 
-A release is counted before it leaves: a crash may count an update that never left, but never misses one. *exact* says
-that something left in that run without noise: an update, label counts, or confusion matrices. Then no finite ε bounds
-the total over all runs. Whoever deletes the file restarts the count.
+A release is counted before it leaves: a crash can count an update that never left, but never misses one. *exact* is
+true if anything left in that run without noise: an update, label counts, or confusion matrices. Then no finite ε bounds
+the total over all runs. Deleting the file restarts the count.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.errors import FedBMError
-from fedbm.federation.audit import alone
+from fedbm.federation.audit import exclusive_lock
 from fedbm.federation.node.privacy import epsilon
 from fedbm.federation.protocol.messages import PRIVACY_LIMITS
 from fedbm.utils.io import cannot_write, read_json, write_json
@@ -41,8 +41,8 @@ class PrivacyLedger:
             privacy: the run's terms: "noise" z, "clip" C and "delta".
 
         Returns:
-            "delta"; "epsilon" of this run; "epsilon_all_runs"; "bound", which is "finite", or "none" where
-            "epsilon_all_runs" is None because something left without noise.
+            "delta"; "epsilon" of this run; "epsilon_all_runs", None if anything left without noise; "bound",
+            which is then "none", otherwise "finite".
 
         Raises:
             FedBMError: if the file is damaged or cannot be written. Then nothing may leave.
@@ -81,13 +81,13 @@ class PrivacyLedger:
             handle = lock.open("a")
         except OSError as error:
             raise cannot_write(lock, error) from error
-        with handle, alone(handle.fileno()):
+        with handle, exclusive_lock(handle.fileno()):
             yield self._read()
 
     def _read(self) -> dict[str, Any]:
         if not self.path.exists():
             return {}
-        remedy = "; put a good copy back. Nothing leaves this site until then"
+        remedy = "; restore a good copy. Nothing leaves this site until then"
         try:
             found = read_json(self.path)
         except FedBMError as error:
@@ -104,7 +104,7 @@ class PrivacyLedger:
 
 
 def _loss(runs: list[dict[str, Any]], delta: float) -> float | None:
-    """Return ε of all releases of these runs together, or None where no finite ε bounds them."""
+    """Return ε of all releases of these runs together, or None if no finite ε bounds them."""
     if any(run["exact"] for run in runs):
         return None
     rho = math.fsum(item["count"] / (2 * item["noise"] ** 2) for run in runs for item in run["releases"])

@@ -1,7 +1,7 @@
-"""<state>/refused.json: why the server keeps this node out of a run, for the supervisor of the node to show.
+"""<state>/refused.json: why the server refuses this node.
 
-The client app writes it when the server says so, and removes it when the server asks for work. The supervisor removes
-it when the node starts.
+The client app writes it when the server refuses the node and removes it when the server sends work. A starting node
+removes it too.
 """
 
 from __future__ import annotations
@@ -12,27 +12,21 @@ from pathlib import Path
 from fedbm.errors import FedBMError
 from fedbm.utils.io import read_json, write_json
 
-FORMAT = 1
+FILE = "refused.json"
 
 
 def write_refusal(state: Path, why: str) -> None:
-    """Record the server's sentence."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    write_json(_path(state), {"format": FORMAT, "why": why, "time": now})
+    write_json(state / FILE, {"format": 1, "why": why, "time": now})
 
 
 def read_refusal(state: Path) -> str:
-    """Return the server's sentence, or '' if the server has not refused this node."""
+    """Return the server's reason, or '' if the server has not refused this node."""
     try:
-        return str(read_json(_path(state))["why"]) if _path(state).exists() else ""
-    except (FedBMError, KeyError):  # removed meanwhile, or damaged
+        return str(read_json(state / FILE)["why"]) if (state / FILE).exists() else ""
+    except (FedBMError, KeyError):  # removed in the meantime, or damaged
         return ""
 
 
 def clear_refusal(state: Path) -> None:
-    """Forget a refusal."""
-    _path(state).unlink(missing_ok=True)
-
-
-def _path(state: Path) -> Path:
-    return state / "refused.json"
+    (state / FILE).unlink(missing_ok=True)

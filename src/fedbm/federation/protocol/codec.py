@@ -1,6 +1,6 @@
-"""An envelope ↔ Flower's records: one JSON text, and one array record per packed state.
+"""Send messages over Flower's grid. A message is one JSON text, and one array record per packed state.
 
-Arrays carry their bytes as they are, without a .npy header: nothing is decoded before packing.py has checked it.
+Arrays carry raw bytes without a .npy header. Nothing is decoded before packing.py has checked it.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fedbm.errors import FedBMError
-from fedbm.federation.protocol.packing import DTYPES, MOST_HEADER, Packed
+from fedbm.federation.protocol.packing import DTYPES, MAX_HEADER_LENGTH, Packed
 
 if TYPE_CHECKING:
     from flwr.app import RecordDict
+    from flwr.serverapp import Grid
 
+POLL = 0.3  # seconds between looks for a reply
 _BODY, _STYPE = "fedbm", "fedbm.flat"
 
 
 @dataclass(frozen=True)
 class Envelope:
-    """What one message says, and the tensors that come with it."""
+    """The content of one message, and its tensors."""
 
     body: dict[str, Any]
     packed: Mapping[str, Packed] = field(default_factory=dict)
@@ -43,18 +45,18 @@ def to_records(envelope: Envelope) -> RecordDict:
 
 
 def from_records(records: RecordDict) -> Envelope:
-    """What to_records() was given; FedBMError for records of any other kind."""
+    """Return the envelope that to_records() converted; raise FedBMError for other records."""
     from flwr.app import ArrayRecord
 
     texts = records.config_records.get(_BODY)
     if texts is None or not isinstance(texts.get("json"), str):
-        raise FedBMError("the message is none of fedbm's")
-    if any(not isinstance(text, str) or len(text) > MOST_HEADER for text in texts.values()):
+        raise FedBMError("this is not a message of fedbm")
+    if any(not isinstance(text, str) or len(text) > MAX_HEADER_LENGTH for text in texts.values()):
         raise FedBMError("the message's text is too long")
     try:
         body = json.loads(str(texts["json"]))
-    except (ValueError, RecursionError) as error:
-        raise FedBMError("the message's text cannot be read") from error
+    except (ValueError, RecursionError):
+        body = None
     if not isinstance(body, dict):
         raise FedBMError("the message's text cannot be read")
     packed = {}
@@ -66,3 +68,32 @@ def from_records(records: RecordDict) -> Envelope:
                 raise FedBMError("the message's tensors are not packed as fedbm packs them")
             packed[name] = Packed(str(header), {wire: array.data for wire, array in arrays.items()})
     return Envelope(body, packed)
+
+
+def send(grid: Grid, node: int, kind: str, envelope: Envelope, lifetime: float) -> str | None:
+    """Send a request, and return its id, or None if Flower did not accept it.
+
+    After *lifetime* seconds Flower drops both the request and its reply.
+    """
+    from flwr.app import Message
+
+    message = Message(to_records(envelope), node, kind, ttl=lifetime)
+    return next(iter(grid.push_messages([message])), None)
+
+
+def fetch(grid: Grid, message_id: str) -> Envelope | str | None:
+    """Return the reply, or an error in words, or None if there is no reply yet.
+
+    A reply belongs to the request that it names, since replies made by Flower itself have no node. Only the code of an
+    error is used: its text may come from a site.
+    """
+    for reply in grid.pull_messages([message_id]):
+        if reply.metadata.reply_to_message_id != message_id:
+            continue
+        if reply.has_error():
+            return f"no answer arrived: Flower reports error {int(reply.error.code)}"
+        try:
+            return from_records(reply.content)
+        except FedBMError as error:
+            return str(error)
+    return None

@@ -1,14 +1,14 @@
-"""What server and nodes say to each other: the terms of a run, the four requests, and a site's refusals.
+"""The messages between server and nodes: the terms of a run, four requests, and the refusals of a site.
 
-    census    terms, evaluates                       → client, classes, n, holds, and what they are asked for besides:
-                                                       label counts, numbers of val and test images
+    census    terms, evaluates                       → client, classes, n, holds; if asked for: label counts, numbers
+                                                       of val and test images
     train     terms, round, parts, counted, durable  → round, n, losses, seconds, and the upload
     evaluate  terms, round, parts, counted           → confusion matrices of the site's own val and test images
-    refused   why the server keeps this node out     → nothing
+    refused   why the server refuses this node       → nothing
 
-*Terms* are all a node must know of a run: method, training, model and task. They travel with every request, for Flower
-starts a new process for each; a node runs only methods of its own installed package, checks every value as it would
-its user's, and names the terms by their digest in every answer. A site never says more of an error than a code.
+*Terms* contain everything that a node must know about a run: method, training, model and task. Every request contains
+them, since Flower starts a new process for each. A node runs only methods of its own installed package, checks every
+value, and names the terms by their digest in every answer. An error leaves a site only as a code.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ from fedbm.runs.config import Config, make_config, method_values
 from fedbm.utils.io import digest_of
 from fedbm.version import __version__
 
+T = TypeVar("T")
+
 PROTOCOL = 1
 CENSUS, REFUSED, TRAIN, EVALUATE = "query.census", "query.refused", "train", "evaluate"  # Flower's message types
 CONCEPTS, INIT = "task.concepts", "task.init"  # parts of the task itself, each sent once
 UPLOAD = "upload"
 PRIVACY_LIMITS = {"noise": (1e-6, 1e6), "clip": (1e-9, 1e9), "delta": (1e-30, 1.0)}
-SCORED = ("val", "test")  # the splits that nodes score on
+SCORED = ("val", "test")  # the splits that nodes score
 
-# why a site did not do what it was asked: the code is all that leaves it
-REFUSALS = {
+REFUSALS = {  # code → why a site did not do what it was asked; only the code leaves the site
     "protocol": "speaks another protocol",
     "version": "has another version of fedbm",
     "terms": "cannot accept the run's terms",
@@ -46,18 +47,18 @@ REFUSALS = {
     "size": "has prepared images of another size or number of channels",
     "classes": "has a class that the run does not know",
     "empty": "has no training images",
-    "lacks": "lacks a part it was taken to hold",
+    "lacks": "does not have a part that it was expected to have",
     "lost": "has lost its client's state",
     "nonfinite": "reached a state of its own that is not finite",
     "compression": "has values that do not fit the compression",
-    "privacy": "cannot count its privacy loss, so nothing leaves it; its own log says why",
-    "busy": "is still at work on this run",
-    "failed": "failed; its own log says why",
+    "privacy": "cannot count its privacy loss, so nothing leaves it; see its own log",
+    "busy": "is still working on this run",
+    "failed": "failed; see its own log",
 }
 
 
 class Refusal(Exception):
-    """A site's answer that it will not or cannot; *about* holds only what the census may say anyway."""
+    """A site's answer that it cannot do what it was asked; *about* contains only what the census may contain too."""
 
     def __init__(self, code: str, **about: Any) -> None:
         super().__init__(REFUSALS[code])
@@ -65,7 +66,7 @@ class Refusal(Exception):
 
 
 def versions() -> dict[str, Any]:
-    """What both sides tell of themselves."""
+    """Return the versions that both sides report."""
     return {
         "protocol": PROTOCOL,
         "fedbm": __version__,
@@ -78,7 +79,7 @@ def versions() -> dict[str, Any]:
 def make_terms(
     run: str, config: Config, task: Task, compression: Compression, privacy: Mapping[str, float] | None = None
 ) -> dict[str, Any]:
-    """All a node must know of a run, as plain JSON. Initial weights and embeddings travel as parts of their own."""
+    """Return the terms of a run as plain JSON. Initial weights and embeddings are sent as parts."""
     concepts = task.concepts
     return {
         "versions": {key: versions()[key] for key in ("protocol", "fedbm")},
@@ -103,7 +104,7 @@ def make_terms(
 
 @dataclass(frozen=True)
 class Terms:
-    """Terms as a node has understood and accepted them."""
+    """Terms that a node has checked and accepted."""
 
     run: str
     config: Config
@@ -113,24 +114,21 @@ class Terms:
     digest: str
 
     def task(self, parts: Mapping[str, State]) -> Task:
-        """The task that the server has."""
+        """Return the same task that the server has."""
         from fedbm.language.concepts import ConceptDistribution
 
         values = self.values["task"]
         concepts = None
-        if (said := self.values["concepts"]) is not None:
-            embeddings = parts[CONCEPTS]["embeddings"]
-            concepts = ConceptDistribution.fit(self.classes, said["texts"], embeddings, {})
-            if concepts.checksum != said["checksum"]:
+        if (declared := self.values["concepts"]) is not None:
+            concepts = ConceptDistribution.fit(self.classes, declared["texts"], parts[CONCEPTS]["embeddings"], {})
+            if concepts.checksum != declared["checksum"]:
                 raise Refusal("terms")
-        make = resnet_factory(self.config.model, self.shape[0])
-        if self.values["init_weights"]:
-            random = make
+        make_random = resnet_factory(self.config.model, self.shape[0])
 
-            def make() -> Any:
-                body = random()
-                load_weights(body, dict(parts[INIT]), "the server's initial weights")
-                return body
+        def make_initial() -> Any:
+            body = make_random()
+            load_weights(body, dict(parts[INIT]), "the server's initial weights")
+            return body
 
         return Task(
             classes=self.classes,
@@ -138,7 +136,7 @@ class Terms:
             mean=tuple(values["mean"]),
             std=tuple(values["std"]),
             seed=self.config.train.seed,
-            make_body=make,
+            make_body=make_initial if self.values["init_weights"] else make_random,
             concepts=concepts,
             hflip=values["hflip"],
             vflip=values["vflip"],
@@ -146,7 +144,7 @@ class Terms:
 
 
 def accept_terms(values: Any) -> Terms:
-    """What a node makes of the terms it was sent: every value is checked, and nothing but fedbm's own methods runs."""
+    """Check every value of the terms that a node received; raise Refusal if it cannot accept them."""
     try:
         theirs = values["versions"]
         if theirs["protocol"] != PROTOCOL:
@@ -157,7 +155,7 @@ def accept_terms(values: Any) -> Terms:
         task, run = values["task"], values["run"]
         classes, shape = tuple(task["classes"]), tuple(task["shape"])
         sound = (
-            safe_name(run)
+            is_safe_name(run)
             and not config.method.central
             and 2 <= len(classes) <= 10_000
             and all(isinstance(name, str) for name in classes)
@@ -169,7 +167,7 @@ def accept_terms(values: Any) -> Terms:
             and values["compression"] in ("none", "half", "delta")
             and (values["concepts"] is None or len(values["concepts"]["texts"]) == len(classes))
             and not config.model.init_weights
-            and _is_privacy(values["privacy"], config.method.shares)
+            and (values["privacy"] is None or _is_private(values["privacy"], config.method.shares))
         )
         if not sound:
             raise Refusal("terms")
@@ -178,108 +176,104 @@ def accept_terms(values: Any) -> Terms:
         raise Refusal("terms") from error
 
 
-def _is_privacy(value: Any, shares: tuple[str, ...]) -> bool:
-    """Return whether noise, clip and delta are in range and the method sends no exact counts; None is fine too."""
-    if value is None:
-        return True
+def _is_private(value: Any, shares: tuple[str, ...]) -> bool:
+    """Return whether noise, clip and delta are in range and the method sends no exact counts."""
     limits = PRIVACY_LIMITS.items()
     sound = all(isinstance(value[key], float) and least <= value[key] <= most for key, (least, most) in limits)
     return sound and "label_counts" not in shares
 
 
-def safe_name(name: Any) -> bool:
-    """Whether a name from elsewhere may become a file's: letters, digits, dots, dashes; never a path."""
+def is_safe_name(name: Any) -> bool:
+    """Return whether a received name can be a file name: letters, digits, dots and dashes, but not a path."""
     return isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}", name) is not None
 
 
 @dataclass(frozen=True)
 class CensusRules:
-    """What a run asks of the census, and the bounds it sets."""
+    """What a run asks for in the census, and its bounds."""
 
     classes: tuple[str, ...]
     nodes: int
     max_samples: int  # of each split
     shares_counts: bool  # the method shares label counts
-    evaluates: bool  # nodes score the model on images of their own
+    evaluates: bool  # nodes score the model on their own images
 
 
 @dataclass(frozen=True)
 class Census:
-    """A node as it describes itself."""
+    """A node's description of itself."""
 
     client: int
     name: str
-    classes: tuple[str, ...]
     facts: Facts
-    scored: dict[str, int]  # side → number of its val or test images; empty where nodes do not evaluate
-    holds: dict[str, str]  # part → digest of the one it has
+    scored: dict[str, int]  # number of val and test images; empty if nodes do not evaluate
+    holds: dict[str, str]  # part → digest of the node's copy
     head: str  # of its audit
     versions: dict[str, str]
 
 
 def read_census(body: Mapping[str, Any], rules: CensusRules) -> Census:
-    """A node's answer to the census, checked; FedBMError says why it cannot take part."""
-    theirs = field(body, "versions", dict)
-    mine = versions()
+    """Check a node's answer to the census; raise FedBMError with the reason why it cannot take part."""
+    theirs, mine = read_field(body, "versions", dict), versions()
     for what in ("protocol", "fedbm"):
         if theirs.get(what) != mine[what]:
             raise FedBMError(
-                f"it has {what} {plain(theirs.get(what))} and the server has {mine[what]}: install the same"
+                f"it has {what} {printable(theirs.get(what))} and the server has {mine[what]}: install the same"
             )
-    client, n, nodes, classes = field(body, "client", int), field(body, "n", int), rules.nodes, rules.classes
+    client, n, nodes = read_field(body, "client", int), read_field(body, "n", int), rules.nodes
     if not 0 <= client < nodes:
-        raise FedBMError(f"it is client {plain(client)}, but this run has nodes = {nodes}, so clients 0 to {nodes - 1}")
-    own = tuple(field(body, "classes", list))
-    if unknown := [name for name in own if name not in classes]:
-        known = ", ".join(classes)
-        raise FedBMError(f'it has the class "{plain(unknown[0])}", which this run does not know: {known}')
-    scored = {side: field(body, side, int) for side in SCORED} if rules.evaluates else {}
+        raise FedBMError(f"it is client {printable(client)}, but a run with nodes = {nodes} has 0 to {nodes - 1}")
+    if unknown := [name for name in read_field(body, "classes", list) if name not in rules.classes]:
+        known = ", ".join(rules.classes)
+        raise FedBMError(f'it has the class "{printable(unknown[0])}", but the run has only {known}')
+    scored = {side: read_field(body, side, int) for side in SCORED} if rules.evaluates else {}
     for what, count in {"training": n, **scored}.items():
         if count < (what == "training"):
-            raise FedBMError(f"it has {plain(count)} {what} images")
+            raise FedBMError(f"it has {printable(count)} {what} images")
         if count > rules.max_samples:
             raise FedBMError(
-                f"it claims {plain(count)} {what} images, above max_samples = {rules.max_samples} in server.toml"
+                f"it claims {printable(count)} {what} images, above max_samples = {rules.max_samples} in server.toml"
             )
-    if not rules.evaluates and any(side in body for side in SCORED):
-        raise FedBMError("it told how many val and test images it has, which this run does not ask for")
+    asked = {"val": rules.evaluates, "test": rules.evaluates, "label_counts": rules.shares_counts}
+    if unasked := [key for key, wanted in asked.items() if key in body and not wanted]:
+        raise FedBMError(f"it sent {unasked[0]}, which this run does not ask for")
     counts: tuple[int, ...] = ()
     if rules.shares_counts:
-        counts = tuple(field(body, "label_counts", list))
-        if len(counts) != len(classes) or any(type(k) is not int or k < 0 for k in counts) or sum(counts) != n:
-            raise FedBMError("its label counts are not those of its training images")
-    elif "label_counts" in body:
-        raise FedBMError("it told its label counts, which this method does not ask for")
-    holds = {str(part): str(digest) for part, digest in field(body, "holds", dict).items()}
-    name = plain(field(body, "name", str))
-    told = {what: plain(theirs.get(what)) for what in mine}
-    return Census(client, name, own, Facts(client, n, counts), scored, holds, plain(body.get("head")), told)
+        counts = tuple(read_field(body, "label_counts", list))
+        if len(counts) != len(rules.classes) or any(type(k) is not int or k < 0 for k in counts) or sum(counts) != n:
+            raise FedBMError("its label counts do not match its number of training images")
+    return Census(
+        client=client,
+        name=printable(read_field(body, "name", str)),
+        facts=Facts(client, n, counts),
+        scored=scored,
+        holds={str(part): str(digest) for part, digest in read_field(body, "holds", dict).items()},
+        head=printable(body.get("head")),
+        versions={what: printable(theirs.get(what)) for what in mine},
+    )
 
 
-def sentence(body: Mapping[str, Any], classes: tuple[str, ...]) -> str:
-    """A site's refusal in words; what it may tell beside the code is named."""
+def explain_refusal(body: Mapping[str, Any], classes: tuple[str, ...]) -> str:
+    """Return a site's refusal in words."""
     code, theirs = body.get("code"), body.get("versions")
-    why = f"it {REFUSALS.get(str(code), 'answered with a code that is not known')}"
+    why = f"it {REFUSALS.get(str(code), 'answered with an unknown code')}"
     if code in ("protocol", "version") and isinstance(theirs, dict):
-        who, fedbm = plain(body.get("name", "it")), plain(theirs.get("fedbm"))
-        return f"{who} {REFUSALS[code]}: fedbm {fedbm} where the server has {__version__}; install the same"
+        who, fedbm = printable(body.get("name", "it")), printable(theirs.get("fedbm"))
+        return f"{who} {REFUSALS[code]}: fedbm {fedbm}, but the server has {__version__}; install the same"
     if code == "classes" and isinstance(body.get("classes"), list):
-        unknown = [plain(name) for name in body["classes"] if name not in classes]
+        unknown = [printable(name) for name in body["classes"] if name not in classes]
         return f"{why}: {', '.join(unknown[:3])}; the run has {', '.join(classes)}"
     return why
 
 
-T = TypeVar("T")
-
-
-def field(body: Mapping[str, Any], key: str, kind: type[T]) -> T:
-    """body[key], of that very type; FedBMError otherwise."""
+def read_field(body: Mapping[str, Any], key: str, kind: type[T]) -> T:
+    """Return body[key] if it has exactly this type, otherwise raise FedBMError."""
     value = body.get(key)
     if type(value) is not kind:
         raise FedBMError(f"its answer has no {key} that can be read")
     return value
 
 
-def plain(value: Any, most: int = 70) -> str:
-    """Return what the other side said, fit for a sentence: printable, and at most *most* characters."""
-    return "".join(c if c.isprintable() else "?" for c in str(value))[:most]
+def printable(value: Any, limit: int = 70) -> str:
+    """Return text from the other side, made printable and cut to *limit* characters."""
+    return "".join(c if c.isprintable() else "?" for c in str(value))[:limit]

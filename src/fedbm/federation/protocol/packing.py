@@ -1,10 +1,10 @@
-"""A state ↔ one flat array per dtype and a JSON header with names, dtypes, shapes and a SHA-256 of it all.
+"""Pack a state into one flat array per dtype and a JSON header with names, dtypes, shapes and a SHA-256 of it all.
 
     header   {"format": 1, "tensors": [[name, dtype, shape, how], …], "sha256": …}
     buffers  {dtype on the wire: the tensors' values end to end, little-endian}
 
-A tensor travels `plain`, bit for bit; or as `half`, rounded to 16 bits; or as `delta`, its difference to what the
-other side already has, rounded to 16 bits. Reading checks the sizes before anything is decoded, then the checksum.
+A tensor is sent `plain`, bit for bit; as `half`, rounded to 16 bits; or as `delta`, the difference to the other side's
+tensor, rounded to 16 bits. The reader checks the sizes before it decodes anything, then the checksum.
 """
 
 from __future__ import annotations
@@ -24,26 +24,15 @@ from fedbm.errors import FedBMError
 from fedbm.methods.base import State
 
 FORMAT = 1
-MOST_HEADER = 4 << 20  # characters; ResNet-18's has seven thousand
+MAX_HEADER_LENGTH = 4 << 20  # characters; the header of a ResNet-18 has 7,000
 Compression = Literal["none", "half", "delta"]
 
-DTYPES = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (
-        torch.float64,
-        torch.float32,
-        torch.float16,
-        torch.bfloat16,
-        torch.int64,
-        torch.int32,
-        torch.int16,
-        torch.int8,
-        torch.uint8,
-        torch.bool,
-    )
+DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, name)
+    for name in ["float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"]
 }
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
-_ROUNDED = (torch.float64, torch.float32)  # what half and delta make smaller
+_ROUNDED = (torch.float64, torch.float32)  # the dtypes that half and delta shrink
 
 
 class Entry(NamedTuple):
@@ -65,29 +54,29 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """A state as it travels."""
+    """A packed state."""
 
     header: str
     buffers: Mapping[str, bytes]
 
     @property
     def size(self) -> int:
-        """Bytes of the tensors; the header is not counted."""
+        """Bytes of the tensors, without the header."""
         return sum(len(buffer) for buffer in self.buffers.values())
 
     @cached_property
     def digest(self) -> str:
-        """What the header says; read() holds it against the content."""
+        """The header's SHA-256, which unpack() compares with the content."""
         return str(json.loads(self.header)["sha256"])
 
 
 def pack(state: State, compression: Compression = "none", base: State | None = None) -> Packed:
-    """*state* as it travels; with delta, differences to the tensors of *base* that have the same name and form."""
+    """Pack a state; with delta, as differences to the tensors of *base* with the same name, shape and dtype."""
     entries: list[Entry] = []
     pieces: dict[str, list[Tensor]] = {}
-    for name, value in sorted(state.items()):  # so that equal states have equal digests, wherever they come from
+    for name, value in sorted(state.items()):  # so that equal states have equal digests
         if value.dtype not in _NAMES:
-            raise FedBMError(f"{name} is {value.dtype}, which cannot be sent: there are {', '.join(DTYPES)}")
+            raise FedBMError(f"{name} is {value.dtype}, which cannot be sent; supported are {', '.join(DTYPES)}")
         how, sent = _encode(name, value.detach().cpu(), compression, (base or {}).get(name))
         entry = Entry(name, _NAMES[value.dtype], tuple(value.shape), how)
         entries.append(entry)
@@ -98,25 +87,25 @@ def pack(state: State, compression: Compression = "none", base: State | None = N
 
 
 def digest(state: State) -> str:
-    """SHA-256 of names, dtypes, shapes and values: equal where two states are, bit for bit."""
+    """Return the SHA-256 of names, dtypes, shapes and values: equal if two states are equal, bit for bit."""
     return pack(state).digest
 
 
-def read_header(packed: Packed, most: int | None = None) -> list[Entry]:
-    """The header's entries, once it is sure that they are what the buffers hold; nothing is decoded yet."""
-    if most is not None and packed.size > most:
-        raise FedBMError(f"{packed.size} bytes came where at most {most} can be right")
-    if len(packed.header) > MOST_HEADER:
-        raise FedBMError(f"a header of {len(packed.header)} characters came where at most {MOST_HEADER} can be right")
+def read_header(packed: Packed, max_size: int | None = None) -> list[Entry]:
+    """Return the header's entries after a check against the sizes of the buffers; decode nothing yet."""
+    if max_size is not None and packed.size > max_size:
+        raise FedBMError(f"the tensors have {packed.size} bytes, more than the expected {max_size}")
+    if len(packed.header) > MAX_HEADER_LENGTH:
+        raise FedBMError(f"the header has {len(packed.header)} characters, more than the allowed {MAX_HEADER_LENGTH}")
     try:
         found = json.loads(packed.header)
         version, entries = found["format"], [_entry(item) for item in found["tensors"]]
         if not isinstance(found["sha256"], str):
-            raise TypeError("a checksum is a text")
+            raise TypeError("checksum")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FedBMError("the header of the tensors cannot be read") from error
     if version != FORMAT:
-        raise FedBMError(f"tensors are packed in format {FORMAT} here, not in the one that came")
+        raise FedBMError(f"the tensors are not packed in format {FORMAT}")
     if len({entry.name for entry in entries}) < len(entries):
         raise FedBMError("the header names a tensor twice")
     sizes = dict.fromkeys(packed.buffers, 0)
@@ -124,16 +113,16 @@ def read_header(packed: Packed, most: int | None = None) -> list[Entry]:
         sizes[entry.wire] = sizes.get(entry.wire, 0) + entry.numel * DTYPES[entry.wire].itemsize
     for wire, size in sizes.items():
         if wire not in packed.buffers or len(packed.buffers[wire]) != size:
-            raise FedBMError(f"the {wire} values have another length than the header says")
+            raise FedBMError(f"the length of the {wire} values does not match the header")
     return entries
 
 
-def unpack(packed: Packed, base: State | None = None, most: int | None = None) -> State:
-    """The state that pack() was given, to rounding where it was compressed; FedBMError for anything else."""
-    entries = read_header(packed, most)
+def unpack(packed: Packed, base: State | None = None, max_size: int | None = None) -> State:
+    """Return the packed state, up to the rounding of compression; raise FedBMError if it is damaged."""
+    entries = read_header(packed, max_size)
     header = {"format": FORMAT, "tensors": entries}
     if packed.digest != _checksum(header, packed.buffers):
-        raise FedBMError("the tensors were damaged on their way: their checksum is another")
+        raise FedBMError("the tensors were damaged on the way: their checksum differs")
     flat = {wire: _tensor(buffer, DTYPES[wire]) for wire, buffer in packed.buffers.items()}
     state: State = {}
     position = dict.fromkeys(flat, 0)
@@ -148,10 +137,18 @@ def unpack(packed: Packed, base: State | None = None, most: int | None = None) -
         if entry.how == "delta":
             known = (base or {}).get(entry.name)
             if known is None or known.shape != value.shape or known.dtype != value.dtype:
-                raise FedBMError("a difference came to a tensor that was not sent")
+                raise FedBMError("the header has a difference to a tensor that was not sent")
             value = known.cpu() + value
         state[entry.name] = value
     return state
+
+
+def start_of(name: str, value: Tensor, base: State) -> Tensor:
+    """Return the tensor that an update is measured from, as float64 on the CPU: the one in *base*, or 0."""
+    known = base.get(name)
+    if known is None or known.shape != value.shape:
+        return torch.zeros(value.shape, dtype=torch.float64)
+    return known.detach().cpu().double()
 
 
 def _encode(name: str, value: Tensor, compression: Compression, known: Tensor | None) -> tuple[str, Tensor]:
@@ -165,7 +162,7 @@ def _encode(name: str, value: Tensor, compression: Compression, known: Tensor | 
         how, exact = "half", value
     rounded = exact.half()
     if bool((rounded.isinf() & exact.isfinite()).any()):
-        raise FedBMError(f"{name} has values beyond half precision (65504): use compression = none")
+        raise FedBMError(f"{name} has values beyond half precision (65504); use compression = none")
     return how, rounded
 
 
@@ -174,7 +171,7 @@ def _entry(item: Any) -> Entry:
     known = isinstance(name, str) and len(name) <= 500 and dtype in DTYPES and how in ("plain", "half", "delta")
     sizes = isinstance(shape, list) and len(shape) <= 8 and all(type(n) is int and 0 <= n < 1 << 40 for n in shape)
     if not (known and sizes) or (how != "plain" and DTYPES[dtype] not in _ROUNDED):
-        raise ValueError("no entry of a header")
+        raise ValueError("entry")
     return Entry(name, dtype, tuple(shape), how)
 
 

@@ -1,61 +1,126 @@
-"""What a node answers, read with suspicion: the numbers must be numbers, and about what was asked."""
+"""Check a node's answer before it is used: first that it belongs to the request, then its numbers and tensors.
+
+The method itself defines what an upload must look like: finish_client() with one blank image.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
+from fedbm.engine.clients.base import find_nonfinite, merge_parts
 from fedbm.errors import FedBMError
-from fedbm.runs.record_schemas import EPSILONS
+from fedbm.federation.protocol.packing import DTYPES, Entry, Packed, read_header, start_of, unpack
+from fedbm.methods.base import Facts, Method, Part, State, Task
+from fedbm.runs.record_types import PrivacyLoss
 from fedbm.utils.metrics import Array
+from fedbm.utils.typed_json import schema_of
 
 MAX_COUNT = 10**9  # of one cell, so that sums fit in 64 bits; the census bounds the whole matrix
+Form = tuple[torch.dtype, tuple[int, ...]]
 
 
-def same(body: Mapping[str, Any], key: str, expected: Any) -> None:
-    """An answer must be to this very request."""
-    if body.get(key) != expected:
-        raise FedBMError(f"it answered for another {key} than it was asked")
+def check_equal(body: Mapping[str, Any], **expected: Any) -> None:
+    """Raise FedBMError unless the answer belongs to this request: it must repeat these values."""
+    for key, value in expected.items():
+        if body.get(key) != value:
+            raise FedBMError(f"it answered for another {key} than it was asked for")
 
 
 def read_losses(body: Mapping[str, Any]) -> tuple[dict[str, float], float]:
-    """Mean losses by term, NaN where one was not finite, and the seconds it took."""
-    losses, seconds = body.get("losses"), _number(body.get("seconds"))
+    """Return the mean of each loss term, NaN if it was not finite, and the seconds of training."""
+    losses, seconds = body.get("losses"), _to_float(body.get("seconds"))
     if not isinstance(losses, dict) or len(losses) > 50 or seconds is None:
         raise FedBMError("its losses cannot be read")
-    found = {name: math.nan if value is None else _number(value) for name, value in losses.items()}
+    found = {name: math.nan if value is None else _to_float(value) for name, value in losses.items()}
     if None in found.values() or not all(str(name).isidentifier() for name in found):
         raise FedBMError("its losses cannot be read")
     return {name: value for name, value in found.items() if value is not None}, seconds
 
 
 def read_privacy(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ε of this run and of all runs at the site, None without a finite bound; "bound" says so in a word."""
-    told = body.get("privacy")
-    if EPSILONS(told, "", {}):
+    """Return ε of this run, ε of all runs at the site (None without a finite bound), and "bound"."""
+    reported = body.get("privacy")
+    if schema_of(PrivacyLoss)(reported, "", {}):
         raise FedBMError("its privacy loss cannot be read")
-    assert isinstance(told, dict)
-    total = told["epsilon_all_runs"]
+    assert isinstance(reported, dict)
+    total = reported["epsilon_all_runs"]
     bound = "none" if total is None else "finite"
-    return {"epsilon": told["epsilon"], "epsilon_all_runs": total, "bound": bound}
+    return {"epsilon": reported["epsilon"], "epsilon_all_runs": total, "bound": bound}
 
 
-def _number(value: Any) -> float | None:
-    """*value* as a float; None where it is no number, or beyond every float."""
+def read_matrix(value: Any, classes: int) -> Array:
+    """Return a confusion matrix as [K,K] counts."""
+    square = isinstance(value, list) and len(value) == classes
+    if not square or not all(isinstance(row, list) and len(row) == classes for row in value):
+        raise FedBMError(f"its confusion matrix is not {classes} × {classes}")
+    if not all(type(count) is int and 0 <= count <= MAX_COUNT for row in value for count in row):
+        raise FedBMError("its confusion matrix does not contain counts")
+    return np.array(value, dtype=np.int64)
+
+
+def _to_float(value: Any) -> float | None:
+    """Return *value* as a float, or None if it is not a number or too large for a float."""
     try:
         return float(value) if isinstance(value, float | int) and not isinstance(value, bool) else None
     except OverflowError:
         return None
 
 
-def read_matrix(value: Any, classes: int) -> Array:
-    """Return [K,K] counts."""
-    square = isinstance(value, list) and len(value) == classes
-    if not square or not all(isinstance(row, list) and len(row) == classes for row in value):
-        raise FedBMError(f"its confusion matrix is not {classes} × {classes}")
-    if not all(type(count) is int and 0 <= count <= MAX_COUNT for row in value for count in row):
-        raise FedBMError("its confusion matrix does not hold counts")
-    return np.array(value, dtype=np.int64)
+def expected_upload(method: Method, model: nn.Module, task: Task, parts: Mapping[str, Part]) -> dict[str, Form]:
+    """Return name → dtype and shape of what a client sends. This loads the parts into *model*."""
+    facts = Facts(0, 1, (1, *[0] * (len(task.classes) - 1)))
+    context = method.start_client(model, merge_parts(parts), method.client_init(task, facts), facts)
+    upload, _ = method.finish_client(model, _OneImage(task.shape, next(model.parameters())), context, facts)
+    return {name: (value.dtype, tuple(value.shape)) for name, value in upload.items()}
+
+
+def read_upload(packed: Packed, expected: Mapping[str, Form], sent: State, max_norm: float) -> tuple[State, float]:
+    """Return the decoded upload and the norm of its update; raise FedBMError if anything is wrong with it."""
+    size = sum(dtype.itemsize * math.prod(shape) for dtype, shape in expected.values())
+    if mismatch := find_mismatch(read_header(packed, max_size=size), expected):
+        raise FedBMError(mismatch)
+    state = unpack(packed, base=sent, max_size=size)
+    if flaw := find_nonfinite(state):
+        raise FedBMError(flaw)
+    if (norm := update_norm(state, sent)) > max_norm:
+        raise FedBMError(f"its difference to what was sent has norm {norm:.3g}, above max_norm = {max_norm:g}")
+    # dp_noise, or the rounding of delta, can make a variance of BatchNorm negative
+    sound = {name: value.clamp_min(0) if name.endswith(".running_var") else value for name, value in state.items()}
+    return sound, norm
+
+
+def find_mismatch(entries: Sequence[Entry], expected: Mapping[str, Form]) -> str | None:
+    """Return how names, dtypes and shapes differ from the expected ones, or None. Unknown names are not repeated."""
+    found = {entry.name: entry for entry in entries}
+    if missing := [name for name in expected if name not in found]:
+        return f"{missing[0]} is missing"
+    if len(found) > len(expected):
+        return f"it has {len(found) - len(expected)} tensors that the method does not send"
+    for name, (dtype, shape) in expected.items():
+        if DTYPES[found[name].dtype] != dtype:
+            return f"{name} is {found[name].dtype}, not {str(dtype).removeprefix('torch.')}"
+        if found[name].shape != shape:
+            return f"{name} has shape {list(found[name].shape)}, not {list(shape)}"
+    return None
+
+
+def update_norm(state: State, sent: State) -> float:
+    """Return √Σ (received − sent)² over all real numbers."""
+    values = ((name, value) for name, value in state.items() if value.is_floating_point())
+    return math.sqrt(
+        sum(float((value.double() - start_of(name, value, sent)).square().sum()) for name, value in values)
+    )
+
+
+class _OneImage:
+    def __init__(self, shape: tuple[int, int, int], like: Tensor) -> None:
+        self._shape, self._like = shape, like
+
+    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        yield self._like.new_zeros((1, *self._shape)), torch.zeros(1, dtype=torch.int64, device=self._like.device)

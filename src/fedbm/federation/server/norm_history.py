@@ -1,13 +1,13 @@
 """Refuse an update that is far larger than the updates accepted before it.
 
-A site with more images than the median site takes more steps in a round and moves further, so it may send a larger
-update. Its size counts for a factor of at most ten: a site that claims more images gains no more than that.
+A site with more images than the median site takes more steps in a round, so it may send a larger update. The factor
+for its size is at most ten, whatever number of images it claims.
 
     bound(n) = ratio · median norm · size(n)
     size(n)  = n / median n, at least 1 and at most 10
 
 Both medians are over the updates that were accepted in the last five rounds. In the first round there are none, so only
-`max_norm` holds.
+`max_norm` applies.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Accepted = MutableMapping[int, list[tuple[int, float]]]  # round → (n, norm) o
 
 
 class NormHistory:
-    """The norms of accepted updates, kept in *accepted*, which a checkpoint contains."""
+    """The norms of accepted updates. The checkpoint contains *accepted*."""
 
     def __init__(self, accepted: Accepted, ratio: float) -> None:
         self._accepted, self._ratio = accepted, ratio
 
     def begin(self, round_: int) -> None:
-        """Start a round. What an earlier attempt at it accepted did not count, and is dropped."""
+        """Start a round, and drop what an earlier attempt at it accepted."""
         for other in list(self._accepted):
             if not round_ - ROUNDS <= other < round_:
                 del self._accepted[other]
@@ -48,7 +48,7 @@ class NormHistory:
         """Remember an update, or raise FedBMError if its norm is above the bound."""
         if norm > (bound := self.bound(round_, n)):
             raise FedBMError(
-                f"its difference to what was sent has norm {norm:.3g}, above {bound:.3g}, which is {self._ratio:g} "
-                "times what is usual for a site of its size"
+                f"its difference to what was sent has norm {norm:.3g}, above {bound:.3g}: {self._ratio:g} times "
+                "the usual norm for a site of its size"
             )
         self._accepted.setdefault(round_, []).append((n, norm))

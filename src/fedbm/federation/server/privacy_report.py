@@ -1,6 +1,6 @@
 """runs/<id>/privacy.json at the server: the privacy loss of each site, as its node last reported it.
 
-It is written with every answer, so that a server that is killed and started again forgets no reported loss.
+It is written with every answer, so that a killed server forgets no reported loss.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from typing import Any
 
 from fedbm.engine.run_folder import FORMAT
 from fedbm.federation.protocol.reply_checks import read_privacy
-from fedbm.runs.record_schemas import PRIVACY
+from fedbm.runs.record_types import Privacy
 from fedbm.utils.io import read_json, write_json
 from fedbm.utils.schema import check
+from fedbm.utils.typed_json import schema_of
 
 
 class PrivacyReport:
@@ -24,12 +25,12 @@ class PrivacyReport:
         self.values: dict[str, Any] = {"delta": delta, "clients": {}}
         if path.exists():
             found = read_json(path)
-            check(found, PRIVACY, path, "; remove it: nodes report their losses again")
+            check(found, schema_of(Privacy), path, "; remove it: nodes report their losses again")
             if found["delta"] == delta:
                 self.values["clients"] = found["clients"]
 
     def keep(self, client: int, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Keep and return the loss that a node's answer reports; raise FedBMError if it cannot be read."""
+        """Save and return the loss in a node's answer; raise FedBMError if it cannot be read."""
         found = read_privacy(body)
         self.values["clients"][str(client)] = found
         write_json(self._path, {"format": FORMAT, **self.values})

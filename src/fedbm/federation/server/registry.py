@@ -1,7 +1,7 @@
-"""registered.json: which hospital's key each Flower node id was registered with.
+"""registered.json: the node that each Flower node id belongs to.
 
-The SuperLink gives every registered public key one node id and admits only a node that signs with that key. So the
-node id of a reply says whose key sent it, whatever the reply itself claims.
+The SuperLink gives every registered public key one node id, and admits only a node that signs with that key. So the
+node id of a reply identifies its sender, whatever the reply itself claims.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FINGERPRINT_LENGTH = 16  # characters of the SHA-256 in base64, 96 bits
 
 @dataclass(frozen=True)
 class Registered:
-    """One node as the server's operator registered it."""
+    """A node that the server's operator has registered."""
 
     node: int  # Flower's node id
     client: int
@@ -32,16 +32,16 @@ class Registered:
     key: str  # fingerprint of its public key
 
     def identify(self) -> dict[str, Any]:
-        """Return what an audit line contains of this node. The id has 64 bits, so it is text in JSON."""
+        """Return the fields that identify this node in an audit line. The 64-bit id is text in JSON."""
         return {"client": self.client, "name": self.name, "node": str(self.node), "key": self.key}
 
 
 def fingerprint(public_key: str) -> str:
-    """Return the beginning of the fingerprint that `ssh-keygen -lf node.pub` shows for an OpenSSH public key."""
+    """Return the first characters of the fingerprint that `ssh-keygen -lf node.pub` shows."""
     try:
         blob = base64.b64decode(public_key.split()[1], validate=True)
     except (IndexError, binascii.Error) as error:
-        raise FedBMError("a node's public key is not in OpenSSH's format: copy its node.pub again") from error
+        raise FedBMError("a node's public key is not in OpenSSH's format; copy its node.pub again") from error
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode()[:FINGERPRINT_LENGTH]
 
 
@@ -51,13 +51,9 @@ def write_registry(folder: Path, nodes: Iterable[Registered]) -> None:
 
 
 def read_registry(folder: Path) -> Mapping[int, Registered]:
-    """Return the registered nodes of the server in *folder* by Flower's node id.
-
-    Raises:
-        FedBMError: The file is missing or cannot be read. Without it no node can be identified.
-    """
+    """Return the registered nodes of the server in *folder* by Flower's node id; raise FedBMError if it cannot."""
     path = folder / FILE
-    advice = "restart the server, which writes it again"
+    advice = "restart the server to write it again"
     try:
         values = read_json(path)
         if values["format"] != FORMAT:

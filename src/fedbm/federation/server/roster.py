@@ -1,13 +1,14 @@
-"""Who is there: nodes asked by the census, taken in or refused by name, and the deadlines that each has missed.
+"""The nodes of a run: who answered the census, who is refused and why, and how many deadlines each has missed.
 
-A node is known by its key: the registry has the name and client number of every Flower node id, and a census that
-claims others is refused. A node that has missed too many deadlines is left out of a round. That takes one off its
-count, and a usable answer takes all off. A refusal counts as a missed deadline.
+A node is identified by its key: the registry has the name and client number of every Flower node id, and a census with
+other ones is refused. A node with too many missed deadlines is left out of one round, which reduces its count by one.
+A usable answer sets the count to 0. A refusal counts as a missed deadline.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,17 +17,16 @@ from typing import TYPE_CHECKING, Any
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
 from fedbm.federation.options import FederationOptions
-from fedbm.federation.protocol.codec import Envelope
-from fedbm.federation.protocol.messages import CENSUS, REFUSED, Census, CensusRules, read_census, sentence
-from fedbm.federation.protocol.reply_checks import same
+from fedbm.federation.protocol.codec import POLL, Envelope, fetch, send
+from fedbm.federation.protocol.messages import CENSUS, REFUSED, Census, CensusRules, explain_refusal, read_census
+from fedbm.federation.protocol.reply_checks import check_equal
 from fedbm.federation.server.registry import Registered
-from fedbm.federation.server.transport import POLL, fetch, send
 from fedbm.utils.io import digest_of
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
-# Answers to the census are read between rounds. A round may last longer than the deadline of one request, so an answer
+# Answers to the census are read between rounds. A round can last longer than the deadline of one request, so an answer
 # must stay readable for longer than that.
 CENSUS_LIFETIME_S = 24 * 3600.0
 
@@ -37,16 +37,16 @@ class Peer:
 
     node: int
     census: Census
-    holds: dict[str, str]  # part → digest of the one it has
+    holds: dict[str, str]  # part → digest of the node's copy
     state: str = "ready"  # ready | asked | answered | silent | resting
     last_seen: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
-    def seen(self, state: str) -> None:
+    def mark_seen(self, state: str) -> None:
         self.state, self.last_seen = state, datetime.now(UTC).isoformat(timespec="seconds")
 
 
 class Roster:
-    """The nodes behind a grid, as far as they have answered the census with these terms."""
+    """The nodes behind a grid that have answered the census with these terms."""
 
     def __init__(
         self,
@@ -56,72 +56,67 @@ class Roster:
         rules: CensusRules,
         options: FederationOptions,
         audit: Audit,
-        changed: Callable[[Roster], None] = lambda roster: None,
+        on_change: Callable[[Roster], None] = lambda roster: None,
     ) -> None:
         self._grid, self.terms, self._options, self._audit = grid, terms, options, audit
         self._registry, self._by_client = registry, {node.client: node for node in registry.values()}
         self.digest, self.classes, self._rules = digest_of(terms), rules.classes, rules
-        self._changed = changed
+        self._on_change = on_change
         self.peers: dict[int, Peer] = {}
-        self.missed_deadlines: dict[int, int] = {}
-        self.rejections: dict[int, str] = {}  # client → why its latest unusable answer was left out
-        self.refused: dict[int, tuple[str, str]] = {}  # node id → its name and why it cannot take part
-        self._asked: dict[int, tuple[str, float]] = {}  # node id → its open census request, and when it is asked again
+        self.missed_deadlines: Counter[int] = Counter()
+        self.rejections: dict[int, str] = {}  # client → why its latest unusable answer was rejected
+        self.refused: dict[int, tuple[str, str]] = {}  # node id → its name, and why it cannot take part
+        self._asked: dict[int, tuple[str, float]] = {}  # node id → its open census request, and when that expires
         self._first = True
 
     @property
     def needed(self) -> int:
-        """Without so many nodes no round can count."""
+        """The number of nodes without which no round can count."""
         return min(self._options.min_updates, self._options.nodes)
 
     def gather(self, heal: bool) -> list[int]:
-        """The clients that can be asked now. The first time all nodes are waited for, later as many as are needed.
+        """Return the clients that can be asked now. Wait for all nodes the first time, later for those needed.
 
-        With *heal* this is a round that a node is left out of.
+        With *heal*, leaving a node out reduces its missed deadlines by one.
         """
         wanted = self._options.nodes if self._first else self.needed
         self._first = False
         deadline = time.monotonic() + self._options.deadline_s
-        self._look_round()
+        self._update()
         while len(self.peers) < wanted and time.monotonic() < deadline:
             time.sleep(POLL)
-            self._look_round()
-        most = self._options.max_missed_deadlines
-        rested = {client for client in self.peers if self.missed_deadlines.get(client, 0) >= most}
-        if len(self.peers) - len(rested) < self.needed:  # better a slow node than none
-            rested = set()
+            self._update()
+        limit = self._options.max_missed_deadlines
+        resting = {client for client in self.peers if self.missed_deadlines[client] >= limit}
+        if len(self.peers) - len(resting) < self.needed:  # a slow node is better than none
+            resting = set()
         for client, peer in self.peers.items():
-            peer.state = "resting" if client in rested else "ready"
-        for client in rested:
+            peer.state = "resting" if client in resting else "ready"
+        for client in resting:
             self.missed_deadlines[client] -= heal
-        self.changed()
-        return [client for client in sorted(self.peers) if client not in rested]
+        self.notify()
+        return [client for client in sorted(self.peers) if client not in resting]
 
     def identify(self, client: int) -> dict[str, Any]:
-        """Return what an audit line contains of a client: number, name, Flower node id and key fingerprint."""
+        """Return the fields that identify a client in an audit line."""
         return self._by_client[client].identify()
 
     def reject(self, client: int, round_: int, why: str, **facts: Any) -> None:
-        """Name a node whose answer is left out, in the audit and in the status."""
+        """Record a rejected answer in the audit and in the status."""
         self._audit.append("rejected", **self.identify(client), round=round_, **facts, why=why)
         self.rejections[client] = f"round {round_}: {why}"
-        self.changed()
+        self.notify()
 
-    def changed(self) -> None:
-        self._changed(self)
-
-    def count_missed_deadline(self, client: int) -> int:
-        self.missed_deadlines[client] = self.missed_deadlines.get(client, 0) + 1
-        return self.missed_deadlines[client]
-
-    def clear_missed_deadlines(self, client: int) -> None:
-        self.missed_deadlines.pop(client, None)
+    def notify(self) -> None:
+        """Report a change to the status."""
+        self._on_change(self)
 
     def forget(self, client: int) -> None:
-        """Its census is no longer true: it is asked again."""
+        """Drop a client with an outdated census, so that it is asked again."""
         del self.peers[client]
 
-    def _look_round(self) -> None:
+    def _update(self) -> None:
+        """Drop nodes that have left, ask new ones for their census, and read the answers."""
         nodes = set(self._grid.get_node_ids())
         for client in [client for client, peer in self.peers.items() if peer.node not in nodes]:
             del self.peers[client]
@@ -131,7 +126,7 @@ class Roster:
         known = {peer.node for peer in self.peers.values()} | self.refused.keys() | self._asked.keys()
         for node in sorted(nodes - known):
             if node not in self._registry:
-                self._refuse(node, "no node of server.toml has its key; it was not registered by this server")
+                self._refuse(node, "its key is not the key of a node in server.toml; this server did not register it")
                 continue
             request = Envelope({"terms": self.terms, "evaluates": self._rules.evaluates, "head": self._audit.head})
             if (sent := send(self._grid, node, CENSUS, request, CENSUS_LIFETIME_S)) is not None:
@@ -143,11 +138,11 @@ class Roster:
                 reply = f"no answer to the census within {self._options.deadline_s:g} s"
             if reply is not None:
                 del self._asked[node]
-                self._introduce(node, reply)
-        self.changed()
+                self._admit(node, reply)
+        self.notify()
 
-    def _introduce(self, node: int, reply: Envelope | str) -> None:
-        """Take a node in, or refuse it by name and in a sentence."""
+    def _admit(self, node: int, reply: Envelope | str) -> None:
+        """Admit a node, or refuse it with a reason."""
         owner = self._registry[node]
         if isinstance(reply, str):
             self._audit.append("unreachable", **owner.identify(), why=reply)
@@ -155,9 +150,9 @@ class Roster:
         body = reply.body
         try:
             if body.get("code") != "ok":
-                raise FedBMError(sentence(body, self.classes))
+                raise FedBMError(explain_refusal(body, self.classes))
             found = read_census(body, self._rules)
-            same(body, "terms", self.digest)
+            check_equal(body, terms=self.digest)
             if (found.client, found.name) != (owner.client, owner.name):
                 raise FedBMError(
                     f'it claims to be client {found.client}, "{found.name}", but its key is registered for client '
@@ -178,9 +173,9 @@ class Roster:
         )
 
     def _refuse(self, node: int, why: str) -> None:
-        """Keep a node out and tell it why. It is named by its key, whatever it calls itself."""
+        """Refuse a node and send it the reason. It is named by its key, whatever it calls itself."""
         owner = self._registry.get(node)
         self.refused[node] = owner.name if owner else f"node {node}", why
         self._audit.append("refused", **(owner.identify() if owner else {"node": str(node)}), why=why)
-        if owner:  # a node that nobody registered is told nothing
+        if owner:  # an unregistered node gets no reason
             send(self._grid, node, REFUSED, Envelope({"why": why, "head": self._audit.head}), CENSUS_LIFETIME_S)

@@ -1,7 +1,7 @@
-"""From a configuration to what the whole federation agrees on: the task, and the run's id.
+"""Derive from a configuration what all sites share: the task and the run's id.
 
-A server need not have images: classes, sizes and colour statistics come from the catalogue by the data set's name, or
-from [concepts] for data it does not know. With `evaluate = "server"` the data it names is loaded and scored there.
+A server needs no images: classes, sizes and colour statistics come from the catalogue, or for an unknown data set from
+[concepts]. With `evaluate = "server"` the server loads the named data set and scores the model on it.
 """
 
 from __future__ import annotations
@@ -26,30 +26,32 @@ from fedbm.runs.config import Config, check_config, recommend
 from fedbm.runs.plan import agreed_concepts, load_dataset
 from fedbm.runs.run_id import make_run_id
 
+TASK_KEYS = ("classes", "concepts", "modality", "shape", "mean", "std", "hflip", "vflip")
+
 
 @dataclass(frozen=True)
 class Agreement:
-    """A run between machines, decided."""
+    """What server and nodes agree on before a run."""
 
     config: Config
     task: Task
-    dataset: Dataset | None  # the server's own, where it scores
-    data: str  # what the data are called
+    dataset: Dataset | None  # the server's own, if it scores the model
+    data: str  # name of the data set
     recommends: Recommends
     id: str
 
 
 def agree(config: Config, options: FederationOptions) -> Agreement:
-    """Decide the task and name the run; FedBMError where it cannot be federated."""
+    """Return the task and the run's id; raise FedBMError if the run cannot be federated."""
     config = check_config(config)
     if METHODS.get(config.method.name) is not type(config.method) or config.method.central:
-        raise FedBMError(f"{config.method.name} cannot be federated: choose a federated method of this package")
+        raise FedBMError(f"{config.method.name} cannot be federated; choose a federated method of this package")
     if options.dp_noise:
         check_private(config.method, options)
     dataset = load_dataset(config) if options.evaluate == "server" else None
     if dataset is not None:
         config = recommend(config, dataset.recommends)
-        known: dict[str, Any] = {key: getattr(dataset, key) for key in _OF_A_TASK}
+        known: dict[str, Any] = {key: getattr(dataset, key) for key in TASK_KEYS}
         name, recommends = dataset.name, dataset.recommends
     else:
         entry = find_entry(config)
@@ -67,19 +69,19 @@ def agree(config: Config, options: FederationOptions) -> Agreement:
         }
         name, recommends = entry.name, entry.recommends
     channels, size, _ = known["shape"]
-    said: dict[str, Any] = {"clients": options.nodes, "size": size, "channels": channels}
-    config = dataclasses.replace(config, data=dataclasses.replace(config.data, **said))
+    data = dataclasses.replace(config.data, clients=options.nodes, size=size, channels=channels)
+    config = dataclasses.replace(config, data=data)
     texts, modality = known.pop("concepts"), known.pop("modality")
     concepts = None
     if config.method.needs_concepts:
         concepts = agreed_concepts(config, known["classes"], texts, modality)
     make_body = resnet_factory(config.model, channels)
     task = Task(**known, seed=config.train.seed, make_body=make_body, concepts=concepts)
-    if config.train.server_average:  # what clients keep is not at the server
+    if config.train.server_average:  # the server has no client states
         server = config.method.server_init(config.method.model(task))
         if first_state(config.method, server, {}) is None:
             raise FedBMError(no_common_model(config.method.name))
-    inputs = {  # the nodes' images are not part of the id: the server never sees them
+    inputs = {  # without the nodes' images, which the server never sees
         "federated": True,
         "scored_on": dataset.checksum if dataset is not None else None,
         "task": [list(task.classes), list(task.shape), list(task.mean), list(task.std), task.hflip, task.vflip],
@@ -88,17 +90,14 @@ def agree(config: Config, options: FederationOptions) -> Agreement:
     return Agreement(config, task, dataset, name, recommends, run_id)
 
 
-_OF_A_TASK = ("classes", "concepts", "modality", "shape", "mean", "std", "hflip", "vflip")
-
-
 def find_entry(config: Config) -> Entry:
-    """What the catalogue knows of the named data, or what [concepts] says of data it does not know."""
+    """Return the catalogue's entry for the named data set, or one made from [concepts]."""
     name = config.data.name
     if name in CATALOG:
         return CATALOG[name]
     if len(config.concepts) < 2:
         raise FedBMError(
-            f'the catalogue does not know "{name}"{did_you_mean(name, CATALOG)}: list every class in [concepts], '
-            'class = "what a clinician calls it", so that server and nodes agree on them'
+            f'the catalogue does not contain "{name}"{did_you_mean(name, CATALOG)}: list every class in [concepts], '
+            'class = "the clinical term", so that server and nodes agree on them'
         )
     return generic_entry(Path(name).stem, dict(config.concepts), title=name)

@@ -1,24 +1,62 @@
-"""Where a run stands, for the operator: status.json as the server app writes it, and the records of its rounds."""
+"""status.json: the state of a federated run. The server app writes it; the operator's commands and page read it."""
 
 from __future__ import annotations
 
-import json
+import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fedbm.engine.run_folder import finite, read_rounds
 from fedbm.errors import FedBMError
-from fedbm.utils.io import read_json
+from fedbm.utils.io import read_json, write_json
+from fedbm.utils.text import format_seconds
 
 FORMAT = 1
+WRITE_SECONDS = 2.0  # an unchanged status is written again after this time, to show that the server app is running
+RECENT_ROUNDS = 10  # their mean duration estimates the remaining time
 PHASES = {"census": "asking who is there", "train": "training", "aggregate": "averaging", "evaluate": "evaluating"}
-RECENT = 10  # rounds whose mean is the guess for those to come
+
+
+class StatusFile:
+    """Keep the latest value of each field, and write them all."""
+
+    def __init__(self, path: Path, run: str, rounds: int) -> None:
+        self._path, self._written = path, -math.inf
+        self._values: dict[str, Any] = {
+            "format": FORMAT,
+            "run": run,
+            "round": 0,
+            "rounds": rounds,
+            "phase": "census",  # census | train | aggregate | evaluate | done | finished | failed
+            "nodes": [],
+            "val": None,
+            "test": None,
+            "why": None,  # why the run failed
+            "started": _now(),
+        }
+
+    def write(self, **values: Any) -> None:
+        before, self._values = self._values, self._values | values
+        if self._values != before or time.monotonic() - self._written > WRITE_SECONDS:
+            write_json(self._path, finite({**self._values, "updated": _now()}))
+            self._written = time.monotonic()
+
+    def write_record(self, record: Mapping[str, Any]) -> None:
+        """Write that a round is done. A round without evaluation keeps the scores before it."""
+        scores = {key: record[key] for key in ("val", "test") if record[key] is not None}
+        self.write(round=record["round"], phase="done", **scores)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True)
-class Standing:
+class RunStatus:
     """A run at one moment."""
 
     status: Mapping[str, Any]
@@ -34,66 +72,55 @@ class Standing:
         return self.status["phase"] in ("finished", "failed")
 
     @property
-    def seconds_a_round(self) -> float | None:
-        latest = [float(record["seconds"]["total"]) for record in self.rounds[-RECENT:]]
+    def seconds_per_round(self) -> float | None:
+        latest = [float(record["seconds"]["total"]) for record in self.rounds[-RECENT_ROUNDS:]]
         return sum(latest) / len(latest) if latest else None
 
     @property
-    def seconds_left(self) -> float | None:
-        """A guess: the rounds to come take as long as the latest did."""
-        left = int(self.status["rounds"]) - len(self.rounds)
-        mean = self.seconds_a_round
-        return None if mean is None else mean * max(0, left)
+    def seconds_remaining(self) -> float | None:
+        """An estimate from the mean duration of the latest rounds."""
+        mean, remaining = self.seconds_per_round, int(self.status["rounds"]) - len(self.rounds)
+        return None if mean is None else mean * max(0, remaining)
 
     def curve(self, side: str = "val") -> list[tuple[int, float]]:
-        """(round, accuracy) of every evaluated round."""
+        """Return (round, accuracy) of every evaluated round."""
         return [(int(r["round"]), float(r[side]["accuracy"])) for r in self.rounds if r.get(side)]
 
-    def remark(self, at_work: bool) -> str:
-        """What the phase alone does not say: why the run failed, or that no server app is *at_work* on it."""
+    def remark(self, has_server_app: bool) -> str:
+        """Return why the run failed, or that no server app is running, or ''."""
         if self.status["phase"] == "failed":
-            return f"it failed: {self.status['why']}"
-        if self.over or at_work:
+            return f"The run failed: {self.status['why']}"
+        if self.over or has_server_app:
             return ""
-        return "nobody is at work on it: its server app has ended; 'fedbm federation run' continues with it"
+        return "No server app is running: the run has ended early. 'fedbm federation run' resumes it."
 
     def age(self, now: datetime | None = None) -> float:
-        """Seconds since the server app last wrote."""
-        return ((now or datetime.now(UTC)) - datetime.fromisoformat(self.status["updated"])).total_seconds()
+        """Return the seconds since the server app last wrote."""
+        return seconds_since(self.status["updated"], now)
 
 
-def read_standing(folder: Path) -> Standing | None:
-    """The latest run of the server in *folder*, or None where there was none yet."""
+def read_status(folder: Path) -> RunStatus | None:
+    """Return the latest run of the server in *folder*, or None if there was none yet."""
     path = folder / "state" / "status.json"
     if not path.exists():
         return None
     status = read_json(path)
     if status.get("format") != FORMAT:
         raise FedBMError(f"{path} has format {status.get('format')}; this version of fedbm reads format {FORMAT}")
-    return Standing(status, tuple(_records(folder / "state" / "runs" / str(status["run"]) / "rounds.jsonl")))
+    return RunStatus(status, read_rounds(folder / "state" / "runs" / str(status["run"]) / "rounds.jsonl"))
 
 
-def _records(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a run's records; the last may still be half."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError:
-        return []
-    return [json.loads(line) for line in text.split("\n")[:-1]]
+def seconds_since(moment: str, now: datetime | None = None) -> float:
+    return ((now or datetime.now(UTC)) - datetime.fromisoformat(moment)).total_seconds()
 
 
-def clock(seconds: float | None) -> str:
-    """'1:02:03', or '–' where it is not known."""
-    if seconds is None:
-        return "–"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+def format_duration(seconds: float | None) -> str:
+    return "–" if seconds is None else format_seconds(seconds)
 
 
-def ago(moment: str | None, now: datetime | None = None) -> str:
-    """'12 s ago', from a time as status.json has it."""
+def format_age(moment: str | None, now: datetime | None = None) -> str:
+    """Return how long ago a time of status.json is, such as '12 s ago'."""
     if not moment:
         return "not yet"
-    seconds = ((now or datetime.now(UTC)) - datetime.fromisoformat(moment)).total_seconds()
-    return f"{max(0, seconds):.0f} s ago" if seconds < 120 else f"{clock(seconds)} ago"
+    seconds = max(0.0, seconds_since(moment, now))
+    return f"{seconds:.0f} s ago" if seconds < 60 else f"{format_seconds(seconds)} ago"

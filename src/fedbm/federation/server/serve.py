@@ -1,12 +1,12 @@
-"""The server's side: one run of the one round loop, over the nodes of a grid, in the server's own folder.
+"""Run one federated run at the server: the same round loop, with the nodes of a Flower grid as clients.
 
-    <folder>/server.toml        what a node may claim
-    <folder>/registered.json    which key each Flower node id belongs to
-    <folder>/state/runs/<id>/   what every run leaves, federation.json, and privacy.json where sites add noise
+    <folder>/server.toml        settings, such as the names of the nodes
+    <folder>/registered.json    the node that each Flower node id belongs to
+    <folder>/state/runs/<id>/   the files of every run, federation.json, and privacy.json if sites add noise
     <folder>/state/audit.jsonl  what was sent, received and refused
-    <folder>/state/status.json  where the run stands
+    <folder>/state/status.json  the state of the run
 
-Killed and started again it resumes from its checkpoint; a second server on the same run is refused.
+A server that was killed resumes from its checkpoint. A second server on the same run is refused.
 """
 
 from __future__ import annotations
@@ -18,21 +18,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fedbm.engine.checkpoint import ClientStates, Progress, load_checkpoint, remove_stale_files
+from fedbm.engine.checkpoint import ClientStates
 from fedbm.engine.device import explain_memory_errors, find_device, numeric_settings
-from fedbm.engine.environment import write_settings
 from fedbm.engine.evaluate import first_state
 from fedbm.engine.local_training import Samples, plain_steps
-from fedbm.engine.round_loop import Federation
+from fedbm.engine.round_loop import RoundLoop
 from fedbm.engine.run_folder import FORMAT, RunFolder
-from fedbm.engine.server_average import restore
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
 from fedbm.federation.deploy.site_files import Server, read
 from fedbm.federation.options import FederationOptions, read_run_file
 from fedbm.federation.protocol.messages import CONCEPTS, INIT, CensusRules, make_terms, versions
 from fedbm.federation.protocol.packing import digest
-from fedbm.federation.protocol.upload_checks import expected_upload
+from fedbm.federation.protocol.reply_checks import expected_upload
 from fedbm.federation.server.flower_clients import FlowerCohort
 from fedbm.federation.server.norm_history import NormHistory
 from fedbm.federation.server.privacy_report import PrivacyReport
@@ -40,18 +38,21 @@ from fedbm.federation.server.registry import Registered, read_registry
 from fedbm.federation.server.requests import Requests
 from fedbm.federation.server.roster import Roster
 from fedbm.federation.server.run_setup import Agreement, agree
-from fedbm.federation.server.status_file import StatusFile
+from fedbm.federation.server.run_status import StatusFile
 from fedbm.methods.base import State
 from fedbm.runs.artifacts import conclude
-from fedbm.runs.config import at_beta, method_label, to_toml
+from fedbm.runs.config import at_beta, method_label
+from fedbm.runs.record_types import Privacy
+from fedbm.runs.start import start_or_resume, write_description
 from fedbm.utils.io import digest_of, write_json
+from fedbm.utils.typed_json import decode
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
 
 def serve(grid: Grid, config: Path, home: Path) -> None:
-    """Play the run that *config* describes to its end, or go on with it where it was left."""
+    """Run what *config* describes to its end, or resume it from its last checkpoint."""
     run_config, options = read_run_file(config)
     agreement = agree(run_config, options)
     server: Server = read(home, Server)
@@ -87,26 +88,24 @@ def play(
     status: StatusFile,
 ) -> None:
     privacy = PrivacyReport(folder.path / "privacy.json", options.dp_delta) if options.dp_noise else None
-    federation = assemble(
-        grid, server.max_samples, registry, agreement, options, folder, device, audit, status, privacy
-    )
-    how = "resumed" if federation.progress.round else "started"
+    loop = assemble(grid, server.max_samples, registry, agreement, options, folder, device, audit, status, privacy)
+    how = "resumed" if loop.progress.round else "started"
     audit.append(
         how,
         run=agreement.id,
         method=agreement.config.method.name,
         shares=agreement.config.method.shares,
-        round=federation.progress.round,
-        state=digest(federation.server),
+        round=loop.progress.round,
+        state=digest(loop.server),
         terms=digest_of(terms_of(agreement, options)),
         options=dataclasses.asdict(options),
         max_samples=server.max_samples,
         versions=versions(),
     )
-    status.write(round=federation.progress.round, phase="census")
-    for event in federation.rounds():
+    status.write(round=loop.progress.round, phase="census")
+    for event in loop.rounds():
         if event is None:
-            status.write()  # still alive, still waiting
+            status.write()  # waiting for nodes
             continue
         if event.record is None:
             status.write(phase=event.phase, round=event.round)
@@ -115,23 +114,23 @@ def play(
         audit.append(
             "round",
             round=event.round,
-            selected=record["selected"],
-            counted=[entry["client"] for entry in record["clients"]],
-            dropped=record["dropped"],
-            state=digest(federation.server),
+            selected=record.selected,
+            counted=[result.client for result in record.clients],
+            dropped=[dataclasses.asdict(client) for client in record.dropped],
+            state=digest(loop.server),
         )
         status.write_record(record)
     data = agreement.config.data
-    about = {
-        "label": method_label(federation.method, at_beta(agreement.recommends, data.partition, data.beta)),
-        "data": agreement.data,
-        "clients": options.nodes,
-        "partition": "nodes",
-        "beta": None,
-        "privacy": privacy.values if privacy else None,
-    }
-    conclude(federation, about)
-    audit.append("finished", run=agreement.id, state=digest(federation.server))
+    conclude(
+        loop,
+        label=method_label(loop.method, at_beta(agreement.recommends, data.partition, data.beta)),
+        data=agreement.data,
+        clients=options.nodes,
+        partition="nodes",
+        beta=None,
+        privacy=decode(Privacy, privacy.values, "privacy.json") if privacy else None,
+    )
+    audit.append("finished", run=agreement.id, state=digest(loop.server))
 
 
 def assemble(
@@ -145,22 +144,15 @@ def assemble(
     audit: Audit,
     status: StatusFile,
     privacy: PrivacyReport | None,
-) -> Federation:
-    """The federation at its start, or as its last checkpoint left it."""
+) -> RoundLoop:
+    """Return the run in memory, at its start or at its last checkpoint."""
     config, task = agreement.config, agreement.task
-    model = config.method.model(task)
-    initial = config.method.server_init(model)
-    model.to(device)
-    found = load_checkpoint(folder.path, agreement.id, device)
-    if found is None:
-        describe(agreement, options, folder.path, device)
-        found = {name: value.to(device) for name, value in initial.items()}, Progress()
-    server, average = restore(found[0], config.train.server_average)
-    progress = found[1]
-    folder.cut_after(progress.round)
-    remove_stale_files(folder.path, progress)
-    every = config.engine.checkpoint_every or 1  # between machines a round is worth more than a checkpoint
-    expected = expected_upload(config.method, model, task, config.method.broadcast(server, progress.round + 1))
+    start = start_or_resume(
+        folder, agreement.id, config, task, device, lambda: describe(agreement, options, folder, device)
+    )
+    server, progress = start.server, start.progress
+    every = config.engine.checkpoint_every or 1  # a round between machines costs more than a checkpoint
+    expected = expected_upload(config.method, start.model, task, config.method.broadcast(server, progress.round + 1))
     terms = terms_of(agreement, options)
     sets = sets_of(agreement, server, device)
     rules = CensusRules(
@@ -181,16 +173,16 @@ def assemble(
     )
     requests = Requests(grid, roster, own_parts(agreement), options, progress, every, audit)
     norms = NormHistory(progress.accepted_norms, options.max_norm_ratio)
-    return Federation(
+    return RoundLoop(
         run_id=agreement.id,
         method=config.method,
         task=task,
         train=config.train,
-        model=model,
+        model=start.model,
         cohort=FlowerCohort(config.method, roster, requests, expected, options, audit, norms, privacy),
         server=server,
         progress=progress,
-        states=ClientStates(folder.path / "clients", device, {}),  # clients' states stay with them
+        states=ClientStates(folder.path / "clients", device, {}),  # clients keep their states themselves
         sets=sets,
         folder=folder,
         steps=plain_steps,
@@ -198,12 +190,12 @@ def assemble(
         min_updates=options.min_updates,
         max_round_attempts=options.max_round_attempts,
         population=options.nodes,
-        average=average,
+        average=start.average,
     )
 
 
 def sets_of(agreement: Agreement, server: State, device: torch.device) -> Mapping[str, Samples]:
-    """The server's own val and test images; none where it has none, or where the score is made of clients' models."""
+    """Return the server's val and test images; none if nodes score the model."""
     dataset, task = agreement.dataset, agreement.task
     if dataset is None or first_state(agreement.config.method, server, {}) is None:
         return {}
@@ -222,7 +214,7 @@ def terms_of(agreement: Agreement, options: FederationOptions) -> dict[str, Any]
 
 
 def own_parts(agreement: Agreement) -> dict[str, State]:
-    """What nodes need to make the task that the server has: embeddings and initial weights, sent once."""
+    """Return the parts of the task itself, sent once: embeddings and initial weights."""
     parts: dict[str, State] = {}
     if agreement.task.concepts is not None:
         parts[CONCEPTS] = {"embeddings": agreement.task.concepts.embeddings}
@@ -231,38 +223,21 @@ def own_parts(agreement: Agreement) -> dict[str, State]:
     return parts
 
 
-def describe(agreement: Agreement, options: FederationOptions, folder: Path, device: torch.device) -> None:
-    """What is known before the first round."""
-    write_settings(folder, to_toml(agreement.config), device)
+def describe(agreement: Agreement, options: FederationOptions, folder: RunFolder, device: torch.device) -> None:
+    """Write what is known before the first round."""
+    write_description(folder, agreement.config, agreement.task, device)
     terms = terms_of(agreement, options)
     asked = {"format": FORMAT, "options": dataclasses.asdict(options), "terms": terms, "digest": digest_of(terms)}
-    write_json(folder / "federation.json", asked)
-    if agreement.task.concepts is not None:
-        agreement.task.concepts.save(folder / "concepts.safetensors")
+    write_json(folder.path / "federation.json", asked)
 
 
 def nodes_of(roster: Roster) -> list[dict[str, Any]]:
-    """Every node the server knows of, as status.json lists them."""
-    there = [
-        {
-            "client": client,
-            "name": peer.census.name,
-            "state": peer.state,
-            "missed_deadlines": roster.missed_deadlines.get(client, 0),
-            "last_seen": peer.last_seen,
-            "rejected": roster.rejections.get(client),
-        }
+    """Return the nodes for status.json: those that take part, then those that are refused."""
+    missed, rejected = roster.missed_deadlines, roster.rejections
+    rows: list[tuple[Any, ...]] = [
+        (client, peer.census.name, peer.state, missed[client], peer.last_seen, rejected.get(client))
         for client, peer in sorted(roster.peers.items())
     ]
-    refused = [
-        {
-            "client": None,
-            "name": name,
-            "state": f"refused: {why}",
-            "missed_deadlines": 0,
-            "last_seen": None,
-            "rejected": None,
-        }
-        for name, why in roster.refused.values()
-    ]
-    return [*there, *refused]
+    rows += [(None, name, f"refused: {why}", 0, None, None) for name, why in roster.refused.values()]
+    keys = ("client", "name", "state", "missed_deadlines", "last_seen", "rejected")
+    return [dict(zip(keys, row, strict=True)) for row in rows]

@@ -1,4 +1,4 @@
-"""The Flower ServerApp: `flwr run` starts it with `config`, the run's TOML, and `folder`, the server's folder."""
+"""The Flower ServerApp. `flwr run` starts it with `config`, the run's TOML file, and `folder`, the server's folder."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     from fedbm.federation.server.serve import serve
 
-    config, folder = (str(context.run_config.get(key, "")) for key in ("config", "folder"))
-    for key, value in (("config", config), ("folder", folder)):
-        if not Path(value).is_absolute():
-            raise FedBMError(f"the app needs {key} as an absolute path: flwr run … -c '{key}=\"/…\"'")
-    serve(grid, Path(config), Path(folder))
+    paths = {key: Path(str(context.run_config.get(key, ""))) for key in ("config", "folder")}
+    for key, path in paths.items():
+        if not path.is_absolute():
+            raise FedBMError(f"{key} must be an absolute path: flwr run … -c '{key}=\"/…\"'")
+    serve(grid, paths["config"], paths["folder"])

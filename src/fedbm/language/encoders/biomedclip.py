@@ -10,7 +10,7 @@ Reference: Zhang et al., BiomedCLIP: a multimodal biomedical foundation model, 2
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,11 @@ Tower = Callable[[Tensor, Tensor], Tensor]  # token ids [n,T], mask [n,T] → em
 
 def load_tower(weights: Path) -> tuple[Tower, int]:
     """Load the text tower of the file *weights* in float32; also return the number of tokens it can read."""
-    settings = _text_settings(weights.parent / "open_clip_config.json")
+    description = weights.parent / "open_clip_config.json"
+    try:
+        settings = dict(read_json(description)["model_cfg"]["text_cfg"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise FedBMError(f'{description} does not describe a text tower: "model_cfg.text_cfg" is missing') from error
     state = _read_text_weights(weights)
     bert = _build_bert(state, settings, weights)
     first, second = (state[key] for key in _PROJECTIONS)
@@ -42,14 +46,6 @@ def load_tower(weights: Path) -> tuple[Tower, int]:
         return linear(gelu(linear(cls, first)), second)
 
     return tower, min(settings.get("context_length", 256), bert.config.max_position_embeddings)
-
-
-def _text_settings(path: Path) -> dict[str, Any]:
-    model = read_json(path)
-    try:
-        return dict(model["model_cfg"]["text_cfg"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise FedBMError(f'{path} does not describe a text tower: "model_cfg.text_cfg" is missing') from error
 
 
 def _read_text_weights(path: Path) -> dict[str, Tensor]:
@@ -69,8 +65,9 @@ def _read_text_weights(path: Path) -> dict[str, Tensor]:
 
 
 def _build_bert(state: dict[str, Tensor], settings: dict[str, Any], path: Path) -> Any:
-    """Build a BertModel with the sizes and weights of the checkpoint; heads are 64 wide unless *settings* says."""
+    """Build a BertModel with the sizes and weights of the checkpoint. By default heads are 64 wide."""
     transformers = require_transformers()
+    refusal = f"{path} is not BiomedCLIP's text tower: its"
     inner = {key.removeprefix(_BERT): value for key, value in state.items() if key.startswith(_BERT)}
     layers = {key.split(".")[2] for key in inner if key.startswith("encoder.layer.")}
     try:
@@ -86,20 +83,16 @@ def _build_bert(state: dict[str, Tensor], settings: dict[str, Any], path: Path) 
         )
         bert = transformers.BertModel(config, add_pooling_layer=False).eval()
     except KeyError as error:
-        raise _wrong_keys(path, "does not contain", [f"{_BERT}{error.args[0]}"]) from error
+        raise FedBMError(f"{refusal} weights do not contain {_BERT}{error.args[0]}") from error
     except (TypeError, ValueError) as error:
-        raise FedBMError(f"{path} is not BiomedCLIP's text tower: its sizes are not those of a BERT model") from error
+        raise FedBMError(f"{refusal} sizes are not those of a BERT model") from error
     expected = {f"{_BERT}{key}" for key in bert.state_dict()} - {_OPTIONAL} | set(_PROJECTIONS)
     if missing := expected - state.keys():
-        raise _wrong_keys(path, "does not contain", missing)
+        raise FedBMError(f"{refusal} weights do not contain {shorten_list(sorted(missing), 1)}")
     if unknown := state.keys() - expected:
-        raise _wrong_keys(path, "also contains", unknown)
+        raise FedBMError(f"{refusal} weights also contain {shorten_list(sorted(unknown), 1)}")
     try:
         bert.load_state_dict(inner, strict=False)  # the names were compared above
     except RuntimeError as error:
-        raise FedBMError(f"{path} is not BiomedCLIP's text tower: its weights have the wrong shapes") from error
+        raise FedBMError(f"{refusal} weights have the wrong shapes") from error
     return bert
-
-
-def _wrong_keys(path: Path, verb: str, keys: Iterable[str]) -> FedBMError:
-    return FedBMError(f"{path} is not BiomedCLIP's text tower: it {verb} {shorten_list(sorted(keys), 1)}")

@@ -4,7 +4,7 @@
     cls         e = h_0
     biomedclip  e = W₂ · GELU(W₁ · h_0)       see biomedclip.py
 
-then e ← e / ‖e‖₂. A model is read from the given folder, without the network, or from the Hugging Face cache (hub.py).
+then e ← e / ‖e‖₂. A model is read from the given folder without the network, or from the Hugging Face cache (hub.py).
 """
 
 from __future__ import annotations
@@ -21,14 +21,7 @@ from torch.nn.functional import normalize
 
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.language.encoders.biomedclip import load_tower
-from fedbm.language.encoders.hub import (
-    check_folder,
-    fetch,
-    quiet_transformers,
-    require_transformers,
-    revision,
-    weight_files,
-)
+from fedbm.language.encoders.hub import check_folder, fetch, quiet_transformers, require_transformers, weight_files
 from fedbm.utils.io import sha256_file
 from fedbm.utils.seeds import seeded_modules
 
@@ -98,7 +91,8 @@ def encode(
     return embeddings, {
         "encoder": chosen.name,
         "model": chosen.hub if folder is None else place.resolve().name,
-        "revision": revision(place),
+        # The Hugging Face cache uses the commit hash as folder name.
+        "revision": place.name if re.fullmatch(r"[0-9a-f]{40}", place.name) else None,
         "weights": {path.name: sha256_file(path) for path in weights},
         "pooling": chosen.pooling,
         "transformers": transformers.__version__,
@@ -165,7 +159,7 @@ def masked_mean(hidden: Tensor, mask: Tensor) -> Tensor:
 
 
 def _tokenize(texts: list[str], tokenizer: Any, limit: int, name: str) -> dict[str, Tensor]:
-    """Tokenise and pad the texts. A text that is too long is refused, never truncated."""
+    """Tokenise and pad the texts. Raise FedBMError for a text that is too long; never truncate it."""
     try:
         batch = dict(tokenizer(texts, padding=True, truncation=False, return_tensors="pt"))
     except ValueError as error:

@@ -5,7 +5,6 @@ A cached model is used without the network, so a run can be repeated offline.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -14,9 +13,12 @@ from typing import Any
 
 from fedbm.errors import FedBMError, join_words
 
-# Names of weight files, in order of preference.
-_WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
-_BIOMEDCLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
+# Pooling → names of weight files, in order of preference.
+_WEIGHTS = {
+    "mean": ("model*.safetensors", "pytorch_model*.bin"),
+    "cls": ("model*.safetensors", "pytorch_model*.bin"),
+    "biomedclip": ("open_clip_model.safetensors", "open_clip_pytorch_model.bin"),
+}
 _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 _SMALL_FILES = (
     *_VOCABULARIES,
@@ -53,7 +55,7 @@ def quiet_transformers() -> Iterator[None]:
 
 def weight_files(folder: Path, pooling: str) -> list[Path]:
     """Return the weight files of *folder*, all of the preferred kind that exists, or []."""
-    kinds = (sorted(folder.glob(pattern)) for pattern in _weight_patterns(pooling))
+    kinds = (sorted(folder.glob(pattern)) for pattern in _WEIGHTS[pooling])
     return next((found for found in kinds if found), [])
 
 
@@ -62,7 +64,7 @@ def check_folder(folder: Path, pooling: str) -> Path:
     if not folder.is_dir():
         raise FedBMError(f"the folder {folder} does not exist; give the folder of the language model")
     if not weight_files(folder, pooling):
-        wanted = join_words(_weight_patterns(pooling)).replace("*", "")
+        wanted = join_words(_WEIGHTS[pooling]).replace("*", "")
         raise FedBMError(f"{folder} does not contain a language model: {wanted} is missing")
     # Without a vocabulary transformers creates an empty one and reads every word as unknown.
     if not any(next(folder.glob(pattern), None) for pattern in _VOCABULARIES):
@@ -76,7 +78,7 @@ def fetch(hub: str, pooling: str) -> Path:
     download = import_module("huggingface_hub").snapshot_download
     failure: Exception | None = None
     for cached in (True, False):
-        for weights in _weight_patterns(pooling):
+        for weights in _WEIGHTS[pooling]:
             try:
                 found = download(hub, allow_patterns=[*_SMALL_FILES, weights], local_files_only=cached)
             except Exception as error:  # hub, proxy, disk and network raise different errors with the same remedy
@@ -88,12 +90,3 @@ def fetch(hub: str, pooling: str) -> Path:
         f'cannot download "{hub}" from Hugging Face, and it is not in the cache; check the name and the network, '
         "or give a downloaded copy by --encoder-dir, or saved concepts by --concept-file"
     ) from failure
-
-
-def revision(folder: Path) -> str | None:
-    """Return the commit hash that the Hugging Face cache uses as folder name, or None for any other folder."""
-    return folder.name if re.fullmatch(r"[0-9a-f]{40}", folder.name) else None
-
-
-def _weight_patterns(pooling: str) -> tuple[str, ...]:
-    return _BIOMEDCLIP_WEIGHTS if pooling == "biomedclip" else _WEIGHTS

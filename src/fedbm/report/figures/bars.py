@@ -1,4 +1,4 @@
-"""Stacked bars, such as bytes or seconds by part."""
+"""Draw stacked bars, such as bytes or seconds by part."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def stacked_bars(
     title: str,
     show: Callable[[float], str],
 ) -> str:
-    """A stacked bar for each (label, colour): *parts* from strong to faint, the total at its end."""
+    """Draw a bar for each (label, colour), with *parts* from dark to light and the total at its end."""
     names = short_names([label for label, _ in labels])
     totals = [sum(values) for values in zip(*parts.values(), strict=True)]
     left, right, step = 16 + widest(names), 16 + widest([show(total) for total in totals]), 30.0

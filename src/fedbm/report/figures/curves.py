@@ -1,8 +1,8 @@
-"""Curves over rounds: the mean over seeds as a line, lowest to highest as a band."""
+"""Draw lines over rounds or over an axis: the mean over seeds as a line, lowest to highest as a band."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from fedbm.report.figures.drawing import (
     write,
 )
 from fedbm.report.figures.palette import dashes, dotted
-from fedbm.report.figures.svg import MUTED, render, series
+from fedbm.report.figures.svg import MUTED, PAPER, render, series
 from fedbm.utils.statistics import Spread, spread
 
 if TYPE_CHECKING:
@@ -29,13 +29,14 @@ if TYPE_CHECKING:
 Points = tuple[tuple[int, float], ...]  # (round, value), by round
 SHARED_UP_TO = 4  # curves in one plot: bands of more hide each other
 PANEL_WIDTH, PANEL_HEIGHT = 185.0, 120.0  # pixels of a panel with its margin, and of its axes
+LEFT, TOP = 40.0, 34.0  # pixels around the axes of a shared plot
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A label's lines, one per seed; *marks* are points to set off, such as each seed's chosen round.
+    """Lines over rounds, one per seed; *marks* are highlighted points, such as each seed's chosen round.
 
-    Where every label has a picture of its own, curves of one *panel* share theirs.
+    Curves with the same *panel* share a small plot.
     """
 
     label: str
@@ -44,55 +45,112 @@ class Curve:
     marks: Points = ()
     finished: bool = True
     panel: str = ""
-    averaged: bool = False  # of the averaged model: dotted and without a band, next to the model's own curve
+    averaged: bool = False  # of the averaged model: dotted, without a band
+
+
+@dataclass(frozen=True)
+class Series:
+    """Values over an axis: place on the axis → a value per seed."""
+
+    label: str
+    colour: int
+    values: Mapping[int, Sequence[float]]
 
 
 def curve_plot(curves: Sequence[Curve], title: str, axis: str, scale: float = 1.0) -> str:
-    """Draw a few curves in one plot, more of them as a small plot each on one scale."""
+    """Draw a few curves in one plot, or more of them in a small plot each on one scale."""
     panels = {curve.panel or curve.label for curve in curves if over_seeds(curve)}
     return (shared_plot if len(panels) <= SHARED_UP_TO else small_plots)(curves, title, axis, scale)
 
 
-def shared_plot(shown: Sequence[Curve], title: str, axis: str, scale: float = 1.0) -> str:
-    """The mean over seeds as a line, lowest to highest as a band, the name at its end; value × *scale*.
+def shared_plot(curves: Sequence[Curve], title: str, axis: str, scale: float = 1.0) -> str:
+    """Draw curves in one plot with their names at their ends; values × *scale*.
 
-    A line that is not finished is thin, dashed and has no band: it must not pass for a result.
+    A run that is not finished is thin, dashed and has no band, so that nobody takes it for a result.
     """
-    shown = [curve for curve in shown if over_seeds(curve)]
-    names = short_names([curve.label for curve in shown])
-    left, top, right, bottom = 40.0, 34.0, 26 + widest(names), 40.0
-    height = max(330.0, top + bottom + 34 * len(shown))
+    curves = [curve for curve in curves if over_seeds(curve)]
+    names = short_names([curve.label for curve in curves])
+    right, bottom = 26 + widest(names), 40.0
+    height = max(330.0, TOP + bottom + 34 * len(curves))
 
     def draw(figure: Figure) -> None:
-        axes = plain_axes(figure, left, top, WIDE - left - right, height - top - bottom)
-        ends = [curve_on(axes, curve, scale) for curve in shown]
+        axes = plain_axes(figure, LEFT, TOP, WIDE - LEFT - right, height - TOP - bottom)
+        ends = [_draw_curve(axes, curve, scale) for curve in curves]
         axes.grid(axis="y", color=MUTED, alpha=0.25, linewidth=0.7)
         axes.xaxis.set_major_locator(ticks(WIDE / 110, integer=True))
         axes.yaxis.set_major_locator(ticks(6))
         axes.margins(x=0.0, y=0.04)
         axes.autoscale_view()
-        sheet = pixel_axes(figure)
-        places = [axes.transData.transform(end) for end in ends]
-        ys = [height - y for _, y in places]
-        edge = WIDE - right
-        for curve, name, (x, _), y, placed in zip(
-            shown, names, places, ys, spread_labels(ys, 17, top, height - bottom), strict=True
-        ):
-            stops_here = x > edge - 12  # no leader across the picture from a line that ended early
-            leader = [(x + 3, y), (edge + 8, placed)] if stops_here else [(edge + 6, placed)]
-            across, down = zip(*leader, (edge + 16, placed), strict=True)
-            pattern = dotted(curve.colour) if curve.averaged else dashes(curve.colour)
-            style: dict[str, Any] = {"dashes": pattern} if pattern else {}
-            sheet.plot(across, down, color=series(curve.colour), lw=0.9, **style)
-            write(sheet, edge + 20, placed, name)
+        styles = [(curve.colour, dotted(curve.colour) if curve.averaged else dashes(curve.colour)) for curve in curves]
+        sheet = _name_lines(figure, axes, names, styles, ends, WIDE - right, height - bottom, farthest=12)
         write(sheet, 0, 12, axis, colour=MUTED)
-        write(sheet, edge, height - 9, "round", "right", colour=MUTED)
+        write(sheet, WIDE - right, height - 9, "round", "right", colour=MUTED)
 
     return render(WIDE, height, title, draw)
 
 
-def curve_on(axes: Axes, curve: Curve, scale: float) -> tuple[float, float]:
-    """Draw one curve; where it ends."""
+def axis_plot(lines: Sequence[Series], places: Sequence[str], title: str, axis: str, across: str) -> str:
+    """Draw scores × 100 over *places*, which are at equal distances whatever their values."""
+    lines = [line for line in lines if line.values]
+    names = short_names([line.label for line in lines])
+    right, bottom = 26 + widest(names), 58.0
+    height = max(330.0, TOP + bottom + 30 * len(lines))
+
+    def draw(figure: Figure) -> None:
+        axes = plain_axes(figure, LEFT, TOP, WIDE - LEFT - right, height - TOP - bottom)
+        axes.grid(axis="y", color=MUTED, alpha=0.25, linewidth=0.7)
+        axes.yaxis.set_major_locator(ticks(6))
+        axes.set_xlim(-0.3, len(places) - 0.7)
+        axes.set_xticks(range(len(places)), places)
+        ends = []
+        for line in lines:
+            at = sorted(line.values)
+            stats = [spread([100 * value for value in line.values[place]]) for place in at]
+            colour, pattern = series(line.colour), dashes(line.colour)
+            axes.fill_between(at, [s.low for s in stats], [s.high for s in stats], color=colour, alpha=0.1, linewidth=0)
+            (path,) = axes.plot(at, [s.mean for s in stats], "-o", color=colour, lw=2, ms=6, mec=PAPER, mew=1)
+            if pattern:
+                path.set_dashes(pattern)
+            ends.append((at[-1], stats[-1].mean))
+        axes.margins(y=0.06)
+        axes.autoscale_view(scalex=False)
+        styles = [(line.colour, dashes(line.colour)) for line in lines]
+        sheet = _name_lines(figure, axes, names, styles, ends, WIDE - right, height - bottom, farthest=WIDE)
+        write(sheet, 0, 12, axis, colour=MUTED)
+        write(sheet, WIDE - right, height - 9, across, "right", colour=MUTED)
+
+    return render(WIDE, height, title, draw)
+
+
+def _name_lines(
+    figure: Figure,
+    axes: Axes,
+    names: Sequence[str],
+    styles: Sequence[tuple[int, tuple[float, ...]]],
+    ends: Sequence[tuple[float, float]],
+    edge: float,
+    lowest: float,
+    farthest: float,
+) -> Axes:
+    """Write names to the right of *edge*, with a leader from each line that ends at most *farthest* pixels before it.
+
+    *styles* are (colour, dash pattern). Return the pixel axes.
+    """
+    sheet = pixel_axes(figure)
+    height = figure.get_size_inches()[1] * figure.dpi
+    places = [axes.transData.transform(end) for end in ends]
+    heights = spread_labels([height - y for _, y in places], 17, TOP, lowest)
+    for name, (colour, pattern), (x, y), placed in zip(names, styles, places, heights, strict=True):
+        leader = [(x + 3, height - y), (edge + 8, placed)] if x > edge - farthest else [(edge + 6, placed)]
+        across, down = zip(*leader, (edge + 16, placed), strict=True)
+        style: dict[str, Any] = {"dashes": pattern} if pattern else {}
+        sheet.plot(across, down, color=series(colour), lw=0.9, **style)
+        write(sheet, edge + 20, placed, name)
+    return sheet
+
+
+def _draw_curve(axes: Axes, curve: Curve, scale: float) -> tuple[float, float]:
+    """Draw one curve and return its end."""
     common = over_seeds(curve, scale)
     rounds, stats, colour = list(common), list(common.values()), series(curve.colour)
     if len(curve.lines) > 1 and not curve.averaged:
@@ -108,7 +166,7 @@ def curve_on(axes: Axes, curve: Curve, scale: float) -> tuple[float, float]:
 
 
 def over_seeds(curve: Curve, scale: float = 1.0) -> dict[int, Spread]:
-    """By round, where every seed has a value: a mean over changing seeds would jump for no reason."""
+    """Return round → spread for rounds that every seed has: a mean over changing seeds would jump for no reason."""
     by_round: dict[int, list[float]] = {}
     for line in curve.lines:
         for number, value in line:
@@ -124,32 +182,32 @@ def small_plots(curves: Sequence[Curve], title: str, axis: str, scale: float = 1
             by_panel.setdefault(curve.panel or curve.label, []).append(curve)
     first = next(iter(by_panel))
     first_mean = {number: at.mean for number, at in over_seeds(by_panel[first][0], scale).items()}
-    across = max(1, int(WIDE // PANEL_WIDTH))
+    across = int(WIDE // PANEL_WIDTH)
     left, top, step = 34.0, 62.0, PANEL_HEIGHT + 62
     room = (WIDE - left) / across
     height = top + step * -(-len(by_panel) // across) - 20
 
     def draw(figure: Figure) -> None:
         sheet = pixel_axes(figure)
-        found = []
+        panels = []
         for place, (name, some) in enumerate(by_panel.items()):
             x, y = left + room * (place % across), top + step * (place // across)
             axes = plain_axes(figure, x, y, room - 22, PANEL_HEIGHT)
-            found.append(axes)
+            panels.append(axes)
             if name != first:
                 axes.plot(list(first_mean), list(first_mean.values()), color=MUTED, lw=0.9)
             for curve in some:
-                curve_on(axes, curve, scale)
+                _draw_curve(axes, curve, scale)
             axes.grid(axis="y", color=MUTED, alpha=0.25, linewidth=0.7)
             axes.xaxis.set_major_locator(ticks(2, integer=True))
             axes.yaxis.set_major_locator(ticks(4))
             axes.margins(x=0.0, y=0.04)
             axes.tick_params(labelleft=place % across == 0)
             for line, part in enumerate(reversed([part for part in name.partition(" · ")[::2] if part])):
-                write(sheet, x, y - 12 - 15 * line, shorten(part, int(room / 8.5)))  # options below what has them
-        low, high = min(one.get_ylim()[0] for one in found), max(one.get_ylim()[1] for one in found)
-        last = max(one.get_xlim()[1] for one in found)
-        for one in found:
+                write(sheet, x, y - 12 - 15 * line, shorten(part, int(room / 8.5)))  # options below the method
+        low, high = min(one.get_ylim()[0] for one in panels), max(one.get_ylim()[1] for one in panels)
+        last = max(one.get_xlim()[1] for one in panels)
+        for one in panels:
             one.set_ylim(low, high)
             one.set_xlim(one.get_xlim()[0], last)
         write(sheet, 0, 12, f"{axis}, by round; thin: the first", colour=MUTED)

@@ -1,4 +1,4 @@
-"""Axes, text and marks placed by the pixel: x to the right, y down."""
+"""Place axes, text and marks by the pixel: x to the right, y down."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-SIZE = 13.0  # of the text, in pixels
-WIDE = 880.0  # pixels: the width of a figure next to a column of notes
+SIZE = 13.0  # of text, in pixels
+WIDE = 880.0  # pixels of a figure next to a column of notes
 
 
 def pixel_axes(figure: Figure) -> Axes:
-    """Axes over the whole figure whose coordinates are pixels from the top left."""
+    """Return axes over the whole figure, with pixels from the top left as coordinates."""
     width, height = figure.get_size_inches() * figure.dpi
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_xlim(0, width)
@@ -37,8 +37,8 @@ def write(
     colour: str = INK,
     turn: float = 0,
 ) -> None:
-    """*text* with the middle of its small letters at height y (turned text: its start at x, y)."""
-    axes.figure.text(  # not axes.text: its clipping doubles the time of a matrix
+    """Write *text* with the middle of its small letters at height y; turned text starts at (x, y)."""
+    axes.figure.text(  # axes.text would clip, which doubles the time of a matrix
         x,
         y + (0 if turn else 0.35 * size),
         text,
@@ -53,7 +53,7 @@ def write(
 
 
 def text_width(text: str, size: float = SIZE) -> float:
-    """Room to leave for *text* in whatever font: ideographs are square, capitals narrower, other letters about half."""
+    """Estimate the width of *text* in any font: ideographs are square, capitals narrower, other letters about half."""
     return size * sum(1.0 if ord(letter) > 0x2E7F else 0.68 if letter.isupper() else 0.58 for letter in text)
 
 
@@ -62,7 +62,7 @@ def widest(texts: Sequence[str], size: float = SIZE) -> float:
 
 
 def shorten(text: str, most: int = 24) -> str:
-    """At most this many letters; the middle goes, because names that begin alike differ at the end.
+    """Return at most this many letters. The middle is cut, because similar names often differ at the end.
 
     >>> shorten("FedBM · generator=no", 12)
     'FedBM ·…r=no'
@@ -72,7 +72,7 @@ def shorten(text: str, most: int = 24) -> str:
 
 
 def spread_labels(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Positions near *wanted*, in the same order, at least *gap* apart and, if they fit, within low … high.
+    """Return positions near *wanted*, in the same order, at least *gap* apart and, if they fit, within low … high.
 
     >>> spread_labels([10.0, 12.0, 50.0], gap=5.0, low=0.0, high=52.0)
     [10.0, 15.0, 50.0]
@@ -89,7 +89,7 @@ def spread_labels(wanted: Sequence[float], gap: float, low: float, high: float) 
 
 
 def plain_axes(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
-    """Axes at these pixels: a baseline and small quiet numbers."""
+    """Return axes at these pixels, with a baseline and small grey numbers."""
     whole = figure.get_size_inches() * figure.dpi
     axes = figure.add_axes((left / whole[0], 1 - (top + height) / whole[1], width / whole[0], height / whole[1]))
     axes.spines[["left", "right", "top"]].set_visible(False)
@@ -106,14 +106,14 @@ def ticks(most: float, integer: bool = False) -> MaxNLocator:
 
 
 def marker(number: int, size: float) -> dict[str, Any]:
-    """Hollow where the line is dashed: colours that begin again must not look alike."""
+    """Return the style of a dot, hollow on a dashed line, so that repeated colours look different."""
     if dashes(number):
         return {"ms": size - 1.5, "mfc": PAPER, "mec": series(number), "mew": 2.0}
     return {"ms": size, "mec": PAPER, "mew": 1.3}
 
 
 def wrap_widths(widths: Sequence[float], left: float, right: float) -> list[tuple[float, float]]:
-    """Where things of these widths go, from *left*, line after line, when none may cross *right*."""
+    """Return (x, y) for items of these widths, placed in lines between *left* and *right*."""
     x, y, places = left, 11.0, []
     for width in widths:
         if x > left and x + width > right:

@@ -1,7 +1,7 @@
-"""generated.png (a row of tiles per class) → one picture per class, ready for the page.
+"""Cut generated.png, which has a row of tiles per class, into one picture per class.
 
-generated/<round>.png, laid out alike, show what was images after earlier rounds. A strip has a row of tiles per class
-again, the first EACH tiles of every such round side by side; a record holds it as one small picture.
+generated/<round>.png have the same layout and show images after earlier rounds. A strip also has a row per class, with
+the first EACH tiles of every such round; a record keeps it as one small picture.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 COLUMNS = 8
-LARGE = 64  # pixels; smaller tiles are enlarged with hard edges, so that nobody takes the blur for detail
-EACH = 2  # images of a class that a strip has for every round
-STRIP_TILE, STRIP_PIXELS = 48, 200_000  # its tiles are no larger, and with many classes smaller
+LARGE = 64  # pixels; smaller tiles are enlarged with hard edges, so that blur does not look like detail
+EACH = 2  # images per class and round in a strip
+STRIP_TILE, STRIP_PIXELS = 48, 200_000  # largest side of a tile, and largest size of a strip
 
 
 def galleries(group: Group) -> tuple[list[Gallery], str]:
@@ -35,9 +35,9 @@ def galleries(group: Group) -> tuple[list[Gallery], str]:
             found += _galleries(run, row.name)
     if found:
         return found, ""
-    trained = [run.id for run in group.runs if any(record.get("generator") for record in run.rounds)]
+    trained = [run.id for run in group.runs if any(record.generator for record in run.rounds)]
     if trained:
-        return [], f"Not there yet: generated.png or details.json of {', '.join(trained)}."
+        return [], f"Missing: generated.png or details.json of {', '.join(trained)}."
     waiting = [run.config["method"] for run in group.runs if run.config["method"].get("generator")]
     if pauses := [every for method in waiting if isinstance(every := method.get("generator_every"), int)]:
         every = min(pauses)
@@ -48,7 +48,8 @@ def galleries(group: Group) -> tuple[list[Gallery], str]:
 def _galleries(run: RunView, name: str) -> list[Gallery]:
     """Return the images at the end, and those of earlier rounds if there are any."""
     assert run.generated is not None
-    classes, caption = list((run.details or {})["classes"]), f"{name}, seed {run.seed}"
+    assert run.details is not None
+    classes, caption = list(run.details.classes), f"{name}, seed {run.seed}"
     sheet, tile = _sheet(run.generated, len(classes))
     made = [Gallery(caption, _rows(sheet, tile, classes, "PNG"), tile >= LARGE, tile >= LARGE)]
     if run.strip is not None:
@@ -71,7 +72,7 @@ def _rows(sheet: Image, tile: int, classes: Sequence[str], kind: str) -> tuple[t
 
 
 def strip_of(images: Mapping[int, Path], classes: int) -> tuple[Image, int]:
-    """The rounds' first EACH tiles of every class, round after round from left to right; and the side of a tile."""
+    """Return a picture with the first EACH tiles of every class, round by round, and the side of a tile."""
     import PIL.Image
 
     sheets = [_sheet(images[number], classes) for number in sorted(images)]
@@ -85,19 +86,19 @@ def strip_of(images: Mapping[int, Path], classes: int) -> tuple[Image, int]:
 
 
 def _sheet(path: Path, classes: int, columns: int = COLUMNS) -> tuple[Image, int]:
-    """The picture and the side of its tiles."""
+    """Read a picture and return it with the side of its tiles."""
     import PIL.Image
 
     try:
         with PIL.Image.open(path) as opened:
             sheet = opened.convert("RGB" if opened.mode not in ("L", "1") else "L")
     except (OSError, SyntaxError) as error:
-        raise FedBMError(f"cannot read {path}: {error}; delete it to leave the pictures out") from error
+        raise FedBMError(f"cannot read {path}: {error}. Delete it to make the report without pictures.") from error
     tile = sheet.width // columns if columns else 0
     if tile == 0 or sheet.size != (columns * tile, classes * tile):
         raise FedBMError(
             f"{path} is {sheet.width} × {sheet.height}, not {columns} square tiles for each of "
-            f"{classes} classes; delete it to leave the pictures out"
+            f"{classes} classes. Delete it to make the report without pictures."
         )
     return sheet, tile
 

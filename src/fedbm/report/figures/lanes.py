@@ -1,4 +1,4 @@
-"""One lane per row on a common scale: values with their mean, or differences with their intervals."""
+"""Draw one lane per row on a common scale: values with their mean, or differences with their intervals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Dots:
-    """A label's values; *paper* is a mean and standard deviation to compare with."""
+    """The values of one row; *paper* is the paper's mean and standard deviation."""
 
     label: str
     colour: int
@@ -27,7 +27,7 @@ class Dots:
 
 @dataclass(frozen=True)
 class Interval:
-    """A label's difference, from low to high; *paper* is the paper's difference."""
+    """A difference with its interval; *paper* is the paper's difference."""
 
     label: str
     mean: float
@@ -37,10 +37,7 @@ class Interval:
 
 
 def dots(rows: Sequence[Dots], title: str, axis: str, width: float = WIDE) -> str:
-    """One line per label with a dot for every value and a tick at their mean, on a common scale.
-
-    The paper's is a grey bar, mean ± standard deviation, with its middle marked.
-    """
+    """Draw a dot for every value and a tick at their mean; the paper's mean ± std is a grey bar."""
     everything = [value for row in rows for value in row.values]
     everything += [row.paper[0] + sign * row.paper[1] for row in rows if row.paper for sign in (-1, 1)]
 
@@ -59,7 +56,7 @@ def dots(rows: Sequence[Dots], title: str, axis: str, width: float = WIDE) -> st
 
 
 def intervals(rows: Sequence[Interval], colour: int, title: str, axis: str, width: float = WIDE) -> str:
-    """A dot for every difference on its interval, zero as a line through all, grey ticks for the paper's."""
+    """Draw a dot for every difference on its interval, a line at zero, and a grey tick for the paper's."""
     everything = [0.0, *(value for row in rows for value in (row.low, row.high))]
     everything += [row.paper for row in rows if row.paper is not None]
 
@@ -82,7 +79,7 @@ def draw_lanes(
     draw: Callable[[Axes], None],
     width: float = WIDE,
 ) -> str:
-    """A lane for each label, 0, 1, … from the top, on a scale wide enough for *everything*: *draw* fills them."""
+    """Draw a lane for each label at y = 0, 1, … from the top, on a scale for all values; *draw* fills the lanes."""
     names = short_names(labels, width)
     left, top, right, step = 16 + widest(names), 24.0, 24.0, 30.0
     margin = 0.08 * (max(everything) - min(everything)) or 1.0

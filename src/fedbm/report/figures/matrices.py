@@ -1,4 +1,4 @@
-"""Tables of numbers as pictures: clients × classes as bubbles, classes × classes as shaded cells."""
+"""Draw matrices: clients × classes as bubbles, classes × classes as shaded cells."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 Numbers = npt.NDArray[np.float64]
 
-# Blue that lets the page through: at every shade up to DEEPEST, ink keeps 4.5:1 on it in light and dark.
+# A transparent blue: at every shade up to DEEPEST, text keeps a contrast of 4.5:1 on light and dark pages.
 HEAT = (0.13, 0.45, 0.70)
 DEEPEST = 0.8
-WRITTEN_UP_TO = 12  # classes; beyond that cells are too small for their number
+WRITTEN_UP_TO = 12  # classes; with more, cells are too small for their number
 
 
 def partition_bubbles(counts: npt.ArrayLike, classes: Sequence[str], title: str) -> str:
-    """Clients down, classes across; a bubble's area is the number of samples, totals at the side."""
+    """Draw clients down and classes across. A bubble's area is the number of samples; totals are at the side."""
     table = np.asarray(counts, dtype=np.float64)
     clients, width = table.shape
     cell = _cell(max(clients, width), largest=34)
@@ -46,7 +46,7 @@ def partition_bubbles(counts: npt.ArrayLike, classes: Sequence[str], title: str)
             sheet.plot([left, end], [y, y], color=MUTED, alpha=0.25, lw=0.7)
             write(sheet, left - 12, y, names[row], "right", size, MUTED)
             write(sheet, end + side - 2, y, totals[row], "right", size)
-        # Bubbles of (nearly) one size share a marker: a figure of 35 × 62 stays small.
+        # Bubbles of nearly one size share a marker, so that a figure of 35 × 62 stays small.
         radii = np.round(4 * np.maximum(unit * np.sqrt(table), 0.75)) / 4
         for radius in np.unique(radii[table > 0]):
             rows, columns = np.nonzero((radii == radius) & (table > 0))
@@ -58,7 +58,7 @@ def partition_bubbles(counts: npt.ArrayLike, classes: Sequence[str], title: str)
 
 
 def confusion(matrix: npt.ArrayLike, classes: Sequence[str], title: str) -> str:
-    """Truth down, prediction across: percent of the row. Shade is its root, so that rare errors show."""
+    """Draw truth down and prediction across, in percent of the row. The shade is the root, so that rare errors show."""
     table = np.asarray(matrix, dtype=np.float64)
     totals = table.sum(axis=1)
     shares = table / np.maximum(totals, 1.0)[:, None]
@@ -67,7 +67,7 @@ def confusion(matrix: npt.ArrayLike, classes: Sequence[str], title: str) -> str:
 
 
 def similarity(matrix: npt.ArrayLike, classes: Sequence[str], title: str) -> str:
-    """Cosine of two classes' mean text embeddings, shaded from the lowest pair to the highest."""
+    """Draw the cosines of classes' mean text embeddings, shaded from the lowest pair to the highest."""
     table = np.asarray(matrix, dtype=np.float64)
     others = ~np.eye(len(table), dtype=bool)
     low, high = (table[others].min(), table[others].max()) if len(table) > 1 else (0.0, 1.0)
@@ -113,19 +113,19 @@ def _shaded(
 
 
 def _cell(count: int, largest: float) -> float:
-    """Side of a cell: as large as is pleasant, as small as 62 classes need."""
+    """Return the side of a cell: at most *largest*, and small enough for 62 classes."""
     return min(largest, max(12.0, 760 / count))
 
 
 def _turn(classes: Sequence[str], cell: float) -> float:
-    """Names that do not fit above their column lean, in narrow columns they stand."""
+    """Return the angle of the column heads: 0 if they fit above their column, else 45, or 90 in narrow columns."""
     if widest([shorten(name) for name in classes], min(SIZE, cell - 2)) <= cell - 4:
         return 0.0
     return 90.0 if cell < 20 else 45.0
 
 
 def _room_above(classes: Sequence[str], cell: float) -> tuple[float, float]:
-    """(height above the cells, width beyond the last column) that the names need."""
+    """Return the height above the cells, and the width beyond the last column, that the column heads need."""
     longest = widest([shorten(name) for name in classes], min(SIZE, cell - 2))
     turn = np.radians(_turn(classes, cell))
     above = 22.0 if turn == 0 else 16 + longest * float(np.sin(turn))

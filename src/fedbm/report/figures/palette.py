@@ -1,4 +1,4 @@
-"""names → numbers → a colour and a dash: no two names of one figure look the same."""
+"""Assign colours and dash patterns to names, so that no two names of a figure look the same."""
 
 from __future__ import annotations
 
@@ -34,13 +34,11 @@ def dashes(number: int) -> tuple[int, ...]:
     [(), (7, 2), (2, 2), (7, 2, 2, 2), (7, 2, 2, 2, 2, 2)]
     """
     again = number // len(SERIES)
-    if again < 3:
-        return ((), (7, 2), (2, 2))[again]
-    return (7, 2, *(2, 2) * (again - 2))
+    return ((), (7, 2), (2, 2))[again] if again < 3 else (7, 2, *(2, 2) * (again - 2))
 
 
 def dotted(number: int) -> tuple[float, float]:
-    """Dots of an averaged model's curve, further apart each time the palette begins again.
+    """Return the dots of an averaged model's curve, further apart each time the palette repeats.
 
     >>> [dotted(7 * again) for again in range(3)]
     [(1.0, 1.2), (1.0, 2.7), (1.0, 4.2)]

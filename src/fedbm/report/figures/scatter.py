@@ -1,9 +1,9 @@
-"""features.json → a picture: test images as points in the colour of their class, text anchors by name."""
+"""Draw features.json: test images as points in the colour of their class, class texts as stars with names."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from fedbm.report.figures.drawing import pixel_axes, shorten, text_width, wrap_widths, write
 from fedbm.report.figures.svg import INK, MUTED, PAPER, SERIES, render, series
@@ -11,17 +11,19 @@ from fedbm.report.figures.svg import INK, MUTED, PAPER, SERIES, render, series
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from fedbm.runs.record_types import Features
+
 SIDE = 430.0
-SMALL = 11.5  # letters
-LINE = 13.0  # between two of their lines
-TURN = 0.7 * SIDE  # names of what lies further right stand to the left of it
-MARKS = ("o", "s", "^", "D", "v", "P", "X")  # by class, in addition to colours, which not everyone sees or prints
+SMALL = 11.5  # size of letters, in pixels
+LINE = 13.0  # distance of two lines of text
+TURN = 0.7 * SIDE  # names of stars beyond this are written to their left
+MARKS = ("o", "s", "^", "D", "v", "P", "X")  # by class, for readers and printers without colours
 
 
-def scatter(features: Mapping[str, Any], title: str) -> str:
-    """Points and, as stars, anchors; below them which colour and shape is which class, unless there are very many."""
-    points, labels, anchors = features["points"], features["labels"], features["anchors"]
-    names = [shorten(name, 18) for name in features["classes"]]
+def scatter(features: Features, title: str) -> str:
+    """Draw points, stars for class texts, and below them a legend of classes unless there are very many."""
+    points, labels, anchors = features.points, features.labels, features.anchors
+    names = [shorten(name, 18) for name in features.classes]
     named = len(names) <= 2 * len(SERIES)
     legend = wrap_widths([24 + text_width(name, SMALL) for name in names], 8, SIDE) if named else []
     height = SIDE + (legend[-1][1] + 12 if legend else 0)
@@ -72,7 +74,7 @@ def label_heights(stars: Sequence[tuple[float, float]], widths: Sequence[float])
 
 
 def _mark(k: int) -> str:
-    """Another for each of seven classes, and another with the same colour.
+    """Return the mark of class k: no two of 49 classes share both mark and colour.
 
     >>> "".join(map(_mark, range(7)))
     'os^DvPX'

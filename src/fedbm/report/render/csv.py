@@ -1,4 +1,4 @@
-"""A report's numbers as comma-separated values, with all digits."""
+"""Render a report's numbers as comma-separated values, with all digits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedbm.report.model import Report
 
 
 def render_csv(report: Report) -> str:
-    """Return one line per row of the report's data; a value that is missing is empty."""
+    """Return one line per row of the report's data; missing values are empty."""
     assert report.data is not None
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")

@@ -1,19 +1,17 @@
-"""A report as one HTML page: self-contained, offline, the same bytes for the same report."""
+"""Render a report as one HTML page: self-contained, offline, the same bytes for the same report."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import count, groupby
-from typing import Any
+from itertools import count
 
-from fedbm.report.figures.svg import SERIES, for_one_page
+from fedbm.report.figures.svg import SERIES, number_ids
 from fedbm.report.format import format_between, format_numbers, format_std, format_value
-from fedbm.report.model import Report
+from fedbm.report.model import Report, adjacent
 from fedbm.version import __version__
 
 
 def render_html(report: Report) -> str:
-    """Return the page. Every text is escaped; a name that the template does not know is an error."""
+    """Return the page. Every text is escaped; an undefined name in the template is an error."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(
@@ -23,11 +21,11 @@ def render_html(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    numbers = count(1)
-    made.globals |= {"palette": len(SERIES), "new_id": lambda: f"s{next(numbers)}"}
+    sections, figures = count(1), count(1)
+    made.globals |= {"palette": len(SERIES), "new_id": lambda: f"s{next(sections)}"}
     made.filters |= {
         "kind": lambda block: type(block).__name__,
-        "placed": for_one_page(),
+        "own_ids": lambda svg: number_ids(svg, next(figures)),
         "value": format_value,
         "std": format_std,
         "between": format_between,
@@ -36,8 +34,3 @@ def render_html(report: Report) -> str:
         "blocks": lambda rows: adjacent(rows, "block"),
     }
     return made.get_template("report.html.j2").render(report=report, version=__version__)
-
-
-def adjacent(items: Sequence[Any], attribute: str) -> list[tuple[str, list[Any]]]:
-    """Return (value, items) for every stretch of adjacent items with one value of *attribute*."""
-    return [(value, list(some)) for value, some in groupby(items, key=lambda item: getattr(item, attribute))]

@@ -1,4 +1,4 @@
-r"""A report as LaTeX in UTF-8: booktabs tables no wider than the line, and the text that belongs to them."""
+"""Render a report as LaTeX in UTF-8: booktabs tables no wider than the line, with their text."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from fedbm.report.format import format_cell, format_numbers
-from fedbm.report.model import Block, Cell, Column, Findings, Fold, Report, Row, Section, Table, Text
-from fedbm.report.render.html import adjacent
+from fedbm.report.model import Block, Cell, Column, Findings, Report, Row, Section, Table, Text, adjacent, printed
 
 NEEDS = "% needs \\usepackage{booktabs,graphicx}; with pdflatex also \\usepackage{textalpha}, for Greek letters"
 SPECIAL = {sign: f"\\{sign}" for sign in "&%$#_{}"}
 SPECIAL |= {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
-CODE = re.compile(  # 'fedbm features RUN', --resume, --data-dir DIR
-    r"(?<![^\s(])(?:'([^'\n]+)'(?!\w)|(--[a-z][\w-]*(?: (?:[A-Z]{2,}|\d+[a-z]*)\b)?))"
-)
-FITTED = "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%"  # smaller, only if it must be
+CODE = re.compile(r"(?<![^\s(])'([^'\n]+)'(?!\w)")  # 'fedbm features RUN'
+FITTED = "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%"  # shrink only wide tables
 WIDEST = 8  # columns in a line of an article
 SECOND = (  # the columns of the second table of a wide one
     *("last_f1", "last_quarter_f1", "averaged_accuracy", "averaged_f1"),
@@ -25,29 +22,13 @@ NOT_PRINTED = ("p",)  # p after correction is printed
 
 
 def escape(text: str) -> str:
-    r"""Escape the ten special characters; set code in a typewriter font.
+    r"""Escape the ten special characters, keep two hyphens apart, and set code in a typewriter font.
 
     >>> print(escape("τ, λ_dis & 50 %; 'fedbm data' takes --to"))
-    τ, λ\_dis \& 50 \%; \texttt{fedbm data} takes \texttt{-{}-to}
+    τ, λ\_dis \& 50 \%; \texttt{fedbm data} takes -{}-to
     """
-    prose, *found = CODE.split(text)
-    pieces = [_special(prose)]
-    for quoted, flag, prose in zip(found[::3], found[1::3], found[2::3], strict=True):
-        pieces += [code(quoted or flag), _special(prose)]
-    return "".join(pieces)
-
-
-def code(text: str) -> str:
-    r"""Return text to be typed, in which two hyphens stay two.
-
-    >>> print(code("fedbm run --data scans"))
-    \texttt{fedbm run -{}-data scans}
-    """
-    return f"\\texttt{{{_special(text).replace('--', '-{}-')}}}"
-
-
-def _special(text: str) -> str:
-    return "".join(SPECIAL.get(sign, sign) for sign in text)
+    escaped = "".join(SPECIAL.get(sign, sign) for sign in text)
+    return CODE.sub(r"\\texttt{\1}", re.sub("-(?=-)", "-{}", escaped))
 
 
 def render_latex(report: Report) -> str:
@@ -67,30 +48,23 @@ def render_latex(report: Report) -> str:
 
 
 def _blocks(blocks: Iterable[Block], title: str) -> list[str]:
-    """Return lines; what is part of the HTML page only, and tables without a result, are left out."""
+    """Return the lines of all blocks except tables without a result."""
     out: list[str] = []
-    for block in blocks:
-        if getattr(block, "detail", False):
-            continue
+    for block in printed(blocks):
         if isinstance(block, Section):
             inner = _blocks(block.blocks, f"{title}: {block.heading}")
             out += [f"\\paragraph{{{escape(block.heading)}.}}", *inner] if inner else []
-        elif isinstance(block, Fold):
-            out += _blocks(block.blocks, title)
         elif isinstance(block, Text):
-            command = f" {code(block.code)}" if block.code else ""
-            out.append(_paragraph(" ".join(block.sentences)) + command)
+            out.append(_paragraph(" ".join(block.sentences), block.code))
         elif isinstance(block, Findings):
-            for one in block.items:
-                items = f" {'; '.join(one.items)}." if one.items else ""
-                out.append(_paragraph(one.sentence + items) + (f" {code(one.code)}" if one.code else ""))
+            out += [_paragraph(one.text, one.code) for one in block.items]
         elif isinstance(block, Table) and not block.folded:
             out += [line for part in _parts(block) for line in _table(block, *part)]
     return out
 
 
-def _paragraph(text: str) -> str:
-    return f"\\par\\noindent {escape(text)}"
+def _paragraph(text: str, command: str = "") -> str:
+    return f"\\par\\noindent {escape(text)}" + (f" \\texttt{{{escape(command)}}}" if command else "")
 
 
 def _parts(table: Table) -> Iterator[tuple[str, Sequence[Column]]]:
@@ -113,7 +87,7 @@ def label(text: str) -> str:
 
 
 def _table(table: Table, suffix: str, columns: Sequence[Column]) -> list[str]:
-    """Return a float across all columns of a page. Raised numbers behind a row's name are those of its notes."""
+    """Return a float across all columns of a page, with the numbers of notes raised behind a row's name."""
     name = f"{table.name}, {suffix}" if suffix else table.name
     titles = [column.heading for column in columns]
     lines = [" & ".join(map(escape, [table.head, *titles])) + " \\\\", "\\midrule"]
@@ -134,7 +108,7 @@ def _table(table: Table, suffix: str, columns: Sequence[Column]) -> list[str]:
 
 
 def _name(row: Row) -> str:
-    """Bold for the leading row. In braces, because a row may begin with a bracket, which would follow \\\\."""
+    """Return a row's name, bold if it leads; in braces, because \\\\ followed by a bracket takes an argument."""
     name = f"\\textbf{{{escape(row.name)}}}" if row.lead else f"{{{escape(row.name)}}}"
     return f"{name}\\textsuperscript{{({format_numbers(row.notes)})}}" if row.notes else name
 

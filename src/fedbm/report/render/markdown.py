@@ -1,4 +1,4 @@
-"""A report as Markdown: its text and tables, without figures."""
+"""Render a report as Markdown: its text and tables, without figures."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from fedbm.report.format import format_cell, format_numbers
-from fedbm.report.model import Block, Cell, Findings, Fold, Report, Section, Table, Text
-from fedbm.report.render.html import adjacent
+from fedbm.report.model import Block, Cell, Findings, Report, Section, Table, Text, adjacent, printed
 
 MARKUP = re.compile(r"[\\|*`]|\[(?=[^]]*\][(\[])|(?<!\w)_|_(?!\w)|<(?=[\w/!?])")
 
@@ -37,24 +36,17 @@ def render_markdown(report: Report) -> str:
 
 
 def _blocks(blocks: Iterable[Block], level: int) -> list[str]:
-    """Return lines; what is part of the HTML page only is left out."""
     out: list[str] = []
-    for block in blocks:
-        if getattr(block, "detail", False):
-            continue
+    for block in printed(blocks):
         if isinstance(block, Section):
             inner = _blocks(block.blocks, level + 1)
             out += [f"{'#' * level} {escape(block.heading)}", "", *inner] if inner else []
-        elif isinstance(block, Fold):
-            out += _blocks(block.blocks, level)
+        elif isinstance(block, Text) and block.role in ("list", "verdict", "titles"):
+            out += [*(f"- {escape(sentence)}" for sentence in block.sentences), ""]
         elif isinstance(block, Text):
-            out += _text(block)
+            out += [" ".join(map(escape, block.sentences)) + _code(block.code), ""]
         elif isinstance(block, Findings):
-            for one in block.items:
-                code = f" `{one.code}`" if one.code else ""
-                items = f" {escape('; '.join(one.items))}." if one.items else ""
-                out.append(f"- {escape(one.sentence)}{items}{code}")
-            out.append("")
+            out += [*(f"- {escape(one.text)}{_code(one.code)}" for one in block.items), ""]
         elif isinstance(block, Table):
             lines = render_table(block)
             if block.folded:
@@ -63,28 +55,18 @@ def _blocks(blocks: Iterable[Block], level: int) -> list[str]:
     return out
 
 
-def _text(block: Text) -> list[str]:
-    code = f" `{block.code}`" if block.code else ""
-    if block.role in ("list", "verdict", "titles"):
-        return [*(f"- {escape(sentence)}" for sentence in block.sentences), ""]
-    return [" ".join(map(escape, block.sentences)) + code, ""]
-
-
-def render_table(table: Table, without: Sequence[str] = ()) -> list[str]:
-    """Return the lines of a table, without the columns of these keys; the leading row's name is bold."""
-    columns = [column for column in table.columns if column.key not in without]
-    noted = any(row.notes for row in table.rows) and "notes" not in without
-    aligned = ["---", *("---" if column.text else "---:" for column in columns), *["---:"] * noted]
-    out = [
-        _line([escape(table.head), *(escape(column.heading) for column in columns), *["Notes"] * noted]),
-        _line(aligned),
-    ]
+def render_table(table: Table) -> list[str]:
+    """Return the lines of a table; the leading row's name is bold."""
+    noted = any(row.notes for row in table.rows)
+    aligned = ["---", *("---" if column.text else "---:" for column in table.columns), *["---:"] * noted]
+    heads = [table.head, *(column.heading for column in table.columns), *["Notes"] * noted]
+    out = [_line([escape(head) for head in heads]), _line(aligned)]
     for block, rows in adjacent(table.rows, "block"):
         if block:
             out.append(_line([f"*{escape(block)}*", *[""] * (len(aligned) - 1)]))
         for row in rows:
             name = f"**{escape(row.name)}**" if row.lead else escape(row.name)
-            cells = [_cell(row.cells[column.key]) for column in columns]
+            cells = [_cell(row.cells[column.key]) for column in table.columns]
             out.append(_line([name, *cells, *[format_numbers(row.notes)] * noted]))
     return out
 
@@ -92,6 +74,10 @@ def render_table(table: Table, without: Sequence[str] = ()) -> list[str]:
 def _cell(cell: Cell) -> str:
     text = escape(format_cell(cell))
     return f"**{text}**" if cell.best else text
+
+
+def _code(text: str) -> str:
+    return f" `{text}`" if text else ""
 
 
 def _line(cells: Sequence[str]) -> str:

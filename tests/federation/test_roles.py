@@ -19,12 +19,12 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 
 from fedbm.cli import main
 from fedbm.errors import FedBMError
-from fedbm.federation.deploy import flower, registration, supervise, watchdog
+from fedbm.federation.deploy import flower, registration, roles, watchdog
 from fedbm.federation.deploy.certificates import make_authority
 from fedbm.federation.deploy.init import create
 from fedbm.federation.deploy.processes import running
 from fedbm.federation.deploy.registration import Known
-from fedbm.federation.deploy.run_control import Follower, begin, deal
+from fedbm.federation.deploy.run_control import Follower, give_shares, start_run
 from fedbm.federation.deploy.site_files import Node, Server, all_folders, read, to_text
 from fedbm.federation.node.refusal_file import clear_refusal, write_refusal
 from fedbm.federation.server.registry import fingerprint, read_registry
@@ -100,7 +100,7 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).write_text(head + textwrap.dedent(program))
         (tmp_path / name).chmod(0o755)
     monkeypatch.setattr(flower, "tool", lambda name: str(tmp_path / name))
-    monkeypatch.setattr(supervise, "check_server", lambda node, authority: "server: reached")
+    monkeypatch.setattr(roles, "check_server", lambda node, authority: "server: reached")
     monkeypatch.setattr(registration, "known_keys", lambda folder, server: remembered(path))
     return path
 
@@ -116,7 +116,7 @@ def study(memory: Path, tmp_path: Path) -> Path:
     create(tmp_path / "study", nodes=2, link_port=18000 + os.getpid() % 5000 * 5)
     run = tmp_path / "study" / "server" / "run.toml"
     run.write_text(run.read_text().replace('name = "digits"', 'name = "digits"\nsize = 16'))
-    deal(tmp_path / "study", run)
+    give_shares(tmp_path / "study", run)
     return tmp_path / "study"
 
 
@@ -134,7 +134,7 @@ def times(count: int, also: Callable[[], object] = lambda: None) -> Callable[[],
 
 
 def nothing_is_left(study: Path) -> bool:
-    return all(not watchdog.marked(str(folder.resolve())) and not running(folder) for folder in all_folders(study))
+    return all(not watchdog.find_marked(str(folder.resolve())) and not running(folder) for folder in all_folders(study))
 
 
 def change(memory: Path, **values: object) -> None:
@@ -144,18 +144,18 @@ def change(memory: Path, **values: object) -> None:
 def test_a_server_registers_its_nodes_once_and_takes_off_those_that_left(study: Path, memory: Path) -> None:
     said: list[str] = []
     home = study / "server"
-    supervise.serve(home, said.append, times(1))
-    assert said[-1].startswith("ready: nodes call 127.0.0.1:")
+    roles.run_server(home, said.append, times(1))
+    assert said[-1].startswith("ready: nodes connect to 127.0.0.1:")
     assert len(json.loads(memory.read_text())["keys"]) == 2
-    supervise.serve(home, said.append, times(1))  # it knows them: nothing changes
+    roles.run_server(home, said.append, times(1))  # it knows them: nothing changes
     assert len(json.loads(memory.read_text())["keys"]) == 2
     with_nodes(home, ",hospital-2")
-    supervise.serve(home, said.append, times(1))
+    roles.run_server(home, said.append, times(1))
     assert json.loads(memory.read_text())["gone"] == ["1"]
     assert [(node.node, node.client, node.name) for node in read_registry(home).values()] == [(2, 1, "hospital-2")]
     with_nodes(home, "hospital-1,hospital-2")
-    with pytest.raises(FedBMError, match="the key of hospital-1 was taken off before, and Flower accepts no key twice"):
-        supervise.serve(home, said.append, times(1))
+    with pytest.raises(FedBMError, match="the key of hospital-1 was removed before"):
+        roles.run_server(home, said.append, times(1))
     assert nothing_is_left(study)
 
 
@@ -166,7 +166,7 @@ def with_nodes(home: Path, nodes: str) -> None:
 
 def test_whose_key_has_which_node_id_is_found_again_when_the_list_is_lost(study: Path, memory: Path) -> None:
     home = study / "server"
-    supervise.serve(home, lambda words: None, times(1))
+    roles.run_server(home, lambda words: None, times(1))
     first = read_registry(home)
     assert [(node.node, node.client, node.name) for node in first.values()] == [
         *((1, 0, "hospital-1"), (2, 1, "hospital-2"))
@@ -175,19 +175,19 @@ def test_whose_key_has_which_node_id_is_found_again_when_the_list_is_lost(study:
         fingerprint((study / name / "node.pub").read_text()) for name in ("hospital-1", "hospital-2")
     ]
     (home / "registered.json").unlink()
-    supervise.serve(home, lambda words: None, times(1))
+    roles.run_server(home, lambda words: None, times(1))
     assert read_registry(home) == first
 
 
 def test_two_nodes_with_one_key_are_refused(study: Path) -> None:
     shutil.copyfile(study / "server" / "nodes" / "hospital-1.pub", study / "server" / "nodes" / "hospital-2.pub")
     with pytest.raises(FedBMError, match="hospital-1 and hospital-2 have the same public key"):
-        supervise.serve(study / "server", lambda words: None, times(1))
+        roles.run_server(study / "server", lambda words: None, times(1))
 
 
 def test_a_run_that_lost_its_server_app_is_ended_at_the_next_start(study: Path, memory: Path) -> None:
     change(memory, runs=[{"run-id": "5", "status": "running", "status-details": "N/A", "pending-at": "1"}])
-    supervise.serve(study / "server", lambda words: None, times(1))
+    roles.run_server(study / "server", lambda words: None, times(1))
     assert json.loads(memory.read_text())["runs"][0]["status"] == "finished:stopped"
 
 
@@ -195,34 +195,32 @@ def test_a_run_that_lost_its_server_app_is_ended_at_the_next_start(study: Path, 
 def test_nodes_of_one_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch, cores: int, each: int) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: cores)
     nodes = [Node(client=0), Node(client=1, threads=5), Node(client=2)]
-    assert [node.threads for node in supervise.sharing(nodes)] == [each, 5, each]
+    assert [node.threads for node in roles.share_threads(nodes)] == [each, 5, each]
 
 
-def test_a_dead_program_is_mentioned_and_comes_back(study: Path) -> None:
-    said: list[str] = []
+def test_a_role_ends_when_one_of_its_programs_dies(study: Path) -> None:
     home = study / "server"
     tick = times(60, lambda: os.kill(running(home)["superlink"], signal.SIGKILL))
-    supervise.serve(home, said.append, lambda: tick() and "server: superlink is back" not in said)
-    assert "server: superlink has died; it is started again" in said
-    assert said[-1] == "server: superlink is back"
+    with pytest.raises(FedBMError, match="superlink of server has died; its log is .*superlink.log"):
+        roles.run_server(home, lambda words: None, tick)
     assert nothing_is_left(study)
 
 
 def test_a_node_waits_a_while_for_a_server_that_still_counts_its_twin(
     study: Path, memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervise, "AGAIN", 0.1)
+    monkeypatch.setattr(roles, "RETRY_SECONDS", 0.1)
     change(memory, refuse=2)
     said: list[str] = []
-    supervise.attend(study / "hospital-1", "", said.append, times(1))
-    assert any("is not let in; trying for 90 s" in words for words in said)
-    assert said[-1] == "ready: the server accepts the key of hospital-1 (client 0); it waits for a run"
-    monkeypatch.setattr(supervise, "PATIENCE", 0.0)
+    roles.run_node(study / "hospital-1", "", said.append, times(1))
+    assert any("is not admitted yet; trying again for 90 s" in words for words in said)
+    assert said[-1] == "ready: the server accepts the key of hospital-1 (client 0); waiting for a run"
+    monkeypatch.setattr(roles, "ADMISSION_SECONDS", 0.0)
     change(memory, refuse=9)
     with pytest.raises(
         FedBMError, match="supernode was refused by the server: this node's key is not registered there"
     ):
-        supervise.attend(study / "hospital-1", "", said.append, times(1))
+        roles.run_node(study / "hospital-1", "", said.append, times(1))
     assert nothing_is_left(study)
 
 
@@ -241,10 +239,10 @@ def test_a_node_that_the_server_refuses_says_so_until_it_is_taken_in(study: Path
             clear_refusal(home / "state")
         return look < 3
 
-    supervise.attend(home, "", said.append, tick)
+    roles.run_node(home, "", said.append, tick)
     assert said[-2:] == [
         "hospital-1: the server refused this node: it is client 7",
-        "hospital-1: the server took it in",
+        "hospital-1: the server admitted it",
     ]
     assert not any("earlier start" in words for words in said)
 
@@ -261,7 +259,7 @@ def test_a_program_is_healthy_when_it_answers_over_the_right_line(study: Path) -
         assert not flower.is_healthy(port, study / "other" / "ca.crt")
         return False
 
-    supervise.serve(home, lambda words: None, tick)
+    roles.run_server(home, lambda words: None, tick)
 
 
 def test_a_supernode_that_is_healthy_but_not_let_in_is_not_ready(
@@ -269,45 +267,45 @@ def test_a_supernode_that_is_healthy_but_not_let_in_is_not_ready(
 ) -> None:
     program = memory.parent / "flower-supernode"
     program.write_text(program.read_text().replace("SuperNode ID: 1", "Starting Flower SuperNode"))
-    monkeypatch.setattr(supervise, "START_SECONDS", 3.0)
+    monkeypatch.setattr(roles, "START_SECONDS", 3.0)
     with pytest.raises(FedBMError, match="supernode was not ready after 3 s"):
-        supervise.attend(study / "hospital-1", "", lambda words: None, times(1))
+        roles.run_node(study / "hospital-1", "", lambda words: None, times(1))
     assert nothing_is_left(study)
 
 
 def test_a_run_is_begun_once_and_followed_to_its_end(study: Path, memory: Path) -> None:
     home, file = study / "server", study / "server" / "run.toml"
     with pytest.raises(FedBMError, match="is not up: 'fedbm federation server"):
-        begin(home, file)
-    with supervise.everything(study, lambda words: None):
-        run = begin(home, file)
+        start_run(home, file)
+    with roles.run_all(study, lambda words: None):
+        run = start_run(home, file)
         asked = json.loads(memory.read_text())["asked"]
         assert f"config={json.dumps(str(file))} folder={json.dumps(str(home))}" in asked
-        with pytest.raises(FedBMError, match="a run is going on already"):
-            begin(home, file)
+        with pytest.raises(FedBMError, match="another run is active"):
+            start_run(home, file)
         follower = Follower(home, run, lambda standing: None)
-        follower.ASK = -1.0  # type: ignore[misc]
+        follower.SHORT_WAIT = -1.0  # type: ignore[misc]
         assert follower()
-        with pytest.raises(FedBMError, match="did not come to its end: running"):
-            follower.must_be_done()
+        with pytest.raises(FedBMError, match="was not completed: running"):
+            follower.check_completed()
         told = "ServerApp failed with exception: no node came"
         change(memory, runs=[{"run-id": run, "status": "finished:failed", "status-details": told, "pending-at": "1"}])
         assert not follower()
-        with pytest.raises(FedBMError, match="did not come to its end: no node came; the same command resumes"):
-            follower.must_be_done()
+        with pytest.raises(FedBMError, match="was not completed: no node came; the same command resumes"):
+            follower.check_completed()
         (memory.parent / "flwr").write_text("#!/bin/sh\necho 'connection refused' >&2\n")
-        assert not follower()  # a SuperLink that is away for a while is no failure
-        follower.PATIENCE = -1.0  # type: ignore[misc]
-        with pytest.raises(FedBMError, match="flwr ls failed; it said: connection refused"):
-            follower()
-        (memory.parent / "flwr").unlink()
+        assert not follower()  # a SuperLink that is busy for a while is not a failure
+        with pytest.raises(FedBMError, match="'flwr ls' failed: connection refused"):
+            flower.active_runs(home)
+    with pytest.raises(FedBMError, match="is not up"):
+        follower()
     assert nothing_is_left(study)
 
 
 def test_up_plays_a_run_and_ends_everything(
     study: Path, memory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Follower, "ASK", 0.0)
+    monkeypatch.setattr(Follower, "SHORT_WAIT", 0.0)
     true = flower.run_state
 
     def finished(folder: Path, run: str) -> tuple[str, str]:
@@ -318,7 +316,7 @@ def test_up_plays_a_run_and_ends_everything(
     assert main(["federation", "up", str(study)]) == 2
     found = capsys.readouterr()
     assert "ready: 2 nodes are connected" in found.out
-    assert "the run did not come to its end: its server app ended early; the same command" in found.err
+    assert "the run was not completed: its server app ended early; the same command" in found.err
     assert nothing_is_left(study)
     monkeypatch.setattr(flower, "run_state", lambda folder, run: ("finished:completed", ""))
     change(memory, runs=[])

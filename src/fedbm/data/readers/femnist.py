@@ -1,0 +1,163 @@
+"""Read handwritten characters by writer: FEMNIST as LEAF's json files, and its substitute Chars74K as an .npz file.
+
+LEAF's files contain user_data {user: {x: [784 numbers each], y: [label each]}}. As in the paper, 50 writers are drawn;
+35 of them train, 5 validate and 10 test. Only FEMNIST's users with fewer than 150 samples take part.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedbm.data.catalog.lookup import CATALOG
+from fedbm.data.readers.file_tree import file_stamp, is_visible
+from fedbm.data.readers.npz import identity, scan_pixels, usable_size
+from fedbm.data.readers.sample_index import SampleIndex, Source, make_stream, text_array
+from fedbm.data.splits import SPLITS, allocate_counts
+from fedbm.errors import FedBMError
+from fedbm.utils.io import digest_of, read_json
+from fedbm.utils.seeds import numpy_rng
+
+LAYOUT = "the json files of LEAF's FEMNIST (users, num_samples, user_data), directly or inside train and test"
+
+MAX_SAMPLES = 150  # users with this many samples do not take part
+MAX_WRITERS = 50
+MAX_DRAWS = 100
+
+UserData = tuple[NDArray[np.uint8], NDArray[np.int64]]  # images [n, H, W] and labels
+
+
+def json_files(root: Path) -> list[Path]:
+    """Return the files in the folder and in train and test, or [] if there are other folders, which contain images."""
+    places = [root, *(path for path in (root / "train", root / "test") if os.path.isdir(path))]
+    inside = [path for place in places for path in place.iterdir() if path not in places]
+    if any(path.is_dir() and is_visible(path.name) for path in inside):
+        return []
+    return sorted(path for path in inside if path.suffix.lower() == ".json")
+
+
+def find_leaf(files: Sequence[Path], where: str, seed: int) -> Source:
+    stamps = [[path.name, *file_stamp(path)] for path in files]
+    return Source(digest_of({"source": "LEAF", "files": stamps, "seed": seed}), lambda: _scan_leaf(files, where, seed))
+
+
+def find_chars74k(path: Path, seed: int) -> Source:
+    return Source(identity(path, "chars74k", str(seed)), lambda: _scan_chars74k(path, seed))
+
+
+def is_chars74k(path: Path, keys: set[str]) -> bool:
+    """Return whether the file name starts with chars74k and the file contains the writers."""
+    return path.stem.lower().partition("_")[0] == "chars74k" and "writer" in keys
+
+
+def _scan_leaf(files: Sequence[Path], where: str, seed: int) -> SampleIndex:
+    classes = tuple(CATALOG["femnist"].classes)
+    users = _read_users(files, len(classes))
+    if len(users) < len(SPLITS):
+        raise FedBMError(
+            f"{where} has {len(users)} users with fewer than {MAX_SAMPLES} samples, but at least 3 are needed: "
+            "one each for train, val and test"
+        )
+    drawn, subsets = _draw_writers({user: labels for user, (_, labels) in users.items()}, len(classes), seed)
+    sizes = [len(users[user][1]) for user in drawn]
+    images = [image for user in drawn for image in users[user][0]]
+    return SampleIndex(
+        classes=classes,
+        labels=np.concatenate([users[user][1] for user in drawn]),
+        split=np.repeat(subsets, sizes),
+        ids=[f"{user}/{i}" for user, size in zip(drawn, sizes, strict=True) for i in range(size)],
+        stream=make_stream(images),
+        columns={"writer": text_array(np.repeat(drawn, sizes).tolist())},
+        known_as="femnist",
+        size=usable_size(*images[0].shape),
+        channels=1,
+        notes=(_describe_draw(subsets, f"{len(users)} writers with fewer than {MAX_SAMPLES} samples", seed),),
+    )
+
+
+def _scan_chars74k(path: Path, seed: int) -> SampleIndex:
+    found = scan_pixels(path)
+    if found.classes != tuple(CATALOG["chars74k"].classes):
+        return found
+    writers = found.columns["writer"]
+    labels_of = {writer: found.labels[writers == writer] for writer in np.unique(writers).tolist()}
+    drawn, subsets = _draw_writers(labels_of, len(found.classes), seed)
+    subset_of = dict(zip(drawn, subsets.tolist(), strict=True))
+    kept = found.only(np.flatnonzero(np.isin(writers, drawn)))
+    return replace(
+        kept,
+        split=np.array([subset_of[writer] for writer in kept.columns["writer"]], dtype=np.uint8),
+        known_as="chars74k",
+        notes=(_describe_draw(subsets, f"{len(labels_of)} writers", seed),),
+    )
+
+
+def _draw_writers(
+    labels: Mapping[str, NDArray[np.int64]], classes: int, seed: int
+) -> tuple[list[str], NDArray[np.uint8]]:
+    """Return 50 writers drawn from *labels* (writer → labels of the samples), and the subset of each.
+
+    The first draw in which the training writers have written every class is used, or else the last draw.
+    """
+    for attempt in range(MAX_DRAWS):
+        drawn = numpy_rng(seed, "writers", attempt).permutation(sorted(labels))[:MAX_WRITERS].tolist()
+        subsets = np.repeat(np.arange(len(SPLITS), dtype=np.uint8), allocate_counts(len(drawn)))
+        training = [labels[writer] for writer, subset in zip(drawn, subsets, strict=True) if subset == 0]
+        if len(np.unique(np.concatenate(training))) == classes:
+            break
+    return drawn, subsets
+
+
+def _describe_draw(subsets: NDArray[np.uint8], source: str, seed: int) -> str:
+    train, val, test = np.bincount(subsets)
+    return (
+        f"{len(subsets)} of the {source} were drawn with seed {seed}: {train} for train, {val} for val, {test} for test"
+    )
+
+
+def _read_users(files: Sequence[Path], classes: int) -> dict[str, UserData]:
+    """Return images and labels of the users with few samples, merged over all files. Read one file at a time."""
+    counts: dict[str, int] = {}
+    parts: dict[str, list[UserData]] = {}
+    for path in files:
+        value = read_json(path)
+        if not isinstance(value, dict) or not isinstance(value.get("user_data"), dict):
+            raise FedBMError(f"{path} has no user_data: expected {LAYOUT}")
+        for user, data in value["user_data"].items():
+            if not (isinstance(data, dict) and isinstance(data.get("x"), list) and isinstance(data.get("y"), list)):
+                raise FedBMError(f'user "{user}" in {path} must have two lists x and y; expected {LAYOUT}')
+            counts[user] = counts.get(user, 0) + len(data["y"])
+            if counts[user] >= MAX_SAMPLES:
+                parts.pop(user, None)
+            elif data["y"]:
+                parts.setdefault(user, []).append(
+                    _parse_user(data["x"], data["y"], classes, f'user "{user}" in {path}')
+                )
+    sizes = {images.shape[1] for user_parts in parts.values() for images, _ in user_parts}
+    if len(sizes) > 1:
+        raise FedBMError(f"images of {' and '.join(map(str, sorted(sizes)))} pixels are mixed in {files[0].parent}")
+    return {
+        user: (np.concatenate([images for images, _ in pairs]), np.concatenate([labels for _, labels in pairs]))
+        for user, pairs in parts.items()
+    }
+
+
+def _parse_user(x: list[Any], y: list[Any], classes: int, where: str) -> UserData:
+    try:
+        pixels, labels = np.array(x, dtype=np.float64), np.array(y)
+    except (TypeError, ValueError) as error:
+        raise FedBMError(f"x of {where} must be images of equal size given as numbers") from error
+    side = int(np.sqrt(pixels.shape[-1]))
+    if pixels.ndim != 2 or len(pixels) != len(labels) or side * side != pixels.shape[1]:
+        raise FedBMError(f"{where} must have as many square images in x as labels in y")
+    if not ((pixels >= 0) & (pixels <= 1)).all():
+        raise FedBMError(f"x of {where} has values outside 0 to 1")
+    if not np.issubdtype(labels.dtype, np.integer) or not ((labels >= 0) & (labels < classes)).all():
+        raise FedBMError(f"y of {where} has a label that is not a whole number from 0 to {classes - 1}")
+    return np.rint(pixels * 255).astype(np.uint8).reshape(-1, side, side), labels.astype(np.int64)

@@ -1,0 +1,189 @@
+"""The JSON files of a run folder, and the record of a run that a repository keeps; docs/records.md describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fedbm.data.partition import SETTINGS
+from fedbm.engine.records import SCORE, Index, RoundNumber, Score, Scores, Seconds, Traffic
+from fedbm.utils.schema import PLAIN, SCALAR, TEXT, Lengths, Schema, each, keys, number, or_null, whole
+from fedbm.utils.typed_json import Record
+
+SIDES = ("val", "test", "averaged.val", "averaged.test")  # the scores that curves contain
+PHASES = ("train", "aggregate", "generator", "evaluate", "checkpoint", "total")
+
+Classes = Annotated[tuple[str, ...], each(TEXT, "classes", least=1)]
+Points = Annotated[tuple[tuple[float, float], ...], each(each(number(-1e30, 1e30), 2), "images")]
+Matrix = Annotated[tuple[tuple[int, ...], ...], each(each(whole(0, 2**53), "classes"), "classes")]
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredRound(Record):
+    """A round and its test scores."""
+
+    round: RoundNumber
+    accuracy: Score
+    f1: Score
+    recall: Score
+    precision: Score
+    auc: Score | None
+
+
+@dataclass(frozen=True, eq=False)
+class PersonalSummary(Record):
+    """Mean accuracy of the clients' own models in the chosen and in the last round."""
+
+    best: Score | None
+    last: Score | None
+
+
+@dataclass(frozen=True, eq=False)
+class PrivacyLoss(Record):
+    """ε of one client; None means no finite bound."""
+
+    epsilon: Annotated[float, number(0)] | None
+    epsilon_all_runs: Annotated[float, number(0)] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Privacy(Record):
+    """The privacy losses that the clients of a deployment report."""
+
+    delta: Annotated[float, number(0, 1)]
+    clients: Mapping[str, PrivacyLoss]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Summary(Record):
+    """summary.json: what a finished run is, and its scores."""
+
+    id: str
+    label: str  # the method and its options that are not the default
+    method: str
+    data: str
+    seed: Index
+    rounds: RoundNumber
+    clients: Annotated[int, whole(1)]
+    partition: str
+    beta: Annotated[float, number(0)] | None
+    best: ScoredRound  # the round chosen on validation
+    last: ScoredRound
+    averaged: ScoredRound | None = None  # the averaged model after the last round
+    personal: PersonalSummary | None = None
+    bytes: Traffic
+    seconds: Seconds
+    privacy: Privacy | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Confusion(Record):
+    """Confusion matrices of the test images; rows are the truth."""
+
+    best: Matrix
+    last: Matrix
+    averaged: Matrix | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Details(Record):
+    """details.json: classes, their texts, and confusion matrices."""
+
+    classes: Classes
+    concepts: Annotated[tuple[str, ...], each(TEXT, "classes")] | None
+    encoder: str | None
+    similarity: Annotated[tuple[tuple[float, ...], ...], each(each(number(), "classes"), "classes")] | None
+    confusion: Confusion
+
+
+@dataclass(frozen=True, eq=False)
+class Features(Record):
+    """features.json: test images in two dimensions, and the anchors of the classes among them."""
+
+    classes: Classes
+    labels: Annotated[tuple[int, ...], each(whole(0, 2**53), "images")]
+    points: Points
+    anchors: Annotated[tuple[tuple[float, float], ...], each(each(number(-1e30, 1e30), 2), "classes")] | None
+
+
+@dataclass(frozen=True, eq=False)
+class PartitionSource(Record):
+    """The data set that a partition belongs to."""
+
+    data: str
+    checksum: str = ""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PartitionRecord(Record):
+    """partition.json, or what a record keeps of it: a digest in place of the samples of each client."""
+
+    kind: str
+    settings: Annotated[Mapping[str, Any], SETTINGS]
+    classes: Classes
+    counts: Annotated[tuple[tuple[int, ...], ...], each(each(whole(0, 2**53), "classes"), "clients", least=1)]
+    moved: tuple[Any, ...] = ()
+    clients: Annotated[tuple[Any, ...], each(PLAIN, "clients")] | None = None
+    digest: str = ""
+    of: PartitionSource | None = None
+
+
+TUNED = ("temperature?", "lambda_dis?", "pseudo_batch?", "generator_every?")  # FedBM's numbers
+
+
+def _method_schema(others: Schema | None) -> Schema:
+    """Check FedBM's numbers. A user's own method may have options of the same names that are not numbers."""
+    fedbm, any_other = keys({"name": TEXT, **dict.fromkeys(TUNED, number())}, others), keys({"name": TEXT}, others)
+
+    def check_method(value: Any, at: str, lengths: Lengths) -> str:
+        is_fedbm = isinstance(value, dict) and value.get("name") == "fedbm"
+        return (fedbm if is_fedbm else any_other)(value, at, lengths)
+
+    return check_method
+
+
+def _config_schema(others: Schema | None) -> Schema:
+    """Check the settings that every run has; all other settings must match *others*."""
+    return keys(
+        {
+            "data": keys({"name": TEXT, "partition": TEXT, "beta": number(), "clients": whole()}, others),
+            "method": _method_schema(others),
+            "train": keys({"rounds": whole(), "seed": whole(), "keep_optimizer?": SCALAR}, others),
+        },
+        keys({}, others),
+    )
+
+
+CONFIG = _config_schema(None)  # TOML also has dates and infinities
+CURVES = keys(
+    {
+        "round": each(whole(1), "rounds", least=1),
+        **dict.fromkeys(
+            (*(f"{side}.{score}?" for side in SIDES for score in ("accuracy", "f1")), "personal?"),
+            each(or_null(SCORE), "rounds"),
+        ),
+        **dict.fromkeys(("bytes.sent?", "bytes.received?", "dropped?"), each(whole(0, 2**53), "rounds")),
+        **{f"seconds.{phase}?": each(number(0, 1e12), "rounds") for phase in PHASES},
+    },
+    each(or_null(number()), "rounds"),
+)
+ENVIRONMENT = keys({"command?": TEXT}, PLAIN)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RunRecord(Record):
+    """The record of a finished run: all that a report needs, without tensors."""
+
+    run: str
+    config: Annotated[Mapping[str, Mapping[str, Any]], _config_schema(PLAIN)]
+    environment: Annotated[Mapping[str, Any], ENVIRONMENT] | None
+    summary: Summary
+    last_quarter: Scores | None = None
+    averaged_last_quarter: Scores | None = None
+    partition: PartitionRecord | None
+    checksum: str  # of the data set
+    details: Details | None
+    features: Features | None
+    generated_rounds: tuple[RoundNumber, ...]
+    curves: Annotated[Mapping[str, tuple[Any, ...]], CURVES]  # columns over the kept rounds

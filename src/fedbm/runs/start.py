@@ -1,0 +1,64 @@
+"""Start a run, or resume it from its last checkpoint. Simulation and deployment share this."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from fedbm.engine.checkpoint import Progress, load_checkpoint, remove_stale_files
+from fedbm.engine.environment import write_settings
+from fedbm.engine.run_folder import RunFolder
+from fedbm.engine.server_average import ServerAverage, restore
+from fedbm.methods.base import State, Task
+from fedbm.runs.config import Config, to_toml
+
+
+@dataclass(frozen=True)
+class Start:
+    """The state in which a run starts or continues."""
+
+    model: nn.Module
+    server: State
+    average: ServerAverage | None
+    progress: Progress
+
+
+def start_or_resume(
+    folder: RunFolder, run_id: str, config: Config, task: Task, device: torch.device, describe: Callable[[], None]
+) -> Start:
+    """Return the state of the run's last checkpoint, or its initial state.
+
+    Lines of rounds.jsonl and files that belong to rounds after the checkpoint are removed.
+
+    Args:
+        folder: the run's folder, locked by the caller.
+        run_id: the run's id; a checkpoint of another run is refused.
+        config: the run's configuration.
+        task: what server and clients agree on.
+        device: where the model is placed.
+        describe: writes the files that describe the run. It is called if the run has no checkpoint.
+    """
+    model = config.method.model(task)
+    initial = config.method.server_init(model)
+    model.to(device)
+    found = load_checkpoint(folder.path, run_id, device)
+    if found is None:
+        describe()
+        found = {name: value.to(device) for name, value in initial.items()}, Progress()
+    state, progress = found
+    server, average = restore(state, config.train.server_average)
+    folder.cut_after(progress.round)
+    remove_stale_files(folder.path, progress)
+    return Start(model, server, average, progress)
+
+
+def write_description(
+    folder: RunFolder, config: Config, task: Task, device: torch.device, own: Mapping[str, str] | None = None
+) -> None:
+    """Write config.toml, environment.json and, if the method uses concepts, concepts.safetensors."""
+    write_settings(folder.path, to_toml(config, own), device)
+    if task.concepts is not None:
+        task.concepts.save(folder.path / "concepts.safetensors")

@@ -1,0 +1,103 @@
+"""Read JSON objects into frozen dataclasses that the types of their fields check.
+
+A field may be a str, a dataclass, `X | None`, `tuple[X, ...]`, `Mapping[str, X]` or Any. Numbers, and lists whose
+lengths must agree, are `Annotated[…, schema]` with a schema of `fedbm.utils.schema`. A field with a default is
+optional in the file. Keys that are not fields are ignored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+
+from fedbm.utils.schema import PLAIN, TEXT, Lengths, Schema, check, each, keys, or_null
+
+T = TypeVar("T")
+
+
+class Record(Mapping[str, Any]):
+    """Base of the record dataclasses: a field is an attribute and, as in the JSON file, a key.
+
+    >>> @dataclasses.dataclass(frozen=True, eq=False)
+    ... class Point(Record):
+    ...     x: float
+    >>> Point(0.5).x, Point(0.5)["x"], Point(0.5) == {"x": 0.5}
+    (0.5, 0.5, True)
+    """
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in _hints(type(self)):
+            raise KeyError(key)
+        return getattr(self, key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_hints(type(self)))
+
+    def __len__(self) -> int:
+        return len(_hints(type(self)))
+
+
+def decode(kind: type[T], value: Any, source: object, remedy: str = "", lengths: Lengths | None = None) -> T:
+    """Return *value* as an instance of the dataclass *kind*.
+
+    Args:
+        kind: the dataclass.
+        value: what a JSON file contains.
+        source: the file, for the error message.
+        remedy: what the user can do, added to the error message.
+        lengths: lengths of lists that several files share.
+
+    Raises:
+        FedBMError: naming the first key that is missing or wrong.
+    """
+    form: Any = kind
+    check(value, schema_of(form), source, remedy, lengths)
+    made: T = _build(kind, value)
+    return made
+
+
+@cache
+def schema_of(kind: Any) -> Schema:
+    """Return the schema that JSON values of this type must match."""
+    inner = get_args(kind)
+    if get_origin(kind) is Annotated:
+        schema: Schema = inner[1]
+        return schema
+    if isinstance(kind, types.UnionType):
+        return or_null(schema_of(inner[0]))
+    if get_origin(kind) is tuple:
+        return each(schema_of(inner[0]))
+    if get_origin(kind) is Mapping:
+        return keys({}, schema_of(inner[1]))
+    if dataclasses.is_dataclass(kind):
+        form: Any = kind
+        hints = _hints(form)
+        return keys({f.name + "?" * _is_optional(f): schema_of(hints[f.name]) for f in dataclasses.fields(kind)})
+    return TEXT if kind is str else PLAIN
+
+
+def _build(kind: Any, value: Any) -> Any:
+    inner = get_args(kind)
+    if value is None:
+        return None
+    if get_origin(kind) is Annotated or isinstance(kind, types.UnionType):
+        return _build(inner[0], value)
+    if get_origin(kind) is tuple:
+        return tuple(_build(inner[0], item) for item in value)
+    if get_origin(kind) is Mapping:
+        return {key: _build(inner[1], item) for key, item in value.items()}
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return kind(**{name: _build(hint, value[name]) for name, hint in _hints(kind).items() if name in value})
+    return value
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+def _is_optional(field: dataclasses.Field[Any]) -> bool:
+    return field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
