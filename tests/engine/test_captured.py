@@ -37,7 +37,7 @@ def exact():
     torch.set_default_dtype(torch.float32)
 
 
-def played(
+def train_rounds(
     method,
     train,
     dtype,
@@ -100,8 +100,8 @@ def test_captured_is_the_reference(name, optimizer, dtype, tolerance, tmp_path):
     # a learning rate that float32 holds exactly: the graph reads it from a float32 tensor
     lr = 2**-7 if optimizer == "sgd" else 2**-12
     train = TrainOptions(batch=4, epochs=2, optimizer=optimizer, lr=lr, lr_decay=0.5, keep_optimizer=True)
-    plain = played(method, train, dtype, tmp_path / "plain", captured=False)
-    graph = played(method, train, dtype, tmp_path / "graph", captured=True)
+    plain = train_rounds(method, train, dtype, tmp_path / "plain", captured=False)
+    graph = train_rounds(method, train, dtype, tmp_path / "graph", captured=True)
     assert_equal(plain, graph, tolerance)
 
 
@@ -123,17 +123,17 @@ FEDBM = FedBM(generator_steps=3, generator_width=4, generator_every=2)
 def test_many_clients_in_few_slots(tmp_path):
     """Forty clients, of more chunks than rows are held, in one slot, in three, and in a plain loop."""
     train = TrainOptions(batch=1, epochs=2, lr=2**-12)
-    plain = played(FEDBM, train, torch.float64, tmp_path / "plain", captured=False, clients=40)
+    plain = train_rounds(FEDBM, train, torch.float64, tmp_path / "plain", captured=False, clients=40)
     for slots in (1, 3):
-        graph = played(FEDBM, train, torch.float64, tmp_path / str(slots), captured=True, slots=slots, clients=40)
+        graph = train_rounds(FEDBM, train, torch.float64, tmp_path / str(slots), captured=True, slots=slots, clients=40)
         assert_equal(plain, graph, 1e-9)
 
 
 def test_compiled_is_the_reference(tmp_path):
     said = []
     train = TrainOptions(batch=4, lr=2**-7)
-    plain = played(FEDBM, train, torch.float64, tmp_path / "plain", captured=False)
-    graph = played(FEDBM, train, torch.float64, tmp_path / "graph", captured=True, compile_=True, said=said)
+    plain = train_rounds(FEDBM, train, torch.float64, tmp_path / "plain", captured=False)
+    graph = train_rounds(FEDBM, train, torch.float64, tmp_path / "graph", captured=True, compile_=True, said=said)
     assert_equal(plain, graph, 1e-9)
     assert any(note.startswith("compiled and captured in") for note in said)
 
@@ -149,11 +149,11 @@ class Peeking(FedAvg):
         return terms if float(terms["cross_entropy"]) < 1e9 else {}
 
 
-def test_what_cannot_be_captured_runs_plainly_and_says_so(tmp_path):
+def test_a_method_that_cannot_be_captured_uses_the_plain_loop(tmp_path):
     said = []
     train = TrainOptions(batch=4)
-    plain = played(Peeking(), train, torch.float64, tmp_path / "plain", captured=False)
-    other = played(Peeking(), train, torch.float64, tmp_path / "other", captured=True, said=said)
+    plain = train_rounds(Peeking(), train, torch.float64, tmp_path / "plain", captured=False)
+    other = train_rounds(Peeking(), train, torch.float64, tmp_path / "other", captured=True, said=said)
     assert_equal(plain, other, 1e-12)
     assert len(said) == 1
     assert said[0].startswith("peeking cannot be captured, so a plain loop trains its clients")
@@ -164,17 +164,19 @@ class Forgetful(TinyBody):
         return torch.nn.functional.dropout(super().forward(x), training=self.training)
 
 
-def test_a_body_that_draws_numbers_runs_plainly_and_says_so(tmp_path):
+def test_a_body_that_draws_random_numbers_uses_the_plain_loop(tmp_path):
     """Replays would draw in the order in which they happen to be issued, not from each client's stream."""
     said, train, method = [], TrainOptions(batch=4), FedAvg()
-    plain = played(method, train, torch.float64, tmp_path / "plain", captured=False, make_body=Forgetful)
-    other = played(method, train, torch.float64, tmp_path / "other", captured=True, said=said, make_body=Forgetful)
+    plain = train_rounds(method, train, torch.float64, tmp_path / "plain", captured=False, make_body=Forgetful)
+    other = train_rounds(
+        method, train, torch.float64, tmp_path / "other", captured=True, said=said, make_body=Forgetful
+    )
     assert_equal(plain, other, 1e-9)
     assert any("cannot be captured" in note and "random numbers" in note for note in said), said
 
 
 def test_full_memory_means_fewer_slots(tmp_path, monkeypatch):
-    """A slot finds no memory: the others go on, the results are the same, and it is said."""
+    """If a slot runs out of memory, the others continue, the results are the same, and a note is written."""
     made = []
 
     class Greedy(graphs.Slot):
@@ -186,15 +188,15 @@ def test_full_memory_means_fewer_slots(tmp_path, monkeypatch):
 
     said = []
     train = TrainOptions(batch=4, lr=2**-7)
-    plain = played(FEDBM, train, torch.float64, tmp_path / "plain", captured=False, clients=12)
+    plain = train_rounds(FEDBM, train, torch.float64, tmp_path / "plain", captured=False, clients=12)
     monkeypatch.setattr(graphs, "Slot", Greedy)
-    other = played(FEDBM, train, torch.float64, tmp_path / "other", captured=True, slots=4, clients=12, said=said)
+    other = train_rounds(FEDBM, train, torch.float64, tmp_path / "other", captured=True, slots=4, clients=12, said=said)
     assert_equal(plain, other, 1e-9)
     assert "the device's memory is full: continuing with 3 clients in parallel" in said
 
 
 def test_full_memory_while_a_state_is_kept(tmp_path, monkeypatch):
-    """The client whose state finds no memory starts again; states go to disk before a slot is given up."""
+    """If storing a state runs out of memory, its client starts again. States go to disk before a slot is given up."""
     put, puts = ClientStates.put, []
 
     def short(self, *given):
@@ -204,15 +206,17 @@ def test_full_memory_while_a_state_is_kept(tmp_path, monkeypatch):
         put(self, *given)
 
     said, train, method = [], TrainOptions(batch=4, lr=2**-7), METHODS["scaffold"]()
-    plain = played(method, train, torch.float64, tmp_path / "plain", captured=False, clients=12)
+    plain = train_rounds(method, train, torch.float64, tmp_path / "plain", captured=False, clients=12)
     monkeypatch.setattr(ClientStates, "put", short)
-    other = played(method, train, torch.float64, tmp_path / "other", captured=True, slots=4, clients=12, said=said)
+    other = train_rounds(
+        method, train, torch.float64, tmp_path / "other", captured=True, slots=4, clients=12, said=said
+    )
     assert_equal(plain, other, 1e-9)
     assert "the device's memory is full: client states are read from disk" in said
 
 
 def test_full_memory_in_the_middle_of_a_capture(tmp_path):
-    """A real limit, met while a graph is captured or warmed up; in a process of its own, whose memory is empty."""
+    """Memory really runs out during a capture or warm-up, in a separate process with empty memory."""
     process = multiprocessing.get_context("spawn").Process(target=meet_the_limit, args=(tmp_path,))
     process.start()
     process.join()
@@ -223,7 +227,7 @@ def meet_the_limit(folder):
     def run(name, slots, said):
         dtype, clients = torch.float64, 12
         body = partial(ResNet18, channels=1, stem="3x3")  # a slot weighs more than its streams' workspaces, which stay
-        return played(
+        return train_rounds(
             FEDBM, TrainOptions(batch=4), dtype, folder / name, True, slots, clients, False, said, make_body=body
         )
 
@@ -242,8 +246,8 @@ def test_options_reach_the_graph_through_the_context_alone(tmp_path):
     """Two learning rates, one capture: halving lr from round to round is seen by the replayed step."""
     train = TrainOptions(batch=4, lr=0.5, lr_decay=0.5, momentum=0.0, weight_decay=0.0)
     constant = dataclasses.replace(train, lr_decay=1.0)
-    decayed, _, _ = played(METHODS["fedavg"](), train, torch.float64, tmp_path / "a", captured=True)
-    straight, _, _ = played(METHODS["fedavg"](), constant, torch.float64, tmp_path / "b", captured=True)
+    decayed, _, _ = train_rounds(METHODS["fedavg"](), train, torch.float64, tmp_path / "a", captured=True)
+    straight, _, _ = train_rounds(METHODS["fedavg"](), constant, torch.float64, tmp_path / "b", captured=True)
     assert not torch.allclose(decayed["body.conv.weight"], straight["body.conv.weight"])
 
 
@@ -256,7 +260,7 @@ def test_memory_does_not_grow_over_500_rounds(tmp_path):
             resident = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
             held[round_] = torch.cuda.memory_allocated(), torch.cuda.memory_reserved(), resident
 
-    played(FEDBM, TrainOptions(batch=4), torch.float32, tmp_path, captured=True, rounds=500, observe=observe)
+    train_rounds(FEDBM, TrainOptions(batch=4), torch.float32, tmp_path, captured=True, rounds=500, observe=observe)
     assert held[500][0] <= held[100][0]
     assert held[500][1] <= held[100][1] + (32 << 20), "what the allocator keeps"
     assert held[500][2] <= held[100][2] + (16 << 20), "the host's"

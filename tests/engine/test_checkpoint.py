@@ -1,4 +1,4 @@
-"""A checkpoint names everything that belongs to its round; the rest goes, and damage is said in a sentence."""
+"""A checkpoint names all files of its round. Other files are removed, and damaged files are reported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,14 @@ from fedbm.engine.checkpoint import (
     save_checkpoint,
     save_tensors,
 )
+from fedbm.engine.records import Evaluation
 from fedbm.errors import FedBMError
+from fedbm.utils.metrics import NAMES
+
+
+def evaluation(round_: int) -> Evaluation:
+    scores = dict.fromkeys(NAMES, 0.5)
+    return Evaluation(round=round_, val=scores, test=scores, confusion=((1, 0), (0, 1)))
 
 
 def names(folder: Path) -> set[str]:
@@ -56,7 +63,7 @@ def test_a_flipped_bit_is_noticed(tmp_path: Path, place: int) -> None:
         load_checkpoint(tmp_path, "run", "cpu")
 
 
-def test_the_round_a_run_goes_on_after(tmp_path: Path) -> None:
+def test_the_round_after_which_a_run_resumes(tmp_path: Path) -> None:
     """Of a checkpoint that cannot be read the run complains itself; a plan counts on beginning again."""
     assert rounds_behind(tmp_path) == 0
     save_checkpoint(tmp_path, "run", state(1), Progress(round=3))
@@ -122,7 +129,7 @@ def test_a_replaced_state_goes_unless_a_checkpoint_names_it(tmp_path: Path) -> N
     assert names(tmp_path) == {"1-1.safetensors", "1-3.safetensors", "1-4.safetensors"}  # the first: save_checkpoint's
 
 
-def test_without_memory_for_a_new_state_the_former_stays(tmp_path: Path) -> None:
+def test_without_memory_for_a_new_state_the_former_is_kept(tmp_path: Path) -> None:
     class Full(torch.Tensor):
         def detach(self) -> torch.Tensor:
             raise torch.OutOfMemoryError
@@ -141,7 +148,7 @@ def test_without_memory_for_a_new_state_the_former_stays(tmp_path: Path) -> None
 
 
 def test_progress_returns_with_its_numbers_as_keys(tmp_path: Path) -> None:
-    progress = Progress(2, {"round": 1}, {"round": 2}, {3: 1, 10: 2}, {3: {"model": 1}}, 1.5, 100, 50)
+    progress = Progress(2, evaluation(1), evaluation(2), {3: 1, 10: 2}, {3: {"model": 1}}, 1.5, 100, 50)
     save_checkpoint(tmp_path, "me", state(2), progress)
     found = load_checkpoint(tmp_path, "me", "cpu")
     assert found is not None
@@ -149,7 +156,7 @@ def test_progress_returns_with_its_numbers_as_keys(tmp_path: Path) -> None:
     assert torch.equal(found[0]["body.weight"], state(2)["body.weight"])
 
 
-def test_no_checkpoint_is_no_mistake_but_anothers_is(tmp_path: Path) -> None:
+def test_a_missing_checkpoint_is_allowed_but_not_one_of_another_run(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path, "me", "cpu") is None
     save_checkpoint(tmp_path, "other", state(1), Progress(1))
     with pytest.raises(FedBMError, match="is not the checkpoint of me; remove it to start this run over"):
@@ -160,7 +167,7 @@ def test_no_checkpoint_is_no_mistake_but_anothers_is(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_keeps_what_it_names_and_removes_the_rest(tmp_path: Path) -> None:
-    progress = Progress(1, best={"round": 1})
+    progress = Progress(1, best=evaluation(1))
     states = ClientStates(tmp_path / "clients", "cpu", progress.client_rounds)
     states.put(0, 1, state(1))
     states.put(4, 1, state(2))
@@ -178,7 +185,7 @@ def test_a_checkpoint_keeps_what_it_names_and_removes_the_rest(tmp_path: Path) -
     again = ClientStates(tmp_path / "clients", "cpu", found[1].client_rounds)
     assert torch.equal(again[4]["body.weight"], state(2)["body.weight"])
 
-    progress.round, progress.best = 2, {"round": 2}
+    progress.round, progress.best = 2, evaluation(2)
     save_checkpoint(tmp_path, "me", state(3), progress)
     assert names(tmp_path) == {
         "checkpoint.safetensors",

@@ -56,7 +56,7 @@ def test_models_vote_by_their_mean_probabilities_or_are_scored_one_by_one(ensemb
     assert found.tolist() == (matrix or [[0, 0], [1, 1]])
 
 
-def test_scores_are_of_the_model_in_eval_mode_and_leave_it_as_it_is():
+def test_scoring_uses_eval_mode_and_does_not_change_the_model():
     [data] = image_data(1)
     method = FedAvg()
     model = method.model(task()).train()
@@ -95,7 +95,7 @@ def spoilt(kind):
 @pytest.mark.parametrize(
     ("kind", "mean", "own"), [(FedDyn, "feddyn.h.", "feddyn.g."), (Scaffold, "scaffold.c.", "scaffold.c.")]
 )
-def test_a_client_whose_update_is_refused_goes_on_from_its_former_state(kind, mean, own, tmp_path):
+def test_after_a_rejected_update_a_client_resumes_from_its_former_state(kind, mean, own, tmp_path):
     """So that h = (1/N) Σ_all g_i and c = (1/N) Σ_all c_i still hold, N being all clients and not those selected."""
     run = fedbm.simulate("digits", method=spoilt(kind), rounds=3, participation=0.75, out=str(tmp_path), **TINY)
     dropped = [d["client"] for r in run.rounds for d in r["dropped"]]

@@ -92,7 +92,7 @@ def test_states_held_in_memory_change_nothing(
     assert_same_run(*(folder_of(plan) for plan in plans))
 
 
-def test_a_finished_run_is_left_alone(plan: Plan) -> None:
+def test_a_finished_run_is_not_changed(plan: Plan) -> None:
     play(plan)
     before = contents(folder_of(plan))
     assert play(plan) == []

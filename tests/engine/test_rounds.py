@@ -95,7 +95,7 @@ def test_or_stops_by_option(tmp_path):
         simulate(tmp_path, Spoilt(), participation=1.0, on_nonfinite="stop")
 
 
-def test_a_round_without_a_usable_update_changes_nothing_and_the_run_goes_on(tmp_path):
+def test_a_round_without_a_usable_update_changes_nothing_and_the_run_continues(tmp_path):
     """One client a round, and the first round's alone is sound: rounds that ask another change nothing."""
     chosen = [select(4, 0.25, 0, round_)[0] for round_ in range(1, 7)]
     used = [client == chosen[0] for client in chosen]
@@ -151,7 +151,7 @@ def test_a_short_run_without_one_usable_update_is_no_result(tmp_path, rounds, wo
     assert not (folder / "summary.json").exists()
 
 
-def test_a_generator_that_blows_up_stops_the_run_and_says_so(tmp_path):
+def test_a_generator_that_diverges_stops_the_run(tmp_path):
     with pytest.raises(fedbm.FedBMError, match="round 1: the server's own training failed, generator.* is not finite"):
         simulate(tmp_path, "fedbm", generator_lr=1e30, **GENERATOR)
 

@@ -1,4 +1,4 @@
-"""Client processes ≡ reference, bit for bit; and what happens when one dies, the parent dies, or nothing can leave."""
+"""Client processes compute the same as the reference, bit for bit, and handle deaths and objects without pickle."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Poisoned(FedAvg):
 
 
 def pair(settings: dict[str, Any], tmp_path: Path, **more: Any) -> tuple[Path, Path]:
-    """The folders of a run as the reference plays it and as two processes do."""
+    """Return the folders of the same run, trained by the reference and by two processes."""
     folders = []
     for workers_ in (1, 2):
         plan = plan_of(settings, tmp_path / str(workers_), workers=workers_, **more)
@@ -76,7 +76,7 @@ def pair(settings: dict[str, Any], tmp_path: Path, **more: Any) -> tuple[Path, P
 
 
 def same(left: Path, right: Path) -> None:
-    """Every file but the configuration's line that says how many processes there were."""
+    """Assert that both runs are equal but for the number of workers in config.toml."""
     for folder in (left, right):
         text = (folder / "config.toml").read_text()
         (folder / "config.toml").write_text("\n".join(line for line in text.splitlines() if "workers" not in line))
@@ -107,7 +107,7 @@ def test_one_client_needs_no_process(
 
 
 def test_more_clients_than_wait_at_once(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answers stay in client order where only the first two unanswered clients may be under way."""
+    """Results stay in client order if only the first two remaining clients may be in training."""
     monkeypatch.setattr(workers, "MAX_CLIENTS_AHEAD", 1)
     same(*pair(tiny, tmp_path, clients=12, participation=1.0, rounds=2, beta=0.5))
 
@@ -136,10 +136,10 @@ def test_cores_are_shared_out(
     assert workers.split_cores(asked, selected) == expected
 
 
-def test_unasked_processes_start_when_they_pay(
+def test_processes_start_on_their_own_if_they_save_time(
     tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A short run with two cores stays in its process, a run with much left does not; the result is the same."""
+    """A short run stays in its process, a long run starts processes, and the result is the same."""
     started = []
     real = workers.Worker
 
@@ -169,9 +169,7 @@ def made_in_memory() -> fedbm.Dataset:
     return dataclasses.replace(digits, images=images, name="noise", checksum="noise")
 
 
-def test_a_data_set_in_memory_and_a_method_and_body_of_ones_own(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_data_set_in_memory_with_a_custom_method_and_body(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     data = made_in_memory()
     runs = [
         fedbm.simulate(
@@ -206,7 +204,9 @@ def test_the_store_is_mapped_and_what_was_changed_in_memory_is_not_read_from_it(
 
 
 @pytest.mark.parametrize("kind", ["lambda", "main"])
-def test_what_cannot_leave_stays_and_says_so(kind: str, tiny: dict[str, Any], tmp_path: Path) -> None:
+def test_objects_that_cannot_be_pickled_are_trained_in_this_process(
+    kind: str, tiny: dict[str, Any], tmp_path: Path
+) -> None:
     body = (lambda: TinyBody()) if kind == "lambda" else type("Here", (TinyBody,), {"__module__": "__main__"})
     if kind == "main":
         sys.modules["__main__"].Here = body  # type: ignore[attr-defined]
@@ -217,7 +217,7 @@ def test_what_cannot_leave_stays_and_says_so(kind: str, tiny: dict[str, Any], tm
     assert len(run.rounds) == 4
 
 
-def test_what_cannot_be_read_there_stays_too(
+def test_objects_that_cannot_be_unpickled_are_trained_in_this_process(
     tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A module that this process can import and others cannot is found out when they try."""
@@ -260,7 +260,7 @@ def test_a_sentence_crosses_as_it_is(tiny: dict[str, Any], tmp_path: Path) -> No
         play(plan_of(tiny, tmp_path, workers=2, batch=1))
 
 
-def test_an_update_that_is_not_finite_is_dropped_alike(tiny: dict[str, Any], tmp_path: Path) -> None:
+def test_an_update_that_is_not_finite_is_dropped_with_the_same_reason(tiny: dict[str, Any], tmp_path: Path) -> None:
     """Of several tensors that are not finite the same one is named: names keep their order on the way."""
     left, right = pair(tiny, tmp_path, own=Poisoned(), rounds=1, participation=1.0)
     same(left, right)
@@ -315,7 +315,7 @@ def gone(processes: list[int]) -> bool:
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc here to see processes in")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_no_process_outlives_its_parent(number: int, tiny_fedbm: dict[str, Any], tmp_path: Path) -> None:
-    """Ctrl-C, which a terminal sends to all, and a kill, of which nobody is told; nothing shared is left behind."""
+    """After Ctrl-C, which a terminal sends to all, and after a kill, no process and no shared file remains."""
     (tmp_path / "shared").mkdir()
     words = command({**tiny_fedbm, "rounds": 1000, "workers": 2}, tmp_path / "runs")
     process = subprocess.Popen(

@@ -76,7 +76,7 @@ def device_name(device: torch.device) -> str:
 def _version(package: str) -> str | None:
     try:
         return version(package)
-    except PackageNotFoundError:
+    except PackageNotFoundError:  # a replacement such as pillow-simd
         return None
 
 

@@ -28,8 +28,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from fedbm.config.options import EngineOptions
+from fedbm.engine.checkpoint import Progress
 from fedbm.engine.clients.base import ClientResult, LocalCohort, LocalSetup, merge_parts
 from fedbm.engine.clients.worker_process import Work, share_array, write_states
 from fedbm.engine.round_loop import select
@@ -159,23 +161,14 @@ class WorkerCohort(LocalCohort):
         return seconds * (1 - 1 / self._processes) > MIN_SECONDS_SAVED
 
     def _start(self) -> Work:
-        setup = self._setup
         try:
             self._folder = Path(tempfile.mkdtemp(prefix="fedbm-"))
             images = share_array(self._stored, self._folder / "images.npy")
         except OSError as error:
             raise cannot_write(Path(tempfile.gettempdir()), error) from error
-        work = Work(
-            method=setup.method,
-            task=setup.task,
-            train=setup.train,
-            engine=self._engine,
-            images=images,
-            labels=setup.labels,
-            clients=tuple(setup.clients),
-            states=setup.states,
-            folder=self._folder,
-        )
+        # each process makes its own model and maps the images
+        setup = dataclasses.replace(self._setup, model=nn.Identity(), images=torch.empty(0), progress=Progress())
+        work = Work(setup, self._engine, images, self._folder)
         pickled = pickle.dumps(work)
         try:
             self._workers.extend(Worker(pickled, self._replies) for _ in range(self._processes))

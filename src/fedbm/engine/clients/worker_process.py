@@ -10,6 +10,7 @@ the parent has ended: the process removes the shared folder and exits at once.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import mmap
@@ -31,12 +32,11 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from fedbm.config.options import EngineOptions, TrainOptions
-from fedbm.engine.checkpoint import ClientStates, Progress
+from fedbm.config.options import EngineOptions
 from fedbm.engine.clients.base import LocalCohort, LocalSetup
 from fedbm.engine.device import explain_memory_errors, numeric_settings
 from fedbm.errors import FedBMError
-from fedbm.methods.base import Method, State, Task, Upload
+from fedbm.methods.base import State, Upload
 
 
 @dataclass(frozen=True)
@@ -68,14 +68,9 @@ def share_array(array: NDArray[np.uint8], spare: Path) -> MappedArray:
 class Work:
     """What a client process needs before the first round, and the files that it shares with its parent."""
 
-    method: Method
-    task: Task
-    train: TrainOptions
+    setup: LocalSetup  # without model and images
     engine: EngineOptions
     images: MappedArray
-    labels: torch.Tensor
-    clients: tuple[torch.Tensor, ...]
-    states: ClientStates
     folder: Path
 
     def received_path(self, round_: int) -> Path:
@@ -121,7 +116,7 @@ def main(pickled_work: bytes) -> None:
         return
     orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=read_orders, args=(orders, work.folder), daemon=True).start()
-    with numeric_settings(work.engine, work.train.precision):
+    with numeric_settings(work.engine, work.setup.train.precision):
         serve(work, orders, replies)
 
 
@@ -135,29 +130,18 @@ def read_orders(orders: queue.SimpleQueue[bytes], folder: Path) -> None:
 
 def serve(work: Work, orders: queue.SimpleQueue[bytes], replies: IO[str]) -> None:
     """Train one client per order, for ever."""
-    cohort = LocalCohort(
-        LocalSetup(
-            method=work.method,
-            task=work.task,
-            train=work.train,
-            model=work.method.model(work.task),
-            images=torch.from_numpy(work.images.open()),
-            labels=work.labels,
-            clients=work.clients,
-            states=work.states,
-            progress=Progress(),
-        )
-    )
+    model, images = work.setup.method.model(work.setup.task), torch.from_numpy(work.images.open())
+    cohort = LocalCohort(dataclasses.replace(work.setup, model=model, images=images))
     received_round, received = 0, State()
     while True:
         order = json.loads(orders.get())
         round_, client = order["round"], order["client"]
         if order["state_round"] is not None:
-            work.states.rounds[client] = order["state_round"]
+            work.setup.states.rounds[client] = order["state_round"]
         try:
             if received_round != round_:
                 received_round, [received] = round_, read_states(work.received_path(round_))
-            with explain_memory_errors(work.labels.device):
+            with explain_memory_errors(work.setup.labels.device):
                 upload, own = cohort.train(round_, client, received)
             write_states(work.result_path(client), upload.state, own)
             reply(replies, client=client, n=upload.n, losses=upload.losses, seconds=upload.seconds)
