@@ -1,4 +1,4 @@
-"""Find images that occur more than once in a data set, pixel for pixel or nearly so.
+"""Find duplicate and nearly equal images.
 
     hash(x) = signs of the 8×8 lowest cosine frequencies of a 16×16 grey thumbnail, against their median (64 bits)
     x, y are near duplicates  ⇔  Hamming(hash x, hash y) ≤ 6  and  the thumbnails' correlation ≥ 0.98
@@ -43,7 +43,7 @@ def find_exact_duplicates(images: Images, split: NDArray[np.uint8]) -> Pairs:
 def find_near_duplicates(images: Images, split: NDArray[np.uint8], copies: NDArray[np.int64]) -> tuple[Pairs, bool]:
     """Return all pairs of images that look the same, without the exact *copies*, and whether the search was complete.
 
-    If very many images look the same, only some of them are compared with each other.
+    If very many images look the same, only some pairs are compared.
     """
     thumbnails = _thumbnails(images)
     contrast = thumbnails.std(axis=(1, 2))

@@ -17,20 +17,20 @@ from fedbm.errors import shorten_list
 FORMAT = 1
 MIN_IMAGES = {"train": 10, "val": 5, "test": 5}  # warn if a class has fewer
 MAX_IMBALANCE = 10  # warn if the largest class has this many times the images of the smallest
-MIN_BRIGHTNESS = 64  # of 255: if no pixel is brighter, values were probably scaled wrongly
-MAX_NAMED = 3  # in a sentence
-MAX_LISTED = 100  # in the JSON
+MIN_BRIGHTNESS = 64  # of 255: warn if no pixel is brighter, because values were probably scaled wrongly
+MAX_NAMED = 3  # samples or classes in a sentence
+MAX_LISTED = 100  # pairs in the JSON
 
 _CHUNK = 128  # images in memory at a time
 
 
 @dataclass(frozen=True)
 class Pixels:
-    """Mean and standard deviation of each channel over training images, in 0…1; the rest over all images, in 0…255."""
+    """Pixel statistics."""
 
-    mean: tuple[float, ...]
+    mean: tuple[float, ...]  # of each channel over training images, in 0…1
     std: tuple[float, ...]
-    low: int
+    low: int  # over all images, in 0…255
     high: int
     constant: tuple[int, ...]  # samples with a single colour
 
@@ -44,7 +44,7 @@ class Inspection:
         pixels: pixel statistics.
         exact: pairs of samples with equal pixels, [m,2].
         near: pairs of samples that look the same, [m,2].
-        near_complete: whether all pairs in *near* were searched; False if there are too many.
+        near_complete: whether the search for *near* was complete; False if there are too many pairs.
         shared: column → values that are in more than one of train, val and test.
     """
 
@@ -57,7 +57,7 @@ class Inspection:
 
     @property
     def warnings(self) -> list[str]:
-        """Problems that may spoil training or scores."""
+        """Sentences about problems that may spoil training or scores."""
         return list(_warnings(self))
 
     def to_json(self) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def inspect(dataset: Dataset) -> Inspection:
 
 
 def pixel_statistics(images: NDArray[np.uint8], split: NDArray[np.uint8]) -> Pixels:
-    """Compute the statistics from a histogram of each channel, so that sums are exact."""
+    """Compute the statistics from a histogram of each channel, because its sums are exact."""
     channels = images.shape[3]
     histogram = np.zeros((2, channels, 256), dtype=np.int64)  # outside training, in training
     constant: list[int] = []
@@ -137,7 +137,7 @@ def pixel_statistics(images: NDArray[np.uint8], split: NDArray[np.uint8]) -> Pix
 
 
 def pairs_across_splits(split: NDArray[np.uint8], pairs: Pairs) -> Pairs:
-    """Return the pairs in different subsets: such images are scored although they were, in effect, trained on."""
+    """Return the pairs in different subsets, which leak training images into the test."""
     return np.asarray(pairs[split[pairs[:, 0]] != split[pairs[:, 1]]])
 
 
