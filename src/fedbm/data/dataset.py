@@ -127,7 +127,7 @@ def load(
 
     Example: `data = fedbm.load("digits")`.
     """
-    _check_choices(size, channels, on_bad_file)
+    _check_arguments(size, channels, on_bad_file)
     check_split_option(split, group)
     table = Path(metadata).expanduser() if metadata else None
     with _explain_os_errors(name_or_path):
@@ -184,7 +184,7 @@ def load(
         std=match_channels(entry.std, depth),
         hflip=entry.hflip,
         vflip=entry.vflip,
-        recommends=_recommends(entry, prepared.columns),
+        recommends=_select_recommendations(entry, prepared.columns),
         checksum=prepared.checksum,
         notes=tuple(notes),
         ids=prepared.ids,
@@ -250,7 +250,7 @@ def _describe_entry(name: str, entry: Entry, known_as: str | None, concepts: Map
     ]
 
 
-def _check_choices(size: int | None, channels: int | None, on_bad_file: str) -> None:
+def _check_arguments(size: int | None, channels: int | None, on_bad_file: str) -> None:
     if size is not None and (size < 16 or size % 4):
         raise FedBMError(f"image size {size} is not supported: use a multiple of 4 from 16 up")
     if channels not in (None, 1, 3):
@@ -270,7 +270,7 @@ def concept_texts(entry: Entry, given: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(given.get(name, text) for name, text in entry.classes.items())
 
 
-def _recommends(entry: Entry, columns: Mapping[str, object]) -> Recommends:
+def _select_recommendations(entry: Entry, columns: Mapping[str, object]) -> Recommends:
     """Return the entry's recommendations, without a partition by a column that these samples do not have."""
     if entry.recommends.get("partition_column") in (None, *columns):
         return entry.recommends
