@@ -31,7 +31,7 @@ def inspected(images, labels=None, split=None, classes=("cyst", "polyp"), **more
 
 
 def dataset_of(images, labels=None, split=None, classes=("cyst", "polyp"), **more) -> Dataset:
-    """Return a data set with alternating labels, of which every five samples are 3 train, 1 val and 1 test."""
+    """Return a data set with alternating labels. Of every five samples 3 are train, 1 is val and 1 is test."""
     count = len(images)
     labels = np.arange(count) % len(classes) if labels is None else labels
     split = ([0, 0, 0, 1, 2] * count)[:count] if split is None else split
