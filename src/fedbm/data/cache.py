@@ -127,10 +127,13 @@ def write_prepared(folder: Path, content: PreparedContent, settings: Mapping[str
     }
     _remove_stale(folder.parent)
     temporary = _temporary_name(folder)
+    files = {}
     try:
         for name, array in arrays.items():
-            with atomic_write(temporary / f"{name}.npy") as path, path.open("wb") as stream:
+            path = temporary / f"{name}.npy"
+            with atomic_write(path) as part, part.open("wb") as stream:
                 np.save(stream, array, allow_pickle=False)
+            files[name] = {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
         manifest = {
             "format": FORMAT,
             "made_with": dict(settings),
@@ -138,10 +141,7 @@ def write_prepared(folder: Path, content: PreparedContent, settings: Mapping[str
             "shape": list(images.shape),
             "columns": list(index.columns),
             "known_as": index.known_as,
-            "files": {
-                name: {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
-                for name, path in ((name, temporary / f"{name}.npy") for name in arrays)
-            },
+            "files": files,
             "checksum": checksum(index.classes, images, index.labels, content.split),
             "notes": [*index.notes, *content.notes],
             "skipped": content.decoded.skipped,
