@@ -16,7 +16,7 @@ from PIL import Image, ImageChops, ImageEnhance
 from fedbm.data.dataset import Dataset, load
 from fedbm.data.inspection.contact_sheet import choose_samples, save_contact_sheet
 from fedbm.data.inspection.duplicates import find_close_hashes, find_exact_duplicates, find_near_duplicates
-from fedbm.data.inspection.inspect import inspect, pixel_statistics
+from fedbm.data.inspection.inspect import inspect, measure_pixels
 
 
 def noise(count: int, size: int = 32, channels: int = 3, seed: int = 0) -> np.ndarray:
@@ -31,7 +31,7 @@ def inspected(images, labels=None, split=None, classes=("cyst", "polyp"), **more
 
 
 def dataset_of(images, labels=None, split=None, classes=("cyst", "polyp"), **more) -> Dataset:
-    """Return a data set with alternating labels, of which every five samples are 3 train, 1 val and 1 test."""
+    """Return a data set with alternating labels. Of every five samples 3 are train, 1 is val and 1 is test."""
     count = len(images)
     labels = np.arange(count) % len(classes) if labels is None else labels
     split = ([0, 0, 0, 1, 2] * count)[:count] if split is None else split
@@ -117,7 +117,7 @@ def test_pixel_statistics_by_hand() -> None:
     images[:2, ..., 1] = 51
     images[2] = 200
     images[2, 0, 0, 0] = 7
-    found = pixel_statistics(images, np.array([0, 0, 2], dtype=np.uint8))
+    found = measure_pixels(images, np.array([0, 0, 2], dtype=np.uint8))
     assert found.mean == pytest.approx((0.5, 0.2))
     assert found.std == pytest.approx((0.5, 0.0), abs=1e-12)
     assert (found.low, found.high) == (0, 255)
@@ -128,7 +128,7 @@ def test_pixel_statistics_by_hand() -> None:
 @given(st.integers(1, 300), st.sampled_from([1, 3]), st.integers(0, 99))
 def test_pixel_statistics_equal_numpy(count, channels, seed) -> None:
     images = np.random.default_rng(seed).integers(0, 256, (count, 16, 16, channels), dtype=np.uint8)
-    found = pixel_statistics(images, np.zeros(count, dtype=np.uint8))
+    found = measure_pixels(images, np.zeros(count, dtype=np.uint8))
     assert found.mean == pytest.approx(tuple((images / 255).mean(axis=(0, 1, 2))))
     assert found.std == pytest.approx(tuple((images / 255).std(axis=(0, 1, 2))))
 

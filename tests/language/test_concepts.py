@@ -190,8 +190,8 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_misassigned_prompts_by_hand() -> None:
-    # On a line: a at 0 and 4, b at 3 and 3.2. Left out, 0 and 4 are each 4 from their own class but 3.1 and
-    # 0.9 from b's mean; 3 and 3.2 are 0.2 from their own and about 1 from a's mean.
+    # On a line, a has prompts at 0 and 4, and b at 3 and 3.2. The distance of 0 and of 4 to the other prompt of a is 4,
+    # but only 3.1 and 0.9 to the mean of b. The distance of 3 and 3.2 is 0.2 to each other, about 1 to the mean of a.
     line = torch.tensor([[[0.0], [4.0]], [[3.0], [3.2]]])
     assert count_misassigned(line).tolist() == [[0, 2], [0, 0]]
 

@@ -44,8 +44,8 @@ def test_nothing_is_tested_without_spread(ours: dict[int, float]) -> None:
         ((301 / 360, 296 / 360, 310 / 360), (294 / 360, 289 / 360, 303 / 360)),  # 7 of 360 images each time
     ],
 )
-def test_the_last_digits_of_equal_differences_are_no_spread(ours: tuple[float, ...], theirs: tuple[float, ...]) -> None:
-    """Taken for one, they would make p nearly 0."""
+def test_rounding_errors_of_equal_differences_are_ignored(ours: tuple[float, ...], theirs: tuple[float, ...]) -> None:
+    """Otherwise p would be nearly 0."""
     found = paired(dict(enumerate(ours)), dict(enumerate(theirs)))
     assert found is not None
     assert (found.p, found.size) == (None, None)
@@ -56,7 +56,7 @@ values = st.lists(st.floats(-1, 1).map(lambda x: round(x, 3)), min_size=3, max_s
 
 
 @given(values, values)
-def test_as_scipy_has_it(x: list[float], y: list[float]) -> None:
+def test_paired_agrees_with_scipy(x: list[float], y: list[float]) -> None:
     n = min(len(x), len(y))
     found = paired(dict(enumerate(x[:n])), dict(enumerate(y[:n])))
     assert found is not None
@@ -65,7 +65,7 @@ def test_as_scipy_has_it(x: list[float], y: list[float]) -> None:
 
 
 def test_holm_by_hand() -> None:
-    """0.01·4, 0.02·3, 0.03·2 = 0.06, and 0.04·1 not below the one before."""
+    """0.01·4, 0.02·3, 0.03·2 = 0.06, and 0.04·1 is raised to the value before it."""
     assert holm([0.04, 0.01, None, 0.03, 0.02]) == pytest.approx([0.06, 0.04, None, 0.06, 0.06])
     assert holm([0.6, 0.7]) == [1.0, 1.0]
     assert holm([]) == []
@@ -73,7 +73,7 @@ def test_holm_by_hand() -> None:
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(0, 1)), max_size=12))
-def test_holm_never_helps_and_keeps_the_order(ps: list[float | None]) -> None:
+def test_holm_never_lowers_p_and_keeps_the_order(ps: list[float | None]) -> None:
     corrected = holm(ps)
     pairs = sorted((p, c) for p, c in zip(ps, corrected, strict=True) if p is not None and c is not None)
     assert all(p <= c <= 1 for p, c in pairs)
@@ -103,7 +103,7 @@ def test_spread_agrees_with_numpy(values: list[float]) -> None:
         ([0.0, 0.0], 1.0),
         ([5.0], 1.0),
         ([0.1] * 10, 2 / 1024),
-        ([0.3] * 9 + [-0.1], 4 / 1024),  # all alike, and the last of either sign
+        ([0.3] * 9 + [-0.1], 4 / 1024),  # all with the same sign, and the last with either sign
     ],
 )
 def test_sign_flips_by_hand(differences: list[float], p: float) -> None:
@@ -122,11 +122,6 @@ def test_sign_flips_take_shared_seeds_and_not_too_many() -> None:
     assert sign_flip({0: 1.0, 3: 2.0}, {3: 1.0, 5: 0.0}) == 1.0
     assert sign_flip({0: 1.0}, {1: 1.0}) is None
     assert sign_flip(dict.fromkeys(range(17), 1.0), dict.fromkeys(range(17), 0.0)) is None
-
-
-def test_holm_over_four_by_hand() -> None:
-    """0.01·4, then 0.02·3, then 0.03·2 = 0.06 again, then 0.2·1."""
-    assert holm([0.02, 0.2, 0.01, 0.03]) == pytest.approx([0.06, 0.2, 0.04, 0.06])
 
 
 @pytest.mark.parametrize(("size", "n"), [(0.2, 199), (0.5, 34), (0.8, 15), (1.0, 10), (-1.0, 10), (100.0, 3)])

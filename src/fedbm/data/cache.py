@@ -1,11 +1,11 @@
-"""The cache of prepared data sets. Each is a folder of arrays:
+"""The cache of prepared data sets. Each data set is a folder of arrays:
 
     images.npy [n, H, W, C] uint8 · labels.npy [n] int64 · split.npy [n] uint8 · ids.npy [n] text
     column-0.npy, … [n] text, one for each column of the source · manifest.json
 
-A folder is written under a temporary name and then renamed, so it is complete or missing. If two processes prepare the
-same data at once, the second uses the result of the first. Whenever a folder is opened, all files but the images are
-checked by SHA-256. The images are checked by their length, and by SHA-256 only on request.
+A folder is written under a temporary name and then renamed, so it is never incomplete. If two processes prepare the
+same data at once, the second uses the result of the first. Opening a folder checks the length of every file and the
+SHA-256 of every file except the images. The SHA-256 of the images is checked only on request.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _KINDS = {"images": "u1", "labels": "i8", "split": "u1"}  # NumPy kind and width
 
 
 class DamagedError(Exception):
-    """A prepared folder does not match its manifest. The message says how."""
+    """A prepared folder does not match its manifest."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class PreparedContent:
 @dataclass(frozen=True, eq=False)
 class Prepared:
     classes: tuple[str, ...]
-    images: NDArray[np.uint8]  # memory-mapped: processes share it, but changes stay in the process that makes them
+    images: NDArray[np.uint8]  # memory-mapped and shared; a process that changes pixels gets its own copy
     labels: NDArray[np.int64]
     split: NDArray[np.uint8]
     ids: NDArray[np.str_]
@@ -64,15 +64,9 @@ class Prepared:
 
 
 def open_or_build(
-    folder: Path,
-    build: Callable[[], PreparedContent],
-    settings: Mapping[str, Any],
-    verify: bool = False,
+    folder: Path, build: Callable[[], PreparedContent], settings: Mapping[str, Any], verify: bool = False
 ) -> tuple[Prepared, str]:
-    """Open the data set in *folder*; build it if it is missing or damaged.
-
-    Also return what was damaged, or ''.
-    """
+    """Open the data set in *folder*, or build it if it is missing or damaged. Also return the damage, or ''."""
     damage = ""
     if _exists(folder):
         try:
@@ -87,7 +81,7 @@ def open_or_build(
 
 
 def open_prepared(folder: Path, verify: bool) -> Prepared:
-    """Open *folder* after checking format, lengths and checksums; the images' checksum only with *verify*."""
+    """Open *folder* and check it. Check the SHA-256 of the images only with *verify*."""
     try:
         manifest = read_json(folder / "manifest.json")
         if manifest["format"] != FORMAT:
@@ -112,7 +106,7 @@ def open_prepared(folder: Path, verify: bool) -> Prepared:
 
 
 def remove_if_damaged(folder: Path) -> str:
-    """Check every byte, and remove the folder if it is damaged. Return what was damaged, or ''."""
+    """Check every byte, and remove the folder if it is damaged. Return the damage, or ''."""
     try:
         open_prepared(folder, verify=True)
     except DamagedError as error:
@@ -122,7 +116,7 @@ def remove_if_damaged(folder: Path) -> str:
 
 
 def write_prepared(folder: Path, content: PreparedContent, settings: Mapping[str, Any], verify: bool) -> None:
-    """Write *folder*, replacing a damaged one. An intact one written in the meantime is kept."""
+    """Write *folder*, replacing a damaged one. If another process has written an intact one, keep it."""
     images, index = content.decoded.images, content.decoded.index
     arrays: dict[str, NDArray[Any]] = {
         "images": images,
@@ -133,10 +127,13 @@ def write_prepared(folder: Path, content: PreparedContent, settings: Mapping[str
     }
     _remove_stale(folder.parent)
     temporary = _temporary_name(folder)
+    files = {}
     try:
         for name, array in arrays.items():
-            with atomic_write(temporary / f"{name}.npy") as path, path.open("wb") as stream:
+            path = temporary / f"{name}.npy"
+            with atomic_write(path) as part, part.open("wb") as stream:
                 np.save(stream, array, allow_pickle=False)
+            files[name] = {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
         manifest = {
             "format": FORMAT,
             "made_with": dict(settings),
@@ -144,10 +141,7 @@ def write_prepared(folder: Path, content: PreparedContent, settings: Mapping[str
             "shape": list(images.shape),
             "columns": list(index.columns),
             "known_as": index.known_as,
-            "files": {
-                name: {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
-                for name, path in ((name, temporary / f"{name}.npy") for name in arrays)
-            },
+            "files": files,
             "checksum": checksum(index.classes, images, index.labels, content.split),
             "notes": [*index.notes, *content.notes],
             "skipped": content.decoded.skipped,
@@ -159,10 +153,7 @@ def write_prepared(folder: Path, content: PreparedContent, settings: Mapping[str
 
 
 def checksum(
-    classes: tuple[str, ...],
-    images: NDArray[np.uint8],
-    labels: NDArray[np.int64],
-    split: NDArray[np.uint8],
+    classes: tuple[str, ...], images: NDArray[np.uint8], labels: NDArray[np.int64], split: NDArray[np.uint8]
 ) -> str:
     """Return the SHA-256 of class names, shape, images, labels and split, which identifies the data."""
     digest = hashlib.sha256(json.dumps([classes, images.shape]).encode())
@@ -218,7 +209,7 @@ def _exists(folder: Path) -> bool:
 
 
 def _remove_stale(cache: Path) -> None:
-    """Remove temporary folders of killed processes. Go by age, because several machines may share a cache."""
+    """Remove temporary folders of killed processes, judged by age, because several machines may share a cache."""
     for folder in cache.glob(".*.????????.part"):
         with suppress(OSError):  # another process may remove it at the same time
             if time.time() - folder.stat().st_mtime > _STALE_SECONDS:

@@ -1,4 +1,4 @@
-"""Load a data set by name or path: images, labels and split as arrays, with what the catalogue knows about them."""
+"""Load a data set by name or path: images, labels and split as arrays, with concepts from the catalogue."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Dataset:
     """A data set in memory.
 
     Attributes:
-        name: name in the catalogue, or of the folder or file.
+        name: name in the catalogue, or name of the folder or file.
         classes: class names in label order.
-        concepts: what a clinician calls each class.
+        concepts: the concept text of each class, as a clinician calls it.
         modality: how the images were taken, such as "endoscopy".
         images: pixels [n,H,W,C], memory-mapped.
         labels: class number of each sample, [n].
@@ -104,18 +104,18 @@ def load(
 
     Args:
         name_or_path: a name of the catalogue, or the path of a folder, archive, table, .npz or LEAF json file.
-        size: height and width of the images, a multiple of 4 from 16 up. Default: the source's own size, or else the
-            catalogue's, or else 128.
-        channels: 1 for grey or 3 for colour. Default: as for *size*, or else 3.
+        size: height and width of the images, a multiple of 4 from 16 up. Default: the size of the source if all images
+            have the same, otherwise the catalogue's, otherwise 128.
+        channels: 1 for grey or 3 for colour. Default: those of the source, otherwise the catalogue's, otherwise 3.
         split: "official" uses the source's own split, "stratified" splits each class 7:1:2, "grouped" also keeps
             samples with the same *group* together, and "auto" chooses among them.
         group: column for the grouped split, such as "patient".
         metadata: table with further columns, joined to the samples by name.
         split_seed: seed of the split.
-        cache: folder for prepared copies. Default: FEDBM_HOME, or else ~/.cache/fedbm.
+        cache: folder for prepared copies. Default: FEDBM_HOME, otherwise ~/.cache/fedbm.
         folder: folder in which to find catalogued data and tables of metadata. Default: the download folder.
-        on_bad_file: "refuse" stops at unreadable images, "skip" leaves them out.
-        concepts: class name → what a clinician calls it, instead of the catalogue's text.
+        on_bad_file: "refuse" raises an error for unreadable images, "skip" skips them.
+        concepts: class name → concept text, instead of the catalogue's.
         verify: also check the images of a prepared copy byte by byte. All other files are always checked.
         progress: called with (images done, images in total) while decoding.
 
@@ -127,7 +127,7 @@ def load(
 
     Example: `data = fedbm.load("digits")`.
     """
-    _check_choices(size, channels, on_bad_file)
+    _check_arguments(size, channels, on_bad_file)
     check_split_option(split, group)
     table = Path(metadata).expanduser() if metadata else None
     with _explain_os_errors(name_or_path):
@@ -166,20 +166,7 @@ def load(
     place = Path(cache or default_cache()) / f"{name}-{size or 'own'}-{digest_of(settings)[:16]}"
     prepared, damage = open_or_build(place, build, settings | {"from": normalize_name(str(name_or_path))}, verify)
     entry = _find_entry(name, prepared.known_as, prepared.classes)
-
-    notes = []
-    if CATALOG.get(entry.name) is not entry:
-        if not set(entry.classes) <= set(concepts or {}):
-            notes.append(
-                f"the catalogue has no data set with the classes of {name}: class names are used as concepts, "
-                "and generated images may be flipped"
-            )
-    elif prepared.known_as is None and entry.name != name:
-        notes.append(
-            f"{name} has the same classes as {entry.name}, so its concepts, modality, colour statistics, flips and "
-            "recommended settings are used"
-        )
-    notes += prepared.notes
+    notes = [*_describe_entry(name, entry, prepared.known_as, concepts or {}), *prepared.notes]
     if prepared.skipped:
         notes.append(f"skipped {len(prepared.skipped)} unreadable images, the first is {prepared.skipped[0]}")
     if damage:
@@ -197,7 +184,7 @@ def load(
         std=match_channels(entry.std, depth),
         hflip=entry.hflip,
         vflip=entry.vflip,
-        recommends=_recommends(entry, prepared.columns),
+        recommends=_select_recommendations(entry, prepared.columns),
         checksum=prepared.checksum,
         notes=tuple(notes),
         ids=prepared.ids,
@@ -246,7 +233,24 @@ def _find_entry(name: str, known_as: str | None, classes: tuple[str, ...]) -> En
     return known or generic_entry(name, {label: label.replace("-", " ").replace("_", " ") for label in classes})
 
 
-def _check_choices(size: int | None, channels: int | None, on_bad_file: str) -> None:
+def _describe_entry(name: str, entry: Entry, known_as: str | None, concepts: Mapping[str, str]) -> list[str]:
+    """Return a note for the user if the entry was not chosen by name."""
+    if CATALOG.get(entry.name) is not entry:
+        if set(entry.classes) <= set(concepts):
+            return []
+        return [
+            f"the catalogue has no data set with the classes of {name}: class names are used as concepts, "
+            "and generated images may be flipped"
+        ]
+    if known_as is not None or entry.name == name:
+        return []
+    return [
+        f"{name} has the same classes as {entry.name}, so its concepts, modality, colour statistics, flips and "
+        "recommended settings are used"
+    ]
+
+
+def _check_arguments(size: int | None, channels: int | None, on_bad_file: str) -> None:
     if size is not None and (size < 16 or size % 4):
         raise FedBMError(f"image size {size} is not supported: use a multiple of 4 from 16 up")
     if channels not in (None, 1, 3):
@@ -256,17 +260,17 @@ def _check_choices(size: int | None, channels: int | None, on_bad_file: str) -> 
 
 
 def concept_texts(entry: Entry, given: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the concept text of each class: the user's where *given*, otherwise the catalogue's."""
+    """Return the concept text of each class: the *given* one, otherwise the catalogue's."""
     for name, text in given.items():
         if name not in entry.classes:
             near = did_you_mean(name, entry.classes)
             raise FedBMError(f'concepts name the class "{name}", which {entry.name} does not have{near}')
         if not text.strip():
-            raise FedBMError(f'the concept text of class "{name}" is empty: write what a clinician calls it')
+            raise FedBMError(f'the concept text of class "{name}" is empty: describe the class in a few words')
     return tuple(given.get(name, text) for name, text in entry.classes.items())
 
 
-def _recommends(entry: Entry, columns: Mapping[str, object]) -> Recommends:
+def _select_recommendations(entry: Entry, columns: Mapping[str, object]) -> Recommends:
     """Return the entry's recommendations, without a partition by a column that these samples do not have."""
     if entry.recommends.get("partition_column") in (None, *columns):
         return entry.recommends

@@ -40,7 +40,7 @@ class DecodeError(Exception):
 
 
 def decode(source: Encoded, size: int, channels: int) -> NDArray[np.uint8]:
-    """Return the image at size×size, rotated by its EXIF orientation and resampled only if its size differs."""
+    """Return the image at size×size. Apply its EXIF orientation, and resample it only if its size differs."""
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
@@ -52,7 +52,7 @@ def decode(source: Encoded, size: int, channels: int) -> NDArray[np.uint8]:
             with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as opened:
                 if opened.format not in ("JPEG", "MPO", "PNG"):  # MPO: a JPEG as written by some cameras
                     raise DecodeError(f"{opened.format}, not JPEG or PNG")
-                # Decode a large JPEG at reduced size, but at least twice the target: less would be visible.
+                # Decode a large JPEG at reduced size, but at least twice the target. A smaller size would be visible.
                 opened.draft(None, (2 * size, 2 * size))
                 image = ImageOps.exif_transpose(opened)
         if image.mode.startswith("I"):  # 16-bit grey, which convert() would clip at 255
@@ -73,7 +73,7 @@ def decode(source: Encoded, size: int, channels: int) -> NDArray[np.uint8]:
 def decode_all(
     index: SampleIndex, size: int, channels: int, on_bad_file: BadFiles = "refuse", progress: Progress | None = None
 ) -> Decoded:
-    """Decode every sample. With on_bad_file = "refuse" raise FedBMError if one fails, otherwise skip it."""
+    """Decode every sample. If one fails, raise FedBMError, or skip it with on_bad_file = "skip"."""
     count = len(index.ids)
     try:
         images = np.empty((count, size, size, channels), dtype=np.uint8)

@@ -32,7 +32,7 @@ Indices = NDArray[np.int64]
 
 
 class Move(NamedTuple):
-    """A sample moved from one client to another that had too few."""
+    """A sample that was moved to a client with too few samples."""
 
     source: int
     target: int
@@ -57,11 +57,11 @@ class Partition:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the assignment. It does not depend on how the partition was made."""
+        """SHA-256 of the assignment, independent of kind and settings."""
         return digest_of({"clients": [client.tolist() for client in self.clients]})
 
     def counts(self, labels: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
-        """Return the number of samples of each class of each client, [N,K]."""
+        """Return the number of samples by client and class, [N,K]."""
         return np.stack([np.bincount(labels[client], minlength=classes) for client in self.clients])
 
     def to_json(self, labels: NDArray[np.int64], classes: Sequence[str]) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def parse_partition(value: Any, where: str = "the partition") -> Partition:
 def load_partition(path: Path, dataset: Dataset) -> Partition:
     """Read a partition file and check that it assigns every training sample to exactly one client.
 
-    If samples were moved by hand, so that the counts in the file are wrong, kind and settings are dropped.
+    If the counts in the file are wrong, because samples were moved by hand, kind and settings are dropped.
 
     Args:
         path: a JSON file as written by `fedbm data partition`.

@@ -121,8 +121,8 @@ def by_classes(
 ) -> Partition:
     """Give each client *classes_per_client* classes, and each class nearly the same number of clients.
 
-    A class with fewer samples than clients goes to as many clients as it has samples, so some clients may have fewer
-    classes. The other arguments, return value and errors are those of dirichlet().
+    If a class has fewer samples than clients, some of these clients do not receive a sample of it. The other arguments,
+    return value and errors are those of dirichlet().
     """
     count = len(np.unique(labels[train]))
     if not 1 <= classes_per_client <= count:
@@ -159,7 +159,7 @@ def by_column(columns: Mapping[str, NDArray[np.str_]], train: Indices, column: s
         columns: the columns of the data set, `data.columns`.
         train: sample numbers to divide.
         column: name of the column, such as "site".
-        min_samples: least number of samples of a client; a value with fewer is refused.
+        min_samples: least number of samples of a client. A value with fewer samples raises an error.
 
     Returns:
         The partition.
@@ -191,9 +191,9 @@ def _shuffled_classes(labels: NDArray[np.int64], train: Indices, rng: np.random.
 
 
 def _draw_owners(clients: int, per_client: int, classes: int, rng: np.random.Generator) -> list[list[int]]:
-    """Return the clients of each class. Each client in turn takes the classes with the fewest owners, ties at random.
+    """Return the clients of each class. In turn, each client takes the classes with the fewest owners, ties at random.
 
-    So the numbers of owners differ by at most one, and none is 0 if clients × per_client ≥ classes.
+    Then the numbers of owners differ by at most one, and none is 0 if clients × per_client ≥ classes.
     """
     owners: list[list[int]] = [[] for _ in range(classes)]
     for client in rng.permutation(clients).tolist():
@@ -239,7 +239,7 @@ def _fill_up(clients: Clients, min_samples: int, rng: np.random.Generator) -> li
 def _draw_cuts(rng: np.random.Generator, beta: float, clients: int, samples: int) -> NDArray[np.int64]:
     """Return where to cut a row of *samples* so that the parts follow Dir(β).
 
-    Gamma variates are drawn in logarithms, log G(β) = log G(β+1) + log U / β. Drawn directly, all of them would
+    Logarithms of gamma variates are drawn, log G(β) = log G(β+1) + log U / β, because gamma variates themselves
     underflow to 0 for a small β.
     """
     logs = np.log(rng.standard_gamma(beta + 1, clients)) - rng.standard_exponential(clients) / beta

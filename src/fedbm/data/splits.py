@@ -39,8 +39,8 @@ def choose_split(
 ) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
     """Return the split of the samples, and notes for the user.
 
-    "auto" means grouped if the user names a group, else the source's own split if there is one, else grouped if there
-    is a column such as patient, else stratified.
+    "auto" chooses the first that applies: grouped if the user gives a group, the source's own split, grouped by a
+    column such as patient, stratified.
     """
     column = group or next(iter(find_group_columns(index.columns)), "")
     if split == "official" and index.split is None:
@@ -70,8 +70,8 @@ def find_group_columns(columns: Iterable[str]) -> list[str]:
 def split_stratified(labels: NDArray[np.int64], *, seed: int) -> NDArray[np.uint8]:
     """Split each class 7:1:2, with at least one sample of it in every subset. Each class needs at least 3 samples.
 
-    The quotas of a class are rounded to whole samples. Each subset's rounding error is carried over to the next class,
-    so that the totals are right too, even with many small classes.
+    The quotas of a class are rounded to whole samples. The rounding error of each subset is carried over to the next
+    class, so that the totals are right, even with many small classes.
     """
     rng = numpy_rng(seed, "split")
     split = np.empty(len(labels), dtype=np.uint8)
@@ -87,7 +87,7 @@ def split_stratified(labels: NDArray[np.int64], *, seed: int) -> NDArray[np.uint
 
 
 def allocate_counts(count: int, target: NDArray[np.float64] | None = None) -> NDArray[np.int64]:
-    """Divide *count* ≥ 3 into whole parts near *target* (7:1:2 by default), none of them empty."""
+    """Divide *count* ≥ 3 into whole parts near *target* (7:1:2 by default). No part is empty."""
     if target is None:
         target = count * np.asarray(FRACTIONS)
     taken = np.ones(len(SPLITS), dtype=np.int64)
@@ -103,7 +103,7 @@ def split_grouped(
 
     First, starting with the class that has the fewest groups, each subset without the class receives the smallest group
     that contains it. Then every other group, large ones first, goes to the subset s with the largest
-    Σ_k c_gk·(f_s·n_k − assigned_sk)/n_k, where c_gk counts class k in group g; ties go to the subset that misses most
+    Σ_k c_gk·(f_s·n_k − assigned_sk)/n_k, where c_gk counts class k in group g. Ties go to the subset that needs most
     samples in total. The seed decides between equal groups.
     """
     names, group_of = np.unique(groups, return_inverse=True)
@@ -142,7 +142,7 @@ def split_grouped(
 
 
 def find_shared_groups(split: NDArray[np.uint8], groups: NDArray[np.str_]) -> list[str]:
-    """Return the groups that are in more than one subset; samples without a group ('') do not count."""
+    """Return the groups that are in more than one subset. Samples without a group ('') do not count."""
     names, group_of = np.unique(groups, return_inverse=True)
     present = np.zeros((len(names), len(SPLITS)), dtype=bool)
     present[group_of, split] = True
@@ -152,9 +152,9 @@ def find_shared_groups(split: NDArray[np.uint8], groups: NDArray[np.str_]) -> li
 def check_usable(
     labels: NDArray[np.int64], split: NDArray[np.uint8] | None, classes: Sequence[str], where: str
 ) -> None:
-    """Raise FedBMError unless there are two classes, all of them in training, and no empty subset.
+    """Raise FedBMError if there are fewer than two classes, a class is not in training, or a subset is empty.
 
-    Without a split each class needs three samples instead.
+    Without a split, raise it if a class has fewer than three samples.
     """
     if len(classes) < 2:
         raise FedBMError(f"{where} has {len(classes)} class ({', '.join(classes)}), but at least 2 are needed")

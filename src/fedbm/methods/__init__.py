@@ -1,4 +1,4 @@
-"""Every method by name. A new one is one file and one line here, or any object handed to `simulate(method=…)`."""
+"""Every method by name. A new one needs one file and one line here, or is passed to `simulate(method=…)`."""
 
 from fedbm.methods.base import Method
 from fedbm.methods.central import Central

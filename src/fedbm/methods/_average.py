@@ -1,6 +1,6 @@
-"""Σ w_i x_i / Σ w_i over named tensors, one pass, summed in float64 in the order given, dtypes kept.
+"""Weighted means Σ w_i x_i / Σ w_i of named tensors, summed in float64 in the order given. Data types are kept.
 
-Integer tensors (BatchNorm's `num_batches_tracked`) are counters, not quantities: the maximum is kept.
+For integer tensors, which are counters (BatchNorm's `num_batches_tracked`), the maximum is kept.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from fedbm.methods.base import State, copy_all
 
 
 class NothingToAverage(ValueError):
-    """A mean over nobody."""
+    """There are no states to average."""
 
 
 class Average:
-    """Add states one by one; memory is that of one sum, however many are added.
+    """Add states one by one. Only one sum is kept in memory.
 
     >>> average = Average()
     >>> average.add({"w": torch.tensor([1.0])}, 1.0)
@@ -53,14 +53,14 @@ class Average:
         return {name: value.to(self._dtypes[name]) for name, value in self.exact().items()}
 
     def exact(self) -> State:
-        """The mean as it was summed, in float64."""
+        """Return the mean in float64."""
         if self.weight <= 0:
             raise NothingToAverage("nothing to average")
         return {name: total / self.weight if total.is_floating_point() else total for name, total in self._sums.items()}
 
 
 class SplitMean:
-    """A plain mean of the tensors that *is_plain* names, and a weighted mean of the rest."""
+    """The plain mean of the tensors selected by *is_plain*, and the weighted mean of the rest."""
 
     def __init__(self, is_plain: Callable[[str], bool]) -> None:
         self._is_plain = is_plain

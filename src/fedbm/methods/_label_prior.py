@@ -1,7 +1,7 @@
-"""γ log n_k of a client's label counts, added to logits so that a rare class is not forgotten.
+"""The label prior γ log n_k of a client, added to logits so that a rare class is not forgotten.
 
-A class the client does not have: `mask` takes it out of the client's softmax (log 0 = −∞), `one` counts it once.
-Masked, a client that holds a single class has no loss at all and only decays its weights; its record shows that.
+For a class that the client does not have, `mask` removes it from the softmax (log 0 = −∞) and `one` counts it once.
+With `mask`, the loss of a client with a single class is 0, so only weight decay changes its weights.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MISSING_CLASSES = "a class the client does not have: leave it out of the softmax
 
 
 def log_prior(counts: tuple[int, ...], missing_classes: MissingClasses, like: Tensor, strength: float = 1.0) -> Tensor:
-    """γ log n_k [K], in the precision and on the device of *like*.
+    """Return γ log n_k [K], in the precision and on the device of *like*.
 
     >>> log_prior((1, 0), "one", torch.zeros(()))
     tensor([0., 0.])

@@ -1,4 +1,4 @@
-"""Class means of a client's features, taken once after training in eval mode."""
+"""Class means of a client's features, computed once after training in eval mode."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedbm.methods.base import OwnData
 def class_means(
     model: nn.Module, features: Callable[[Tensor], Tensor], data: OwnData, classes: int
 ) -> tuple[Tensor, Tensor]:
-    """Mean feature [K,F] and number of samples [K] of each class; the mean of a class not there is 0."""
+    """Return mean feature [K,F] and number of samples [K] of each class; the mean of a missing class is 0."""
     model.eval()
     sums, counts = torch.zeros(()), torch.zeros(())
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The base class of every method. A method works on named tensors and never knows how or where it is run.
+"""The base class of every method. A method works on named tensors and does not depend on how or where it runs.
 
 One round, as every back end runs it:
 
@@ -51,7 +51,7 @@ class Task:
     vflip: bool = False
 
     def body(self) -> nn.Module:
-        """The initial body: its own seed stream, so that it is equal for all methods."""
+        """Build the initial body from its own seed stream, so that it is equal for all methods."""
         with seeded_modules(self.seed, "body"):
             return self.make_body()
 
@@ -61,7 +61,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a client knows of itself: its number, how many samples it has, and how many of each class."""
+    """What a client knows about itself: its number, its number of samples, and the number of each class."""
 
     client: int
     n: int
@@ -69,14 +69,14 @@ class Facts:
 
 
 class Part(NamedTuple):
-    """A named piece of what clients receive; sent to a client only when it lacks this version."""
+    """A named piece of what clients receive. It is sent to a client only if the client does not have this version."""
 
     version: int
     state: State
 
 
 class Phase(NamedTuple):
-    """One stretch of local training. The named parts of the model are trained; all others are frozen, in eval mode."""
+    """A phase of local training. The named parts of the model are trained; all others are frozen, in eval mode."""
 
     epochs: int
     train: tuple[str, ...]
@@ -84,7 +84,7 @@ class Phase(NamedTuple):
 
 @dataclass
 class Batch:
-    """One local step's input: normalised images, labels, and this step's rows of what the method drew."""
+    """The input of one local step: normalised images, labels, and this step's rows of the method's random draws."""
 
     images: Tensor
     labels: Tensor
@@ -92,7 +92,7 @@ class Batch:
 
 
 class OwnData(Protocol):
-    """A client's own samples, for what a method does once after training (prototypes)."""
+    """A client's own samples, for computations after training such as prototypes."""
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]: ...
 
@@ -109,10 +109,10 @@ class Upload:
 
 
 class Aggregator(Protocol):
-    """Combine uploads into a new server state. Uploads come one by one, in client order, so none need be kept."""
+    """Combine uploads into a new server state. Uploads are added one by one, in client order."""
 
     def add(self, upload: Upload) -> None:
-        """Take one client's upload."""
+        """Add the upload of one client."""
 
     def result(self) -> State:
         """Return the new server state. Called once, after the last upload."""
@@ -122,8 +122,8 @@ class Aggregator(Protocol):
 class Steps(Protocol):
     """Train *parts* of *model* for as many steps as *draws* has rows, in a plain loop or as a CUDA graph.
 
-    *loss* gets one row of the draws and returns terms; their sum is minimised. *optimizer* makes a new optimiser; its
-    second argument says whether it must be capturable. Returns the mean of each term over the steps.
+    *loss* gets one row of the draws and returns terms; their sum is minimised. *optimizer* creates an optimiser. Its
+    second argument is whether the optimiser must be capturable. Return the mean of each term over the steps.
     """
 
     def __call__(
@@ -138,7 +138,7 @@ class Steps(Protocol):
 
 @dataclass(frozen=True)
 class Method(ABC):
-    """What a method is. Subclasses are frozen dataclasses: their fields are their options.
+    """A method. Subclasses are frozen dataclasses: their fields are their options.
 
     A subclass must define `model`, `loss` and `aggregator`; every other hook has a default. Most methods subclass
     `FedAvg`, which defines these three, and override a few hooks.
@@ -146,7 +146,7 @@ class Method(ABC):
 
     name: ClassVar[str]
     title: ClassVar[str] = ""  # as its paper writes it
-    shares: ClassVar[tuple[str, ...]] = ("n",)  # the facts that leave a client's site, by the names of Facts
+    shares: ClassVar[tuple[str, ...]] = ("n",)  # fields of Facts that a client sends to the server
     central: ClassVar[bool] = False  # all data in one place: one client, no federation; an upper bound in reports
     personalises: ClassVar[bool] = False  # clients have models of their own, scored separately
     colour: ClassVar[int | None] = None  # place in the palette of reports; None: the next free one
@@ -161,17 +161,17 @@ class Method(ABC):
 
     @property
     def ensemble(self) -> bool:
-        """Whether several global states vote (mean probabilities) or are scored one by one (mean scores)."""
+        """Whether several global states vote by mean probabilities. Otherwise their scores are averaged."""
         return False
 
     @property
     def common_model(self) -> bool:
-        """Whether one state makes the global score. Otherwise it is made of several clients' models."""
+        """Whether the global score is that of one state. Otherwise it combines the models of several clients."""
         return True
 
     @abstractmethod
     def model(self, task: Task) -> nn.Module:
-        """Return the model with its initial weights, on the CPU. Raise FedBMError for a task it cannot do."""
+        """Return the model with its initial weights, on the CPU. Raise FedBMError if it does not support the task."""
 
     def server_init(self, model: nn.Module) -> State:
         """Return the server's state before the first round."""
@@ -186,11 +186,11 @@ class Method(ABC):
         return {name: value for name, value in state.items() if not name.startswith(f"{self.name}.")}
 
     def client_init(self, task: Task, facts: Facts) -> State:
-        """Return a client's own state before its first round. It stays with the client between rounds."""
+        """Return a client's own state before its first round. The client keeps it between rounds."""
         return {}
 
     def start_client(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
-        """Load what was received and what the client kept into the model; return the context of its steps."""
+        """Load the received state and the client's own state into the model; return the context of its steps."""
         load_state(model, self.model_state({**received, **client}))
         return {}
 
@@ -205,9 +205,9 @@ class Method(ABC):
         return {}
 
     def precompute(self, model: nn.Module, draws: State, context: State) -> State:
-        """Turn the draws of some steps into what these steps read, without gradients; the step stays first.
+        """Compute the inputs of some steps from their draws, without gradients; the step stays the first dimension.
 
-        Use it for what does not depend on the trained parts, such as images of a frozen generator. A back end may
+        Use it for inputs that do not depend on the trained parts, such as images of a frozen generator. A back end may
         call it for one step or for many at once, and in parallel with training.
         """
         return draws
@@ -236,31 +236,31 @@ class Method(ABC):
         return server, {}
 
     def global_states(self, server: State, clients: Mapping[int, State]) -> Iterator[State]:
-        """Yield the model states that make the global score; *clients* has those that took part so far."""
+        """Yield the model states for the global score. *clients* contains the clients that took part so far."""
         yield self.model_state(server)
 
     def personal_state(self, server: State, client: State) -> State:
-        """Return the model state that a client would use itself. Called only if the method personalises."""
+        """Return the model state that a client uses itself. Called only if the method personalises."""
         return self.model_state({**server, **client})
 
     def logits(self, model: nn.Module, images: Tensor) -> Tensor:
-        """Return scores [B,K]; their softmax are the probabilities."""
+        """Return logits [B,K]; their softmax gives the probabilities."""
         logits: Tensor = model(images)
         return logits
 
     def sample_images(self, model: nn.Module, task: Task, columns: int) -> Tensor | None:
-        """Return pictures for the report, [K, columns, C, s, s] in [0,1], from a model with the server's state."""
+        """Return images for the report, [K, columns, C, s, s] in [0,1], from a model with the server's state."""
         return None
 
 
 def load_state(model: nn.Module, state: State) -> None:
-    """Copy *state* into the model's tensors of the same names (in place: addresses stay, as captured graphs need)."""
+    """Copy *state* into the model's tensors of the same names. Captured graphs need the copy to be in place."""
     own = model.state_dict()
     copy_all([own[name] for name in state], list(state.values()))
 
 
 def copy_state(model: nn.Module, parts: tuple[str, ...] | None = None) -> State:
-    """A copy of the model's state, or of the named parts of it."""
+    """Return a copy of the model's state, or of the named parts of it."""
     own = {n: v.detach() for n, v in model.state_dict().items() if parts is None or n.partition(".")[0] in parts}
     copies = {name: torch.empty_like(value) for name, value in own.items()}
     copy_all(list(copies.values()), list(own.values()))
@@ -268,24 +268,24 @@ def copy_state(model: nn.Module, parts: tuple[str, ...] | None = None) -> State:
 
 
 def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    """target ← source for each pair; on a GPU by few kernels, not one a pair, each of which the host would issue."""
+    """Copy each source to its target. On a GPU this launches one kernel per data type, not one per pair."""
     by_type: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
     for target, source in zip(targets, sources, strict=True):
-        alike = by_type.setdefault(target.dtype, ([], []))
-        alike[0].append(target)
-        alike[1].append(source)
+        group = by_type.setdefault(target.dtype, ([], []))
+        group[0].append(target)
+        group[1].append(source)
     with torch.no_grad():
-        for some, others in by_type.values():
-            torch._foreach_copy_(some, others)
+        for same_type_targets, same_type_sources in by_type.values():
+            torch._foreach_copy_(same_type_targets, same_type_sources)
 
 
 def size_of(state: State) -> int:
-    """Bytes of the tensors, as they would be sent."""
+    """Return the number of bytes of the tensors."""
     return sum(value.nbytes for value in state.values())
 
 
 def train_only(model: nn.Module, parts: tuple[str, ...]) -> list[tuple[str, nn.Parameter]]:
-    """Put the named parts in train mode with gradients, all others in eval mode without; the trained parameters."""
+    """Put the named parts in train mode and all others, without gradients, in eval mode; return trained parameters."""
     for part, module in model.named_children():
         module.train(part in parts)
         module.requires_grad_(part in parts)
@@ -299,7 +299,7 @@ def trained_parameters(model: nn.Module) -> tuple[list[str], list[Tensor], list[
 
 
 def placed(draws: State, like: Tensor) -> State:
-    """*draws* on the device of *like*, real numbers in its precision."""
+    """Move *draws* to the device of *like*, and convert real numbers to its precision."""
     return {
         name: value.to(like.device, like.dtype if value.is_floating_point() else value.dtype, non_blocking=True)
         for name, value in draws.items()

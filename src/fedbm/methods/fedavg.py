@@ -50,7 +50,7 @@ class FedAvg(Method):
 
 
 class WeightedMean:
-    """Σ_i w_i θ_i over everything that was uploaded; the rest of the server's state stays."""
+    """Σ_i w_i θ_i over all uploaded tensors; the rest of the server's state stays."""
 
     def __init__(self, method: FedAvg, server: State) -> None:
         self._method, self._server, self._mean = method, server, Average()
@@ -63,7 +63,7 @@ class WeightedMean:
 
 
 def linear_head(body: nn.Module, task: Task) -> LinearHead:
-    """The initial linear head F → K, from its own seed stream: equal for every method that has one."""
+    """Build the initial linear head F → K from its own seed stream, so that it is equal for all methods."""
     features = feature_dim(body, task.shape)
     with seeded_modules(task.seed, "head"):
         return LinearHead(features, len(task.classes))

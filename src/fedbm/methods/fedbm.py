@@ -103,7 +103,7 @@ class FedBM(FedAvg):
         return model.draw_pseudo(steps, self.pseudo_batch, rng)
 
     def precompute(self, model: nn.Module, draws: State, context: State) -> State:
-        """The generated images of all these steps: the generator is frozen while a client trains."""
+        """Generate the images of all these steps at once: the generator is frozen while a client trains."""
         if not draws:
             return draws
         assert isinstance(model, FedBMModel)
@@ -131,7 +131,7 @@ class FedBM(FedAvg):
         return {**server, **trained, "generator_round": torch.full_like(server["generator_round"], round_)}, losses
 
     def train_generator(self, model: FedBMModel, rng: torch.Generator, steps: Steps) -> dict[str, Tensor]:
-        """generator_steps of Adam with fresh state against the model as it is; the mean of each term."""
+        """Train the generator by Adam with a new state while the rest of the model is frozen; return mean losses."""
 
         def adam(parameters: list[nn.Parameter], capturable: bool) -> torch.optim.Optimizer:
             return torch.optim.Adam(parameters, self.generator_lr, (0.5, 0.999), capturable=capturable)
@@ -140,7 +140,7 @@ class FedBM(FedAvg):
         return steps(model, ("generator",), lambda row: self.generator_loss(model, row), adam, draws)
 
     def generator_loss(self, model: FedBMModel, draws: State) -> dict[str, Tensor]:
-        """{semantic: L_sem, diversity: λ_div L_div, distribution: λ_dis L_dis}; a term with weight 0 is left out."""
+        """Return {semantic: L_sem, diversity: λ_div L_div, distribution: λ_dis L_dis} without terms of weight 0."""
         images, conditions = model.generate(draws)
         labels = draws["pseudo.labels"]
         with BatchNormGap.of(model.body) as gap:
@@ -153,7 +153,7 @@ class FedBM(FedAvg):
         return terms
 
     def sample_images(self, model: nn.Module, task: Task, columns: int) -> Tensor | None:
-        if not self.generator or self.condition == "noise":  # noise alone names no class to show
+        if not self.generator or self.condition == "noise":  # noise alone has no class
             return None
         assert isinstance(model, FedBMModel)
         if not int(model.generator_round):
@@ -204,7 +204,7 @@ class FedBMModel(Classifier):
             self.register_buffer("generator_round", torch.zeros((), dtype=torch.int64))
 
     def draw_pseudo(self, steps: int, batch: int, rng: torch.Generator) -> State:
-        """Labels, noise and crops of *steps* batches of generated images."""
+        """Draw labels, noise and crops of *steps* batches of generated images."""
         draws = {"pseudo.labels": torch.randint(0, self.classes, (steps, batch), generator=rng)}
         if self.condition == "concepts":
             draws["pseudo.prompts"] = torch.randn(steps, batch, self.prompts, generator=rng)
@@ -213,7 +213,7 @@ class FedBMModel(Classifier):
         return draws
 
     def generate(self, draws: State) -> tuple[Tensor, Tensor]:
-        """Images in [0,1] and the conditions they were made from."""
+        """Return images in [0,1] and the conditions they were generated from."""
         labels, noise = draws["pseudo.labels"], draws["pseudo.noise"]
         if self.condition == "concepts":
             z = sample_concepts(self.concepts.embeddings, labels, draws["pseudo.prompts"], noise)
@@ -224,12 +224,12 @@ class FedBMModel(Classifier):
         return self.generator(z), z
 
     def look(self, images: Tensor, draws: State) -> Tensor:
-        """Generated images as the body sees them: cropped, flipped, normalised."""
+        """Crop, flip and normalise generated images for the body."""
         return self.normalise.forward(crop(images, draws["pseudo.rows"], draws["pseudo.columns"]))
 
 
 class Embeddings(nn.Module):
-    """The prompt embeddings [K,M,D] as state: sent to clients once."""
+    """The prompt embeddings [K,M,D] as state, which is sent to clients once."""
 
     embeddings: Tensor
 

@@ -69,7 +69,7 @@ class FedETF(FedAvg):
 
 
 def simplex_frame(classes: int, rng: torch.Generator) -> Tensor:
-    """V [K,K]: unit columns at equal angles, cosine −1/(K−1)."""
+    """Return V [K,K]: unit columns at equal angles, with cosine −1/(K−1)."""
     u = torch.linalg.qr(torch.randn(classes, classes, generator=rng, dtype=torch.float64)).Q
     centred = torch.eye(classes, dtype=torch.float64) - 1 / classes
     frame: Tensor = math.sqrt(classes / (classes - 1)) * u @ centred

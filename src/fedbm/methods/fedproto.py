@@ -82,16 +82,16 @@ class FedProto(FedAvg):
             yield self.personal_state(server, clients[client])
 
     def logits(self, model: nn.Module, images: Tensor) -> Tensor:
-        """−‖f(x) − C_k‖²; a class without a prototype cannot be predicted."""
+        """Return −‖f(x) − C_k‖². A class without a prototype cannot be predicted."""
         assert isinstance(model, ProtoModel)
-        # not by products: there TF32 would round the squared norms, each class's to an error of its own
+        # Matrix products in TF32 would round the squared norms differently for each class.
         exact = "donot_use_mm_for_euclid_dist"
         distance = torch.cdist(model.features(images), model.prototypes.value, compute_mode=exact)
         return torch.where(model.prototypes.known, -distance.square(), -torch.inf)
 
 
 class PrototypeMean:
-    """C_k ← the count-weighted mean over clients that have class k; a class nobody had keeps its prototype."""
+    """C_k ← the count-weighted mean over clients that have class k; a class without samples keeps its prototype."""
 
     def __init__(self, server: State) -> None:
         self._value, self._known = server["prototypes.value"], server["prototypes.known"]

@@ -15,10 +15,7 @@ from fedbm.models.resnet import ResNet18
 
 
 def resnet_factory(options: ModelOptions, channels: int) -> Callable[[], nn.Module]:
-    """Return a function that builds the body; random weights come from the caller's generator.
-
-    The function can be pickled, because client processes need it.
-    """
+    """Return a function that builds the body with weights from the global generator. Client processes unpickle it."""
     weights = read_weights(Path(options.init_weights).expanduser()) if options.init_weights else None
     return partial(make_resnet, options, channels, weights)
 
@@ -48,7 +45,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def load_weights(body: nn.Module, weights: dict[str, Tensor], source: str) -> None:
-    """Load weights by name, with or without the prefix `body.` of a saved run; a classifier (`fc.…`) is ignored."""
+    """Load weights by name, with or without the prefix `body.` of a saved run. Ignore a classifier (`fc.…`)."""
     if any(name.startswith("body.") for name in weights):
         weights = {name.removeprefix("body."): v for name, v in weights.items() if name.startswith("body.")}
     own = body.state_dict()

@@ -1,6 +1,6 @@
-"""Two convolutions that compute the same as nn.Conv2d, up to rounding, with less work. Weight names are the same too.
+"""Two faster convolutions with the same weights and results as nn.Conv2d, up to rounding.
 
-They work at full image resolution, so they are a large part of a training step.
+They run at full image resolution, so they take a large part of a training step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class StemConv2d(nn.Conv2d):
     """nn.Conv2d for the few channels of an image, with stride s.
 
     On a GPU with channels last, s×s pixels and weights are merged into one with s² times the channels (space to
-    depth). The stride becomes 1 and tensor cores, which work on multiples of 8 channels, are used better. The kernel
+    depth). Then the stride is 1, and tensor cores, which process multiples of 8 channels, are used better. The kernel
     is padded with zeros to a multiple of s, the channels to a multiple of 8.
     """
 

@@ -35,7 +35,7 @@ class Generator(nn.Module):
     def __init__(self, condition_dim: int, channels: int, size: int, width: int = 128) -> None:
         super().__init__()
         if size < 16 or size % 4:
-            raise FedBMError(f"the generator cannot make images of size {size}; use a multiple of 4 from 16 up")
+            raise FedBMError(f"the generator does not support image size {size}; use a multiple of 4 from 16 up")
         upsamplings = next(u for u in (4, 3, 2) if size % 2**u == 0)
         self.width, self.seed_size = width, size >> upsamplings
         self.expand = nn.Linear(condition_dim, width * self.seed_size**2)
@@ -46,7 +46,7 @@ class Generator(nn.Module):
                 UpsampleConv2d(in_channels, out_channels)
                 if layers
                 else nn.Conv2d(in_channels, out_channels, 3, padding=1, bias=False),
-                nn.BatchNorm2d(out_channels),  # removes a bias again, so the convolution has none
+                nn.BatchNorm2d(out_channels),  # would cancel a bias of the convolution
                 nn.LeakyReLU(0.2, inplace=True),
             ]
         self.blocks = nn.Sequential(*layers)

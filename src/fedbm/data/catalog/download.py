@@ -1,4 +1,4 @@
-"""Download public files with a known checksum; for other data sets, explain what to download by hand.
+"""Download files with a known checksum, or explain what to download by hand.
 
 A download is written to NAME.part, can be resumed, and is renamed only if its checksum is right.
 """
@@ -33,7 +33,7 @@ def get(
 ) -> Path:
     """Download the data set *name* into the folder *to*, unless it is there, and return the file.
 
-    Raise FedBMError with instructions if it must be downloaded by hand or if a licence must be accepted first.
+    Raise FedBMError with instructions if the user must download it or accept a licence first.
     """
     entry = find(name)
     if not entry.md5:
@@ -55,9 +55,9 @@ def get(
 def find_download(name: str, to: Path, size: int | None = None) -> Path | None:
     """Return the file or folder of data set *name* in the folder *to*, or None.
 
-    Files are called NAME_SIZE.npz or NAME_WORDS_SIZE.npz (kvasir_v1_128.npz); MedMNIST's of 28 pixels is NAME.npz. The
-    smallest file with at least *size* pixels is chosen, and smaller ones are refused: catalogued data is not enlarged.
-    Without *size* the catalogue's size is preferred, or else the largest file.
+    Files are called NAME_SIZE.npz or NAME_WORDS_SIZE.npz (kvasir_v1_128.npz); MedMNIST's file of 28 pixels is NAME.npz.
+    The smallest file with at least *size* pixels is chosen. If all files are smaller, raise FedBMError, because
+    catalogued data is not enlarged. Without *size* use the catalogue's size, or else the largest file.
     """
     try:
         inside = os.listdir(to)
@@ -127,7 +127,7 @@ def _append(url: str, part: Path, progress: Progress | None) -> None:
 
 
 def _open(url: str, have: int) -> HTTPResponse | None:
-    """Request *url* from byte *have* on; return None if there is nothing more."""
+    """Request *url* from byte *have* on. Return None if nothing is missing."""
     headers = {"User-Agent": f"fedbm/{__version__}"} | ({"Range": f"bytes={have}-"} if have else {})
     try:
         response: HTTPResponse = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
@@ -146,7 +146,7 @@ def _open(url: str, have: int) -> HTTPResponse | None:
 
 
 def _read(response: HTTPResponse) -> bytes:
-    """Return the next block, empty at the end and if the connection is lost; the caller compares the length."""
+    """Return the next block, or b"" at the end or if the connection is lost. The caller compares the length."""
     try:
         return response.read(1 << 18)
     except (OSError, HTTPException):

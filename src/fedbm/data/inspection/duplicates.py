@@ -1,4 +1,4 @@
-"""Find images that occur more than once in a data set, pixel for pixel or nearly so.
+"""Find duplicate and nearly equal images.
 
     hash(x) = signs of the 8×8 lowest cosine frequencies of a 16×16 grey thumbnail, against their median (64 bits)
     x, y are near duplicates  ⇔  Hamming(hash x, hash y) ≤ 6  and  the thumbnails' correlation ≥ 0.98
@@ -43,9 +43,9 @@ def find_exact_duplicates(images: Images, split: NDArray[np.uint8]) -> Pairs:
 def find_near_duplicates(images: Images, split: NDArray[np.uint8], copies: NDArray[np.int64]) -> tuple[Pairs, bool]:
     """Return all pairs of images that look the same, without the exact *copies*, and whether the search was complete.
 
-    If very many images look the same, only some of them are compared with each other.
+    If very many images look the same, only some pairs are compared.
     """
-    thumbnails = _thumbnails(images)
+    thumbnails = _make_thumbnails(images)
     contrast = thumbnails.std(axis=(1, 2))
     flat = (thumbnails - thumbnails.mean(axis=(1, 2), keepdims=True)).reshape(len(images), -1)
     unit = flat / np.maximum(contrast * _SIDE, 1e-6)[:, None]
@@ -53,7 +53,7 @@ def find_near_duplicates(images: Images, split: NDArray[np.uint8], copies: NDArr
     usable[copies] = False
     samples = np.flatnonzero(usable)
     samples = samples[np.argsort(split[samples], kind="stable")]
-    close, complete = find_close_hashes(_hashes(thumbnails[samples]), MAX_BITS)
+    close, complete = find_close_hashes(_compute_hashes(thumbnails[samples]), MAX_BITS)
     pairs = samples[close]
     correlation = np.zeros(len(pairs), dtype=np.float32)
     for start in range(0, len(pairs), 1 << 16):
@@ -93,10 +93,10 @@ def find_close_hashes(hashes: NDArray[np.uint64], max_bits: int, max_pairs: int 
     return pairs[:, np.lexsort((pairs[1], pairs[0]))].T, complete
 
 
-def _thumbnails(images: Images) -> NDArray[np.float32]:
+def _make_thumbnails(images: Images) -> NDArray[np.float32]:
     """Return grey thumbnails [n, 16, 16]: averages over a grid of cells, weights · image · weightsᵀ."""
     count, height, width, channels = images.shape
-    down, across = _cells(height), np.repeat(_cells(width), channels, axis=1) / channels
+    down, across = _cell_weights(height), np.repeat(_cell_weights(width), channels, axis=1) / channels
     thumbnails = np.empty((count, _SIDE, _SIDE), dtype=np.float32)
     for start in range(0, count, _CHUNK):
         rows = images[start : start + _CHUNK].reshape(-1, height, width * channels).astype(np.float32)
@@ -104,13 +104,13 @@ def _thumbnails(images: Images) -> NDArray[np.float32]:
     return thumbnails
 
 
-def _cells(size: int) -> NDArray[np.float32]:
+def _cell_weights(size: int) -> NDArray[np.float32]:
     """Return weights [16, size]: row i averages the pixels of cell i."""
     belongs = np.arange(size) * _SIDE // size == np.arange(_SIDE)[:, None]
     return np.asarray(belongs / belongs.sum(axis=1, keepdims=True), dtype=np.float32)
 
 
-def _hashes(thumbnails: NDArray[np.float32]) -> NDArray[np.uint64]:
+def _compute_hashes(thumbnails: NDArray[np.float32]) -> NDArray[np.uint64]:
     frequency, position = np.arange(8)[:, None], np.arange(_SIDE)
     cosines = np.cos(np.pi * frequency * (2 * position + 1) / (2 * _SIDE)).astype(np.float32)
     coefficients = (cosines @ thumbnails @ cosines.T).reshape(len(thumbnails), 64)

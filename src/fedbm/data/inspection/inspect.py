@@ -17,20 +17,20 @@ from fedbm.errors import shorten_list
 FORMAT = 1
 MIN_IMAGES = {"train": 10, "val": 5, "test": 5}  # warn if a class has fewer
 MAX_IMBALANCE = 10  # warn if the largest class has this many times the images of the smallest
-MIN_BRIGHTNESS = 64  # of 255: if no pixel is brighter, values were probably scaled wrongly
-MAX_NAMED = 3  # in a sentence
-MAX_LISTED = 100  # in the JSON
+MIN_BRIGHTNESS = 64  # of 255: warn if no pixel is brighter, because values were probably scaled wrongly
+MAX_NAMED = 3  # samples or classes in a sentence
+MAX_LISTED = 100  # pairs in the JSON
 
 _CHUNK = 128  # images in memory at a time
 
 
 @dataclass(frozen=True)
 class Pixels:
-    """Mean and standard deviation of each channel over training images, in 0…1; the rest over all images, in 0…255."""
+    """Pixel statistics."""
 
-    mean: tuple[float, ...]
+    mean: tuple[float, ...]  # of each channel over training images, in 0…1
     std: tuple[float, ...]
-    low: int
+    low: int  # over all images, in 0…255
     high: int
     constant: tuple[int, ...]  # samples with a single colour
 
@@ -44,7 +44,7 @@ class Inspection:
         pixels: pixel statistics.
         exact: pairs of samples with equal pixels, [m,2].
         near: pairs of samples that look the same, [m,2].
-        near_complete: whether all pairs in *near* were searched; False if there are too many.
+        near_complete: whether the search for *near* was complete; False if there are too many pairs.
         shared: column → values that are in more than one of train, val and test.
     """
 
@@ -57,8 +57,8 @@ class Inspection:
 
     @property
     def warnings(self) -> list[str]:
-        """Problems that may spoil training or scores."""
-        return list(_warnings(self))
+        """Sentences about problems that may spoil training or scores."""
+        return list(_find_warnings(self))
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON data."""
@@ -101,7 +101,7 @@ def inspect(dataset: Dataset) -> Inspection:
     near, near_complete = find_near_duplicates(dataset.images, dataset.split, exact[:, 1])
     return Inspection(
         dataset=dataset,
-        pixels=pixel_statistics(dataset.images, dataset.split),
+        pixels=measure_pixels(dataset.images, dataset.split),
         exact=exact,
         near=near,
         near_complete=near_complete,
@@ -109,8 +109,8 @@ def inspect(dataset: Dataset) -> Inspection:
     )
 
 
-def pixel_statistics(images: NDArray[np.uint8], split: NDArray[np.uint8]) -> Pixels:
-    """Compute the statistics from a histogram of each channel, so that sums are exact."""
+def measure_pixels(images: NDArray[np.uint8], split: NDArray[np.uint8]) -> Pixels:
+    """Compute the statistics from a histogram of each channel, because its sums are exact."""
     channels = images.shape[3]
     histogram = np.zeros((2, channels, 256), dtype=np.int64)  # outside training, in training
     constant: list[int] = []
@@ -137,7 +137,7 @@ def pixel_statistics(images: NDArray[np.uint8], split: NDArray[np.uint8]) -> Pix
 
 
 def pairs_across_splits(split: NDArray[np.uint8], pairs: Pairs) -> Pairs:
-    """Return the pairs in different subsets: such images are scored although they were, in effect, trained on."""
+    """Return the pairs in different subsets, which leak training images into the test."""
     return np.asarray(pairs[split[pairs[:, 0]] != split[pairs[:, 1]]])
 
 
@@ -145,12 +145,12 @@ def sample_name(dataset: Dataset, sample: int) -> str:
     return str(dataset.ids[sample]) if len(dataset.ids) else f"sample {sample}"
 
 
-def _warnings(found: Inspection) -> Iterator[str]:
+def _find_warnings(found: Inspection) -> Iterator[str]:
     data, counts = found.dataset, found.dataset.counts()
     for (subset, least), row in zip(MIN_IMAGES.items(), counts, strict=True):
         rare = [f"{data.classes[k]} ({row[k]})" for k in np.argsort(row, kind="stable") if row[k] < least]
         if rare:
-            yield _list(rare, "class has", "classes have", f"fewer than {least} {subset} images")
+            yield _count_items(rare, "class has", "classes have", f"fewer than {least} {subset} images")
     train = counts[0]
     if train.max() >= MAX_IMBALANCE * train.min():
         most, least = data.classes[train.argmax()], data.classes[train.argmin()]
@@ -162,27 +162,29 @@ def _warnings(found: Inspection) -> Iterator[str]:
         yield f"no pixel is brighter than {found.pixels.high} of 255: check how the values were scaled"
     if found.pixels.constant:
         names = [sample_name(data, sample) for sample in found.pixels.constant]
-        yield _list(names, "image has", "images have", "a single colour")
+        yield _count_items(names, "image has", "images have", "a single colour")
     for pairs, sign, kind in ((found.exact, "=", "duplicate"), (found.near, "≈", "nearly equal")):
         if len(crossing := pairs_across_splits(data.split, pairs)):
             names = [f"{_with_subset(data, b)} {sign} {_with_subset(data, a)}" for a, b in crossing.tolist()]
-            yield _list(names, "pair", "pairs", f"of {kind} images in different subsets")
+            yield _count_items(names, "pair", "pairs", f"of {kind} images in different subsets")
     if not found.near_complete:
         yield "very many images look the same, like frames of a video, so only some pairs were compared"
     for column in find_group_columns(data.columns):
         if shared := found.shared[column]:
-            yield _list(shared, "value", "values", f"of {column} in more than one subset, so scores may be too high")
+            yield _count_items(
+                shared, "value", "values", f"of {column} in more than one subset, so scores may be too high"
+            )
     contradictory = found.exact[data.labels[found.exact[:, 0]] != data.labels[found.exact[:, 1]]]
     if len(contradictory):
         labels = [[f"{sample_name(data, i)} ({data.classes[data.labels[i]]})" for i in pair] for pair in contradictory]
-        yield _list([" and ".join(pair) for pair in labels], "image has", "images have", "two labels")
+        yield _count_items([" and ".join(pair) for pair in labels], "image has", "images have", "two labels")
 
 
 def _with_subset(data: Dataset, sample: int) -> str:
     return f"{sample_name(data, sample)} ({SPLITS[data.split[sample]]})"
 
 
-def _list(items: Sequence[str], one: str, many: str, what: str) -> str:
+def _count_items(items: Sequence[str], one: str, many: str, what: str) -> str:
     return f"{len(items)} {one if len(items) == 1 else many} {what}: {shorten_list(items, MAX_NAMED)}"
 
 

@@ -56,7 +56,7 @@ def digits() -> Source:
 def _find_reader(path: Path, seed: int) -> Source:
     ending = path.suffix.lower()
     if path.is_dir():
-        files = femnist.json_files(path)
+        files = femnist.find_json_files(path)
         return femnist.find_leaf(files, str(path), seed) if files else _find_images(FolderTree(path))
     path.open("rb").close()  # report a file that cannot be opened as such, not as unknown
     if zipfile.is_zipfile(path):

@@ -33,7 +33,7 @@ MAX_DRAWS = 100
 UserData = tuple[NDArray[np.uint8], NDArray[np.int64]]  # images [n, H, W] and labels
 
 
-def json_files(root: Path) -> list[Path]:
+def find_json_files(root: Path) -> list[Path]:
     """Return the files in the folder and in train and test, or [] if there are other folders, which contain images."""
     places = [root, *(path for path in (root / "train", root / "test") if os.path.isdir(path))]
     inside = [path for place in places for path in place.iterdir() if path not in places]

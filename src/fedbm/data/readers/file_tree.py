@@ -30,7 +30,7 @@ class Tree(Protocol):
         """Return the visible files and folders in *folder* ('' is the root), sorted by name."""
 
     def stamp(self, path: str) -> tuple[int, int]:
-        """Return two numbers that change when the file does."""
+        """Return two numbers that change when the file changes."""
 
     def stream(self, paths: Sequence[str]) -> Iterator[tuple[int, Encoded]]:
         """Yield the files with their positions in *paths*, in the order that is fastest to read."""
@@ -76,12 +76,12 @@ def is_visible(name: str) -> bool:
 
 
 def normalize_name(name: str) -> str:
-    """Return one spelling per name: accents composed, bytes that are not UTF-8 written as escapes."""
+    """Return a name with composed accents, and with escapes for bytes that are not UTF-8."""
     return unicodedata.normalize("NFC", os.fsencode(name).decode("utf-8", "backslashreplace"))
 
 
 def file_stamp(path: Path) -> tuple[int, int]:
-    """Return length and modification time, which change when the file does."""
+    """Return length and modification time, which change when the file changes."""
     try:
         status = path.stat()
     except OSError:  # a broken or circular link, which is reported when it is decoded

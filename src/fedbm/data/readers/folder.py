@@ -1,7 +1,7 @@
 """List the samples of class/*.jpg or train|val|test/class/*.jpg without opening a file.
 
 Every visible file in a class folder is a sample. Files that are not images are reported when they are decoded. A folder
-inside a class folder is refused, because it may contain many samples.
+inside a class folder is an error, because it may contain many samples.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _find_subsets(tree: Tree, root: str) -> list[tuple[int, str]]:
 
 
 def _find_misspelling(tree: Tree, root: str) -> str:
-    """Name a folder that may be a misspelt train, val or test, if another has such a name."""
+    """Return a hint about a folder that may be a misspelt train, val or test."""
     tops = [top.name for top in list_folders(tree, root)]
     if not any(name.lower() in SPLIT_CODES for name in tops):
         return ""

@@ -128,7 +128,7 @@ def array_names(path: Path) -> set[str]:
 
 
 def identity(path: Path, *more: str) -> str:
-    """Return a digest of the checksums in the file, which changes when an array does."""
+    """Return a digest of the checksums in the file, which changes when an array changes."""
     with zipfile.ZipFile(path) as file:
         members = [[info.filename, info.file_size, info.CRC] for info in file.infolist()]
     return digest_of({"members": members, "more": more})

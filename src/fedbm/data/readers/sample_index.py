@@ -1,4 +1,4 @@
-"""The common result of all readers: a source with an identity, and the index of its samples."""
+"""The result of every reader: a source with an identity, and the index of its samples."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SampleIndex:
 
 @dataclass(frozen=True)
 class Source:
-    """Data to read. *identity* changes when the content does, and is found without reading all of it."""
+    """Data to read. *identity* changes when the content changes, and is computed without reading all of it."""
 
     identity: str
     scan: Callable[[], SampleIndex]
@@ -61,7 +61,7 @@ def text_array(values: Sequence[object]) -> NDArray[np.str_]:
 
 
 def encode_labels(names: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """Return sorted classes and numeric labels for class names. Names that are whole numbers are sorted by value."""
+    """Return sorted classes and numeric labels. Class names that are whole numbers are sorted by value."""
     distinct = set(names)
     by_value = all(name.isascii() and name.isdecimal() for name in distinct)
     classes = tuple(sorted(distinct, key=lambda name: (int(name) if by_value else 0, name)))
