@@ -14,7 +14,7 @@ demo: $(VENV)/.core  ## compare FedAvg and FedBM on digits; ends with a table an
 	$(BIN)/fedbm demo
 
 test: $(VENV)/.dev  ## run every test, with coverage
-	$(BIN)/python -m pytest -n auto --cov --cov-report=term --cov-fail-under=90
+	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report=term --cov-fail-under=90
 
 e2e: $(VENV)/.dev  ## FedBM deployed here over TLS with three nodes, alone on loopback: the bits of one process
 	$(BIN)/python tests/deployed/alone.py $(BIN)/python -m pytest -m e2e tests/deployed

@@ -50,20 +50,24 @@ def test_help_and_typos_need_no_pytorch(words: list[str], status: int, said: str
     assert "PyTorch was imported" not in err
 
 
-@pytest.mark.parametrize("words", [["list"], ["run", "--help"], ["federation", "status", "nowhere"]])
+MISSING = "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')"
+NOT_FOUND = "PyTorch cannot be imported (No module named 'torch')"
+
+
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("words", "fault", "said"),
     [
+        (["list"], MISSING, NOT_FOUND),
+        (["run", "--help"], MISSING, NOT_FOUND),
+        (["federation", "status", "nowhere"], MISSING, NOT_FOUND),
         (
+            ["list"],
             "import nowhere_to_be_found",
             "nowhere_to_be_found cannot be imported (No module named 'nowhere_to_be_found')",
         ),
+        (["list"], "raise ImportError('DLL load failed')", "PyTorch cannot be imported (DLL load failed)"),
         (
-            "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')",
-            "PyTorch cannot be imported (No module named 'torch')",
-        ),
-        ("raise ImportError('DLL load failed')", "PyTorch cannot be imported (DLL load failed)"),
-        (
+            ["list"],
             "raise OSError('libcudart.so.12:\\nno such file')",
             "PyTorch cannot be imported (libcudart.so.12: no such file)",
         ),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from whole_runs import folder_of, plan_of, play
+from whole_runs import folder_of, play, small_plan_of
 
 from fedbm.runs.plan import Plan
 
@@ -14,11 +14,11 @@ from fedbm.runs.plan import Plan
 @pytest.fixture(scope="session")
 def unbroken(tiny_fedbm: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """FedBM with kept momentum, never interrupted: what the interrupted ones are held against."""
-    plan = plan_of(tiny_fedbm, tmp_path_factory.mktemp("unbroken"), keep_optimizer=True)
+    plan = small_plan_of(tiny_fedbm, tmp_path_factory.mktemp("unbroken"), keep_optimizer=True)
     play(plan)
     return folder_of(plan)
 
 
 @pytest.fixture
 def plan(tiny_fedbm: dict[str, Any], tmp_path: Path) -> Plan:
-    return plan_of(tiny_fedbm, tmp_path, keep_optimizer=True)
+    return small_plan_of(tiny_fedbm, tmp_path, keep_optimizer=True)

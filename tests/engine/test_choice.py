@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from small import image_data, samples, task
+from small import TinyBody, image_data, samples, task
 
 import fedbm
 from fedbm.engine import round_loop as rounds
 from fedbm.engine.evaluate import global_score, predict_probabilities
 from fedbm.methods import FedAvg, FedDyn, Scaffold
 
-TINY = {"size": 16, "width": 4, "batch": 32, "clients": 4, "beta": 0.5, "workers": 1}
+TINY = {"body": TinyBody, "size": 16, "batch": 32, "clients": 4, "beta": 0.5, "workers": 1}
 
 
 def test_the_highest_validation_accuracy_plus_f1_is_reported_the_earliest_on_ties(tmp_path, monkeypatch):

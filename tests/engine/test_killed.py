@@ -135,10 +135,10 @@ def wait_for(text: str, process: subprocess.Popen[str]) -> None:
 
 def test_killed_in_earnest(tiny_fedbm: dict[str, Any], tmp_path: Path) -> None:
     """Other processes, killed at moments nobody chose; this one ends the run by the same command."""
-    settings = {**tiny_fedbm, "rounds": 12, "checkpoint_every": 0}  # as often as takes a fiftieth of the time
+    settings = {**tiny_fedbm, "rounds": 8, "checkpoint_every": 0}  # as often as takes a fiftieth of the time
     words = command(settings, tmp_path / "broken")
     moments = random.Random(3)
-    for seen in ("round 2/", "round 7/"):
+    for seen in ("round 2/", "round 5/"):
         process = started(words)
         wait_for(seen, process)
         time.sleep(moments.uniform(0, 0.1))

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 from test_resume import OwnNorm
-from whole_runs import after_round, assert_same_run, assert_same_tensors, folder_of, plan_of, play, records_of
+from whole_runs import after_round, assert_same_run, assert_same_tensors, folder_of, play, records_of
+from whole_runs import small_plan_of as plan_of
 
 from fedbm.engine import round_loop
 from fedbm.engine.checkpoint import load_tensors

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+import pickle
+import queue
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,7 +21,7 @@ import pytest
 import torch
 from small import TinyBody
 from torch import nn
-from whole_runs import assert_same_run, command, folder_of, plan_of, play, simulation, stop_after
+from whole_runs import assert_same_run, command, folder_of, plan_of, play, simulation, small_plan_of, stop_after
 
 import fedbm
 from fedbm import FedBMError
@@ -69,33 +74,68 @@ def pair(settings: dict[str, Any], tmp_path: Path, **more: Any) -> tuple[Path, P
     """Return the folders of the same run, trained by the reference and by two processes."""
     folders = []
     for workers_ in (1, 2):
-        plan = plan_of(settings, tmp_path / str(workers_), workers=workers_, **more)
+        plan = small_plan_of(settings, tmp_path / str(workers_), workers=workers_, **more)
         play(plan)
         folders.append(folder_of(plan))
     return folders[0], folders[1]
 
 
-def same(left: Path, right: Path) -> None:
-    """Assert that both runs are equal but for the number of workers in config.toml."""
-    for folder in (left, right):
-        text = (folder / "config.toml").read_text()
-        (folder / "config.toml").write_text("\n".join(line for line in text.splitlines() if "workers" not in line))
-    assert_same_run(left, right)
+class InThisProcess:
+    """A client process's work done by a thread: what crosses is pickled, written and read as between processes."""
+
+    turn = threading.Lock()  # random numbers of the whole process are set and drawn by one at a time
+
+    def __init__(self, work: bytes, news: Any) -> None:
+        self._orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._news = news
+        threading.Thread(target=self._serve, args=(pickle.loads(work),), daemon=True).start()
+
+    def _serve(self, work: Any) -> None:
+        with self.turn, suppress(json.JSONDecodeError):  # an empty line ends it
+            worker_process.serve(work, self, self)  # type: ignore[arg-type]
+
+    def get(self) -> bytes:
+        self.turn.release()
+        order = self._orders.get()
+        self.turn.acquire()
+        return order
+
+    def write(self, line: str) -> None:
+        self._news.put((self, line.encode()))
+
+    def flush(self) -> None:
+        pass
+
+    def send(self, **order: Any) -> None:
+        self._orders.put(json.dumps(order).encode())
+
+    def end(self) -> None:
+        self._orders.put(b"")
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "central"])
-def test_equal_to_the_reference(method: str, tiny: dict[str, Any], tiny_fedbm: dict[str, Any], tmp_path: Path) -> None:
-    """Three rounds of every method with BatchNorm, client state and kept momentum: records, states and model."""
+def test_equal_to_the_reference(
+    method: str, tiny: dict[str, Any], tiny_fedbm: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three rounds of every method with BatchNorm, client state and kept momentum: records, states and model.
+
+    The processes are real for FedBM, with its generator, and for FedRep, with client states and two phases.
+    """
+    if method not in ("fedbm", "fedrep"):
+        monkeypatch.setattr(workers, "Worker", InThisProcess)
     settings = tiny_fedbm if method == "fedbm" else {**tiny, "method": method}
     settings = settings | ({"optimizer": "adam", "lr": 0.001} if method in ("fedavg", "fedrep") else {})
-    same(*pair(settings, tmp_path, keep_optimizer=True, clients=5, participation=0.7, rounds=3, beta=0.5))
+    assert_same_run(*pair(settings, tmp_path, keep_optimizer=True, clients=5, participation=0.7, rounds=3, beta=0.5))
 
 
-def test_more_processes_than_clients(tiny: dict[str, Any], tmp_path: Path) -> None:
-    one, many = (plan_of(tiny, tmp_path / str(n), workers=n, clients=2, participation=1.0, rounds=2) for n in (1, 9))
+def test_more_processes_than_clients(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "Worker", InThisProcess)
+    one, many = (
+        small_plan_of(tiny, tmp_path / str(n), workers=n, clients=2, participation=1.0, rounds=2) for n in (1, 9)
+    )
     play(one)
     play(many)
-    same(folder_of(one), folder_of(many))
+    assert_same_run(folder_of(one), folder_of(many))
 
 
 @pytest.mark.parametrize("settings", [{"clients": 1}, {"method": "central"}])
@@ -103,13 +143,14 @@ def test_one_client_needs_no_process(
     settings: dict[str, Any], tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "Worker", None)
-    play(plan_of({**tiny, **settings}, tmp_path, workers=4, rounds=1))
+    play(small_plan_of({**tiny, **settings}, tmp_path, workers=4, rounds=1))
 
 
 def test_more_clients_than_wait_at_once(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Results stay in client order if only the first two remaining clients may be in training."""
+    monkeypatch.setattr(workers, "Worker", InThisProcess)
     monkeypatch.setattr(workers, "MAX_CLIENTS_AHEAD", 1)
-    same(*pair(tiny, tmp_path, clients=12, participation=1.0, rounds=2, beta=0.5))
+    assert_same_run(*pair(tiny, tmp_path, clients=12, participation=1.0, rounds=2, beta=0.5))
 
 
 # --- how many processes ----------------------------------------------------------------------------------------------
@@ -141,19 +182,18 @@ def test_processes_start_on_their_own_if_they_save_time(
 ) -> None:
     """A short run stays in its process, a long run starts processes, and the result is the same."""
     started = []
-    real = workers.Worker
 
     def counted(*arguments: Any) -> Any:
         started.append(arguments)
-        return real(*arguments)
+        return InThisProcess(*arguments)
 
     monkeypatch.setattr(workers, "Worker", counted)
     monkeypatch.setattr(workers, "split_cores", lambda asked, selected: (2, 1))
-    short = plan_of(tiny, tmp_path / "short", rounds=3)
+    short = small_plan_of(tiny, tmp_path / "short", rounds=3)
     play(short)
     assert not started
     monkeypatch.setattr(workers, "MIN_SECONDS_SAVED", 0.0)
-    long = plan_of(tiny, tmp_path / "long", rounds=3)
+    long = small_plan_of(tiny, tmp_path / "long", rounds=3)
     play(long)
     assert len(started) == 2
     assert_same_run(folder_of(short), folder_of(long))
@@ -186,7 +226,7 @@ def test_a_data_set_in_memory_with_a_custom_method_and_body(tmp_path: Path, capf
         )
         for n in (1, 2)
     ]
-    same(*(run.path for run in runs))
+    assert_same_run(*(run.path for run in runs))
     assert "disturbs nobody" in capfd.readouterr().err
 
 
@@ -233,7 +273,7 @@ def test_objects_that_cannot_be_unpickled_are_trained_in_this_process(
         more = {"workers": n, "out": tmp_path / str(n), **settings}
         runs.append(fedbm.simulate(tiny["data"], method="fedavg", body=passing.Body, **more))
     assert "ModuleNotFoundError: No module named 'passing'" in runs[1].rounds[0]["notes"][0]
-    same(runs[0].path, runs[1].path)
+    assert_same_run(runs[0].path, runs[1].path)
 
 
 def test_names_keep_their_order_and_tensors_may_share_memory(tmp_path: Path) -> None:
@@ -252,18 +292,22 @@ def test_names_keep_their_order_and_tensors_may_share_memory(tmp_path: Path) -> 
 
 def test_a_mistake_in_a_method_shows_its_traceback(tiny: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"(?s)in a client process:.*KeyError: 'body.nowhere'"):
-        play(plan_of(tiny, tmp_path, own=Careless(), workers=2))
+        play(small_plan_of(tiny, tmp_path, own=Careless(), workers=2))
 
 
-def test_a_sentence_crosses_as_it_is(tiny: dict[str, Any], tmp_path: Path) -> None:
+def test_a_sentence_crosses_as_it_is(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "Worker", InThisProcess)
     with pytest.raises(FedBMError, match="BatchNorm cannot normalise one value: use a larger batch or size"):
         play(plan_of(tiny, tmp_path, workers=2, batch=1))
 
 
-def test_an_update_that_is_not_finite_is_dropped_with_the_same_reason(tiny: dict[str, Any], tmp_path: Path) -> None:
+def test_an_update_that_is_not_finite_is_dropped_with_the_same_reason(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of several tensors that are not finite the same one is named: names keep their order on the way."""
+    monkeypatch.setattr(workers, "Worker", InThisProcess)
     left, right = pair(tiny, tmp_path, own=Poisoned(), rounds=1, participation=1.0)
-    same(left, right)
+    assert_same_run(left, right)
     assert '"dropped": [{"client": 1, "reason": "head.weight is not finite"}]' in (right / "rounds.jsonl").read_text()
 
 
@@ -277,7 +321,7 @@ def children() -> list[int]:
 def test_a_process_that_dies_stops_the_run_which_can_be_resumed(
     plan: Any, unbroken: Path, tiny_fedbm: dict[str, Any], tmp_path: Path
 ) -> None:
-    broken = plan_of(tiny_fedbm, tmp_path, keep_optimizer=True, workers=2)
+    broken = small_plan_of(tiny_fedbm, tmp_path, keep_optimizer=True, workers=2)
     assert broken.id == plan.id
     rounds = simulation.run(broken)
     for event in rounds:
@@ -288,18 +332,18 @@ def test_a_process_that_dies_stops_the_run_which_can_be_resumed(
         list(rounds)
     assert not children()
     assert play(broken)[0].round == 3
-    same(folder_of(broken), unbroken)
+    assert_same_run(folder_of(broken), unbroken)
 
 
 def test_stopped_and_resumed_with_other_numbers_of_processes(
     unbroken: Path, tiny_fedbm: dict[str, Any], tmp_path: Path
 ) -> None:
-    stop_after(1, plan_of(tiny_fedbm, tmp_path, keep_optimizer=True, workers=1))
-    several = plan_of(tiny_fedbm, tmp_path, keep_optimizer=True, workers=2)
+    stop_after(1, small_plan_of(tiny_fedbm, tmp_path, keep_optimizer=True, workers=1))
+    several = small_plan_of(tiny_fedbm, tmp_path, keep_optimizer=True, workers=2)
     play(several, until=lambda event: event.round == 3 and event.phase == "train" and event.done == 1)
     assert not children()
-    play(plan_of(tiny_fedbm, tmp_path, keep_optimizer=True, workers=1))
-    same(folder_of(several), unbroken)
+    play(small_plan_of(tiny_fedbm, tmp_path, keep_optimizer=True, workers=1))
+    assert_same_run(folder_of(several), unbroken)
 
 
 def gone(processes: list[int]) -> bool:

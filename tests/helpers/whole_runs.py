@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from small import TinyBody
 
 from fedbm.engine.checkpoint import load_tensors
 from fedbm.engine.round_loop import Event
@@ -17,10 +18,19 @@ from fedbm.runs import runner as simulation
 from fedbm.runs.config import make_config, nest
 from fedbm.runs.plan import Plan, make_plan
 
+ENGINE = ("out =", "checkpoint_every =", "workers =")  # lines of config.toml that change no result
 
-def plan_of(settings: Mapping[str, Any], out: Path, own: Method | None = None, **more: Any) -> Plan:
+
+def plan_of(
+    settings: Mapping[str, Any], out: Path, own: Method | None = None, *, body: Any = None, **more: Any
+) -> Plan:
     config = make_config(nest({**settings, **more, "out": str(out)}))
-    return make_plan(config if own is None else dataclasses.replace(config, method=own))
+    return make_plan(config if own is None else dataclasses.replace(config, method=own), make_body=body)
+
+
+def small_plan_of(settings: Mapping[str, Any], out: Path, own: Method | None = None, **more: Any) -> Plan:
+    """plan_of() with a body of two layers; the command line cannot ask for it."""
+    return plan_of(settings, out, own, body=TinyBody, **more)
 
 
 def folder_of(plan: Plan) -> Path:
@@ -99,4 +109,4 @@ def records_of(path: Path) -> list[Any]:
 
 
 def without_out(path: Path) -> list[str]:
-    return [line for line in path.read_text().splitlines() if not line.startswith(("out =", "checkpoint_every ="))]
+    return [line for line in path.read_text().splitlines() if not line.startswith(ENGINE)]

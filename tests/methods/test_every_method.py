@@ -83,7 +83,7 @@ def test_gradient_of_the_local_loss(name):
 def test_runs_with_either_optimiser_and_norm_at_half_participation(name, optimizer, norm, tmp_path):
     more = {"lambda_dis": 0} if name == "fedbm" and norm == "group" else {}
     chosen = settings(name, optimizer=optimizer, norm=norm, lr=0.01 if optimizer == "sgd" else 0.001, out=str(tmp_path))
-    plan = make_plan(make_config(nest({**chosen, **more})))
+    plan = make_plan(make_config(nest({**chosen, "batch": 256, **more})))
     for _ in run(plan):
         pass
     done = read_run(run_path(plan))
@@ -100,14 +100,14 @@ def test_client_state_survives_an_interruption_bit_for_bit(name, tmp_path):
     results = []
     for folder, stops in (("whole", False), ("stopped", True)):
         config = make_config(nest(settings(name, rounds=3, keep_optimizer=True, out=str(tmp_path / folder))))
-        plan = make_plan(config)
+        plan = make_plan(config, make_body=TinyBody)
         if stops:
             playing = run(plan)
             for event in playing:
                 if event.record is not None and event.round == 2:
                     break
             playing.close()
-        for _ in run(make_plan(config)):
+        for _ in run(make_plan(config, make_body=TinyBody)):
             pass
         path = run_path(plan)
         states = {p.name: load_file(p) for p in sorted(path.glob("clients/*.safetensors"))}

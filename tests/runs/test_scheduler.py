@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from whole_runs import assert_same_run, plan_of, simulation
+from whole_runs import assert_same_run, plan_of, simulation, small_plan_of
 from whole_runs import play as play_alone
 
 from fedbm.engine.checkpoint import load_checkpoint
@@ -38,14 +38,14 @@ def test_by_turns_each_run_is_what_it_is_alone(tiny_fedbm: dict[str, Any], tmp_p
     """Two seeds and another precision; what one sets for the process does not last beyond its turn."""
     changes = ({"seed": 0}, {"seed": 1, "precision": "fp32"}, {"seed": 2})
     tf32 = torch.backends.cudnn.allow_tf32
-    runs = [simulation.advance(plan_of(tiny_fedbm, tmp_path / "together", **change)) for change in changes]
+    runs = [simulation.advance(small_plan_of(tiny_fedbm, tmp_path / "together", **change)) for change in changes]
     while runs:
         for run in list(runs):
             if next(run, "ended") == "ended":
                 runs.remove(run)
             assert torch.backends.cudnn.allow_tf32 == tf32
     for change in changes:
-        alone, beside = (plan_of(tiny_fedbm, tmp_path / name, **change) for name in ("alone", "together"))
+        alone, beside = (small_plan_of(tiny_fedbm, tmp_path / name, **change) for name in ("alone", "together"))
         play_alone(alone)
         assert_same_run(simulation.run_path(beside), simulation.run_path(alone))
 
@@ -135,7 +135,7 @@ def test_asked_to_end_runs_end_with_the_round_they_are_in_and_lose_nothing(
     monkeypatch.setattr(side_by_side, "places_for", lambda config, processes: [(together, {"workers": 1})])
     hired = []
     monkeypatch.setattr(side_by_side, "_hire", lambda *place: hired.append(hire(*place)) or hired[-1])
-    settings = {**tiny, "rounds": 40, "checkpoint_every": 1000}
+    settings = {**tiny, "rounds": 25, "checkpoint_every": 1000}
     configs = configs_of(settings, tmp_path / "asked", *({"seed": seed} for seed in range(3)))
     ended: dict[int, list[int]] = {0: []}
     for number, event in run_all(configs, is_last_round=lambda number: len(ended[0]) >= 3):
@@ -143,7 +143,7 @@ def test_asked_to_end_runs_end_with_the_round_they_are_in_and_lose_nothing(
         if event.record is not None:
             ended.setdefault(number, []).append(event.round)
     assert list(ended) == list(range(together))
-    assert len(ended[0]) < 40
+    assert len(ended[0]) < 25
     assert [worker.process.exitcode for worker in hired] == [0], "not killed: it had no run any more"
     for number, rounds in ended.items():
         begun = plan_of(settings, tmp_path / "asked", seed=number, workers=1)
@@ -160,10 +160,10 @@ def test_a_run_that_is_not_asked_to_end_goes_on(
 ) -> None:
     """In the same process, to its last round; what waits is not begun in the place of the one that ended."""
     monkeypatch.setattr(side_by_side, "places_for", lambda config, processes: [(2, {"threads": 1})])
-    configs = configs_of({**tiny, "rounds": 40}, tmp_path, *({"seed": seed} for seed in range(3)))
+    configs = configs_of({**tiny, "rounds": 12}, tmp_path, *({"seed": seed} for seed in range(3)))
     seen = rounds_of(run_all(configs, is_last_round=lambda number: number == 0))
-    assert [round_ for number, round_ in seen if number == 1] == list(range(1, 41))
-    assert 0 < sum(number == 0 for number, _ in seen) < 40
+    assert [round_ for number, round_ in seen if number == 1] == list(range(1, 13))
+    assert 0 < sum(number == 0 for number, _ in seen) < 12
     assert {number for number, _ in seen} == {0, 1}
 
 
