@@ -20,11 +20,18 @@ from fedbm.federation.audit import exclusive_lock
 from fedbm.federation.node.privacy import epsilon
 from fedbm.federation.protocol.messages import PRIVACY_LIMITS
 from fedbm.utils.io import cannot_write, read_json, write_json
-from fedbm.utils.schema import check, each, keys, number, whole
+from fedbm.utils.schema import Lengths, check, each, keys, number, whole
 
 FORMAT = 1
+
+
+def _flag(value: Any, at: str, lengths: Lengths) -> str:
+    return "" if type(value) is bool else f"{at} must be true or false"
+
+
 _RELEASE = keys({"noise": number(*PRIVACY_LIMITS["noise"]), "clip": number(*PRIVACY_LIMITS["clip"]), "count": whole(1)})
-_LEDGER = keys({"format": whole(FORMAT, FORMAT), "runs": keys({}, keys({"releases": each(_RELEASE)}))})
+_RUN = keys({"releases": each(_RELEASE), "exact": _flag})
+_LEDGER = keys({"format": whole(FORMAT, FORMAT), "runs": keys({}, _RUN)})
 
 
 class PrivacyLedger:
@@ -34,18 +41,10 @@ class PrivacyLedger:
         self.path = path
 
     def count_noisy(self, run: str, privacy: Mapping[str, float]) -> dict[str, Any]:
-        """Count one more noisy update of *run*, then return the site's privacy loss at δ.
+        """Count one more noisy update of *run* with the terms *privacy*, and return the site's privacy loss at δ.
 
-        Args:
-            run: the id of the run that the update is for.
-            privacy: the run's terms: "noise" z, "clip" C and "delta".
-
-        Returns:
-            "delta"; "epsilon" of this run; "epsilon_all_runs", None if anything left without noise; "bound",
-            which is then "none", otherwise "finite".
-
-        Raises:
-            FedBMError: if the file is damaged or cannot be written. Then nothing may leave.
+        If anything left without noise, "epsilon_all_runs" is None and "bound" is "none". If the file is damaged or
+        cannot be written, raise FedBMError; then nothing may leave.
         """
         with self._locked() as runs:
             releases = runs.setdefault(run, {"releases": [], "exact": False})["releases"]
@@ -94,9 +93,6 @@ class PrivacyLedger:
             raise FedBMError(f"{error}{remedy}") from error
         check(found, _LEDGER, self.path, remedy)
         runs: dict[str, Any] = found["runs"]
-        for run, entry in runs.items():
-            if type(entry.get("exact")) is not bool:
-                raise FedBMError(f"{self.path}: runs.{run}.exact must be true or false{remedy}")
         return runs
 
     def _write(self, runs: Mapping[str, Any]) -> None:

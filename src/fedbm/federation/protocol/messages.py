@@ -36,6 +36,7 @@ CENSUS, REFUSED, TRAIN, EVALUATE = "query.census", "query.refused", "train", "ev
 CONCEPTS, INIT = "task.concepts", "task.init"  # parts of the task itself, each sent once
 UPLOAD = "upload"
 PRIVACY_LIMITS = {"noise": (1e-6, 1e6), "clip": (1e-9, 1e9), "delta": (1e-30, 1.0)}
+TASK_LISTS = ("classes", "shape", "mean", "std")
 SCORED = ("val", "test")  # the splits that nodes score
 
 REFUSALS = {  # code → why a site did not do what it was asked; only the code leaves the site
@@ -87,14 +88,7 @@ def make_terms(
         "method": method_values(config.method),
         "train": dataclasses.asdict(config.train),
         "model": {**dataclasses.asdict(config.model), "init_weights": ""},
-        "task": {
-            "classes": list(task.classes),
-            "shape": list(task.shape),
-            "mean": list(task.mean),
-            "std": list(task.std),
-            "hflip": task.hflip,
-            "vflip": task.vflip,
-        },
+        "task": {**{key: list(getattr(task, key)) for key in TASK_LISTS}, "hflip": task.hflip, "vflip": task.vflip},
         "concepts": {"texts": list(concepts.texts), "checksum": concepts.checksum} if concepts else None,
         "init_weights": bool(config.model.init_weights),
         "compression": compression,
