@@ -35,7 +35,6 @@ GET_EXAMPLES = """examples:
   fedbm data get kvasir                             prints what to download, from where, and where to put it
 An interrupted download continues. Data in the default folder are found by name: --data bloodmnist.
 """
-WHAT = "a catalogued name, or a path: an image folder, archive, table or .npz"
 OWN_DATA = """
 get: 'fedbm data get NAME' fetches it. by hand: the command prints what to download and where to put it.
 Your own data: a folder of class/*.jpg (or train|val|test/class/*.jpg), a zip or tar of one, a CSV of path,label, or \
@@ -67,19 +66,14 @@ def add_arguments(parser: Parser) -> None:
     get.add_argument("--accept-licence", action="store_true", help="accept a licence that limits what you may do")
 
     prepare = add_command(tasks, "prepare", "decode a data set now, so that runs start immediately")
-    prepare.add_argument("what", help=WHAT)
-    add_settings(prepare, [*image_flags, "cache"])
-
     inspect = add_command(tasks, "inspect", "count, measure and show a data set, and print warnings")
-    inspect.add_argument("what", help=WHAT)
     inspect.add_argument("--to", metavar="DIR", help="folder for samples.png and inspect.json (default inspect-NAME)")
-    add_settings(inspect, [*image_flags, "cache"])
-
     partition = add_command(tasks, "partition", "show a data set and its partition among clients")
-    partition.add_argument("what", help=WHAT)
     partition.add_argument("--picture", metavar="FILE", help="draw the partition (client × class) to this .svg file")
     partition.add_argument("--save", metavar="FILE", help="write it to this .json file, for --partition file")
-    add_settings(partition, [*image_flags, *PARTITION_KEYS, "seed", "cache"])
+    for task, more in ((prepare, ()), (inspect, ()), (partition, (*PARTITION_KEYS, "seed"))):
+        task.add_argument("what", help="a catalogued name, or a path: an image folder, archive, table or .npz")
+        add_settings(task, [*image_flags, *more, "cache"])
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
