@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from fedbm.cli.flags import add_setting, add_settings, check_applies, section_flags
-from fedbm.cli.parser import Parser, add_command
+from fedbm.cli.parser import add_command
 from fedbm.config.options import PARTITION_KEYS, DataOptions, check
 from fedbm.data.catalog.lookup import CATALOG
 from fedbm.errors import FedBMError, did_you_mean
@@ -54,8 +54,8 @@ def expand(words: Sequence[str]) -> list[str]:
     return ["data", "partition", *words[1:]]
 
 
-def add_arguments(parser: Parser) -> None:
-    tasks = parser.add_subparsers(dest="task", metavar="TASK", parser_class=Parser)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    tasks = parser.add_subparsers(dest="task", metavar="TASK")
     image_flags = section_flags("data", without=["data", *PARTITION_KEYS])
     add_command(tasks, "list", "list the catalogue: names, classes, licences, and what is here already")
 

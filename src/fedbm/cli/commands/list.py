@@ -19,7 +19,6 @@ from rich.console import Console
 from rich.table import Table
 
 from fedbm.cli.flags import add_settings, runs_folder
-from fedbm.cli.parser import Parser
 from fedbm.errors import FedBMError
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ GAP = 2  # between columns
 MIN_METHOD_WIDTH = 20
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser, ["out"])
 
 
