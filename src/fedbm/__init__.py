@@ -1,4 +1,4 @@
-"""FedBM: federated learning for medical images whose hospitals differ.
+"""FedBM: train image classifiers across hospitals that cannot share data and see different diseases.
 
 import fedbm
 data = fedbm.load("digits")
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> Any:
-        """Import the public names when the first is used, because PyTorch takes seconds to import."""
+        """Import all public names on first use, because PyTorch takes seconds to import."""
         if name == "__all__" or not name.startswith("_"):
             import fedbm.public as public
 
             for each in public.__all__:
-                globals().setdefault(each, getattr(public, each))  # what somebody put in a name's place stays
+                globals().setdefault(each, getattr(public, each))  # keep a name that the user has replaced
             globals()["__all__"] = ["__version__", *public.__all__]
             if name in globals():
                 return globals()[name]
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        """Return the public names only."""
+        """Return only the public names."""
         return sorted(__getattr__("__all__"))

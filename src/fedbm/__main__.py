@@ -1,4 +1,4 @@
-"""python -m fedbm: the command line without an installed script."""
+"""Run the command line by `python -m fedbm`."""
 
 from fedbm.cli import main
 

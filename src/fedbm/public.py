@@ -1,4 +1,4 @@
-"""The names of `import fedbm`."""
+"""The public names of the package, available as `fedbm.NAME`."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def write_report(
     path: str | Path = "report.html",
     title: str = "",
 ) -> Path:
-    """Write a report of runs, or of the outcome of experiments, and return the file written.
+    """Write a report of runs or experiments, and return the path of the file.
 
     Args:
-        runs: what `compare()`, `reproduce()`, `simulate()` or `read_run()` returned, run folders, or a list of these.
-        path: the file to write. Its ending decides the format: .html, .md, .tex or .csv. A folder gets report.html.
-        title: the page's title; by default one that names the data.
+        runs: the result of `compare()`, `reproduce()`, `simulate()` or `read_run()`, a run folder, or a list of runs.
+        path: the file to write; .html, .md, .tex or .csv. In a folder, the file is report.html.
+        title: the title of the page; by default it names the data.
 
     Example:
         >>> import fedbm

@@ -1,3 +1,3 @@
-"""The package's version, alone in a file so that the build can read it without importing anything."""
+"""The version of the package. The build reads this file without importing the package."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""A run whose config.toml was edited: its scores are of other settings, and every command that shows them says so."""
+"""A run with an edited config.toml: its scores belong to other settings, and every command that shows them says so."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_runs_of_versions_that_kept_no_digest_are_taken_as_they_are(fedbm: Comma
 def test_compare_says_so_before_it_plays_others(
     fedbm: Command, run: Path, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: bool
 ) -> None:
-    """And so does 'run': what is left of one would be played under other settings than it shows."""
+    """'run' refuses too: the remaining rounds would use other settings than the file shows."""
     monkeypatch.chdir(tmp_path)
     edit(run, "lr = .*", "lr = 0.5")
     if not finished:

@@ -1,4 +1,4 @@
-"""fedbm list: a line a run at every width of a terminal, what is left out where it is narrow, and how runs stand."""
+"""fedbm list: one line per run at every terminal width, fewer columns if it is narrow, and the state of each run."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_pipe_gets_everything(fedbm: Command, tmp_path: Path, monkeypatch: pyt
 
 
 def test_runs_that_are_not_finished(fedbm: Command, tmp_path: Path) -> None:
-    """Going on, failed and not to be read: each in a line like the others', and the reasons below, each once."""
+    """Unfinished, failed and unreadable runs have a line each; the reasons follow, each once."""
     half = fake_run(tmp_path, "fedavg", seed=0, rounds=6, done=2, beta=None, leave_out=["environment.json"])
     failed = [fake_run(tmp_path, "fedbm", seed=seed, rounds=6, done=3) for seed in (0, 1)]
     for folder in failed:

@@ -183,10 +183,10 @@ def test_mistakes(fedbm: Command, words: str, sentence: str, tmp_path: Path, mon
         ("data chars74k_hnd_16.npz --classes-per-client 3", "--classes-per-client"),
     ],
 )
-def test_flags_of_dealing_for_data_with_a_partition_of_their_own(
+def test_partition_flags_for_data_with_their_own_partition(
     fedbm: Command, words: str, flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Chars74K is dealt by writer unless another partition is given: they would change nothing."""
+    """Chars74K is partitioned by writer unless another partition is given, so the flags would change nothing."""
     monkeypatch.chdir(tmp_path)
     np.savez("chars74k_hnd_16.npz", **small_chars74k())
     status, _, err = fedbm(*words.split(), "--cache", "cache")
@@ -318,8 +318,8 @@ def test_any_words(words: list[str], fedbm: Command, tmp_path: Path, monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_flags_hang_on_are_keys_and_values_there_are() -> None:
-    """Each is refused by name elsewhere, if it is not one: a renamed option must not leave a rule without effect."""
+def test_option_needs_name_existing_keys_and_values() -> None:
+    """A renamed option must not leave a rule without effect."""
     for flag, (key, values) in (OPTION_NEEDS | FedBM.option_needs).items():
         assert flag in [one.flag for one in keys()]
         for value in values:

@@ -76,7 +76,7 @@ def make_parser(only: str | None = None) -> Parser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"fedbm {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name in COMMANDS:
         module = load_command(name)
         summary, _, examples = (module.__doc__ or "").partition("\n\n")

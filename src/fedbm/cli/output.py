@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from textwrap import TextWrapper
 from typing import Any
 
 from rich.console import Console
@@ -20,9 +21,11 @@ class Output(Console):
             self.width, self.soft_wrap = 1000, True
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print; text is wrapped between words, and a long path is never broken, so that it can be copied."""
-        if all(isinstance(each, str) for each in objects):
-            options = {"overflow": "ignore", "crop": False} | options
+        """Print; in a terminal, wrap text between words only, so that a long path can be copied."""
+        if self.is_terminal and all(isinstance(each, str) for each in objects):
+            wrapper = TextWrapper(self.width, expand_tabs=False, break_long_words=False, break_on_hyphens=False)
+            objects = tuple(wrapper.fill(line) for text in objects for line in text.split("\n"))
+            options |= {"sep": "\n", "soft_wrap": True}
         super().print(*objects, **options)
 
     def on_broken_pipe(self) -> None:

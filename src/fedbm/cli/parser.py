@@ -35,7 +35,7 @@ def add_command(commands: Any, name: str, help_: str, **more: Any) -> Parser:
     made: Parser = commands.add_parser(
         name,
         help=help_,
-        description=help_[0].upper() + help_[1:] + ".",
+        description=help_[:1].upper() + help_[1:] + ".",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
         **more,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 import types
 import typing
 import unicodedata
@@ -21,6 +22,13 @@ from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.utils.text import format_value
 
 TRUTH = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
+
+BOUNDS = {
+    "above": (operator.gt, "above"),
+    "least": (operator.ge, "at least"),
+    "most": (operator.le, "at most"),
+    "below": (operator.lt, "below"),
+}
 
 
 def option(
@@ -63,16 +71,10 @@ def check(section: type, key: str, value: Any) -> Any:
     """
     bounds = next(f for f in dataclasses.fields(section) if f.name == key).metadata
     checked = _convert(field_types(section)[key], value, key)
-    if isinstance(checked, int | float):
-        above, least, most, below = (bounds[bound] for bound in ("above", "least", "most", "below"))
-        if above is not None and checked <= above:
-            raise FedBMError(f"{key} must be above {above:g}, not {checked:g}")
-        if least is not None and checked < least:
-            raise FedBMError(f"{key} must be at least {least:g}, not {checked:g}")
-        if most is not None and checked > most:
-            raise FedBMError(f"{key} must be at most {most:g}, not {checked:g}")
-        if below is not None and checked >= below:
-            raise FedBMError(f"{key} must be below {below:g}, not {checked:g}")
+    for name, (is_within, words) in BOUNDS.items():
+        bound = bounds[name]
+        if bound is not None and isinstance(checked, int | float) and not is_within(checked, bound):
+            raise FedBMError(f"{key} must be {words} {bound:g}, not {checked:g}")
     return checked
 
 

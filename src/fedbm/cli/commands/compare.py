@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from fedbm.cli.flags import add_all_settings, check_applies
-from fedbm.cli.parser import Parser
 from fedbm.errors import FedBMError
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 SEEDS_HELP = "how many seeds, from 0; or which: 3-12, or 0,1,5"
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", help="a configuration file that all runs share")
     parser.add_argument("--methods", default="fedavg,fedbm", help="names with commas, or all (default fedavg,fedbm)")
     parser.add_argument("--betas", help="values of β with commas (default: one, --beta)")

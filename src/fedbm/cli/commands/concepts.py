@@ -15,13 +15,12 @@ from rich.console import Console
 from rich.table import Table
 
 from fedbm.cli.flags import add_settings, read_config, section_flags
-from fedbm.cli.parser import Parser
 
 if TYPE_CHECKING:
     from fedbm.language.concepts import ConceptDistribution
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", help="a configuration file; its [concepts] section describes the classes")
     parser.add_argument("--save", help="write the distributions to this file (.safetensors)")
     add_settings(parser, ["data", *section_flags("language"), "seed", "cache"])

@@ -12,10 +12,9 @@ import argparse
 from rich.console import Console
 
 from fedbm.cli.flags import format_default
-from fedbm.cli.parser import Parser
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--toml", action="store_true", help="print a complete configuration file instead")
     parser.add_argument("--method", default="fedbm", help="the method of that file (default fedbm)")
 

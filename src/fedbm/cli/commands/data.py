@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from fedbm.cli.flags import add_setting, add_settings, check_applies, section_flags
-from fedbm.cli.parser import Parser, add_command
+from fedbm.cli.parser import add_command
 from fedbm.config.options import PARTITION_KEYS, DataOptions, check
 from fedbm.data.catalog.lookup import CATALOG
 from fedbm.errors import FedBMError, did_you_mean
@@ -35,7 +35,6 @@ GET_EXAMPLES = """examples:
   fedbm data get kvasir                             prints what to download, from where, and where to put it
 An interrupted download continues. Data in the default folder are found by name: --data bloodmnist.
 """
-WHAT = "a catalogued name, or a path: an image folder, archive, table or .npz"
 OWN_DATA = """
 get: 'fedbm data get NAME' fetches it. by hand: the command prints what to download and where to put it.
 Your own data: a folder of class/*.jpg (or train|val|test/class/*.jpg), a zip or tar of one, a CSV of path,label, or \
@@ -55,8 +54,8 @@ def expand(words: Sequence[str]) -> list[str]:
     return ["data", "partition", *words[1:]]
 
 
-def add_arguments(parser: Parser) -> None:
-    tasks = parser.add_subparsers(dest="task", metavar="TASK", parser_class=Parser)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    tasks = parser.add_subparsers(dest="task", metavar="TASK")
     image_flags = section_flags("data", without=["data", *PARTITION_KEYS])
     add_command(tasks, "list", "list the catalogue: names, classes, licences, and what is here already")
 
@@ -67,19 +66,14 @@ def add_arguments(parser: Parser) -> None:
     get.add_argument("--accept-licence", action="store_true", help="accept a licence that limits what you may do")
 
     prepare = add_command(tasks, "prepare", "decode a data set now, so that runs start immediately")
-    prepare.add_argument("what", help=WHAT)
-    add_settings(prepare, [*image_flags, "cache"])
-
     inspect = add_command(tasks, "inspect", "count, measure and show a data set, and print warnings")
-    inspect.add_argument("what", help=WHAT)
     inspect.add_argument("--to", metavar="DIR", help="folder for samples.png and inspect.json (default inspect-NAME)")
-    add_settings(inspect, [*image_flags, "cache"])
-
     partition = add_command(tasks, "partition", "show a data set and its partition among clients")
-    partition.add_argument("what", help=WHAT)
     partition.add_argument("--picture", metavar="FILE", help="draw the partition (client × class) to this .svg file")
     partition.add_argument("--save", metavar="FILE", help="write it to this .json file, for --partition file")
-    add_settings(partition, [*image_flags, *PARTITION_KEYS, "seed", "cache"])
+    for task, more in ((prepare, ()), (inspect, ()), (partition, (*PARTITION_KEYS, "seed"))):
+        task.add_argument("what", help="a catalogued name, or a path: an image folder, archive, table or .npz")
+        add_settings(task, [*image_flags, *more, "cache"])
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:

@@ -14,7 +14,6 @@ from rich.console import Console
 
 from fedbm.cli.commands.compare import SEEDS_HELP, run_jobs
 from fedbm.cli.flags import add_setting, add_settings
-from fedbm.cli.parser import Parser
 from fedbm.errors import FedBMError
 
 METHODS = ("fedavg", "fedbm")
@@ -25,7 +24,7 @@ A server averages the models, once as FedAvg does and once as FedBM does.
 """
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_setting(parser, "rounds", metavar="N", help="rounds of each run (default 20)")
     parser.add_argument("--seeds", default="1", help=f"{SEEDS_HELP} (default 1; 3 shows the spread)")
     add_settings(parser, ["out", "cache", "device"])

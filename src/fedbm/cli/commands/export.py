@@ -12,11 +12,10 @@ from pathlib import Path
 from rich.console import Console
 
 from fedbm.cli.flags import add_settings, runs_folder
-from fedbm.cli.parser import Parser
 from fedbm.errors import FedBMError
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", help="run folders, folders of runs, or parts of ids (default: all in --out)")
     parser.add_argument("--tensorboard", required=True, metavar="DIR", help="folder for TensorBoard's event files")
     add_settings(parser, ["out"])

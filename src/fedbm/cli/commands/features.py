@@ -12,10 +12,9 @@ from pathlib import Path
 from rich.console import Console
 
 from fedbm.cli.flags import add_averaged, add_settings, runs_folder
-from fedbm.cli.parser import Parser
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", help="run folders, ids or parts of ids")
     text = "folder with a record of the run, which is updated (default results)"
     parser.add_argument("--records", default="results", metavar="DIR", help=text)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedbm.cli.parser import Parser, add_command
+from fedbm.cli.parser import add_command
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.federation.deploy.site_files import FILES, all_folders, kind_of, node_folder, server_folder
 
@@ -42,15 +42,15 @@ def expand(words: Sequence[str]) -> list[str]:
     return list(words) if len(words) > 1 else [*words, "--help"]
 
 
-def add_arguments(parser: Parser) -> None:
-    tasks = parser.add_subparsers(dest="task", metavar="TASK", parser_class=Parser)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    tasks = parser.add_subparsers(dest="task", metavar="TASK")
 
-    def add_task(name: str, help_: str, folder_help: str) -> Parser:
+    def add_task(name: str, help_: str, folder_help: str) -> argparse.ArgumentParser:
         task = add_command(tasks, name, help_)
         task.add_argument("folder", metavar="DIR", help=folder_help)
         return task
 
-    def add_count(task: Parser, flag: str, default: int | None, help_: str) -> None:
+    def add_count(task: argparse.ArgumentParser, flag: str, default: int | None, help_: str) -> None:
         task.add_argument(flag, type=read_count, default=default, metavar="N", help=help_)
 
     text = "make keys, certificates, settings, services, front and runbooks for a new federation"
@@ -74,9 +74,8 @@ def add_arguments(parser: Parser) -> None:
 
     text = "check this node's data, versions, key and server, then take part until Ctrl-C"
     task = add_task("node", text, "the node's folder")
-    task.add_argument(
-        "--data", dest="images", default="", metavar="PATH", help="its images (default: data in node.toml)"
-    )
+    text = "its images (default: data in node.toml)"
+    task.add_argument("--data", dest="images", default="", metavar="PATH", help=text)
 
     task = add_task("run", "start or continue a run at the server, and show it; Ctrl-C does not stop the run", SERVER)
     task.add_argument("file", nargs="?", metavar="FILE.toml", help=RUN)
@@ -99,10 +98,12 @@ def add_arguments(parser: Parser) -> None:
     task = add_task("add", "make one more node: its folder, and its key at the server", WITH_AUTHORITY)
     task.add_argument("name", metavar="NAME", help="the node's name")
 
-    task = add_task("rekey", "make a node a new key; the server refuses the old one after a restart", WITH_AUTHORITY)
+    task = add_task(
+        "rekey", "make a new key for a node; the server refuses the old one after a restart", WITH_AUTHORITY
+    )
     task.add_argument("name", metavar="NAME", help="the node's name")
 
-    task = add_task("renew", "make the server a new certificate; nodes need nothing new", WITH_AUTHORITY)
+    task = add_task("renew", "make a new certificate for the server; nodes need nothing new", WITH_AUTHORITY)
     add_count(task, "--days", 730, "its validity in days (default 730)")
 
 

@@ -19,7 +19,6 @@ from rich.console import Console
 from rich.table import Table
 
 from fedbm.cli.flags import add_settings, runs_folder
-from fedbm.cli.parser import Parser
 from fedbm.errors import FedBMError
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ GAP = 2  # between columns
 MIN_METHOD_WIDTH = 20
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser, ["out"])
 
 
@@ -45,13 +44,12 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     out = runs_folder(args)
     rows: list[Mapping[str, str]] = []
     reasons: list[tuple[str, str, str]] = []
-    unreadable: list[str] = []
     for path in sorted(p.parent for p in out.glob("*/config.toml")):
         try:
             run = read_run(path)
         except FedBMError as error:
             rows.append(dict.fromkeys(SHOWN, "") | {"run": path.name, "rounds": "unreadable"})
-            unreadable.append(f"unreadable: {error}")
+            reasons.append(("unreadable", path.name, str(error)))
             continue
         rows.append(describe_run(run))
         if run.failure:
@@ -62,7 +60,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
         console.print(f"There are no runs in {out} yet. 'fedbm demo' and 'fedbm run' make some.")
         return
     console.print(fit_table(rows, console.width if console.is_terminal else sys.maxsize), soft_wrap=True)
-    for line in (*describe_reasons(reasons), *unreadable):
+    for line in describe_reasons(reasons):
         console.print(line)
 
 

@@ -16,12 +16,11 @@ from pathlib import Path
 from rich.console import Console
 
 from fedbm.cli.flags import add_averaged, add_settings, runs_folder
-from fedbm.cli.parser import Parser
 from fedbm.config.options import EngineOptions, check
 from fedbm.errors import FedBMError
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="the run: its folder, its id, or a part of the id")
     parser.add_argument("images", nargs="+", help="image files, or folders of them")
     parser.add_argument("--to", metavar="FILE.csv", help="write the probability of every class to this file instead")

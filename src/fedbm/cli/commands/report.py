@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from fedbm.cli.flags import add_settings, runs_folder
-from fedbm.cli.parser import Parser
 from fedbm.errors import FedBMError
 
 if TYPE_CHECKING:
     from fedbm.report.model import Report
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "run folders, folders of runs, or parts of ids (default: all in --out); or a folder of records"
     parser.add_argument("runs", nargs="*", help=text)
     text = "the file to write: .html, .md, .tex or .csv (default report.html)"

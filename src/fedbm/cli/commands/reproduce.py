@@ -20,7 +20,6 @@ from rich.console import Console
 
 from fedbm.cli.commands.compare import SEEDS_HELP, check_failures
 from fedbm.cli.flags import add_settings, section_flags
-from fedbm.cli.parser import Parser
 
 if TYPE_CHECKING:
     from fedbm.experiments.outcomes import Outcome
@@ -28,12 +27,12 @@ if TYPE_CHECKING:
     from fedbm.experiments.spec import Experiment
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="experiments, or all (default: list them)")
     add_experiment_arguments(parser)
 
 
-def add_experiment_arguments(parser: Parser) -> None:
+def add_experiment_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that reproduce and sweep share: which runs, where the data are, for how long."""
     parser.add_argument("--data-dir", dest="folder", metavar="DIR", help="folder that contains the data sets")
     parser.add_argument("--seeds", help=f"{SEEDS_HELP} (default: the experiment's, else 3)")

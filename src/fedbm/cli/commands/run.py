@@ -15,12 +15,11 @@ import argparse
 from rich.console import Console
 
 from fedbm.cli.flags import add_all_settings, check_applies, read_config
-from fedbm.cli.parser import Parser
 
 MAX_CLIENTS_SHOWN = 50
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", help="a configuration file; 'fedbm config --toml' prints one with all keys")
     add_all_settings(parser)
 

@@ -12,10 +12,9 @@ from rich.console import Console
 from rich.text import Text
 
 from fedbm.cli.flags import add_settings, runs_folder
-from fedbm.cli.parser import Parser
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="the run: its folder, its id, or a part of the id")
     add_settings(parser, ["out"])
 
