@@ -85,7 +85,7 @@ def test_generated_images_of_earlier_rounds_are_in_the_record(tmp_path: Path) ->
         columns_ = np.asarray(strip.convert("L"), float).reshape(strip.height, 6, -1).mean(axis=(0, 2))
     assert columns_.argmax() == 1
     (group,) = compare([found])
-    (_, gallery), _ = galleries(group)
+    _, gallery = galleries(group)
     assert gallery.rounds == (5, 10, 20, 50, 100, 200)
     assert [name for name, _ in gallery.images] == list("01234567")
     text = render_html(runs_report([found]))

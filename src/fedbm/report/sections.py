@@ -41,7 +41,11 @@ PHASES = {
     "evaluate": "evaluation",
     "checkpoint": "checkpoints",
 }
-Measure = Callable[[Mapping[str, Any]], float | None]
+CURVES = (  # name, metric, axis, scale
+    ("Macro-F1", "f1", "macro-F1 on the test images, %", 100.0),
+    ("Accuracy", "accuracy", "accuracy on the test images, %", 100.0),
+    ("Training loss", "loss", "training loss, mean over the selected clients", 1.0),
+)
 
 
 def group_sections(group: Group, name: str, colours: Colours, dots_of_seeds: bool = False) -> tuple[Section, ...]:
@@ -111,15 +115,9 @@ def checks(group: Group) -> Section:
 
 
 def training(group: Group, colours: Colours) -> Section:
-    measures: dict[str, tuple[str, float, Measure, str]] = {
-        "Macro-F1": ("macro-F1 on the test images, %", 100.0, _tested("f1"), "f1"),
-        "Accuracy": ("accuracy on the test images, %", 100.0, _tested("accuracy"), "accuracy"),
-        "Training loss": ("training loss, mean over the selected clients", 1.0, _loss, ""),
-    }
     panels = {}
-    for name, (axis, scale, measure, metric) in measures.items():
-        curves = _curves(group, colours, measure, metric)
-        if curves:
+    for name, metric, axis, scale in CURVES:
+        if curves := _curves(group, colours, metric):
             title = f"{name} by round for {', '.join(curve.label for curve in curves)}; {group.title}"
             panels[name] = [Figure(partial(curve_plot, curves, title, axis, scale))]
     note = (
@@ -145,8 +143,7 @@ def partition(group: Group) -> Section:
         panels[f"Seed {seed}"] = [Figure(partial(partition_bubbles, found["counts"], found["classes"], title), caption)]
     note = "Which client has which classes: a bubble’s area is its number of training images."
     note += f" The first of {len(every)} seeds is shown." if len(shown) < len(every) else ""
-    runs = [run for run in group.runs if run.client_partition is None]
-    why = _without(runs or group.runs, "partition.json") if group.clients else CENTRAL_ALONE
+    why = "No run here has partition.json." if group.clients else CENTRAL_ALONE
     return _figure_section("Clients and classes", note, panels, why)
 
 
@@ -191,8 +188,9 @@ def confusions(group: Group) -> Section:
     )
     finished = [run for row in group.rows for run in row.runs]
     note += _left_out([run for run in finished if run.details is None], "details.json")
-    why = _without(finished, "details.json") if finished else "No run has finished."
-    return _figure_section("Confusions", note, panels, why, wide=_many_classes(finished))
+    return _figure_section(
+        "Confusions", note, panels, "No finished run has details.json.", wide=_many_classes(finished)
+    )
 
 
 def _confusion(group: Group, row: MethodRuns, moment: str) -> Figure | None:
@@ -238,7 +236,7 @@ def class_texts(group: Group) -> Section:
         figures.append(Figure(drawing, f"Encoder: {found['encoder']}"))
     note = "Cosine of two classes’ mean text embeddings. Deeply shaded pairs are hard to tell apart by text."
     known = any(run.details is not None for run in group.runs)
-    why = "None of these methods reads the classes’ texts." if known else _without(group.runs, "details.json")
+    why = "None of these methods reads the classes’ texts." if known else "No run here has details.json."
     texts = next((found for found in encoders.values() if found.get("concepts")), None)
     pairs = tuple(zip(texts["classes"], texts["concepts"], strict=True)) if texts else ()
     more = (Pairs(pairs, "The text of each class"),) if pairs else ()
@@ -247,18 +245,18 @@ def class_texts(group: Group) -> Section:
 
 
 def generated_images(group: Group) -> Section:
-    found, why = galleries(group)
     note = (
-        "What the generator draws for each class at the end, and after some rounds where that is on record. It has "
-        "seen no image, only the global model and the classes’ texts; the images need not look real to be of use."
+        "What the generator draws for each class at the end, and after some rounds if they are on record. It has "
+        "seen no image, only the global model and the classes’ texts. The images need not look real to be useful."
     )
-    return Section("Generated images", note, tuple(found) or (Text((why,), "absent"),), detail=True)
+    absent = Text(("No run here has generated images.",), "absent")
+    return Section("Generated images", note, tuple(galleries(group)) or (absent,), detail=True)
 
 
 def bytes_and_time(group: Group, name: str, colours: Colours) -> Section:
     note = (
         "Bytes leave the server (sent) and come back to it (received). Seconds are wall-clock time "
-        "on the machine that ran it: compare them only where the machine was the same and idle."
+        "on the machine that ran it: compare them only if the machine was the same and idle."
     )
     if not group.rows:
         return _figure_section("Bytes and time", note, {}, "No run has finished.")
@@ -302,43 +300,35 @@ def _figure_section(
     return Section(heading, note, (first, *more), detail=True)
 
 
-def _tested(metric: str) -> Measure:
-    return lambda record: (record.get("test") or {}).get(metric)
-
-
-def _averaged(metric: str) -> Measure:
-    return lambda record: ((record.get("averaged") or {}).get("test") or {}).get(metric)
-
-
-def _loss(record: Mapping[str, Any]) -> float | None:
-    terms = list((record.get("loss") or {}).values())
-    return None if not terms or None in terms else sum(terms)
-
-
-def _curves(group: Group, colours: Colours, measure: Measure, metric: str) -> list[Curve]:
+def _curves(group: Group, colours: Colours, metric: str) -> list[Curve]:
+    """Return a curve per row, one for its averaged model, and one per unfinished run; without empty ones."""
     curves = []
     for row in group.rows:
-        lines = tuple(line for run in row.runs if (line := _line(run, measure)))
-        marks = tuple(
-            (run.summary["best"]["round"], run.summary["best"][metric])
-            for run in row.runs
-            if metric and run.summary is not None
-        )
+        lines = tuple(line for run in row.runs if (line := _line(run, metric)))
+        averages = tuple(line for run in row.runs if (line := _line(run, metric, averaged=True)))
+        best = [run.summary["best"] for run in row.runs if run.summary is not None and metric != "loss"]
+        marks = tuple((scores["round"], scores[metric]) for scores in best)
         curves.append(Curve(row.name, colours[row.name], lines, marks))
-        if metric:
-            averages = tuple(line for run in row.runs if (line := _line(run, _averaged(metric))))
-            label = f"{row.name}, averaged"
-            curves.append(Curve(label, colours[row.name], averages, panel=row.name, averaged=True))
+        curves.append(Curve(f"{row.name}, averaged", colours[row.name], averages, panel=row.name, averaged=True))
     for run in group.unfinished:
-        name, line = display(run.label, run.method), _line(run, measure)
+        name = display(run.label, run.method)
         label = f"{name}, seed {run.seed}, unfinished"
-        curves.append(Curve(label, colours[name], (line,), finished=False, panel=name))
+        curves.append(Curve(label, colours[name], (_line(run, metric),), finished=False, panel=name))
     return [curve for curve in curves if any(curve.lines)]
 
 
-def _line(run: RunView, measure: Measure) -> Points:
-    values = ((record["round"], measure(record)) for record in run.rounds)
-    return tuple((number, value) for number, value in values if value is not None)
+def _line(run: RunView, metric: str, averaged: bool = False) -> Points:
+    """Return (round, value) of a test metric or of the training loss, for rounds that have it."""
+
+    def value(record: Mapping[str, Any]) -> float | None:
+        if metric == "loss":
+            terms = [] if averaged else list((record.get("loss") or {}).values())
+            return None if not terms or None in terms else sum(terms)
+        found = record.get("averaged") if averaged else record
+        return ((found or {}).get("test") or {}).get(metric)
+
+    values = ((record["round"], value(record)) for record in run.rounds)
+    return tuple((number, found) for number, found in values if found is not None)
 
 
 def _many_classes(runs: Sequence[RunView]) -> bool:
@@ -353,10 +343,4 @@ def _without_global_model(group: Group) -> str:
 
 def _left_out(runs: Iterable[RunView], name: str) -> str:
     ids = ", ".join(run.id for run in runs)
-    return f" Left out, for want of {name}: {ids}." if ids else ""
-
-
-def _without(runs: Sequence[RunView], name: str) -> str:
-    if len(runs) == 1:
-        return f"The run {runs[0].id} has no {name}."
-    return f"None of these {len(runs)} runs has a {name}."
+    return f" Left out, because {name} is missing: {ids}." if ids else ""
