@@ -17,7 +17,7 @@ from fedbm.data.dataset import Dataset, download_folder
 from fedbm.data.inspection.inspect import Inspection, pairs_across_splits
 from fedbm.data.partition import Partition, heterogeneity
 from fedbm.language.concepts import ConceptDistribution
-from fedbm.report.grouping import display
+from fedbm.report.grouping import format_label
 from fedbm.report.render.terminal import report_tables
 from fedbm.report.runs_report import runs_report
 from fedbm.runs.config import keys
@@ -127,7 +127,7 @@ def result_table(runs: Sequence[RunView]) -> Table:
             if (found := run.scores(moment)) is None:
                 continue
             scores = [percent(found, name) for name in ("accuracy", "f1", "auc", "recall", "precision")]
-            name = display(run.label, run.method) if moment == "best" else ""
+            name = format_label(run.label, run.method) if moment == "best" else ""
             rows.append((name, run.seed if moment == "best" else "", f"{found['round']}, {words}", *scores))
     heads = ("method", "seed", "round", "accuracy", "macro-F1", "AUC", "recall", "precision")
     return table("Test scores", heads, rows, text_columns=3)

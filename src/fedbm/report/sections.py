@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedbm.errors import join_words
-from fedbm.report.comparison_checks import findings
+from fedbm.report.comparison_checks import check_comparison
 from fedbm.report.figures.bars import stacked_bars
 from fedbm.report.figures.curves import Curve, Points, curve_plot
 from fedbm.report.figures.generated import galleries
@@ -18,10 +18,18 @@ from fedbm.report.figures.lanes import Dots, dots
 from fedbm.report.figures.matrices import WRITTEN_UP_TO, confusion, partition_bubbles, similarity
 from fedbm.report.figures.scatter import scatter
 from fedbm.report.format import mean_and_std
-from fedbm.report.grouping import Group, MethodRuns, display
+from fedbm.report.grouping import Group, MethodRuns, format_label
 from fedbm.report.model import Block, Figure, Figures, Findings, Pairs, Section, Text
 from fedbm.report.privacy import largest_losses
-from fedbm.report.tables import BLOCKS, Colours, averaged, cost_table, metrics_table, seeds_table, target_table
+from fedbm.report.tables import (
+    BLOCKS,
+    Colours,
+    cost_table,
+    has_averaged_model,
+    metrics_table,
+    seeds_table,
+    target_table,
+)
 from fedbm.runs.reader import RunView
 from fedbm.utils.metrics import label_mix_accuracy
 from fedbm.utils.statistics import spread
@@ -77,7 +85,7 @@ def results(group: Group, name: str, colours: Colours, dots_of_seeds: bool) -> S
         else Text(("No run has finished, so there is no result to show.",), "absent")
     ]
     sentences = [
-        f"No result, not counted above: {display(run.label, run.method)}, seed {run.seed}, {run.state}."
+        f"No result, not counted above: {format_label(run.label, run.method)}, seed {run.seed}, {run.state}."
         for run in group.unfinished
     ]
     sentences += [words for row in group.rows if (words := _personal(row))]
@@ -111,7 +119,9 @@ def _personal(row: MethodRuns) -> str:
 
 def checks(group: Group) -> Section:
     heading = "Is it a fair comparison?" if len(group.rows) > 1 else "Checks"
-    return Section(heading, "Checked from the files of the runs.", (Findings(tuple(findings(group))),), detail=True)
+    return Section(
+        heading, "Checked from the files of the runs.", (Findings(tuple(check_comparison(group))),), detail=True
+    )
 
 
 def training(group: Group, colours: Colours) -> Section:
@@ -126,7 +136,7 @@ def training(group: Group, colours: Colours) -> Section:
         "Methods minimise different losses: compare a loss only with itself."
     )
     note += " Thin and dashed: a run that is not finished." if any(run.rounds for run in group.unfinished) else ""
-    note += " Dotted: the averaged model, mean over seeds." if averaged(group) else ""
+    note += " Dotted: the averaged model, mean over seeds." if has_averaged_model(group) else ""
     note += _left_out([run for run in group.runs if not run.rounds], "rounds.jsonl")
     return _figure_section("Training", note, panels, "No run here has recorded a round.")
 
@@ -311,7 +321,7 @@ def _curves(group: Group, colours: Colours, metric: str) -> list[Curve]:
         curves.append(Curve(row.name, colours[row.name], lines, marks))
         curves.append(Curve(f"{row.name}, averaged", colours[row.name], averages, panel=row.name, averaged=True))
     for run in group.unfinished:
-        name = display(run.label, run.method)
+        name = format_label(run.label, run.method)
         label = f"{name}, seed {run.seed}, unfinished"
         curves.append(Curve(label, colours[name], (_line(run, metric),), finished=False, panel=name))
     return [curve for curve in curves if any(curve.lines)]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.errors import FedBMError
-from fedbm.report.figures.generated import COLUMNS, strip_of
+from fedbm.report.figures.generated import COLUMNS, make_strip
 from fedbm.runs.reader import RunView, identity, partition_digest
 from fedbm.runs.record_schemas import PHASES, RECORD, SIDES
 from fedbm.utils.io import atomic_write, read_json
@@ -137,7 +137,7 @@ def _write_picture(source: Path, path: Path) -> None:
 def _write_strip(run: RunView, path: Path) -> None:
     """As good as STRIP_BYTES allow."""
     assert run.details is not None
-    strip, _ = strip_of(run.round_images, len(run.details["classes"]))
+    strip, _ = make_strip(run.round_images, len(run.details["classes"]))
     with atomic_write(path) as temporary:
         for quality in (80, 60, 40, 20, 10):
             strip.save(temporary, format="JPEG", quality=quality, optimize=True)

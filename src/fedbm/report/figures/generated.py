@@ -46,7 +46,7 @@ def _galleries(run: RunView, name: str) -> list[Gallery]:
         strip, side = _sheet(run.strip, len(classes), EACH * len(rounds))
     elif run.round_images:
         rounds = tuple(sorted(run.round_images))
-        strip, side = strip_of(run.round_images, len(classes))
+        strip, side = make_strip(run.round_images, len(classes))
     else:
         return made
     smooth = side >= STRIP_TILE // 2
@@ -60,7 +60,7 @@ def _rows(sheet: Image, tile: int, classes: Sequence[str], kind: str) -> tuple[t
     return tuple((label, _data_uri(strip, kind)) for label, strip in zip(classes, strips, strict=True))
 
 
-def strip_of(images: Mapping[int, Path], classes: int) -> tuple[Image, int]:
+def make_strip(images: Mapping[int, Path], classes: int) -> tuple[Image, int]:
     """Return a picture with the first EACH tiles of every class, round by round, and the side of a tile."""
     import PIL.Image
 
