@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,7 @@ class Reproduction:
 
     def _repr_html_(self) -> str:
         notes = [*self.failures, *([self.stopped] if self.stopped else [])]
-        return "".join(map(_html, self.outcomes)) + "".join(f"<p>{note}</p>" for note in notes)
+        return "".join(map(_html, self.outcomes)) + "".join(f"<p>{escape(note)}</p>" for note in notes)
 
 
 def reproduce(
