@@ -21,7 +21,7 @@ from fedbm.experiments.outcomes import Outcome, read_outcomes
 from fedbm.report.comparison import HEADLINE_METRIC, Comparison, compare_outcome
 from fedbm.report.experiment_figures import draw_scores
 from fedbm.report.figures.drawing import WIDE
-from fedbm.report.figures.palette import colours_of
+from fedbm.report.figures.palette import assign_colours
 from fedbm.report.figures.svg import save_svg
 from fedbm.report.render.markdown import escape, render_table
 from fedbm.report.tables import summary_table
@@ -53,7 +53,7 @@ def fill_readme(outcomes: Sequence[Outcome], page: Path) -> list[Path]:
     if not shown:
         raise FedBMError(f"the experiments that {page} names have no finished run yet")
     picture = page.parent / PICTURE
-    colours = colours_of(row.name for row in shown[0].rows)
+    colours = assign_colours(row.name for row in shown[0].rows)
     save_svg(picture, draw_scores(shown[0], colours, HEADLINE_METRIC, WIDE))
     inside = [
         *(f"![Macro-F1 of every seed, {shown[0].title}]({PICTURE})", ""),
@@ -65,7 +65,7 @@ def fill_readme(outcomes: Sequence[Outcome], page: Path) -> list[Path]:
 
 def results_lines(comparison: Comparison) -> list[str]:
     """Return the comparison's verdict and its short table, as Markdown."""
-    colours = colours_of(row.name for row in comparison.rows)
+    colours = assign_colours(row.name for row in comparison.rows)
     table = summary_table([("", comparison)], "readme", comparison.title, colours, paper=True)
     verdict = " ".join(plain_verdict([("", comparison)]))
     return [f"**{escape(comparison.title)}.** {escape(verdict)}", "", *render_table(table), ""]

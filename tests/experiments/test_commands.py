@@ -172,8 +172,8 @@ def test_what_was_played_when_a_budget_ends_is_not_played_again(
         (["reproduce", "modules", "--only", "beta=7"], "no run of modules matches --only beta=7"),
         (["reproduce", "modules", "--buget", "1m"], 'does not know --buget (did you mean "--budget"?)'),
         (["reproduce", "modules", "--data-dir", "nowhere"], "nowhere is not a folder"),
-        (["sweep", "nowhere.toml"], "there is no experiment nowhere.toml: give a TOML file of your own"),
-        (["sweep", "modules"], "modules is a shipped experiment: 'fedbm reproduce modules' runs it"),
+        (["sweep", "nowhere.toml"], "there is no experiment nowhere.toml. Give a TOML file of your own"),
+        (["sweep", "modules"], "modules is a shipped experiment. Run it with 'fedbm reproduce modules'"),
         (["export", "--tensorboard", "events"], "there are no runs in runs to export"),
         (["export", "--out", "nowhere"], "--tensorboard"),
     ],
@@ -274,8 +274,8 @@ def test_features_are_computed_when_asked_for(two_runs: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("x.pdf", "x.pdf does not name a format: end the file name in .html, .md, .tex or .csv"),
-        ("x", "x does not name a format: end the file name in .html, .md, .tex or .csv"),
+        ("x.pdf", "x.pdf is unknown. Use a file name that ends in .html, .md, .tex or .csv"),
+        ("x", "x is unknown. Use a file name that ends in .html, .md, .tex or .csv"),
     ],
 )
 def test_a_page_is_not_written_under_another_kinds_name(
@@ -384,11 +384,11 @@ def test_events_that_cannot_be_written_are_one_sentence(
     pytest.importorskip("tensorboard", reason="needs the extra tensorboard")
     (tmp_path / "file").write_text("")
     assert main(["export", "--out", str(two_runs), "--tensorboard", str(tmp_path / "file")]) == 2
-    assert "Not a directory; choose another folder" in capsys.readouterr().err
+    assert "Not a directory. Choose another folder" in capsys.readouterr().err
 
     def read_only(path: Path, *_: Any, **__: Any) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     monkeypatch.setattr(Path, "mkdir", read_only)  # whoever runs the tests may write anywhere
     assert main(["export", "--out", str(two_runs), "--tensorboard", str(tmp_path / "events")]) == 2
-    assert "Permission denied; choose another folder" in capsys.readouterr().err
+    assert "Permission denied. Choose another folder" in capsys.readouterr().err

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from fedbm.experiments.paper_numbers import _deviations, deviations
-from fedbm.experiments.spec import find_experiment, of_the_paper
+from fedbm.experiments.paper_numbers import _deviations, find_deviations
+from fedbm.experiments.spec import find_experiment, paper_experiments
 from fedbm.experiments.trials import Trial, trials
 from fedbm.methods import FedBM
 
@@ -42,18 +42,18 @@ def expected(trial: Trial) -> set[str]:
     return notes
 
 
-@pytest.mark.parametrize("name", of_the_paper())
+@pytest.mark.parametrize("name", paper_experiments())
 def test_rows_have_the_notes_that_are_true_of_them(name: str) -> None:
     """A search chooses the tuned options, so that none of its rows is called not tuned."""
     for trial in trials(find_experiment(name), [0], {}):
-        found = {title for title, _ in deviations(name, trial.row, trial.config.data.name)}
+        found = {title for title, _ in find_deviations(name, trial.row, trial.config.data.name)}
         assert found == expected(trial) - ({"not tuned"} if find_experiment(name).search else set()), trial.words
 
 
 def test_every_note_is_used_and_every_key_is_a_row_or_a_data_set() -> None:
     notes, methods = _deviations()
     used = {note for names in methods.values() for note in names}
-    for name in of_the_paper():
+    for name in paper_experiments():
         experiment = find_experiment(name)
         planned = trials(experiment, [0], {})
         known = {"all"} | {trial.row for trial in planned} | {trial.config.data.name for trial in planned}
@@ -63,4 +63,4 @@ def test_every_note_is_used_and_every_key_is_a_row_or_a_data_set() -> None:
 
 
 def test_an_experiment_of_ones_own_has_none() -> None:
-    assert deviations("mine", "FedBM", "ham10000") == []
+    assert find_deviations("mine", "FedBM", "ham10000") == []

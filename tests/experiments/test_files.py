@@ -13,8 +13,15 @@ from hypothesis import strategies as st
 from pages import DOCS, blocks_of, rows_of, section_of
 
 from fedbm.errors import FedBMError
-from fedbm.experiments.paper_numbers import published
-from fedbm.experiments.spec import PAPER, find_experiment, of_the_paper, parse, read_experiment, shipped
+from fedbm.experiments.paper_numbers import find_published
+from fedbm.experiments.spec import (
+    PAPER,
+    find_experiment,
+    paper_experiments,
+    parse,
+    read_experiment,
+    shipped_experiments,
+)
 from fedbm.experiments.trials import Trial, trials
 from fedbm.report.comparison import CENTRAL, leading_row
 from fedbm.runs.config import check_config
@@ -51,8 +58,8 @@ EVIDENCE = {  # with each experiment's own seeds
 
 
 def test_every_table_and_figure_has_a_file() -> None:
-    assert of_the_paper() == list(RUNS)
-    assert shipped() == [*RUNS, *EVIDENCE]
+    assert paper_experiments() == list(RUNS)
+    assert shipped_experiments() == [*RUNS, *EVIDENCE]
 
 
 @pytest.mark.parametrize("name", EVIDENCE)
@@ -103,7 +110,7 @@ def test_confirmation_and_paper_share_training_settings() -> None:
 
 def test_what_the_paper_prints_and_what_it_does_not() -> None:
     """Tables I to XII and the two figures that are of runs; a search and a check are about the paper, but not in it."""
-    found = {name: find_experiment(name) for name in of_the_paper()}
+    found = {name: find_experiment(name) for name in paper_experiments()}
     numbers = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII")
     printed = {one.printed for one in found.values()}
     assert printed == {*(f"Table {number}" for number in numbers), "Figure 3", "Figure 4", ""}
@@ -134,7 +141,7 @@ def test_rows_are_those_of_the_paper(name: str) -> None:
     for trial in trials(experiment, range(1), {}):
         data = trial.config.data.name
         beta = trial.at.get("beta")
-        number = published(experiment.paper, data, beta, trial.row)
+        number = find_published(experiment.paper, data, beta, trial.row)
         found += number is not None
         asked.add(data)
         stands_in = data == "chars74k" or (experiment.paper in ("classifier", "prompt-share") and data == "kvasir")
@@ -157,7 +164,7 @@ def test_the_papers_numbers_are_typed_right() -> None:
         for line in csv.DictReader(PAPER.joinpath("numbers.csv").read_text(encoding="utf-8").splitlines())
     ]
     assert ours == theirs
-    fedbm = published("comparison", "kvasir", 0.05, "FedBM")
+    fedbm = find_published("comparison", "kvasir", 0.05, "FedBM")
     assert fedbm is not None
     assert (fedbm.mean["f1"], fedbm.std["f1"]) == (0.6951, 0.0411)
 
@@ -252,7 +259,7 @@ def test_the_page_s_own_grid_is_one() -> None:
 
 def test_the_page_counts_right() -> None:
     rows = rows_of(section_of(DOCS / "reproducing.md", "The experiments"))
-    assert [row[0].strip("`") for row in rows] == of_the_paper()
+    assert [row[0].strip("`") for row in rows] == paper_experiments()
     for name, _, runs in rows:
         once = {str((t.config.method, t.config.data, t.config.language, t.config.train)) for t in trials_of(name)}
         assert int(runs) == len(once), name
@@ -262,7 +269,7 @@ def trials_of(name: str) -> list[Trial]:
     return trials(find_experiment(name.strip("`")), range(3), {})
 
 
-@pytest.mark.parametrize("name", of_the_paper())
+@pytest.mark.parametrize("name", paper_experiments())
 def test_the_leading_row_is_what_the_paper_proposes(name: str) -> None:
     """Each of its ablations asks what FedBM, or LKCC, as proposed has over a part of it; never the other way round."""
     proposed = {

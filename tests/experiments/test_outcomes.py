@@ -18,10 +18,10 @@ from PIL import Image
 from fedbm.errors import FedBMError
 from fedbm.experiments.outcomes import Outcome, read_outcome, read_outcomes
 from fedbm.experiments.record_store import write_outcome
-from fedbm.report.comparison_checks import findings
+from fedbm.report.comparison_checks import check_comparison
 from fedbm.report.experiments_report import experiments_report
 from fedbm.report.figures.generated import galleries
-from fedbm.report.grouping import compare
+from fedbm.report.grouping import group_runs
 from fedbm.report.render.csv import render_csv
 from fedbm.report.render.html import render_html
 from fedbm.report.render.markdown import render_markdown
@@ -84,8 +84,8 @@ def test_generated_images_of_earlier_rounds_are_in_the_record(tmp_path: Path) ->
     with Image.open(found.strip) as strip:
         columns_ = np.asarray(strip.convert("L"), float).reshape(strip.height, 6, -1).mean(axis=(0, 2))
     assert columns_.argmax() == 1
-    (group,) = compare([found])
-    (_, gallery), _ = galleries(group)
+    (group,) = group_runs([found])
+    _, gallery = galleries(group)
     assert gallery.rounds == (5, 10, 20, 50, 100, 200)
     assert [name for name, _ in gallery.images] == list("01234567")
     text = render_html(runs_report([found]))
@@ -104,8 +104,8 @@ def test_partitions_are_compared_by_digest(tmp_path: Path) -> None:
     runs = [read_run(fake_run(tmp_path / "runs", method, seed=0)) for method in ("fedavg", "fedbm")]
     for run in runs:
         write_record(run, tmp_path / f"{run.method}.json")
-    (group,) = compare([read_record(tmp_path / f"{run.method}.json") for run in runs])
-    assert any("clients have the same samples" in finding.sentence for finding in findings(group))
+    (group,) = group_runs([read_record(tmp_path / f"{run.method}.json") for run in runs])
+    assert any("clients have the same samples" in finding.sentence for finding in check_comparison(group))
 
 
 def test_an_outcome_is_read_as_it_was_written(modules: Outcome, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from fedbm.cli import main
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.record_store import write_outcome
 from fedbm.experiments.remaining import list_unrecorded
-from fedbm.experiments.spec import parse, shipped
+from fedbm.experiments.spec import parse, shipped_experiments
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def test_nothing_is_listed_for_other_experiments(one_run: Outcome) -> None:
 
 def test_every_experiment_of_the_paper_without_a_record_is_listed(one_run: Outcome) -> None:
     found = {one.name: one for one in list_unrecorded([one_run])}
-    assert ["comparison-ham10000", *found] == shipped()
+    assert ["comparison-ham10000", *found] == shipped_experiments()
     assert found["language-models"].sentence == (
         "Table XII of the paper. Not run: 48 runs. It needs the images of kvasir and oct-c8, and the weights of bert, "
         "roberta and biomedclip, which are not part of the package."
@@ -52,7 +52,7 @@ def test_a_report_of_all_records_lists_experiments_without_a_record(
     text = page.read_text(encoding="utf-8")
     if suffix == "csv":
         lines = {line["experiment"]: line for line in csv.DictReader(text.splitlines())}
-        assert list(lines) == shipped()
+        assert list(lines) == shipped_experiments()
         assert {key: value for key, value in lines["modules"].items() if value} == {
             "experiment": "modules",
             "missing": "not run",

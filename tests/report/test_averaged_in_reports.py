@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from fake_runs import edit, fake_run, two_methods
 
-from fedbm.report.comparison_checks import findings
+from fedbm.report.comparison_checks import check_comparison
 from fedbm.report.figures.curves import Curve, shared_plot
 from fedbm.report.format import format_cell
-from fedbm.report.grouping import compare
+from fedbm.report.grouping import group_runs
 from fedbm.report.model import Report
 from fedbm.report.render.csv import render_csv
 from fedbm.report.render.latex import render_latex
@@ -59,7 +59,7 @@ def folders(tmp_path: Path) -> list[Path]:
 
 def averaged_cells(folders: list[Path]) -> dict[str, list[str]]:
     """Return accuracy and macro-F1 of the averaged model by row."""
-    [group] = compare(read_runs(folders))
+    [group] = group_runs(read_runs(folders))
     rows = metrics_table(group, "t", {row.name: 0 for row in group.rows}).rows
     return {row.name: [format_cell(row.cells[key]) for key in ("accuracy", "f1")] for row in rows if row.block == BLOCK}
 
@@ -88,10 +88,10 @@ def test_the_page(folders: list[Path], tmp_path: Path) -> None:
 def test_some_rows_have_none(folders: list[Path], tmp_path: Path) -> None:
     """FedProto cannot be averaged: its cells are dashes, and the comparison is as fair as without."""
     proto = [fake_run(tmp_path, "fedproto", seed) for seed in range(2)]
-    [group] = compare(read_runs([*folders, *proto]))
+    [group] = group_runs(read_runs([*folders, *proto]))
     assert [row.name for row in group.rows] == ["FedAvg", "FedProto", "FedBM"]
     assert averaged_cells([*folders, *proto])["FedProto"] == ["–", "–"]
-    assert any("training settings are the same" in found.sentence for found in findings(group))
+    assert any("training settings are the same" in found.sentence for found in check_comparison(group))
     write_report([*folders, *proto], tmp_path / "page.html")
 
 
@@ -99,7 +99,7 @@ def test_a_run_with_and_one_without_are_told_apart(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     off = fake_run(old, "fedavg", 1, train={"server_average": 0.0})  # as not set: rounds of an older version
     runs = [fake_run(old, "fedavg", 0), off, with_average(fake_run(new, "fedavg", 0), 0.5)]
-    [group] = compare(read_runs(runs))
+    [group] = group_runs(read_runs(runs))
     names = [(row.name, len(row.runs)) for row in group.rows]
     assert names == [("FedAvg · train.server_average=0.9", 1), ("FedAvg · train.server_average=unset", 2)]
 

@@ -19,7 +19,7 @@ from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.spec import parse
 from fedbm.methods import METHODS
 from fedbm.report.experiments_report import experiments_report
-from fedbm.report.figures.palette import colours_of
+from fedbm.report.figures.palette import assign_colours
 from fedbm.report.figures.svg import SERIES
 from fedbm.report.write import save_report, write_report
 
@@ -152,7 +152,7 @@ def test_print_has_every_curve_in_the_light_colours(outcomes: list[Outcome], tmp
     page = write_experiments(outcomes[:1], tmp_path / "page.html")
     browse(page, tmp_path, "--no-pdf-header-footer", f"--print-to-pdf={tmp_path / 'page.pdf'}", *scheme)
     drawn = stroked(tmp_path / "page.pdf")
-    for number in colours_of(outcomes[0].rows).values():
+    for number in assign_colours(outcomes[0].rows).values():
         assert SERIES[number] in drawn
     assert "#4fa8e8" not in drawn  # FedBM's on a dark screen
 

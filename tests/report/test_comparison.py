@@ -17,7 +17,7 @@ from fedbm.experiments.outcomes import Outcome, read_outcome
 from fedbm.experiments.record_store import write_outcome
 from fedbm.experiments.spec import Experiment, find_experiment, parse
 from fedbm.report.comparison import compare_outcome
-from fedbm.report.comparison_checks import findings
+from fedbm.report.comparison_checks import check_comparison
 from fedbm.report.experiments_report import experiments_report
 from fedbm.report.render.html import render_html
 from fedbm.report.render.latex import render_latex
@@ -255,7 +255,7 @@ def test_the_sign_of_an_effect_is_a_minus(tmp_path: Path) -> None:
 def test_a_cell_with_missing_runs_is_not_whole(tmp_path: Path) -> None:
     made = scored(tmp_path / "runs", grid(("FedAvg", "FedBM")), {"FedAvg": {0: 0.5}, "FedBM": HIGH})
     (cell,) = compare_outcome(made)
-    first = findings(cell.group)[0]
+    first = check_comparison(cell.group)[0]
     assert not first.holds
     assert first.sentence == ("Not finished, and in no number on this page: not run: FedAvg (seeds 1, 2).")
     assert len(cell.group.runs) == 4  # what is not there has no settings to compare
@@ -270,7 +270,7 @@ def test_seeds_are_said_of_the_methods_with_a_result(tmp_path: Path) -> None:
         )
         (cell,) = compare_outcome(made)
         who = "Every method" if fedavg else "Every method with a result"
-        assert f"{who} ran with the seeds 0, 1, 2." in [finding.sentence for finding in findings(cell.group)]
+        assert f"{who} ran with the seeds 0, 1, 2." in [finding.sentence for finding in check_comparison(cell.group)]
 
 
 def test_a_row_by_itself_has_no_verdict(tmp_path: Path) -> None:

@@ -7,18 +7,18 @@ from pathlib import Path
 
 from fake_runs import edit, fake_run, two_methods
 
-from fedbm.report.comparison_checks import findings
-from fedbm.report.grouping import Group, compare
+from fedbm.report.comparison_checks import check_comparison
+from fedbm.report.grouping import Group, group_runs
 from fedbm.runs.reader import read_runs
 
 
 def only_group(runs: list[Path]) -> Group:
-    (group,) = compare(read_runs(runs))
+    (group,) = group_runs(read_runs(runs))
     return group
 
 
 def test_every_check_holds_for_runs_that_differ_in_the_method(tmp_path: Path) -> None:
-    found = findings(only_group(two_methods(tmp_path, seeds=2, rounds=2)))
+    found = check_comparison(only_group(two_methods(tmp_path, seeds=2, rounds=2)))
     assert [finding.holds for finding in found] == [True] * 6
 
 
@@ -28,7 +28,7 @@ def test_a_check_that_does_not_hold_is_a_warning(tmp_path: Path) -> None:
     edit(runs[0] / "partition.json", clients=clients[::-1])
     edit(runs[1] / "environment.json", torch="9.9")
     runs[3] = fake_run(tmp_path / "more", "fedbm", 2, rounds=2, dropped=2)
-    warnings = " ".join(finding.sentence for finding in findings(only_group(runs)) if not finding.holds)
+    warnings = " ".join(finding.sentence for finding in check_comparison(only_group(runs)) if not finding.holds)
     assert "different seeds: 0, 1 (FedAvg); 0, 2 (FedBM)" in warnings
     assert "different samples in runs of the same seed (0)" in warnings
     assert "torch (2.6.0, 9.9)" in warnings

@@ -18,7 +18,7 @@ from fedbm.report.experiments_report import TITLE, experiments_report
 from fedbm.report.render.html import render_html
 from fedbm.report.render.markdown import render_markdown
 from fedbm.report.tables import SHOWN
-from fedbm.report.text import foremost, verdicts
+from fedbm.report.text import main_rivals, verdicts
 
 NOT_HERE = {"oct-c8": "not here"}
 
@@ -312,7 +312,7 @@ def test_the_page_has_the_verdicts_of_the_tables(ablation: Outcome) -> None:
 def test_the_overview_has_the_best_other_row_and_fedavg_of_every_cell(tmp_path: Path) -> None:
     """Differences that experiments share are drawn once; a single one is not drawn."""
     cells = compare_outcome(fake_outcome(tmp_path, "comparison-kvasir", seeds=3, rounds=3))
-    names = [[row.name for row in foremost(cell)] for cell in cells]
+    names = [[row.name for row in main_rivals(cell)] for cell in cells]
     assert all(1 <= len(some) <= 2 and "Central" not in some for some in names)
     for cell, some in zip(cells, names, strict=True):
         means = {row.name: row.tests["best"].paired.mean for row in cell.rows if row.tests}

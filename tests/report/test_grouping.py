@@ -14,13 +14,13 @@ from fake_runs import edit, fake_run, plain
 from fedbm import ResNet18, simulate
 from fedbm.errors import FedBMError
 from fedbm.methods import FedAvg
-from fedbm.report.comparison_checks import findings
-from fedbm.report.grouping import Group, compare
+from fedbm.report.comparison_checks import check_comparison
+from fedbm.report.grouping import Group, group_runs
 from fedbm.runs.reader import read_runs
 
 
 def only_group(runs: list[Path]) -> Group:
-    (group,) = compare(read_runs(runs))
+    (group,) = group_runs(read_runs(runs))
     return group
 
 
@@ -32,7 +32,7 @@ def test_runs_are_grouped_by_data_and_partition(tmp_path: Path) -> None:
         fake_run(tmp_path, rounds=2, clients=4),
         fake_run(tmp_path, rounds=2, data="pbc"),
     ]
-    assert [plain(group.title) for group in compare(read_runs(runs))] == [
+    assert [plain(group.title) for group in group_runs(read_runs(runs))] == [
         "digits, Dirichlet β = 0.05, 10 clients",
         "digits, Dirichlet β = 0.05, 4 clients",
         "digits, Dirichlet β = 0.1, 10 clients",
@@ -45,7 +45,9 @@ def test_runs_that_differ_in_more_than_the_seed_are_not_averaged(tmp_path: Path)
     runs = [fake_run(tmp_path / lr, rounds=2, train={"lr": float(lr)}) for lr in ("0.01", "0.1")]
     group = only_group(runs)
     assert [row.name for row in group.rows] == ["FedBM · train.lr=0.01", "FedBM · train.lr=0.1"]
-    assert any("differ in more than the method: train.lr (0.01, 0.1)" in found.sentence for found in findings(group))
+    assert any(
+        "differ in more than the method: train.lr (0.01, 0.1)" in found.sentence for found in check_comparison(group)
+    )
 
 
 def test_rows_follow_the_methods_and_a_method_comes_before_its_variants(tmp_path: Path) -> None:
@@ -62,7 +64,7 @@ def test_a_run_and_its_copy_are_refused(tmp_path: Path) -> None:
     run = fake_run(tmp_path / "a", rounds=2)
     shutil.copytree(run, tmp_path / "b")
     with pytest.raises(FedBMError, match="are the same run"):
-        compare(read_runs([run, tmp_path / "b"]))
+        group_runs(read_runs([run, tmp_path / "b"]))
 
 
 def test_an_unfinished_run_joins_the_group_of_its_data_whatever_its_path(tmp_path: Path) -> None:
@@ -89,7 +91,7 @@ def test_code_and_body_of_ones_own_make_another_row(tmp_path: Path) -> None:
     group = only_group(runs)
     assert sorted(len(row.runs) for row in group.rows) == [1, 2]
     assert "own.body=" in group.rows[0].name
-    assert any("own body" in finding.sentence for finding in findings(group) if not finding.holds)
+    assert any("own body" in finding.sentence for finding in check_comparison(group) if not finding.holds)
 
 
 def with_checksum(path, checksum):
@@ -102,9 +104,9 @@ def test_other_images_under_the_same_name_are_another_group(tmp_path):
     one = with_checksum(fake_run(tmp_path, "fedavg", 0), "a" * 64)
     two = with_checksum(fake_run(tmp_path, "fedavg", 1), "b" * 64)
     three = with_checksum(fake_run(tmp_path, "fedavg", 2), "b" * 64)
-    first, second = compare(read_runs([one, two, three]))
+    first, second = group_runs(read_runs([one, two, three]))
     assert [len(group.rows[0].runs) for group in (first, second)] == [1, 2]
     assert first.title.endswith(", data aaaaaaaa")
     assert second.title.endswith(", data bbbbbbbb")
-    [alone] = compare(read_runs([two, three]))
+    [alone] = group_runs(read_runs([two, three]))
     assert "data bbbb" not in alone.title

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from fedbm.experiments.spec import find_experiment, shipped
+from fedbm.experiments.spec import find_experiment, shipped_experiments
 from fedbm.methods import METHODS
-from fedbm.report.figures.palette import colours_of, dashes
+from fedbm.report.figures.palette import assign_colours, dash_pattern
 from fedbm.report.figures.svg import series
 
 TITLES = [method.title for method in METHODS.values()]
 
 
 def look(number: int) -> tuple[str, tuple[int, ...]]:
-    return series(number), dashes(number)
+    return series(number), dash_pattern(number)
 
 
 def test_every_method_states_its_own_title() -> None:
@@ -22,26 +22,26 @@ def test_every_method_states_its_own_title() -> None:
 
 
 def test_the_methods_differ_and_a_stated_colour_belongs_to_one() -> None:
-    numbers = colours_of(TITLES)
+    numbers = assign_colours(TITLES)
     assert len({look(number) for number in numbers.values()}) == len(METHODS)
     for stated in (method for method in METHODS.values() if method.colour is not None):
         assert numbers[stated.title] == stated.colour
         shared = [name for name, number in numbers.items() if series(number) == series(stated.colour)]
         assert shared == [stated.title]
-        assert dashes(stated.colour) == ()
+        assert dash_pattern(stated.colour) == ()
 
 
-@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("name", shipped_experiments())
 def test_no_two_rows_of_an_experiment_look_alike(name: str) -> None:
     rows = [row.name for row in find_experiment(name).rows]
-    assert len({look(number) for number in colours_of(rows).values()}) == len(rows)
+    assert len({look(number) for number in assign_colours(rows).values()}) == len(rows)
 
 
 def test_however_many_there_are_they_differ() -> None:
     names = [*TITLES, *(f"variant {number}" for number in range(60))]
-    assert len({look(number) for number in colours_of(names).values()}) == len(METHODS) + 60
+    assert len({look(number) for number in assign_colours(names).values()}) == len(METHODS) + 60
 
 
 def test_variants_do_not_change_the_colours_of_methods() -> None:
     variants = [f"FedBM · pseudo_batch={n}" for n in range(26)]
-    assert colours_of(["FedAvg", "FedRep", *variants])["FedRep"] == colours_of(["FedAvg", "FedRep"])["FedRep"]
+    assert assign_colours(["FedAvg", "FedRep", *variants])["FedRep"] == assign_colours(["FedAvg", "FedRep"])["FedRep"]

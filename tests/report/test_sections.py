@@ -11,7 +11,7 @@ from small import task
 
 from fedbm.methods import METHODS
 from fedbm.methods.base import Facts
-from fedbm.report.figures.palette import colours_of
+from fedbm.report.figures.palette import assign_colours
 from fedbm.report.grouping import Group, MethodRuns
 from fedbm.report.model import Figures, Section, Text
 from fedbm.report.sections import client_by_client, confusions, features, partition
@@ -47,7 +47,7 @@ def test_methods_without_a_global_model_are_those_that_score_every_clients(name:
 
 def test_what_is_added_up_and_whose_accuracy_it_is(tmp_path: Path) -> None:
     fedavg, fedproto = (read_run(fake_run(tmp_path, method)) for method in ("fedavg", "fedproto"))
-    colours = colours_of(["fedavg", "fedproto"])
+    colours = assign_colours(["fedavg", "fedproto"])
     common, both = group_of(fedavg), group_of(fedavg, fedproto)
     assert "Seeds are added up. " in confusions(common).note
     assert "Seeds are added up; for fedproto, clients’ own models too, so that n counts" in confusions(both).note
@@ -103,7 +103,7 @@ def test_central_is_judged_by_the_clients_of_the_others(tmp_path: Path) -> None:
     recall = [[4, 0], [2, 2]]
     fedavg = seen(tmp_path, "fedavg", [[30, 0], [0, 10]], recall)
     central = seen(tmp_path, "central", [[7, 7], [7, 7]], recall)
-    colours = colours_of(["fedavg", "central"])
+    colours = assign_colours(["fedavg", "central"])
     both = client_by_client(group_of(fedavg, central), colours)
     twice = client_by_client(group_of(fedavg, replace(central, client_partition=fedavg.client_partition)), colours)
     assert drawn(both) == drawn(twice)
@@ -114,4 +114,7 @@ def test_central_is_judged_by_the_clients_of_the_others(tmp_path: Path) -> None:
 def test_central_alone_has_no_clients_to_show(tmp_path: Path) -> None:
     group = group_of(seen(tmp_path, "central", [[7, 7], [7, 7]], [[1, 1], [1, 1]]))
     assert words_of(partition(group)) == "Central training has all images in one place."
-    assert words_of(client_by_client(group, colours_of(["central"]))) == "Central training has all images in one place."
+    assert (
+        words_of(client_by_client(group, assign_colours(["central"])))
+        == "Central training has all images in one place."
+    )

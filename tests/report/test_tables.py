@@ -13,9 +13,9 @@ from fake_runs import edit, fake_run, scored
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.spec import parse
 from fedbm.report.comparison import Comparison, compare_outcome
-from fedbm.report.figures.palette import colours_of
+from fedbm.report.figures.palette import assign_colours
 from fedbm.report.format import format_between, format_cell, format_value
-from fedbm.report.grouping import Group, compare
+from fedbm.report.grouping import Group, group_runs
 from fedbm.report.model import Table
 from fedbm.report.render.markdown import render_table
 from fedbm.report.tables import (
@@ -32,7 +32,7 @@ from fedbm.runs.record import read_record, write_record
 
 
 def only_group(runs: list[Path]) -> Group:
-    (group,) = compare(read_runs(runs))
+    (group,) = group_runs(read_runs(runs))
     return group
 
 
@@ -118,7 +118,7 @@ def test_how_often_an_accuracy_was_evaluated(tmp_path: Path, rounds: int, words:
     for method in ("fedavg", "fedbm"):
         write_record(read_run(fake_run(tmp_path, method, rounds=rounds)), tmp_path / f"{method}.json")
         records.append(read_record(tmp_path / f"{method}.json"))
-    (group,) = compare(records)
+    (group,) = group_runs(records)
     found = target_table(group, "t", {"FedAvg": 0, "FedBM": 1})
     assert found is not None
     assert found.caption.endswith(f"evaluated {words}")
@@ -140,7 +140,7 @@ def own(root: Path, *methods: str, seeds: int = 3, **more: Any) -> Outcome:
 
 def table_of(cell: Comparison) -> Table:
     notes = {one: 1 for row in cell.rows for one in row.deviations}
-    return results_table(cell, "t", colours_of(row.name for row in cell.rows), notes)
+    return results_table(cell, "t", assign_colours(row.name for row in cell.rows), notes)
 
 
 def keys(cell: Comparison) -> set[str]:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fedbm.data.dataset import Dataset
 from fedbm.data.partition import Partition, heterogeneity
-from fedbm.report.grouping import display
+from fedbm.report.grouping import format_label
 from fedbm.runs.reader import RunView
 
 MAX_CLASS_COLUMNS = 12
@@ -67,7 +67,7 @@ def result_table(runs: Sequence[RunView]) -> Table:
             if (found := run.scores(moment)) is None:
                 continue
             scores = [percent(found, name) for name in ("accuracy", "f1", "auc", "recall", "precision")]
-            name = display(run.label, run.method) if moment == "best" else ""
+            name = format_label(run.label, run.method) if moment == "best" else ""
             rows.append((name, run.seed if moment == "best" else "", f"{found['round']}, {words}", *scores))
     heads = ("method", "seed", "round", "accuracy", "macro-F1", "AUC", "recall", "precision")
     return table("Test scores", heads, rows, text_columns=3)

@@ -36,7 +36,7 @@ class Contrast:
         return f"{self.first} − {self.second}"
 
 
-def visible(outcome: Outcome) -> Outcome:
+def hide_withheld(outcome: Outcome) -> Outcome:
     """Return *outcome* without the runs that are withheld; each is missing, with the reason."""
     own = outcome.withheld
     results = [
@@ -48,7 +48,7 @@ def visible(outcome: Outcome) -> Outcome:
     return replace(outcome, results=tuple(results))
 
 
-def contrasts_in(outcome: Outcome, cells: Sequence[Mapping[str, Any]]) -> list[tuple[Contrast, ...]]:
+def compute_contrasts(outcome: Outcome, cells: Sequence[Mapping[str, Any]]) -> list[tuple[Contrast, ...]]:
     """Return the contrasts of every cell, () for an experiment without contrasts."""
     if outcome.analysis is None:
         return [()] * len(cells)

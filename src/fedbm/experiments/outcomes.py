@@ -21,7 +21,7 @@ from fedbm.experiments.spec import (
     check_names,
     find_experiment,
     prefix_errors,
-    shipped,
+    shipped_experiments,
 )
 from fedbm.experiments.trials import DONE, TrialState, finished_run, key_of
 from fedbm.runs.failure import diverged
@@ -120,7 +120,7 @@ class Outcome:
 
 def command_of(name: str) -> str:
     """Return the command that runs an experiment."""
-    return f"fedbm reproduce {name} --data-dir DIR" if name in shipped() else f"fedbm sweep {name}.toml"
+    return f"fedbm reproduce {name} --data-dir DIR" if name in shipped_experiments() else f"fedbm sweep {name}.toml"
 
 
 def outcome_of(experiment: Experiment, states: Sequence[TrialState]) -> Outcome:
@@ -178,7 +178,7 @@ def _progress(trial: TrialState) -> str:
 
 def read_outcomes(folder: Path) -> list[Outcome]:
     """Read every experiment in a folder of records, shipped experiments first and in their order."""
-    order = {name: place for place, name in enumerate(shipped())}
+    order = {name: place for place, name in enumerate(shipped_experiments())}
     found = sorted(folder.glob("*.json"), key=lambda path: (order.get(path.stem, len(order)), path.stem))
     if not found:
         raise FedBMError(f"{folder} has no records of experiments; 'fedbm reproduce' and 'fedbm sweep' write them")
@@ -237,7 +237,7 @@ def _analysis(value: Mapping[str, Any]) -> AnalysisPlan | None:
         contrasts = tuple((first, second) for first, second in plan["contrasts"])
         return AnalysisPlan(contrasts, plan["endpoint"], bool(plan["confirmatory"]), tuple(plan["seeds"]))
     name = value.get("experiment")
-    return find_experiment(name).analysis if name in shipped() else None
+    return find_experiment(name).analysis if name in shipped_experiments() else None
 
 
 def _check_consistent(value: Mapping[str, Any], where: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from fedbm.experiments.spec import PAPER, find_experiment, shipped
+from fedbm.experiments.spec import PAPER, find_experiment, shipped_experiments
 
 TRIALS = 3
 
@@ -22,7 +22,7 @@ class Published:
     std: Mapping[str, float]
 
 
-def published(table: str, data: str, beta: Any, row: str) -> Published | None:
+def find_published(table: str, data: str, beta: Any, row: str) -> Published | None:
     """Return the number that the paper prints in this cell; None if it prints none."""
     return _numbers().get((table, data, None if beta is None else float(beta), row))
 
@@ -39,9 +39,9 @@ def _numbers() -> dict[tuple[str, str, float | None, str], Published]:
     }
 
 
-def deviations(experiment: str, row: str, data: str) -> list[tuple[str, str]]:
+def find_deviations(experiment: str, row: str, data: str) -> list[tuple[str, str]]:
     """Return (name, text) for every note on how this row differs from the paper; [] for other experiments."""
-    if experiment not in shipped():
+    if experiment not in shipped_experiments():
         return []
     notes, methods = _deviations()
     attached = find_experiment(experiment).deviations

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fedbm.errors import join_words
 from fedbm.experiments.outcomes import Outcome, command_of
-from fedbm.experiments.spec import find_experiment, shipped
+from fedbm.experiments.spec import find_experiment, shipped_experiments
 from fedbm.experiments.trials import Trial, trials
 from fedbm.language.bundled import ENCODER
 
@@ -31,12 +31,16 @@ class Unrecorded:
 def list_unrecorded(outcomes: Sequence[Outcome]) -> list[Unrecorded]:
     """Return the shipped experiments that are not among *outcomes*, if at least one is."""
     names = {outcome.name for outcome in outcomes}
-    return [_unrecorded(name) for name in shipped() if name not in names] if names & set(shipped()) else []
+    return (
+        [_unrecorded(name) for name in shipped_experiments() if name not in names]
+        if names & set(shipped_experiments())
+        else []
+    )
 
 
 def trials_of(outcome: Outcome) -> list[Trial]:
     """Return the trials of a shipped experiment; [] for others, because records do not contain their settings."""
-    if outcome.name not in shipped() or not outcome.results:
+    if outcome.name not in shipped_experiments() or not outcome.results:
         return []
     return trials(find_experiment(outcome.name), sorted({result.seed for result in outcome.results}), {})
 

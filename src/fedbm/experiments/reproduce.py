@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ from fedbm.engine.device import find_device
 from fedbm.engine.environment import device_name
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError, join_words
-from fedbm.experiments.contrasts import visible
+from fedbm.experiments.contrasts import hide_withheld
 from fedbm.experiments.estimate import estimate_remaining
 from fedbm.experiments.outcomes import Outcome, outcome_of, read_outcome, unread_outcome
 from fedbm.experiments.record_store import would_drop, write_outcome
-from fedbm.experiments.spec import Experiment, find_experiment, of_the_paper, read_experiment
+from fedbm.experiments.spec import Experiment, find_experiment, paper_experiments, read_experiment
 from fedbm.experiments.trials import DONE, TrialPlace, TrialState, check_only, find_state, finished_run, locate, trials
 from fedbm.runs.batch import BatchResult, Job, OnNews, run_batch
 from fedbm.runs.budget import Budget, parse_duration
@@ -135,7 +136,7 @@ class Reproduction:
 
     def _repr_html_(self) -> str:
         notes = [*self.failures, *([self.stopped] if self.stopped else [])]
-        return "".join(map(_html, self.outcomes)) + "".join(f"<p>{note}</p>" for note in notes)
+        return "".join(map(_html, self.outcomes)) + "".join(f"<p>{escape(note)}</p>" for note in notes)
 
 
 def reproduce(
@@ -187,14 +188,14 @@ def reproduce(
     result = run_experiments(plan, report, limit)
     written = plan.write_records()
     check_runnable(plan)
-    outcomes = tuple(visible(read_outcome(path)) for _, path in written)
+    outcomes = tuple(hide_withheld(read_outcome(path)) for _, path in written)
     return Reproduction(outcomes, result.failures, result.stopped)
 
 
 def find_experiments(names: Iterable[str]) -> list[Experiment]:
     """Return the shipped experiments of these names; ["all"] means every one of the paper."""
     names = list(dict.fromkeys(names))
-    return [find_experiment(name) for name in (of_the_paper() if names == ["all"] else names)]
+    return [find_experiment(name) for name in (paper_experiments() if names == ["all"] else names)]
 
 
 def engine_settings(settings: Mapping[str, Any], data_dir: str | Path | None) -> dict[str, Any]:

@@ -116,14 +116,14 @@ def cells(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 @cache
-def shipped() -> list[str]:
+def shipped_experiments() -> list[str]:
     """Return the experiments of the paper and those of docs/evidence-plan.md, in the order of their files' numbers."""
     return [name for _, name in sorted((file.name, name) for name, file in _files(PAPER, EVIDENCE).items())]
 
 
-def of_the_paper() -> list[str]:
+def paper_experiments() -> list[str]:
     """Return the shipped experiments that are tables, figures or checks of the paper."""
-    return [name for name in shipped() if name in _files(PAPER)]
+    return [name for name in shipped_experiments() if name in _files(PAPER)]
 
 
 def _files(*folders: Traversable) -> dict[str, Traversable]:
@@ -135,10 +135,11 @@ def _files(*folders: Traversable) -> dict[str, Traversable]:
 @cache
 def find_experiment(name: str) -> Experiment:
     """Return a shipped experiment by its name."""
-    if name not in shipped():
+    known = shipped_experiments()
+    if name not in known:
         raise FedBMError(
-            f'there is no experiment "{name}"{did_you_mean(name, shipped())}. Choose {join_words(shipped())}, or run '
-            "your own file with 'fedbm sweep FILE'."
+            f'there is no experiment "{name}"{did_you_mean(name, known)}. Choose {join_words(known)}, or run your own '
+            "file with 'fedbm sweep FILE'."
         )
     item = _files(PAPER, EVIDENCE)[name]
     return parse(item.read_text(encoding="utf-8"), name, item.name)
@@ -149,13 +150,13 @@ def read_experiment(path: Path) -> Experiment:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        if path.name in shipped():
+        if path.name in shipped_experiments():
             raise FedBMError(f"{path} is a shipped experiment. Run it with 'fedbm reproduce {path}'.") from error
         near = did_you_mean(path.name, [file.name for file in path.parent.glob("*.toml")])
         raise FedBMError(f"there is no experiment {path}{near}. Give a TOML file of your own.") from error
     except (OSError, UnicodeDecodeError) as error:
         raise FedBMError(f"cannot read the experiment {path}: {getattr(error, 'strerror', None) or error}") from error
-    if path.stem in shipped():
+    if path.stem in shipped_experiments():
         raise FedBMError(
             f"{path} has the name of a shipped experiment, and their records would mix. Rename the file, or run the "
             f"shipped experiment with 'fedbm reproduce {path.stem}'."

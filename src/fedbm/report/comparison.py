@@ -17,9 +17,9 @@ from typing import Any
 
 from fedbm.data.catalog.lookup import CATALOG
 from fedbm.experiments.contrasts import HEADLINE_METRIC as HEADLINE_METRIC
-from fedbm.experiments.contrasts import Contrast, contrasts_in, visible
+from fedbm.experiments.contrasts import Contrast, compute_contrasts, hide_withheld
 from fedbm.experiments.outcomes import Outcome, Result
-from fedbm.experiments.paper_numbers import Published, deviations, published
+from fedbm.experiments.paper_numbers import Published, find_deviations, find_published
 from fedbm.experiments.spec import cells
 from fedbm.methods import METHODS, FedBM, is_central
 from fedbm.report.grouping import Group, MethodRuns
@@ -105,12 +105,12 @@ def compare_runs(group: Group) -> Comparison:
 
 def compare_outcome(outcome: Outcome) -> list[Comparison]:
     """Return a comparison for every cell of an experiment. Withheld runs are missing."""
-    outcome = visible(outcome)
+    outcome = hide_withheld(outcome)
     central = {*CENTRAL, *(r.row for r in outcome.results if r.run is not None and is_central(r.run.method))}
     lead = leading_row(outcome.rows, central, outcome.lead)
     every = cells(outcome.axes)
     found = _test([_cell(outcome, at, lead, central) for at in every])
-    return [replace(c, contrasts=stated) for c, stated in zip(found, contrasts_in(outcome, every), strict=True)]
+    return [replace(c, contrasts=stated) for c, stated in zip(found, compute_contrasts(outcome, every), strict=True)]
 
 
 def leading_row(names: Sequence[str], central: Collection[str], named: str = "") -> str:
@@ -129,7 +129,9 @@ def _cell(outcome: Outcome, at: Mapping[str, Any], lead: str, central: Collectio
     for name in outcome.rows:
         results = outcome.cell(name, at)
         runs = tuple(replace(result.run, label=name) for result in results if result.run is not None)
-        paper = published(outcome.paper, STANDS_FOR.get(data, data), settings["beta"], name) if outcome.paper else None
+        paper = (
+            find_published(outcome.paper, STANDS_FOR.get(data, data), settings["beta"], name) if outcome.paper else None
+        )
         rows.append(
             ComparedRow(
                 name,
@@ -138,7 +140,7 @@ def _cell(outcome: Outcome, at: Mapping[str, Any], lead: str, central: Collectio
                 missing=tuple(result for result in results if result.run is None),
                 published=paper,
                 comparable=data not in STANDS_FOR,
-                deviations=tuple(deviations(outcome.name, name, data)) if runs else (),
+                deviations=tuple(find_deviations(outcome.name, name, data)) if runs else (),
                 rival=outcome.analysis is None and name not in (lead, *central),
             )
         )
@@ -201,6 +203,6 @@ def data_title(data: str) -> str:
     return re.split(r":| \(", CATALOG[data].title)[0] if data in CATALOG else data
 
 
-def same_but(at: Mapping[str, Any], axis: str) -> str:
+def key_without(at: Mapping[str, Any], axis: str) -> str:
     """Return a key that is equal for cells that differ on this axis only."""
     return json.dumps({key: value for key, value in at.items() if key != axis}, sort_keys=True)

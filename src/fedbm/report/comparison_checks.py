@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedbm.methods import is_central
-from fedbm.report.grouping import AVERAGE, Group, display, settings, varying
+from fedbm.report.grouping import AVERAGE, Group, find_varying, format_label, settings
 from fedbm.report.model import Finding
 from fedbm.runs.reader import partition_digest
 
 KEEP_OPTIMIZER = "train.keep_optimizer"  # central training keeps its optimiser's state by definition
 
 
-def findings(group: Group) -> list[Finding]:
+def check_comparison(group: Group) -> list[Finding]:
     """Return the result of every check that applies to the group."""
     checks = (_finished(group), _seeds(group), _partitions(group), _protocol(group), _environment(group))
     return [found for found in (*checks, _updates(group)) if found is not None]
@@ -23,7 +23,7 @@ def findings(group: Group) -> list[Finding]:
 def _finished(group: Group) -> Finding:
     if not group.unfinished and not group.missing:
         return Finding(True, "Every run finished.")
-    here = (f"{display(run.label, run.method)}, seed {run.seed}: {run.state}" for run in group.unfinished)
+    here = (f"{format_label(run.label, run.method)}, seed {run.seed}: {run.state}" for run in group.unfinished)
     parts = [*here, *group.missing]
     return Finding(False, f"Not finished, and in no number on this page: {'; '.join(parts)}.")
 
@@ -67,7 +67,7 @@ def _protocol(group: Group) -> Finding | None:
         {**settings(run, "data", "model", "train"), "own body": run.config.get("own", {}).get("body")}
         for run in group.runs
     ]
-    keys = [key for key in varying(each) if key != AVERAGE]
+    keys = [key for key in find_varying(each) if key != AVERAGE]
     kept = {one.get(KEEP_OPTIMIZER) for run, one in zip(group.runs, each, strict=True) if not is_central(run.method)}
     if KEEP_OPTIMIZER in keys and len(kept) < 2:
         keys.remove(KEEP_OPTIMIZER)
@@ -81,7 +81,7 @@ def _environment(group: Group) -> Finding | None:
     if len(known) < 2:
         return None
     each = [{key: str(one.get(key, "unknown")) for key in ("fedbm", "torch", "device")} for one in known]
-    if keys := varying(each):
+    if keys := find_varying(each):
         return Finding(False, f"The runs were computed with different {_values(keys, each)}.")
     version, torch, device = each[0].values()
     return Finding(True, f"All runs used FedBM {version}, torch {torch}, device {device}.")
@@ -91,7 +91,7 @@ def _updates(group: Group) -> Finding | None:
     if not any(run.rounds for run in group.runs):
         return None
     dropped = Counter(
-        display(run.label, run.method) for run in group.runs for record in run.rounds for _ in record.dropped or ()
+        format_label(run.label, run.method) for run in group.runs for record in run.rounds for _ in record.dropped or ()
     )
     if not dropped:
         return Finding(True, "No client’s update was left out of an average.")

@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any
 
 from fedbm.experiments.outcomes import Outcome
-from fedbm.report.comparison import ComparedRow, Comparison, same_but
+from fedbm.report.comparison import ComparedRow, Comparison, key_without
 from fedbm.report.figures.curves import Series, axis_plot
 from fedbm.report.figures.drawing import shorten
 from fedbm.report.figures.lanes import Dots, Interval, dots, intervals
 from fedbm.report.model import Figure
 from fedbm.report.tables import SHOWN
-from fedbm.report.text import foremost
+from fedbm.report.text import main_rivals
 
 WHOLE = 1100.0  # pixels: as wide as the page
 HALF = 450.0  # two figures next to each other
@@ -66,7 +66,7 @@ def overview_figure(comparisons: Sequence[Comparison]) -> Figure | None:
     """Return leading row − best other and − FedAvg in every comparison; None for fewer than two differences."""
     found: dict[tuple[str, float, float], Interval] = {}  # differences that experiments share, once
     for comparison in comparisons:
-        for row in foremost(comparison):
+        for row in main_rivals(comparison):
             name = f"{comparison.title}: {comparison.lead} − {row.name}"
             if interval := _interval(comparison, row, name):
                 found.setdefault((comparison.title, interval.mean, interval.low), interval)
@@ -94,7 +94,7 @@ def axis_figures(outcome: Outcome, found: Sequence[Comparison], colours: Mapping
     places = sorted(outcome.axes[axis], key=lambda place: (isinstance(place, str), place))
     sets: dict[str, list[Comparison]] = {}
     for comparison in found:
-        sets.setdefault(same_but(comparison.at, axis), []).append(comparison)
+        sets.setdefault(key_without(comparison.at, axis), []).append(comparison)
     figures = []
     for some in sets.values():
         name = some[0].title.removesuffix(f", {axis} {some[0].at[axis]}")

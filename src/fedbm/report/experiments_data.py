@@ -10,7 +10,7 @@ from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.remaining import Unrecorded
 from fedbm.report.comparison import MOMENTS, ComparedRow, Comparison, missing_words
 from fedbm.report.model import Cell, Column, Row, Table
-from fedbm.report.tables import SHOWN, averaged
+from fedbm.report.tables import SHOWN, has_averaged_model
 from fedbm.utils.statistics import Paired
 
 SCORES = tuple(key for metric in SHOWN for key in (metric, f"{metric}_std"))
@@ -28,7 +28,7 @@ def experiments_data(
     """Return a line per experiment, cell, row and moment, and per stated contrast; missing rows have no numbers."""
     lines: list[dict[str, Any]] = []
     for outcome, comparisons in found:
-        with_average = any(averaged(comparison.group) for comparison in comparisons)
+        with_average = any(has_averaged_model(comparison.group) for comparison in comparisons)
         moments = [moment for moment in MOMENTS if with_average or not moment.startswith("averaged")]
         for comparison in comparisons:
             lines += [_row(outcome, comparison, row, moment) for row in comparison.rows for moment in moments]

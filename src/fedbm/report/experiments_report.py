@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedbm.experiments.contrasts import visible
+from fedbm.experiments.contrasts import hide_withheld
 from fedbm.experiments.outcomes import Outcome, Result
 from fedbm.experiments.remaining import list_unrecorded, trials_of
-from fedbm.experiments.spec import find_experiment, shipped
+from fedbm.experiments.spec import find_experiment, shipped_experiments
 from fedbm.report.comparison import Comparison, compare_outcome, data_title, seeds_in_words, setting_words
 from fedbm.report.experiment_figures import axis_figures, difference_figure, overview_figure, score_figures
 from fedbm.report.experiments_data import experiments_data
-from fedbm.report.figures.palette import colours_of
+from fedbm.report.figures.palette import assign_colours
 from fedbm.report.model import Block, Figures, Finding, Findings, Fold, Note, Part, Report, Section, Text
 from fedbm.report.reading import reading
 from fedbm.report.runs_report import provenance
@@ -45,7 +45,7 @@ def experiments_report(outcomes: Sequence[Outcome], title: str = "", complete: b
     runs: dict[str, RunView] = {}
     for run in (run for _, some in found for comparison in some for run in comparison.group.runs):
         runs.setdefault(run.id, run)  # a run that experiments share has the name that the first gives it
-    own = [outcome.title for outcome in outcomes if outcome.name not in shipped() or len(outcomes) == 1]
+    own = [outcome.title for outcome in outcomes if outcome.name not in shipped_experiments() or len(outcomes) == 1]
     return Report(
         title or "; ".join([TITLE] * (len(own) < len(outcomes)) + own),
         (*_confirmatory(found), *_summaries(found), *_overview(found)),
@@ -73,7 +73,7 @@ def _number_notes(found: Found) -> Notes:
 
 def notes_of(outcome: Outcome) -> tuple[str, ...]:
     """Return the experiment's notes, for shipped experiments from their file."""
-    return find_experiment(outcome.name).notes if outcome.name in shipped() else outcome.notes
+    return find_experiment(outcome.name).notes if outcome.name in shipped_experiments() else outcome.notes
 
 
 def _briefs(found: Sequence[Comparison]) -> tuple[str, ...]:
@@ -110,7 +110,7 @@ def _summaries(found: Found) -> list[Section]:
             (", ".join([outcome.title] * several + setting_words(outcome, comparison.at)), comparison)
             for outcome, comparison in comparisons
         ]
-        colours = colours_of(row.name for _, comparison in cells for row in comparison.rows)
+        colours = assign_colours(row.name for _, comparison in cells for row in comparison.rows)
         paper = any(row.published and row.comparable for _, comparison in cells for row in comparison.rows)
         table = summary_table(cells, f"{data_title(data)} summary", "", colours, paper)
         note = "" if sections else SUMMARY
@@ -129,23 +129,22 @@ def _overview(found: Found) -> list[Block]:
 
 
 def _part(outcome: Outcome, found: Sequence[Comparison], notes: Notes) -> Part:
-    colours = colours_of(outcome.rows)
+    colours = assign_colours(outcome.rows)
     runs = _run_names(outcome)
     finished = len({runs[result.key] for result in outcome.results if result.run is not None})
     count = f"{finished} of {format_count(len(set(runs.values())), 'run')}"
     opening = f"{outcome.shows[0].upper()}{outcome.shows[1:]}. " if outcome.shows else ""
     blocks: list[Block] = [Text((f"{opening}{count} finished.",), "more", outcome.command)]
-    if outcome.figure and any(comparison.lead for comparison in found):
+    if outcome.figure and (figures := axis_figures(outcome, found, colours)):
         note = "Test scores at the round chosen on validation. Line: mean over seeds; band: lowest to highest seed."
-        if figures := axis_figures(outcome, found, colours):
-            blocks.append(Section(f"Scores by {outcome.figure}", note, (Figures({"Axis": figures}),), detail=True))
+        blocks.append(Section(f"Scores by {outcome.figure}", note, (Figures({"Axis": figures}),), detail=True))
     if outcome.search:
         note = (
             "Accuracy + macro-F1 on the validation set, mean ± std over seeds. The test set has no influence. Nothing "
             "is chosen while a run of a combination is missing."
         )
         blocks.append(
-            Section("Chosen on validation", note, (search_table(visible(outcome), f"{outcome.title} chosen"),))
+            Section("Chosen on validation", note, (search_table(hide_withheld(outcome), f"{outcome.title} chosen"),))
         )
     blocks += [_cell(outcome, comparison, found, colours, notes) for comparison in found if not comparison.empty]
     if empty := tuple(comparison.title for comparison in found if comparison.empty):

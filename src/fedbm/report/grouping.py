@@ -73,7 +73,7 @@ class Group:
         return any(not is_central(run.method) for run in self.runs)
 
 
-def compare(runs: Sequence[RunView]) -> list[Group]:
+def group_runs(runs: Sequence[RunView]) -> list[Group]:
     """Return groups in the order of their titles, rows in the order of METHODS with central training first.
 
     Data sets of one name may differ in folder or size. Then each has its own group, named with its checksum.
@@ -97,13 +97,13 @@ def settings(run: RunView, *sections: str) -> dict[str, Any]:
     return {key: v for key, v in found.items() if key not in NOT_A_SETTING and (v or key != AVERAGE)}
 
 
-def varying(all_settings: Sequence[Mapping[str, Any]]) -> list[str]:
+def find_varying(all_settings: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the keys with different values; a missing key counts as a value."""
     keys = dict.fromkeys(key for one in all_settings for key in one)
     return [key for key in keys if len({repr(one.get(key)) for one in all_settings}) > 1]
 
 
-def display(label: str, method: str) -> str:
+def format_label(label: str, method: str) -> str:
     """Return 'FedBM · generator=false' for 'fedbm · generator=false'."""
     return title_of(method) + label[len(method) :] if label.startswith(method) else label
 
@@ -145,7 +145,7 @@ def _add_settings(runs: Sequence[RunView]) -> list[RunView]:
     named = []
     for label in dict.fromkeys(run.label for run in runs):
         same = [(run, settings(run, *SECTIONS)) for run in runs if run.label == label]
-        keys = varying([own for _, own in same])
+        keys = find_varying([own for _, own in same])
         for run, own in same:
             extra = ", ".join(f"{key}={_format(own.get(key))}" for key in keys)
             named.append(replace(run, label=f"{label} · {extra}" if extra else label))
@@ -164,7 +164,7 @@ def _group(title: str, runs: Sequence[RunView]) -> Group:
     )
     finished = [run for run in ordered if run.finished]
     rows = tuple(
-        MethodRuns(display(label, method), method, tuple(run for run in finished if run.label == label))
+        MethodRuns(format_label(label, method), method, tuple(run for run in finished if run.label == label))
         for label, method in dict.fromkeys((run.label, run.method) for run in finished)
     )
     return Group(title, rows, tuple(run for run in ordered if not run.finished))

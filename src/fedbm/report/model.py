@@ -195,11 +195,11 @@ class Report:
 Block = Text | Table | Findings | Figures | Gallery | Pairs | Section | Fold
 
 
-def printed(blocks: Iterable[Block]) -> Iterator[Block]:
+def drop_details(blocks: Iterable[Block]) -> Iterator[Block]:
     """Yield the blocks that are not limited to the HTML page."""
     return (block for block in blocks if not isinstance(block, Fold) and not getattr(block, "detail", False))
 
 
-def adjacent(items: Sequence[Any], attribute: str) -> list[tuple[str, list[Any]]]:
+def group_adjacent(items: Sequence[Any], attribute: str) -> list[tuple[str, list[Any]]]:
     """Return (value, items) for every stretch of adjacent items with one value of *attribute*."""
     return [(value, list(some)) for value, some in groupby(items, key=lambda item: getattr(item, attribute))]

@@ -10,7 +10,7 @@ TERMS = (
         "Tables of experiments also have the mean over the last quarter of the rounds, because a single round may vary "
         "by as much as methods differ.",
     ),
-    ("Accuracy", "Share of test images whose class is predicted correctly."),
+    ("Accuracy", "Share of correctly classified test images."),
     (
         "Macro-F1, recall, precision",
         "Computed for each class that occurs in the test images, then averaged, so that a rare class counts as much as "

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fedbm.report.comparison import Comparison, compare_runs
-from fedbm.report.figures.palette import colours_of
-from fedbm.report.grouping import Group, compare, display
+from fedbm.report.figures.palette import assign_colours
+from fedbm.report.grouping import Group, format_label, group_runs
 from fedbm.report.model import Block, Cell, Column, Part, Provenance, Report, Row, Table, Text
 from fedbm.report.reading import reading
 from fedbm.report.sections import group_sections
@@ -22,10 +22,10 @@ ABOUT = ("run", "method", "data", "partition", "beta", "clients", "seed", "round
 
 def runs_report(runs: Sequence[RunView], title: str = "") -> Report:
     """Return the report that compares these runs."""
-    groups = compare(runs)
+    groups = group_runs(runs)
     names = [row.name for group in groups for row in group.rows]
-    names += [display(run.label, run.method) for group in groups for run in group.unfinished]
-    colours = colours_of(names)
+    names += [format_label(run.label, run.method) for group in groups for run in group.unfinished]
+    colours = assign_colours(names)
     comparisons = [compare_runs(group) for group in groups]
     parts = []
     for comparison in comparisons:
@@ -49,7 +49,7 @@ def runs_report(runs: Sequence[RunView], title: str = "") -> Report:
 
 def provenance(run: RunView) -> Provenance:
     environment = {k: v for k, v in (run.environment or {}).items() if k not in ("format", "settings", "command")}
-    name = f"{display(run.label, run.method)}, {run.data}, seed {run.seed} · {run.id} · {run.state}"
+    name = f"{format_label(run.label, run.method)}, {run.data}, seed {run.seed} · {run.id} · {run.state}"
     return Provenance(name, (run.environment or {}).get("command") or "", environment, run.config_text)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedbm.engine.records import RoundRecord
 from fedbm.errors import join_words
-from fedbm.report.comparison_checks import findings
+from fedbm.report.comparison_checks import check_comparison
 from fedbm.report.figures.bars import stacked_bars
 from fedbm.report.figures.curves import Curve, Points, curve_plot
 from fedbm.report.figures.generated import galleries
@@ -18,10 +18,18 @@ from fedbm.report.figures.lanes import Dots, dots
 from fedbm.report.figures.matrices import WRITTEN_UP_TO, confusion, partition_bubbles, similarity
 from fedbm.report.figures.scatter import scatter
 from fedbm.report.format import mean_and_std
-from fedbm.report.grouping import Group, MethodRuns, display
+from fedbm.report.grouping import Group, MethodRuns, format_label
 from fedbm.report.model import Block, Figure, Figures, Findings, Pairs, Section, Text
 from fedbm.report.privacy import largest_losses
-from fedbm.report.tables import BLOCKS, Colours, averaged, cost_table, metrics_table, seeds_table, target_table
+from fedbm.report.tables import (
+    BLOCKS,
+    Colours,
+    cost_table,
+    has_averaged_model,
+    metrics_table,
+    seeds_table,
+    target_table,
+)
 from fedbm.runs.reader import RunView
 from fedbm.utils.metrics import label_mix_accuracy
 from fedbm.utils.statistics import spread
@@ -41,7 +49,11 @@ PHASES = {
     "evaluate": "evaluation",
     "checkpoint": "checkpoints",
 }
-Measure = Callable[[RoundRecord], float | None]
+CURVES = (  # name, metric, axis, scale
+    ("Macro-F1", "f1", "macro-F1 on the test images, %", 100.0),
+    ("Accuracy", "accuracy", "accuracy on the test images, %", 100.0),
+    ("Training loss", "loss", "training loss, mean over the selected clients", 1.0),
+)
 
 
 def group_sections(group: Group, name: str, colours: Colours, dots_of_seeds: bool = False) -> tuple[Section, ...]:
@@ -73,7 +85,7 @@ def results(group: Group, name: str, colours: Colours, dots_of_seeds: bool) -> S
         else Text(("No run has finished, so there is no result to show.",), "absent")
     ]
     sentences = [
-        f"No result, not counted above: {display(run.label, run.method)}, seed {run.seed}, {run.state}."
+        f"No result, not counted above: {format_label(run.label, run.method)}, seed {run.seed}, {run.state}."
         for run in group.unfinished
     ]
     sentences += [words for row in group.rows if (words := _personal(row))]
@@ -107,19 +119,15 @@ def _personal(row: MethodRuns) -> str:
 
 def checks(group: Group) -> Section:
     heading = "Is it a fair comparison?" if len(group.rows) > 1 else "Checks"
-    return Section(heading, "Checked from the files of the runs.", (Findings(tuple(findings(group))),), detail=True)
+    return Section(
+        heading, "Checked from the files of the runs.", (Findings(tuple(check_comparison(group))),), detail=True
+    )
 
 
 def training(group: Group, colours: Colours) -> Section:
-    measures: dict[str, tuple[str, float, Measure, str]] = {
-        "Macro-F1": ("macro-F1 on the test images, %", 100.0, _tested("f1"), "f1"),
-        "Accuracy": ("accuracy on the test images, %", 100.0, _tested("accuracy"), "accuracy"),
-        "Training loss": ("training loss, mean over the selected clients", 1.0, _loss, ""),
-    }
     panels = {}
-    for name, (axis, scale, measure, metric) in measures.items():
-        curves = _curves(group, colours, measure, metric)
-        if curves:
+    for name, metric, axis, scale in CURVES:
+        if curves := _curves(group, colours, metric):
             title = f"{name} by round for {', '.join(curve.label for curve in curves)}; {group.title}"
             panels[name] = [Figure(partial(curve_plot, curves, title, axis, scale))]
     note = (
@@ -128,7 +136,7 @@ def training(group: Group, colours: Colours) -> Section:
         "Methods minimise different losses: compare a loss only with itself."
     )
     note += " Thin and dashed: a run that is not finished." if any(run.rounds for run in group.unfinished) else ""
-    note += " Dotted: the averaged model, mean over seeds." if averaged(group) else ""
+    note += " Dotted: the averaged model, mean over seeds." if has_averaged_model(group) else ""
     note += _left_out([run for run in group.runs if not run.rounds], "rounds.jsonl")
     return _figure_section("Training", note, panels, "No run here has recorded a round.")
 
@@ -145,8 +153,7 @@ def partition(group: Group) -> Section:
         panels[f"Seed {seed}"] = [Figure(partial(partition_bubbles, found.counts, found.classes, title), caption)]
     note = "Which client has which classes: a bubble’s area is its number of training images."
     note += f" The first of {len(every)} seeds is shown." if len(shown) < len(every) else ""
-    runs = [run for run in group.runs if run.client_partition is None]
-    why = _without(runs or group.runs, "partition.json") if group.clients else CENTRAL_ALONE
+    why = "No run here has partition.json." if group.clients else CENTRAL_ALONE
     return _figure_section("Clients and classes", note, panels, why)
 
 
@@ -191,8 +198,9 @@ def confusions(group: Group) -> Section:
     )
     finished = [run for row in group.rows for run in row.runs]
     note += _left_out([run for run in finished if run.details is None], "details.json")
-    why = _without(finished, "details.json") if finished else "No run has finished."
-    return _figure_section("Confusions", note, panels, why, wide=_many_classes(finished))
+    return _figure_section(
+        "Confusions", note, panels, "No finished run has details.json.", wide=_many_classes(finished)
+    )
 
 
 def _confusion(group: Group, row: MethodRuns, moment: str) -> Figure | None:
@@ -239,7 +247,7 @@ def class_texts(group: Group) -> Section:
         figures.append(Figure(drawing, f"Encoder: {found.encoder}"))
     note = "Cosine of two classes’ mean text embeddings. Deeply shaded pairs are hard to tell apart by text."
     known = any(run.details is not None for run in group.runs)
-    why = "None of these methods reads the classes’ texts." if known else _without(group.runs, "details.json")
+    why = "None of these methods reads the classes’ texts." if known else "No run here has details.json."
     texts = next((found for found in encoders.values() if found.concepts), None)
     pairs = tuple(zip(texts.classes, texts.concepts or (), strict=True)) if texts else ()
     more = (Pairs(pairs, "The text of each class"),) if pairs else ()
@@ -248,18 +256,18 @@ def class_texts(group: Group) -> Section:
 
 
 def generated_images(group: Group) -> Section:
-    found, why = galleries(group)
     note = (
-        "What the generator draws for each class at the end, and after some rounds where that is on record. It has "
-        "seen no image, only the global model and the classes’ texts; the images need not look real to be of use."
+        "What the generator draws for each class at the end, and after some rounds if they are on record. It has "
+        "seen no image, only the global model and the classes’ texts. The images need not look real to be useful."
     )
-    return Section("Generated images", note, tuple(found) or (Text((why,), "absent"),), detail=True)
+    absent = Text(("No run here has generated images.",), "absent")
+    return Section("Generated images", note, tuple(galleries(group)) or (absent,), detail=True)
 
 
 def bytes_and_time(group: Group, name: str, colours: Colours) -> Section:
     note = (
         "Bytes leave the server (sent) and come back to it (received). Seconds are wall-clock time "
-        "on the machine that ran it: compare them only where the machine was the same and idle."
+        "on the machine that ran it: compare them only if the machine was the same and idle."
     )
     if not group.rows:
         return _figure_section("Bytes and time", note, {}, "No run has finished.")
@@ -303,43 +311,35 @@ def _figure_section(
     return Section(heading, note, (first, *more), detail=True)
 
 
-def _tested(metric: str) -> Measure:
-    return lambda record: (record.test or {}).get(metric)
-
-
-def _averaged(metric: str) -> Measure:
-    return lambda record: record.averaged.test.get(metric) if record.averaged else None
-
-
-def _loss(record: RoundRecord) -> float | None:
-    terms = [term for term in record.loss.values() if term is not None]
-    return sum(terms) if terms and len(terms) == len(record.loss) else None
-
-
-def _curves(group: Group, colours: Colours, measure: Measure, metric: str) -> list[Curve]:
+def _curves(group: Group, colours: Colours, metric: str) -> list[Curve]:
+    """Return a curve per row, one for its averaged model, and one per unfinished run; without empty ones."""
     curves = []
     for row in group.rows:
-        lines = tuple(line for run in row.runs if (line := _line(run, measure)))
-        marks = tuple(
-            (run.summary.best.round, getattr(run.summary.best, metric))
-            for run in row.runs
-            if metric and run.summary is not None
-        )
+        lines = tuple(line for run in row.runs if (line := _line(run, metric)))
+        averages = tuple(line for run in row.runs if (line := _line(run, metric, averaged=True)))
+        best = [run.summary.best for run in row.runs if run.summary is not None and metric != "loss"]
+        marks = tuple((scores.round, getattr(scores, metric)) for scores in best)
         curves.append(Curve(row.name, colours[row.name], lines, marks))
-        if metric:
-            averages = tuple(line for run in row.runs if (line := _line(run, _averaged(metric))))
-            label = f"{row.name}, averaged"
-            curves.append(Curve(label, colours[row.name], averages, panel=row.name, averaged=True))
+        curves.append(Curve(f"{row.name}, averaged", colours[row.name], averages, panel=row.name, averaged=True))
     for run in group.unfinished:
-        name, line = display(run.label, run.method), _line(run, measure)
+        name = format_label(run.label, run.method)
         label = f"{name}, seed {run.seed}, unfinished"
-        curves.append(Curve(label, colours[name], (line,), finished=False, panel=name))
+        curves.append(Curve(label, colours[name], (_line(run, metric),), finished=False, panel=name))
     return [curve for curve in curves if any(curve.lines)]
 
 
-def _line(run: RunView, measure: Measure) -> Points:
-    values = ((record.round, measure(record)) for record in run.rounds)
-    return tuple((number, value) for number, value in values if value is not None)
+def _line(run: RunView, metric: str, averaged: bool = False) -> Points:
+    """Return (round, value) of a test metric or of the training loss, for rounds that have it."""
+
+    def value(record: RoundRecord) -> float | None:
+        if metric == "loss":
+            terms = [] if averaged else [term for term in record.loss.values() if term is not None]
+            return sum(terms) if terms and len(terms) == len(record.loss) else None
+        found = record.averaged if averaged else record
+        return found.test.get(metric) if found and found.test else None
+
+    values = ((record.round, value(record)) for record in run.rounds)
+    return tuple((number, found) for number, found in values if found is not None)
 
 
 def _many_classes(runs: Sequence[RunView]) -> bool:
@@ -354,10 +354,4 @@ def _without_global_model(group: Group) -> str:
 
 def _left_out(runs: Iterable[RunView], name: str) -> str:
     ids = ", ".join(run.id for run in runs)
-    return f" Left out, for want of {name}: {ids}." if ids else ""
-
-
-def _without(runs: Sequence[RunView], name: str) -> str:
-    if len(runs) == 1:
-        return f"The run {runs[0].id} has no {name}."
-    return f"None of these {len(runs)} runs has a {name}."
+    return f" Left out, because {name} is missing: {ids}." if ids else ""

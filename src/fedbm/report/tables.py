@@ -41,7 +41,7 @@ def best_rows(rows: Sequence[MethodRuns], moment: str, metric: str) -> list[bool
     return [score is not None and percent(score.mean) == top for score in scores]
 
 
-def averaged(group: Group) -> bool:
+def has_averaged_model(group: Group) -> bool:
     """Return whether any run of the group has an averaged model."""
     return any(run.scores("averaged") for row in group.rows for run in row.runs)
 
@@ -112,7 +112,7 @@ def _result_columns(comparison: Comparison) -> tuple[Column, ...]:
         else:
             columns.append(Column(metric, title))
     columns += _columns({"last_f1": "F1, last round", "last_quarter_f1": "F1, last quarter"})
-    if averaged(comparison.group):
+    if has_averaged_model(comparison.group):
         columns += _columns({"averaged_accuracy": "Accuracy, averaged", "averaged_f1": "F1, averaged"})
     rivals = [row for row in rows if row.rival]
     if any(len(row.runs) + len(row.missing) > 1 for row in rivals):
@@ -167,7 +167,7 @@ def metrics_table(group: Group, name: str, colours: Colours) -> Table:
     """Return every metric at the chosen and the last round, and of the averaged model if there is one."""
     rows = []
     for moment, block in BLOCKS.items():
-        if moment == "averaged" and not averaged(group):
+        if moment == "averaged" and not has_averaged_model(group):
             continue
         best = {metric: best_rows(group.rows, moment, metric) for metric in METRICS}
         for place, row in enumerate(group.rows):

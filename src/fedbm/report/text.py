@@ -36,7 +36,7 @@ def plain_verdict(comparisons: Sequence[tuple[str, Comparison]]) -> tuple[str, .
     The first has the number of correct images of 100. The second compares macro-F1 with the baseline, and states
     whether chance may explain the difference.
     """
-    found = [(name, c.leading, foremost(c)) for name, c in comparisons if c.leading is not None and c.leading.runs]
+    found = [(name, c.leading, main_rivals(c)) for name, c in comparisons if c.leading is not None and c.leading.runs]
     if not found:
         return ("No run is finished, so there is no result yet.",)
     lead = found[0][1].name
@@ -67,7 +67,7 @@ def plain_verdict(comparisons: Sequence[tuple[str, Comparison]]) -> tuple[str, .
     )
 
 
-def foremost(comparison: Comparison) -> list[ComparedRow]:
+def main_rivals(comparison: Comparison) -> list[ComparedRow]:
     """Return the best of the other rows, and FedAvg if that is another; [] if none can be compared."""
     others = [row for row in comparison.rows if "best" in row.tests]
     if not others:
@@ -112,7 +112,7 @@ def _lead_verdicts(comparison: Comparison) -> list[Verdict]:
     others = [row for row in comparison.rows if "best" in row.tests]
     if not others:
         return [_no_result(f"{lead.name} cannot be compared: no other row has finished one of its seeds.")]
-    best, *fedavg = foremost(comparison)
+    best, *fedavg = main_rivals(comparison)
     more = f", the best of {len(others)} others" if len(others) > 1 else ""
     found = [_verdict(lead, best, more, comparison.tests)]
     found += [_verdict(lead, row, "", comparison.tests) for row in fedavg]

@@ -15,7 +15,7 @@ from typing import Any
 from fedbm.engine.records import AveragedScores, Dropped, PersonalScores, RoundRecord, Traffic
 from fedbm.engine.run_folder import FORMAT as RUN_FORMAT
 from fedbm.errors import FedBMError
-from fedbm.report.figures.generated import COLUMNS, strip_of
+from fedbm.report.figures.generated import COLUMNS, make_strip
 from fedbm.runs.reader import RunView, facts_of, partition_digest
 from fedbm.runs.record_types import PHASES, SIDES, PartitionRecord, RunRecord
 from fedbm.utils.io import atomic_write, read_json
@@ -143,7 +143,7 @@ def _write_picture(source: Path, path: Path) -> None:
 def _write_strip(run: RunView, path: Path) -> None:
     """Write the images of several rounds, at the best quality that MAX_STRIP_BYTES allows."""
     assert run.details is not None
-    strip, _ = strip_of(run.round_images, len(run.details.classes))
+    strip, _ = make_strip(run.round_images, len(run.details.classes))
     with atomic_write(path) as temporary:
         for quality in (80, 60, 40, 20, 10):
             strip.save(temporary, format="JPEG", quality=quality, optimize=True)

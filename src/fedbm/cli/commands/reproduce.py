@@ -48,12 +48,12 @@ def add_experiment_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.tables import table
     from fedbm.experiments.reproduce import find_experiments
-    from fedbm.experiments.spec import shipped
+    from fedbm.experiments.spec import shipped_experiments
 
     if args.names:
         run_experiments(find_experiments(args.names), args, console)
         return
-    rows = [(e.name, e.shows, e.title) for e in find_experiments(shipped())]
+    rows = [(e.name, e.shows, e.title) for e in find_experiments(shipped_experiments())]
     console.print(table("", ("experiment", "shows", "what"), rows, text_columns=3))
 
 

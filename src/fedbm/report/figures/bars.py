@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from fedbm.report.figures.drawing import WIDE, pixel_axes, short_names, text_width, widest, wrap_widths, write
+from fedbm.report.figures.drawing import WIDE, max_width, pixel_axes, short_names, text_width, wrap_widths, write
 from fedbm.report.figures.svg import INK, MUTED, render, series
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def stacked_bars(
     """Draw a bar for each (label, colour), with *parts* from dark to light and the total at its end."""
     names = short_names([label for label, _ in labels])
     totals = [sum(values) for values in zip(*parts.values(), strict=True)]
-    left, right, step = 16 + widest(names), 16 + widest([show(total) for total in totals]), 30.0
+    left, right, step = 16 + max_width(names), 16 + max_width([show(total) for total in totals]), 30.0
     room, longest = WIDE - left - right, max(totals) or 1.0
     shades = [max(0.12, 0.95 * 0.62**place) for place in range(len(parts))]
     legend = wrap_widths([34 + text_width(name) for name in parts], left, WIDE)

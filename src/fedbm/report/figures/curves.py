@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 from fedbm.report.figures.drawing import (
     WIDE,
     marker,
+    max_width,
     pixel_axes,
     plain_axes,
     short_names,
     shorten,
     spread_labels,
     ticks,
-    widest,
     write,
 )
-from fedbm.report.figures.palette import dashes, dotted
+from fedbm.report.figures.palette import dash_pattern, dot_pattern
 from fedbm.report.figures.svg import MUTED, PAPER, render, series
 from fedbm.utils.statistics import Spread, spread
 
@@ -59,7 +59,7 @@ class Series:
 
 def curve_plot(curves: Sequence[Curve], title: str, axis: str, scale: float = 1.0) -> str:
     """Draw a few curves in one plot, or more of them in a small plot each on one scale."""
-    panels = {curve.panel or curve.label for curve in curves if over_seeds(curve)}
+    panels = {curve.panel or curve.label for curve in curves if spread_by_round(curve)}
     return (shared_plot if len(panels) <= SHARED_UP_TO else small_plots)(curves, title, axis, scale)
 
 
@@ -68,9 +68,9 @@ def shared_plot(curves: Sequence[Curve], title: str, axis: str, scale: float = 1
 
     A run that is not finished is thin, dashed and has no band, so that nobody takes it for a result.
     """
-    curves = [curve for curve in curves if over_seeds(curve)]
+    curves = [curve for curve in curves if spread_by_round(curve)]
     names = short_names([curve.label for curve in curves])
-    right, bottom = 26 + widest(names), 40.0
+    right, bottom = 26 + max_width(names), 40.0
     height = max(330.0, TOP + bottom + 34 * len(curves))
 
     def draw(figure: Figure) -> None:
@@ -81,7 +81,10 @@ def shared_plot(curves: Sequence[Curve], title: str, axis: str, scale: float = 1
         axes.yaxis.set_major_locator(ticks(6))
         axes.margins(x=0.0, y=0.04)
         axes.autoscale_view()
-        styles = [(curve.colour, dotted(curve.colour) if curve.averaged else dashes(curve.colour)) for curve in curves]
+        styles = [
+            (curve.colour, dot_pattern(curve.colour) if curve.averaged else dash_pattern(curve.colour))
+            for curve in curves
+        ]
         sheet = _name_lines(figure, axes, names, styles, ends, WIDE - right, height - bottom, farthest=12)
         write(sheet, 0, 12, axis, colour=MUTED)
         write(sheet, WIDE - right, height - 9, "round", "right", colour=MUTED)
@@ -93,7 +96,7 @@ def axis_plot(lines: Sequence[Series], places: Sequence[str], title: str, axis: 
     """Draw scores × 100 over *places*, which are at equal distances whatever their values."""
     lines = [line for line in lines if line.values]
     names = short_names([line.label for line in lines])
-    right, bottom = 26 + widest(names), 58.0
+    right, bottom = 26 + max_width(names), 58.0
     height = max(330.0, TOP + bottom + 30 * len(lines))
 
     def draw(figure: Figure) -> None:
@@ -106,7 +109,7 @@ def axis_plot(lines: Sequence[Series], places: Sequence[str], title: str, axis: 
         for line in lines:
             at = sorted(line.values)
             stats = [spread([100 * value for value in line.values[place]]) for place in at]
-            colour, pattern = series(line.colour), dashes(line.colour)
+            colour, pattern = series(line.colour), dash_pattern(line.colour)
             axes.fill_between(at, [s.low for s in stats], [s.high for s in stats], color=colour, alpha=0.1, linewidth=0)
             (path,) = axes.plot(at, [s.mean for s in stats], "-o", color=colour, lw=2, ms=6, mec=PAPER, mew=1)
             if pattern:
@@ -114,7 +117,7 @@ def axis_plot(lines: Sequence[Series], places: Sequence[str], title: str, axis: 
             ends.append((at[-1], stats[-1].mean))
         axes.margins(y=0.06)
         axes.autoscale_view(scalex=False)
-        styles = [(line.colour, dashes(line.colour)) for line in lines]
+        styles = [(line.colour, dash_pattern(line.colour)) for line in lines]
         sheet = _name_lines(figure, axes, names, styles, ends, WIDE - right, height - bottom, farthest=WIDE)
         write(sheet, 0, 12, axis, colour=MUTED)
         write(sheet, WIDE - right, height - 9, across, "right", colour=MUTED)
@@ -151,13 +154,13 @@ def _name_lines(
 
 def _draw_curve(axes: Axes, curve: Curve, scale: float) -> tuple[float, float]:
     """Draw one curve and return its end."""
-    common = over_seeds(curve, scale)
+    common = spread_by_round(curve, scale)
     rounds, stats, colour = list(common), list(common.values()), series(curve.colour)
     if len(curve.lines) > 1 and not curve.averaged:
         low, high = [s.low for s in stats], [s.high for s in stats]
         axes.fill_between(rounds, low, high, color=colour, alpha=0.12, linewidth=0)
-    solid_or_dashed = dashes(curve.colour) or (() if curve.finished else (4, 3))
-    pattern = dotted(curve.colour) if curve.averaged else solid_or_dashed
+    solid_or_dashed = dash_pattern(curve.colour) or (() if curve.finished else (4, 3))
+    pattern = dot_pattern(curve.colour) if curve.averaged else solid_or_dashed
     style: dict[str, Any] = {"dashes": pattern} if pattern else {"solid_capstyle": "round"}
     axes.plot(rounds, [s.mean for s in stats], color=colour, lw=2.0 if curve.finished else 1.2, **style)
     for number, value in curve.marks:
@@ -165,7 +168,7 @@ def _draw_curve(axes: Axes, curve: Curve, scale: float) -> tuple[float, float]:
     return rounds[-1], stats[-1].mean
 
 
-def over_seeds(curve: Curve, scale: float = 1.0) -> dict[int, Spread]:
+def spread_by_round(curve: Curve, scale: float = 1.0) -> dict[int, Spread]:
     """Return round → spread for rounds that every seed has: a mean over changing seeds would jump for no reason."""
     by_round: dict[int, list[float]] = {}
     for line in curve.lines:
@@ -178,10 +181,10 @@ def small_plots(curves: Sequence[Curve], title: str, axis: str, scale: float = 1
     """Draw each panel's curves in colour, with the first panel's mean as a thin line in every other panel."""
     by_panel: dict[str, list[Curve]] = {}
     for curve in curves:
-        if over_seeds(curve):
+        if spread_by_round(curve):
             by_panel.setdefault(curve.panel or curve.label, []).append(curve)
     first = next(iter(by_panel))
-    first_mean = {number: at.mean for number, at in over_seeds(by_panel[first][0], scale).items()}
+    first_mean = {number: at.mean for number, at in spread_by_round(by_panel[first][0], scale).items()}
     across = int(WIDE // PANEL_WIDTH)
     left, top, step = 34.0, 62.0, PANEL_HEIGHT + 62
     room = (WIDE - left) / across

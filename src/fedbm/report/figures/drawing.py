@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedbm.report.figures.palette import dashes
+from fedbm.report.figures.palette import dash_pattern
 from fedbm.report.figures.svg import INK, MUTED, PAPER, series
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def text_width(text: str, size: float = SIZE) -> float:
     return size * sum(1.0 if ord(letter) > 0x2E7F else 0.68 if letter.isupper() else 0.58 for letter in text)
 
 
-def widest(texts: Sequence[str], size: float = SIZE) -> float:
+def max_width(texts: Sequence[str], size: float = SIZE) -> float:
     return max((text_width(text, size) for text in texts), default=0.0)
 
 
@@ -107,7 +107,7 @@ def ticks(most: float, integer: bool = False) -> MaxNLocator:
 
 def marker(number: int, size: float) -> dict[str, Any]:
     """Return the style of a dot, hollow on a dashed line, so that repeated colours look different."""
-    if dashes(number):
+    if dash_pattern(number):
         return {"ms": size - 1.5, "mfc": PAPER, "mec": series(number), "mew": 2.0}
     return {"ms": size, "mec": PAPER, "mew": 1.3}
 

@@ -26,23 +26,13 @@ EACH = 2  # images per class and round in a strip
 STRIP_TILE, STRIP_PIXELS = 48, 200_000  # largest side of a tile, and largest size of a strip
 
 
-def galleries(group: Group) -> tuple[list[Gallery], str]:
-    """Return galleries for the first seed of each row that has images; if there are none, the reason."""
+def galleries(group: Group) -> list[Gallery]:
+    """Return galleries for the first seed of each row that has images."""
     found = []
     for row in group.rows:
         run = next((run for run in row.runs if run.generated is not None and run.details is not None), None)
-        if run is not None:
-            found += _galleries(run, row.name)
-    if found:
-        return found, ""
-    trained = [run.id for run in group.runs if any(record.generator for record in run.rounds)]
-    if trained:
-        return [], f"Missing: generated.png or details.json of {', '.join(trained)}."
-    waiting = [run.config["method"] for run in group.runs if run.config["method"].get("generator")]
-    if pauses := [every for method in waiting if isinstance(every := method.get("generator_every"), int)]:
-        every = min(pauses)
-        return [], f"No generator was trained yet: it is trained every {every} rounds, and no run has got that far."
-    return [], "None of these methods trains a generator."
+        found += _galleries(run, row.name) if run is not None else []
+    return found
 
 
 def _galleries(run: RunView, name: str) -> list[Gallery]:
@@ -57,7 +47,7 @@ def _galleries(run: RunView, name: str) -> list[Gallery]:
         strip, side = _sheet(run.strip, len(classes), EACH * len(rounds))
     elif run.round_images:
         rounds = tuple(sorted(run.round_images))
-        strip, side = strip_of(run.round_images, len(classes))
+        strip, side = make_strip(run.round_images, len(classes))
     else:
         return made
     smooth = side >= STRIP_TILE // 2
@@ -71,7 +61,7 @@ def _rows(sheet: Image, tile: int, classes: Sequence[str], kind: str) -> tuple[t
     return tuple((label, _data_uri(strip, kind)) for label, strip in zip(classes, strips, strict=True))
 
 
-def strip_of(images: Mapping[int, Path], classes: int) -> tuple[Image, int]:
+def make_strip(images: Mapping[int, Path], classes: int) -> tuple[Image, int]:
     """Return a picture with the first EACH tiles of every class, round by round, and the side of a tile."""
     import PIL.Image
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedbm.report.figures.drawing import WIDE, marker, pixel_axes, plain_axes, short_names, ticks, widest, write
+from fedbm.report.figures.drawing import WIDE, marker, max_width, pixel_axes, plain_axes, short_names, ticks, write
 from fedbm.report.figures.svg import INK, MUTED, render, series
 from fedbm.utils.statistics import spread
 
@@ -81,7 +81,7 @@ def draw_lanes(
 ) -> str:
     """Draw a lane for each label at y = 0, 1, … from the top, on a scale for all values; *draw* fills the lanes."""
     names = short_names(labels, width)
-    left, top, right, step = 16 + widest(names), 24.0, 24.0, 30.0
+    left, top, right, step = 16 + max_width(names), 24.0, 24.0, 30.0
     margin = 0.08 * (max(everything) - min(everything)) or 1.0
 
     def fill(figure: Figure) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from fedbm.report.figures.drawing import SIZE, pixel_axes, shorten, text_width, widest, write
+from fedbm.report.figures.drawing import SIZE, max_width, pixel_axes, shorten, text_width, write
 from fedbm.report.figures.svg import MUTED, render
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ def partition_bubbles(counts: npt.ArrayLike, classes: Sequence[str], title: str)
     names = [str(client) for client in range(clients)]
     totals = [f"{int(total):,}" for total in table.sum(axis=1)]
     size = min(SIZE, cell - 2)
-    left, top, over = 12 + max(widest(names, size), text_width("client", SIZE)), *_room_above(classes, cell)
-    side = 14 + max(widest(totals, size), text_width("total"))
+    left, top, over = 12 + max(max_width(names, size), text_width("client", SIZE)), *_room_above(classes, cell)
+    side = 14 + max(max_width(totals, size), text_width("total"))
     unit = 0.48 * cell / np.sqrt(max(table.max(), 1.0))
 
     def draw(figure: Figure) -> None:
@@ -83,9 +83,9 @@ def _shaded(
     cell = _cell(count, largest=36)
     size = min(SIZE, cell - 2)
     names = [shorten(name) for name in classes]
-    left = 10 + widest(names, size)
+    left = 10 + max_width(names, size)
     top, over = _room_above(classes, cell)
-    right = 10 + max(widest(side, size), text_width("n")) if side else 4.0
+    right = 10 + max(max_width(side, size), text_width("n")) if side else 4.0
 
     def draw(figure: Figure) -> None:
         sheet = pixel_axes(figure)
@@ -119,14 +119,14 @@ def _cell(count: int, largest: float) -> float:
 
 def _turn(classes: Sequence[str], cell: float) -> float:
     """Return the angle of the column heads: 0 if they fit above their column, else 45, or 90 in narrow columns."""
-    if widest([shorten(name) for name in classes], min(SIZE, cell - 2)) <= cell - 4:
+    if max_width([shorten(name) for name in classes], min(SIZE, cell - 2)) <= cell - 4:
         return 0.0
     return 90.0 if cell < 20 else 45.0
 
 
 def _room_above(classes: Sequence[str], cell: float) -> tuple[float, float]:
     """Return the height above the cells, and the width beyond the last column, that the column heads need."""
-    longest = widest([shorten(name) for name in classes], min(SIZE, cell - 2))
+    longest = max_width([shorten(name) for name in classes], min(SIZE, cell - 2))
     turn = np.radians(_turn(classes, cell))
     above = 22.0 if turn == 0 else 16 + longest * float(np.sin(turn))
     return above, float(np.cos(turn)) * longest if turn else 0.0

@@ -12,12 +12,12 @@ STATED = {method.title: method.colour for method in METHODS.values() if method.c
 ORDER = [method.title for method in METHODS.values()]
 
 
-def colours_of(names: Iterable[str]) -> dict[str, int]:
+def assign_colours(names: Iterable[str]) -> dict[str, int]:
     """Return a number for every name: a method's own if it states one, else the next free one.
 
     Methods come before their variants, in the order of METHODS. A colour that a method states is kept for it.
 
-    >>> colours_of(["w/o LKCC", "FedAvg", "FedBM", "w/o CGDE"])
+    >>> assign_colours(["w/o LKCC", "FedAvg", "FedBM", "w/o CGDE"])
     {'w/o LKCC': 2, 'FedAvg': 1, 'FedBM': 0, 'w/o CGDE': 3}
     """
     wanted = list(dict.fromkeys(names))
@@ -27,20 +27,20 @@ def colours_of(names: Iterable[str]) -> dict[str, int]:
     return {name: numbers[name] for name in wanted}
 
 
-def dashes(number: int) -> tuple[int, ...]:
+def dash_pattern(number: int) -> tuple[int, ...]:
     """Return the dash pattern of a number: solid for the first colours, another each time the palette repeats.
 
-    >>> [dashes(7 * again) for again in range(5)]
+    >>> [dash_pattern(7 * again) for again in range(5)]
     [(), (7, 2), (2, 2), (7, 2, 2, 2), (7, 2, 2, 2, 2, 2)]
     """
     again = number // len(SERIES)
     return ((), (7, 2), (2, 2))[again] if again < 3 else (7, 2, *(2, 2) * (again - 2))
 
 
-def dotted(number: int) -> tuple[float, float]:
+def dot_pattern(number: int) -> tuple[float, float]:
     """Return the dots of an averaged model's curve, further apart each time the palette repeats.
 
-    >>> [dotted(7 * again) for again in range(3)]
+    >>> [dot_pattern(7 * again) for again in range(3)]
     [(1.0, 1.2), (1.0, 2.7), (1.0, 4.2)]
     """
     return 1.0, round(1.2 + 1.5 * (number // len(SERIES)), 1)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fedbm.report.figures.drawing import pixel_axes, shorten, text_width, wrap_widths, write
+from fedbm.report.figures.drawing import pixel_axes, shorten, spread_labels, text_width, wrap_widths, write
 from fedbm.report.figures.svg import INK, MUTED, PAPER, SERIES, render, series
 
 if TYPE_CHECKING:
@@ -43,8 +42,8 @@ def scatter(features: Features, title: str) -> str:
         sheet = pixel_axes(figure)
         if named and anchors:
             stars = [(x, height - y) for x, y in map(axes.transData.transform, anchors)]
-            lines = label_heights(stars, [text_width(name, SMALL) for name in names])
-            for (x, _), y, name in zip(stars, lines, names, strict=True):
+            heights = spread_labels([y for _, y in stars], LINE, 0, SIDE)
+            for (x, _), y, name in zip(stars, heights, names, strict=True):
                 right = x > TURN
                 write(sheet, x - 10 if right else x + 10, y, name, "right" if right else "left", SMALL)
         for k, (x, y) in enumerate(legend):
@@ -52,25 +51,6 @@ def scatter(features: Features, title: str) -> str:
             write(sheet, x + 13, SIDE + y, names[k], size=SMALL, colour=MUTED)
 
     return render(SIDE, height, title, draw)
-
-
-def label_heights(stars: Sequence[tuple[float, float]], widths: Sequence[float]) -> list[float]:
-    """Return the height of each star's name: next to the star, or below the names that are there already.
-
-    >>> label_heights([(50.0, 100.0), (52.0, 101.0), (300.0, 101.0)], [20.0, 20.0, 20.0])
-    [100.0, 113.0, 101.0]
-    """
-    placed: list[tuple[float, float, float]] = []  # left, right, y
-    found = [0.0] * len(stars)
-    for index in sorted(range(len(stars)), key=lambda index: stars[index][1]):
-        x, y = stars[index]
-        left = x - 10 - widths[index] if x > TURN else x + 10
-        for other_left, other_right, other_y in sorted(placed, key=lambda one: one[2]):
-            if left < other_right and other_left < left + widths[index] and abs(y - other_y) < LINE:
-                y = other_y + LINE
-        placed.append((left, left + widths[index], y))
-        found[index] = y
-    return found
 
 
 def _mark(k: int) -> str:

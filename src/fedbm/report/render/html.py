@@ -6,7 +6,7 @@ from itertools import count
 
 from fedbm.report.figures.svg import SERIES, number_ids
 from fedbm.report.format import format_between, format_numbers, format_std, format_value
-from fedbm.report.model import Report, adjacent
+from fedbm.report.model import Report, group_adjacent
 from fedbm.version import __version__
 
 
@@ -30,7 +30,7 @@ def render_html(report: Report) -> str:
         "std": format_std,
         "between": format_between,
         "numbers": format_numbers,
-        "groups": lambda columns: adjacent(columns, "group"),
-        "blocks": lambda rows: adjacent(rows, "block"),
+        "groups": lambda columns: group_adjacent(columns, "group"),
+        "blocks": lambda rows: group_adjacent(rows, "block"),
     }
     return made.get_template("report.html.j2").render(report=report, version=__version__)

@@ -6,7 +6,19 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from fedbm.report.format import format_cell, format_numbers
-from fedbm.report.model import Block, Cell, Column, Findings, Report, Row, Section, Table, Text, adjacent, printed
+from fedbm.report.model import (
+    Block,
+    Cell,
+    Column,
+    Findings,
+    Report,
+    Row,
+    Section,
+    Table,
+    Text,
+    drop_details,
+    group_adjacent,
+)
 
 NEEDS = "% needs \\usepackage{booktabs,graphicx}; with pdflatex also \\usepackage{textalpha}, for Greek letters"
 SPECIAL = {sign: f"\\{sign}" for sign in "&%$#_{}"}
@@ -50,7 +62,7 @@ def render_latex(report: Report) -> str:
 def _blocks(blocks: Iterable[Block], title: str) -> list[str]:
     """Return the lines of all blocks except tables without a result."""
     out: list[str] = []
-    for block in printed(blocks):
+    for block in drop_details(blocks):
         if isinstance(block, Section):
             inner = _blocks(block.blocks, f"{title}: {block.heading}")
             out += [f"\\paragraph{{{escape(block.heading)}.}}", *inner] if inner else []
@@ -91,7 +103,7 @@ def _table(table: Table, suffix: str, columns: Sequence[Column]) -> list[str]:
     name = f"{table.name}, {suffix}" if suffix else table.name
     titles = [column.heading for column in columns]
     lines = [" & ".join(map(escape, [table.head, *titles])) + " \\\\", "\\midrule"]
-    for block, rows in adjacent(table.rows, "block"):
+    for block, rows in group_adjacent(table.rows, "block"):
         if block:
             lines.append(f"\\multicolumn{{{len(columns) + 1}}}{{l}}{{\\emph{{{escape(block)}}}}} \\\\")
         lines += [

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from fedbm.report.format import format_cell, format_numbers
-from fedbm.report.model import Block, Cell, Findings, Report, Section, Table, Text, adjacent, printed
+from fedbm.report.model import Block, Cell, Findings, Report, Section, Table, Text, drop_details, group_adjacent
 
 MARKUP = re.compile(r"[\\|*`]|\[(?=[^]]*\][(\[])|(?<!\w)_|_(?!\w)|<(?=[\w/!?])")
 
@@ -37,7 +37,7 @@ def render_markdown(report: Report) -> str:
 
 def _blocks(blocks: Iterable[Block], level: int) -> list[str]:
     out: list[str] = []
-    for block in printed(blocks):
+    for block in drop_details(blocks):
         if isinstance(block, Section):
             inner = _blocks(block.blocks, level + 1)
             out += [f"{'#' * level} {escape(block.heading)}", "", *inner] if inner else []
@@ -61,7 +61,7 @@ def render_table(table: Table) -> list[str]:
     aligned = ["---", *("---" if column.text else "---:" for column in table.columns), *["---:"] * noted]
     heads = [table.head, *(column.heading for column in table.columns), *["Notes"] * noted]
     out = [_line([escape(head) for head in heads]), _line(aligned)]
-    for block, rows in adjacent(table.rows, "block"):
+    for block, rows in group_adjacent(table.rows, "block"):
         if block:
             out.append(_line([f"*{escape(block)}*", *[""] * (len(aligned) - 1)]))
         for row in rows:

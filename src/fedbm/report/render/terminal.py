@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from rich.table import Table as RichTable
 
 from fedbm.report.format import format_cell
-from fedbm.report.model import Block, Report, Section, Table, adjacent, printed
+from fedbm.report.model import Block, Report, Section, Table, drop_details, group_adjacent
 
 
 def report_tables(report: Report) -> list[RichTable]:
@@ -16,7 +16,7 @@ def report_tables(report: Report) -> list[RichTable]:
 
 
 def _tables(blocks: Iterable[Block]) -> Iterator[Table]:
-    for block in printed(blocks):
+    for block in drop_details(blocks):
         if isinstance(block, Table) and not block.folded:
             yield block
         elif isinstance(block, Section):
@@ -28,7 +28,7 @@ def _rich(table: Table) -> RichTable:
     made.add_column(table.head, overflow="fold")
     for column in table.columns:
         made.add_column(column.heading, justify="left" if column.text else "right", overflow="fold")
-    for block, rows in adjacent(table.rows, "block"):
+    for block, rows in group_adjacent(table.rows, "block"):
         if block:
             made.add_row(f"{block}:")
         for row in rows:
