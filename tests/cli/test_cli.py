@@ -227,7 +227,7 @@ def test_predict_before_the_run_is_finished(fedbm: Command, runs: Path, tmp_path
     (tmp_path / "half" / "config.toml").write_bytes((whole / "config.toml").read_bytes())
     status, _, err = fedbm("predict", tmp_path / "half", "x.png")
     assert status == 2
-    assert "holds no model yet" in one_sentence(err)
+    assert "has no model yet" in one_sentence(err)
 
 
 def test_concepts(fedbm: Command, tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_demo(fedbm: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert [line.split()[6] for line in out.splitlines() if line.startswith("fedbm, ")] == ["1/2", "2/2"]
     assert f"report: {tmp_path / 'report.html'} (open it in a browser; it needs no network)" in out
     assert len(list(tmp_path.glob("*/summary.json"))) == 1
-    monkeypatch.setattr(side_by_side, "_hire", None)  # nothing is left to run
+    monkeypatch.setattr(side_by_side, "_start_worker", None)  # nothing is left to run
     status, again, err = fedbm("demo", "--rounds", 2, "--out", tmp_path)
     assert (status, err) == (0, "")
     assert " 1/2 " not in again

@@ -196,7 +196,7 @@ def test_a_run_by_column(fedbm: Command, sites: Path, tiny: dict[str, Any], tmp_
     assert "this run is finished" in fedbm("run", folder / "config.toml")[1]
     status, _, err = fedbm("run", *words, "--clients", 5, "--out", tmp_path)
     assert status == 2
-    assert one_sentence(err) == 'clients is 5, but the column "site" makes 3: leave it out'
+    assert one_sentence(err) == 'clients is 5, but the column "site" has 3. Remove clients.'
 
 
 # --- help and mistakes ----------------------------------------------------------------------------------------------

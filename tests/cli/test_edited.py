@@ -13,9 +13,7 @@ from calling import Command, flags, one_sentence
 
 from fedbm.engine.environment import settings_digest
 
-REMEDY = (
-    "was edited since the run began: put back the settings it was begun with, or remove its folder to start it over"
-)
+REMEDY = "was edited after the run began. Restore its settings, or remove its folder to start this run over."
 
 
 @pytest.fixture

@@ -142,7 +142,7 @@ def test_a_lost_line_is_noticed(plan: Plan) -> None:
     folder = stop_after(3, plan)
     lines = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)
     (folder / "rounds.jsonl").write_text("".join(lines[:1] + lines[2:]))
-    with pytest.raises(FedBMError, match=r"should hold rounds 1 to 3, .* but holds 2 of them; put the file back, or"):
+    with pytest.raises(FedBMError, match=r"must contain rounds 1 to 3, .* but has 2 of them"):
         play(plan)
 
 

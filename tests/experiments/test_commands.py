@@ -215,7 +215,7 @@ def test_a_folder_of_runs_means_all_of_them(
     (tmp_path / "empty").mkdir()
     capsys.readouterr()
     assert main(["report", "empty"]) == 2
-    assert "empty holds neither runs nor records of experiments" in one_sentence(capsys.readouterr().err)
+    assert "empty contains neither runs nor records of experiments" in one_sentence(capsys.readouterr().err)
 
 
 def test_a_plan_counts_a_run_of_two_cells_once(
@@ -340,7 +340,7 @@ def test_a_finished_run_that_cannot_be_recorded_is_said_before_others_are_played
     rounds.unlink() if kept is None else rounds.write_text("".join(lines[:kept]), encoding="utf-8")
     capsys.readouterr()
     assert main(words(file, tmp_path)) == 2
-    assert "put the file back, or remove" in one_sentence(capsys.readouterr().err)
+    assert "Restore the file, or remove" in one_sentence(capsys.readouterr().err)
     assert list((tmp_path / "runs").glob("fedbm-*")) == []
 
 

@@ -221,7 +221,7 @@ def test_a_damaged_record_of_a_run_that_is_here_is_written_anew(tmp_path: Path, 
 
 def test_no_record_is_made_of_a_run_without_rounds(tmp_path: Path) -> None:
     run = fake_run(tmp_path / "runs", rounds=3, leave_out=["rounds.jsonl"])
-    with pytest.raises(FedBMError, match=r"has no rounds\.jsonl, from which its record is made; put the file back"):
+    with pytest.raises(FedBMError, match=r"has no rounds\.jsonl, from which its record is made"):
         write_record(read_run(run), tmp_path / "record.json")
 
 

@@ -139,8 +139,8 @@ def test_a_body_without_parameters(name, more, tmp_path):
         with pytest.raises(FedBMError) as refused:
             fedbm.simulate("digits", method=name, body=Pooled, **options)
         assert str(refused.value) == (
-            f"{name} has a phase that trains the body alone, where there are no parameters to train; "
-            "give a body that has some, or another method"
+            f"{name} has a phase that trains only the body, but there are no parameters to train. "
+            "Use a body that has some, or another method."
         )
         assert not (tmp_path / "runs").exists()
     else:
@@ -155,7 +155,7 @@ class Mistyped(FedAvg):
 
 
 def test_a_method_of_ones_own_that_trains_nothing(tmp_path):
-    with pytest.raises(FedBMError, match="mistyped has a phase that trains the bodyy alone"):
+    with pytest.raises(FedBMError, match="mistyped has a phase that trains only the bodyy"):
         fedbm.simulate("digits", method=Mistyped(), size=16, width=4, rounds=1, out=tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
 

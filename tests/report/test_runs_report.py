@@ -241,7 +241,7 @@ def test_a_finished_run_whose_rounds_were_cut_off_is_refused(tmp_path: Path) -> 
     run = fake_run(tmp_path / "runs", rounds=3)
     lines = (run / "rounds.jsonl").read_text().splitlines(keepends=True)
     (run / "rounds.jsonl").write_text("".join(lines[:2]) + lines[2][:30])
-    with pytest.raises(FedBMError, match="should hold rounds 1 to 3 of a finished run, but holds 2 of them; put the"):
+    with pytest.raises(FedBMError, match="must contain rounds 1 to 3 of a finished run, but has 2 of them"):
         write_report([run], tmp_path / "page.html")
 
 

@@ -70,9 +70,9 @@ def test_a_file_of_concepts_read_from_other_words_is_refused(tmp_path, tiny_fedb
 @pytest.mark.parametrize(
     ("asked", "sentence"),
     [
-        ({"encoder": "bert"}, r'encoder is "bert", but .* was read with made up; leave one of the two out'),
-        ({"pooling": "cls"}, r'pooling is "cls", but .* was read already; leave one of the two out'),
-        ({"encoder_dir": "models"}, r'encoder_dir is "models", but .* was read already; leave one of the two'),
+        ({"encoder": "bert"}, r'encoder is "bert", but .* was made with made up'),
+        ({"pooling": "cls"}, r'pooling is "cls", but .* was made without it'),
+        ({"encoder_dir": "models"}, r'encoder_dir is "models", but .* was made without it'),
     ],
 )
 def test_a_file_of_concepts_and_another_encoder_are_refused(tmp_path, tiny_fedbm, asked, sentence) -> None:
@@ -87,8 +87,11 @@ def test_a_file_of_concepts_and_another_encoder_are_refused(tmp_path, tiny_fedbm
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("[concepts]\ncyst = 3", r'\[concepts\] in .*run.toml: what "cyst" shows must be a text in quotes, not 3'),
-        ("[concepts.cyst]\na = 'b'", 'what "cyst" shows must be a text'),
+        (
+            "[concepts]\ncyst = 3",
+            r'\[concepts\] in .*run.toml: the description of "cyst" must be a text in quotes, not 3',
+        ),
+        ("[concepts.cyst]\na = 'b'", 'the description of "cyst" must be a text'),
         ("[concept]\ncyst = 'x'", r'has no section "concept" \(did you mean "concepts"\?\)'),
         (
             "[concepts]\ncysts = 'x'",
@@ -106,7 +109,7 @@ def test_a_wrong_section_is_refused_in_one_sentence(tmp_path, tiny, text, senten
 
 def test_words_outside_of_the_section_are_shown_where_to_go(tmp_path) -> None:
     (tmp_path / "run.toml").write_text("concepts = 'x'")
-    with pytest.raises(FedBMError, match=r"must stand in a section: write \[concepts\]"):
+    with pytest.raises(FedBMError, match=r"must be in a section: write \[concepts\]"):
         read_toml(tmp_path / "run.toml")
 
 

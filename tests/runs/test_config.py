@@ -254,10 +254,10 @@ def test_any_file_is_a_configuration_or_a_sentence(tmp_path: Path, content: byte
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("rounds = 5", '"rounds" must stand in a section: write [train] and below it rounds = …'),
-        ("name = 'pbc'", '"name" must stand in a section: write [data] and below it name = …'),
-        ("train = 5", '"train" must stand in a section: write [train]'),
-        ("[[train]]", '"train" must stand in a section: write [train]'),
+        ("rounds = 5", '"rounds" must be in a section: write [train] and below it rounds = …'),
+        ("name = 'pbc'", '"name" must be in a section: write [data] and below it name = …'),
+        ("train = 5", '"train" must be in a section: write [train]'),
+        ("[[train]]", '"train" must be in a section: write [train]'),
         ("[train", "is not valid TOML: "),
         ("a = " + "[" * 9999, "is not valid TOML: "),
         ("a = " + "9" * 9999, "is not valid TOML: "),

@@ -21,7 +21,7 @@ from fedbm.engine.round_loop import Event
 from fedbm.runs import artifacts as run_files
 from fedbm.runs import scheduler as side_by_side
 from fedbm.runs.config import make_config, nest
-from fedbm.runs.scheduler import _hire as hire
+from fedbm.runs.scheduler import _start_worker as hire
 from fedbm.runs.scheduler import places_for, run_all
 
 
@@ -134,7 +134,7 @@ def test_asked_to_end_runs_end_with_the_round_they_are_in_and_lose_nothing(
     """Checkpoints are far between: what is gone on from was written on ending. The third run never began."""
     monkeypatch.setattr(side_by_side, "places_for", lambda config, processes: [(together, {"workers": 1})])
     hired = []
-    monkeypatch.setattr(side_by_side, "_hire", lambda *place: hired.append(hire(*place)) or hired[-1])
+    monkeypatch.setattr(side_by_side, "_start_worker", lambda *place: hired.append(hire(*place)) or hired[-1])
     settings = {**tiny, "rounds": 25, "checkpoint_every": 1000}
     configs = configs_of(settings, tmp_path / "asked", *({"seed": seed} for seed in range(3)))
     ended: dict[int, list[int]] = {0: []}

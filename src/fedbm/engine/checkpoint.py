@@ -35,7 +35,7 @@ OPTIMIZER_PREFIX = "optimizer."  # of the optimiser's tensors in a client's stat
 
 @dataclass
 class Progress:
-    """Where a run stands after a whole round."""
+    """The progress of a run after a finished round."""
 
     round: int = 0
     best: Evaluation | None = None  # of the round chosen on validation
@@ -202,7 +202,7 @@ def remove_stale_files(folder: Path, progress: Progress) -> None:
 
 
 def load_checkpoint(folder: Path, run_id: str, device: torch.device | str) -> tuple[State, Progress] | None:
-    """The state it holds, or None where the run has not written one."""
+    """Return the saved state and progress, or None if the run has no checkpoint yet."""
     path = folder / "checkpoint.safetensors"
     if not path.exists():
         return None
@@ -222,9 +222,9 @@ def load_checkpoint(folder: Path, run_id: str, device: torch.device | str) -> tu
 
 
 def rounds_behind(folder: Path) -> int:
-    """The round a run would go on after; 0 where it would begin again, or has to: its checkpoint cannot be read.
+    """Return the round of the checkpoint, from which the run would continue; 0 if there is none or it is damaged.
 
-    Only the file's metadata is read: this is for plans, and the run itself says what is wrong with a damaged file.
+    Only the metadata is read. The run itself reports what is wrong with a damaged file.
     """
     try:
         with safe_open(folder / "checkpoint.safetensors", framework="pt") as file:

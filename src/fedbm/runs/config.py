@@ -1,7 +1,7 @@
-"""A run's configuration: from a TOML file, flags or Python to frozen dataclasses, and back to canonical TOML.
+"""A run's configuration: read from TOML, flags or Python into frozen dataclasses, and written as TOML.
 
-Precedence: what the user gives > what the data set recommends (the catalogue) > the default. Unknown keys and values
-out of range are refused with one sentence, the same for file, flag and Python.
+The user's settings win over the recommendations of the data set (in the catalogue), and these over the defaults.
+Unknown keys and values out of range raise the same FedBMError for a file, a flag and Python.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fedbm.methods import METHODS, FedAvg, FedBM, Method
 
 @dataclass(frozen=True)
 class Config:
-    """What a run is. `given` names the keys the user set, which a data set's recommendations leave alone."""
+    """The settings of a run. `given` are the keys that the user set; recommendations do not change them."""
 
     data: DataOptions = field(default_factory=DataOptions)
     language: LanguageOptions = field(default_factory=LanguageOptions)
@@ -50,8 +50,8 @@ class Config:
 def keys() -> tuple[Key, ...]:
     """Return every key of every section, method options included, each flag once.
 
-    An option that methods inherit, or declare alike, is one key. If two methods declare different options of one
-    name, the second is listed as, say, `fedprox_mu`.
+    An option that methods inherit, or declare in the same way, is one key. If two methods declare different options
+    of one name, the second is listed as, say, `fedprox_mu`.
     """
     name_key = Key("method", "name", "method", " | ".join(METHODS), FedBM.name, "the federated method", tuple(METHODS))
     found = (*section_keys(), name_key)
@@ -111,14 +111,14 @@ def check_method_options(settings: Iterable[str], methods: Sequence[str]) -> Non
 
 
 def make_config(values: Mapping[str, Mapping[str, Any]], where: str = "the configuration") -> Config:
-    """A Config from nested values, {section: {key: value}}; text values are read as on the command line."""
+    """Return the Config of nested values, {section: {key: value}}; texts are converted as on the command line."""
     for section in values:
         if section == "federation":
             raise FedBMError(
-                f"{where} describes a run between machines: start it by 'fedbm federation run', or drop [federation]"
+                f"{where} describes a run between machines: use 'fedbm federation run', or remove [federation]"
             )
         if section == "own":
-            raise FedBMError(f"{where} is of a run whose method or body was made in Python: start it from there")
+            raise FedBMError(f"{where} belongs to a run with a method or body made in Python. Start it from Python.")
         if section not in (*SECTIONS, "method", "concepts"):
             known = [*SECTIONS, "method", "concepts"]
             raise FedBMError(
@@ -134,7 +134,7 @@ def make_config(values: Mapping[str, Mapping[str, Any]], where: str = "the confi
     made["concepts"] = dict(values.get("concepts", {}))
     for name, text in made["concepts"].items():
         if not isinstance(text, str):
-            raise FedBMError(f'[concepts] in {where}: what "{name}" shows must be a text in quotes, not {text}')
+            raise FedBMError(f'[concepts] in {where}: the description of "{name}" must be a text in quotes, not {text}')
     given = frozenset(f"{section}.{key}" for section, pairs in values.items() for key in pairs)
     return Config(**made, given=given)
 
@@ -154,7 +154,7 @@ def _make(options: type, values: Mapping[str, Any], where: str) -> Any:
 
 
 def read_toml(path: Path) -> dict[str, dict[str, Any]]:
-    """{section: {key: value}} from a file, shape checked."""
+    """Read {section: {key: value}} from a file."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -162,7 +162,7 @@ def read_toml(path: Path) -> dict[str, dict[str, Any]]:
         raise FedBMError(f"there is no configuration file {path}{did_you_mean(path.name, others)}") from error
     except OSError as error:
         raise FedBMError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:  # no UTF-8, no TOML, a number too long, or nested too deep
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, a number too long, or nested too deeply
         raise FedBMError(f"{path} is not valid TOML: {error}") from error
     for section, pairs in values.items():
         if not isinstance(pairs, dict):
@@ -172,41 +172,41 @@ def read_toml(path: Path) -> dict[str, dict[str, Any]]:
                 if section in (*SECTIONS, "method", "concepts")
                 else f"[{home}] and below it {section} = …"
             )
-            raise FedBMError(f'{path}: "{section}" must stand in a section: write {how}')
+            raise FedBMError(f'{path}: "{section}" must be in a section: write {how}')
     return values
 
 
 def at_beta(recommends: Mapping[str, Any], partition: str, beta: float) -> dict[str, Any]:
-    """Recommendations with those that depend on β decided; at a β they do not name, or an idle one, they say nothing.
+    """Return the recommendations at this β. Those for other values of β, or for a partition without β, are left out.
 
     >>> [at_beta({"temperature": {0.05: 12.5}}, kind, 0.05) for kind in ("dirichlet", "iid")]
     [{'temperature': 12.5}, {}]
     """
-    shapes = beta if partition in (*BY_BETA, "file") else None  # a file brings the β it was dealt with
-    decided = {k: v.get(shapes) if isinstance(v, Mapping) else v for k, v in recommends.items()}
+    known = beta if partition in (*BY_BETA, "file") else None  # a file contains its β
+    decided = {k: v.get(known) if isinstance(v, Mapping) else v for k, v in recommends.items()}
     return {k: v for k, v in decided.items() if v is not None}
 
 
 def recommend(config: Config, recommends: Mapping[str, Any]) -> Config:
-    """*config* with the data set's recommendations for the keys the user did not give."""
+    """Return *config* with the data set's recommendations for the keys that the user did not set."""
     own = {} if "data.partition" in config.given else recommends
     recommends = at_beta(recommends, own.get("partition", config.data.partition), config.data.beta)
     parts: dict[str, Any] = {}
     for section in ("data", "model", "method", "train"):
         options = getattr(config, section)
-        if not dataclasses.is_dataclass(options):  # a method of the user's own need not be one
+        if not dataclasses.is_dataclass(options):  # a user's method may not be one
             continue
         names = {f.name for f in dataclasses.fields(options)}
         use = {k: v for k, v in recommends.items() if k in names and f"{section}.{k}" not in config.given}
         if "data.partition" in config.given:
-            use.pop("partition_column", None)  # it goes with the partition that was recommended
-        if use:  # a method of the user's own need not be rebuildable
+            use.pop("partition_column", None)  # it belongs to the recommended partition
+        if use:  # a user's method may not support replace()
             parts[section] = dataclasses.replace(options, **use)  # type: ignore[type-var]
     return dataclasses.replace(config, **parts)
 
 
 def check_config(config: Config) -> Config:
-    """A configuration made in Python with every value checked, as what its key declares, and what must fit together."""
+    """Return *config* with every value checked and converted; raise FedBMError if settings contradict each other."""
     checked: dict[str, Any] = {}
     for section in (*SECTIONS, "method"):
         options = getattr(config, section)
@@ -225,27 +225,27 @@ def check_config(config: Config) -> Config:
 
 
 def method_values(method: Any) -> dict[str, Any]:
-    """A method's name and options; of a method of the user's own, what is not plain data is named by its repr."""
+    """Return a method's name and options; a value of a user's method that is not plain data becomes its repr."""
     options = dataclasses.asdict(method) if dataclasses.is_dataclass(method) else {}  # type: ignore[arg-type]
     plain: dict[str, Any] = json.loads(json.dumps(options, default=repr))
     return {"name": method.name, **plain}
 
 
 def method_label(method: Any, recommends: Mapping[str, Any]) -> str:
-    """The method's name and the options that are neither default nor the data set's: 'fedbm · generator=no'."""
+    """Return the method's name with the options that differ from default and recommendation: 'fedbm · generator=no'."""
     changed = []
     if dataclasses.is_dataclass(method):
         for f in dataclasses.fields(method):
             value = getattr(method, f.name)
             if value != recommends.get(f.name, f.default):
-                changed.append(f"{f.name}={_shown(value)}")
+                changed.append(f"{f.name}={_format_option(value)}")
     return " · ".join([method.name, ", ".join(changed)]) if changed else str(method.name)
 
 
 def to_toml(config: Config, own: Mapping[str, str] | None = None) -> str:
-    """The canonical form: every section, every key in order; a key that is not set stands as a comment.
+    """Return *config* as TOML, with every key in a fixed order; a key that is not set becomes a comment.
 
-    [concepts] is there only if the user gave some, [own] if code or body were made in Python.
+    [concepts] is added if the user described classes, [own] if method or body were made in Python.
     """
     lines: list[str] = []
     for section in ("data", "language", "model", "method", "train", "engine"):
@@ -253,26 +253,26 @@ def to_toml(config: Config, own: Mapping[str, str] | None = None) -> str:
         pairs = method_values(options) if section == "method" else dataclasses.asdict(options)
         lines.append(f"[{section}]")
         for key, value in pairs.items():
-            lines.append(f"# {key} is not set" if value is None else f"{key} = {_in_toml(value)}")
+            lines.append(f"# {key} is not set" if value is None else f"{key} = {_format_toml(value)}")
         lines.append("")
     for section, texts in (("concepts", config.concepts), ("own", own or {})):
         if texts:
-            named = [f"{json.dumps(name, ensure_ascii=False)} = {_in_toml(text)}" for name, text in texts.items()]
+            named = [f"{json.dumps(name, ensure_ascii=False)} = {_format_toml(text)}" for name, text in texts.items()]
             lines += [f"[{section}]", *named, ""]
     return "\n".join(lines)
 
 
-def _in_toml(value: Any) -> str:
-    """JSON's text, numbers and lists are TOML's, true and false too; an object is a table, null an empty text."""
+def _format_toml(value: Any) -> str:
+    """Return *value* as TOML, which equals JSON except for tables and null (an empty text)."""
     if isinstance(value, dict):
-        pairs = (f"{json.dumps(key, ensure_ascii=False)} = {_in_toml(item)}" for key, item in value.items())
+        pairs = (f"{json.dumps(key, ensure_ascii=False)} = {_format_toml(item)}" for key, item in value.items())
         return f"{{ {', '.join(pairs)} }}"
     if isinstance(value, list):
-        return f"[{', '.join(map(_in_toml, value))}]"
+        return f"[{', '.join(map(_format_toml, value))}]"
     return json.dumps("" if value is None else value, ensure_ascii=False)
 
 
-def _shown(value: Any) -> str:
+def _format_option(value: Any) -> str:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 

@@ -14,7 +14,7 @@ METRICS = ("accuracy", "f1", "auc", "recall", "precision")
 
 
 def describe_run(run: RunView) -> dict[str, Any]:
-    """Return what a run is and its test scores at the round chosen on validation; None for scores it lacks."""
+    """Return what a run is and its test scores at the round chosen on validation; None for missing scores."""
     best = run.summary.best if run.summary else None
     return {
         "run": run.id,

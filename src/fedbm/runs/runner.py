@@ -1,7 +1,4 @@
-"""Run a plan to its end, or resume it; then write summary, model and pictures.
-
-simulate(data, partition, method="fedbm", rounds=20, …) → RunView
-"""
+"""Run a simulation, or resume it: simulate(data, partition, method="fedbm", rounds=20, …) → RunView."""
 
 from __future__ import annotations
 
@@ -52,12 +49,21 @@ def simulate(
     on_event: Callable[[Event], None] | None = None,
     **settings: Any,
 ) -> RunView:
-    """Train one model over simulated clients and return the run; the same call again resumes or just reads it.
+    """Train one model over simulated clients. The same call again resumes the run, or reads it if it is finished.
 
-    *data*: a catalogued name, a folder, a packed npz, or what `load()` returned. *partition*: what a partitioner
-    returned, or the name of a way to deal; the settings clients, beta, … say the rest. *method*: a name, or any object
-    that fulfils `fedbm.Method`. *body*: a function that makes the feature extractor, any module images → features.
-    *settings*: any key of `fedbm config`, such as rounds=20, lr=0.01, device="cuda", out="runs".
+    Args:
+        data: a name of the catalogue, a folder, a packed .npz file, or what `fedbm.load()` returned.
+        partition: what a partitioner such as `fedbm.dirichlet()` returned, or its name, such as "dirichlet".
+        method: a name, or an object such as `fedbm.FedBM(temperature=5)`.
+        body: a function that makes the feature extractor, a module from images to features.
+        on_event: called with each event of the run.
+        settings: any key of `fedbm config`, such as clients=5, beta=0.1, rounds=20, device="cuda", out="runs".
+
+    Returns:
+        The finished run.
+
+    Raises:
+        FedBMError: if a setting is wrong, or the run fails.
     """
     if isinstance(method, str):
         settings["method"] = find_method(method).name
@@ -66,9 +72,7 @@ def simulate(
     if isinstance(partition, str):
         settings["partition"], partition = partition, None
     if not isinstance(partition, Partition | None):
-        raise FedBMError(
-            "partition must be what a partitioner such as fedbm.dirichlet() returned, or a way to deal by name"
-        )
+        raise FedBMError("partition must be what a partitioner such as fedbm.dirichlet() returned, or the name of one")
     if body is not None and (isinstance(body, nn.Module) or not callable(body)):
         raise FedBMError(
             "body must be a function that makes the module, such as lambda: MyBody(), not the module itself"
@@ -96,7 +100,7 @@ def simulate(
 
 
 def with_method(config: Config, method: Method) -> Config:
-    """Return *config* with a method object, whose options count as given."""
+    """Return *config* with a method object. Its options count as set by the user."""
     given = config.given | {f"method.{option}" for option in method_values(method)}
     return dataclasses.replace(config, method=method, given=given)
 

@@ -1,11 +1,9 @@
-"""Run several runs in parallel, on all cores or GPUs:
+"""Run several runs in parallel, on all cores or GPUs.
 
-    for number, event in run_all(configs): …
-
-On a CPU, a process of one thread per core, a run each: two such beat one process of two threads. On GPUs, a process
-per device in which `together` runs go by turns, each on streams of its own: processes sharing a GPU only take turns,
-streams fill it. Data are shared through memory-mapped stores, and once per device. Each run is the run it would be
-alone (on a CPU: with one thread).
+On a CPU each core has a process with one thread and one run; two such processes are faster than one with two threads.
+Each GPU has one process. Its runs advance by turns, each on its own streams, because several processes cannot use a
+GPU at the same time but several streams can. Processes share the data through memory-mapped files. Every run computes
+what it would compute alone (on a CPU: with one thread).
 """
 
 from __future__ import annotations
@@ -31,18 +29,18 @@ from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError
 from fedbm.runs.config import Config
 
-END = None  # sent to a process in place of a configuration: stop this run after its current round
-MOST_TO_END = 10.0  # seconds for an idle process to end by itself
+END = None  # sent in place of a configuration: stop this run after its current round
+MAX_SECONDS_TO_END = 10.0  # for an idle process
 
 
 @dataclass(eq=False)
 class Worker:
-    """A process, the runs it has at present, and how many it takes at a time."""
+    """A process and its current runs."""
 
     process: Any
-    pipe: Connection  # a pipe each: a process killed while it writes must not lock out the others
+    pipe: Connection  # one per process: a process killed while writing must not block the others
     runs_per_gpu: int
-    changes: dict[str, Any]  # of the engine's options, for runs given to it
+    changes: dict[str, Any]  # engine options for its runs
     runs: set[int] = field(default_factory=set)
 
 
@@ -80,25 +78,25 @@ def run_all(
                         waiting.clear()
                         with suppress(BrokenPipeError):
                             worker.pipe.send((number, END))
-            for together, changes in places[len(workers) :] if waiting else ():
-                workers.append(_hire(together, changes))
+            for runs_per_gpu, changes in places[len(workers) :] if waiting else ():
+                workers.append(_start_worker(runs_per_gpu, changes))
             for worker in sorted(workers, key=lambda worker: len(worker.runs)):
                 while waiting and len(worker.runs) < worker.runs_per_gpu:
                     number, config = waiting.pop(0)
                     worker.runs.add(number)
                     engine = dataclasses.replace(config.engine, **worker.changes)
-                    with suppress(BrokenPipeError):  # it has ended, as is about to be noticed
+                    with suppress(BrokenPipeError):  # it has ended; recv() below reports that
                         worker.pipe.send((number, dataclasses.replace(config, engine=engine)))
             seconds = remaining()
-            heard = wait([worker.pipe for worker in workers], None if seconds is None else max(0.0, seconds))
-            for worker in [worker for worker in workers if worker.pipe in heard]:
+            ready = wait([worker.pipe for worker in workers], None if seconds is None else max(0.0, seconds))
+            for worker in [worker for worker in workers if worker.pipe in ready]:
                 try:
                     number, news = worker.pipe.recv()
                 except (EOFError, OSError):
                     worker.process.join()
                     workers.remove(worker)
                     places.remove(place := (worker.runs_per_gpu, worker.changes))
-                    places.append(place)  # the next to be filled
+                    places.append(place)  # a new process takes the place
                     for number in worker.runs:
                         yield number, f"its process ended with status {worker.process.exitcode}"
                     continue
@@ -110,9 +108,9 @@ def run_all(
                 break
     finally:
         for worker in workers:
-            worker.pipe.close()  # one that has no run ends by itself, in order
+            worker.pipe.close()  # an idle process then ends by itself
         for worker in workers:
-            worker.process.join(0 if worker.runs else MOST_TO_END)
+            worker.process.join(0 if worker.runs else MAX_SECONDS_TO_END)
             worker.process.terminate()
             worker.process.join()
 
@@ -131,16 +129,16 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _hire(together: int, changes: dict[str, Any]) -> Worker:
+def _start_worker(runs_per_gpu: int, changes: dict[str, Any]) -> Worker:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs,), daemon=True)
-    _start(process)
+    _start_process(process)
     theirs.close()
-    return Worker(process, ours, together, changes)
+    return Worker(process, ours, runs_per_gpu, changes)
 
 
-def _start(process: Any) -> None:
+def _start_process(process: Any) -> None:
     """Start a process that ignores Ctrl-C and does not import the user's script again.
 
     The parent handles Ctrl-C and ends its children. A script that calls compare() needs no `__main__` guard.
@@ -158,9 +156,9 @@ def _start(process: Any) -> None:
 
 
 def _work(pipe: Connection) -> None:
-    """Advance this process's runs by turns, until the parent closes the pipe; they can be resumed then."""
+    """Advance the runs of this process by turns until the parent closes the pipe."""
     runs: dict[int, Generator[Event | None, None, None]] = {}
-    rounds: dict[int, int] = {}  # of the runs, by their numbers
+    rounds: dict[int, int] = {}  # number of rounds of each run
     ending: set[int] = set()
     while True:
         while pipe.poll(0 if runs else None):
@@ -193,14 +191,14 @@ def _turn(run: Generator[Event | None, None, None], ending: int | None) -> list[
         if event is None:
             return []
         if ending is not None and event.record is not None and event.round < ending:
-            run.close()  # which keeps the round
+            run.close()  # writes a checkpoint
             return [event, None]
         return [event]
     except StopIteration:
         return [None]
     except FedBMError as error:
         return [str(error)]
-    except Exception as error:  # the other runs of this process go on
+    except Exception as error:  # the other runs of this process continue
         traceback.print_exc()
         return [f"{type(error).__name__}: {error}"]
 
