@@ -146,18 +146,17 @@ def _verdict(lead: ComparedRow, other: ComparedRow, more: str, tests: int) -> Ve
     else:
         result = _established(found, holds)
     needed = _needed(found, tests) if found.n >= MIN_SEEDS and not holds else ""
-    after = "" if test.corrected is None else f", {p_value(test.corrected)} after Holm’s correction"
-    evidence = ", ".join([*_interval(found), *_test_words(found), *([after[2:]] if after else []), *_effect(found)])
+    corrected = [] if test.corrected is None else [f"{p_value(test.corrected)} after Holm’s correction"]
     quarter = other.tests["last_quarter"].paired if "last_quarter" in other.tests else None
     last = ""
     if quarter is not None and quarter.p is not None:  # single rounds vary, a mean over many of them less
-        bounds = ", ".join([*_interval(quarter)[1:], p_value(quarter.p), "not corrected"])
-        last = f" Over the last quarter of the rounds: {_points(quarter)} ({bounds})."
+        evidence = f"{_interval(quarter)}, {p_value(quarter.p)}, not corrected"
+        last = f" Over the last quarter of the rounds: {_points(quarter)} ({evidence})."
     return Verdict(
         holds,
-        f"{lead.name} has {means[0]} macro-F1 against {other.name}’s {means[1]}{more}: {_points(found)} ({evidence}). "
-        f"{result}{needed}{last}",
-        f"{lead.name} − {other.name}{more}: {_points(found)}{after}. {result}",
+        f"{lead.name} has {means[0]} macro-F1 against {other.name}’s {means[1]}{more}: {_points(found)} "
+        f"({_evidence(found, *_t_test(found), *corrected)}). {result}{needed}{last}",
+        f"{lead.name} − {other.name}{more}: {', '.join([_points(found), *corrected])}. {result}",
     )
 
 
@@ -168,39 +167,42 @@ def _contrast_verdict(contrast: Contrast) -> Verdict:
         return _no_result(f"{contrast.name}: no seed has both runs.")
     where = {"averaged last": "averaged model, last round"}.get(contrast.endpoint, "round chosen on validation")
     difference = f"{contrast.name}: {_points(found)} of macro-F1"
-    evidence = [where, *_interval(found)]
+    tests: list[str] = []
     holds, result, needed, chosen = False, " An estimate, not a test.", "", ""
     if contrast.tested:
         assert contrast.corrected is not None
         holds = contrast.corrected < LEVEL
         result = f" {_established(found, holds)}"
         needed = "" if holds else _needed(found, contrast.tests)
-        evidence += _test_words(found)
-        evidence.append(f"{p_value(contrast.corrected)} after Holm’s correction over {contrast.tests} tests")
-        evidence += [f"sign-flip {p_value(contrast.sign_flip)}"] if contrast.sign_flip is not None else []
+        tests = [
+            *_t_test(found),
+            f"{p_value(contrast.corrected)} after Holm’s correction over {contrast.tests} tests",
+            *([f"sign-flip {p_value(contrast.sign_flip)}"] if contrast.sign_flip is not None else []),
+        ]
     if contrast.chosen is not None:
-        bounds = f" ({_interval(contrast.chosen)[1]})" if contrast.chosen.p is not None else ""
+        bounds = f" ({_interval(contrast.chosen)})" if contrast.chosen.p is not None else ""
         chosen = f" At the round chosen on validation, without averaging: {_points(contrast.chosen)}{bounds}."
-    evidence += _effect(found)
-    return Verdict(holds, f"{difference} ({', '.join(evidence)}).{result}{needed}{chosen}", f"{difference}.{result}")
+    sentence = f"{difference} ({where}, {_evidence(found, *tests)}).{result}{needed}{chosen}"
+    return Verdict(holds, sentence, f"{difference}.{result}")
 
 
 def _points(found: Paired) -> str:
     return f"{points(found.mean)}{NO_BREAK}points"
 
 
-def _interval(found: Paired) -> list[str]:
-    """Return n, and the interval unless there is no spread."""
-    interval = f"95{NO_BREAK}% interval {points(found.low)} to {points(found.high)}"
-    return [f"n{NO_BREAK}={NO_BREAK}{found.n}", *([interval] if found.p is not None else [])]
+def _interval(found: Paired) -> str:
+    return f"95{NO_BREAK}% interval {points(found.low)} to {points(found.high)}"
 
 
-def _test_words(found: Paired) -> list[str]:
+def _t_test(found: Paired) -> list[str]:
     return [f"paired t-test {p_value(found.p)}"] if found.p is not None else []
 
 
-def _effect(found: Paired) -> list[str]:
-    return [f"d{NO_BREAK}={NO_BREAK}{effect(found.size)}"] if found.size is not None else []
+def _evidence(found: Paired, *tests: str) -> str:
+    """Return n, the interval, the tests and the effect size, without those that need a spread if there is none."""
+    words = [f"n{NO_BREAK}={NO_BREAK}{found.n}", *([_interval(found)] if found.p is not None else []), *tests]
+    words += [f"d{NO_BREAK}={NO_BREAK}{effect(found.size)}"] if found.size is not None else []
+    return ", ".join(words)
 
 
 def _established(found: Paired, holds: bool) -> str:
