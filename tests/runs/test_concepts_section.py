@@ -63,7 +63,7 @@ def test_other_words_are_another_run_where_concepts_matter(tmp_path, tiny, tiny_
 
 def test_a_file_of_concepts_read_from_other_words_is_refused(tmp_path, tiny_fedbm) -> None:
     """Its embeddings would be used, and the words given passed over."""
-    with pytest.raises(FedBMError, match=r'calls cyst "fluid-filled cyst", but .* was read from "cyst"; leave one of'):
+    with pytest.raises(FedBMError, match='describes cyst as "fluid-filled cyst", but .* was made from "cyst"'):
         make_plan(read_by_run(file_of(tmp_path, tiny_fedbm, WORDS)))
 
 

@@ -232,7 +232,7 @@ def test_what_the_engine_says_is_shown_and_recorded_once(tiny: dict[str, Any], t
     events = play_alone(plan_of(tiny, tmp_path))
     assert [(event.round, event.note) for event in events if event.note] == [(1, "going on with fewer slots")]
     records = [event.record["notes"] for event in events if event.record is not None]
-    assert records == [["going on with fewer slots"], [], [], []]
+    assert records == [("going on with fewer slots",), (), (), ()]
 
 
 def test_generated_images_are_drawn_on_the_way(tiny_fedbm: dict[str, Any], tmp_path: Path, monkeypatch) -> None:

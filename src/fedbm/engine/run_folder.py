@@ -71,6 +71,8 @@ class RunFolder:
         values = dataclasses.asdict(record)
         if not has_average:
             del values["averaged"]
+        elif record.averaged and record.averaged.scored is None:  # the server scored it
+            del values["averaged"]["scored"]
         line = json.dumps(finite(values), allow_nan=False, ensure_ascii=False)
         path = self.path / "rounds.jsonl"
         try:
