@@ -27,7 +27,7 @@ from fedbm.data.partition import Partition
 from fedbm.engine.clients.base import LocalCohort, LocalSetup
 from fedbm.engine.device import explain_memory_errors, numeric_settings
 from fedbm.engine.local_training import Samples
-from fedbm.engine.round_loop import Federation
+from fedbm.engine.round_loop import RoundLoop
 from fedbm.engine.run_folder import RunFolder
 from fedbm.runs.config import make_config, nest
 from fedbm.runs.plan import Plan, make_plan
@@ -102,7 +102,7 @@ def bounding(engine: Engine, device: torch.device) -> Engine:
 
 
 @contextmanager
-def assembled(bench: Bench, plan: Plan, engine: Engine) -> Iterator[Federation]:
+def assembled(bench: Bench, plan: Plan, engine: Engine) -> Iterator[RoundLoop]:
     """The run of *plan* in memory, under its numeric settings; it is freed afterwards."""
     folder = RunFolder(Path(plan.config.engine.out) / plan.id)
     with numeric_settings(plan.config.engine, plan.config.train.precision), explain_memory_errors(bench.device):
@@ -116,7 +116,7 @@ def assembled(bench: Bench, plan: Plan, engine: Engine) -> Iterator[Federation]:
     free(bench.device)
 
 
-def decoding(bench: Bench, plan: Plan, federation: Federation) -> Federation:
+def decoding(bench: Bench, plan: Plan, federation: RoundLoop) -> RoundLoop:
     """The same federation on images that are decoded whenever they are used."""
     config, jpegs = plan.config, bench.workload.jpegs
     labels = federation.sets["test"].labels
@@ -171,7 +171,7 @@ def timed(device: torch.device, work: Callable[[], None]) -> float:
         return begin.elapsed_time(end) / 1000
 
 
-def exchange(federation: Federation, round_: int) -> None:
+def exchange(federation: RoundLoop, round_: int) -> None:
     """A round's local training of every client, with generated images where the method has a generator."""
     server = dict(federation.server)
     if "generator_round" in server:

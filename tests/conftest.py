@@ -31,7 +31,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def processes_start_fast(cache: Path) -> Iterator[None]:
+def processes_start_fast() -> Iterator[None]:
     """Processes for parallel runs are forked from a server that has imported torch once.
 
     A spawned process imports it again, for seconds. Scripts that the tests start in processes of their own still spawn.

@@ -14,7 +14,7 @@ def test_every_code_block_runs_as_printed(tmp_path, monkeypatch, capsys):
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), page)
     printed = capsys.readouterr().out
-    assert printed.startswith("fedbn {'round': ")
+    assert printed.startswith("fedbn ScoredRound(round=")
     run = page["run"]
     assert run.method == "fednh"
     folder = next(Path("runs").glob("fedbn-*"))

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from fedbm.cli.commands import COMMANDS, demo
 from fedbm.cli.progress import show_run
+from fedbm.engine.records import Dropped, RoundRecord, Traffic
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError
 from fedbm.methods import METHODS
@@ -326,8 +327,17 @@ def test_a_live_line_in_a_terminal() -> None:
     screen = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=150)
     with show_run(screen, "fedbm", 3) as show:
         show(Event(2, "train", 1, 4, {"cross_entropy": 2.5}))  # resumed: one round is behind
-        dropped = [{"client": 7, "reason": "body.w is not finite"}]
-        record = {"loss": {"cross_entropy": 1.25}, "val": {"accuracy": 0.5, "f1": 0.25}, "dropped": dropped}
+        record = RoundRecord(
+            round=2,
+            loss={"cross_entropy": 1.25},
+            dropped=(Dropped(7, "body.w is not finite"),),
+            generator=None,
+            val={"accuracy": 0.5, "f1": 0.25},
+            test=None,
+            personal=None,
+            bytes=Traffic(),
+            seconds={"total": 1.0},
+        )
         show(Event(2, "done", record=record))
     assert isinstance(screen.file, io.StringIO)
     assert "2/3 loss 1.250 val 50.0 %, F1 25.0 % " in screen.file.getvalue()

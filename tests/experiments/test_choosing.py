@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fake_outcomes import fake_outcome
-from fake_runs import fake_run
+from fake_runs import fake_run, with_summary
 
 from fedbm.experiments.outcomes import Outcome, Result
 from fedbm.experiments.search import search
@@ -34,9 +34,10 @@ def judged(outcome: Outcome, val: dict[float, float], test: dict[float, float]) 
         assert result.run is not None
         tau, run = result.at["temperature"], result.run
         scores = {"accuracy": val[tau], "f1": val[tau]}
-        rounds = tuple({**record, "val": {**record["val"], **scores}} for record in run.rounds)
-        summary = {**(run.summary or {}), "best": {**(run.summary or {})["best"], "f1": test[tau]}}
-        return replace(result, run=replace(run, rounds=rounds, summary=summary))
+        assert run.summary is not None
+        rounds = tuple(replace(record, val={**(record.val or {}), **scores}) for record in run.rounds)
+        run = with_summary(run, best={**run.summary.best, "f1": test[tau]})
+        return replace(result, run=replace(run, rounds=rounds))
 
     return replace(outcome, results=tuple(one(result) for result in outcome.results))
 

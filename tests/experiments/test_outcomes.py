@@ -27,7 +27,7 @@ from fedbm.report.render.html import render_html
 from fedbm.report.render.markdown import render_markdown
 from fedbm.report.runs_report import runs_report
 from fedbm.runs.reader import RunView, read_run
-from fedbm.runs.record import MOST_POINTS, _kept, read_record, record_of, write_record
+from fedbm.runs.record import MAX_POINTS, _kept, read_record, record_of, write_record
 
 FAILED = ("failed", "round 3: the update of client 1 is unusable: body.bn is not finite")
 
@@ -54,7 +54,7 @@ def test_a_record_gives_back_what_a_report_needs(tmp_path: Path, rounds: int) ->
     assert {"data", "method", "train"} <= set(found.config)
     assert "engine" not in found.config  # paths of a machine
     assert found.train_images == run.train_images
-    assert len(found.rounds) <= MOST_POINTS + 1
+    assert len(found.rounds) <= MAX_POINTS + 1
     best = run.summary["best"]["round"] if run.summary else 0
     kept = {record["round"]: record for record in found.rounds}
     assert {best, rounds} <= set(kept)

@@ -20,6 +20,7 @@ from fedbm.cli.federation_progress import draw_status, show_federation
 from fedbm.errors import FedBMError
 from fedbm.federation.server.run_status import format_age, format_duration, read_status
 from fedbm.federation.server.status_page import STALE_SECONDS, is_loopback, make_page_server, render_page
+from fedbm.utils.metrics import NAMES
 
 NOW = datetime(2030, 5, 1, 12, 0, tzinfo=UTC)
 
@@ -57,9 +58,14 @@ def write(folder: Path, done: int = 6, **more: Any) -> Path:
     records = [
         {
             "round": r,
+            "loss": {},
+            "dropped": [],
+            "generator": None,
+            "personal": None,
+            "bytes": {"sent": 0, "received": 0},
             "seconds": {"total": 30.0},
-            "val": {"accuracy": 0.9 * r / (r + 2)} if r != 2 else None,
-            "test": {"accuracy": 0.85 * r / (r + 2)} if r != 2 else None,
+            "val": {**dict.fromkeys(NAMES, 0.5), "accuracy": 0.9 * r / (r + 2)} if r != 2 else None,
+            "test": {**dict.fromkeys(NAMES, 0.5), "accuracy": 0.85 * r / (r + 2)} if r != 2 else None,
         }
         for r in range(1, done + 1)
     ]

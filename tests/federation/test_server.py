@@ -203,7 +203,7 @@ def test_words_that_a_file_of_concepts_was_not_read_from_are_refused(
     words = '[concepts]\ncyst = "fluid-filled cyst"\nnormal = "normal"\npolyp = "polyp"\n'
     file = f'[language]\nconcept_file = "{tiny_fedbm["concept_file"]}"\n'
     path.write_text(f'[data]\nname = "our-scans"\n[method]\nname = "fedbm"\n{file}{words}')
-    with pytest.raises(FedBMError, match=r'calls cyst "fluid-filled cyst", but .* was read from "cyst"'):
+    with pytest.raises(FedBMError, match=r'describes cyst as "fluid-filled cyst", but .* was made from "cyst"'):
         agree(*read_run_file(path))
     path.write_text(path.read_text().replace("fluid-filled ", ""))
     assert agree(*read_run_file(path)).task.concepts is not None

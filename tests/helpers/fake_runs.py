@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Sequence
@@ -10,6 +11,10 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+
+from fedbm.runs.reader import RunView
+from fedbm.runs.record_types import ScoredRound, Summary
+from fedbm.utils.typed_json import decode
 
 METRICS = ("accuracy", "f1", "auc", "recall", "precision")
 LEVEL = {"central": 0.95, "fedavg": 0.74, "fedprox": 0.76, "scaffold": 0.72, "fedbm": 0.91}
@@ -233,3 +238,11 @@ def _toml(config: dict[str, dict[str, Any]]) -> str:
 
 def _json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value), encoding="utf-8")
+
+
+def with_summary(run: RunView, **changes: dict[str, Any]) -> RunView:
+    """Return *run* with other scores of the moments "best", "last" or "averaged" in its summary."""
+    assert run.summary is not None
+    scores = {**dict.fromkeys(METRICS, 0.0), "round": 1}
+    moments = {moment: decode(ScoredRound, {**scores, **values}, "test") for moment, values in changes.items()}
+    return dataclasses.replace(run, summary=Summary(**{**run.summary, **moments}))

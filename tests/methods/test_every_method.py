@@ -88,7 +88,7 @@ def test_runs_with_either_optimiser_and_norm_at_half_participation(name, optimiz
         pass
     done = read_run(run_path(plan))
     assert [len(r["selected"]) for r in done.rounds] == [1 if name == "central" else 2] * 2
-    assert all(r["dropped"] == [] for r in done.rounds)
+    assert all(r.dropped == () for r in done.rounds)
     assert 0 <= done.summary["best"]["f1"] <= 1
     personal = done.summary["personal"]["last"]
     assert (personal is not None) == (name in ("fedrep", "fedrod", "fedproto"))

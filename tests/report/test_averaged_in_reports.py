@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,8 @@ def test_its_curve_is_dotted_and_has_no_band() -> None:
 
 def test_tensorboard_gets_it(folders: list[Path]) -> None:
     [run, *_] = read_runs(folders)
-    found = dict(scalars({**run.rounds[-1], "averaged": {**run.rounds[-1]["averaged"], "scored": [0, 1]}}))
+    last = run.rounds[-1]
+    assert last.averaged is not None
+    found = dict(scalars(replace(last, averaged=replace(last.averaged, scored=(0, 1)))))
     assert found["averaged test/f1"] == pytest.approx(0.6)
     assert not any("scored" in name for name in found)

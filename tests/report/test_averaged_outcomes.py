@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from fake_outcomes import fake_outcome
+from fake_runs import with_summary
 
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.spec import parse
@@ -36,9 +37,7 @@ def outcome(without: Outcome) -> Outcome:
         if result.row in LEVEL:
             f1 = LEVEL[result.row] + 0.01 * result.seed
             averaged = {**run.summary["last"], "f1": f1, "accuracy": f1 + 0.1}
-            run = replace(
-                run, summary={**run.summary, "averaged": averaged}, averaged_last_quarter={**averaged, "f1": f1 / 2}
-            )
+            run = replace(with_summary(run, averaged=averaged), averaged_last_quarter={**averaged, "f1": f1 / 2})
         results.append(replace(result, run=run))
     return replace(without, results=tuple(results))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fake_outcomes import fake_outcome
-from fake_runs import plain
+from fake_runs import plain, with_summary
 from scipy.stats import t as student
 from scipy.stats import ttest_ind_from_stats
 
@@ -48,7 +48,7 @@ def scored(root: Path, experiment: Experiment, scores: Mapping[str, Mapping[int,
         if run is not None and run.summary is not None:
             f1 = scores[result.row][result.seed]
             at = {"best": {**run.summary["best"], "f1": f1}, "last": {**run.summary["last"], "f1": f1 / 2}}
-            run = replace(run, summary={**run.summary, **at}, last_quarter={**(run.last_quarter or {}), "f1": f1 / 4})
+            run = replace(with_summary(run, **at), last_quarter={**(run.last_quarter or {}), "f1": f1 / 4})
         results.append(replace(result, run=run))
     return replace(made, results=tuple(results))
 

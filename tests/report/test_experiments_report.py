@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from fake_outcomes import fake_outcome
+from fake_runs import with_summary
 
 from fedbm.experiments.outcomes import Outcome, Result
 from fedbm.experiments.spec import parse
@@ -46,7 +47,7 @@ def behind(outcome: Outcome) -> Outcome:
         if run is not None and run.summary is not None:
             scores = {"accuracy": level[result.row], "f1": level[result.row]}
             summary = {m: {**run.summary[m], **scores} for m in ("best", "last")}
-            run = replace(run, summary={**run.summary, **summary}, last_quarter={**(run.last_quarter or {}), **scores})
+            run = replace(with_summary(run, **summary), last_quarter={**(run.last_quarter or {}), **scores})
         results.append(replace(result, run=run))
     return replace(outcome, results=tuple(results))
 
@@ -79,7 +80,7 @@ def test_what_the_lead_is_ahead_by_is_a_picture_where_it_can_be_tested(ablation:
         if result.run is None or result.run.summary is None:
             return result
         best = {**result.run.summary["best"], "f1": 0.5 + 0.1 * result.seed * (result.row == "FedBM")}
-        return replace(result, run=replace(result.run, summary={**result.run.summary, "best": best}))
+        return replace(result, run=with_summary(result.run, best=best))
 
     made = replace(ablation, results=tuple(map(uneven, ablation.results)))
     said = 'aria-label="Macro-F1 of FedBM minus each row, 95 % intervals'

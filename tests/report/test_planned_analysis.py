@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from fake_outcomes import fake_outcome
-from fake_runs import fake_run, plain
+from fake_runs import fake_run, plain, with_summary
 from fill_readme import fill_readme
 from rich.console import Console
 from scipy.stats import ttest_rel
@@ -74,7 +74,7 @@ def _scored(result: Result) -> RunView | None:
     less = behind[result.seed - 3] / 100 if isinstance(behind, list) else 0.0
     averaged = {**run.summary["last"], "f1": 0.617345 - less, "accuracy": 0.738291}
     best = {**run.summary["best"], "f1": 0.583729 - less / 2}
-    return replace(run, summary={**run.summary, "averaged": averaged, "best": best}, id=run.path.name)
+    return replace(with_summary(run, averaged=averaged, best=best), id=run.path.name)
 
 
 def sentences(outcome: Outcome) -> list[str]:

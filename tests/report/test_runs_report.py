@@ -218,12 +218,12 @@ def test_more_than_three_partitions_show_the_first_and_say_so(tmp_path: Path) ->
         ("config.toml", "[data", "cannot read"),
         ("config.toml", "train = 3", "data is missing"),
         ("summary.json", "{", "cannot read"),
-        ("summary.json", '{"format": 1}', "id is missing; remove it"),
-        ("summary.json", "", "remove it: the command that made the run writes it again"),
+        ("summary.json", '{"format": 1}', "id is missing. Remove the file"),
+        ("summary.json", "", "Remove the file; the command that made the run writes it again"),
         ("summary.json", '{"format": 99}', "format 99"),
         ("rounds.jsonl", '{"round": 1\n{"round": 2}\n', "line 1 of"),
         ("rounds.jsonl", '{"round": 1}\n', "line 1 of .*: loss is missing"),
-        ("rounds.jsonl", "", "rounds 1 to 3 of a finished run, but holds 0 of them"),
+        ("rounds.jsonl", "", "rounds 1 to 3 of a finished run, but has 0 of them"),
         ("generated.png", "no picture", "cannot read"),
     ],
 )
@@ -252,7 +252,7 @@ def test_a_summary_without_a_score_is_no_result(tmp_path: Path, score: object) -
     summary["best"]["f1"] = score
     (run / "summary.json").write_text(json.dumps(summary))
     with pytest.raises(
-        FedBMError, match=r"summary\.json: best\.f1 must be a number from 0 to 1, not (null|\"high\"); remove it"
+        FedBMError, match=r"summary\.json: best\.f1 must be a number from 0 to 1, not (null|\"high\")\. Remove the file"
     ):
         write_report([run], tmp_path / "page.html")
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from fake_outcomes import fake_outcome
-from fake_runs import edit, fake_run, scored
+from fake_runs import edit, fake_run, scored, with_summary
 
+from fedbm.engine.records import Traffic
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.spec import parse
 from fedbm.report.comparison import Comparison, compare_outcome
@@ -102,7 +103,7 @@ def test_bytes_until_an_accuracy_is_reached(tmp_path: Path) -> None:
     run = read_run(fake_run(tmp_path, "fedavg", rounds=4))
     scored = [0.3, 0.5, 0.4, 0.7]
     rounds = tuple(
-        {**r, "test": {**r["test"], "accuracy": a}, "bytes": {"sent": 10, "received": 1}}
+        replace(r, test={**(r.test or {}), "accuracy": a}, bytes=Traffic(10, 1))
         for r, a in zip(run.rounds, scored, strict=True)
     )
     run = replace(run, rounds=rounds)
@@ -184,10 +185,7 @@ def test_the_averaged_model_has_a_column_where_it_was_scored(tmp_path: Path) -> 
     (cell,) = compare_outcome(own(tmp_path, "fedbm", "fedavg", seeds=2, rounds=2))
     rows = []
     for row in cell.rows:
-        runs = tuple(
-            replace(run, summary={**(run.summary or {}), "averaged": {"round": 2, "accuracy": 0.6, "f1": 0.7}})
-            for run in row.runs
-        )
+        runs = tuple(with_summary(run, averaged={"round": 2, "accuracy": 0.6, "f1": 0.7}) for run in row.runs)
         rows.append(replace(row, runs=runs))
     averaged = replace(cell, rows=tuple(rows), group=replace(cell.group, rows=tuple(rows)))
     assert keys(averaged) - keys(cell) == {"averaged_accuracy", "averaged_f1"}

@@ -45,6 +45,7 @@ class PrivacyLoss(Record):
 
     epsilon: Annotated[float, number(0)] | None
     epsilon_all_runs: Annotated[float, number(0)] | None
+    bound: str = ""  # "none" or "finite", of all runs
 
 
 @dataclass(frozen=True, eq=False)

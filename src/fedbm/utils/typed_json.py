@@ -11,11 +11,12 @@ import dataclasses
 import types
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from fedbm.utils.schema import PLAIN, TEXT, Lengths, Schema, check, each, keys, or_null
 
 T = TypeVar("T")
+UNIONS = (types.UnionType, Union)  # X | None, and the same with an Annotated X
 
 
 class Record(Mapping[str, Any]):
@@ -66,7 +67,7 @@ def schema_of(kind: Any) -> Schema:
     if get_origin(kind) is Annotated:
         schema: Schema = inner[1]
         return schema
-    if isinstance(kind, types.UnionType):
+    if get_origin(kind) in UNIONS:
         return or_null(schema_of(inner[0]))
     if get_origin(kind) is tuple:
         return each(schema_of(inner[0]))
@@ -83,7 +84,7 @@ def _build(kind: Any, value: Any) -> Any:
     inner = get_args(kind)
     if value is None:
         return None
-    if get_origin(kind) is Annotated or isinstance(kind, types.UnionType):
+    if get_origin(kind) is Annotated or get_origin(kind) in UNIONS:
         return _build(inner[0], value)
     if get_origin(kind) is tuple:
         return tuple(_build(inner[0], item) for item in value)
