@@ -225,7 +225,7 @@ def test_a_run_that_diverged_counts_with_its_last_averaged_score(
 ) -> None:
     folder = fake_run(tmp_path / "runs", "fedavg", 3, done=3, rounds=20)
     lines = (folder / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
-    scores = [f'{{"accuracy": 0.5, "f1": {f1}}}' for f1 in averaged]
+    scores = [f'{{"accuracy": 0.5, "f1": {f1}, "auc": null, "recall": 0.5, "precision": 0.5}}' for f1 in averaged]
     added = [f', "averaged": {{"val": {one}, "test": {one}}}}}' for one in scores] + [', "averaged": null}']
     lines = [line[:-1] + more for line, more in zip(lines, added, strict=False)]
     (folder / "rounds.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
