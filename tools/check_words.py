@@ -18,6 +18,11 @@ RETIRED = {  # word → what to write instead
     "courier": "requests",
     "strikes": "missed deadlines",
     "fairness": "comparison checks",
+    "beside": "next to, alongside",
+    "alike": "similar, in the same way",
+    "lacking": "missing",
+    "dealt": "partitioned",
+    "side by side": "in parallel, next to each other",
 }
 RETIRED_FILES = {"along", "beside", "courier", "deal", "dealt", "fitting", "keeping", "left", "shapes", "told", "twins"}
 

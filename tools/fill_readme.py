@@ -25,7 +25,7 @@ from fedbm.report.figures.palette import assign_colours
 from fedbm.report.figures.svg import save_svg
 from fedbm.report.render.markdown import escape, render_table
 from fedbm.report.tables import summary_table
-from fedbm.report.text import plain_verdict
+from fedbm.report.verdicts import plain_verdict
 from fedbm.utils.io import write_text
 
 MARKED = re.compile(r"(<!-- fedbm:results (?P<names>[\w\- ]+?) -->\n).*?(<!-- /fedbm:results -->)", re.DOTALL)

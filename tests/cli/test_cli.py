@@ -18,8 +18,8 @@ from rich.console import Console
 
 from fedbm.cli.commands import COMMANDS, demo
 from fedbm.cli.progress import show_run
-from fedbm.engine.records import Dropped, RoundRecord, Traffic
 from fedbm.engine.round_loop import Event
+from fedbm.engine.round_record import Dropped, RoundRecord, Traffic
 from fedbm.errors import FedBMError
 from fedbm.methods import METHODS
 from fedbm.runs import batch

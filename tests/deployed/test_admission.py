@@ -20,8 +20,8 @@ from deployment import NODES, Deployment, free_ports, pids_of, ready, wait_for
 from fedbm.federation.deploy import certificates, watchdog
 from fedbm.federation.deploy.flower import call_flwr, tool
 from fedbm.federation.deploy.init import render
-from fedbm.federation.deploy.processes import environment
 from fedbm.federation.deploy.site_files import Node, Server, read, to_text
+from fedbm.federation.deploy.supervisor import environment
 from fedbm.federation.server.registry import fingerprint, read_registry
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]

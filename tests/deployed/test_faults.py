@@ -18,7 +18,7 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 
 from deployment import NODES, Deployment, pids_of, ready, wait_for
 
-from fedbm.federation.deploy.processes import start_time
+from fedbm.federation.deploy.supervisor import start_time
 from fedbm.methods import Scaffold
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]

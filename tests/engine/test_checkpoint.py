@@ -20,7 +20,7 @@ from fedbm.engine.checkpoint import (
     save_checkpoint,
     save_tensors,
 )
-from fedbm.engine.records import Evaluation
+from fedbm.engine.round_record import Evaluation
 from fedbm.errors import FedBMError
 from fedbm.utils.metrics import NAMES
 

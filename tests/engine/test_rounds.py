@@ -16,8 +16,8 @@ import fedbm
 from fedbm.engine import round_loop as rounds
 from fedbm.engine.evaluate import personal_score
 from fedbm.engine.local_training import Samples
-from fedbm.engine.records import ClientRound, Dropped
 from fedbm.engine.round_loop import mean_losses, select
+from fedbm.engine.round_record import ClientRound, Dropped
 from fedbm.methods import FedAvg, FedBM, FedProto, FedRep
 from fedbm.methods.base import Facts, copy_state, size_of
 from fedbm.runs import runner as simulation

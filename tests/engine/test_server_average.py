@@ -22,7 +22,7 @@ from fedbm.errors import FedBMError
 from fedbm.runs import runner
 from fedbm.runs.artifacts import finish
 from fedbm.runs.reader import read_run
-from fedbm.runs.record import read_record, write_record
+from fedbm.runs.run_record import read_record, write_record
 
 DECAY = 0.6  # from round 3 on below (t − 1)/t, so that short runs see both halves of the rule
 

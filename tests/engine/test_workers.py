@@ -26,7 +26,7 @@ from whole_runs import assert_same_run, command, folder_of, plan_of, play, simul
 import fedbm
 from fedbm import FedBMError
 from fedbm.cli import main
-from fedbm.engine.clients import processes as workers
+from fedbm.engine.clients import worker_cohort as workers
 from fedbm.engine.clients import worker_process
 from fedbm.engine.clients.base import LocalCohort, LocalSetup
 from fedbm.engine.clients.worker_process import read_states, write_states

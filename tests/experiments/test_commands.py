@@ -21,7 +21,7 @@ from fedbm.engine.round_loop import Event
 from fedbm.experiments.outcomes import read_outcome
 from fedbm.runs.budget import Budget
 from fedbm.runs.reader import read_run
-from fedbm.runs.record import read_record, write_record
+from fedbm.runs.run_record import read_record, write_record
 
 
 def grid(folder: Path, tiny_fedbm: dict[str, Any], rounds: int = 3) -> Path:

@@ -12,7 +12,7 @@ from fedbm.experiments.estimate import estimate_remaining
 from fedbm.experiments.spec import parse
 from fedbm.experiments.trials import TrialState, trials
 from fedbm.runs.reader import read_run
-from fedbm.runs.record import write_record
+from fedbm.runs.run_record import write_record
 
 GRID = '[all]\ndata = "digits"\nrounds = 50\n[axes]\nmethod = ["fedavg", "fedbm", "fedprox"]'
 

@@ -27,7 +27,7 @@ from fedbm.report.render.html import render_html
 from fedbm.report.render.markdown import render_markdown
 from fedbm.report.runs_report import runs_report
 from fedbm.runs.reader import RunView, read_run
-from fedbm.runs.record import MAX_POINTS, _kept_rounds, read_record, record_of, write_record
+from fedbm.runs.run_record import MAX_POINTS, _kept_rounds, read_record, record_of, write_record
 
 FAILED = ("failed", "round 3: the update of client 1 is unusable: body.bn is not finite")
 
@@ -168,7 +168,7 @@ def test_the_page_names_what_a_trial_has_and_how_many_rounds_a_record(modules: O
     trials = json.loads(write_outcome(modules, tmp_path).read_text(encoding="utf-8"))["trials"]
     assert {key for trial in trials for key in trial} <= set(re.findall(r"`(\w+)`", words))
     most = max(len(_kept_rounds(rounds, best)) for rounds in range(1, 402) for best in (1, rounds // 2 + 1))
-    assert f"columns over at most {most} rounds" in words
+    assert f"curves have at most {most} rounds" in words
 
 
 def test_broken_records_are_one_sentence(modules: Outcome, tmp_path: Path) -> None:

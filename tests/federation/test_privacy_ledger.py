@@ -20,7 +20,7 @@ from fedbm.federation.node.privacy import epsilon
 from fedbm.federation.node.privacy_ledger import PrivacyLedger
 from fedbm.federation.protocol.codec import from_records
 from fedbm.federation.protocol.messages import CENSUS, EVALUATE
-from fedbm.report.privacy import client_losses
+from fedbm.report.privacy_sentences import client_losses
 from fedbm.report.write import write_report
 from fedbm.runs.reader import read_run
 

@@ -15,7 +15,7 @@ import pytest
 
 from fedbm.errors import FedBMError
 from fedbm.federation.deploy import watchdog
-from fedbm.federation.deploy.processes import (
+from fedbm.federation.deploy.supervisor import (
     FLOWER_SETTINGS,
     Child,
     check_free,
@@ -102,7 +102,7 @@ def test_what_does_not_start_says_why(tmp_path: Path) -> None:
 KEEPER = """
 import signal, sys
 from pathlib import Path
-from fedbm.federation.deploy.processes import Child, supervise
+from fedbm.federation.deploy.supervisor import Child, supervise
 from fedbm.federation.deploy.roles import watch
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts in the background
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and in what nohup starts

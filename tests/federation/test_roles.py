@@ -22,10 +22,10 @@ from fedbm.errors import FedBMError
 from fedbm.federation.deploy import flower, registration, roles, watchdog
 from fedbm.federation.deploy.certificates import make_authority
 from fedbm.federation.deploy.init import create
-from fedbm.federation.deploy.processes import running
 from fedbm.federation.deploy.registration import Known
 from fedbm.federation.deploy.run_control import Follower, give_shares, start_run
 from fedbm.federation.deploy.site_files import Node, Server, all_folders, read, to_text
+from fedbm.federation.deploy.supervisor import running
 from fedbm.federation.node.refusal_file import clear_refusal, write_refusal
 from fedbm.federation.server.registry import fingerprint, read_registry
 

@@ -76,7 +76,7 @@ def test_a_second_server_on_the_same_run_is_refused(tiny: dict[str, Any], tmp_pa
     deployed = small(tiny, tmp_path)
     run = agree(*read_run_file(deployed.config)).id
     with (
-        RunFolder(deployed.state / "runs" / run).held(),
+        RunFolder(deployed.state / "runs" / run).lock(),
         pytest.raises(FedBMError, match="another process is working on"),
     ):
         deployed.serve()

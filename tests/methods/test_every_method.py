@@ -13,7 +13,7 @@ from torch import nn
 import fedbm
 from fedbm.errors import FedBMError
 from fedbm.methods import METHODS, FedAvg, Method
-from fedbm.methods.base import Batch, Facts, Phase, placed, train_only
+from fedbm.methods.base import Batch, Facts, Phase, move_to, train_only
 from fedbm.runs.config import make_config, nest
 from fedbm.runs.plan import make_plan
 from fedbm.runs.reader import read_run
@@ -53,7 +53,7 @@ def test_gradient_of_the_local_loss(name):
         model.prototypes.known.fill_(True)
     images, labels = image_data(1)[0].batch(torch.arange(3))
     draws = method.sample_randomness(model, task(), received, 1, torch.Generator().manual_seed(0))
-    batch = Batch(images.double(), labels, {k: v[0] for k, v in placed(draws, model.body.conv.weight).items()})
+    batch = Batch(images.double(), labels, {k: v[0] for k, v in move_to(draws, model.body.conv.weight).items()})
     for phase in method.phases(1):
         trained = train_only(model, phase.train)
         model.eval()  # running statistics must not move between evaluations

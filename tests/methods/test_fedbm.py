@@ -7,7 +7,7 @@ from small import TinyBody, task
 from fedbm.engine.local_training import plain_steps
 from fedbm.errors import FedBMError
 from fedbm.methods import FedAvg, FedBM
-from fedbm.methods.base import Batch, Facts, copy_state, load_state, placed, train_only
+from fedbm.methods.base import Batch, Facts, copy_state, load_state, move_to, train_only
 from fedbm.models.heads import concept_loss
 from fedbm.utils.seeds import torch_rng
 
@@ -19,7 +19,7 @@ def batch(method, model, received=None, n=5):
     rng = torch.Generator().manual_seed(5)
     images, labels = torch.rand(n, 1, 16, 16, generator=rng), torch.randint(0, 3, (n,), generator=rng)
     like = model.body.conv.weight
-    draws = placed(method.sample_randomness(model, task(), received or {}, 2, torch_rng(0, "draws")), like)
+    draws = move_to(method.sample_randomness(model, task(), received or {}, 2, torch_rng(0, "draws")), like)
     with torch.no_grad():
         draws |= method.precompute(model, draws, {})
     return Batch(images.to(like.dtype), labels, {name: value[1] for name, value in draws.items()})

@@ -23,7 +23,7 @@ from fedbm.report.render.html import render_html
 from fedbm.report.render.latex import render_latex
 from fedbm.report.render.markdown import render_markdown
 from fedbm.report.tables import results_table
-from fedbm.report.text import plain_verdict, verdicts
+from fedbm.report.verdicts import plain_verdict, verdicts
 
 FOUR = ("FedAvg", "FedBM", "FedProx", "SCAFFOLD")
 

@@ -21,7 +21,7 @@ from fedbm.report.render.markdown import render_markdown
 from fedbm.report.runs_report import runs_report
 from fedbm.report.write import write_report
 from fedbm.runs.reader import read_run, read_runs
-from fedbm.runs.record import read_record, record_of, write_record
+from fedbm.runs.run_record import read_record, record_of, write_record
 from fedbm.utils.io import read_json
 
 NEW = (None, "abc", "\udcff", -3, 1.5, math.nan, 1e308, 10**400, True, [1, "x"], [], {}, {"a": 1})

@@ -19,7 +19,7 @@ from fedbm.report.experiments_report import TITLE, experiments_report
 from fedbm.report.render.html import render_html
 from fedbm.report.render.markdown import render_markdown
 from fedbm.report.tables import SHOWN
-from fedbm.report.text import main_rivals, verdicts
+from fedbm.report.verdicts import main_rivals, verdicts
 
 NOT_HERE = {"oct-c8": "not here"}
 

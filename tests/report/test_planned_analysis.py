@@ -31,8 +31,8 @@ from fedbm.report.render.csv import render_csv
 from fedbm.report.render.html import render_html
 from fedbm.report.render.latex import render_latex
 from fedbm.report.render.markdown import render_markdown
-from fedbm.report.text import verdicts
-from fedbm.runs.failure import diverged
+from fedbm.report.verdicts import verdicts
+from fedbm.runs.failure import is_divergence
 from fedbm.runs.reader import RunView
 from fedbm.utils.statistics import holm
 
@@ -250,9 +250,9 @@ def test_a_run_that_diverged_counts_with_its_last_averaged_score(
 def test_what_the_engine_says_of_values_that_are_not_finite_is_a_divergence() -> None:
     problem = find_nonfinite({"weight": torch.tensor([float("nan")])})
     assert problem is not None
-    assert diverged(f"round 3: the server's own training failed, {problem}; a lower generator_lr may help")
-    assert diverged(NOT_FINITE)
-    assert not diverged(FULL)
+    assert is_divergence(f"round 3: the server's own training failed, {problem}; a lower generator_lr may help")
+    assert is_divergence(NOT_FINITE)
+    assert not is_divergence(FULL)
 
 
 def test_a_record_older_than_its_plan_is_withheld_too(tmp_path: Path) -> None:

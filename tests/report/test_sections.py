@@ -16,7 +16,7 @@ from fedbm.report.grouping import Group, MethodRuns
 from fedbm.report.model import Figures, Section, Text
 from fedbm.report.sections import client_by_client, confusions, features, partition
 from fedbm.runs.reader import RunView, read_run
-from fedbm.runs.record_types import Confusion, Features
+from fedbm.runs.run_files import Confusion, Features
 
 
 def drawn(section: Section) -> str:

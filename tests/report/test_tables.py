@@ -10,7 +10,7 @@ import pytest
 from fake_outcomes import fake_outcome
 from fake_runs import edit, fake_run, scored, with_summary
 
-from fedbm.engine.records import Traffic
+from fedbm.engine.round_record import Traffic
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.spec import parse
 from fedbm.report.comparison import Comparison, compare_outcome
@@ -29,7 +29,7 @@ from fedbm.report.tables import (
 )
 from fedbm.report.write import write_report
 from fedbm.runs.reader import read_run, read_runs
-from fedbm.runs.record import read_record, write_record
+from fedbm.runs.run_record import read_record, write_record
 
 
 def only_group(runs: list[Path]) -> Group:

@@ -9,7 +9,7 @@ from fake_runs import edit, fake_run
 
 from fedbm.errors import FedBMError
 from fedbm.runs.reader import last_quarter_scores, read_run, read_runs
-from fedbm.runs.record import read_record, write_record
+from fedbm.runs.run_record import read_record, write_record
 
 
 def test_last_quarter_scores_worked_by_hand() -> None:

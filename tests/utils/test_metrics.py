@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, f1_score, precision_score, recall_score, roc_auc_score
 
-from fedbm.utils.metrics import auc, from_confusion, mean_scores, score
+from fedbm.utils.metrics import auc, mean_scores, score, scores_from_confusion
 
 
 @given(st.data())
@@ -30,7 +30,7 @@ def test_equal_to_scikit_learn_over_present_classes(data):
 
 def test_scores_by_hand_with_a_missing_class():
     """Truth 0 0 1 1, predicted 0 2 1 1: recalls ½ and 1, F1 ⅔ and 1. Class 2 is missing and counts in no mean."""
-    scores = from_confusion(np.array([[1, 0, 1], [0, 2, 0], [0, 0, 0]]))
+    scores = scores_from_confusion(np.array([[1, 0, 1], [0, 2, 0], [0, 0, 0]]))
     assert scores["accuracy"] == 0.75
     assert scores["recall"] == 0.75
     assert scores["precision"] == 1.0
@@ -41,7 +41,7 @@ def test_auc_is_none_without_negatives_or_with_nan_probabilities():
     assert auc(np.zeros(3, dtype=int), np.full((3, 2), 0.5)) is None
     assert auc(np.array([0, 1]), np.full((2, 2), np.nan)) is None
     with pytest.raises(ValueError, match="no samples"):
-        from_confusion(np.zeros((2, 2), dtype=int))
+        scores_from_confusion(np.zeros((2, 2), dtype=int))
 
 
 def test_mean_scores_keeps_none():

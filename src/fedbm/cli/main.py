@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """Return the parsed command; no words at all ask for help."""
+    """Return the parsed command; without words, it is --help."""
     name = words[0] if words else "--help"
     if name not in COMMANDS and not name.startswith("-"):
         raise FedBMError(f"there is no command \"{name}\"{did_you_mean(name, COMMANDS)}. See 'fedbm --help'.")

@@ -10,8 +10,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from fedbm.engine.records import RoundRecord
 from fedbm.engine.round_loop import Event
+from fedbm.engine.round_record import RoundRecord
 from fedbm.runs.batch import Job
 
 ShowCount = Callable[[int, int], None]  # (done, total)

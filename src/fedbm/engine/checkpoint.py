@@ -22,7 +22,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from fedbm.engine.records import Evaluation
+from fedbm.engine.round_record import Evaluation
 from fedbm.errors import FedBMError
 from fedbm.methods.base import State, size_of
 from fedbm.utils.io import atomic_write
@@ -47,8 +47,8 @@ class Progress:
     bytes_received: int = 0
     accepted_norms: dict[int, list[tuple[int, float]]] = field(
         default_factory=dict
-    )  # recent round → (n, norm) of each accepted update, where a server checks the updates of nodes
-    empty_rounds: int = 0  # rounds running without one usable update
+    )  # recent round → (n, norm) of each accepted update, if a server checks the updates of nodes
+    empty_rounds: int = 0  # consecutive rounds without a usable update
 
     @property
     def best_round(self) -> int:

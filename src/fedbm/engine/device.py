@@ -16,7 +16,7 @@ from fedbm.config.options import EngineOptions
 from fedbm.errors import FedBMError
 from fedbm.utils.metrics import Array
 
-STATE_CACHE_SHARE = 1 / 16  # of a GPU's memory may hold the client states of one run
+STATE_CACHE_SHARE = 1 / 16  # largest share of a GPU's memory for the client states of one run
 POLL_SECONDS = 0.0002  # between two looks at a busy device
 
 

@@ -11,11 +11,19 @@ import torch
 from torch import nn
 
 from fedbm.engine.local_training import Samples
-from fedbm.engine.records import PersonalScores
+from fedbm.engine.round_record import PersonalScores
 from fedbm.errors import FedBMError
 from fedbm.methods._average import NothingToAverage
 from fedbm.methods.base import Facts, Method, State, load_state
-from fedbm.utils.metrics import NAMES, Array, confusion_matrix, from_confusion, label_mix_accuracy, mean_scores, score
+from fedbm.utils.metrics import (
+    NAMES,
+    Array,
+    confusion_matrix,
+    label_mix_accuracy,
+    mean_scores,
+    score,
+    scores_from_confusion,
+)
 
 Scores = dict[str, float | None]
 
@@ -80,7 +88,7 @@ def first_state(method: Method, server: State, clients: Mapping[int, State]) -> 
 
 def score_confusion(matrix: Array) -> Scores:
     """Return the scores of a confusion matrix. The AUC is None because it needs probabilities."""
-    values: Scores = {**from_confusion(matrix), "auc": None}
+    values: Scores = {**scores_from_confusion(matrix), "auc": None}
     return {name: values[name] for name in NAMES}
 
 

@@ -19,7 +19,7 @@ from fedbm.config.options import TrainOptions
 from fedbm.engine.checkpoint import OPTIMIZER_PREFIX
 from fedbm.engine.device import autocast
 from fedbm.errors import FedBMError
-from fedbm.methods.base import Batch, Facts, Method, State, Task, Upload, placed, train_only
+from fedbm.methods.base import Batch, Facts, Method, State, Task, Upload, move_to, train_only
 from fedbm.models.normalize import Normalise
 from fedbm.utils.seeds import seeded_modules, torch_rng
 
@@ -67,7 +67,7 @@ Pass = tuple[int, int, slice]  # the round and epoch that seed a permutation of 
 def central_passes(train: TrainOptions, round_: int, n: int) -> Iterator[Pass]:
     """Yield ⌊E·participation·n/B⌋ steps. A pass that does not end with the round continues in the next.
 
-    Pass p is seeded as a client's at (round p//E + 1, epoch p % E), so both are the same at participation 1.
+    Pass p has the seed of a client's epoch p % E in round p//E + 1, so both are the same at participation 1.
     """
     whole = -(-n // train.batch)
     count = max(1, int(train.epochs * train.participation * n / train.batch + 1e-9))
@@ -146,7 +146,7 @@ def train_client(
             for group in optimizer.param_groups:
                 group["lr"] = chunk.lr
             positions = chunk.positions.to(data.indices.device)
-            draws = placed(method.sample_randomness(model, task, received, len(positions), chunk.rng), trained[0][1])
+            draws = move_to(method.sample_randomness(model, task, received, len(positions), chunk.rng), trained[0][1])
             for step in range(len(positions)):
                 images, labels = data.batch(positions[step])
                 with torch.no_grad():
@@ -189,7 +189,7 @@ def plain_steps(
     """Run one optimiser step per row of *draws*: the reference implementation of `Steps`."""
     trained = train_only(model, parts)
     stepper = optimizer([parameter for _, parameter in trained], False)
-    rows = placed(draws, trained[0][1])
+    rows = move_to(draws, trained[0][1])
     count = len(next(iter(rows.values())))
     sums: dict[str, Tensor] = {}
     for row in range(count):

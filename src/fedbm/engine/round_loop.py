@@ -24,7 +24,7 @@ from fedbm.engine.clients.base import Cohort, ScoringCohort, find_nonfinite
 from fedbm.engine.device import autocast, wait_until_idle
 from fedbm.engine.evaluate import Scores, first_state, global_score, personal_score, score_states
 from fedbm.engine.local_training import Samples, learning_rate
-from fedbm.engine.records import (
+from fedbm.engine.round_record import (
     AveragedScores,
     ClientRound,
     Dropped,
@@ -107,7 +107,7 @@ class RoundLoop:
     average: ServerAverage | None = None
     _traffic: Traffic = field(default_factory=Traffic)  # of the current round
     _best: State | None = None  # the best state since the last checkpoint
-    _checkpoint_seconds: float = 0.0  # of the round before: a record is written ahead of its own checkpoint
+    _checkpoint_seconds: float = 0.0  # of the previous round: a record is written before its own checkpoint
     _next_checkpoint: float = 0.0  # the earliest time of the next checkpoint, if checkpoint_every is 0
 
     def rounds(self) -> Generator[Event | None, None, None]:
@@ -165,7 +165,7 @@ class RoundLoop:
             seconds={**clock.laps, "total": sum(clock.laps.values())},
             averaged=AveragedScores(averaged.val, averaged.test, averaged.scored) if averaged else None,
         )
-        # first the line, then the checkpoint: resuming cuts off lines after the last checkpoint, and none is missing
+        # write the line before the checkpoint: resuming removes lines after the checkpoint, so none is missing
         self.folder.append(record, has_average=self.average is not None)
         self.progress.round = round_
         self.progress.bytes_sent += self._traffic.sent
@@ -301,7 +301,7 @@ class RoundLoop:
         return evaluation
 
     def _evaluate_average(self, state: State, round_: int) -> Generator[None, None, ModelScores]:
-        """Score the averaged model where the model itself is scored."""
+        """Score the averaged model in the same place as the model itself: here, or at the clients."""
         if self.sets:
             with self._autocast():
                 return join_scores(score_states(self.method, self.model, [state], self.sets))

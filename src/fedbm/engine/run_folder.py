@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fedbm.engine.records import RoundRecord
+from fedbm.engine.round_record import RoundRecord
 from fedbm.errors import FedBMError
 from fedbm.utils.io import atomic_write, cannot_write
 from fedbm.utils.typed_json import decode
@@ -39,7 +39,7 @@ class RunFolder:
         return (self.path / "summary.json").exists()
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Lock the folder against other processes. The system releases the lock however this process ends."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)

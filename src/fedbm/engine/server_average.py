@@ -1,4 +1,4 @@
-"""The average of the server's models over rounds: scored next to the model itself, never trained from.
+"""The average of the server's models over rounds: scored next to the model itself, never used for training.
 
     θ̄_t = a θ̄_{t−1} + (1 − a) θ_t,   a = min(d, (t − 1)/t)
 
@@ -33,7 +33,7 @@ class ServerAverage:
 
     Args:
         decay: d, from 0 to below 1.
-        rounds: how many models *sums* averages, when a run is resumed.
+        rounds: number of models in the average *sums*, if a run is resumed.
         sums: the accumulated tensors, by name; second moments take the place of variances.
 
     >>> average = ServerAverage(0.9)
@@ -47,7 +47,7 @@ class ServerAverage:
         self.decay, self.rounds, self.sums = decay, rounds, sums or {}
 
     def add(self, state: State) -> None:
-        """Average in the model of one more round. *state* is neither changed nor kept."""
+        """Add the model of one more round to the average. *state* is neither changed nor kept."""
         self.rounds += 1
         new = {**state, **moments(state)}
         if self.rounds == 1:

@@ -1,7 +1,7 @@
 """Compute the contrasts that an experiment states: first row − second row at its endpoint, over the seeds both have.
 
 A confirmatory experiment tests them: two-sided paired t-tests with Holm's correction over exactly these contrasts in
-all cells. The exact sign-flip test is reported as well and does not decide. Other experiments only have intervals.
+all cells. The exact sign-flip test is also reported but does not decide. Other experiments only have intervals.
 A diverged run counts with the last evaluated scores of its averaged model, or with 0.
 """
 

@@ -11,7 +11,7 @@ from fedbm.engine.checkpoint import rounds_behind
 from fedbm.errors import FedBMError
 from fedbm.experiments.trials import DONE, TrialState
 from fedbm.runs.reader import RunView, read_run
-from fedbm.runs.record import read_record
+from fedbm.runs.run_record import read_record
 from fedbm.utils.text import format_seconds
 
 

@@ -24,9 +24,9 @@ from fedbm.experiments.spec import (
     shipped_experiments,
 )
 from fedbm.experiments.trials import DONE, TrialState, finished_run, key_of
-from fedbm.runs.failure import diverged
+from fedbm.runs.failure import is_divergence
 from fedbm.runs.reader import RunView, read_run
-from fedbm.runs.record import SCORES, record_named
+from fedbm.runs.run_record import SCORES, read_checked_record
 from fedbm.runs.seed_list import MAX_SEED
 from fedbm.utils.io import read_json
 from fedbm.utils.schema import SCALAR, TEXT, check, each, keys, number, or_null, whole
@@ -162,7 +162,7 @@ def _last_scores(trial: TrialState) -> dict[str, float] | None:
 
     Return None for every other run: a lost machine or a full memory shows nothing about the method.
     """
-    if trial.state != "failed" or trial.folder is None or not diverged(trial.why):
+    if trial.state != "failed" or trial.folder is None or not is_divergence(trial.why):
         return None
     rounds = read_rounds(trial.folder / "rounds.jsonl")
     found = [record.averaged.test for record in rounds if record.averaged]
@@ -182,12 +182,12 @@ def read_outcomes(folder: Path) -> list[Outcome]:
     found = sorted(folder.glob("*.json"), key=lambda path: (order.get(path.stem, len(order)), path.stem))
     if not found:
         raise FedBMError(f"{folder} has no records of experiments; 'fedbm reproduce' and 'fedbm sweep' write them")
-    outcomes = [_read_outcome(path, record_named) for path in found]
+    outcomes = [_read_outcome(path, read_checked_record) for path in found]
     hidden = _hidden_runs(folder)
     return [replace(outcome, hidden=hidden) for outcome in outcomes]
 
 
-def read_outcome(path: Path, read: Callable[[Path], RunView | None] = record_named) -> Outcome:
+def read_outcome(path: Path, read: Callable[[Path], RunView | None] = read_checked_record) -> Outcome:
     """Read an experiment's record, and which of its runs other experiments in that folder withhold."""
     return replace(_read_outcome(path, read), hidden=_hidden_runs(path.parent))
 
@@ -231,7 +231,7 @@ def _read_outcome(path: Path, read: Callable[[Path], RunView | None]) -> Outcome
 def _analysis(value: Mapping[str, Any]) -> AnalysisPlan | None:
     """Return the plan in the record or, for a shipped experiment, in its file.
 
-    A record may be older than the plan. Its scores must be withheld all the same.
+    A record may be older than the plan, but its scores must be withheld too.
     """
     if plan := value.get("analysis"):
         contrasts = tuple((first, second) for first, second in plan["contrasts"])

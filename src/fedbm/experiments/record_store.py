@@ -12,7 +12,7 @@ from fedbm.errors import FedBMError
 from fedbm.experiments.outcomes import FORMAT, TEXTS, Outcome, Result, read_outcome
 from fedbm.experiments.spec import cells
 from fedbm.runs.reader import RunView
-from fedbm.runs.record import record_named, write_record
+from fedbm.runs.run_record import read_checked_record, write_record
 from fedbm.utils.io import atomic_write
 
 
@@ -66,7 +66,7 @@ def would_drop(now: Outcome, folder: Path) -> str:
     )
 
 
-def _read_existing(path: Path, read: Callable[[Path], RunView | None] = record_named) -> Outcome:
+def _read_existing(path: Path, read: Callable[[Path], RunView | None] = read_checked_record) -> Outcome:
     """Return the recorded outcome without finished runs that no longer have a record file."""
     found = read_outcome(path, lambda record: read(record) if record.exists() else None)
     runs = path.parent / "runs"
@@ -89,7 +89,7 @@ def _still_planned(now: Outcome, before: Outcome) -> list[Result]:
 
 
 def _merge(before: Result | None, now: Result) -> Result:
-    """Return the newer result of a trial; keep the recorded one if the run is finished there, or is not here at all."""
+    """Return the newer result of a trial; keep the recorded one if its run is finished or has no folder here."""
     if before is None or now.run is not None:
         return now
     if before.run is not None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedbm.engine.records import selection_score
+from fedbm.engine.round_record import selection_score
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.spec import cells
 from fedbm.runs.reader import RunView

@@ -146,7 +146,7 @@ def find_experiment(name: str) -> Experiment:
 
 
 def read_experiment(path: Path) -> Experiment:
-    """Read an experiment of the user's own. It must not have the name, and so the record, of a shipped one."""
+    """Read a user's own experiment. Its name must differ from shipped ones, because the name decides the record."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
@@ -285,7 +285,7 @@ def _choice(values: Mapping[str, Any], key: str, choices: Sequence[str]) -> str:
 
 
 def _rows(values: Mapping[str, Any], axis: Sequence[Any]) -> tuple[RowPlan, ...]:
-    """Return the rows. methods = […] and an axis of methods are short for a row each; without any, there is one row."""
+    """Return the rows. methods = […] and an axis of methods make one row per method; without both, there is one row."""
     default = values.get("all", {}).get("method", "fedbm")
     methods = [*values.get("methods", ()), *axis]
     given = values.get("rows", [])

@@ -16,7 +16,7 @@ from fedbm.runs.config import Config, make_config, nest, settings_for
 from fedbm.runs.failure import failure_of
 from fedbm.runs.plan import make_plan
 from fedbm.runs.reader import RunView, check_unedited, read_run
-from fedbm.runs.record import record_named
+from fedbm.runs.run_record import read_checked_record
 from fedbm.runs.runner import run_path
 
 DONE = ("finished", "on record")  # states of a run that need not be computed
@@ -68,7 +68,7 @@ class TrialState(TrialPlace):
 def trials(
     experiment: Experiment, seeds: Sequence[int], engine: Mapping[str, Any], only: Sequence[str] = ()
 ) -> list[Trial]:
-    """Return every run in the order of computation: cell by cell as in the file, or seed by seed if it states that.
+    """Return every run in the order of computation: cell by cell as in the file, or seed by seed if the file sets that.
 
     Args:
         experiment: The experiment.
@@ -132,7 +132,7 @@ def finished_run(done: TrialState) -> RunView:
     """Return the run of a finished trial; raise FedBMError if its config.toml was edited or its record is damaged."""
     if done.record is not None:
         try:
-            return record_named(done.record)
+            return read_checked_record(done.record)
         except FedBMError as error:
             raise FedBMError(f"{error}; remove the record to compute the run again") from error
     assert done.folder is not None

@@ -151,7 +151,7 @@ class Method(ABC):
     personalises: ClassVar[bool] = False  # clients have models of their own, scored separately
     colour: ClassVar[int | None] = None  # place in the palette of reports; None: the next free one
     tuned: ClassVar[Mapping[str, str]] = {}  # options usually tuned per data set → how reports write them
-    # option → (other option, its values for which the option applies); the command line refuses an idle option
+    # option → (other option, its values for which the option applies); the CLI refuses an option without effect
     option_needs: ClassVar[Mapping[str, tuple[str, tuple[Any, ...]]]] = {}
 
     @property
@@ -298,7 +298,7 @@ def trained_parameters(model: nn.Module) -> tuple[list[str], list[Tensor], list[
     return [n for n, _, _ in named], [value for _, value, _ in named], [gradient for _, _, gradient in named]
 
 
-def placed(draws: State, like: Tensor) -> State:
+def move_to(draws: State, like: Tensor) -> State:
     """Move *draws* to the device of *like*, and convert real numbers to its precision."""
     return {
         name: value.to(like.device, like.dtype if value.is_floating_point() else value.dtype, non_blocking=True)

@@ -1,9 +1,9 @@
-"""Central training: what one hospital with everybody's data would reach. A ceiling, not a competitor.
+"""Central training: what one hospital with all data would reach. It is an upper bound, not a competing method.
 
     ⌊E·participation·n/B⌋ steps a round, about as many as the federation makes; a pass over the data may span rounds;
     momentum and Adam's moments are kept between rounds
 
-Equal to FedAvg with one client that holds all data, at participation 1, with kept optimiser state, where B divides n (a
+It equals FedAvg with one client that has all data, at participation 1 with kept optimiser state, if B divides n (a
 client's last batch wraps around, so it makes ⌈n/B⌉ steps a pass).
 """
 

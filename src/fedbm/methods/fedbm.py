@@ -1,4 +1,4 @@
-"""FedBM: a frozen classifier read from language (LKCC) and a generator that stands in for everyone's data (CGDE).
+"""FedBM: a frozen classifier built from language (LKCC) and a generator that represents all clients' data (CGDE).
 
     client   min over body and projection of the LKCC loss on real ∪ generated images, one forward pass
     server   θ ← Σ_i w_i θ_i; every n rounds min over the generator of L_sem + λ_div L_div + λ_dis L_dis
@@ -12,7 +12,7 @@ Reference: Zhu, Yang, Gao, Yuan, Liu. FedBM: stealing knowledge from pre-trained
 federated learning.
 Differs from the paper's print: clients are weighted by size (as its code does; weighting = equal for its formula);
 L_sem has the variance term (its code; Eq. 6 is cross-entropy alone); L_dis matches the global model's BatchNorm
-statistics (the text says the generator's).
+statistics (the paper's text names the generator's).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from fedbm.config.options import option
 from fedbm.errors import FedBMError
 from fedbm.language.concepts import sample_concepts
-from fedbm.methods.base import Batch, Part, Phase, State, Steps, Task, load_state, placed
+from fedbm.methods.base import Batch, Part, Phase, State, Steps, Task, load_state, move_to
 from fedbm.methods.fedavg import FedAvg, linear_head
 from fedbm.models.generator import Generator
 from fedbm.models.generator_loss import BatchNormGap, batch_norms, crop, diversity_loss, draw_crops
@@ -160,7 +160,7 @@ class FedBM(FedAvg):
             return None
         draws = model.draw_pseudo(1, columns * model.classes, torch_rng(task.seed, "gallery"))
         draws["pseudo.labels"] = torch.arange(model.classes).repeat_interleave(columns)[None]
-        draws = {name: value[0] for name, value in placed(draws, model.generator.expand.weight).items()}
+        draws = {name: value[0] for name, value in move_to(draws, model.generator.expand.weight).items()}
         model.eval()
         with torch.no_grad():
             images = model.generate(draws)[0]

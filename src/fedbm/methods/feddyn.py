@@ -1,10 +1,10 @@
-"""FedDyn: each client's objective is bent so that its own optimum agrees with the federation's.
+"""FedDyn: each client's objective is corrected so that its own optimum agrees with the federation's.
 
     client  min f_i(θ) − ⟨g_i, θ⟩ + (α/2) ‖θ − θᵗ‖²,   then   g_i ← g_i − α (θ_i − θᵗ)
     server  h ← h − (α/N) Σ_P (θ_i − θᵗ),   θ ← mean_P θ_i − h/α          (plain mean, N = all clients)
 
 After every round, at any participation, h = (1/N) Σ_all g_i. BatchNorm statistics are averaged as in FedAvg.
-It minimises (1/N) Σ f_i, every client alike, where FedAvg minimises Σ (n_i/n) f_i.
+It minimises (1/N) Σ f_i, with equal weights for all clients. FedAvg minimises Σ (n_i/n) f_i.
 
 Reference: Acar, Zhao, Matas, Mattina, Whatmough, Saligrama. Federated learning based on dynamic regularization.
 ICLR 2021.

@@ -1,4 +1,4 @@
-"""FedETF: a frozen classifier whose classes stand at equal angles, the frame that neural collapse ends in.
+"""FedETF: a frozen classifier with class vectors at equal angles, the limit of neural collapse.
 
     V       = √(K/(K−1)) · U (I − 11ᵀ/K),  U orthonormal K × K, drawn once      (v_j·v_k = −1/(K−1) for j ≠ k)
     g       = norm(P f(x)),  P linear F → K, trained and averaged with the body
@@ -9,7 +9,7 @@ Reference: Li, Shang, He, Lin, Wu. No fear of classifier biases: neural collapse
 synthetic and fixed classifier. ICCV 2023.
 Differs from common code: missing classes are masked by default instead of counted once (option `missing_classes`); the
 learnt scale β is part of the logits, so probabilities are those the model was trained with. Its personal fine-tuning
-stage is left out: it is compared as a global method.
+stage is left out, because FedETF is compared as a global method.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""FedNH: a classifier of unit prototypes that starts evenly spread and slowly takes on the classes' meaning.
+"""FedNH: a classifier of unit prototypes. They start evenly spread and slowly move towards the class means.
 
     z_k     = s · cos(f(x), W_k);  W fixed in local training, orthonormal rows at the start, s learnable from 20
     client  sends body, s and, in eval mode after training, r_{i,k} = n_{i,k} · norm(mean_k f/‖f‖)
@@ -7,7 +7,7 @@
 
 Reference: Dai, Chen, Li, Heinecke, Sun, Xu. Tackling data heterogeneity in federated learning with class prototypes.
 AAAI 2023.
-Needs at least as many features as classes. Label counts leave the client.
+Needs at least as many features as classes. Clients send their label counts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SUMS, COUNTS = "fednh.sums", "fednh.counts"
 
 @dataclass(frozen=True)
 class FedNH(FedAvg):
-    """Non-parametric head with class semantics infused by the server."""
+    """A classifier of prototypes, which the server moves towards the mean features of the classes."""
 
     name: ClassVar[str] = "fednh"
     title: ClassVar[str] = "FedNH"

@@ -1,4 +1,4 @@
-"""FedProto: only class prototypes travel; every client keeps a model of its own.
+"""FedProto: only class prototypes are sent; every client keeps its own model.
 
     client  min CE + λ · MSE(f(x), C_y), mean over batch and dimensions, classes without a prototype left out;
             sends, in eval mode after training, the mean feature of each of its classes
@@ -8,7 +8,7 @@
 Reference: Tan, Long, Liu, Zhou, Lu, Jiang, Zhang. FedProto: federated prototype learning across heterogeneous clients.
 AAAI 2022.
 There is no common model. The global score is the mean, over clients that took part so far, of their models' scores on
-the common test set, which only a simulation can see; label counts leave the client.
+the common test set, which only a simulation has. Clients send their label counts.
 """
 
 from __future__ import annotations

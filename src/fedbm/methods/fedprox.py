@@ -1,4 +1,4 @@
-"""FedProx: FedAvg whose clients are pulled back to the global model.
+"""FedProx: FedAvg with a term that pulls clients back to the global model.
 
     client  min f_i(θ) + (μ/2) ‖θ − θᵗ‖²,   so   gradient += μ (θ − θᵗ)
 
@@ -22,7 +22,7 @@ from fedbm.methods.fedavg import FedAvg
 
 @dataclass(frozen=True)
 class FedProx(FedAvg):
-    """A quadratic leash on local training."""
+    """A quadratic penalty on the distance from the global model."""
 
     name: ClassVar[str] = "fedprox"
     title: ClassVar[str] = "FedProx"

@@ -5,8 +5,8 @@
 
 Reference: Collins, Hassani, Mokhtari, Shakkottai. Exploiting shared representations for personalized federated
 learning. ICML 2021.
-Twice the local work of the others. Its paper has no common classifier; the global score here reads clients' heads, as
-only a simulation can: their mean on the shared body, or by option their vote. The personal score is the method's own.
+It does twice the local work of the others. Its paper has no common classifier. The global score uses clients' heads,
+which only a simulation can read: their mean on the shared body, or their vote. The method's own score is personal.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""SCAFFOLD: control variates cancel the difference between a client's gradient and everyone's.
+"""SCAFFOLD: control variates cancel the difference between a client's gradient and the mean gradient of all clients.
 
     client  step along ∇f_i − c_i + c;   c_i⁺ = mean raw minibatch gradient along the path, weight decay left out
     server  θ ← mean_P θ_i,   c ← c + (1/N) Σ_P (c_i⁺ − c_i)                       (plain mean, all c start at 0)
 
 After every round, at any participation, c = (1/N) Σ_all c_i. BatchNorm statistics are averaged as in FedAvg.
-It minimises (1/N) Σ f_i, every client alike, where FedAvg minimises Σ (n_i/n) f_i.
+It minimises (1/N) Σ f_i, with equal weights for all clients. FedAvg minimises Σ (n_i/n) f_i.
 
 Reference: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh. SCAFFOLD: stochastic controlled averaging for federated
 learning. ICML 2020.

@@ -114,7 +114,7 @@ def compare_outcome(outcome: Outcome) -> list[Comparison]:
 
 
 def leading_row(names: Sequence[str], central: Collection[str], named: str = "") -> str:
-    """Return the row that is named, or FedBM or its first variant, or the first; central training only if alone."""
+    """Return the named row, else FedBM or its first variant, else the first; central training only if it is alone."""
     if named or not names:
         return named
     rivals = [name for name in names if name not in central] or list(names)

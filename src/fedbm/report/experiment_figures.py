@@ -13,7 +13,7 @@ from fedbm.report.figures.drawing import shorten
 from fedbm.report.figures.lanes import Dots, Interval, dots, intervals
 from fedbm.report.model import Figure
 from fedbm.report.tables import SHOWN
-from fedbm.report.text import main_rivals
+from fedbm.report.verdicts import main_rivals
 
 WHOLE = 1100.0  # pixels: as wide as the page
 HALF = 450.0  # two figures next to each other

@@ -7,18 +7,18 @@ from typing import Any
 
 from fedbm.experiments.contrasts import hide_withheld
 from fedbm.experiments.outcomes import Outcome, Result
-from fedbm.experiments.remaining import list_unrecorded, trials_of
 from fedbm.experiments.spec import find_experiment, shipped_experiments
+from fedbm.experiments.unrecorded import list_unrecorded, trials_of
 from fedbm.report.comparison import Comparison, compare_outcome, data_title, seeds_in_words, setting_words
 from fedbm.report.experiment_figures import axis_figures, difference_figure, overview_figure, score_figures
 from fedbm.report.experiments_data import experiments_data
 from fedbm.report.figures.palette import assign_colours
+from fedbm.report.glossary import reading
 from fedbm.report.model import Block, Figures, Finding, Findings, Fold, Note, Part, Report, Section, Text
-from fedbm.report.reading import reading
 from fedbm.report.runs_report import provenance
 from fedbm.report.sections import group_sections, training
 from fedbm.report.tables import cost_table, results_table, search_table, summary_table
-from fedbm.report.text import plain_verdict, verdicts
+from fedbm.report.verdicts import plain_verdict, verdicts
 from fedbm.runs.reader import RunView
 from fedbm.utils.text import format_count
 

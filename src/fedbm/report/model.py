@@ -77,7 +77,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Finding:
-    """A checked statement: it holds, or it is a warning. *items* are listed below it."""
+    """A checked statement: it is true, or it is a warning. *items* are listed below it."""
 
     holds: bool
     sentence: str

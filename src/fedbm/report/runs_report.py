@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from fedbm.report.comparison import Comparison, compare_runs
 from fedbm.report.figures.palette import assign_colours
+from fedbm.report.glossary import reading
 from fedbm.report.grouping import Group, format_label, group_runs
 from fedbm.report.model import Block, Cell, Column, Part, Provenance, Report, Row, Table, Text
-from fedbm.report.reading import reading
 from fedbm.report.sections import group_sections
 from fedbm.report.tables import BLOCKS, METRICS
-from fedbm.report.text import plain_verdict, verdicts
+from fedbm.report.verdicts import plain_verdict, verdicts
 from fedbm.runs.reader import RunView
 from fedbm.runs.run_table import describe_run
 from fedbm.utils.text import format_count, format_range

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from fedbm.engine.records import RoundRecord
+from fedbm.engine.round_record import RoundRecord
 from fedbm.errors import join_words
 from fedbm.report.comparison_checks import check_comparison
 from fedbm.report.figures.bars import stacked_bars
@@ -20,7 +20,7 @@ from fedbm.report.figures.scatter import scatter
 from fedbm.report.format import mean_and_std
 from fedbm.report.grouping import Group, MethodRuns, format_label
 from fedbm.report.model import Block, Figure, Figures, Findings, Pairs, Section, Text
-from fedbm.report.privacy import largest_losses
+from fedbm.report.privacy_sentences import largest_losses
 from fedbm.report.tables import (
     BLOCKS,
     Colours,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fedbm.engine.records import RoundRecord
+from fedbm.engine.round_record import RoundRecord
 from fedbm.errors import FedBMError
 from fedbm.runs.reader import RunView
 

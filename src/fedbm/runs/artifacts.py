@@ -10,23 +10,23 @@ import numpy as np
 import torch
 
 from fedbm.engine.checkpoint import best_path, load_best, save_tensors
-from fedbm.engine.records import ModelScores, Traffic
 from fedbm.engine.round_loop import RoundLoop
+from fedbm.engine.round_record import ModelScores, Traffic
 from fedbm.engine.run_folder import FORMAT, RunFolder, finite
 from fedbm.methods.base import load_state
 from fedbm.report.figures.generated import COLUMNS
 from fedbm.report.figures.matrices import partition_bubbles
 from fedbm.report.figures.svg import save_svg
-from fedbm.runs.config import at_beta, method_label
+from fedbm.runs.config import method_label, recommended_at_beta
 from fedbm.runs.plan import Plan
-from fedbm.runs.record_types import Confusion, Details, PersonalSummary, Privacy, ScoredRound, Summary
+from fedbm.runs.run_files import Confusion, Details, PersonalSummary, Privacy, ScoredRound, Summary
 from fedbm.runs.start import write_description
 from fedbm.utils.io import atomic_write, write_json
 
 DRAWN_ROUNDS = (5, 10, 20, 50, 100, 200, 500)  # generated images are drawn after these rounds and after the last
 
 
-def describe(plan: Plan, folder: RunFolder, device: torch.device) -> None:
+def write_initial_files(plan: Plan, folder: RunFolder, device: torch.device) -> None:
     """Write what is known before the first round."""
     dataset, partition, config = plan.dataset, plan.partition, plan.config
     if plan.own_partition:  # so that the saved configuration finds this run again
@@ -40,11 +40,11 @@ def describe(plan: Plan, folder: RunFolder, device: torch.device) -> None:
     save_svg(folder.path / "partition.svg", drawn)
 
 
-def finish(plan: Plan, loop: RoundLoop) -> None:
+def finish_simulation(plan: Plan, loop: RoundLoop) -> None:
     """Write the files of a finished simulation."""
     config, partition = plan.config, plan.partition
-    recommends = at_beta(plan.dataset.recommends, config.data.partition, config.data.beta)
-    conclude(
+    recommends = recommended_at_beta(plan.dataset.recommends, config.data.partition, config.data.beta)
+    write_final_files(
         loop,
         label=method_label(config.method, recommends),
         data=plan.dataset.name,
@@ -54,7 +54,7 @@ def finish(plan: Plan, loop: RoundLoop) -> None:
     )
 
 
-def conclude(
+def write_final_files(
     loop: RoundLoop,
     *,
     label: str,
@@ -110,7 +110,7 @@ def _scored_round(round_: int, scores: ModelScores) -> ScoredRound:
     return ScoredRound(round=round_, **scores.test)  # type: ignore[arg-type]
 
 
-def draw_when_due(loop: RoundLoop) -> None:
+def draw_if_due(loop: RoundLoop) -> None:
     """Draw generated images after some of the rounds, to show how the generator learns."""
     path = loop.folder.path / "generated" / f"{loop.progress.round}.png"
     if loop.progress.round in DRAWN_ROUNDS and not path.exists():

@@ -1,4 +1,4 @@
-"""Run several runs to their end: in parallel, within a budget, past the failure of single runs."""
+"""Run several runs in parallel, within a budget. A run that fails does not stop the others."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ class Budget:
     """Time that several runs share.
 
     Near the end of the budget each run finishes its current round and writes a checkpoint. A run stops when its
-    next round, if as long as its latest, would end too late. At most 10 % of the budget is reserved for that.
+    next round would end too late if it took as long as the latest. At most 10 % of the budget is reserved for that.
 
     Args:
         seconds: the time available; None means no limit.
@@ -28,7 +28,7 @@ class Budget:
         self._stopped = False
 
     def add_round(self, run: int, seconds: float) -> None:
-        """Note that a round of this run has ended after so many seconds."""
+        """Record how many seconds a finished round of this run took."""
         self.rounds += 1
         self._latest[run] = seconds
 

@@ -19,7 +19,7 @@ from fedbm.runs.batch import Job, plan_jobs, run_batch
 from fedbm.runs.config import Config, check_method_options, find_method, make_config, nest, settings_for
 from fedbm.runs.reader import RunView, read_run
 from fedbm.runs.run_table import METRICS, describe_run, make_frame, make_html, mean_and_std
-from fedbm.runs.runner import check_engine, check_object, check_unused, with_method
+from fedbm.runs.runner import check_engine, check_method_object, check_unused_settings, with_method
 from fedbm.runs.seed_list import list_seeds
 
 Values = Mapping[str, Mapping[str, Any]]  # section → key → value, as in a configuration file
@@ -69,8 +69,8 @@ def compare(
 ) -> Comparison:
     """Run every method at every β and seed; finished runs are read, not computed again.
 
-    Runs of the package's methods on named data go in parallel, as `fedbm compare` does. Runs of other methods, or on
-    a data set that is already loaded, go one after the other in this process.
+    Runs of the package's methods on named data run in parallel, as `fedbm compare` does. Runs of other methods, or on
+    a data set that is already loaded, run one after the other in this process.
 
     Args:
         data: a catalogued name, a path, or what `fedbm.load()` returned.
@@ -100,7 +100,7 @@ def compare(
             raise FedBMError(f"compare() has no argument {name}. Use {instead}.")
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in settings.items()}
     dataset = data if isinstance(data, Dataset) else None
-    check_unused(settings, dataset is not None, False, False)
+    check_unused_settings(settings, dataset is not None, False, False)
     if dataset is None:
         settings["data"] = str(data)
     chosen = [methods] if isinstance(methods, str) else list(methods)
@@ -142,7 +142,7 @@ def make_grid(
     check_method_options(settings, names)
     for method in methods:
         if not isinstance(method, str):
-            check_object(method, {})
+            check_method_object(method, {})
     configs = [
         _make_config(base, settings, method, {"seed": seed} if beta is None else {"seed": seed, "beta": beta})
         for beta in betas

@@ -1,6 +1,6 @@
 """A run's configuration: read from TOML, flags or Python into frozen dataclasses, and written as TOML.
 
-The user's settings win over the recommendations of the data set (in the catalogue), and these over the defaults.
+The user's settings override the recommendations of the data set (in the catalogue); these override the defaults.
 Unknown keys and values out of range raise the same FedBMError for a file, a flag and Python.
 """
 
@@ -51,7 +51,7 @@ def keys() -> tuple[Key, ...]:
     """Return every key of every section, method options included, each flag once.
 
     An option that methods inherit, or declare in the same way, is one key. If two methods declare different options
-    of one name, the second is listed as, say, `fedprox_mu`.
+    with the same name, the second is listed with its method, such as `fedprox_mu`.
     """
     name_key = Key("method", "name", "method", " | ".join(METHODS), FedBM.name, "the federated method", tuple(METHODS))
     found = (*section_keys(), name_key)
@@ -67,7 +67,7 @@ def keys() -> tuple[Key, ...]:
 
 
 def _declaration(method: type, option: str) -> Key:
-    """Return an option as the most basic class declares it. Subclasses may narrow it, and it stays the same option."""
+    """Return an option as its first base class declares it. A subclass may narrow it; it is still the same option."""
     first = next(cls for cls in reversed(method.__mro__) if option in inspect.get_annotations(cls))
     return next(key for key in keys_of("method", first) if key.name == option)
 
@@ -176,10 +176,10 @@ def read_toml(path: Path) -> dict[str, dict[str, Any]]:
     return values
 
 
-def at_beta(recommends: Mapping[str, Any], partition: str, beta: float) -> dict[str, Any]:
+def recommended_at_beta(recommends: Mapping[str, Any], partition: str, beta: float) -> dict[str, Any]:
     """Return the recommendations at this β. Those for other values of β, or for a partition without β, are left out.
 
-    >>> [at_beta({"temperature": {0.05: 12.5}}, kind, 0.05) for kind in ("dirichlet", "iid")]
+    >>> [recommended_at_beta({"temperature": {0.05: 12.5}}, kind, 0.05) for kind in ("dirichlet", "iid")]
     [{'temperature': 12.5}, {}]
     """
     known = beta if partition in (*BY_BETA, "file") else None  # a file contains its β
@@ -190,7 +190,7 @@ def at_beta(recommends: Mapping[str, Any], partition: str, beta: float) -> dict[
 def recommend(config: Config, recommends: Mapping[str, Any]) -> Config:
     """Return *config* with the data set's recommendations for the keys that the user did not set."""
     own = {} if "data.partition" in config.given else recommends
-    recommends = at_beta(recommends, own.get("partition", config.data.partition), config.data.beta)
+    recommends = recommended_at_beta(recommends, own.get("partition", config.data.partition), config.data.beta)
     parts: dict[str, Any] = {}
     for section in ("data", "model", "method", "train"):
         options = getattr(config, section)

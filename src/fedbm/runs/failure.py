@@ -15,7 +15,7 @@ NOT_FINITE = "not finite"  # in the engine's messages about NaN and infinity
 
 def keep_failure(folder: Path, why: str) -> None:
     """Write the reason into the run's folder, unless another process works on the run."""
-    with suppress(FedBMError), RunFolder(folder).held():
+    with suppress(FedBMError), RunFolder(folder).lock():
         write_json(folder / NAME, {"format": FORMAT, "reason": why})
 
 
@@ -33,6 +33,6 @@ def failure_of(folder: Path) -> str:
         return "its failed.json cannot be read"
 
 
-def diverged(why: str) -> bool:
-    """Return whether a failure is one of training itself: a value that is not finite."""
+def is_divergence(why: str) -> bool:
+    """Return whether training itself failed because a value is not finite."""
     return NOT_FINITE in why

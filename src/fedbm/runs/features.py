@@ -80,7 +80,7 @@ def features_of(
 
 
 def _centre(points: torch.Tensor) -> NDArray[np.float64]:
-    """Return unit vectors from the mean."""
+    """Return the points minus their mean, scaled to unit length."""
     made: NDArray[np.float64] = F.normalize(points - points.mean(dim=0), dim=1).cpu().numpy()
     return made
 

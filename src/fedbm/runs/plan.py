@@ -134,7 +134,7 @@ def load_dataset(config: Config, progress: Callable[[int, int], None] | None = N
 
 
 def make_partition(config: Config, dataset: Dataset) -> Partition:
-    """Partition the training samples over clients as the options say."""
+    """Partition the training samples among clients as the options describe."""
     options, seed = config.data, config.train.seed
     train = dataset.indices("train")
     if options.partition in ("file", "column"):
@@ -155,6 +155,7 @@ def make_partition(config: Config, dataset: Dataset) -> Partition:
         return quantity(dataset.labels, train, options.clients, options.beta, *guard)
     if options.partition == "classes":
         return by_classes(dataset.labels, train, options.clients, options.classes_per_client, *guard)
+    assert options.partition == "dirichlet"
     return dirichlet(dataset.labels, train, options.clients, options.beta, *guard)
 
 

@@ -107,7 +107,7 @@ def load_model(
     Args:
         run: the run's folder.
         device: cpu, cuda, cuda:N, or auto.
-        make_body: the function that makes the body, if the run was given one of your own.
+        make_body: the function that makes the body, if the run used your own body.
         method: the method, if it is one of your own.
         averaged: load the averaged model after the last round instead of the model of the chosen round.
 

@@ -13,12 +13,12 @@ from fedbm.config.options import BY_BETA
 from fedbm.data.catalog.lookup import CATALOG
 from fedbm.engine.checkpoint import rounds_behind
 from fedbm.engine.environment import settings_digest
-from fedbm.engine.records import RoundRecord, Scores
+from fedbm.engine.round_record import RoundRecord, Scores
 from fedbm.engine.run_folder import FORMAT, read_rounds
 from fedbm.errors import FedBMError
-from fedbm.runs.config import at_beta, make_config, method_label
+from fedbm.runs.config import make_config, method_label, recommended_at_beta
 from fedbm.runs.failure import failure_of
-from fedbm.runs.record_types import CONFIG, ENVIRONMENT, Details, Features, PartitionRecord, ScoredRound, Summary
+from fedbm.runs.run_files import CONFIG, ENVIRONMENT, Details, Features, PartitionRecord, ScoredRound, Summary
 from fedbm.utils.io import digest_of, read_json
 from fedbm.utils.schema import Lengths, check, keys, whole
 from fedbm.utils.typed_json import decode
@@ -205,7 +205,7 @@ def _read_config(path: Path) -> str:
 
 
 def facts_of(summary: Summary) -> dict[str, Any]:
-    """Return what a summary says that the run is, as fields of RunView."""
+    """Return the fields of RunView that a summary contains."""
     same = ("method", "label", "data", "partition", "beta", "clients", "seed")
     return {key: getattr(summary, key) for key in same} | {"planned": summary.rounds}
 
@@ -220,7 +220,7 @@ def _check_complete(source: Path, rounds: Sequence[RoundRecord], planned: int) -
 
 
 def _facts_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an unfinished run is, as far as its configuration says."""
+    """Return the fields of RunView that the configuration of an unfinished run contains."""
     data, train, method = config["data"], config["train"], config["method"]
     return {
         "method": method["name"],
@@ -240,7 +240,9 @@ def _label(config: Mapping[str, Any], data: str, partition: PartitionRecord | No
     entry = CATALOG.get(data)
     is_catalogued = entry is not None and (partition is None or tuple(entry.classes) == partition.classes)
     section = config["data"]
-    recommends = at_beta(entry.recommends, section["partition"], section["beta"]) if entry and is_catalogued else {}
+    recommends = (
+        recommended_at_beta(entry.recommends, section["partition"], section["beta"]) if entry and is_catalogued else {}
+    )
     try:
         return method_label(make_config({"method": config["method"]}).method, recommends)
     except FedBMError:
@@ -248,7 +250,7 @@ def _label(config: Mapping[str, Any], data: str, partition: PartitionRecord | No
 
 
 def _facts_of_partition(path: Path, partition: PartitionRecord | None) -> dict[str, Any]:
-    """Return what the partition of an unfinished run says. A column, a file or nodes define their own clients."""
+    """Return what the partition of an unfinished run defines. A column, a file or nodes define their own clients."""
     if partition is not None:
         data = {"data": partition.of.data} if partition.of else {}
         beta = partition.settings.get("beta")

@@ -18,7 +18,7 @@ from fedbm.data.partition import Partition
 from fedbm.engine.checkpoint import ClientStates
 from fedbm.engine.clients.base import LocalCohort, LocalSetup
 from fedbm.engine.clients.cuda_graphs import CapturedCohort, CapturedSteps
-from fedbm.engine.clients.processes import make_cohort
+from fedbm.engine.clients.worker_cohort import make_cohort
 from fedbm.engine.device import (
     explain_memory_errors,
     find_device,
@@ -33,7 +33,7 @@ from fedbm.engine.run_folder import RunFolder
 from fedbm.errors import FedBMError
 from fedbm.methods import METHODS
 from fedbm.methods.base import Method, Steps
-from fedbm.runs.artifacts import describe, draw_when_due, finish
+from fedbm.runs.artifacts import draw_if_due, finish_simulation, write_initial_files
 from fedbm.runs.config import Config, find_method, keys, make_config, method_values, nest
 from fedbm.runs.plan import Plan, make_plan
 from fedbm.runs.reader import RunView, read_run
@@ -68,7 +68,7 @@ def simulate(
     if isinstance(method, str):
         settings["method"] = find_method(method).name
     else:
-        check_object(method, settings)
+        check_method_object(method, settings)
     if isinstance(partition, str):
         settings["partition"], partition = partition, None
     if not isinstance(partition, Partition | None):
@@ -78,7 +78,7 @@ def simulate(
             "body must be a function that makes the module, such as lambda: MyBody(), not the module itself"
         )
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in settings.items()}
-    check_unused(settings, isinstance(data, Dataset), partition is not None, body is not None)
+    check_unused_settings(settings, isinstance(data, Dataset), partition is not None, body is not None)
     if not isinstance(data, Dataset):
         settings["data"] = str(data)
     config = make_config(nest(settings))
@@ -105,7 +105,7 @@ def with_method(config: Config, method: Method) -> Config:
     return dataclasses.replace(config, method=method, given=given)
 
 
-def check_object(method: Any, settings: Mapping[str, Any]) -> None:
+def check_method_object(method: Any, settings: Mapping[str, Any]) -> None:
     """Raise FedBMError if *method* is not a method object, or if its options are given apart from it."""
     if isinstance(method, type) or not isinstance(method, Method):
         raise FedBMError(f"method must be a name or an object like fedbm.FedAvg(), not {method!r}")
@@ -113,7 +113,7 @@ def check_object(method: Any, settings: Mapping[str, Any]) -> None:
         raise FedBMError(f"{misplaced[0]} is an option of a method. Set it where you make the {method.name} object.")
 
 
-def check_unused(settings: Mapping[str, Any], dataset: bool, partition: bool, body: bool) -> None:
+def check_unused_settings(settings: Mapping[str, Any], dataset: bool, partition: bool, body: bool) -> None:
     """Raise FedBMError for a setting that has no effect, because its object was already made."""
     for key in keys():
         if key.section == "model" and key.flag in settings and body:
@@ -153,8 +153,8 @@ def advance(plan: Plan) -> Iterator[Event | None]:
             yield event
     finally:
         with numeric_settings(plan.config.engine, plan.config.train.precision), stream:
-            turns.close()  # which keeps what was run, if that was between two rounds
-        if device.type == "cuda":  # captured steps hold themselves in cycles, and the next run wants their room
+            turns.close()  # writes a checkpoint, if the run stopped between two rounds
+        if device.type == "cuda":  # captured steps are in reference cycles, and the next run needs their memory
             gc.collect()
             torch.cuda.empty_cache()
 
@@ -163,23 +163,23 @@ def _turns(plan: Plan, device: torch.device) -> Generator[Event | None, None, No
     folder = RunFolder(run_path(plan))
     if folder.done:
         return
-    with folder.held(), explain_memory_errors(device):
+    with folder.lock(), explain_memory_errors(device):
         if folder.done:  # another process finished it since we looked
             return
         loop = assemble(plan, folder, device)
         with closing(loop.cohort), closing(loop.rounds()) as events:
-            draw_when_due(loop)  # if the run was stopped between a round's checkpoint and its picture
+            draw_if_due(loop)  # if the run was stopped between a round's checkpoint and its picture
             for event in events:
                 if event is not None and event.record is not None:
-                    draw_when_due(loop)
+                    draw_if_due(loop)
                 yield event
-        finish(plan, loop)
+        finish_simulation(plan, loop)
 
 
 def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> RoundLoop:
     """Return the run in memory, at its start or at its last checkpoint."""
     config, dataset, task = plan.config, plan.dataset, plan.task
-    start = start_or_resume(folder, plan.id, config, task, device, lambda: describe(plan, folder, device))
+    start = start_or_resume(folder, plan.id, config, task, device, lambda: write_initial_files(plan, folder, device))
     model, progress = start.model, start.progress
     images, labels = (
         share_on_device(array, f"{dataset.checksum} {name}", device)
@@ -243,5 +243,5 @@ def is_captured(config: Config, device: torch.device) -> bool:
     known = METHODS.get(config.method.name) is type(config.method)
     auto = config.engine.engine == "auto" and known and device.type == "cuda"
     if config.engine.compile and not auto and config.engine.engine != "captured":
-        raise FedBMError("compile needs the captured engine, on CUDA; torch.compile does not pay in the plain loop")
+        raise FedBMError("compile needs the captured engine, on CUDA; torch.compile saves no time in the plain loop")
     return auto or config.engine.engine == "captured"

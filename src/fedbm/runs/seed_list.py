@@ -14,7 +14,7 @@ DEFAULT = (0, 1, 2)
 def parse_seeds(text: str, where: str = "--seeds") -> tuple[int, ...]:
     """Return the seeds that *text* names, in ascending order.
 
-    A bare number N means the first N seeds, 0 to N − 1. *where* starts the sentence of an error.
+    A bare number N means the first N seeds, 0 to N − 1. Error messages start with *where*.
 
     >>> parse_seeds("3"), parse_seeds("3-5"), parse_seeds("0,1,5"), parse_seeds("7-7")
     ((0, 1, 2), (3, 4, 5), (0, 1, 5), (7,))

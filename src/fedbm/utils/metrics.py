@@ -22,10 +22,10 @@ def confusion_matrix(truth: Array, predicted: Array, classes: int) -> Array:
     return np.bincount(truth * classes + predicted, minlength=classes**2).reshape(classes, classes)
 
 
-def from_confusion(matrix: Array) -> dict[str, float]:
+def scores_from_confusion(matrix: Array) -> dict[str, float]:
     """Return accuracy, f1, recall and precision of a confusion matrix.
 
-    >>> from_confusion(np.array([[8, 2], [0, 10]]))["accuracy"]
+    >>> scores_from_confusion(np.array([[8, 2], [0, 10]]))["accuracy"]
     0.9
     """
     hits, truths, guesses = np.diag(matrix), matrix.sum(axis=1), matrix.sum(axis=0)
@@ -63,7 +63,7 @@ def auc(truth: Array, probabilities: Array) -> float | None:
 def score(truth: Array, probabilities: Array) -> tuple[dict[str, float | None], Array]:
     """Return all metrics of NAMES and the confusion matrix, from class probabilities [n,K]."""
     matrix = confusion_matrix(truth, probabilities.argmax(axis=1), probabilities.shape[1])
-    values: dict[str, float | None] = {**from_confusion(matrix), "auc": auc(truth, probabilities)}
+    values: dict[str, float | None] = {**scores_from_confusion(matrix), "auc": auc(truth, probabilities)}
     return {name: values[name] for name in NAMES}, matrix
 
 

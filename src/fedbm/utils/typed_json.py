@@ -19,11 +19,11 @@ T = TypeVar("T")
 UNIONS = (types.UnionType, Union)  # X | None, and the same with an Annotated X
 
 
-class Record(Mapping[str, Any]):
+class JsonRecord(Mapping[str, Any]):
     """Base of the record dataclasses: a field is an attribute and, as in the JSON file, a key.
 
     >>> @dataclasses.dataclass(frozen=True, eq=False)
-    ... class Point(Record):
+    ... class Point(JsonRecord):
     ...     x: float
     >>> Point(0.5).x, Point(0.5)["x"], Point(0.5) == {"x": 0.5}
     (0.5, 0.5, True)

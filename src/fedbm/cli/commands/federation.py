@@ -228,7 +228,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
 def status(args: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.federation_progress import draw_status
     from fedbm.federation.deploy.flower import has_server_app
-    from fedbm.federation.deploy.processes import running
+    from fedbm.federation.deploy.supervisor import running
     from fedbm.federation.node.refusal_file import read_refusal
     from fedbm.federation.server.run_status import read_status
 
@@ -262,7 +262,7 @@ def serve_page(args: argparse.Namespace, console: Console) -> None:
 
 def stop(args: argparse.Namespace, console: Console) -> None:
     from fedbm.federation.deploy.flower import active_runs, end_run
-    from fedbm.federation.deploy.processes import check_up, end_all
+    from fedbm.federation.deploy.supervisor import check_up, end_all
 
     if args.run:
         home = server_folder(args.folder)

@@ -23,7 +23,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     import numpy as np
 
     from fedbm.cli.tables import partition_table, result_table
-    from fedbm.report.privacy import client_losses
+    from fedbm.report.privacy_sentences import client_losses
     from fedbm.runs.plan import find_run
     from fedbm.runs.reader import EDITED, read_run
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedbm.config.options import TrainOptions
 from fedbm.engine.checkpoint import ClientStates, Progress
 from fedbm.engine.local_training import Samples, train_client
-from fedbm.engine.records import ModelScores
+from fedbm.engine.round_record import ModelScores
 from fedbm.methods.base import Facts, Method, Part, State, Task, Upload, size_of
 
 
@@ -138,7 +138,7 @@ def find_nonfinite(state: State) -> str | None:
     values = {name: value for name, value in state.items() if value.is_floating_point() and value.numel()}
     if not values:
         return None
-    largest = torch._foreach_norm(list(values.values()), math.inf)  # NaN where there is one
+    largest = torch._foreach_norm(list(values.values()), math.inf)  # NaN if the tensor contains one
     device = next((value.device for value in largest if value.is_cuda), torch.device("cpu"))  # Adam counts on the CPU
     if bool(torch.stack([value.to(device) for value in largest]).isfinite().all()):
         return None

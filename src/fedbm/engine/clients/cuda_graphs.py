@@ -83,7 +83,7 @@ class CapturedCohort(LocalCohort):
     def _train_in_parallel(
         self, round_: int, remaining: deque[int], parts: Mapping[str, Part]
     ) -> Iterator[ClientResult | None]:
-        """Train the *remaining* clients, the largest first. Remove each from *remaining*, in order, with its result."""
+        """Train the *remaining* clients, the largest first. Yield results in order, each removed from *remaining*."""
         main_stream = torch.cuda.current_stream()
         received = merge_parts(parts)
         rank = {client: number for number, client in enumerate(remaining)}
@@ -117,7 +117,7 @@ class CapturedCohort(LocalCohort):
     def _free(self, running: Mapping[Slot, Any]) -> Slot | None:
         free = next((slot for slot in self._slots if slot not in running), None)
         if free is None and len(self._slots) < self._limit:
-            # training has priority over precomputing, and most of all the largest client, which is in the first slot
+            # training has priority over precomputing; the largest client, in the first slot, has the highest
             priority = -1 if self._slots else -2
             free = Slot(self._method, self._task, self._train, self._like, self._compile, priority, self._threads)
             self._slots.append(free)

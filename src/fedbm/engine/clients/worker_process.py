@@ -129,7 +129,7 @@ def read_orders(orders: queue.SimpleQueue[bytes], folder: Path) -> None:
 
 
 def serve(work: Work, orders: queue.SimpleQueue[bytes], replies: IO[str]) -> None:
-    """Train one client per order, for ever."""
+    """Train one client per order until the process ends."""
     model, images = work.setup.method.model(work.setup.task), torch.from_numpy(work.images.open())
     cohort = LocalCohort(dataclasses.replace(work.setup, model=model, images=images))
     received_round, received = 0, State()

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.errors import FedBMError
-from fedbm.federation.deploy.processes import Child, environment, programs
 from fedbm.federation.deploy.site_files import Node, Server
+from fedbm.federation.deploy.supervisor import Child, environment, programs
 from fedbm.utils.io import write_text
 from fedbm.version import __version__
 
@@ -33,7 +33,7 @@ build-backend = "hatchling.build"
 [project]
 name = "fedbm-app"
 version = "{__version__}"
-description = "Starts the installed fedbm package; holds no code of its own"
+description = "Starts the installed fedbm package; contains no code"
 license = "Apache-2.0"
 dependencies = []
 
@@ -90,7 +90,7 @@ def supernode(folder: Path, node: Node, data: str, address: str) -> Child:
     command += ["--node-config", to_pairs(config)]
 
     def is_ready(child: Child) -> bool:
-        """Return whether the server has admitted it; it answers /health even before that."""
+        """Return whether the server has admitted the node, which answers /health even before that."""
         return ADMITTED in child.output() and is_healthy(node.runtime_port)
 
     return Child("supernode", command, folder, is_ready)

@@ -1,4 +1,4 @@
-"""Checks before a role reports that it is ready; each failure says what to do."""
+"""Check a role before it reports that it is ready; each error message explains what to do."""
 
 from __future__ import annotations
 

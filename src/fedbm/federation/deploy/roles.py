@@ -16,9 +16,9 @@ import torch
 from fedbm.errors import FedBMError
 from fedbm.federation.deploy import flower
 from fedbm.federation.deploy.preflight import check_data, check_node_folder, check_server, check_server_folder
-from fedbm.federation.deploy.processes import Child, check_free, supervise, wait_until_ready
 from fedbm.federation.deploy.registration import register
 from fedbm.federation.deploy.site_files import FederationSettings, Node, Server, read
+from fedbm.federation.deploy.supervisor import Child, check_free, supervise, wait_until_ready
 from fedbm.federation.node.refusal_file import clear_refusal, read_refusal
 
 Report = Callable[[str], None]

@@ -12,8 +12,8 @@ import numpy as np
 
 from fedbm.errors import FedBMError
 from fedbm.federation.deploy import flower
-from fedbm.federation.deploy.processes import check_up
 from fedbm.federation.deploy.site_files import FederationSettings, Node, Server, read, to_text
+from fedbm.federation.deploy.supervisor import check_up
 from fedbm.federation.node.node_data import write_share
 from fedbm.federation.options import read_run_file
 from fedbm.federation.server.run_status import RunStatus, read_status
@@ -54,7 +54,7 @@ class Follower:
             try:
                 self.outcome = flower.run_state(self._folder, self._run)
             except FedBMError:
-                check_up(self._folder)  # if it runs, it is busy and is asked again
+                check_up(self._folder)  # if the server is up, it is only busy; ask again later
             self._asked = time.monotonic()
         self._show(read_status(self._folder))  # after the question, so that the end of a run is shown
         return self.outcome[0] not in flower.FINISHED

@@ -81,7 +81,7 @@ class Node:
     def images(self, folder: Path, given: str = "", otherwise: str = "use --data PATH") -> str:
         """Return the images to read, as an absolute path: *given*, or `data` relative to the node's folder.
 
-        Without either, FedBMError adds what the user can do *otherwise*.
+        If neither is set, raise FedBMError with the advice *otherwise*.
         """
         if not (data := given or self.data):
             raise FedBMError(f"{self.name} has no images yet: set data in {folder / 'node.toml'}, or {otherwise}")

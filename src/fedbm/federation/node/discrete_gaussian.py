@@ -3,7 +3,7 @@
     P(v) = exp(−v² / 2σ²) / Σ_w exp(−w² / 2σ²)      for every whole number v, with a whole number σ
 
 The discrete Gaussian and its privacy: Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privacy",
-NeurIPS 2020. The sampler is a rejection sampler in the manner of Karney, "Sampling exactly from the normal
+NeurIPS 2020. The sampler is a rejection sampler that follows Karney, "Sampling exactly from the normal
 distribution", ACM Transactions on Mathematical Software 42, 2016:
 
 1. Toss coins: k is the number of heads before the first tail. Draw j evenly from 0 to σ − 1. The candidate is

@@ -33,7 +33,7 @@ class NodeStore:
 
     def lock(self) -> AbstractContextManager[None]:
         """Keep a second process out: a message that arrives while the previous one is processed."""
-        return RunFolder(self._folder).held()
+        return RunFolder(self._folder).lock()
 
     def digests(self) -> dict[str, str]:
         """Return part → digest of the parts on this disk that are not damaged."""

@@ -10,7 +10,7 @@ errors, so floating point reveals nothing of u (the attack of Mironov, CCS 2012,
 significant bits for differential privacy"). The server knows what the site received. The last line rounds to the
 tensor's precision, but it uses only m + noise and what the server knows. It is post-processing, which costs no privacy.
 
-One update is ρ-zero-concentrated differentially private with ρ = C² / 2(zC)² = 1 / 2z², and several add up their ρ
+One update is ρ-zero-concentrated differentially private with ρ = C² / 2(zC)² = 1 / 2z², and ρ of several adds up
 (Canonne, Kamath, Steinke 2020). This compares a site's data with an update of 0. Selection of clients does not lower
 it, because the server knows which clients it asked. Whole numbers (BatchNorm's step counter) leave without noise: they
 show n, as the census does.

@@ -50,7 +50,7 @@ REFUSALS = {  # code → why a site did not do what it was asked; only the code 
     "empty": "has no training images",
     "lacks": "does not have a part that it was expected to have",
     "lost": "has lost its client's state",
-    "nonfinite": "reached a state of its own that is not finite",
+    "nonfinite": "reached a client state that is not finite",
     "compression": "has values that do not fit the compression",
     "privacy": "cannot count its privacy loss, so nothing leaves it; see its own log",
     "busy": "is still working on this run",
@@ -59,7 +59,7 @@ REFUSALS = {  # code → why a site did not do what it was asked; only the code 
 
 
 class Refusal(Exception):
-    """A site's answer that it cannot do what it was asked; *about* contains only what the census may contain too."""
+    """A site's answer that it cannot fulfil a request; *about* contains only what the census may contain too."""
 
     def __init__(self, code: str, **about: Any) -> None:
         super().__init__(REFUSALS[code])

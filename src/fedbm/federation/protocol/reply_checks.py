@@ -1,6 +1,6 @@
 """Check a node's answer before it is used: first that it belongs to the request, then its numbers and tensors.
 
-The method itself defines what an upload must look like: finish_client() with one blank image.
+The method itself defines what an upload must look like: the result of finish_client() for one blank image.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedbm.engine.clients.base import find_nonfinite, merge_parts
 from fedbm.errors import FedBMError
 from fedbm.federation.protocol.packing import DTYPES, Entry, Packed, read_header, start_of, unpack
 from fedbm.methods.base import Facts, Method, Part, State, Task
-from fedbm.runs.record_types import PrivacyLoss
+from fedbm.runs.run_files import PrivacyLoss
 from fedbm.utils.metrics import Array
 from fedbm.utils.typed_json import schema_of
 

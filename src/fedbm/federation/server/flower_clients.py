@@ -10,7 +10,7 @@ import numpy as np
 
 from fedbm.engine.clients.base import ClientResult, merge_parts
 from fedbm.engine.evaluate import score_confusion
-from fedbm.engine.records import ModelScores, PersonalScores
+from fedbm.engine.round_record import ModelScores, PersonalScores
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
 from fedbm.federation.options import FederationOptions
@@ -18,11 +18,11 @@ from fedbm.federation.protocol.codec import Envelope
 from fedbm.federation.protocol.messages import EVALUATE, SCORED, TRAIN, UPLOAD, explain_refusal, printable
 from fedbm.federation.protocol.reply_checks import Form, check_equal, read_losses, read_matrix, read_upload
 from fedbm.federation.server.norm_history import NormHistory
-from fedbm.federation.server.privacy_report import PrivacyReport
+from fedbm.federation.server.privacy_file import PrivacyFile
 from fedbm.federation.server.requests import Reply, Requests
 from fedbm.federation.server.roster import Roster
 from fedbm.methods.base import Facts, Method, Part, State, Upload
-from fedbm.utils.metrics import Array, from_confusion
+from fedbm.utils.metrics import Array, scores_from_confusion
 
 
 @dataclass
@@ -36,7 +36,7 @@ class FlowerCohort:
     options: FederationOptions
     audit: Audit
     norms: NormHistory
-    privacy: PrivacyReport | None = None
+    privacy: PrivacyFile | None = None
 
     def census(self) -> Mapping[int, Facts]:
         return {client: self.roster.peers[client].census.facts for client in self.roster.gather(heal=True)}
@@ -52,7 +52,7 @@ class FlowerCohort:
         """Do nothing: nodes belong to their sites."""
 
     def _answer(self, round_: int, reply: Reply, sent: State) -> ClientResult:
-        """Check a reply, and return it for the round loop, with its flaw if it has one."""
+        """Check a reply, and return it for the round loop, with the reason for a rejection, if there is one."""
         client = reply.client
         facts = self.roster.peers[client].census.facts
         empty = Upload(client, facts.n, {})
@@ -144,7 +144,7 @@ class FlowerCohort:
                     f'round {round_}: no node has {side} images to score; add some, or set evaluate = "server"'
                 )
         personal = {
-            str(client): from_confusion(own["personal"])["accuracy"]
+            str(client): scores_from_confusion(own["personal"])["accuracy"]
             for client, own in found.items()
             if "personal" in own and own["personal"].sum()
         }

@@ -31,7 +31,7 @@ class NormHistory:
         self._accepted, self._ratio = accepted, ratio
 
     def begin(self, round_: int) -> None:
-        """Start a round, and drop what an earlier attempt at it accepted."""
+        """Start a round, and drop the updates that an earlier attempt at this round accepted."""
         for other in list(self._accepted):
             if not round_ - ROUNDS <= other < round_:
                 del self._accepted[other]

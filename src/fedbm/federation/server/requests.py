@@ -24,7 +24,7 @@ from fedbm.methods.base import Part, State
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
-# Seconds that a message outlives its deadline. A reply that arrived in time must still be available after the server
+# Seconds a message is kept after its deadline. A reply that arrived in time must still be available after the server
 # has pulled the large replies before it.
 EXTRA_LIFETIME_S = 60.0
 
@@ -60,20 +60,20 @@ class Requests:
         self,
         grid: Grid,
         roster: Roster,
-        own_parts: Mapping[str, State],
+        task_parts: Mapping[str, State],
         options: FederationOptions,
         progress: Progress,
         checkpoint_every: int,
         audit: Audit,
     ) -> None:
         self._grid, self._roster, self._options, self._audit = grid, roster, options, audit
-        self._own_parts, self._rounds, self._checkpoint_every = own_parts, progress.client_rounds, checkpoint_every
+        self._own_parts, self._rounds, self._checkpoint_every = task_parts, progress.client_rounds, checkpoint_every
         self._packed: dict[str, tuple[int, Packed]] = {}  # part → version and packed state
         self._round = 0
         self._before = self._durable = dict(self._rounds)
 
     def begin(self, round_: int) -> None:
-        """Start a round. A repeated round starts where its first attempt did, since no update of that counted."""
+        """Start a round. A repeated round starts again from the same states, since no update of it counted."""
         if round_ == self._round:
             self._rounds.clear()
             self._rounds.update(self._before)

@@ -173,7 +173,7 @@ class Roster:
         )
 
     def _refuse(self, node: int, why: str) -> None:
-        """Refuse a node and send it the reason. It is named by its key, whatever it calls itself."""
+        """Refuse a node and send it the reason. Its name comes from its key, not from its answer."""
         owner = self._registry.get(node)
         self.refused[node] = owner.name if owner else f"node {node}", why
         self._audit.append("refused", **(owner.identify() if owner else {"node": str(node)}), why=why)

@@ -33,16 +33,16 @@ from fedbm.federation.protocol.packing import digest
 from fedbm.federation.protocol.reply_checks import expected_upload
 from fedbm.federation.server.flower_clients import FlowerCohort
 from fedbm.federation.server.norm_history import NormHistory
-from fedbm.federation.server.privacy_report import PrivacyReport
+from fedbm.federation.server.privacy_file import PrivacyFile
 from fedbm.federation.server.registry import Registered, read_registry
 from fedbm.federation.server.requests import Requests
 from fedbm.federation.server.roster import Roster
 from fedbm.federation.server.run_setup import Agreement, agree
 from fedbm.federation.server.run_status import StatusFile
 from fedbm.methods.base import State
-from fedbm.runs.artifacts import conclude
-from fedbm.runs.config import at_beta, method_label
-from fedbm.runs.record_types import Privacy
+from fedbm.runs.artifacts import write_final_files
+from fedbm.runs.config import method_label, recommended_at_beta
+from fedbm.runs.run_files import Privacy
 from fedbm.runs.start import start_or_resume, write_description
 from fedbm.utils.io import digest_of, write_json
 from fedbm.utils.typed_json import decode
@@ -60,7 +60,7 @@ def serve(grid: Grid, config: Path, home: Path) -> None:
     folder = RunFolder(state / "runs" / agreement.id)
     audit = Audit(state / "audit.jsonl")
     device = find_device(agreement.config.engine.device)
-    with folder.held():
+    with folder.lock():
         status = StatusFile(state / "status.json", agreement.id, agreement.config.train.rounds)
         try:
             with (
@@ -68,7 +68,7 @@ def serve(grid: Grid, config: Path, home: Path) -> None:
                 explain_memory_errors(device),
             ):
                 if not folder.done:
-                    play(grid, server, registry, agreement, options, folder, device, audit, status)
+                    run_rounds(grid, server, registry, agreement, options, folder, device, audit, status)
                 status.write(phase="finished", round=agreement.config.train.rounds)
         except FedBMError as error:
             audit.append("failed", run=agreement.id, why=str(error))
@@ -76,7 +76,7 @@ def serve(grid: Grid, config: Path, home: Path) -> None:
             raise
 
 
-def play(
+def run_rounds(
     grid: Grid,
     server: Server,
     registry: Mapping[int, Registered],
@@ -87,7 +87,7 @@ def play(
     audit: Audit,
     status: StatusFile,
 ) -> None:
-    privacy = PrivacyReport(folder.path / "privacy.json", options.dp_delta) if options.dp_noise else None
+    privacy = PrivacyFile(folder.path / "privacy.json", options.dp_delta) if options.dp_noise else None
     loop = assemble(grid, server.max_samples, registry, agreement, options, folder, device, audit, status, privacy)
     how = "resumed" if loop.progress.round else "started"
     audit.append(
@@ -121,9 +121,9 @@ def play(
         )
         status.write_record(record)
     data = agreement.config.data
-    conclude(
+    write_final_files(
         loop,
-        label=method_label(loop.method, at_beta(agreement.recommends, data.partition, data.beta)),
+        label=method_label(loop.method, recommended_at_beta(agreement.recommends, data.partition, data.beta)),
         data=agreement.data,
         clients=options.nodes,
         partition="nodes",
@@ -143,18 +143,18 @@ def assemble(
     device: torch.device,
     audit: Audit,
     status: StatusFile,
-    privacy: PrivacyReport | None,
+    privacy: PrivacyFile | None,
 ) -> RoundLoop:
     """Return the run in memory, at its start or at its last checkpoint."""
     config, task = agreement.config, agreement.task
     start = start_or_resume(
-        folder, agreement.id, config, task, device, lambda: describe(agreement, options, folder, device)
+        folder, agreement.id, config, task, device, lambda: write_initial_files(agreement, options, folder, device)
     )
     server, progress = start.server, start.progress
     every = config.engine.checkpoint_every or 1  # a round between machines costs more than a checkpoint
     expected = expected_upload(config.method, start.model, task, config.method.broadcast(server, progress.round + 1))
     terms = terms_of(agreement, options)
-    sets = sets_of(agreement, server, device)
+    sets = server_sets(agreement, server, device)
     rules = CensusRules(
         classes=task.classes,
         nodes=options.nodes,
@@ -171,7 +171,7 @@ def assemble(
         audit,
         lambda roster: status.write(nodes=nodes_of(roster)),
     )
-    requests = Requests(grid, roster, own_parts(agreement), options, progress, every, audit)
+    requests = Requests(grid, roster, task_parts(agreement), options, progress, every, audit)
     norms = NormHistory(progress.accepted_norms, options.max_norm_ratio)
     return RoundLoop(
         run_id=agreement.id,
@@ -194,7 +194,7 @@ def assemble(
     )
 
 
-def sets_of(agreement: Agreement, server: State, device: torch.device) -> Mapping[str, Samples]:
+def server_sets(agreement: Agreement, server: State, device: torch.device) -> Mapping[str, Samples]:
     """Return the server's val and test images; none if nodes score the model."""
     dataset, task = agreement.dataset, agreement.task
     if dataset is None or first_state(agreement.config.method, server, {}) is None:
@@ -213,7 +213,7 @@ def terms_of(agreement: Agreement, options: FederationOptions) -> dict[str, Any]
     return make_terms(agreement.id, agreement.config, agreement.task, options.compression, asked)
 
 
-def own_parts(agreement: Agreement) -> dict[str, State]:
+def task_parts(agreement: Agreement) -> dict[str, State]:
     """Return the parts of the task itself, sent once: embeddings and initial weights."""
     parts: dict[str, State] = {}
     if agreement.task.concepts is not None:
@@ -223,7 +223,9 @@ def own_parts(agreement: Agreement) -> dict[str, State]:
     return parts
 
 
-def describe(agreement: Agreement, options: FederationOptions, folder: RunFolder, device: torch.device) -> None:
+def write_initial_files(
+    agreement: Agreement, options: FederationOptions, folder: RunFolder, device: torch.device
+) -> None:
     """Write what is known before the first round."""
     write_description(folder, agreement.config, agreement.task, device)
     terms = terms_of(agreement, options)

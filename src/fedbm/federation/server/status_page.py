@@ -2,7 +2,7 @@
 
 It answers GET and HEAD of / (the page), /status.css and /status.json. Other paths get 404, other methods 405. The
 headers allow the browser to load nothing but the style sheet. On loopback the page answers only requests with a
-loopback host name, so that no other site's name can be pointed at it.
+loopback host name, which prevents DNS rebinding.
 """
 
 from __future__ import annotations

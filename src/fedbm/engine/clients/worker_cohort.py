@@ -39,7 +39,7 @@ from fedbm.errors import FedBMError
 from fedbm.methods.base import Method, Part, State, Task, Upload
 from fedbm.utils.io import cannot_write
 
-MIN_SECONDS_SAVED = 10.0  # before processes start, which takes about three seconds
+MIN_SECONDS_SAVED = 10.0  # processes start only if they save this; a start takes three seconds
 MAX_CLIENTS_AHEAD = 4  # per process, of the first client without a result: bounds the results on disk
 
 _BOOT = (  # unlike multiprocessing this does not import the user's program again, so a script needs no __main__ guard

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedbm.engine.records import Dropped, RoundRecord, Traffic
+from fedbm.engine.round_record import Dropped, RoundRecord, Traffic
 from fedbm.engine.run_folder import RunFolder, finite, read_rounds
 from fedbm.errors import FedBMError
 
@@ -20,7 +20,7 @@ from fedbm.errors import FedBMError
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
     made = RunFolder(tmp_path / "run")
-    with made.held():
+    with made.lock():
         for number in (1, 2, 3):
             made.append(record_of(number))
     return made
@@ -105,13 +105,13 @@ def test_lines_the_checkpoint_counts_on_must_be_there(folder: RunFolder) -> None
 
 def test_a_run_is_held_by_one_and_released_however_it_ends(folder: RunFolder) -> None:
     other = RunFolder(folder.path)
-    with folder.held():
+    with folder.lock():
         with pytest.raises(FedBMError, match=r"another process is working on .*\. Wait for it"):
-            other.held().__enter__()
+            other.lock().__enter__()
         assert rounds(other) == [1, 2, 3]  # looking is free
-    with pytest.raises(ZeroDivisionError), folder.held():
+    with pytest.raises(ZeroDivisionError), folder.lock():
         raise ZeroDivisionError
-    with other.held():
+    with other.lock():
         pass
 
 
@@ -121,7 +121,7 @@ def test_holding_sweeps_what_a_kill_left_half_written(folder: RunFolder) -> None
     for path in leftovers:
         path.write_text("half")
     (folder.path / "notes.part").write_text("the user's own")
-    with folder.held():
+    with folder.lock():
         assert not any(path.exists() for path in leftovers)
     assert (folder.path / "notes.part").exists()
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from fedbm.report.grouping import Group
 from fedbm.runs.reader import RunView
-from fedbm.runs.record_types import PrivacyLoss
+from fedbm.runs.run_files import PrivacyLoss
 
 
 def client_losses(run: RunView) -> list[str]:

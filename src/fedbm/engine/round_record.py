@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fedbm.utils.metrics import NAMES
 from fedbm.utils.schema import keys, number, or_null, whole
-from fedbm.utils.typed_json import Record
+from fedbm.utils.typed_json import JsonRecord
 
 Count = Annotated[int, whole(0, 2**53)]
 Index = Annotated[int, whole(0)]
@@ -24,7 +24,7 @@ LossTerms = Mapping[str, Number | None]  # by name; None if a term is not finite
 
 
 @dataclass(frozen=True, eq=False)
-class ClientRound(Record):
+class ClientRound(JsonRecord):
     """One client's part in a round."""
 
     client: Index
@@ -34,7 +34,7 @@ class ClientRound(Record):
 
 
 @dataclass(frozen=True, eq=False)
-class Dropped(Record):
+class Dropped(JsonRecord):
     """A selected client without a usable update, and why."""
 
     client: Index
@@ -42,7 +42,7 @@ class Dropped(Record):
 
 
 @dataclass(frozen=True, eq=False)
-class PersonalScores(Record):
+class PersonalScores(JsonRecord):
     """Accuracy of the clients' own models: the mean, and by client."""
 
     accuracy: Score
@@ -50,7 +50,7 @@ class PersonalScores(Record):
 
 
 @dataclass(frozen=True, eq=False)
-class AveragedScores(Record):
+class AveragedScores(JsonRecord):
     """Scores of the averaged model."""
 
     val: Scores
@@ -59,7 +59,7 @@ class AveragedScores(Record):
 
 
 @dataclass(frozen=True, eq=False)
-class Traffic(Record):
+class Traffic(JsonRecord):
     """Bytes from the server to clients, and from clients to the server."""
 
     sent: Count = 0
@@ -70,7 +70,7 @@ class Traffic(Record):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class RoundRecord(Record):
+class RoundRecord(JsonRecord):
     """A line of rounds.jsonl."""
 
     round: RoundNumber
@@ -91,7 +91,7 @@ class RoundRecord(Record):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ModelScores(Record):
+class ModelScores(JsonRecord):
     """The scores of one model, and the confusion matrix of its test images."""
 
     val: Scores

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedbm.engine.records import AveragedScores, Dropped, PersonalScores, RoundRecord, Traffic
+from fedbm.engine.round_record import AveragedScores, Dropped, PersonalScores, RoundRecord, Traffic
 from fedbm.engine.run_folder import FORMAT as RUN_FORMAT
 from fedbm.errors import FedBMError
 from fedbm.report.figures.generated import COLUMNS, make_strip
 from fedbm.runs.reader import RunView, facts_of, partition_digest
-from fedbm.runs.record_types import PHASES, SIDES, PartitionRecord, RunRecord
+from fedbm.runs.run_files import PHASES, SIDES, PartitionRecord, RunRecord
 from fedbm.utils.io import atomic_write, read_json
 from fedbm.utils.text import format_value
 from fedbm.utils.typed_json import decode
@@ -120,7 +120,7 @@ def read_record(path: Path) -> RunView:
     )
 
 
-def record_named(path: Path) -> RunView:
+def read_checked_record(path: Path) -> RunView:
     """Read a record; raise FedBMError if the file is not named after its run."""
     found = read_record(path)
     if found.id != path.stem:

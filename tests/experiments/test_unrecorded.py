@@ -12,8 +12,8 @@ from fake_outcomes import fake_outcome
 from fedbm.cli import main
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.record_store import write_outcome
-from fedbm.experiments.remaining import list_unrecorded
 from fedbm.experiments.spec import parse, shipped_experiments
+from fedbm.experiments.unrecorded import list_unrecorded
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fedbm.data.partition import SETTINGS
-from fedbm.engine.records import SCORE, Index, RoundNumber, Score, Scores, Seconds, Traffic
+from fedbm.engine.round_record import SCORE, Index, RoundNumber, Score, Scores, Seconds, Traffic
 from fedbm.utils.schema import PLAIN, SCALAR, TEXT, Lengths, Schema, each, keys, number, or_null, whole
-from fedbm.utils.typed_json import Record
+from fedbm.utils.typed_json import JsonRecord
 
 SIDES = ("val", "test", "averaged.val", "averaged.test")  # the scores that curves contain
 PHASES = ("train", "aggregate", "generator", "evaluate", "checkpoint", "total")
@@ -20,7 +20,7 @@ Matrix = Annotated[tuple[tuple[int, ...], ...], each(each(whole(0, 2**53), "clas
 
 
 @dataclass(frozen=True, eq=False)
-class ScoredRound(Record):
+class ScoredRound(JsonRecord):
     """A round and its test scores."""
 
     round: RoundNumber
@@ -32,7 +32,7 @@ class ScoredRound(Record):
 
 
 @dataclass(frozen=True, eq=False)
-class PersonalSummary(Record):
+class PersonalSummary(JsonRecord):
     """Mean accuracy of the clients' own models in the chosen and in the last round."""
 
     best: Score | None
@@ -40,7 +40,7 @@ class PersonalSummary(Record):
 
 
 @dataclass(frozen=True, eq=False)
-class PrivacyLoss(Record):
+class PrivacyLoss(JsonRecord):
     """ε of one client; None means no finite bound."""
 
     epsilon: Annotated[float, number(0)] | None
@@ -49,7 +49,7 @@ class PrivacyLoss(Record):
 
 
 @dataclass(frozen=True, eq=False)
-class Privacy(Record):
+class Privacy(JsonRecord):
     """The privacy losses that the clients of a deployment report."""
 
     delta: Annotated[float, number(0, 1)]
@@ -57,7 +57,7 @@ class Privacy(Record):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Summary(Record):
+class Summary(JsonRecord):
     """summary.json: what a finished run is, and its scores."""
 
     id: str
@@ -79,7 +79,7 @@ class Summary(Record):
 
 
 @dataclass(frozen=True, eq=False)
-class Confusion(Record):
+class Confusion(JsonRecord):
     """Confusion matrices of the test images; rows are the truth."""
 
     best: Matrix
@@ -88,7 +88,7 @@ class Confusion(Record):
 
 
 @dataclass(frozen=True, eq=False)
-class Details(Record):
+class Details(JsonRecord):
     """details.json: classes, their texts, and confusion matrices."""
 
     classes: Classes
@@ -99,7 +99,7 @@ class Details(Record):
 
 
 @dataclass(frozen=True, eq=False)
-class Features(Record):
+class Features(JsonRecord):
     """features.json: test images in two dimensions, and the anchors of the classes among them."""
 
     classes: Classes
@@ -109,7 +109,7 @@ class Features(Record):
 
 
 @dataclass(frozen=True, eq=False)
-class PartitionSource(Record):
+class PartitionSource(JsonRecord):
     """The data set that a partition belongs to."""
 
     data: str
@@ -117,7 +117,7 @@ class PartitionSource(Record):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class PartitionRecord(Record):
+class PartitionRecord(JsonRecord):
     """partition.json, or what a record keeps of it: a digest in place of the samples of each client."""
 
     kind: str
@@ -173,7 +173,7 @@ ENVIRONMENT = keys({"command?": TEXT}, PLAIN)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class RunRecord(Record):
+class RunRecord(JsonRecord):
     """The record of a finished run: all that a report needs, without tensors."""
 
     run: str

@@ -11,13 +11,13 @@ from typing import Any
 
 from fedbm.engine.run_folder import FORMAT
 from fedbm.federation.protocol.reply_checks import read_privacy
-from fedbm.runs.record_types import Privacy
+from fedbm.runs.run_files import Privacy
 from fedbm.utils.io import read_json, write_json
 from fedbm.utils.schema import check
 from fedbm.utils.typed_json import schema_of
 
 
-class PrivacyReport:
+class PrivacyFile:
     """Losses at one δ, by client."""
 
     def __init__(self, path: Path, delta: float) -> None:

@@ -225,7 +225,7 @@ def _needed(found: Paired, tests: int) -> str:
 
 
 def _diverged(comparison: Comparison) -> list[Verdict]:
-    """Name the runs that count with the last scores they had."""
+    """Name the diverged runs, which count with their last scores."""
     runs = [
         f"{row.name}, seed {result.seed} ({100 * result.last[HEADLINE_METRIC]:.1f}{NO_BREAK}%)"
         for row in comparison.rows
