@@ -20,7 +20,7 @@ from fedbm.engine.run_folder import RunFolder
 from fedbm.engine.server_average import ServerAverage, restore
 from fedbm.errors import FedBMError
 from fedbm.runs import runner
-from fedbm.runs.artifacts import finish
+from fedbm.runs.artifacts import finish_simulation
 from fedbm.runs.reader import read_run
 from fedbm.runs.run_record import read_record, write_record
 
@@ -102,7 +102,7 @@ def play_and_average(settings: dict[str, Any], out: Path, **more: Any) -> tuple[
             found = federation.common_state(federation.states.method_states())
             assert found is not None
             states.append({name: value.double().numpy().copy() for name, value in found.items()})
-    finish(plan, federation)
+    finish_simulation(plan, federation)
     return folder.path, states
 
 

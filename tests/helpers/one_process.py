@@ -29,7 +29,7 @@ from fedbm.federation.protocol.packing import digest
 from fedbm.federation.server.registry import Registered, write_registry
 from fedbm.federation.server.server_app import app as server_app
 from fedbm.runs import runner as simulation
-from fedbm.runs.artifacts import finish
+from fedbm.runs.artifacts import finish_simulation
 from fedbm.runs.config import make_config, nest, to_toml
 from fedbm.runs.plan import Plan, make_plan
 from fedbm.utils.io import write_text
@@ -211,5 +211,5 @@ def digests_in_process(plan: Plan) -> list[str]:
     folder.path.mkdir(parents=True)
     federation = simulation.assemble(plan, folder, torch.device("cpu"))
     found = [digest(federation.server) for event in federation.rounds() if event.record is not None]
-    finish(plan, federation)
+    finish_simulation(plan, federation)
     return found
