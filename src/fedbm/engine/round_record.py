@@ -14,9 +14,9 @@ Count = Annotated[int, whole(0, 2**53)]
 Index = Annotated[int, whole(0)]
 RoundNumber = Annotated[int, whole(1)]
 Number = Annotated[float, number()]
-Score = Annotated[float, number(0, 1 + 1e-9)]  # a weighted mean of ones may round to a little more
+SCORE = number(0, 1 + 1e-9)  # a weighted mean of ones may round to a little more
+Score = Annotated[float, SCORE]
 Seconds = Annotated[float, number(0, 1e12)]
-SCORE = number(0, 1 + 1e-9)
 Scores = Annotated[  # by name, see NAMES
     Mapping[str, float | None], keys({name: or_null(SCORE) if name == "auc" else SCORE for name in NAMES})
 ]

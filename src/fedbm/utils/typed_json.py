@@ -1,8 +1,8 @@
 """Read JSON objects into frozen dataclasses that the types of their fields check.
 
-A field may be a str, a dataclass, `X | None`, `tuple[X, ...]`, `Mapping[str, X]` or Any. Numbers, and lists whose
-lengths must agree, are `Annotated[…, schema]` with a schema of `fedbm.utils.schema`. A field with a default is
-optional in the file. Keys that are not fields are ignored.
+A field may be a str, a dataclass, `X | None`, `tuple[X, ...]`, `Mapping[str, X]` or Any. Every other type, such as a
+number or a list of a given length, is `Annotated[…, schema]` with a schema of `fedbm.utils.schema`. A field with a
+default is optional in the file. Keys that are not fields are ignored.
 """
 
 from __future__ import annotations
@@ -77,7 +77,10 @@ def schema_of(kind: Any) -> Schema:
         form: Any = kind
         hints = _hints(form)
         return keys({f.name + "?" * _is_optional(f): schema_of(hints[f.name]) for f in dataclasses.fields(kind)})
-    return TEXT if kind is str else PLAIN
+    schemas: dict[Any, Schema] = {str: TEXT, Any: PLAIN}
+    if kind not in schemas:
+        raise TypeError(f"no schema for {kind}; annotate it with one")
+    return schemas[kind]
 
 
 def _build(kind: Any, value: Any) -> Any:
