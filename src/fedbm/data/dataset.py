@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbm.data.cache import FORMAT, PreparedContent, open_or_build
+from fedbm.data.cache import FORMAT, open_or_build
 from fedbm.data.catalog.download import find_download
 from fedbm.data.catalog.entry import Entry, Recommends, generic_entry
 from fedbm.data.catalog.lookup import CATALOG, entry_for_classes, find
-from fedbm.data.decode import BadFiles, Progress, decode_all
+from fedbm.data.decode import BadFiles, Decoded, Progress, decode_all
 from fedbm.data.readers.dispatch import detect, digits
 from fedbm.data.readers.file_tree import normalize_name
 from fedbm.data.readers.sample_index import Source
@@ -129,28 +129,29 @@ def load(
     """
     _check_arguments(size, channels, on_bad_file)
     check_split_option(split, group)
+    concepts = concepts or {}
     table = Path(metadata).expanduser() if metadata else None
+    if table and folder and not table.exists() and (folder / table).exists():
+        table = folder / table
     with _explain_os_errors(name_or_path):
         name, source = _locate(name_or_path, split_seed, size, folder or download_folder())
-        if table and folder and not table.exists() and (folder / table).exists():
-            table = folder / table
         table_digest = sha256_file(table) if table else None
 
-    def build() -> PreparedContent:
+    def build() -> Decoded:
         with _explain_os_errors(name_or_path):
             index = source.scan()
         if table:
             index = replace(index, columns={**index.columns, **join_metadata(table, index.ids)})
         entry = _find_entry(name, index.known_as, index.classes)
-        concept_texts(entry, concepts or {})  # refuse mistakes before decoding, which may take long
-        chosen, notes = choose_split(index, split, group, split_seed, name)
+        # Refuse mistakes before decoding, which may take long.
+        concept_texts(entry, concepts)
+        choose_split(index, split, group, split_seed, name)
         side, depth = size or index.size or entry.size, channels or index.channels or entry.channels
         decoded = decode_all(index, side, depth, on_bad_file, progress)
-        if decoded.skipped:
-            chosen, notes = choose_split(decoded.index, split, group, split_seed, name)
+        chosen, notes = choose_split(decoded.index, split, group, split_seed, name)
         if index.size and side > index.size:
             notes += (f"the images of {name} were enlarged from {index.size} to {side} pixels",)
-        return PreparedContent(decoded, chosen, notes)
+        return replace(decoded, index=replace(decoded.index, split=chosen, notes=index.notes + notes))
 
     settings = {
         "format": FORMAT,
@@ -166,7 +167,7 @@ def load(
     place = Path(cache or default_cache()) / f"{name}-{size or 'own'}-{digest_of(settings)[:16]}"
     prepared, damage = open_or_build(place, build, settings | {"from": normalize_name(str(name_or_path))}, verify)
     entry = _find_entry(name, prepared.known_as, prepared.classes)
-    notes = [*_describe_entry(name, entry, prepared.known_as, concepts or {}), *prepared.notes]
+    notes = [*_describe_entry(name, entry, prepared.known_as, concepts), *prepared.notes]
     if prepared.skipped:
         notes.append(f"skipped {len(prepared.skipped)} unreadable images, the first is {prepared.skipped[0]}")
     if damage:
@@ -175,7 +176,7 @@ def load(
     return Dataset(
         name=entry.name,
         classes=prepared.classes,
-        concepts=concept_texts(entry, concepts or {}),
+        concepts=concept_texts(entry, concepts),
         modality=entry.modality,
         images=prepared.images,
         labels=prepared.labels,

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fedbm.data.readers import femnist, folder, ham10000, medmnist, npz, table
-from fedbm.data.readers.archive import TarTree, ZipTree, find_image_root
-from fedbm.data.readers.file_tree import FolderTree, Tree
+from fedbm.data.readers.file_tree import FileTree, find_image_root, open_folder, open_tar, open_zip
 from fedbm.data.readers.sample_index import SampleIndex, Source, make_stream
 from fedbm.data.splits import check_usable
 from fedbm.errors import FedBMError, did_you_mean, join_words
@@ -57,10 +56,13 @@ def _find_reader(path: Path, seed: int) -> Source:
     ending = path.suffix.lower()
     if path.is_dir():
         files = femnist.find_json_files(path)
-        return femnist.find_leaf(files, str(path), seed) if files else _find_images(FolderTree(path))
+        return femnist.find_leaf(files, str(path), seed) if files else _find_images(open_folder(path), root="")
     path.open("rb").close()  # report a file that cannot be opened as such, not as unknown
     if zipfile.is_zipfile(path):
-        return _find_arrays(path, seed) if ending == ".npz" else _find_images(ZipTree(path))
+        if ending == ".npz":
+            return _find_arrays(path, seed)
+        tree = open_zip(path)
+        return _find_images(tree, find_image_root(tree))
     if ending in table.ENDINGS:
         return table.find(path)
     if ending == ".json":
@@ -70,17 +72,16 @@ def _find_reader(path: Path, seed: int) -> Source:
     except (OSError, EOFError):
         is_tar = False
     if is_tar:
-        return _find_images(TarTree(path))
+        tree = open_tar(path)
+        return _find_images(tree, find_image_root(tree))
     raise FedBMError(
         f"{path} has an unknown format: use a folder, zip or tar with {folder.LAYOUT}, a CSV or Parquet table, "
         "an .npz file, or LEAF's json files"
     )
 
 
-def _find_images(tree: Tree) -> Source:
-    root = "" if isinstance(tree, FolderTree) else find_image_root(tree)
-    metadata = ham10000.find_metadata(tree, root)
-    return folder.find(tree, root) if metadata is None else ham10000.find(tree, metadata, root)
+def _find_images(tree: FileTree, root: str) -> Source:
+    return ham10000.find(tree, root) or folder.find(tree, root)
 
 
 def _find_arrays(path: Path, seed: int) -> Source:
@@ -89,7 +90,7 @@ def _find_arrays(path: Path, seed: int) -> Source:
         return Source(npz.identity(path), lambda: npz.scan_jpegs(path))
     if any(key.startswith(("train_", "val_", "test_")) for key in keys):
         return medmnist.find(path)
-    if keys >= npz.PIXEL_KEYS:
+    if keys >= {"images", "labels", "classes"}:
         if femnist.is_chars74k(path, keys):
             return femnist.find_chars74k(path, seed)
         return Source(npz.identity(path), lambda: npz.scan_pixels(path))

@@ -51,6 +51,13 @@ class Source:
     scan: Callable[[], SampleIndex]
 
 
+def load_bytes(encoded: Encoded) -> bytes:
+    """Return the bytes of a file in a stream."""
+    if isinstance(encoded, Path):
+        return encoded.read_bytes()
+    return bytes(encoded() if callable(encoded) else encoded)
+
+
 def make_stream(images: Sequence[Encoded]) -> Callable[[], Iterator[tuple[int, Encoded]]]:
     """Return a stream over images that can be accessed in any order."""
     return lambda: iter(enumerate(images))

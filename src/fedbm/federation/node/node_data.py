@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedbm.data.cache import DamagedError, Prepared, PreparedContent, open_prepared, write_prepared
+from fedbm.data.cache import DamagedError, Prepared, open_prepared, write_prepared
 from fedbm.data.dataset import Dataset, load
 from fedbm.data.decode import Decoded
 from fedbm.data.readers.sample_index import SampleIndex, make_stream
@@ -125,5 +125,4 @@ def write_share(folder: Path, dataset: Dataset, samples: NDArray[np.int64], clas
         ids=[f"image {i}" for i in range(len(samples))],
         stream=make_stream(list(images)),
     )
-    content = PreparedContent(Decoded(images, index, ()), dataset.split[samples], ())
-    write_prepared(folder, content, {"share": dataset.name}, verify=False)
+    write_prepared(folder, Decoded(images, index, skipped=()), {"share": dataset.name}, verify=False)
