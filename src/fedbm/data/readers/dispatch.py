@@ -11,7 +11,7 @@ import numpy as np
 
 from fedbm.data.readers import femnist, folder, ham10000, medmnist, npz, table
 from fedbm.data.readers.file_tree import FileTree, find_image_root, open_folder, open_tar, open_zip
-from fedbm.data.readers.sample_index import SampleIndex, Source, make_stream
+from fedbm.data.readers.sample_index import SampleIndex, Source
 from fedbm.data.splits import check_usable
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.utils.io import digest_of
@@ -45,7 +45,7 @@ def digits() -> Source:
             labels=bunch.target.astype(np.int64),
             split=None,
             ids=[f"digit {i}" for i in range(len(grey))],
-            stream=make_stream(list(grey)),
+            stream=lambda: enumerate(grey),
             known_as="digits",
         )
 
@@ -91,7 +91,7 @@ def _find_arrays(path: Path, seed: int) -> Source:
     if any(key.startswith(("train_", "val_", "test_")) for key in keys):
         return medmnist.find(path)
     if keys >= {"images", "labels", "classes"}:
-        if femnist.is_chars74k(path, keys):
+        if path.stem.lower().partition("_")[0] == "chars74k" and "writer" in keys:
             return femnist.find_chars74k(path, seed)
         return Source(npz.identity(path), lambda: npz.scan_pixels(path))
     raise FedBMError(

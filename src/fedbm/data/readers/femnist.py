@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedbm.data.catalog.lookup import CATALOG
 from fedbm.data.readers.file_tree import file_stamp, is_visible
 from fedbm.data.readers.npz import identity, scan_pixels, usable_size
-from fedbm.data.readers.sample_index import SampleIndex, Source, make_stream, text_array
+from fedbm.data.readers.sample_index import SampleIndex, Source, text_array
 from fedbm.data.splits import SPLITS, allocate_counts
 from fedbm.errors import FedBMError
 from fedbm.utils.io import digest_of, read_json
@@ -51,11 +51,6 @@ def find_chars74k(path: Path, seed: int) -> Source:
     return Source(identity(path, "chars74k", str(seed)), lambda: _scan_chars74k(path, seed))
 
 
-def is_chars74k(path: Path, keys: set[str]) -> bool:
-    """Return whether the file name starts with chars74k and the file contains the writers."""
-    return path.stem.lower().partition("_")[0] == "chars74k" and "writer" in keys
-
-
 def _scan_leaf(files: Sequence[Path], where: str, seed: int) -> SampleIndex:
     classes = tuple(CATALOG["femnist"].classes)
     users = _read_users(files, len(classes))
@@ -72,7 +67,7 @@ def _scan_leaf(files: Sequence[Path], where: str, seed: int) -> SampleIndex:
         labels=np.concatenate([users[user][1] for user in drawn]),
         split=np.repeat(subsets, sizes),
         ids=[f"{user}/{i}" for user, size in zip(drawn, sizes, strict=True) for i in range(size)],
-        stream=make_stream(images),
+        stream=lambda: enumerate(images),
         columns={"writer": text_array(np.repeat(drawn, sizes).tolist())},
         known_as="femnist",
         size=usable_size(*images[0].shape),

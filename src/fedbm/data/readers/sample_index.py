@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -58,11 +59,6 @@ def load_bytes(encoded: Encoded) -> bytes:
     return bytes(encoded() if callable(encoded) else encoded)
 
 
-def make_stream(images: Sequence[Encoded]) -> Callable[[], Iterator[tuple[int, Encoded]]]:
-    """Return a stream over images that can be accessed in any order."""
-    return lambda: iter(enumerate(images))
-
-
 def text_array(values: Sequence[object]) -> NDArray[np.str_]:
     return np.array([str(value) for value in values], dtype=np.str_)
 
@@ -77,8 +73,5 @@ def encode_labels(names: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int
 
 
 def check_distinct(ids: Sequence[str], where: str) -> None:
-    seen: set[str] = set()
-    for name in ids:
-        if name in seen:
-            raise FedBMError(f'{where} contains the sample "{name}" twice: names must be unique, so remove one')
-        seen.add(name)
+    if repeated := [name for name, times in Counter(ids).items() if times > 1]:
+        raise FedBMError(f'{where} contains the sample "{repeated[0]}" twice: names must be unique, so remove one')
