@@ -11,8 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import fedbm.language.bundled
-from fedbm.data.catalog.entry import Entry
-from fedbm.data.catalog.lookup import CATALOG, find
+from fedbm.data.catalog.entries import CATALOG, Entry, find_entry
 from fedbm.errors import FedBMError
 from fedbm.language.bundled import ENCODER
 from fedbm.language.concepts import build_concepts

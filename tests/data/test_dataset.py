@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from fedbm.data import dataset
-from fedbm.data.catalog.lookup import CATALOG
+from fedbm.data.catalog.entries import CATALOG
 from fedbm.data.dataset import load
 from fedbm.data.splits import find_shared_groups
 from fedbm.errors import FedBMError

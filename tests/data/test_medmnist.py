@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pictures import read_at, scan
 
-from fedbm.data.catalog.lookup import CATALOG
+from fedbm.data.catalog.entries import CATALOG
 from fedbm.data.dataset import load
 from fedbm.data.readers.dispatch import detect
 from fedbm.errors import FedBMError

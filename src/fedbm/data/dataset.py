@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from fedbm.data.cache import FORMAT, open_or_build
 from fedbm.data.catalog.download import find_download
-from fedbm.data.catalog.entry import Entry, Recommends, generic_entry
-from fedbm.data.catalog.lookup import CATALOG, entry_for_classes, find
+from fedbm.data.catalog.entries import CATALOG, Entry, Recommends, entry_for_classes, find_entry
 from fedbm.data.decode import BadFiles, Decoded, Progress, decode_all
 from fedbm.data.readers.dispatch import detect, digits
 from fedbm.data.readers.file_tree import normalize_name
@@ -142,7 +141,7 @@ def load(
             index = source.scan()
         if table:
             index = replace(index, columns={**index.columns, **join_metadata(table, index.ids)})
-        entry = _find_entry(name, index.known_as, index.classes)
+        entry = _match_entry(name, index.known_as, index.classes)
         # Refuse mistakes before decoding, which may take long.
         concept_texts(entry, concepts)
         choose_split(index, split, group, split_seed, name)
@@ -166,7 +165,7 @@ def load(
     }
     place = Path(cache or default_cache()) / f"{name}-{size or 'own'}-{digest_of(settings)[:16]}"
     prepared, damage = open_or_build(place, build, settings | {"from": normalize_name(str(name_or_path))}, verify)
-    entry = _find_entry(name, prepared.known_as, prepared.classes)
+    entry = _match_entry(name, prepared.known_as, prepared.classes)
     notes = [*_describe_entry(name, entry, prepared.known_as, concepts), *prepared.notes]
     if prepared.skipped:
         notes.append(f"skipped {len(prepared.skipped)} unreadable images, the first is {prepared.skipped[0]}")
@@ -211,7 +210,7 @@ def _locate(name_or_path: str | Path, seed: int, size: int | None, folder: Path)
         source = detect(path, seed)
         absolute = Path(os.path.abspath(path))
         return normalize_name(absolute.name if absolute.is_dir() else absolute.stem.removesuffix(".tar")), source
-    entry = find(str(name_or_path))
+    entry = find_entry(str(name_or_path))
     if place := find_download(entry.name, folder, size):
         return entry.name, detect(place, seed)
     raise FedBMError(
@@ -228,10 +227,10 @@ def _explain_os_errors(source: str | Path) -> Iterator[None]:
         raise FedBMError(f"cannot read {error.filename or source}: {error.strerror or error}") from error
 
 
-def _find_entry(name: str, known_as: str | None, classes: tuple[str, ...]) -> Entry:
+def _match_entry(name: str, known_as: str | None, classes: tuple[str, ...]) -> Entry:
     """Return the catalogue entry of the data, or a generic one."""
     known = entry_for_classes(classes) if known_as is None else CATALOG.get(known_as)
-    return known or generic_entry(name, {label: label.replace("-", " ").replace("_", " ") for label in classes})
+    return known or Entry(name, {label: label.replace("-", " ").replace("_", " ") for label in classes})
 
 
 def _describe_entry(name: str, entry: Entry, known_as: str | None, concepts: Mapping[str, str]) -> list[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
-from fedbm.data.catalog.lookup import find
+from fedbm.data.catalog.entries import find_entry
 from fedbm.errors import FedBMError, join_words
 from fedbm.utils.io import cannot_write
 from fedbm.version import __version__
@@ -35,7 +35,7 @@ def get(
 
     Raise FedBMError with instructions if the user must download it or accept a licence first.
     """
-    entry = find(name)
+    entry = find_entry(name)
     if not entry.md5:
         if not entry.by_hand:
             raise FedBMError(f"nothing to download: {name} is {entry.origin}")
@@ -72,7 +72,7 @@ def find_download(name: str, to: Path, size: int | None = None) -> Path | None:
     available = {int(found[1] or 28): to / file for file, found in sized.items() if found}
     if not available:
         return None
-    wanted = next((pixels for pixels in SIZES if pixels >= (size or find(name).size)), max(SIZES))
+    wanted = next((pixels for pixels in SIZES if pixels >= (size or find_entry(name).size)), max(SIZES))
     if enough := [pixels for pixels in available if pixels >= wanted]:
         return available[min(enough)]
     if size:

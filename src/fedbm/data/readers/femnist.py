@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbm.data.catalog.lookup import CATALOG
+from fedbm.data.catalog.entries import CATALOG
 from fedbm.data.readers.file_tree import file_stamp, is_visible
 from fedbm.data.readers.npz import identity, scan_pixels, usable_size
 from fedbm.data.readers.sample_index import SampleIndex, Source, text_array

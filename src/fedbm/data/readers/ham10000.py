@@ -10,7 +10,7 @@ from posixpath import basename, splitext
 
 import numpy as np
 
-from fedbm.data.catalog.lookup import CATALOG
+from fedbm.data.catalog.entries import CATALOG
 from fedbm.data.readers.file_tree import FileTree, Stamp
 from fedbm.data.readers.sample_index import SampleIndex, Source, check_distinct, load_bytes, text_array
 from fedbm.data.readers.table import parse_table, require_columns

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbm.data.catalog.lookup import CATALOG
+from fedbm.data.catalog.entries import CATALOG
 from fedbm.data.readers.npz import Npz, identity, usable_size
 from fedbm.data.readers.sample_index import Encoded, SampleIndex, Source
 from fedbm.data.splits import SPLITS
