@@ -78,9 +78,8 @@ class Dataset:
 
     def counts(self) -> NDArray[np.int64]:
         """Return the number of samples of each class in train, val and test, [3,K]."""
-        return np.stack(
-            [np.bincount(self.labels[self.split == code], minlength=len(self.classes)) for code in range(len(SPLITS))]
-        )
+        subsets = [self.labels[self.split == code] for code in range(len(SPLITS))]
+        return np.stack([np.bincount(labels, minlength=len(self.classes)) for labels in subsets])
 
 
 def load(

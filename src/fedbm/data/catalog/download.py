@@ -129,20 +129,18 @@ def _append(url: str, part: Path, progress: Progress | None) -> None:
 def _open(url: str, have: int) -> HTTPResponse | None:
     """Request *url* from byte *have* on. Return None if nothing is missing."""
     headers = {"User-Agent": f"fedbm/{__version__}"} | ({"Range": f"bytes={have}-"} if have else {})
+    host = urlsplit(url).netloc
     try:
         response: HTTPResponse = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
         return response
     except HTTPError as error:
         if error.code == 416 and have:
             return None
-        raise FedBMError(
-            f"{urlsplit(url).netloc} returned {error.code} {error.reason} for {url}: try again later"
-        ) from error
+        raise FedBMError(f"{host} returned {error.code} {error.reason} for {url}: try again later") from error
     except (OSError, HTTPException) as error:
         why = getattr(error, "reason", error)
-        raise FedBMError(
-            f"cannot reach {urlsplit(url).netloc} ({getattr(why, 'strerror', None) or why}): is this machine online?"
-        ) from error
+        why = getattr(why, "strerror", None) or why
+        raise FedBMError(f"cannot reach {host} ({why}): is this machine online?") from error
 
 
 def _read(response: HTTPResponse) -> bytes:

@@ -111,9 +111,8 @@ def _draw_writers(
 
 def _describe_draw(subsets: NDArray[np.uint8], source: str, seed: int) -> str:
     train, val, test = np.bincount(subsets)
-    return (
-        f"{len(subsets)} of the {source} were drawn with seed {seed}: {train} for train, {val} for val, {test} for test"
-    )
+    sizes = f"{train} for train, {val} for val, {test} for test"
+    return f"{len(subsets)} of the {source} were drawn with seed {seed}: {sizes}"
 
 
 def _read_users(files: Sequence[Path], classes: int) -> dict[str, UserData]:
@@ -131,9 +130,8 @@ def _read_users(files: Sequence[Path], classes: int) -> dict[str, UserData]:
             if counts[user] >= MAX_SAMPLES:
                 parts.pop(user, None)
             elif data["y"]:
-                parts.setdefault(user, []).append(
-                    _parse_user(data["x"], data["y"], classes, f'user "{user}" in {path}')
-                )
+                parsed = _parse_user(data["x"], data["y"], classes, f'user "{user}" in {path}')
+                parts.setdefault(user, []).append(parsed)
     sizes = {images.shape[1] for user_parts in parts.values() for images, _ in user_parts}
     if len(sizes) > 1:
         raise FedBMError(f"images of {' and '.join(map(str, sorted(sizes)))} pixels are mixed in {files[0].parent}")
