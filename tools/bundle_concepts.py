@@ -38,7 +38,7 @@ def bundle(folder: Path, names: Iterable[str] | None = None, into: Path = EMBEDD
         into: where the files are written; by default the package.
     """
     written = []
-    for entry in entries_to_bundle() if names is None else map(find, names):
+    for entry in entries_to_bundle() if names is None else map(find_entry, names):
         concepts = build_concepts(list(entry.classes), list(entry.classes.values()), entry.modality, ENCODER, folder)
         written.append(into / f"{entry.name}.safetensors")
         concepts.save(written[-1], half=True)

@@ -50,7 +50,7 @@ class Prepared:
     split: NDArray[np.uint8]
     ids: NDArray[np.str_]
     columns: dict[str, NDArray[np.str_]]
-    known_as: str | None  # see SampleIndex
+    catalog_name: str | None  # see SampleIndex
     notes: tuple[str, ...]
     skipped: tuple[str, ...]
     checksum: str
@@ -70,7 +70,7 @@ def open_or_build(
             return open_prepared(folder, verify), ""
         except DamagedError as error:
             damage = str(error)
-    write_prepared(folder, build(), settings, verify)
+    write_prepared(folder, build(), settings)
     try:
         return open_prepared(folder, verify), damage
     except DamagedError as error:
@@ -93,7 +93,7 @@ def open_prepared(folder: Path, verify: bool) -> Prepared:
             split=np.array(arrays["split"]),
             ids=np.array(arrays["ids"]),
             columns={name: np.array(arrays[f"column-{i}"]) for i, name in enumerate(manifest["columns"])},
-            known_as=manifest["known_as"],
+            catalog_name=manifest["known_as"],
             notes=tuple(manifest["notes"]),
             skipped=tuple(manifest["skipped"]),
             checksum=manifest["checksum"],
@@ -112,7 +112,7 @@ def remove_if_damaged(folder: Path) -> str:
     return ""
 
 
-def write_prepared(folder: Path, decoded: Decoded, settings: Mapping[str, Any], verify: bool) -> None:
+def write_prepared(folder: Path, decoded: Decoded, settings: Mapping[str, Any]) -> None:
     """Write *folder*, replacing a damaged one. If another process has written an intact one, keep it."""
     images, index = decoded.images, decoded.index
     assert index.split is not None
@@ -138,14 +138,14 @@ def write_prepared(folder: Path, decoded: Decoded, settings: Mapping[str, Any], 
             "classes": list(index.classes),
             "shape": list(images.shape),
             "columns": list(index.columns),
-            "known_as": index.known_as,
+            "known_as": index.catalog_name,
             "files": files,
             "checksum": checksum(index.classes, images, index.labels, index.split),
             "notes": list(index.notes),
             "skipped": decoded.skipped,
         }
         write_json(temporary / "manifest.json", manifest)
-        _publish(temporary, folder, verify)
+        _publish(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -172,7 +172,7 @@ def _open_array(folder: Path, name: str, expected: dict[str, Any], verify: bool)
     return array
 
 
-def _publish(temporary: Path, folder: Path, verify: bool) -> None:
+def _publish(temporary: Path, folder: Path) -> None:
     """Rename *temporary* to *folder*, unless another process has written an intact folder."""
     for _ in range(MAX_RENAMES):
         try:
@@ -181,7 +181,7 @@ def _publish(temporary: Path, folder: Path, verify: bool) -> None:
         except OSError as error:  # the folder exists, or it cannot be written
             failure = error
         with suppress(DamagedError):
-            open_prepared(folder, verify)
+            open_prepared(folder, verify=True)
             return
         shutil.rmtree(folder, ignore_errors=True)
     raise cannot_write(folder, failure) from failure

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,8 +62,8 @@ def dirichlet(
                 client.extend(part.tolist())
         return drawn
 
-    settings = {"clients": clients, "beta": beta}
-    return _draw_partition("dirichlet", draw, len(train), settings, seed, min_samples, strict)
+    settings = {"clients": clients, "beta": beta, "seed": seed, "min_samples": min_samples}
+    return _draw_partition("dirichlet", draw, settings, len(train), strict)
 
 
 def iid(train: Ints, clients: int, seed: int, min_samples: int = 2) -> Partition:
@@ -91,8 +92,8 @@ def quantity(
         row = np.concatenate(classes)[np.argsort(np.concatenate(positions), kind="stable")]
         return [part.tolist() for part in np.split(row, _draw_cuts(rng, beta, clients, len(row)))]
 
-    settings = {"clients": clients, "beta": beta}
-    return _draw_partition("quantity", draw, len(train), settings, seed, min_samples, strict)
+    settings = {"clients": clients, "beta": beta, "seed": seed, "min_samples": min_samples}
+    return _draw_partition("quantity", draw, settings, len(train), strict)
 
 
 def by_classes(
@@ -128,8 +129,8 @@ def by_classes(
                 drawn[client].extend(part.tolist())
         return drawn
 
-    settings = {"clients": clients, "classes_per_client": classes_per_client}
-    return _draw_partition("classes", draw, len(train), settings, seed, min_samples, strict)
+    settings = {"clients": clients, "classes_per_client": classes_per_client, "seed": seed, "min_samples": min_samples}
+    return _draw_partition("classes", draw, settings, len(train), strict)
 
 
 def by_column(columns: Mapping[str, NDArray[np.str_]], train: Ints, column: str, min_samples: int = 2) -> Partition:
@@ -183,16 +184,10 @@ def _draw_owners(clients: int, per_client: int, classes: int, rng: np.random.Gen
 
 
 def _draw_partition(
-    kind: str,
-    draw: Callable[[np.random.Generator], Clients],
-    samples: int,
-    settings: Mapping[str, float],
-    seed: int,
-    min_samples: int,
-    strict: bool,
+    kind: str, draw: Callable[[np.random.Generator], Clients], settings: Mapping[str, Any], samples: int, strict: bool
 ) -> Partition:
     """Return the first of 100 draws in which each client has enough samples, or else the last one, filled up."""
-    clients = int(settings["clients"])
+    clients, seed, min_samples = settings["clients"], settings["seed"], settings["min_samples"]
     _check_sizes(samples, clients, min_samples)
     moves: list[Move] = []
     for attempt in range(MAX_DRAWS):
@@ -206,7 +201,6 @@ def _draw_partition(
                 "use less skew or fewer clients, or allow samples to be moved (strict off)"
             )
         moves = _fill_up(drawn, min_samples, numpy_rng(seed, "partition", "moves"))
-    settings = {**settings, "seed": seed, "min_samples": min_samples}
     return Partition(sort_samples(drawn), kind, settings, tuple(moves))
 
 

@@ -29,7 +29,7 @@ def detect(path: Path, seed: int = 0) -> Source:
         check_usable(index.labels, index.split, index.classes, str(path))
         return index
 
-    return Source(source.identity, scan)
+    return Source(source.fingerprint, scan)
 
 
 def digits() -> Source:
@@ -46,7 +46,7 @@ def digits() -> Source:
             split=None,
             ids=[f"digit {i}" for i in range(len(grey))],
             stream=lambda: enumerate(grey),
-            known_as="digits",
+            catalog_name="digits",
         )
 
     return Source(digest_of({"source": "scikit-learn digits"}), scan)
@@ -87,13 +87,13 @@ def _find_images(tree: FileTree, root: str) -> Source:
 def _find_arrays(path: Path, seed: int) -> Source:
     keys = npz.array_names(path)
     if "jpeg" in keys or "offsets" in keys:
-        return Source(npz.identity(path), lambda: npz.scan_jpegs(path))
+        return Source(npz.fingerprint(path), lambda: npz.scan_jpegs(path))
     if any(key.startswith(("train_", "val_", "test_")) for key in keys):
         return medmnist.find(path)
     if keys >= {"images", "labels", "classes"}:
         if path.stem.lower().partition("_")[0] == "chars74k" and "writer" in keys:
             return femnist.find_chars74k(path, seed)
-        return Source(npz.identity(path), lambda: npz.scan_pixels(path))
+        return Source(npz.fingerprint(path), lambda: npz.scan_pixels(path))
     raise FedBMError(
         f"{path} contains {join_words(sorted(keys), 'and') if keys else 'no arrays'}, but it must contain "
         f"{npz.JPEG_LAYOUT}; or {npz.PIXEL_LAYOUT}; or {medmnist.LAYOUT}"

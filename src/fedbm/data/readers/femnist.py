@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedbm.data.catalog.entries import CATALOG
 from fedbm.data.readers.file_tree import file_stamp, is_visible
-from fedbm.data.readers.npz import identity, scan_pixels, usable_size
+from fedbm.data.readers.npz import fingerprint, scan_pixels, usable_size
 from fedbm.data.readers.sample_index import SampleIndex, Source, text_array
 from fedbm.data.splits import SPLITS, allocate_counts
 from fedbm.errors import FedBMError
@@ -48,7 +48,7 @@ def find_leaf(files: Sequence[Path], where: str, seed: int) -> Source:
 
 
 def find_chars74k(path: Path, seed: int) -> Source:
-    return Source(identity(path, "chars74k", str(seed)), lambda: _scan_chars74k(path, seed))
+    return Source(fingerprint(path, "chars74k", str(seed)), lambda: _scan_chars74k(path, seed))
 
 
 def _scan_leaf(files: Sequence[Path], where: str, seed: int) -> SampleIndex:
@@ -69,7 +69,7 @@ def _scan_leaf(files: Sequence[Path], where: str, seed: int) -> SampleIndex:
         ids=[f"{user}/{i}" for user, size in zip(drawn, sizes, strict=True) for i in range(size)],
         stream=lambda: enumerate(images),
         columns={"writer": text_array(np.repeat(drawn, sizes).tolist())},
-        known_as="femnist",
+        catalog_name="femnist",
         size=usable_size(*images[0].shape),
         channels=1,
         notes=(_describe_draw(subsets, f"{len(users)} writers with fewer than {MAX_SAMPLES} samples", seed),),
@@ -84,11 +84,11 @@ def _scan_chars74k(path: Path, seed: int) -> SampleIndex:
     labels_of = {writer: found.labels[writers == writer] for writer in np.unique(writers).tolist()}
     drawn, subsets = _draw_writers(labels_of, len(found.classes), seed)
     subset_of = dict(zip(drawn, subsets.tolist(), strict=True))
-    kept = found.only(np.flatnonzero(np.isin(writers, drawn)))
+    kept = found.select(np.flatnonzero(np.isin(writers, drawn)))
     return replace(
         kept,
         split=np.array([subset_of[writer] for writer in kept.columns["writer"]], dtype=np.uint8),
-        known_as="chars74k",
+        catalog_name="chars74k",
         notes=(_describe_draw(subsets, f"{len(labels_of)} writers", seed),),
     )
 

@@ -55,7 +55,7 @@ def find(tree: FileTree, root: str) -> Source | None:
         ids=[f"{name}.jpg" for name in names],
         stream=lambda: tree.stream([path for path, _ in files]),
         columns={name: text_array(values) for name, values in table.items() if name not in ("image_id", "dx")},
-        known_as="ham10000",
+        catalog_name="ham10000",
         notes=(
             "HAM10000's own files do not contain DermaMNIST's published split: use DermaMNIST's .npz to compare with "
             "results on it",

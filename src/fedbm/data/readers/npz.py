@@ -118,7 +118,7 @@ def array_names(path: Path) -> set[str]:
     return {name.removesuffix(".npy") for name in names} if all(name.endswith(".npy") for name in names) else set()
 
 
-def identity(path: Path, *more: str) -> str:
+def fingerprint(path: Path, *more: str) -> str:
     """Return a digest of the checksums in the file, which changes when an array changes."""
     with zipfile.ZipFile(path) as file:
         members = [[info.filename, info.file_size, info.CRC] for info in file.infolist()]

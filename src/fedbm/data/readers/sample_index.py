@@ -1,4 +1,4 @@
-"""The result of every reader: a source with an identity, and the index of its samples."""
+"""The result of every reader: a source with a fingerprint, and the index of its samples."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class SampleIndex:
     ids: Sequence[str]  # unique name of each sample
     stream: Callable[[], Iterator[tuple[int, Encoded]]]  # sample numbers and images, in the fastest order
     columns: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)  # per sample: site, writer, lesion, …
-    known_as: str | None = None  # name in the catalogue; None if only the classes are known
+    catalog_name: str | None = None  # name in the catalogue; None if only the classes are known
     size: int | None = None  # size and channels of the images if all are equal
     channels: int | None = None
     notes: tuple[str, ...] = ()
 
-    def only(self, kept: NDArray[np.int64]) -> SampleIndex:
+    def select(self, kept: NDArray[np.int64]) -> SampleIndex:
         """Return the index of these samples only."""
         new = {int(old): i for i, old in enumerate(kept)}
         return replace(
@@ -46,9 +46,9 @@ class SampleIndex:
 
 @dataclass(frozen=True)
 class Source:
-    """Data to read. *identity* changes when the content changes, and is computed without reading all of it."""
+    """Data to read. *fingerprint* changes when the content changes, and is computed without reading all of it."""
 
-    identity: str
+    fingerprint: str
     scan: Callable[[], SampleIndex]
 
 

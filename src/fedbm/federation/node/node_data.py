@@ -125,4 +125,4 @@ def write_share(folder: Path, dataset: Dataset, samples: NDArray[np.int64], clas
         ids=[f"image {i}" for i in range(len(samples))],
         stream=lambda: enumerate(images),
     )
-    write_prepared(folder, Decoded(images, index, skipped=()), {"share": dataset.name}, verify=False)
+    write_prepared(folder, Decoded(images, index, skipped=()), {"share": dataset.name})
