@@ -59,7 +59,9 @@ def _scan_leaf(files: Sequence[Path], where: str, seed: int) -> SampleIndex:
             f"{where} has {len(users)} users with fewer than {MAX_SAMPLES} samples, but at least 3 are needed: "
             "one each for train, val and test"
         )
-    drawn, subsets = _draw_writers({user: labels for user, (_, labels) in users.items()}, len(classes), seed)
+    labels_of = {user: labels for user, (_, labels) in users.items()}
+    kind = f"writers with fewer than {MAX_SAMPLES} samples"
+    drawn, subsets, note = _draw_writers(labels_of, len(classes), seed, kind)
     sizes = [len(users[user][1]) for user in drawn]
     images = [image for user in drawn for image in users[user][0]]
     return SampleIndex(
@@ -72,7 +74,7 @@ def _scan_leaf(files: Sequence[Path], where: str, seed: int) -> SampleIndex:
         catalog_name="femnist",
         size=usable_size(*images[0].shape),
         channels=1,
-        notes=(_describe_draw(subsets, f"{len(users)} writers with fewer than {MAX_SAMPLES} samples", seed),),
+        notes=(note,),
     )
 
 
@@ -82,21 +84,21 @@ def _scan_chars74k(path: Path, seed: int) -> SampleIndex:
         return found
     writers = found.columns["writer"]
     labels_of = {writer: found.labels[writers == writer] for writer in np.unique(writers).tolist()}
-    drawn, subsets = _draw_writers(labels_of, len(found.classes), seed)
+    drawn, subsets, note = _draw_writers(labels_of, len(found.classes), seed, "writers")
     subset_of = dict(zip(drawn, subsets.tolist(), strict=True))
     kept = found.select(np.flatnonzero(np.isin(writers, drawn)))
     return replace(
         kept,
         split=np.array([subset_of[writer] for writer in kept.columns["writer"]], dtype=np.uint8),
         catalog_name="chars74k",
-        notes=(_describe_draw(subsets, f"{len(labels_of)} writers", seed),),
+        notes=(note,),
     )
 
 
 def _draw_writers(
-    labels: Mapping[str, NDArray[np.int64]], classes: int, seed: int
-) -> tuple[list[str], NDArray[np.uint8]]:
-    """Return 50 writers drawn from *labels* (writer → labels of the samples), and the subset of each.
+    labels: Mapping[str, NDArray[np.int64]], classes: int, seed: int, kind: str
+) -> tuple[list[str], NDArray[np.uint8], str]:
+    """Return 50 writers drawn from *labels* (writer → labels of the samples), the subset of each, and a note.
 
     The first draw in which the training writers have written every class is used, or else the last draw.
     """
@@ -106,13 +108,9 @@ def _draw_writers(
         training = [labels[writer] for writer, subset in zip(drawn, subsets, strict=True) if subset == 0]
         if len(np.unique(np.concatenate(training))) == classes:
             break
-    return drawn, subsets
-
-
-def _describe_draw(subsets: NDArray[np.uint8], source: str, seed: int) -> str:
     train, val, test = np.bincount(subsets)
     sizes = f"{train} for train, {val} for val, {test} for test"
-    return f"{len(subsets)} of the {source} were drawn with seed {seed}: {sizes}"
+    return drawn, subsets, f"{len(drawn)} of the {len(labels)} {kind} were drawn with seed {seed}: {sizes}"
 
 
 def _read_users(files: Sequence[Path], classes: int) -> dict[str, UserData]:
