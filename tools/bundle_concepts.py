@@ -11,8 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import fedbm.language.bundled
-from fedbm.data.catalog.entry import Entry
-from fedbm.data.catalog.lookup import CATALOG, find
+from fedbm.data.catalog.entries import CATALOG, Entry, find_entry
 from fedbm.errors import FedBMError
 from fedbm.language.bundled import ENCODER
 from fedbm.language.concepts import build_concepts
@@ -39,7 +38,7 @@ def bundle(folder: Path, names: Iterable[str] | None = None, into: Path = EMBEDD
         into: where the files are written; by default the package.
     """
     written = []
-    for entry in entries_to_bundle() if names is None else map(find, names):
+    for entry in entries_to_bundle() if names is None else map(find_entry, names):
         concepts = build_concepts(list(entry.classes), list(entry.classes.values()), entry.modality, ENCODER, folder)
         written.append(into / f"{entry.name}.safetensors")
         concepts.save(written[-1], half=True)

@@ -163,7 +163,7 @@ def test_archives_without_classes_are_refused(tmp_path, ending) -> None:
 
 
 @pytest.mark.parametrize("ending", [".zip", ".tar"])
-def test_identity_changes_with_the_content(tmp_path, ending) -> None:
-    first = detect(make(tmp_path / f"pets{ending}", FLAT)).identity
-    assert detect(tmp_path / f"pets{ending}").identity == first
-    assert detect(make(tmp_path / f"pets{ending}", FLAT | {"cat/0.png": png(9)})).identity != first
+def test_fingerprint_changes_with_the_content(tmp_path, ending) -> None:
+    first = detect(make(tmp_path / f"pets{ending}", FLAT)).fingerprint
+    assert detect(tmp_path / f"pets{ending}").fingerprint == first
+    assert detect(make(tmp_path / f"pets{ending}", FLAT | {"cat/0.png": png(9)})).fingerprint != first

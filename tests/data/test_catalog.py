@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedbm.data.catalog.lookup import CATALOG, entry_for_classes, find
+from fedbm.data.catalog.entries import CATALOG, entry_for_classes, find_entry
 from fedbm.errors import FedBMError
 from fedbm.runs.config import keys
 
@@ -77,10 +77,10 @@ def test_concepts_differ_without_case(entry) -> None:
 
 
 def test_concepts_belong_to_class_names() -> None:
-    oct_c8 = find("oct-c8").classes
+    oct_c8 = find_entry("oct-c8").classes
     assert oct_c8["DR"] == "diabetic retinopathy"
     assert oct_c8["MH"] == "macular hole"
-    characters = find("femnist").classes
+    characters = find_entry("femnist").classes
     assert (characters["A"], characters["a"]) == ("uppercase letter A (capital)", "lowercase letter a (small)")
 
 
@@ -92,7 +92,7 @@ def test_images_that_flips_would_change_are_not_flipped() -> None:
 
 def test_an_unknown_name_suggests_the_nearest() -> None:
     with pytest.raises(FedBMError, match=r'"Kvazir" \(did you mean "kvasir"\?\); the catalogue contains digits,'):
-        find("Kvazir")
+        find_entry("Kvazir")
 
 
 def test_classes_are_recognised_in_label_order_only() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedbm.data.readers.sample_index import SampleIndex, make_stream
+from fedbm.data.readers.sample_index import SampleIndex
 from fedbm.data.splits import check_split_option, choose_split, find_group_columns, find_shared_groups
 from fedbm.errors import FedBMError
 
@@ -17,7 +17,7 @@ def make_index(split=None, **columns) -> SampleIndex:
         labels=np.tile([0, 1], 10),
         split=None if split is None else np.array(split, dtype=np.uint8),
         ids=[f"{i}.png" for i in range(20)],
-        stream=make_stream([]),
+        stream=lambda: iter(()),
         columns={name: np.array(values, dtype=np.str_) for name, values in columns.items()},
     )
 

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from fedbm.data import dataset
-from fedbm.data.catalog.lookup import CATALOG
+from fedbm.data.catalog.entries import CATALOG
 from fedbm.data.dataset import load
 from fedbm.data.splits import find_shared_groups
 from fedbm.errors import FedBMError
@@ -78,7 +78,7 @@ def test_images_are_memory_mapped_and_accepted_by_torch(folder, cache) -> None:
 
 def test_a_cached_data_set_is_not_decoded_again(folder, cache, monkeypatch) -> None:
     first = load(folder, size=16, cache=cache)
-    monkeypatch.setattr(dataset, "decode_all", None)
+    monkeypatch.setattr(dataset, "decode_images", None)
     again = load(folder, size=16, cache=cache)
     assert again.checksum == first.checksum
     assert again.notes == first.notes

@@ -10,13 +10,13 @@ import pytest
 from pictures import cut_jpeg, encoded, flat_folder, scan, shades
 from PIL import Image
 
-from fedbm.data.decode import DecodeError, decode, decode_all
+from fedbm.data.decode import DecodeError, decode_image, decode_images
 from fedbm.errors import FedBMError
 
 
 def test_an_image_of_the_right_size_is_not_resampled() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
-    assert (decode(encoded(Image.fromarray(pixels)), 16, 3) == pixels).all()
+    assert (decode_image(encoded(Image.fromarray(pixels)), 16, 3) == pixels).all()
 
 
 def test_exif_orientation_is_applied() -> None:
@@ -25,7 +25,7 @@ def test_exif_orientation_is_applied() -> None:
     pixels[:, :8] = 255  # stored: left half white; rotated clockwise: upper half white
     exif = Image.Exif()
     exif[0x0112] = 6
-    upright = decode(encoded(Image.fromarray(pixels), "JPEG", exif=exif, quality=100), 16, 1)[..., 0]
+    upright = decode_image(encoded(Image.fromarray(pixels), "JPEG", exif=exif, quality=100), 16, 1)[..., 0]
     assert upright[:7].min() > 250
     assert upright[9:].max() < 5
 
@@ -35,58 +35,58 @@ def test_exif_orientation_is_applied() -> None:
 def test_colour_and_grey_are_converted(mode, channels) -> None:
     kind = "JPEG" if mode == "CMYK" else "PNG"
     white = encoded(Image.new("L", (16, 16), 255).convert("RGB").convert(mode), kind)
-    image = decode(white, 16, channels)
+    image = decode_image(white, 16, channels)
     assert image.shape == (16, 16, channels)
     assert image.min() >= 254
 
 
 def test_sixteen_bit_grey_is_scaled_not_clipped() -> None:
     levels = np.full((16, 16), 0x8000, dtype=np.uint16)
-    assert (decode(encoded(Image.fromarray(levels)), 16, 1) == 0x80).all()
+    assert (decode_image(encoded(Image.fromarray(levels)), 16, 1) == 0x80).all()
 
 
 def test_reduced_decoding_of_a_large_jpeg_is_nearly_exact() -> None:
     ramp = np.tile(np.linspace(0, 255, 800), (600, 1)).astype(np.uint8)
     jpeg = encoded(Image.fromarray(ramp), "JPEG", quality=95)
     full = Image.open(io.BytesIO(jpeg)).resize((32, 32), Image.Resampling.BILINEAR)
-    assert np.abs(decode(jpeg, 32, 1)[..., 0].astype(int) - np.asarray(full)).max() <= 2
+    assert np.abs(decode_image(jpeg, 32, 1)[..., 0].astype(int) - np.asarray(full)).max() <= 2
 
 
 def test_files_that_are_not_images_are_refused() -> None:
     with pytest.raises(DecodeError, match="not an image"):
-        decode(b"a letter", 16, 3)
+        decode_image(b"a letter", 16, 3)
     with pytest.raises(DecodeError, match="GIF, not JPEG or PNG"):
-        decode(encoded(Image.new("L", (4, 4)), "GIF"), 16, 3)
+        decode_image(encoded(Image.new("L", (4, 4)), "GIF"), 16, 3)
     with pytest.raises(DecodeError, match="truncated"):
-        decode(cut_jpeg(), 16, 3)
+        decode_image(cut_jpeg(), 16, 3)
 
 
 def test_pixels_and_functions_are_decoded_too() -> None:
     pixels = np.arange(256, dtype=np.uint8).reshape(16, 16)
-    assert (decode(pixels, 16, 1)[..., 0] == pixels).all()
-    assert (decode(pixels, 16, 3) == pixels[..., None]).all()
-    assert (decode(lambda: encoded(Image.fromarray(pixels)), 16, 1)[..., 0] == pixels).all()
+    assert (decode_image(pixels, 16, 1)[..., 0] == pixels).all()
+    assert (decode_image(pixels, 16, 3) == pixels[..., None]).all()
+    assert (decode_image(lambda: encoded(Image.fromarray(pixels)), 16, 1)[..., 0] == pixels).all()
     with pytest.raises(DecodeError, match="a reason"):
-        decode(lambda: (_ for _ in ()).throw(OSError("a reason")), 16, 1)
+        decode_image(lambda: (_ for _ in ()).throw(OSError("a reason")), 16, 1)
 
 
 def test_images_may_arrive_in_any_order(tmp_path) -> None:
     index = scan(flat_folder(tmp_path))
     backwards = replace(index, stream=lambda: reversed(list(index.stream())))
-    assert shades(decode_all(backwards, 16, 1)) == [0, 1, 2, 100, 101, 102]
+    assert shades(decode_images(backwards, 16, 1)) == [0, 1, 2, 100, 101, 102]
 
 
 def test_an_index_of_some_samples_reads_only_those(tmp_path) -> None:
     index = replace(scan(flat_folder(tmp_path)), columns={"site": np.array(list("abcdef"))})
-    some = index.only(np.array([1, 5]))
+    some = index.select(np.array([1, 5]))
     assert (some.ids, some.labels.tolist()) == (["cat/1.png", "dog/2.png"], [0, 1])
     assert some.columns["site"].tolist() == ["b", "f"]
-    assert shades(decode_all(some, 16, 1)) == [1, 102]
+    assert shades(decode_images(some, 16, 1)) == [1, 102]
 
 
 def test_progress_is_called_for_every_image(tmp_path) -> None:
     calls = []
-    decode_all(scan(flat_folder(tmp_path)), 16, 3, progress=lambda done, total: calls.append((done, total)))
+    decode_images(scan(flat_folder(tmp_path)), 16, 3, progress=lambda done, total: calls.append((done, total)))
     assert calls == [(i, 6) for i in range(1, 7)]
 
 
@@ -107,10 +107,10 @@ def test_an_interruption_stops_decoding(tmp_path) -> None:
         raise Interrupted
 
     with pytest.raises(Interrupted):
-        decode_all(many, 16, 3, progress=interrupt)
+        decode_images(many, 16, 3, progress=interrupt)
     assert len(read) < 6000
 
 
 def test_images_that_do_not_fit_into_memory_are_refused(tmp_path) -> None:
     with pytest.raises(FedBMError, match="6 images of 100000000×100000000 do not fit into memory"):
-        decode_all(scan(flat_folder(tmp_path)), 10**8, 3)
+        decode_images(scan(flat_folder(tmp_path)), 10**8, 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedbm.data.decode import decode_all
+from fedbm.data.decode import decode_images
 from fedbm.data.readers.dispatch import detect, digits
 from fedbm.errors import FedBMError
 
@@ -23,7 +23,7 @@ def test_digits_equal_scikit_learn() -> None:
 
     index = digits().scan()
     original = load_digits()
-    assert (decode_all(index, 8, 1).images[..., 0] == np.rint(original.images * 255 / 16)).all()
+    assert (decode_images(index, 8, 1).images[..., 0] == np.rint(original.images * 255 / 16)).all()
     assert (index.labels == original.target).all()
     assert index.classes == tuple("0123456789")
     assert index.split is None

@@ -15,7 +15,7 @@ import pytest
 
 from fedbm.data.catalog import download
 from fedbm.data.catalog.download import SIZES, fetch, find_download, get
-from fedbm.data.catalog.lookup import CATALOG
+from fedbm.data.catalog.entries import CATALOG
 from fedbm.errors import FedBMError
 
 CONTENT = bytes(range(256)) * 4000  # 1 MB

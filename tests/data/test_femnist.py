@@ -86,11 +86,11 @@ def test_every_class_is_in_training_even_if_only_one_user_has_it(tmp_path) -> No
 
 
 def test_identity_depends_on_seed_and_files(tmp_path) -> None:
-    first = detect(make(tmp_path, 5)).identity
-    assert detect(tmp_path).identity == first
-    assert detect(tmp_path, 1).identity != first
+    first = detect(make(tmp_path, 5)).fingerprint
+    assert detect(tmp_path).fingerprint == first
+    assert detect(tmp_path, 1).fingerprint != first
     write(tmp_path / "train" / "more.json", {"u": user([1])})
-    assert detect(tmp_path).identity != first
+    assert detect(tmp_path).fingerprint != first
 
 
 def test_a_folder_of_images_may_contain_a_json_file(tmp_path) -> None:

@@ -82,11 +82,11 @@ def test_circular_links_are_bad_files(tmp_path) -> None:
         read_at(tmp_path)
 
 
-def test_identity_changes_with_the_content(tmp_path) -> None:
-    first = detect(flat_folder(tmp_path)).identity
-    assert detect(tmp_path).identity == first
+def test_fingerprint_changes_with_the_content(tmp_path) -> None:
+    first = detect(flat_folder(tmp_path)).fingerprint
+    assert detect(tmp_path).fingerprint == first
     save(tmp_path / "cat" / "new.png")
-    assert detect(tmp_path).identity != first
+    assert detect(tmp_path).fingerprint != first
 
 
 def make_empty(root: Path) -> None:
@@ -154,6 +154,11 @@ def make_empty_test(root: Path) -> None:
     (root / "test").mkdir()
 
 
+def make_subsets_without_classes(root: Path) -> None:
+    for name in ("train", "val", "test"):
+        (root / name).mkdir()
+
+
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
@@ -172,6 +177,7 @@ def make_empty_test(root: Path) -> None:
         (make_misspelt_train, r'but has a folder "trian" \(did you mean "train"\?\)'),
         (make_two_vals, "has val and valid for val"),
         (make_empty_test, "has no test images"),
+        (make_subsets_without_classes, "has no images in class folders: it should contain one folder"),
     ],
 )
 def test_unusable_folders_are_refused(tmp_path, make, sentence) -> None:

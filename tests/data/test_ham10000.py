@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from pictures import SHARED, read_at, save, scan, shades
 
-from fedbm.data.catalog.lookup import CATALOG
+from fedbm.data.catalog.entries import CATALOG
 from fedbm.data.dataset import load
 from fedbm.data.readers.dispatch import detect
 from fedbm.data.splits import find_shared_groups

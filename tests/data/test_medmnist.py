@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pictures import read_at, scan
 
-from fedbm.data.catalog.lookup import CATALOG
+from fedbm.data.catalog.entries import CATALOG
 from fedbm.data.dataset import load
 from fedbm.data.readers.dispatch import detect
 from fedbm.errors import FedBMError
@@ -82,7 +82,7 @@ def test_classes_of_an_unknown_set_are_numbers(tmp_path, classes) -> None:
 def test_the_name_is_part_of_the_identity(tmp_path) -> None:
     make(tmp_path / "bloodmnist.npz")
     (tmp_path / "tissuemnist.npz").write_bytes((tmp_path / "bloodmnist.npz").read_bytes())
-    assert detect(tmp_path / "bloodmnist.npz").identity != detect(tmp_path / "tissuemnist.npz").identity
+    assert detect(tmp_path / "bloodmnist.npz").fingerprint != detect(tmp_path / "tissuemnist.npz").fingerprint
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from pictures import SHARED, encoded, read_at, scan
 from PIL import Image
 
-from fedbm.data.decode import decode
+from fedbm.data.decode import decode_image
 from fedbm.data.readers.dispatch import detect
 from fedbm.data.readers.npz import scan_jpegs
 from fedbm.errors import FedBMError
@@ -102,4 +102,4 @@ def test_real_files_have_the_published_counts(name, sizes, classes) -> None:
     assert counts[: len(classes)] == classes
     assert [sum(row) for row in counts] == sizes
     (_, first), *_ = index.stream()
-    assert decode(first, 128, 3).shape == (128, 128, 3)
+    assert decode_image(first, 128, 3).shape == (128, 128, 3)

@@ -110,14 +110,14 @@ def test_a_table_in_another_encoding_is_refused(tmp_path) -> None:
         detect(tmp_path / "t.csv")
 
 
-def test_identity_changes_with_the_table_and_the_images(tmp_path) -> None:
-    first = detect(make(tmp_path)).identity
-    assert detect(tmp_path / "table.csv").identity == first
+def test_fingerprint_changes_with_the_table_and_the_images(tmp_path) -> None:
+    first = detect(make(tmp_path)).fingerprint
+    assert detect(tmp_path / "table.csv").fingerprint == first
     save(tmp_path / "images" / "0.png", 77, (21, 21))
-    second = detect(tmp_path / "table.csv").identity
+    second = detect(tmp_path / "table.csv").fingerprint
     assert second != first
     (tmp_path / "table.csv").write_text((tmp_path / "table.csv").read_text().replace("clinic 0", "clinic 9"))
-    assert detect(tmp_path / "table.csv").identity != second
+    assert detect(tmp_path / "table.csv").fingerprint != second
 
 
 def test_parquet_needs_pyarrow(tmp_path, monkeypatch) -> None:

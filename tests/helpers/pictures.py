@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from fedbm.data.dataset import Dataset
-from fedbm.data.decode import Decoded, decode_all
+from fedbm.data.decode import Decoded, decode_images
 from fedbm.data.readers.dispatch import detect
 from fedbm.data.readers.sample_index import SampleIndex
 
@@ -22,7 +22,7 @@ def scan(path: Path, seed: int = 0) -> SampleIndex:
 
 
 def read_at(path: Path, size: int = 16, channels: int = 3, on_bad_file="refuse") -> Decoded:
-    return decode_all(scan(path), size, channels, on_bad_file)
+    return decode_images(scan(path), size, channels, on_bad_file)
 
 
 def shades(decoded: Decoded) -> list[int]:

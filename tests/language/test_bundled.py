@@ -8,7 +8,7 @@ import pytest
 import torch
 from bundle_concepts import bundle, entries_to_bundle
 
-from fedbm.data.catalog.lookup import CATALOG
+from fedbm.data.catalog.entries import CATALOG
 from fedbm.language.bundled import bundled_names, find_bundled, load_bundled
 from fedbm.language.concepts import ConceptDistribution
 from fedbm.language.prompts import make_prompts

@@ -31,6 +31,8 @@ from fedbm.utils.io import atomic_write, cannot_write, read_json, sha256_file, w
 
 FORMAT = 3
 
+MAX_RENAMES = 10  # another process may write the same folder at the same time
+
 _STALE_SECONDS = 24 * 60 * 60  # a temporary folder of this age belongs to a process that was killed
 
 _KINDS = {"images": "u1", "labels": "i8", "split": "u1"}  # NumPy kind and width; all other arrays are text
@@ -41,15 +43,6 @@ class DamagedError(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class PreparedContent:
-    """The content of a folder to be written."""
-
-    decoded: Decoded
-    split: NDArray[np.uint8]
-    notes: tuple[str, ...]
-
-
-@dataclass(frozen=True, eq=False)
 class Prepared:
     classes: tuple[str, ...]
     images: NDArray[np.uint8]  # memory-mapped and shared; a process that changes pixels gets its own copy
@@ -57,23 +50,27 @@ class Prepared:
     split: NDArray[np.uint8]
     ids: NDArray[np.str_]
     columns: dict[str, NDArray[np.str_]]
-    known_as: str | None  # see SampleIndex
+    catalog_name: str | None  # see SampleIndex
     notes: tuple[str, ...]
     skipped: tuple[str, ...]
     checksum: str
 
 
 def open_or_build(
-    folder: Path, build: Callable[[], PreparedContent], settings: Mapping[str, Any], verify: bool = False
+    folder: Path, build: Callable[[], Decoded], settings: Mapping[str, Any], verify: bool = False
 ) -> tuple[Prepared, str]:
     """Open the data set in *folder*, or build it if it is missing or damaged. Also return the damage, or ''."""
+    try:
+        exists = folder.exists()
+    except OSError as error:
+        raise FedBMError(f"cannot access {folder.parent}: {error.strerror}; choose another cache") from error
     damage = ""
-    if _exists(folder):
+    if exists:
         try:
             return open_prepared(folder, verify), ""
         except DamagedError as error:
             damage = str(error)
-    write_prepared(folder, build(), settings, verify)
+    write_prepared(folder, build(), settings)
     try:
         return open_prepared(folder, verify), damage
     except DamagedError as error:
@@ -96,7 +93,7 @@ def open_prepared(folder: Path, verify: bool) -> Prepared:
             split=np.array(arrays["split"]),
             ids=np.array(arrays["ids"]),
             columns={name: np.array(arrays[f"column-{i}"]) for i, name in enumerate(manifest["columns"])},
-            known_as=manifest["known_as"],
+            catalog_name=manifest["known_as"],
             notes=tuple(manifest["notes"]),
             skipped=tuple(manifest["skipped"]),
             checksum=manifest["checksum"],
@@ -115,18 +112,19 @@ def remove_if_damaged(folder: Path) -> str:
     return ""
 
 
-def write_prepared(folder: Path, content: PreparedContent, settings: Mapping[str, Any], verify: bool) -> None:
+def write_prepared(folder: Path, decoded: Decoded, settings: Mapping[str, Any]) -> None:
     """Write *folder*, replacing a damaged one. If another process has written an intact one, keep it."""
-    images, index = content.decoded.images, content.decoded.index
+    images, index = decoded.images, decoded.index
+    assert index.split is not None
     arrays: dict[str, NDArray[Any]] = {
         "images": images,
         "labels": index.labels,
-        "split": content.split,
+        "split": index.split,
         "ids": text_array(index.ids),
         **{f"column-{i}": values for i, values in enumerate(index.columns.values())},
     }
     _remove_stale(folder.parent)
-    temporary = _temporary_name(folder)
+    temporary = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.part")
     files = {}
     try:
         for name, array in arrays.items():
@@ -140,14 +138,14 @@ def write_prepared(folder: Path, content: PreparedContent, settings: Mapping[str
             "classes": list(index.classes),
             "shape": list(images.shape),
             "columns": list(index.columns),
-            "known_as": index.known_as,
+            "known_as": index.catalog_name,
             "files": files,
-            "checksum": checksum(index.classes, images, index.labels, content.split),
-            "notes": [*index.notes, *content.notes],
-            "skipped": content.decoded.skipped,
+            "checksum": checksum(index.classes, images, index.labels, index.split),
+            "notes": list(index.notes),
+            "skipped": decoded.skipped,
         }
         write_json(temporary / "manifest.json", manifest)
-        _publish(temporary, folder, verify)
+        _publish(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -174,38 +172,19 @@ def _open_array(folder: Path, name: str, expected: dict[str, Any], verify: bool)
     return array
 
 
-def _publish(temporary: Path, folder: Path, verify: bool) -> None:
+def _publish(temporary: Path, folder: Path) -> None:
     """Rename *temporary* to *folder*, unless another process has written an intact folder."""
-    for _ in range(100):  # each failed attempt means that another process has just written a folder
+    for _ in range(MAX_RENAMES):
         try:
             temporary.rename(folder)
             return
-        except OSError as error:
-            if not _exists(folder):
-                raise cannot_write(folder, error) from error
+        except OSError as error:  # the folder exists, or it cannot be written
+            failure = error
         with suppress(DamagedError):
-            open_prepared(folder, verify)
+            open_prepared(folder, verify=True)
             return
-        aside = _temporary_name(folder)
-        try:
-            folder.rename(aside)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise cannot_write(folder, error) from error
-        shutil.rmtree(aside, ignore_errors=True)
-    raise FedBMError(f"cannot write {folder}: other processes keep damaging it; remove it and try again")
-
-
-def _temporary_name(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.part")
-
-
-def _exists(folder: Path) -> bool:
-    try:
-        return folder.exists()
-    except OSError as error:
-        raise FedBMError(f"cannot access {folder.parent}: {error.strerror}; choose another cache") from error
+        shutil.rmtree(folder, ignore_errors=True)
+    raise cannot_write(folder, failure) from failure
 
 
 def _remove_stale(cache: Path) -> None:

@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbm.data.cache import FORMAT, PreparedContent, open_or_build
+from fedbm.data.cache import FORMAT, open_or_build
 from fedbm.data.catalog.download import find_download
-from fedbm.data.catalog.entry import Entry, Recommends, generic_entry
-from fedbm.data.catalog.lookup import CATALOG, entry_for_classes, find
-from fedbm.data.decode import BadFiles, Progress, decode_all
+from fedbm.data.catalog.entries import CATALOG, Entry, Recommends, entry_for_classes, find_entry
+from fedbm.data.decode import BadFiles, Decoded, Progress, decode_images
 from fedbm.data.readers.dispatch import detect, digits
 from fedbm.data.readers.file_tree import normalize_name
 from fedbm.data.readers.sample_index import Source
@@ -79,9 +78,8 @@ class Dataset:
 
     def counts(self) -> NDArray[np.int64]:
         """Return the number of samples of each class in train, val and test, [3,K]."""
-        return np.stack(
-            [np.bincount(self.labels[self.split == code], minlength=len(self.classes)) for code in range(len(SPLITS))]
-        )
+        subsets = [self.labels[self.split == code] for code in range(len(SPLITS))]
+        return np.stack([np.bincount(labels, minlength=len(self.classes)) for labels in subsets])
 
 
 def load(
@@ -129,32 +127,33 @@ def load(
     """
     _check_arguments(size, channels, on_bad_file)
     check_split_option(split, group)
+    concepts = concepts or {}
     table = Path(metadata).expanduser() if metadata else None
+    if table and folder and not table.exists() and (folder / table).exists():
+        table = folder / table
     with _explain_os_errors(name_or_path):
         name, source = _locate(name_or_path, split_seed, size, folder or download_folder())
-        if table and folder and not table.exists() and (folder / table).exists():
-            table = folder / table
         table_digest = sha256_file(table) if table else None
 
-    def build() -> PreparedContent:
+    def build() -> Decoded:
         with _explain_os_errors(name_or_path):
             index = source.scan()
         if table:
             index = replace(index, columns={**index.columns, **join_metadata(table, index.ids)})
-        entry = _find_entry(name, index.known_as, index.classes)
-        concept_texts(entry, concepts or {})  # refuse mistakes before decoding, which may take long
-        chosen, notes = choose_split(index, split, group, split_seed, name)
+        entry = _match_entry(name, index.catalog_name, index.classes)
+        # Refuse mistakes before decoding, which may take long.
+        concept_texts(entry, concepts)
+        choose_split(index, split, group, split_seed, name)
         side, depth = size or index.size or entry.size, channels or index.channels or entry.channels
-        decoded = decode_all(index, side, depth, on_bad_file, progress)
-        if decoded.skipped:
-            chosen, notes = choose_split(decoded.index, split, group, split_seed, name)
+        decoded = decode_images(index, side, depth, on_bad_file, progress)
+        chosen, notes = choose_split(decoded.index, split, group, split_seed, name)
         if index.size and side > index.size:
             notes += (f"the images of {name} were enlarged from {index.size} to {side} pixels",)
-        return PreparedContent(decoded, chosen, notes)
+        return replace(decoded, index=replace(decoded.index, split=chosen, notes=index.notes + notes))
 
     settings = {
         "format": FORMAT,
-        "source": source.identity,
+        "source": source.fingerprint,
         "metadata": table_digest,
         "size": size,
         "channels": channels,
@@ -165,8 +164,8 @@ def load(
     }
     place = Path(cache or default_cache()) / f"{name}-{size or 'own'}-{digest_of(settings)[:16]}"
     prepared, damage = open_or_build(place, build, settings | {"from": normalize_name(str(name_or_path))}, verify)
-    entry = _find_entry(name, prepared.known_as, prepared.classes)
-    notes = [*_describe_entry(name, entry, prepared.known_as, concepts or {}), *prepared.notes]
+    entry = _match_entry(name, prepared.catalog_name, prepared.classes)
+    notes = [*_describe_entry(name, entry, prepared.catalog_name, concepts), *prepared.notes]
     if prepared.skipped:
         notes.append(f"skipped {len(prepared.skipped)} unreadable images, the first is {prepared.skipped[0]}")
     if damage:
@@ -175,7 +174,7 @@ def load(
     return Dataset(
         name=entry.name,
         classes=prepared.classes,
-        concepts=concept_texts(entry, concepts or {}),
+        concepts=concept_texts(entry, concepts),
         modality=entry.modality,
         images=prepared.images,
         labels=prepared.labels,
@@ -210,7 +209,7 @@ def _locate(name_or_path: str | Path, seed: int, size: int | None, folder: Path)
         source = detect(path, seed)
         absolute = Path(os.path.abspath(path))
         return normalize_name(absolute.name if absolute.is_dir() else absolute.stem.removesuffix(".tar")), source
-    entry = find(str(name_or_path))
+    entry = find_entry(str(name_or_path))
     if place := find_download(entry.name, folder, size):
         return entry.name, detect(place, seed)
     raise FedBMError(
@@ -227,13 +226,13 @@ def _explain_os_errors(source: str | Path) -> Iterator[None]:
         raise FedBMError(f"cannot read {error.filename or source}: {error.strerror or error}") from error
 
 
-def _find_entry(name: str, known_as: str | None, classes: tuple[str, ...]) -> Entry:
+def _match_entry(name: str, catalog_name: str | None, classes: tuple[str, ...]) -> Entry:
     """Return the catalogue entry of the data, or a generic one."""
-    known = entry_for_classes(classes) if known_as is None else CATALOG.get(known_as)
-    return known or generic_entry(name, {label: label.replace("-", " ").replace("_", " ") for label in classes})
+    known = entry_for_classes(classes) if catalog_name is None else CATALOG.get(catalog_name)
+    return known or Entry(name, {label: label.replace("-", " ").replace("_", " ") for label in classes})
 
 
-def _describe_entry(name: str, entry: Entry, known_as: str | None, concepts: Mapping[str, str]) -> list[str]:
+def _describe_entry(name: str, entry: Entry, catalog_name: str | None, concepts: Mapping[str, str]) -> list[str]:
     """Return a note for the user if the entry was not chosen by name."""
     if CATALOG.get(entry.name) is not entry:
         if set(entry.classes) <= set(concepts):
@@ -242,7 +241,7 @@ def _describe_entry(name: str, entry: Entry, known_as: str | None, concepts: Map
             f"the catalogue has no data set with the classes of {name}: class names are used as concepts, "
             "and generated images may be flipped"
         ]
-    if known_as is not None or entry.name == name:
+    if catalog_name is not None or entry.name == name:
         return []
     return [
         f"{name} has the same classes as {entry.name}, so its concepts, modality, colour statistics, flips and "

@@ -39,7 +39,7 @@ class DecodeError(Exception):
     """The bytes are not a complete image."""
 
 
-def decode(source: Encoded, size: int, channels: int) -> NDArray[np.uint8]:
+def decode_image(source: Encoded, size: int, channels: int) -> NDArray[np.uint8]:
     """Return the image at size×size. Apply its EXIF orientation, and resample it only if its size differs."""
     from PIL import Image, ImageOps, UnidentifiedImageError
 
@@ -70,7 +70,7 @@ def decode(source: Encoded, size: int, channels: int) -> NDArray[np.uint8]:
         raise DecodeError(getattr(error, "strerror", None) or str(error)) from error
 
 
-def decode_all(
+def decode_images(
     index: SampleIndex, size: int, channels: int, on_bad_file: BadFiles = "refuse", progress: Progress | None = None
 ) -> Decoded:
     """Decode every sample. If one fails, raise FedBMError, or skip it with on_bad_file = "skip"."""
@@ -84,7 +84,7 @@ def decode_all(
     def decode_one(sample: tuple[int, Encoded]) -> None:
         i, encoded = sample
         try:
-            images[i] = decode(encoded, size, channels)
+            images[i] = decode_image(encoded, size, channels)
         except DecodeError as error:
             problems[i] = str(error)
 
@@ -106,4 +106,4 @@ def decode_all(
     if not problems:
         return Decoded(images, index, ())
     good = np.array([i for i in range(count) if i not in problems], dtype=np.int64)
-    return Decoded(images[good], index.only(good), tuple(index.ids[i] for i in sorted(problems)))
+    return Decoded(images[good], index.select(good), tuple(index.ids[i] for i in sorted(problems)))

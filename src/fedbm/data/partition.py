@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedbm.data.dataset import Dataset
 from fedbm.errors import FedBMError
@@ -28,7 +28,7 @@ _FILE = keys(
     }
 )
 
-Indices = NDArray[np.int64]
+Ints = NDArray[np.int64]
 
 
 class Move(NamedTuple):
@@ -50,7 +50,7 @@ class Partition:
         moved: samples moved to clients that had too few.
     """
 
-    clients: tuple[Indices, ...]
+    clients: tuple[Ints, ...]
     kind: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     moved: tuple[Move, ...] = ()
@@ -60,11 +60,11 @@ class Partition:
         """SHA-256 of the assignment, independent of kind and settings."""
         return digest_of({"clients": [client.tolist() for client in self.clients]})
 
-    def counts(self, labels: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
+    def counts(self, labels: Ints, classes: int) -> Ints:
         """Return the number of samples by client and class, [N,K]."""
         return np.stack([np.bincount(labels[client], minlength=classes) for client in self.clients])
 
-    def to_json(self, labels: NDArray[np.int64], classes: Sequence[str]) -> dict[str, Any]:
+    def to_json(self, labels: Ints, classes: Sequence[str]) -> dict[str, Any]:
         """Return the content of a partition file."""
         return {
             "format": FORMAT,
@@ -104,8 +104,7 @@ def load_partition(path: Path, dataset: Dataset) -> Partition:
     value = read_json(path)
     partition = parse_partition(value, str(path))
     check_partition(partition, dataset, str(path))
-    missing = len(dataset.indices("train")) - sum(map(len, partition.clients))
-    if missing:
+    if missing := len(dataset.indices("train")) - sum(map(len, partition.clients)):
         raise FedBMError(
             f"{path} does not contain {missing} of the training samples of {dataset.name}: assign each to a client"
         )
@@ -138,7 +137,7 @@ def check_partition(partition: Partition, dataset: Dataset, where: str) -> None:
         raise FedBMError(f"{where} contains sample {samples[times > 1][0]} more than once: give it to one client")
 
 
-def heterogeneity(counts: NDArray[np.int64]) -> dict[str, float]:
+def heterogeneity(counts: Ints) -> dict[str, float]:
     """Measure how much clients differ, from their class counts [N,K]; p_i is a client's label mix, p the global one.
 
     *total_variation*: mean over clients of ½ Σ_k |p_ik − p_k|, 0 if all have the global mix.
@@ -163,6 +162,6 @@ def _entropy(mixes: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(-(mixes * np.log2(np.where(mixes > 0, mixes, 1.0))).sum(axis=-1))
 
 
-def sort_samples(clients: Sequence[Sequence[int]]) -> tuple[Indices, ...]:
+def sort_samples(clients: Sequence[ArrayLike]) -> tuple[Ints, ...]:
     """Return each client's samples in ascending order."""
-    return tuple(np.sort(np.array(client, dtype=np.int64)) for client in clients)
+    return tuple(np.sort(np.asarray(client, dtype=np.int64)) for client in clients)

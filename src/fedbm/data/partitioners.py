@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbm.data.partition import Indices, Move, Partition, sort_samples
+from fedbm.data.partition import Ints, Move, Partition, sort_samples
 from fedbm.data.readers.sample_index import encode_labels
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.utils.seeds import numpy_rng
@@ -29,13 +29,7 @@ Clients = list[list[int]]  # sample numbers by client
 
 
 def dirichlet(
-    labels: NDArray[np.int64],
-    train: Indices,
-    clients: int,
-    beta: float,
-    seed: int,
-    min_samples: int = 2,
-    strict: bool = False,
+    labels: Ints, train: Ints, clients: int, beta: float, seed: int, min_samples: int = 2, strict: bool = False
 ) -> Partition:
     """Divide every class among the clients in proportions drawn from Dir(β).
 
@@ -59,7 +53,6 @@ def dirichlet(
 
     Example: `fedbm.dirichlet(data.labels, data.indices("train"), clients=10, beta=0.5, seed=0)`.
     """
-    _check_beta(beta)
 
     def draw(rng: np.random.Generator) -> Clients:
         drawn: Clients = [[] for _ in range(clients)]
@@ -73,7 +66,7 @@ def dirichlet(
     return _draw_partition("dirichlet", draw, settings, len(train), strict)
 
 
-def iid(train: Indices, clients: int, seed: int, min_samples: int = 2) -> Partition:
+def iid(train: Ints, clients: int, seed: int, min_samples: int = 2) -> Partition:
     """Shuffle the samples and divide them into equal parts; sizes differ by at most one.
 
     Arguments, return value and errors are those of dirichlet().
@@ -81,24 +74,17 @@ def iid(train: Indices, clients: int, seed: int, min_samples: int = 2) -> Partit
     _check_sizes(len(train), clients, min_samples)
     parts = np.array_split(numpy_rng(seed, "partition").permutation(train), clients)
     settings = {"clients": clients, "seed": seed, "min_samples": min_samples}
-    return Partition(sort_samples([part.tolist() for part in parts]), "iid", settings)
+    return Partition(sort_samples(parts), "iid", settings)
 
 
 def quantity(
-    labels: NDArray[np.int64],
-    train: Indices,
-    clients: int,
-    beta: float,
-    seed: int,
-    min_samples: int = 2,
-    strict: bool = False,
+    labels: Ints, train: Ints, clients: int, beta: float, seed: int, min_samples: int = 2, strict: bool = False
 ) -> Partition:
     """Draw the clients' sizes from Dir(β); each client has the label mix of the whole.
 
     The samples are put in a row in which every class is spread evenly. So each piece cut from the row has each class in
     proportion, up to one or two samples. Arguments, return value and errors are those of dirichlet().
     """
-    _check_beta(beta)
 
     def draw(rng: np.random.Generator) -> Clients:
         classes = list(_shuffled_classes(labels, train, rng))
@@ -111,8 +97,8 @@ def quantity(
 
 
 def by_classes(
-    labels: NDArray[np.int64],
-    train: Indices,
+    labels: Ints,
+    train: Ints,
     clients: int,
     classes_per_client: int,
     seed: int,
@@ -143,16 +129,11 @@ def by_classes(
                 drawn[client].extend(part.tolist())
         return drawn
 
-    settings = {
-        "clients": clients,
-        "classes_per_client": classes_per_client,
-        "seed": seed,
-        "min_samples": min_samples,
-    }
+    settings = {"clients": clients, "classes_per_client": classes_per_client, "seed": seed, "min_samples": min_samples}
     return _draw_partition("classes", draw, settings, len(train), strict)
 
 
-def by_column(columns: Mapping[str, NDArray[np.str_]], train: Indices, column: str, min_samples: int = 2) -> Partition:
+def by_column(columns: Mapping[str, NDArray[np.str_]], train: Ints, column: str, min_samples: int = 2) -> Partition:
     """Make each value of a column a client, in the order of the values.
 
     Args:
@@ -179,12 +160,11 @@ def by_column(columns: Mapping[str, NDArray[np.str_]], train: Indices, column: s
             f'{column} "{values[sizes.argmin()]}" has {sizes.min()} training samples, fewer than min_samples = '
             f"{min_samples}: lower min_samples, or merge it with another {column} in the data"
         )
-    parts = [train[client_of == client].tolist() for client in range(len(values))]
     settings = {"column": column, "values": list(values), "min_samples": min_samples}
-    return Partition(sort_samples(parts), "column", settings)
+    return Partition(sort_samples([train[client_of == client] for client in range(len(values))]), "column", settings)
 
 
-def _shuffled_classes(labels: NDArray[np.int64], train: Indices, rng: np.random.Generator) -> Iterator[Indices]:
+def _shuffled_classes(labels: Ints, train: Ints, rng: np.random.Generator) -> Iterator[Ints]:
     """Yield the shuffled training samples of one class after the other."""
     for label in np.unique(labels[train]):
         yield rng.permutation(train[labels[train] == label])
@@ -207,8 +187,8 @@ def _draw_partition(
     kind: str, draw: Callable[[np.random.Generator], Clients], settings: Mapping[str, Any], samples: int, strict: bool
 ) -> Partition:
     """Return the first of 100 draws in which each client has enough samples, or else the last one, filled up."""
-    seed, min_samples = settings["seed"], settings["min_samples"]
-    _check_sizes(samples, settings["clients"], min_samples)
+    clients, seed, min_samples = settings["clients"], settings["seed"], settings["min_samples"]
+    _check_sizes(samples, clients, min_samples)
     moves: list[Move] = []
     for attempt in range(MAX_DRAWS):
         drawn = draw(numpy_rng(seed, "partition", attempt))
@@ -217,7 +197,7 @@ def _draw_partition(
     else:
         if strict:
             raise FedBMError(
-                f"none of {MAX_DRAWS} draws gave each of the {len(drawn)} clients at least {min_samples} samples: "
+                f"none of {MAX_DRAWS} draws gave each of the {clients} clients at least {min_samples} samples: "
                 "use less skew or fewer clients, or allow samples to be moved (strict off)"
             )
         moves = _fill_up(drawn, min_samples, numpy_rng(seed, "partition", "moves"))
@@ -236,12 +216,14 @@ def _fill_up(clients: Clients, min_samples: int, rng: np.random.Generator) -> li
     return moves
 
 
-def _draw_cuts(rng: np.random.Generator, beta: float, clients: int, samples: int) -> NDArray[np.int64]:
+def _draw_cuts(rng: np.random.Generator, beta: float, clients: int, samples: int) -> Ints:
     """Return where to cut a row of *samples* so that the parts follow Dir(β).
 
     Logarithms of gamma variates are drawn, log G(β) = log G(β+1) + log U / β, because gamma variates themselves
     underflow to 0 for a small β.
     """
+    if not (math.isfinite(beta) and beta >= 1e-6):
+        raise FedBMError(f"beta is {beta}, but it must be a finite number from 0.000001 up")
     logs = np.log(rng.standard_gamma(beta + 1, clients)) - rng.standard_exponential(clients) / beta
     shares = np.exp(logs - logs.max())
     return np.asarray(np.rint(np.cumsum(shares / shares.sum())[:-1] * samples), dtype=np.int64)
@@ -255,8 +237,3 @@ def _check_sizes(samples: int, clients: int, min_samples: int) -> None:
             f"{samples} training samples are too few for {clients} clients with at least {min_samples} each: "
             f"use at most {samples // min_samples} clients"
         )
-
-
-def _check_beta(beta: float) -> None:
-    if not (math.isfinite(beta) and beta >= 1e-6):
-        raise FedBMError(f"beta is {beta}, but it must be a finite number from 0.000001 up")

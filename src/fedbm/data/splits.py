@@ -43,22 +43,30 @@ def choose_split(
     column such as patient, stratified.
     """
     column = group or next(iter(find_group_columns(index.columns)), "")
+    if split == "auto":
+        split = "official" if index.split is not None and not group else "grouped" if column else "stratified"
     if split == "official" and index.split is None:
         raise FedBMError(f'{name} has no split of its own: use split = "auto", "stratified" or "grouped"')
-    if index.split is not None and (split == "official" or (split == "auto" and not group)):
-        check_usable(index.labels, index.split, index.classes, name)
-        return index.split, _warn_about_shared_groups(index, index.split, column, name)
-    check_usable(index.labels, None, index.classes, name)
-    if split == "stratified" or (split == "auto" and not column):
+    chosen = index.split if split == "official" else None
+    check_usable(index.labels, chosen, index.classes, name)
+    if split == "grouped":
+        groups = _read_groups(index, column, name)
+        chosen = split_grouped(index.labels, groups, index.classes, column=column, seed=seed)
+        count = len(np.unique(groups))
+        return chosen, (
+            f"{name} was split 7:1:2 with seed {seed}; each of the {count} values of {column} is in one subset",
+        )
+    notes = []
+    if chosen is None:
         chosen = split_stratified(index.labels, seed=seed)
-        note = f"each class of {name} was split 7:1:2 with seed {seed}"
-        return chosen, (note, *_warn_about_shared_groups(index, chosen, column, name))
-    groups = _read_groups(index, column, name)
-    chosen = split_grouped(index.labels, groups, index.classes, column=column, seed=seed)
-    count = len(np.unique(groups))
-    return chosen, (
-        f"{name} was split 7:1:2 with seed {seed}; each of the {count} values of {column} is in one subset",
-    )
+        notes.append(f"each class of {name} was split 7:1:2 with seed {seed}")
+    values = index.columns.get(column)
+    if values is not None and (shared := find_shared_groups(chosen, values)):
+        notes.append(
+            f"{len(shared)} of the {len(np.unique(values[values != '']))} values of {column} are in more than one of "
+            f'train, val and test of {name}, so scores may be too high: split = "grouped" keeps each in one of them'
+        )
+    return chosen, tuple(notes)
 
 
 def find_group_columns(columns: Iterable[str]) -> list[str]:
@@ -158,20 +166,17 @@ def check_usable(
     """
     if len(classes) < 2:
         raise FedBMError(f"{where} has {len(classes)} class ({', '.join(classes)}), but at least 2 are needed")
-    if split is None:
-        counts = np.bincount(labels, minlength=len(classes))
-        if counts.min() < len(SPLITS):
-            name, images = classes[int(counts.argmin())], format_count(int(counts.min()), "image")
-            raise FedBMError(f'class "{name}" of {where} has {images}, but train, val and test need at least 3')
-        return
-    trained = np.bincount(labels[split == 0], minlength=len(classes))
-    if not trained.all():
-        name = classes[int(np.argmin(trained))]
+    counts = np.bincount(labels if split is None else labels[split == 0], minlength=len(classes))
+    rarest, least = classes[int(counts.argmin())], int(counts.min())
+    if split is None and least < len(SPLITS):
+        images = format_count(least, "image")
+        raise FedBMError(f'class "{rarest}" of {where} has {images}, but train, val and test need at least 3')
+    if least == 0:
         raise FedBMError(
-            f'{where} has no training image of class "{name}": add some, or remove the class from val and test'
+            f'{where} has no training image of class "{rarest}": add some, or remove the class from val and test'
         )
     for code, name in enumerate(SPLITS):
-        if not (split == code).any():
+        if split is not None and not (split == code).any():
             raise FedBMError(f"{where} has no {name} images: train, val and test each need at least one")
 
 
@@ -188,14 +193,3 @@ def _read_groups(index: SampleIndex, column: str, name: str) -> NDArray[np.str_]
             'fill in the column, or use split = "stratified"'
         )
     return values
-
-
-def _warn_about_shared_groups(index: SampleIndex, split: NDArray[np.uint8], column: str, name: str) -> tuple[str, ...]:
-    values = index.columns.get(column)
-    if values is None or not (shared := find_shared_groups(split, values)):
-        return ()
-    count = len(np.unique(values[values != ""]))
-    return (
-        f"{len(shared)} of the {count} values of {column} are in more than one of train, val and test of {name}, so "
-        'scores may be too high: split = "grouped" keeps each in one of them',
-    )

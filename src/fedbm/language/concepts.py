@@ -106,11 +106,6 @@ class ConceptDistribution:
         """Unbiased variances diag Σ, [K,D]."""
         return self.embeddings.var(dim=1, unbiased=True)
 
-    def covariance(self, k: int) -> Tensor:
-        """Return the unbiased covariance Σ_k, [D,D]."""
-        centred = self.embeddings[k] - self.mean[k]
-        return centred.T @ centred / (centred.shape[0] - 1)
-
     def sample(self, labels: Tensor, eps_prompts: Tensor, eps_dim: Tensor) -> Tensor:
         """Sample embeddings of *labels*; see sample_concepts()."""
         return sample_concepts(self.embeddings, labels, eps_prompts, eps_dim)
@@ -125,9 +120,6 @@ class ConceptDistribution:
 
     def keep_prompts(self, indices: Sequence[int]) -> ConceptDistribution:
         """Return the same classes with only these prompts."""
-        count = self.embeddings.shape[1]
-        if len(set(indices)) < len(indices) or not all(0 <= index < count for index in indices):
-            raise FedBMError(f"prompts are chosen by distinct numbers from 0 to {count - 1}, not {list(indices)}")
         kept = dict(self.provenance)
         if "prompts" in kept:
             kept["prompts"] = [kept["prompts"][index] for index in indices]
@@ -138,8 +130,7 @@ class ConceptDistribution:
         if unknown := [name for name in classes if name not in self.classes]:
             raise FedBMError(f'there is no concept for the class "{unknown[0]}"')
         rows = [self.classes.index(name) for name in classes]
-        texts = [self.texts[row] for row in rows]
-        return self.fit(classes, texts, self.embeddings[rows], self.provenance)
+        return self.fit(classes, [self.texts[row] for row in rows], self.embeddings[rows], self.provenance)
 
     @cached_property
     def checksum(self) -> str:
@@ -152,12 +143,8 @@ class ConceptDistribution:
         """Write a safetensors file with a JSON header. *half* stores 16 bits, which keeps cosines to 1e-3."""
         from safetensors.torch import save
 
-        header = {
-            "format": FORMAT,
-            "classes": self.classes,
-            "texts": self.texts,
-            "provenance": dict(self.provenance),
-        }
+        names = {"classes": self.classes, "texts": self.texts}
+        header = {"format": FORMAT, **names, "provenance": dict(self.provenance)}
         stored = self.embeddings.half() if half else self.embeddings
         content = save({"embeddings": stored}, {"concepts": json.dumps(header, ensure_ascii=False)})
         with atomic_write(path) as temporary:

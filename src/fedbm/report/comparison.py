@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fedbm.data.catalog.lookup import CATALOG
+from fedbm.data.catalog.entries import CATALOG
 from fedbm.experiments.contrasts import HEADLINE_METRIC as HEADLINE_METRIC
 from fedbm.experiments.contrasts import Contrast, compute_contrasts, hide_withheld
 from fedbm.experiments.outcomes import Outcome, Result

@@ -65,7 +65,7 @@ class Model:
 
     def classify(self, paths: Iterable[Path]) -> Iterator[tuple[Path, NDArray[Any] | str]]:
         """Yield each file with its probabilities [K], or with the reason why it cannot be read."""
-        from fedbm.data.decode import DecodeError, decode
+        from fedbm.data.decode import DecodeError, decode_image
 
         channels, size, _ = self.shape
         remaining = iter(paths)
@@ -73,7 +73,7 @@ class Model:
             read: list[NDArray[np.uint8] | str] = []
             for path in some:
                 try:
-                    read.append(decode(path, size, channels))
+                    read.append(decode_image(path, size, channels))
                 except DecodeError as error:
                     read.append(str(error))
             images = [image for image in read if not isinstance(image, str)]

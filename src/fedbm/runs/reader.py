@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any, TypeVar
 
 from fedbm.config.options import BY_BETA
-from fedbm.data.catalog.lookup import CATALOG
+from fedbm.data.catalog.entries import CATALOG
 from fedbm.engine.checkpoint import rounds_behind
 from fedbm.engine.environment import settings_digest
 from fedbm.engine.round_record import RoundRecord, Scores

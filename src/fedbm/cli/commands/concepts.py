@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.data.catalog.lookup import CATALOG
+    from fedbm.data.catalog.entries import CATALOG
     from fedbm.data.dataset import concept_texts
     from fedbm.runs.plan import concepts_for, load_dataset
 

@@ -21,7 +21,7 @@ from rich.console import Console
 from fedbm.cli.flags import add_setting, add_settings, check_applies, section_flags
 from fedbm.cli.parser import add_command
 from fedbm.config.options import PARTITION_KEYS, DataOptions, check
-from fedbm.data.catalog.lookup import CATALOG
+from fedbm.data.catalog.entries import CATALOG
 from fedbm.errors import FedBMError, did_you_mean
 
 if TYPE_CHECKING:

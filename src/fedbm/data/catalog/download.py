@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
-from fedbm.data.catalog.lookup import find
+from fedbm.data.catalog.entries import find_entry
 from fedbm.errors import FedBMError, join_words
 from fedbm.utils.io import cannot_write
 from fedbm.version import __version__
@@ -35,7 +35,7 @@ def get(
 
     Raise FedBMError with instructions if the user must download it or accept a licence first.
     """
-    entry = find(name)
+    entry = find_entry(name)
     if not entry.md5:
         if not entry.by_hand:
             raise FedBMError(f"nothing to download: {name} is {entry.origin}")
@@ -72,7 +72,7 @@ def find_download(name: str, to: Path, size: int | None = None) -> Path | None:
     available = {int(found[1] or 28): to / file for file, found in sized.items() if found}
     if not available:
         return None
-    wanted = next((pixels for pixels in SIZES if pixels >= (size or find(name).size)), max(SIZES))
+    wanted = next((pixels for pixels in SIZES if pixels >= (size or find_entry(name).size)), max(SIZES))
     if enough := [pixels for pixels in available if pixels >= wanted]:
         return available[min(enough)]
     if size:
@@ -129,20 +129,18 @@ def _append(url: str, part: Path, progress: Progress | None) -> None:
 def _open(url: str, have: int) -> HTTPResponse | None:
     """Request *url* from byte *have* on. Return None if nothing is missing."""
     headers = {"User-Agent": f"fedbm/{__version__}"} | ({"Range": f"bytes={have}-"} if have else {})
+    host = urlsplit(url).netloc
     try:
         response: HTTPResponse = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
         return response
     except HTTPError as error:
         if error.code == 416 and have:
             return None
-        raise FedBMError(
-            f"{urlsplit(url).netloc} returned {error.code} {error.reason} for {url}: try again later"
-        ) from error
+        raise FedBMError(f"{host} returned {error.code} {error.reason} for {url}: try again later") from error
     except (OSError, HTTPException) as error:
         why = getattr(error, "reason", error)
-        raise FedBMError(
-            f"cannot reach {urlsplit(url).netloc} ({getattr(why, 'strerror', None) or why}): is this machine online?"
-        ) from error
+        why = getattr(why, "strerror", None) or why
+        raise FedBMError(f"cannot reach {host} ({why}): is this machine online?") from error
 
 
 def _read(response: HTTPResponse) -> bytes:

@@ -99,41 +99,26 @@ def inspect(dataset: Dataset) -> Inspection:
     """
     exact = find_exact_duplicates(dataset.images, dataset.split)
     near, near_complete = find_near_duplicates(dataset.images, dataset.split, exact[:, 1])
-    return Inspection(
-        dataset=dataset,
-        pixels=measure_pixels(dataset.images, dataset.split),
-        exact=exact,
-        near=near,
-        near_complete=near_complete,
-        shared={column: find_shared_groups(dataset.split, values) for column, values in dataset.columns.items()},
-    )
+    pixels = measure_pixels(dataset.images, dataset.split)
+    shared = {column: find_shared_groups(dataset.split, values) for column, values in dataset.columns.items()}
+    return Inspection(dataset, pixels, exact, near, near_complete, shared)
 
 
 def measure_pixels(images: NDArray[np.uint8], split: NDArray[np.uint8]) -> Pixels:
     """Compute the statistics from a histogram of each channel, because its sums are exact."""
-    channels = images.shape[3]
-    histogram = np.zeros((2, channels, 256), dtype=np.int64)  # outside training, in training
+    histogram = np.zeros((images.shape[3], 256), dtype=np.int64)
     constant: list[int] = []
     for start in range(0, len(images), _CHUNK):
-        some, trains = images[start : start + _CHUNK], split[start : start + _CHUNK] == 0
-        for training in (False, True):
-            for channel in range(channels):
-                histogram[int(training), channel] += np.bincount(
-                    some[trains == training, ..., channel].ravel(), minlength=256
-                )
+        some = images[start : start + _CHUNK]
+        training = some[split[start : start + _CHUNK] == 0]
+        for channel in range(len(histogram)):
+            histogram[channel] += np.bincount(training[..., channel].ravel(), minlength=256)
         plain = (some == some[:, :1, :1]).all(axis=(1, 2, 3))
         constant += (start + np.flatnonzero(plain)).tolist()
-    values, weights = np.arange(256) / 255, histogram[1] / histogram[1].sum(axis=1, keepdims=True)
+    values, weights = np.arange(256) / 255, histogram / histogram.sum(axis=1, keepdims=True)
     mean = weights @ values
-    variance = (weights * (values - mean[:, None]) ** 2).sum(axis=1)
-    present = np.flatnonzero(histogram.sum(axis=(0, 1)))
-    return Pixels(
-        mean=tuple(mean.tolist()),
-        std=tuple(np.sqrt(variance).tolist()),
-        low=int(present[0]),
-        high=int(present[-1]),
-        constant=tuple(constant),
-    )
+    std = np.sqrt((weights * (values - mean[:, None]) ** 2).sum(axis=1))
+    return Pixels(tuple(mean.tolist()), tuple(std.tolist()), int(images.min()), int(images.max()), tuple(constant))
 
 
 def pairs_across_splits(split: NDArray[np.uint8], pairs: Pairs) -> Pairs:
@@ -165,7 +150,8 @@ def _find_warnings(found: Inspection) -> Iterator[str]:
         yield _count_items(names, "image has", "images have", "a single colour")
     for pairs, sign, kind in ((found.exact, "=", "duplicate"), (found.near, "≈", "nearly equal")):
         if len(crossing := pairs_across_splits(data.split, pairs)):
-            names = [f"{_with_subset(data, b)} {sign} {_with_subset(data, a)}" for a, b in crossing.tolist()]
+            named = [[f"{sample_name(data, i)} ({SPLITS[data.split[i]]})" for i in pair] for pair in crossing.tolist()]
+            names = [f"{copy} {sign} {first}" for first, copy in named]
             yield _count_items(names, "pair", "pairs", f"of {kind} images in different subsets")
     if not found.near_complete:
         yield "very many images look the same, like frames of a video, so only some pairs were compared"
@@ -178,10 +164,6 @@ def _find_warnings(found: Inspection) -> Iterator[str]:
     if len(contradictory):
         labels = [[f"{sample_name(data, i)} ({data.classes[data.labels[i]]})" for i in pair] for pair in contradictory]
         yield _count_items([" and ".join(pair) for pair in labels], "image has", "images have", "two labels")
-
-
-def _with_subset(data: Dataset, sample: int) -> str:
-    return f"{sample_name(data, sample)} ({SPLITS[data.split[sample]]})"
 
 
 def _count_items(items: Sequence[str], one: str, many: str, what: str) -> str:

@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from fedbm.data.readers import femnist, folder, ham10000, medmnist, npz, table
-from fedbm.data.readers.archive import TarTree, ZipTree, find_image_root
-from fedbm.data.readers.file_tree import FolderTree, Tree
-from fedbm.data.readers.sample_index import SampleIndex, Source, make_stream
+from fedbm.data.readers.file_tree import FileTree, find_image_root, open_folder, open_tar, open_zip
+from fedbm.data.readers.sample_index import SampleIndex, Source
 from fedbm.data.splits import check_usable
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.utils.io import digest_of
@@ -30,7 +29,7 @@ def detect(path: Path, seed: int = 0) -> Source:
         check_usable(index.labels, index.split, index.classes, str(path))
         return index
 
-    return Source(source.identity, scan)
+    return Source(source.fingerprint, scan)
 
 
 def digits() -> Source:
@@ -46,8 +45,8 @@ def digits() -> Source:
             labels=bunch.target.astype(np.int64),
             split=None,
             ids=[f"digit {i}" for i in range(len(grey))],
-            stream=make_stream(list(grey)),
-            known_as="digits",
+            stream=lambda: enumerate(grey),
+            catalog_name="digits",
         )
 
     return Source(digest_of({"source": "scikit-learn digits"}), scan)
@@ -57,10 +56,13 @@ def _find_reader(path: Path, seed: int) -> Source:
     ending = path.suffix.lower()
     if path.is_dir():
         files = femnist.find_json_files(path)
-        return femnist.find_leaf(files, str(path), seed) if files else _find_images(FolderTree(path))
+        return femnist.find_leaf(files, str(path), seed) if files else _find_images(open_folder(path), root="")
     path.open("rb").close()  # report a file that cannot be opened as such, not as unknown
     if zipfile.is_zipfile(path):
-        return _find_arrays(path, seed) if ending == ".npz" else _find_images(ZipTree(path))
+        if ending == ".npz":
+            return _find_arrays(path, seed)
+        tree = open_zip(path)
+        return _find_images(tree, find_image_root(tree))
     if ending in table.ENDINGS:
         return table.find(path)
     if ending == ".json":
@@ -70,29 +72,28 @@ def _find_reader(path: Path, seed: int) -> Source:
     except (OSError, EOFError):
         is_tar = False
     if is_tar:
-        return _find_images(TarTree(path))
+        tree = open_tar(path)
+        return _find_images(tree, find_image_root(tree))
     raise FedBMError(
         f"{path} has an unknown format: use a folder, zip or tar with {folder.LAYOUT}, a CSV or Parquet table, "
         "an .npz file, or LEAF's json files"
     )
 
 
-def _find_images(tree: Tree) -> Source:
-    root = "" if isinstance(tree, FolderTree) else find_image_root(tree)
-    metadata = ham10000.find_metadata(tree, root)
-    return folder.find(tree, root) if metadata is None else ham10000.find(tree, metadata, root)
+def _find_images(tree: FileTree, root: str) -> Source:
+    return ham10000.find(tree, root) or folder.find(tree, root)
 
 
 def _find_arrays(path: Path, seed: int) -> Source:
     keys = npz.array_names(path)
     if "jpeg" in keys or "offsets" in keys:
-        return Source(npz.identity(path), lambda: npz.scan_jpegs(path))
+        return Source(npz.fingerprint(path), lambda: npz.scan_jpegs(path))
     if any(key.startswith(("train_", "val_", "test_")) for key in keys):
         return medmnist.find(path)
-    if keys >= npz.PIXEL_KEYS:
-        if femnist.is_chars74k(path, keys):
+    if keys >= {"images", "labels", "classes"}:
+        if path.stem.lower().partition("_")[0] == "chars74k" and "writer" in keys:
             return femnist.find_chars74k(path, seed)
-        return Source(npz.identity(path), lambda: npz.scan_pixels(path))
+        return Source(npz.fingerprint(path), lambda: npz.scan_pixels(path))
     raise FedBMError(
         f"{path} contains {join_words(sorted(keys), 'and') if keys else 'no arrays'}, but it must contain "
         f"{npz.JPEG_LAYOUT}; or {npz.PIXEL_LAYOUT}; or {medmnist.LAYOUT}"

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbm.data.catalog.lookup import CATALOG
+from fedbm.data.catalog.entries import CATALOG
 from fedbm.data.readers.file_tree import file_stamp, is_visible
-from fedbm.data.readers.npz import identity, scan_pixels, usable_size
-from fedbm.data.readers.sample_index import SampleIndex, Source, make_stream, text_array
+from fedbm.data.readers.npz import fingerprint, scan_pixels, usable_size
+from fedbm.data.readers.sample_index import SampleIndex, Source, text_array
 from fedbm.data.splits import SPLITS, allocate_counts
 from fedbm.errors import FedBMError
 from fedbm.utils.io import digest_of, read_json
@@ -48,12 +48,7 @@ def find_leaf(files: Sequence[Path], where: str, seed: int) -> Source:
 
 
 def find_chars74k(path: Path, seed: int) -> Source:
-    return Source(identity(path, "chars74k", str(seed)), lambda: _scan_chars74k(path, seed))
-
-
-def is_chars74k(path: Path, keys: set[str]) -> bool:
-    """Return whether the file name starts with chars74k and the file contains the writers."""
-    return path.stem.lower().partition("_")[0] == "chars74k" and "writer" in keys
+    return Source(fingerprint(path, "chars74k", str(seed)), lambda: _scan_chars74k(path, seed))
 
 
 def _scan_leaf(files: Sequence[Path], where: str, seed: int) -> SampleIndex:
@@ -64,7 +59,9 @@ def _scan_leaf(files: Sequence[Path], where: str, seed: int) -> SampleIndex:
             f"{where} has {len(users)} users with fewer than {MAX_SAMPLES} samples, but at least 3 are needed: "
             "one each for train, val and test"
         )
-    drawn, subsets = _draw_writers({user: labels for user, (_, labels) in users.items()}, len(classes), seed)
+    labels_of = {user: labels for user, (_, labels) in users.items()}
+    kind = f"writers with fewer than {MAX_SAMPLES} samples"
+    drawn, subsets, note = _draw_writers(labels_of, len(classes), seed, kind)
     sizes = [len(users[user][1]) for user in drawn]
     images = [image for user in drawn for image in users[user][0]]
     return SampleIndex(
@@ -72,12 +69,12 @@ def _scan_leaf(files: Sequence[Path], where: str, seed: int) -> SampleIndex:
         labels=np.concatenate([users[user][1] for user in drawn]),
         split=np.repeat(subsets, sizes),
         ids=[f"{user}/{i}" for user, size in zip(drawn, sizes, strict=True) for i in range(size)],
-        stream=make_stream(images),
+        stream=lambda: enumerate(images),
         columns={"writer": text_array(np.repeat(drawn, sizes).tolist())},
-        known_as="femnist",
+        catalog_name="femnist",
         size=usable_size(*images[0].shape),
         channels=1,
-        notes=(_describe_draw(subsets, f"{len(users)} writers with fewer than {MAX_SAMPLES} samples", seed),),
+        notes=(note,),
     )
 
 
@@ -87,21 +84,21 @@ def _scan_chars74k(path: Path, seed: int) -> SampleIndex:
         return found
     writers = found.columns["writer"]
     labels_of = {writer: found.labels[writers == writer] for writer in np.unique(writers).tolist()}
-    drawn, subsets = _draw_writers(labels_of, len(found.classes), seed)
+    drawn, subsets, note = _draw_writers(labels_of, len(found.classes), seed, "writers")
     subset_of = dict(zip(drawn, subsets.tolist(), strict=True))
-    kept = found.only(np.flatnonzero(np.isin(writers, drawn)))
+    kept = found.select(np.flatnonzero(np.isin(writers, drawn)))
     return replace(
         kept,
         split=np.array([subset_of[writer] for writer in kept.columns["writer"]], dtype=np.uint8),
-        known_as="chars74k",
-        notes=(_describe_draw(subsets, f"{len(labels_of)} writers", seed),),
+        catalog_name="chars74k",
+        notes=(note,),
     )
 
 
 def _draw_writers(
-    labels: Mapping[str, NDArray[np.int64]], classes: int, seed: int
-) -> tuple[list[str], NDArray[np.uint8]]:
-    """Return 50 writers drawn from *labels* (writer → labels of the samples), and the subset of each.
+    labels: Mapping[str, NDArray[np.int64]], classes: int, seed: int, kind: str
+) -> tuple[list[str], NDArray[np.uint8], str]:
+    """Return 50 writers drawn from *labels* (writer → labels of the samples), the subset of each, and a note.
 
     The first draw in which the training writers have written every class is used, or else the last draw.
     """
@@ -111,14 +108,9 @@ def _draw_writers(
         training = [labels[writer] for writer, subset in zip(drawn, subsets, strict=True) if subset == 0]
         if len(np.unique(np.concatenate(training))) == classes:
             break
-    return drawn, subsets
-
-
-def _describe_draw(subsets: NDArray[np.uint8], source: str, seed: int) -> str:
     train, val, test = np.bincount(subsets)
-    return (
-        f"{len(subsets)} of the {source} were drawn with seed {seed}: {train} for train, {val} for val, {test} for test"
-    )
+    sizes = f"{train} for train, {val} for val, {test} for test"
+    return drawn, subsets, f"{len(drawn)} of the {len(labels)} {kind} were drawn with seed {seed}: {sizes}"
 
 
 def _read_users(files: Sequence[Path], classes: int) -> dict[str, UserData]:
@@ -136,9 +128,8 @@ def _read_users(files: Sequence[Path], classes: int) -> dict[str, UserData]:
             if counts[user] >= MAX_SAMPLES:
                 parts.pop(user, None)
             elif data["y"]:
-                parts.setdefault(user, []).append(
-                    _parse_user(data["x"], data["y"], classes, f'user "{user}" in {path}')
-                )
+                parsed = _parse_user(data["x"], data["y"], classes, f'user "{user}" in {path}')
+                parts.setdefault(user, []).append(parsed)
     sizes = {images.shape[1] for user_parts in parts.values() for images, _ in user_parts}
     if len(sizes) > 1:
         raise FedBMError(f"images of {' and '.join(map(str, sorted(sizes)))} pixels are mixed in {files[0].parent}")

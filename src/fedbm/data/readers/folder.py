@@ -6,9 +6,11 @@ inside a class folder is an error, because it may contain many samples.
 
 from __future__ import annotations
 
+from posixpath import basename
+
 import numpy as np
 
-from fedbm.data.readers.file_tree import Tree, list_folders, normalize_name
+from fedbm.data.readers.file_tree import FileTree, normalize_name
 from fedbm.data.readers.sample_index import SampleIndex, Source
 from fedbm.data.splits import SPLIT_CODES, SPLITS
 from fedbm.errors import FedBMError, did_you_mean, shorten_list
@@ -18,56 +20,59 @@ LAYOUT = "one folder of JPEG or PNG images per class, directly or inside train, 
 DEEPER = "list images in deeper folders, such as one per patient, in a table path,label,patient"
 
 
-def find(tree: Tree, root: str = "") -> Source:
+def find(tree: FileTree, root: str = "") -> Source:
     """Return the samples under *root*, sorted by subset, class and file name."""
     subsets = _find_subsets(tree, root)
-    class_folders = [(subset, node) for subset, top in subsets for node in list_folders(tree, top)]
-    found = [
-        (subset, normalize_name(node.name), entry)
-        for subset, node in class_folders
-        for entry in tree.entries(node.path)
-    ]
-    if all(entry.is_folder for _, _, entry in found):
+    class_folders = [(subset, folder) for subset, top in subsets for folder in tree.folders(top)]
+    classes = tuple(sorted({normalize_name(basename(folder)) for _, folder in class_folders}))
+    label_of = {name: label for label, name in enumerate(classes)}
+    labels, split, stamps = [], [], {}
+    for subset, folder in class_folders:
+        entries = tree.entries(folder)
+        stamps.update(entries)
+        labels += [label_of[normalize_name(basename(folder))]] * len(entries)
+        split += [subset] * len(entries)
+    if not any(stamps.values()):
         raise FedBMError(
             f"{tree.where} has no images in class folders{_find_misspelling(tree, root)}: it should contain {LAYOUT}; "
             f"{DEEPER}"
         )
-    if inner := [entry.path for _, _, entry in found if entry.is_folder]:
-        names = shorten_list([f'"{normalize_name(path)}"' for path in inner], 1)
-        raise FedBMError(f"{tree.where} has a folder inside a class folder, {names}: {DEEPER}")
-    classes = tuple(sorted({normalize_name(node.name) for _, node in class_folders}))
-    label_of = {name: label for label, name in enumerate(classes)}
-    labels = np.array([label_of[name] for _, name, _ in found], dtype=np.int64)
-    split = np.array([subset for subset, _, _ in found], dtype=np.uint8) if len(subsets) > 1 else None
-    paths = [entry.path for _, _, entry in found]
-    ids = [normalize_name(path.removeprefix(f"{root}/")) for path in paths]
-    index = SampleIndex(classes, labels, split, ids, lambda: tree.stream(paths))
-    stamps = [[name, *tree.stamp(path)] for name, path in zip(ids, paths, strict=True)]
-    return Source(digest_of({"files": stamps}), lambda: index)
+    if inner := [f'"{normalize_name(path)}"' for path, stamp in stamps.items() if stamp is None]:
+        raise FedBMError(f"{tree.where} has a folder inside a class folder, {shorten_list(inner, 1)}: {DEEPER}")
+    ids = [normalize_name(path.removeprefix(f"{root}/")) for path in stamps]
+    index = SampleIndex(
+        classes=classes,
+        labels=np.array(labels, dtype=np.int64),
+        split=np.array(split, dtype=np.uint8) if len(subsets) > 1 else None,
+        ids=ids,
+        stream=lambda: tree.stream(list(stamps)),
+    )
+    files = [[name, *(stamp or ())] for name, stamp in zip(ids, stamps.values(), strict=True)]
+    return Source(digest_of({"files": files}), lambda: index)
 
 
-def _find_subsets(tree: Tree, root: str) -> list[tuple[int, str]]:
+def _find_subsets(tree: FileTree, root: str) -> list[tuple[int, str]]:
     """Return the folders that contain class folders: train, val and test, or only the root."""
-    tops = list_folders(tree, root)
+    tops = tree.folders(root)
     if not tops:
         raise FedBMError(f"{tree.where} contains no folders: it should contain {LAYOUT}")
-    named = [(SPLIT_CODES[top.name.lower()], top) for top in tops if top.name.lower() in SPLIT_CODES]
+    named = [(code, top) for top in tops if (code := SPLIT_CODES.get(basename(top).lower())) is not None]
     if not any(code == 0 for code, _ in named) and len(named) < len(tops):
         return [(0, root)]
     for code, name in enumerate(SPLITS):
-        candidates = [top.name for other, top in named if other == code]
+        candidates = [basename(top) for other, top in named if other == code]
         if len(candidates) != 1:
             raise FedBMError(
                 f"{tree.where} has {' and '.join(candidates) or 'no folder'} for {name}: it should contain one train, "
                 "one val and one test folder, or only class folders"
             )
-    return sorted((code, top.path) for code, top in named)
+    return sorted(named)
 
 
-def _find_misspelling(tree: Tree, root: str) -> str:
+def _find_misspelling(tree: FileTree, root: str) -> str:
     """Return a hint about a folder that may be a misspelt train, val or test."""
-    tops = [top.name for top in list_folders(tree, root)]
-    if not any(name.lower() in SPLIT_CODES for name in tops):
-        return ""
+    tops = [basename(top) for top in tree.folders(root)]
     unknown = [name for name in tops if name.lower() not in SPLIT_CODES]
+    if not unknown or len(unknown) == len(tops):
+        return ""
     return f' but has a folder "{unknown[0]}"{did_you_mean(unknown[0].lower(), SPLIT_CODES)}'

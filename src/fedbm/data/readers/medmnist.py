@@ -5,16 +5,15 @@ The files contain no class names. The catalogue has them, found by the file name
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbm.data.catalog.lookup import CATALOG
-from fedbm.data.readers.npz import Npz, identity, usable_size
-from fedbm.data.readers.sample_index import Encoded, SampleIndex, Source
+from fedbm.data.catalog.entries import CATALOG
+from fedbm.data.readers.npz import Npz, fingerprint, usable_size
+from fedbm.data.readers.sample_index import SampleIndex, Source
 from fedbm.data.splits import SPLITS
 from fedbm.errors import FedBMError
 
@@ -23,7 +22,7 @@ LAYOUT = "train_images, train_labels, val_images, val_labels, test_images and te
 
 def find(path: Path) -> Source:
     name = path.stem.lower().split("_")[0]  # the size follows
-    return Source(identity(path, "MedMNIST", name), lambda: scan(path, name))
+    return Source(fingerprint(path, "MedMNIST", name), lambda: scan(path, name))
 
 
 def scan(path: Path, name: str) -> SampleIndex:
@@ -40,17 +39,13 @@ def scan(path: Path, name: str) -> SampleIndex:
     classes = tuple(entry.classes if entry else map(str, range(last + 1)))
     if last >= len(classes):
         raise FedBMError(f"{path} has an image with label {last}, but the labels of {name} are 0 to {len(classes) - 1}")
-
-    def stream() -> Iterator[tuple[int, Encoded]]:
-        return enumerate(image for subset in SPLITS for image in file.rows(f"{subset}_images"))
-
     return SampleIndex(
         classes=classes,
         labels=labels,
         split=np.repeat(np.arange(len(SPLITS), dtype=np.uint8), [len(part) for part in parts.values()]),
         ids=[f"{subset} {i}" for subset, part in parts.items() for i in range(len(part))],
-        stream=stream,
-        known_as=name,
+        stream=lambda: enumerate(image for subset in SPLITS for image in file.rows(f"{subset}_images")),
+        catalog_name=name,
         size=usable_size(height, width),
         channels=3 if colours else 1,
         notes=() if entry else (f'the catalogue has no MedMNIST set "{name}": classes are named by their numbers',),

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbm.data.readers.sample_index import Encoded, SampleIndex, check_distinct, text_array
+from fedbm.data.readers.file_tree import explain_damage
+from fedbm.data.readers.sample_index import SampleIndex, check_distinct, text_array
 from fedbm.errors import FedBMError
 from fedbm.utils.io import digest_of
 
@@ -25,10 +26,6 @@ PIXEL_LAYOUT = (
     "images (n of equal size, grey or RGB, uint8), labels (n), classes (names in label order), and optionally split "
     "(n: 0 train, 1 val, 2 test), ids (n names) and columns such as writer or site (n values each)"
 )
-PIXEL_KEYS = frozenset(("images", "labels", "classes"))
-
-_JPEG_KEYS = ("jpeg", "offsets", "labels", "classes", "ids")
-_BROKEN = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error)
 
 
 @dataclass(frozen=True)
@@ -43,58 +40,55 @@ class Npz:
             return {name: file[name] for name in names}
 
     def shape_and_type(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        with self._open(name) as stream:
-            shape, _, dtype = _read_header(stream)
+        with self._open(name) as (_, shape, _, dtype):
             return shape, dtype
 
     def rows(self, name: str) -> Iterator[NDArray[np.uint8]]:
         """Yield the images of a uint8 array [n, …], reading one at a time."""
-        with self._open(name) as stream:
-            shape, columns_first, _ = _read_header(stream)
+        with self._open(name) as (stream, shape, columns_first, _):
             if columns_first:
                 raise ValueError(f"{name} is stored column by column, save it as np.ascontiguousarray({name})")
             length = int(np.prod(shape[1:]))
             for _ in range(shape[0]):
                 yield np.frombuffer(stream.read(length), dtype=np.uint8).reshape(shape[1:])
 
-    def require(self, condition: bool, problem: str) -> None:
+    def require(self, condition: object, problem: str) -> None:
         """Raise FedBMError with the *problem* unless the *condition* holds."""
         if not condition:
             raise FedBMError(f"{self.path} has the wrong content: {problem}; it must contain {self.layout}")
 
     def require_arrays(self, names: Sequence[str]) -> None:
-        missing = [name for name in names if name not in array_names(self.path)]
+        present = array_names(self.path)
+        missing = [name for name in names if name not in present]
         self.require(not missing, f"it has no {' and no '.join(missing)}")
 
     @contextmanager
-    def _open(self, name: str) -> Iterator[IO[bytes]]:
+    def _open(self, name: str) -> Iterator[tuple[IO[bytes], tuple[int, ...], bool, np.dtype[Any]]]:
+        """Yield a stream after the header of an array, its shape, whether columns are stored first, and its type."""
         with self._explain_errors(), zipfile.ZipFile(self.path) as file, file.open(f"{name}.npy") as stream:
-            yield stream
+            version = np.lib.format.read_magic(stream)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            yield stream, *read(stream)
 
-    @contextmanager
-    def _explain_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except _BROKEN as error:
-            raise FedBMError(f"cannot read {self.path}: {error}; it must contain {self.layout}") from error
+    def _explain_errors(self) -> AbstractContextManager[None]:
+        return explain_damage(self.path, f"it must contain {self.layout}")
 
 
 def scan_jpegs(path: Path) -> SampleIndex:
     """Read a file in which image i is jpeg[offsets[i]:offsets[i+1]]."""
     file = Npz(path, JPEG_LAYOUT)
-    file.require_arrays(_JPEG_KEYS)
-    arrays = file.arrays(sorted(array_names(path) & {*_JPEG_KEYS, "split"}))
+    required = ("jpeg", "offsets", "labels", "classes", "ids")
+    file.require_arrays(required)
+    arrays = file.arrays(sorted(array_names(path) & {*required, "split"}))
     jpeg, offsets = arrays["jpeg"], arrays["offsets"]
     file.require(jpeg.dtype == np.uint8 and jpeg.ndim == 1, "jpeg is not a vector of bytes")
     file.require(_is_integers(offsets) and len(offsets) > 1, "offsets are not whole numbers")
     file.require(offsets[0] >= 0 and offsets[-1] <= len(jpeg), "offsets are outside of jpeg")
-    file.require(bool((offsets[1:] >= offsets[:-1]).all()), "offsets are not ascending")
-    count = len(offsets) - 1
-
-    def stream() -> Iterator[tuple[int, Encoded]]:
-        return ((i, jpeg[offsets[i] : offsets[i + 1]].tobytes()) for i in range(count))
-
-    return SampleIndex(*_read_fields(file, arrays, count), stream)
+    file.require((offsets[1:] >= offsets[:-1]).all(), "offsets are not ascending")
+    return SampleIndex(
+        *_read_fields(file, arrays, len(offsets) - 1),
+        lambda: ((i, jpeg[start:end].tobytes()) for i, (start, end) in enumerate(pairwise(offsets))),
+    )
 
 
 def scan_pixels(path: Path) -> SampleIndex:
@@ -119,15 +113,12 @@ def scan_pixels(path: Path) -> SampleIndex:
 
 def array_names(path: Path) -> set[str]:
     """Return the names of the arrays, or an empty set if the zip contains anything else."""
-    try:
-        with zipfile.ZipFile(path) as file:
-            names = file.namelist()
-    except _BROKEN as error:
-        raise FedBMError(f"cannot read {path}: {error}; the file is damaged or incomplete, get it again") from error
+    with explain_damage(path), zipfile.ZipFile(path) as file:
+        names = file.namelist()
     return {name.removesuffix(".npy") for name in names} if all(name.endswith(".npy") for name in names) else set()
 
 
-def identity(path: Path, *more: str) -> str:
+def fingerprint(path: Path, *more: str) -> str:
     """Return a digest of the checksums in the file, which changes when an array changes."""
     with zipfile.ZipFile(path) as file:
         members = [[info.filename, info.file_size, info.CRC] for info in file.infolist()]
@@ -139,25 +130,24 @@ def usable_size(height: int, width: int) -> int | None:
     return height if height == width and height >= 16 and height % 4 == 0 else None
 
 
-Fields = tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.uint8] | None, list[str]]
-
-
-def _read_fields(file: Npz, arrays: Mapping[str, NDArray[Any]], count: int) -> Fields:
+def _read_fields(
+    file: Npz, arrays: Mapping[str, NDArray[Any]], count: int
+) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.uint8] | None, list[str]]:
     """Return classes, labels, split and ids of *count* samples. Split and ids are optional in *arrays*."""
     classes, labels, split, ids = arrays["classes"], arrays["labels"], arrays.get("split"), arrays.get("ids")
     names = classes.tolist()
     file.require(_is_texts(classes) and len(set(names)) == len(names), "classes are not distinct names")
     file.require(_is_integers(labels) and len(labels) == count, f"labels are not {count} whole numbers")
-    file.require(bool((labels >= 0).all() and (labels < len(names)).all()), "labels point outside classes")
+    file.require((labels >= 0).all() and (labels < len(names)).all(), "labels point outside classes")
     if split is not None:
         file.require(_is_integers(split) and len(split) == count, f"split is not {count} whole numbers")
-        file.require(bool(np.isin(split, (0, 1, 2)).all()), "split has values other than 0, 1 and 2")
+        file.require(np.isin(split, (0, 1, 2)).all(), "split has values other than 0, 1 and 2")
         split = split.astype(np.uint8)
-    if ids is not None:
-        file.require(_is_texts(ids) and len(ids) == count, f"ids are not {count} names")
-        check_distinct(ids.tolist(), str(file.path))
-    sample_ids = [f"image {i}" for i in range(count)] if ids is None else ids.tolist()
-    return tuple(names), labels.astype(np.int64), split, sample_ids
+    if ids is None:
+        ids = text_array([f"image {i}" for i in range(count)])
+    file.require(_is_texts(ids) and len(ids) == count, f"ids are not {count} names")
+    check_distinct(ids.tolist(), str(file.path))
+    return tuple(names), labels.astype(np.int64), split, ids.tolist()
 
 
 def _is_integers(array: NDArray[Any]) -> bool:
@@ -166,10 +156,3 @@ def _is_integers(array: NDArray[Any]) -> bool:
 
 def _is_texts(array: NDArray[Any]) -> bool:
     return array.ndim == 1 and array.dtype.kind == "U"
-
-
-def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, whether columns are stored first, and type of an array."""
-    version = np.lib.format.read_magic(stream)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    return read(stream)

@@ -1,7 +1,8 @@
-"""The result of every reader: a source with an identity, and the index of its samples."""
+"""The result of every reader: a source with a fingerprint, and the index of its samples."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,12 +26,12 @@ class SampleIndex:
     ids: Sequence[str]  # unique name of each sample
     stream: Callable[[], Iterator[tuple[int, Encoded]]]  # sample numbers and images, in the fastest order
     columns: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)  # per sample: site, writer, lesion, …
-    known_as: str | None = None  # name in the catalogue; None if only the classes are known
+    catalog_name: str | None = None  # name in the catalogue; None if only the classes are known
     size: int | None = None  # size and channels of the images if all are equal
     channels: int | None = None
     notes: tuple[str, ...] = ()
 
-    def only(self, kept: NDArray[np.int64]) -> SampleIndex:
+    def select(self, kept: NDArray[np.int64]) -> SampleIndex:
         """Return the index of these samples only."""
         new = {int(old): i for i, old in enumerate(kept)}
         return replace(
@@ -45,15 +46,17 @@ class SampleIndex:
 
 @dataclass(frozen=True)
 class Source:
-    """Data to read. *identity* changes when the content changes, and is computed without reading all of it."""
+    """Data to read. *fingerprint* changes when the content changes, and is computed without reading all of it."""
 
-    identity: str
+    fingerprint: str
     scan: Callable[[], SampleIndex]
 
 
-def make_stream(images: Sequence[Encoded]) -> Callable[[], Iterator[tuple[int, Encoded]]]:
-    """Return a stream over images that can be accessed in any order."""
-    return lambda: iter(enumerate(images))
+def load_bytes(encoded: Encoded) -> bytes:
+    """Return the bytes of a file in a stream."""
+    if isinstance(encoded, Path):
+        return encoded.read_bytes()
+    return bytes(encoded() if callable(encoded) else encoded)
 
 
 def text_array(values: Sequence[object]) -> NDArray[np.str_]:
@@ -70,8 +73,5 @@ def encode_labels(names: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int
 
 
 def check_distinct(ids: Sequence[str], where: str) -> None:
-    seen: set[str] = set()
-    for name in ids:
-        if name in seen:
-            raise FedBMError(f'{where} contains the sample "{name}" twice: names must be unique, so remove one')
-        seen.add(name)
+    if repeated := [name for name, times in Counter(ids).items() if times > 1]:
+        raise FedBMError(f'{where} contains the sample "{repeated[0]}" twice: names must be unique, so remove one')

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbm.data.readers.file_tree import file_stamp, normalize_name
-from fedbm.data.readers.sample_index import SampleIndex, Source, check_distinct, encode_labels, make_stream, text_array
+from fedbm.data.readers.sample_index import SampleIndex, Source, check_distinct, encode_labels, text_array
 from fedbm.data.splits import SPLIT_CODES, SPLITS
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.utils.io import digest_of
@@ -48,7 +48,7 @@ def find(path: Path) -> Source:
     split = _read_split(path, table) if "split" in table else None
     files = [path.parent / name for name in names]
     columns = {key: text_array(values) for key, values in table.items() if key not in ("path", "label", "split")}
-    index = SampleIndex(classes, labels, split, list(map(normalize_name, names)), make_stream(files), columns)
+    index = SampleIndex(classes, labels, split, list(map(normalize_name, names)), lambda: enumerate(files), columns)
     stamps = [[name, *file_stamp(file)] for name, file in zip(names, files, strict=True)]
     return Source(digest_of({"table": {k: list(v) for k, v in table.items()}, "files": stamps}), lambda: index)
 

@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedbm.data.cache import DamagedError, Prepared, PreparedContent, open_prepared, write_prepared
+from fedbm.data.cache import DamagedError, Prepared, open_prepared, write_prepared
 from fedbm.data.dataset import Dataset, load
 from fedbm.data.decode import Decoded
-from fedbm.data.readers.sample_index import SampleIndex, make_stream
+from fedbm.data.readers.sample_index import SampleIndex
 from fedbm.data.splits import SPLITS
 from fedbm.engine.local_training import Samples
 from fedbm.errors import FedBMError
@@ -123,7 +123,6 @@ def write_share(folder: Path, dataset: Dataset, samples: NDArray[np.int64], clas
         labels=number[dataset.labels[samples]],
         split=dataset.split[samples],
         ids=[f"image {i}" for i in range(len(samples))],
-        stream=make_stream(list(images)),
+        stream=lambda: enumerate(images),
     )
-    content = PreparedContent(Decoded(images, index, ()), dataset.split[samples], ())
-    write_prepared(folder, content, {"share": dataset.name}, verify=False)
+    write_prepared(folder, Decoded(images, index, skipped=()), {"share": dataset.name})

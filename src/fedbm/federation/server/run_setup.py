@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedbm.data.catalog.entry import Entry, Recommends, generic_entry
-from fedbm.data.catalog.lookup import CATALOG
+from fedbm.data.catalog.entries import CATALOG, Entry, Recommends
 from fedbm.data.dataset import Dataset, concept_texts, match_channels
 from fedbm.engine.evaluate import first_state
 from fedbm.engine.server_average import no_common_model
@@ -100,4 +99,4 @@ def find_entry(config: Config) -> Entry:
             f'the catalogue does not contain "{name}"{did_you_mean(name, CATALOG)}: list every class in [concepts], '
             'class = "the clinical term", so that server and nodes agree on them'
         )
-    return generic_entry(Path(name).stem, dict(config.concepts), title=name)
+    return Entry(Path(name).stem, dict(config.concepts))

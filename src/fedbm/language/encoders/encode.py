@@ -38,25 +38,15 @@ class Encoder:
     pooling: str
     dim: int | None = None
     context: int | None = None
-    licence: str = "as stated by its publisher"
 
 
-ENCODERS = {
-    entry.name: entry
-    for entry in (
-        Encoder("minilm", "sentence-transformers/all-MiniLM-L6-v2", "mean", 384, 256, "Apache-2.0"),
-        Encoder("bert", "bert-base-uncased", "mean", 768, 512, "Apache-2.0"),
-        Encoder("roberta", "roberta-base", "mean", 768, 512, "MIT"),
-        Encoder(
-            "biomedclip",
-            "microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224",
-            "biomedclip",
-            512,
-            256,
-            "MIT; its publisher intends it for research",
-        ),
-    )
-}
+_KNOWN = (
+    Encoder("minilm", "sentence-transformers/all-MiniLM-L6-v2", "mean", 384, 256),
+    Encoder("bert", "bert-base-uncased", "mean", 768, 512),
+    Encoder("roberta", "roberta-base", "mean", 768, 512),
+    Encoder("biomedclip", "microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224", "biomedclip", 512, 256),
+)
+ENCODERS = {encoder.name: encoder for encoder in _KNOWN}
 
 Reader = Callable[[dict[str, Tensor]], Tensor]  # a tokenised batch → one vector per text
 
@@ -77,8 +67,7 @@ def encode(
     weights = weight_files(place, chosen.pooling)
     # Building a model draws random weights before the saved ones replace them; keep the caller's generator unchanged.
     with quiet_transformers(), seeded_modules(0, "encoder"), torch.no_grad():
-        tokenizer = _load_tokenizer(place)
-        read, context = _load_reader(place, weights, chosen.pooling, tokenizer)
+        tokenizer, read, context = _load_model(place, weights, chosen.pooling)
         limit = min(context, chosen.context or context)
         batches = [list(texts[start : start + BATCH]) for start in range(0, len(texts), BATCH)]
         rows = [read(_tokenize(batch, tokenizer, limit, chosen.name)) for batch in batches]
@@ -102,39 +91,32 @@ def encode(
 
 def find_encoder(name: str, folder: Path | None = None, pooling: str | None = None) -> Encoder:
     """Return the encoder with this name or Hugging Face id. With a folder the name can be anything."""
-    if pooling is not None and pooling not in POOLINGS:
+    if pooling not in (None, *POOLINGS):
         near = did_you_mean(pooling, POOLINGS)
         raise FedBMError(f'unknown pooling "{pooling}"{near}; choose {join_words(POOLINGS)}')
-    by_hub = {entry.hub: entry for entry in ENCODERS.values()}
-    known = ENCODERS.get(name) or by_hub.get(name)
-    if known is None:
-        if folder is None and not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name):
-            near = did_you_mean(name.lower(), ENCODERS)
-            raise FedBMError(
-                f'unknown encoder "{name}"{near}; choose {join_words(ENCODERS)}, '
-                'or give a Hugging Face id ("owner/name") or the folder of a model'
-            )
-        known = Encoder(name, name, "mean")
+    known = next((encoder for encoder in _KNOWN if name in (encoder.name, encoder.hub)), Encoder(name, name, "mean"))
+    if known not in _KNOWN and folder is None and not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name):
+        raise FedBMError(
+            f'unknown encoder "{name}"{did_you_mean(name.lower(), ENCODERS)}; choose {join_words(ENCODERS)}, '
+            'or give a Hugging Face id ("owner/name") or the folder of a model'
+        )
     return replace(known, pooling=pooling) if pooling else known
 
 
-def _load_tokenizer(folder: Path) -> Any:
-    auto = require_transformers().AutoTokenizer
+def _load_model(folder: Path, weights: list[Path], pooling: str) -> tuple[Any, Reader, int]:
+    """Return the tokenizer, a function that encodes a tokenised batch, and the largest number of tokens it accepts."""
+    transformers = require_transformers()
     try:
-        return auto.from_pretrained(str(folder), local_files_only=True, padding_side="right")
+        tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True, padding_side="right")
     except Exception as error:  # the tokenizers library raises plain Exception for a damaged file
         raise FedBMError(f"transformers cannot read the tokenizer in {folder}") from error
-
-
-def _load_reader(folder: Path, weights: list[Path], pooling: str, tokenizer: Any) -> tuple[Reader, int]:
-    """Return a function that encodes a tokenised batch, and the largest number of tokens it accepts."""
     if pooling == "biomedclip":
         tower, context = load_tower(weights[0])
-        return lambda batch: tower(batch["input_ids"], batch["input_ids"] != tokenizer.pad_token_id), context
-
-    auto = require_transformers().AutoModel
+        return tokenizer, lambda ids: tower(ids["input_ids"], ids["input_ids"] != tokenizer.pad_token_id), context
     try:
-        model, info = auto.from_pretrained(str(folder), local_files_only=True, output_loading_info=True)
+        model, info = transformers.AutoModel.from_pretrained(
+            str(folder), local_files_only=True, output_loading_info=True
+        )
     except Exception as error:  # every architecture fails in its own way
         raise FedBMError(f"transformers cannot load the model in {folder}") from error
     # transformers replaces missing weights by random ones. Only the pooler may be missing, because it is not used.
@@ -149,7 +131,7 @@ def _load_reader(folder: Path, weights: list[Path], pooling: str, tokenizer: Any
             raise FedBMError(f"the model in {folder} is a {type(model).__name__}, not a text encoder") from error
         return hidden[:, 0] if pooling == "cls" else masked_mean(hidden, batch["attention_mask"])
 
-    return read, min(tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", 512))
+    return tokenizer, read, min(tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", 512))
 
 
 def masked_mean(hidden: Tensor, mask: Tensor) -> Tensor:

@@ -20,15 +20,7 @@ _WEIGHTS = {
     "biomedclip": ("open_clip_model.safetensors", "open_clip_pytorch_model.bin"),
 }
 _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
-_SMALL_FILES = (
-    *_VOCABULARIES,
-    "merges.txt",
-    "config.json",
-    "open_clip_config.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "*.index.json",
-)
+_SMALL_FILES = ("*.json", "*.txt", "*.model")  # configuration and vocabulary
 
 
 def require_transformers() -> Any:
