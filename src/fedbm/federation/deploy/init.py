@@ -25,11 +25,11 @@ from fedbm.federation.deploy.certificates import (
 )
 from fedbm.federation.deploy.site_files import (
     FederationSettings,
-    Node,
-    Server,
+    NodeSettings,
+    ServerSettings,
     check_host,
     check_names,
-    read,
+    read_settings,
     to_text,
 )
 from fedbm.utils.io import write_text
@@ -63,7 +63,7 @@ def create(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FedBMError(f"{folder} exists already and is not overwritten; choose another folder")
     local = host in (HERE, "localhost", "::1")
-    server = Server(host, port or (link_port if local else 443), link_port, ",".join(names))
+    server = ServerSettings(host, port or (link_port if local else 443), link_port, ",".join(names))
     home = folder / "server"
     make_authority(folder / "authority", folder.resolve().name)
     make_server_certificate(folder, host, days)
@@ -85,10 +85,10 @@ def make_server_certificate(folder: Path, host: str, days: int) -> None:
     make_server(folder / "authority", folder / "server", hosts, days)
 
 
-def make_site(folder: Path, server: Server, client: int, name: str) -> None:
+def make_site(folder: Path, server: ServerSettings, client: int, name: str) -> None:
     """Make a node's folder, and copy its public key to the server's folder."""
     site = folder / name
-    node = Node(client, name, format_address(server), server.link_port + 1 + client)
+    node = NodeSettings(client, name, format_address(server), server.link_port + 1 + client)
     make_node(site, name)
     shutil.copyfile(folder / "authority" / "ca.crt", site / "ca.crt")
     write_text(site / "node.toml", to_text(node))
@@ -102,8 +102,8 @@ def publish_key(folder: Path, name: str) -> None:
 
 def add(folder: Path, name: str) -> Path:
     """Make one more node with the next client number, and return its folder."""
-    whole: FederationSettings = read(folder, FederationSettings)
-    server: Server = read(folder / "server", Server)
+    whole = read_settings(folder, FederationSettings)
+    server = read_settings(folder / "server", ServerSettings)
     names = [*whole.nodes.split(","), name]
     check_names(names)
     if (folder / name).exists():
@@ -118,7 +118,7 @@ def add(folder: Path, name: str) -> Path:
 
 def rekey(folder: Path, name: str) -> Path:
     """Give a node a new key pair and return its folder; the server refuses the old key from its next start."""
-    if name not in (names := read(folder, FederationSettings).nodes.split(",")):
+    if name not in (names := read_settings(folder, FederationSettings).nodes.split(",")):
         raise FedBMError(f'there is no node "{name}" in {folder}{did_you_mean(name, names)}')
     make_node(folder / name, name)
     publish_key(folder, name)
@@ -127,11 +127,11 @@ def rekey(folder: Path, name: str) -> Path:
 
 def renew(folder: Path, days: int = SERVER_DAYS) -> str:
     """Give the server a new key and certificate for the same names, and return when the certificate ends."""
-    make_server_certificate(folder, read(folder / "server", Server).host, days)
+    make_server_certificate(folder, read_settings(folder / "server", ServerSettings).host, days)
     return format_time(read_certificate(folder / "server" / "server.pem").not_valid_after_utc)
 
 
-def template_values(folder: Path, server: Server, role: str, name: str) -> dict[str, Any]:
+def template_values(folder: Path, server: ServerSettings, role: str, name: str) -> dict[str, Any]:
     """Return the values that the templates of a role use."""
     ends = {"authority_end": folder / "authority" / "ca.crt", "server_end": folder / "server" / "server.pem"}
     return {
@@ -147,7 +147,7 @@ def template_values(folder: Path, server: Server, role: str, name: str) -> dict[
     }
 
 
-def format_address(server: Server) -> str:
+def format_address(server: ServerSettings) -> str:
     return f"[{server.host}]:{server.port}" if ":" in server.host else f"{server.host}:{server.port}"
 
 

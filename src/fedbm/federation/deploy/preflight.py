@@ -18,8 +18,8 @@ from fedbm.federation.deploy.certificates import (
     check_signed,
     format_time,
 )
-from fedbm.federation.deploy.flower import check_flower
-from fedbm.federation.deploy.site_files import Node
+from fedbm.federation.deploy.flower import check_flower, connect
+from fedbm.federation.deploy.site_files import NodeSettings
 from fedbm.version import __version__
 
 TIMEOUT_S = 10.0
@@ -53,7 +53,7 @@ def describe_validity(path: Path, now: datetime | None = None) -> str:
     return f"warning: {words}; renew it soon" if end - now < timedelta(days=WARN_DAYS) else words
 
 
-def check_data(node: Node, data: str) -> str:
+def check_data(node: NodeSettings, data: str) -> str:
     """Read the node's images, prepare them if necessary, and return a line with their numbers."""
     from fedbm.data.cache import DamagedError
     from fedbm.federation.node.node_data import open_images
@@ -80,12 +80,11 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def check_server(node: Node, authority: Path) -> str:
+def check_server(node: NodeSettings, authority: Path) -> str:
     """Check that a SuperLink with a certificate of our authority answers at the node's server address."""
     host, port = split_address(node.server)
     where = f"{host}:{port}"
-    context = ssl.create_default_context(cafile=str(authority))
-    connection = http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=context)
+    connection = connect(host, port, authority, TIMEOUT_S)
     try:
         connection.connect()
         asked_at = time.time()
