@@ -70,7 +70,7 @@ class FlowerCohort:
         try:
             check_equal(body, terms=self.roster.terms_digest, client=client, round=round_)
             if body.get("n") != facts.n:
-                self.roster.forget(client)
+                del self.roster.peers[client]  # its census is outdated, so it is asked again
                 raise FedBMError(f"it trained on {printable(body.get('n'))} images, but its census has {facts.n}")
             losses, seconds = read_losses(body)
             loss = None
@@ -146,7 +146,7 @@ class FlowerCohort:
         for side, matrix in found.items():
             announced = images["test" if side == "personal" else side]
             if (total := int(matrix.sum())) != announced:
-                self.roster.forget(client)
+                del self.roster.peers[client]  # its census is outdated, so it is asked again
                 raise FedBMError(f"it scored {total} images of {side}, but its census announced {announced}")
         return found
 

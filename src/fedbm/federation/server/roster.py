@@ -113,10 +113,6 @@ class Roster:
         rows += [(None, name, f"refused: {why}", 0, None, None) for name, why in self.refused.values()]
         self._status.write(nodes=[dict(zip(keys, row, strict=True)) for row in rows])
 
-    def forget(self, client: int) -> None:
-        """Drop a client with an outdated census, so that it is asked again."""
-        del self.peers[client]
-
     def _update(self) -> None:
         """Drop nodes that have left, ask new ones for their census, and read the answers."""
         nodes = set(self.grid.get_node_ids())

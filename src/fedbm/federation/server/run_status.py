@@ -90,10 +90,6 @@ class RunStatus:
             return ""
         return "No server app is running: the run has ended early. 'fedbm federation run' resumes it."
 
-    def age(self, now: datetime | None = None) -> float:
-        """Return the seconds since the server app last wrote."""
-        return seconds_since(self.status["updated"], now)
-
 
 def read_status(folder: Path) -> RunStatus | None:
     """Return the latest run of the server in *folder*, or None if there was none yet."""
