@@ -1,6 +1,6 @@
 """Run the server, a node, or a whole federation on this machine until it is stopped.
 
-However this process ends, everything that it started ends too; see processes.py.
+However this process ends, everything that it started ends too; see supervisor.py.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from fedbm.engine.clients.base import find_nonfinite
 from fedbm.engine.device import autocast, explain_memory_errors, find_device, numeric_settings
 from fedbm.engine.evaluate import global_score, personal_confusion
 from fedbm.engine.local_training import split_optimizer_state, train_client
-from fedbm.engine.run_folder import finite
+from fedbm.engine.run_folder import RunFolder, finite
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
 from fedbm.federation.deploy.site_files import clear_refusal, write_refusal
@@ -109,8 +109,8 @@ def _answer(kind: str, request: Envelope, site: Site, audit: Audit) -> Envelope:
     clear_refusal(state)
     engine = EngineOptions(device=site.device, threads=site.threads)
     with ExitStack() as stack:
-        try:
-            stack.enter_context(store.lock())
+        try:  # another message may arrive while this one is processed
+            stack.enter_context(RunFolder(state / terms.run).lock())
         except FedBMError as error:
             raise Refusal("busy") from error
         with numeric_settings(engine, terms.config.train.precision), explain_memory_errors(device):
