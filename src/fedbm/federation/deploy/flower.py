@@ -66,8 +66,10 @@ def tool(name: str) -> str:
     return str(Path(sys.executable).parent / name)
 
 
-def connect(host: str, port: int, authority: Path, timeout: float) -> http.client.HTTPSConnection:
-    """Return a connection to a server with a certificate of *authority*."""
+def connect(host: str, port: int, authority: Path | None, timeout: float) -> http.client.HTTPConnection:
+    """Return a connection over TLS to a server with a certificate of *authority*, or without TLS if it is None."""
+    if authority is None:
+        return http.client.HTTPConnection(host, port, timeout=timeout)
     context = ssl.create_default_context(cafile=str(authority))
     return http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
 
@@ -104,8 +106,7 @@ def supernode(folder: Path, node: NodeSettings, data: str, address: str) -> Chil
 
 def is_healthy(port: int, authority: Path | None = None) -> bool:
     """Return whether a Flower program answers GET /health on this loopback port, over TLS if *authority* is given."""
-    plain = http.client.HTTPConnection("127.0.0.1", port, timeout=HEALTH_SECONDS)
-    connection = connect("127.0.0.1", port, authority, HEALTH_SECONDS) if authority else plain
+    connection = connect("127.0.0.1", port, authority, HEALTH_SECONDS)
     try:
         connection.request("GET", "/health")
         return connection.getresponse().status == http.client.OK
