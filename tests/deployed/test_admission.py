@@ -20,9 +20,9 @@ from deployment import NODES, Deployment, free_ports, pids_of, ready, wait_for
 from fedbm.federation.deploy import certificates, watchdog
 from fedbm.federation.deploy.flower import call_flwr, tool
 from fedbm.federation.deploy.init import render
-from fedbm.federation.deploy.site_files import Node, Server, read, to_text
+from fedbm.federation.deploy.registration import fingerprint, read_registry
+from fedbm.federation.deploy.site_files import NodeSettings, ServerSettings, read_settings, to_text
 from fedbm.federation.deploy.supervisor import environment
-from fedbm.federation.server.registry import fingerprint, read_registry
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
@@ -149,8 +149,8 @@ def test_a_key_that_is_taken_off_is_refused_from_then_on(tmp_path: Path) -> None
         ready([server])
         study.fedbm("stop", study.home)
         server.wait(30)
-        settings: Server = read(study.home, Server)
-        text = to_text(Server(settings.host, settings.port, settings.link_port, ",".join(NODES[:2])))
+        settings = read_settings(study.home, ServerSettings)
+        text = to_text(ServerSettings(settings.host, settings.port, settings.link_port, ",".join(NODES[:2])))
         (study.home / "server.toml").write_text(text)
         ready([study.start("server", study.folder)])
         folder = study.folder / NODES[2]
@@ -170,7 +170,7 @@ def test_a_hospital_cannot_pretend_to_be_another(tmp_path: Path) -> None:
     with Deployment(tmp_path, "fedavg", rounds=2, min_updates=2, deadline=60) as study:
         ready([study.start("server", study.folder)])
         first, second, third = (study.folder / name for name in NODES)
-        settings: Node = read(third, Node)
+        settings = read_settings(third, NodeSettings)
         (third / "node.toml").write_text(to_text(replace(settings, client=1, name=NODES[1])))
         ready([study.start("node", folder) for folder in (first, third)])
         study.fedbm("run", study.folder, study.file, "--detach")
@@ -212,7 +212,7 @@ def front(study: Deployment, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         pytest.skip("needs nginx")
     folder = tmp_path_factory.mktemp("nginx")
     port = free_ports(1)
-    server = Server("localhost", port, study.port, ",".join(NODES))
+    server = ServerSettings("localhost", port, study.port, ",".join(NODES))
     site = render("nginx.conf.j2", server=server, place=str(study.home), body_mb=16)
     (folder / "site.conf").write_text(site)
     kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
@@ -291,8 +291,8 @@ def test_an_oversized_body_is_refused_and_memory_stays_bounded(study: Deployment
 
 def test_a_node_takes_part_through_the_front(study: Deployment, front: int, tmp_path: Path) -> None:
     folder = study.folder / NODES[1]
-    settings: Node = read(folder, Node)
-    text = to_text(Node(settings.client, settings.name, f"localhost:{front}", settings.runtime_port))
+    settings = read_settings(folder, NodeSettings)
+    text = to_text(NodeSettings(settings.client, settings.name, f"localhost:{front}", settings.runtime_port))
     (folder / "node.toml").write_text(text)
     before = len(online(study))
     ready([study.start("node", folder, "--data", "digits")])
@@ -302,8 +302,8 @@ def test_a_node_takes_part_through_the_front(study: Deployment, front: int, tmp_
 
 def test_a_front_without_its_superlink_is_told_apart(study: Deployment, front: int, tmp_path: Path) -> None:
     folder = copy_of(study, tmp_path)
-    settings: Node = read(folder, Node)
-    (folder / "node.toml").write_text(to_text(Node(1, settings.name, f"localhost:{front}")))
+    settings = read_settings(folder, NodeSettings)
+    (folder / "node.toml").write_text(to_text(NodeSettings(1, settings.name, f"localhost:{front}")))
     study.fedbm("stop", study.home)
     code, said = node_says(study, folder)
     assert (code, "answers, but its SuperLink does not" in said) == (2, True)

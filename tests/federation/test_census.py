@@ -16,10 +16,9 @@ from flwr.app import Message
 from one_process import Deployed, Node, deploy, digests_in_process, engine_process, events_of, with_scores
 
 from fedbm.errors import FedBMError
-from fedbm.federation.deploy.site_files import Server
+from fedbm.federation.deploy.site_files import ServerSettings, read_refusal
 from fedbm.federation.node import handler as node
 from fedbm.federation.node.node_data import open_site, write_share
-from fedbm.federation.node.refusal_file import read_refusal
 from fedbm.federation.protocol import messages as protocol
 from fedbm.federation.protocol.codec import Envelope, from_records, to_records
 from fedbm.federation.protocol.messages import REFUSED, Refusal, accept_terms, is_safe_name
@@ -132,7 +131,7 @@ def test_an_answer_that_is_not_believed(deployed: Deployed, said: dict[str, Any]
 def test_the_operator_bounds_the_number_of_images(deployed: Deployed) -> None:
     """The cap is the one of server.toml: a node that claims the largest number it allows takes part."""
     most = max(len(own) for own in deployed.plan.partition.clients)
-    deployed.server = Server(max_samples=most)
+    deployed.server = ServerSettings(max_samples=most)
     second(deployed).spoil = census_says(n=most + 1)
     assert refusal(deployed) == f"it claims {most + 1} training images, above max_samples = {most} in server.toml"
     [line] = events_of(deployed.state, "started")

@@ -124,7 +124,6 @@ def test_where_nothing_runs_that_is_said(study: Path, capsys: pytest.CaptureFixt
     assert (code, "server: nothing runs" in words, "no run yet" in words) == (0, True, True)
     assert said(capsys, "status", "study/hospital-1") == (0, "hospital-1: nothing runs\n")
     assert said(capsys, "audit", "study") == (0, "no audit yet\n")
-    assert said(capsys, "logs", "study") == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -145,10 +144,7 @@ def test_a_run_that_nobody_plays_does_not_look_alive(
     assert ("run" in words.splitlines()[-1]) == bool(remark)
 
 
-def test_logs_and_audit_are_shown(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (study / "server" / "logs").mkdir()
-    (study / "server" / "logs" / "superlink.log").write_text("one\ntwo\nthree\n")
-    assert said(capsys, "logs", "study", "--lines", "2")[1].splitlines()[1:] == ["two", "three"]
+def test_the_audit_is_shown(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
     audit = Audit(study / "hospital-1" / "state" / "audit.jsonl")
     audit.append("trained", round=1)
     audit.append("trained", round=2)

@@ -14,7 +14,7 @@ from one_process import Deployed, Node, deploy, events_of, records_of
 
 from fedbm.errors import FedBMError
 from fedbm.federation.deploy.certificates import make_node
-from fedbm.federation.server.registry import fingerprint
+from fedbm.federation.deploy.registration import fingerprint
 
 
 @pytest.fixture

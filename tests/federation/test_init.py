@@ -19,13 +19,13 @@ from fedbm.federation.deploy.flower import explain_exit, to_pairs
 from fedbm.federation.deploy.init import add, create, format_address, rekey, renew
 from fedbm.federation.deploy.site_files import (
     FederationSettings,
-    Node,
-    Server,
+    NodeSettings,
+    ServerSettings,
     all_folders,
     check_host,
     kind_of,
     node_folder,
-    read,
+    read_settings,
     server_folder,
     to_text,
 )
@@ -59,15 +59,15 @@ def test_what_is_handed_over_holds_no_other_secret(study: Path) -> None:
 
 
 def test_settings_come_back_as_they_were_written(study: Path, tmp_path: Path) -> None:
-    assert read(study / "server", Server) == Server("fl.example.org", 443, 8100, "north,south")
-    assert read(study / "south", Node) == Node(1, "south", "fl.example.org:443", 8102)
-    odd = Node(0, "x", "h:1", 5, data='a "b"\\c', size=64, channels=3)
+    assert read_settings(study / "server", ServerSettings) == ServerSettings("fl.example.org", 443, 8100, "north,south")
+    assert read_settings(study / "south", NodeSettings) == NodeSettings(1, "south", "fl.example.org:443", 8102)
+    odd = NodeSettings(0, "x", "h:1", 5, data='a "b"\\c', size=64, channels=3)
     (tmp_path / "node.toml").write_text(to_text(odd))
-    assert read(tmp_path, Node) == odd
+    assert read_settings(tmp_path, NodeSettings) == odd
 
 
 def test_an_ipv6_server_stands_in_brackets() -> None:
-    assert format_address(Server("2001:db8::1", 443)) == "[2001:db8::1]:443"
+    assert format_address(ServerSettings("2001:db8::1", 443)) == "[2001:db8::1]:443"
 
 
 def test_nothing_is_overwritten(study: Path, tmp_path: Path) -> None:
@@ -156,27 +156,27 @@ def test_a_command_finds_its_role_s_folder(study: Path, tmp_path: Path) -> None:
 def test_mistakes_in_node_toml_are_one_sentence(text: str, sentence: str, tmp_path: Path) -> None:
     (tmp_path / "node.toml").write_text(text)
     with pytest.raises(FedBMError, match=sentence):
-        read(tmp_path, Node)
+        read_settings(tmp_path, NodeSettings)
 
 
 def test_relative_images_are_the_folder_s_own_or_the_user_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "scans").mkdir()
-    assert Node(data="scans").images(tmp_path) == str(tmp_path / "scans")
+    assert NodeSettings(data="scans").images(tmp_path) == str(tmp_path / "scans")
     (tmp_path / "here" / "scans").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "here")
-    assert Node(data="scans").images(tmp_path, "scans") == str(tmp_path / "here" / "scans")
-    assert Node(data="digits").images(tmp_path) == "digits"
-    assert Node(data="scans").images(tmp_path, "/else/where") == "/else/where"
+    assert NodeSettings(data="scans").images(tmp_path, "scans") == str(tmp_path / "here" / "scans")
+    assert NodeSettings(data="digits").images(tmp_path) == "digits"
+    assert NodeSettings(data="scans").images(tmp_path, "/else/where") == "/else/where"
     with pytest.raises(FedBMError, match="has no images yet: set data in .*node.toml, or use --data PATH"):
-        Node(name="north").images(tmp_path)
+        NodeSettings(name="north").images(tmp_path)
 
 
 def test_a_node_joins_and_another_gets_a_new_key(tmp_path: Path) -> None:
     folder = tmp_path / "x"
     create(folder, nodes=2, names=["north", "south"], link_port=8200)
     add(folder, "west")
-    assert read(folder / "west", Node) == Node(2, "west", "127.0.0.1:8200", 8203)
-    assert read(folder / "server", Server).names == ["north", "south", "west"]
+    assert read_settings(folder / "west", NodeSettings) == NodeSettings(2, "west", "127.0.0.1:8200", 8203)
+    assert read_settings(folder / "server", ServerSettings).names == ["north", "south", "west"]
     assert all_folders(folder)[-1] == folder / "west"
     with pytest.raises(FedBMError, match="two nodes have the same name"):
         add(folder, "west")
@@ -192,12 +192,15 @@ def test_a_node_joins_and_another_gets_a_new_key(tmp_path: Path) -> None:
 def test_a_node_that_left_keeps_its_place_so_that_numbers_stay(tmp_path: Path) -> None:
     folder = tmp_path / "x"
     create(folder, nodes=3, names=["north", "south", "west"])
-    server: Server = read(folder / "server", Server)
+    server = read_settings(folder / "server", ServerSettings)
     (folder / "server" / "server.toml").write_text(to_text(replace(server, nodes=",south")))
     add(folder, "east")
-    server = read(folder / "server", Server)
+    server = read_settings(folder / "server", ServerSettings)
     assert server.places == {1: "south", 3: "east"}
-    assert (read(folder / "south", Node).client, read(folder / "east", Node).client) == (1, 3)
+    assert (
+        read_settings(folder / "south", NodeSettings).client,
+        read_settings(folder / "east", NodeSettings).client,
+    ) == (1, 3)
 
 
 def test_renewal_keeps_the_authority(tmp_path: Path) -> None:
@@ -242,7 +245,7 @@ def test_runbooks_name_what_is_in_the_folder_and_fit_a_page(study: Path) -> None
 
 
 def test_whole_federations_know_their_nodes(study: Path) -> None:
-    assert read(study, FederationSettings).folders(study) == [study / "north", study / "south"]
+    assert read_settings(study, FederationSettings).folders(study) == [study / "north", study / "south"]
 
 
 @pytest.mark.parametrize("data", ["/srv/scans", "/srv/my scans", "C:\\scans", "/srv/späte=Bilder", "/srv/it's"])

@@ -28,7 +28,7 @@ from fedbm.federation.deploy.preflight import (
     describe_versions,
     split_address,
 )
-from fedbm.federation.deploy.site_files import Node
+from fedbm.federation.deploy.site_files import NodeSettings
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def answering(status: int, keys: Path | None, clock: float | None = None) -> Ite
 
 def test_a_superlink_is_recognised(keys: Path) -> None:
     with answering(415, keys) as port:
-        said = check_server(Node(server=f"127.0.0.1:{port}"), keys / "ca.crt")
+        said = check_server(NodeSettings(server=f"127.0.0.1:{port}"), keys / "ca.crt")
     assert said == f"server 127.0.0.1:{port}: reached, its certificate is trusted"
 
 
@@ -77,7 +77,7 @@ def test_a_superlink_is_recognised(keys: Path) -> None:
 )
 def test_a_clock_that_flower_would_refuse_is_named(skew: int, sentence: str, keys: Path) -> None:
     with answering(415, keys, clock=time.time() - skew) as port, pytest.raises(FedBMError, match=sentence):
-        check_server(Node(server=f"127.0.0.1:{port}"), keys / "ca.crt")
+        check_server(NodeSettings(server=f"127.0.0.1:{port}"), keys / "ca.crt")
 
 
 @pytest.mark.parametrize("skew", [4, -290])
@@ -102,7 +102,7 @@ def test_a_supernode_that_ends_without_a_reason_is_explained() -> None:
 )
 def test_what_else_may_answer(status: int, tls: bool, sentence: str, keys: Path) -> None:
     with answering(status, keys if tls else None) as port, pytest.raises(FedBMError, match=sentence):
-        check_server(Node(server=f"127.0.0.1:{port}"), keys / "ca.crt")
+        check_server(NodeSettings(server=f"127.0.0.1:{port}"), keys / "ca.crt")
 
 
 def test_a_server_of_another_authority_or_name_is_not_trusted(keys: Path, tmp_path: Path) -> None:
@@ -111,18 +111,18 @@ def test_a_server_of_another_authority_or_name_is_not_trusted(keys: Path, tmp_pa
         answering(415, keys) as port,
         pytest.raises(FedBMError, match="is not trusted: .*; this folder's ca.crt must be"),
     ):
-        check_server(Node(server=f"127.0.0.1:{port}"), tmp_path / "ca.crt")
+        check_server(NodeSettings(server=f"127.0.0.1:{port}"), tmp_path / "ca.crt")
     with answering(415, keys) as port, pytest.raises(FedBMError, match="is not trusted: Hostname mismatch"):
-        check_server(Node(server=f"localhost:{port}"), keys / "ca.crt")
+        check_server(NodeSettings(server=f"localhost:{port}"), keys / "ca.crt")
 
 
 def test_a_server_that_is_not_there(keys: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     with pytest.raises(FedBMError, match=rf"no server answers at 127.0.0.1:{port} \(Connection refused\)"):
-        check_server(Node(server=f"127.0.0.1:{port}"), keys / "ca.crt")
+        check_server(NodeSettings(server=f"127.0.0.1:{port}"), keys / "ca.crt")
     with pytest.raises(FedBMError, match="no server answers at nowhere.invalid:443 .*DNS"):
-        check_server(Node(server="nowhere.invalid:443"), keys / "ca.crt")
+        check_server(NodeSettings(server="nowhere.invalid:443"), keys / "ca.crt")
 
 
 @pytest.mark.parametrize("address", ["", "host", "host:", ":443", "host:x", "host:0", "host:70000"])
@@ -144,13 +144,13 @@ def test_the_last_days_of_a_certificate_are_a_warning(keys: Path) -> None:
 
 
 def test_images_are_counted_and_mistakes_named(tmp_path: Path) -> None:
-    said = check_data(Node(size=16), "digits")
+    said = check_data(NodeSettings(size=16), "digits")
     assert said == "images: 1,797 of 10 classes, 1,258 of them for training, 16 pixels, grey"
     with pytest.raises(FedBMError, match="nowhere"):
-        check_data(Node(), str(tmp_path / "nowhere"))
+        check_data(NodeSettings(), str(tmp_path / "nowhere"))
     (tmp_path / "manifest.json").write_text("{}")
     with pytest.raises(FedBMError, match="the prepared images in .* are damaged"):
-        check_data(Node(), str(tmp_path))
+        check_data(NodeSettings(), str(tmp_path))
 
 
 def test_another_version_of_flower_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

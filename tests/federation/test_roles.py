@@ -22,12 +22,18 @@ from fedbm.errors import FedBMError
 from fedbm.federation.deploy import flower, registration, roles, watchdog
 from fedbm.federation.deploy.certificates import make_authority
 from fedbm.federation.deploy.init import create
-from fedbm.federation.deploy.registration import Known
+from fedbm.federation.deploy.registration import KnownKey, fingerprint, read_registry
 from fedbm.federation.deploy.run_control import Follower, give_shares, start_run
-from fedbm.federation.deploy.site_files import Node, Server, all_folders, read, to_text
+from fedbm.federation.deploy.site_files import (
+    NodeSettings,
+    ServerSettings,
+    all_folders,
+    clear_refusal,
+    read_settings,
+    to_text,
+    write_refusal,
+)
 from fedbm.federation.deploy.supervisor import running
-from fedbm.federation.node.refusal_file import clear_refusal, write_refusal
-from fedbm.federation.server.registry import fingerprint, read_registry
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="marks are found in /proc")
 
@@ -105,10 +111,10 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def remembered(memory: Path) -> dict[str, Known]:
+def remembered(memory: Path) -> dict[str, KnownKey]:
     """What the SuperLink answers when it is asked for the keys it knows."""
     known = json.loads(memory.read_text())
-    return {key: Known(node, str(node) not in known["gone"]) for node, key in enumerate(known["keys"], 1)}
+    return {key: KnownKey(node, str(node) not in known["gone"]) for node, key in enumerate(known["keys"], 1)}
 
 
 @pytest.fixture
@@ -160,7 +166,7 @@ def test_a_server_registers_its_nodes_once_and_takes_off_those_that_left(study: 
 
 
 def with_nodes(home: Path, nodes: str) -> None:
-    settings: Server = read(home, Server)
+    settings = read_settings(home, ServerSettings)
     (home / "server.toml").write_text(to_text(dataclasses.replace(settings, nodes=nodes)))
 
 
@@ -194,7 +200,7 @@ def test_a_run_that_lost_its_server_app_is_ended_at_the_next_start(study: Path, 
 @pytest.mark.parametrize(("cores", "each"), [(1, 1), (2, 1), (8, 2)])
 def test_nodes_of_one_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch, cores: int, each: int) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: cores)
-    nodes = [Node(client=0), Node(client=1, threads=5), Node(client=2)]
+    nodes = [NodeSettings(client=0), NodeSettings(client=1, threads=5), NodeSettings(client=2)]
     assert [node.threads for node in roles.share_threads(nodes)] == [each, 5, each]
 
 
@@ -249,7 +255,7 @@ def test_a_node_that_the_server_refuses_says_so_until_it_is_taken_in(study: Path
 
 def test_a_program_is_healthy_when_it_answers_over_the_right_line(study: Path) -> None:
     home = study / "server"
-    port = read(home, Server).link_port
+    port = read_settings(home, ServerSettings).link_port
     assert not flower.is_healthy(port, home / "ca.crt")
 
     def tick() -> bool:

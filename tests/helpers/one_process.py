@@ -22,11 +22,11 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedbm.data.dataset import Dataset
 from fedbm.engine.run_folder import RunFolder
 from fedbm.federation.audit import verify
-from fedbm.federation.deploy.site_files import Server, to_text
+from fedbm.federation.deploy.registration import Registered, write_registry
+from fedbm.federation.deploy.site_files import ServerSettings, to_text
 from fedbm.federation.node.client_app import app as client_app
 from fedbm.federation.node.node_data import write_share
 from fedbm.federation.protocol.packing import digest
-from fedbm.federation.server.registry import Registered, write_registry
 from fedbm.federation.server.server_app import app as server_app
 from fedbm.runs import runner as simulation
 from fedbm.runs.artifacts import finish_simulation
@@ -139,7 +139,7 @@ class Deployed:
     grid: FakeGrid
     options: dict[str, Any]
     registered: list[Registered]
-    server: Server = field(default_factory=Server)
+    server: ServerSettings = field(default_factory=ServerSettings)
 
     @property
     def config(self) -> Path:

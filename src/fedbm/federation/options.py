@@ -65,5 +65,4 @@ def read_run_file(path: Path) -> tuple[Config, FederationOptions]:
 
 
 def make_options(values: dict[str, Any], where: str = "the configuration") -> FederationOptions:
-    found: FederationOptions = check_keys(FederationOptions, values, f"[{SECTION}] in {where}")
-    return found
+    return check_keys(FederationOptions, values, f"[{SECTION}] in {where}")

@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -88,9 +89,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     task = add_task("stop", "end all processes of a folder, or only the run", ANY)
     task.add_argument("--run", action="store_true", help="end only the run; server and nodes continue")
-
-    task = add_task("logs", "show the logs of a folder's processes", ANY)
-    add_count(task, "--lines", 40, "the last N lines of each log (default 40)")
 
     task = add_task("audit", "check that no line of an audit was changed, and show it", ANY)
     add_count(task, "--lines", 10, "the last N lines of each audit (default 10)")
@@ -169,15 +167,21 @@ def renew(args: argparse.Namespace, console: Console) -> None:
 
 def up(args: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.federation_progress import show_federation
+    from fedbm.federation.deploy.flower import end_run
     from fedbm.federation.deploy.roles import run_all, watch
-    from fedbm.federation.deploy.run_control import Follower, end_run_on_error, start_run
+    from fedbm.federation.deploy.run_control import Follower, start_run
 
     home = args.folder / "server"
     with run_all(args.folder, console.print) as children:
         run = start_run(home, run_file(args, home))
-        with show_federation(console) as show, end_run_on_error(home, run):
-            follower = Follower(home, run, show)
-            watch(children, console.print, follower)
+        try:
+            with show_federation(console) as show:
+                follower = Follower(home, run, show)
+                watch(children, console.print, follower)
+        except BaseException:  # no node may continue to work on this run
+            with suppress(FedBMError):
+                end_run(home, run)
+            raise
         follower.check_completed()
     print_result(home, console)
 
@@ -228,8 +232,8 @@ def run(args: argparse.Namespace, console: Console) -> None:
 def status(args: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.federation_progress import draw_status
     from fedbm.federation.deploy.flower import has_server_app
+    from fedbm.federation.deploy.site_files import read_refusal
     from fedbm.federation.deploy.supervisor import running
-    from fedbm.federation.node.refusal_file import read_refusal
     from fedbm.federation.server.run_status import read_status
 
     if args.page:
@@ -277,13 +281,6 @@ def stop(args: argparse.Namespace, console: Console) -> None:
         console.print(f"{folder.name}: {ended} processes ended" if ended else f"{folder.name}: nothing ran")
 
 
-def logs(args: argparse.Namespace, console: Console) -> None:
-    for folder in all_folders(args.folder):
-        for path in sorted((folder / "logs").glob("*.log")):
-            console.print(f"== {path}")
-            print_end(path, args.lines, console)
-
-
 def audit(args: argparse.Namespace, console: Console) -> None:
     from fedbm.federation.audit import verify
 
@@ -292,15 +289,10 @@ def audit(args: argparse.Namespace, console: Console) -> None:
     for path in existing:
         checked = verify(path)
         console.print(f"== {path}: {len(checked.lines)} lines, unbroken chain, last hash {checked.head[:16]}")
-        print_end(path, args.lines, console)
+        for line in path.read_text(encoding="utf-8").splitlines()[-args.lines :]:
+            console.print(line, soft_wrap=True)
     if not existing:
         console.print("no audit yet")
-
-
-def print_end(path: Path, lines: int, console: Console) -> None:
-    """Print the last lines of a file."""
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]:
-        console.print(line, soft_wrap=True)
 
 
 def until_stopped(work: Callable[[], None], console: Console) -> None:
@@ -329,5 +321,5 @@ def run_file(args: argparse.Namespace, home: Path) -> Path:
 
 
 TASKS: dict[str, Callable[[argparse.Namespace, Console], None]] = {
-    task.__name__: task for task in (init, deal, up, server, node, run, status, stop, logs, audit, add, rekey, renew)
+    task.__name__: task for task in (init, deal, up, server, node, run, status, stop, audit, add, rekey, renew)
 }

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.errors import FedBMError
-from fedbm.federation.deploy.site_files import Node, Server
+from fedbm.federation.deploy.site_files import NodeSettings, ServerSettings
 from fedbm.federation.deploy.supervisor import Child, environment, programs
 from fedbm.utils.io import write_text
 from fedbm.version import __version__
@@ -66,7 +66,15 @@ def tool(name: str) -> str:
     return str(Path(sys.executable).parent / name)
 
 
-def superlink(folder: Path, server: Server) -> Child:
+def connect(host: str, port: int, authority: Path | None, timeout: float) -> http.client.HTTPConnection:
+    """Return a connection over TLS to a server with a certificate of *authority*, or without TLS if it is None."""
+    if authority is None:
+        return http.client.HTTPConnection(host, port, timeout=timeout)
+    context = ssl.create_default_context(cafile=str(authority))
+    return http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
+
+
+def superlink(folder: Path, server: ServerSettings) -> Child:
     """Return the SuperLink on loopback, which nodes, the server app and the operator's commands connect to."""
     command = [tool("flower-superlink"), "--enable-supernode-auth", "--disable-runtime-dependency-installation"]
     command += ["--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.pem", "--ssl-keyfile", "server.key"]
@@ -75,13 +83,13 @@ def superlink(folder: Path, server: Server) -> Child:
     return Child("superlink", command, folder, lambda child: is_healthy(server.link_port, folder / "ca.crt"))
 
 
-def superexec(folder: Path, server: Server) -> Child:
+def superexec(folder: Path, server: ServerSettings) -> Child:
     """Return the program that starts server apps."""
     command = [tool("flower-superexec"), "--runtime-api-address", f"127.0.0.1:{server.link_port}"]
     return Child("superexec", [*command, "--root-certificates", "ca.crt"], folder)
 
 
-def supernode(folder: Path, node: Node, data: str, address: str) -> Child:
+def supernode(folder: Path, node: NodeSettings, data: str, address: str) -> Child:
     """Return a node's SuperNode, which connects to the server and starts the client app for each message."""
     config = {"client": node.client, "name": node.name, "data": data, "state": str(folder.resolve() / "state")}
     config |= {"device": node.device, "threads": node.threads}
@@ -98,11 +106,7 @@ def supernode(folder: Path, node: Node, data: str, address: str) -> Child:
 
 def is_healthy(port: int, authority: Path | None = None) -> bool:
     """Return whether a Flower program answers GET /health on this loopback port, over TLS if *authority* is given."""
-    if authority is None:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HEALTH_SECONDS)
-    else:
-        context = ssl.create_default_context(cafile=str(authority))
-        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=HEALTH_SECONDS, context=context)
+    connection = connect("127.0.0.1", port, authority, HEALTH_SECONDS)
     try:
         connection.request("GET", "/health")
         return connection.getresponse().status == http.client.OK
@@ -136,12 +140,14 @@ def explain_exit(output: str) -> str | None:
     return None
 
 
-def write_connection(folder: Path, server: Server) -> None:
+def write_connection(folder: Path, server: ServerSettings) -> None:
     """Write the address of this server for Flower's commands, into the FLWR_HOME of the server's folder."""
-    lines = ["[superlink]", f'default = "{LINK}"', "", f"[superlink.{LINK}]"]
-    lines += [f'address = "127.0.0.1:{server.link_port}"']
-    lines += [f"root-certificates = {json.dumps(str(folder.resolve() / 'ca.crt'))}", ""]
-    write_text(folder / "flower" / "config.toml", "\n".join(lines))
+    authority = json.dumps(str(folder.resolve() / "ca.crt"))
+    write_text(
+        folder / "flower" / "config.toml",
+        f'[superlink]\ndefault = "{LINK}"\n\n'
+        f'[superlink.{LINK}]\naddress = "127.0.0.1:{server.link_port}"\nroot-certificates = {authority}\n',
+    )
 
 
 def call_flwr(folder: Path, *words: str) -> dict[str, Any]:
@@ -163,13 +169,6 @@ def call_flwr(folder: Path, *words: str) -> dict[str, Any]:
         reason = str(answer.get("error-message", "")).strip().splitlines() or ["no reason given"]
         raise FedBMError(f"'flwr {words[0]}' failed: {reason[-1]}")
     return answer
-
-
-def start_run(folder: Path, values: Mapping[str, Any]) -> str:
-    """Start a run at the SuperLink and return its Flower id."""
-    app = folder.resolve() / "app"
-    write_text(app / "pyproject.toml", APP)
-    return str(call_flwr(folder, "run", str(app), LINK, "-c", to_pairs(values))["run-id"])
 
 
 def active_runs(folder: Path) -> list[str]:

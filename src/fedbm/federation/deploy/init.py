@@ -14,22 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.errors import FedBMError, did_you_mean
-from fedbm.federation.deploy.certificates import (
-    SERVER_DAYS,
-    format_time,
-    make_authority,
-    make_node,
-    make_server,
-    read_certificate,
-    write_public,
-)
+from fedbm.federation.deploy import certificates
 from fedbm.federation.deploy.site_files import (
     FederationSettings,
-    Node,
-    Server,
+    NodeSettings,
+    ServerSettings,
     check_host,
     check_names,
-    read,
+    read_settings,
     to_text,
 )
 from fedbm.utils.io import write_text
@@ -47,7 +39,7 @@ def create(
     host: str = HERE,
     port: int | None = None,
     link_port: int = 8000,
-    days: int = SERVER_DAYS,
+    days: int = certificates.SERVER_DAYS,
 ) -> list[Path]:
     """Make a federation in *folder*, which must be new or empty, and return the folders of server and nodes.
 
@@ -63,9 +55,9 @@ def create(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FedBMError(f"{folder} exists already and is not overwritten; choose another folder")
     local = host in (HERE, "localhost", "::1")
-    server = Server(host, port or (link_port if local else 443), link_port, ",".join(names))
+    server = ServerSettings(host, port or (link_port if local else 443), link_port, ",".join(names))
     home = folder / "server"
-    make_authority(folder / "authority", folder.resolve().name)
+    certificates.make_authority(folder / "authority", folder.resolve().name)
     make_server_certificate(folder, host, days)
     shutil.copyfile(folder / "authority" / "ca.crt", home / "ca.crt")
     write_text(home / "server.toml", to_text(server))
@@ -82,14 +74,14 @@ def create(
 
 def make_server_certificate(folder: Path, host: str, days: int) -> None:
     hosts = list(dict.fromkeys([host, "localhost", "127.0.0.1", "::1"]))
-    make_server(folder / "authority", folder / "server", hosts, days)
+    certificates.make_server(folder / "authority", folder / "server", hosts, days)
 
 
-def make_site(folder: Path, server: Server, client: int, name: str) -> None:
+def make_site(folder: Path, server: ServerSettings, client: int, name: str) -> None:
     """Make a node's folder, and copy its public key to the server's folder."""
     site = folder / name
-    node = Node(client, name, format_address(server), server.link_port + 1 + client)
-    make_node(site, name)
+    node = NodeSettings(client, name, format_address(server), server.link_port + 1 + client)
+    certificates.make_node(site, name)
     shutil.copyfile(folder / "authority" / "ca.crt", site / "ca.crt")
     write_text(site / "node.toml", to_text(node))
     write_service(site, f"FedBM node {name}", {**template_values(folder, server, "node", name), "node": node})
@@ -97,13 +89,13 @@ def make_site(folder: Path, server: Server, client: int, name: str) -> None:
 
 
 def publish_key(folder: Path, name: str) -> None:
-    write_public(folder / "server" / "nodes" / f"{name}.pub", (folder / name / "node.pub").read_bytes())
+    certificates.write_public(folder / "server" / "nodes" / f"{name}.pub", (folder / name / "node.pub").read_bytes())
 
 
 def add(folder: Path, name: str) -> Path:
     """Make one more node with the next client number, and return its folder."""
-    whole: FederationSettings = read(folder, FederationSettings)
-    server: Server = read(folder / "server", Server)
+    whole = read_settings(folder, FederationSettings)
+    server = read_settings(folder / "server", ServerSettings)
     names = [*whole.nodes.split(","), name]
     check_names(names)
     if (folder / name).exists():
@@ -118,22 +110,21 @@ def add(folder: Path, name: str) -> Path:
 
 def rekey(folder: Path, name: str) -> Path:
     """Give a node a new key pair and return its folder; the server refuses the old key from its next start."""
-    if name not in (names := read(folder, FederationSettings).nodes.split(",")):
+    if name not in (names := read_settings(folder, FederationSettings).nodes.split(",")):
         raise FedBMError(f'there is no node "{name}" in {folder}{did_you_mean(name, names)}')
-    make_node(folder / name, name)
+    certificates.make_node(folder / name, name)
     publish_key(folder, name)
     return folder / name
 
 
-def renew(folder: Path, days: int = SERVER_DAYS) -> str:
+def renew(folder: Path, days: int = certificates.SERVER_DAYS) -> str:
     """Give the server a new key and certificate for the same names, and return when the certificate ends."""
-    make_server_certificate(folder, read(folder / "server", Server).host, days)
-    return format_time(read_certificate(folder / "server" / "server.pem").not_valid_after_utc)
+    make_server_certificate(folder, read_settings(folder / "server", ServerSettings).host, days)
+    return format_end(folder / "server" / "server.pem")
 
 
-def template_values(folder: Path, server: Server, role: str, name: str) -> dict[str, Any]:
+def template_values(folder: Path, server: ServerSettings, role: str, name: str) -> dict[str, Any]:
     """Return the values that the templates of a role use."""
-    ends = {"authority_end": folder / "authority" / "ca.crt", "server_end": folder / "server" / "server.pem"}
     return {
         "name": folder.resolve().name,
         "server": server,
@@ -143,11 +134,16 @@ def template_values(folder: Path, server: Server, role: str, name: str) -> dict[
         "place": f"{HOME}/{name}",
         "unit": f"fedbm-{role}.service",
         "program": f"{HOME}/venv/bin/fedbm",
-        **{key: format_time(read_certificate(path).not_valid_after_utc) for key, path in ends.items()},
+        "authority_end": format_end(folder / "authority" / "ca.crt"),
+        "server_end": format_end(folder / "server" / "server.pem"),
     }
 
 
-def format_address(server: Server) -> str:
+def format_end(certificate: Path) -> str:
+    return certificates.format_time(certificates.read_certificate(certificate).not_valid_after_utc)
+
+
+def format_address(server: ServerSettings) -> str:
     return f"[{server.host}]:{server.port}" if ":" in server.host else f"{server.host}:{server.port}"
 
 

@@ -10,16 +10,9 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 from fedbm.errors import FedBMError
-from fedbm.federation.deploy.certificates import (
-    WARN_DAYS,
-    check_certificate,
-    check_node_key,
-    check_private,
-    check_signed,
-    format_time,
-)
-from fedbm.federation.deploy.flower import check_flower
-from fedbm.federation.deploy.site_files import Node
+from fedbm.federation.deploy import certificates
+from fedbm.federation.deploy.flower import check_flower, connect
+from fedbm.federation.deploy.site_files import NodeSettings
 from fedbm.version import __version__
 
 TIMEOUT_S = 10.0
@@ -30,14 +23,14 @@ MAX_AHEAD_S, MAX_BEHIND_S = 5, 300  # of a node's clock; beyond this Flower refu
 
 def check_server_folder(folder: Path) -> list[str]:
     """Check versions, key and certificate of the server's folder, and return lines that describe them."""
-    check_private(folder / "server.key")
-    check_signed(folder / "server.pem", folder / "ca.crt")
+    certificates.check_private(folder / "server.key")
+    certificates.check_signed(folder / "server.pem", folder / "ca.crt")
     return [describe_versions(), *(describe_validity(folder / name) for name in ("server.pem", "ca.crt"))]
 
 
 def check_node_folder(folder: Path) -> list[str]:
     """Check versions, key and authority of a node's folder, and return lines that describe them."""
-    check_node_key(folder / "node.key", folder / "node.pub")
+    certificates.check_node_key(folder / "node.key", folder / "node.pub")
     return [describe_versions(), describe_validity(folder / "ca.crt")]
 
 
@@ -48,12 +41,12 @@ def describe_versions() -> str:
 def describe_validity(path: Path, now: datetime | None = None) -> str:
     """Return when the certificate expires, with a warning in its last days."""
     now = now or datetime.now(UTC)
-    end = check_certificate(path, now)
-    words = f"{path.name} is valid until {format_time(end)}"
-    return f"warning: {words}; renew it soon" if end - now < timedelta(days=WARN_DAYS) else words
+    end = certificates.check_certificate(path, now)
+    words = f"{path.name} is valid until {certificates.format_time(end)}"
+    return f"warning: {words}; renew it soon" if end - now < timedelta(days=certificates.WARN_DAYS) else words
 
 
-def check_data(node: Node, data: str) -> str:
+def check_data(node: NodeSettings, data: str) -> str:
     """Read the node's images, prepare them if necessary, and return a line with their numbers."""
     from fedbm.data.cache import DamagedError
     from fedbm.federation.node.node_data import open_images
@@ -80,12 +73,11 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def check_server(node: Node, authority: Path) -> str:
+def check_server(node: NodeSettings, authority: Path) -> str:
     """Check that a SuperLink with a certificate of our authority answers at the node's server address."""
     host, port = split_address(node.server)
     where = f"{host}:{port}"
-    context = ssl.create_default_context(cafile=str(authority))
-    connection = http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=context)
+    connection = connect(host, port, authority, TIMEOUT_S)
     try:
         connection.connect()
         asked_at = time.time()

@@ -1,4 +1,7 @@
-"""Register the nodes of server.toml with the SuperLink, and record the node id of each key.
+"""Register the nodes of server.toml with the SuperLink, and record in registered.json which node each id belongs to.
+
+The SuperLink gives every registered public key one node id, and admits only a node that signs with that key. So the
+node id of a reply identifies its sender, whatever the reply itself claims.
 
 Only the SuperLink knows which node id belongs to which key. `flwr supernode list` shows node ids without keys, and
 `flwr supernode register` refuses a known key without naming its node id. So the SuperLink is asked directly.
@@ -6,30 +9,60 @@ Only the SuperLink knows which node id belongs to which key. `flwr supernode lis
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
 import http.client
-import ssl
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 
 from fedbm.errors import FedBMError
-from fedbm.federation.deploy.flower import LINK, call_flwr
-from fedbm.federation.deploy.site_files import Server
-from fedbm.federation.server.registry import Registered, fingerprint, write_registry
+from fedbm.federation.deploy.flower import LINK, call_flwr, connect
+from fedbm.federation.deploy.site_files import ServerSettings
+from fedbm.utils.io import read_json, write_json
 
+FORMAT = 1
+FILE = "registered.json"
+FINGERPRINT_LENGTH = 16  # characters of the SHA-256 in base64, 96 bits
 TIMEOUT_S = 30.0
 
 
-class Known(NamedTuple):
+@dataclass(frozen=True)
+class Registered:
+    """A node that the server's operator has registered."""
+
+    node: int  # Flower's node id
+    client: int
+    name: str
+    key: str  # fingerprint of its public key
+
+    def identify(self) -> dict[str, Any]:
+        """Return the fields that identify this node in an audit line. The 64-bit id is text in JSON."""
+        return {"client": self.client, "name": self.name, "node": str(self.node), "key": self.key}
+
+
+def fingerprint(public_key: str) -> str:
+    """Return the first characters of the fingerprint that `ssh-keygen -lf node.pub` shows."""
+    try:
+        blob = base64.b64decode(public_key.split()[1], validate=True)
+    except (IndexError, binascii.Error) as error:
+        raise FedBMError("a node's public key is not in OpenSSH's format; copy its node.pub again") from error
+    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode()[:FINGERPRINT_LENGTH]
+
+
+class KnownKey(NamedTuple):
     """A key's entry at the SuperLink."""
 
     node: int
     registered: bool  # False once it was removed; Flower never accepts such a key again
 
 
-def register(folder: Path, server: Server) -> None:
+def register(folder: Path, server: ServerSettings) -> None:
     """Register exactly the nodes of server.toml and write registered.json.
 
     Keys that server.toml no longer names are removed. Keys that are already registered keep their node id.
@@ -46,7 +79,7 @@ def register(folder: Path, server: Server) -> None:
         key = owners[name]
         if (found := known.get(key)) is None:
             answer = call_flwr(folder, "supernode", "register", f"nodes/{name}.pub", LINK, "--name", name)
-            found = Known(int(answer["node-id"]), registered=True)
+            found = KnownKey(int(answer["node-id"]), registered=True)
         elif not found.registered:
             raise FedBMError(
                 f"the key of {name} was removed before, and Flower never accepts such a key again; "
@@ -56,12 +89,11 @@ def register(folder: Path, server: Server) -> None:
     write_registry(folder, nodes)
 
 
-def known_keys(folder: Path, server: Server) -> dict[str, Known]:
+def known_keys(folder: Path, server: ServerSettings) -> dict[str, KnownKey]:
     """Return all keys that were ever registered at the SuperLink, in the format of node.pub."""
     from flwr.proto.control_pb2 import ListNodesRequest, ListNodesResponse
 
-    context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
-    connection = http.client.HTTPSConnection("127.0.0.1", server.link_port, timeout=TIMEOUT_S, context=context)
+    connection = connect("127.0.0.1", server.link_port, folder / "ca.crt", TIMEOUT_S)
     headers = {"Content-Type": "application/protobuf"}
     try:
         connection.request("POST", "/v1/control/list-nodes", ListNodesRequest().SerializeToString(), headers)
@@ -69,7 +101,7 @@ def known_keys(folder: Path, server: Server) -> dict[str, Known]:
         if answer.status != http.client.OK:
             raise FedBMError(f"the SuperLink did not list its nodes: it answered {answer.status}")
         nodes = ListNodesResponse.FromString(answer.read()).nodes_info
-        return {_to_openssh(node.public_key): Known(node.node_id, node.status != "unregistered") for node in nodes}
+        return {_to_openssh(node.public_key): KnownKey(node.node_id, node.status != "unregistered") for node in nodes}
     except (OSError, http.client.HTTPException, ValueError, UnsupportedAlgorithm) as error:
         raise FedBMError(f"the SuperLink did not list its nodes: {error}") from error
     finally:
@@ -87,3 +119,24 @@ def read_public_key(folder: Path, name: str) -> str:
         return " ".join(path.read_text(encoding="utf-8").split()[:2])
     except OSError as error:
         raise FedBMError(f"the public key {path} of node {name} in server.toml is missing; copy it there") from error
+
+
+def write_registry(folder: Path, nodes: Iterable[Registered]) -> None:
+    """Write registered.json into the server's *folder*."""
+    write_json(folder / FILE, {"format": FORMAT, "nodes": [node.identify() for node in nodes]})
+
+
+def read_registry(folder: Path) -> Mapping[int, Registered]:
+    """Return the registered nodes of the server in *folder* by Flower's node id; raise FedBMError if it cannot."""
+    path = folder / FILE
+    advice = "restart the server to write it again"
+    try:
+        values = read_json(path)
+        if values["format"] != FORMAT:
+            raise ValueError("format")
+        nodes = [Registered(int(n["node"]), int(n["client"]), str(n["name"]), str(n["key"])) for n in values["nodes"]]
+    except FedBMError as error:
+        raise FedBMError(f"{error}; {advice}") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise FedBMError(f"{path} does not list the registered nodes; {advice}") from error
+    return {node.node: node for node in nodes}

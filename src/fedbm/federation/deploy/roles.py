@@ -1,6 +1,6 @@
 """Run the server, a node, or a whole federation on this machine until it is stopped.
 
-However this process ends, everything that it started ends too; see processes.py.
+However this process ends, everything that it started ends too; see supervisor.py.
 """
 
 from __future__ import annotations
@@ -17,9 +17,15 @@ from fedbm.errors import FedBMError
 from fedbm.federation.deploy import flower
 from fedbm.federation.deploy.preflight import check_data, check_node_folder, check_server, check_server_folder
 from fedbm.federation.deploy.registration import register
-from fedbm.federation.deploy.site_files import FederationSettings, Node, Server, read
+from fedbm.federation.deploy.site_files import (
+    FederationSettings,
+    NodeSettings,
+    ServerSettings,
+    clear_refusal,
+    read_refusal,
+    read_settings,
+)
 from fedbm.federation.deploy.supervisor import Child, check_free, supervise, wait_until_ready
-from fedbm.federation.node.refusal_file import clear_refusal, read_refusal
 
 Report = Callable[[str], None]
 Tick = Callable[[], bool]  # called twice a second; False ends the work
@@ -31,7 +37,7 @@ RETRY_SECONDS = 3.0
 
 def run_server(folder: Path, report: Report, tick: Tick) -> None:
     """Run the SuperLink and register its nodes."""
-    settings: Server = read(folder, Server)
+    settings = read_settings(folder, ServerSettings)
     with supervise([folder]) as children:
         start_server(folder, settings, children, report)
         report(
@@ -43,7 +49,7 @@ def run_server(folder: Path, report: Report, tick: Tick) -> None:
 
 def run_node(folder: Path, data: str, report: Report, tick: Tick) -> None:
     """Check a node and connect it."""
-    settings: Node = read(folder, Node)
+    settings = read_settings(folder, NodeSettings)
     for line in check_node_folder(folder):
         report(line)
     images = settings.images(folder, data)
@@ -59,10 +65,10 @@ def run_node(folder: Path, data: str, report: Report, tick: Tick) -> None:
 @contextmanager
 def run_all(folder: Path, report: Report) -> Iterator[list[Child]]:
     """Yield the server and all nodes of a federation on this machine when they are ready."""
-    whole: FederationSettings = read(folder, FederationSettings)
+    whole = read_settings(folder, FederationSettings)
     home, sites = folder / "server", whole.folders(folder)
-    settings: Server = read(home, Server)
-    nodes = share_threads([read(site, Node) for site in sites])
+    settings = read_settings(home, ServerSettings)
+    nodes = share_threads([read_settings(site, NodeSettings) for site in sites])
     images = []
     for site, node in zip(sites, nodes, strict=True):
         check_node_folder(site)
@@ -78,13 +84,13 @@ def run_all(folder: Path, report: Report) -> Iterator[list[Child]]:
         yield children
 
 
-def share_threads(nodes: Sequence[Node]) -> list[Node]:
+def share_threads(nodes: Sequence[NodeSettings]) -> list[NodeSettings]:
     """Divide the machine's threads among the nodes that do not set their own number."""
     each = max(1, torch.get_num_threads() // len(nodes))
     return [node if node.threads else replace(node, threads=each) for node in nodes]
 
 
-def start_server(folder: Path, settings: Server, children: list[Child], report: Report) -> None:
+def start_server(folder: Path, settings: ServerSettings, children: list[Child], report: Report) -> None:
     for line in check_server_folder(folder):
         report(line)
     check_free(settings.link_port, "the SuperLink")
@@ -99,7 +105,7 @@ def start_server(folder: Path, settings: Server, children: list[Child], report: 
             flower.end_run(folder, run)
 
 
-def start_node(folder: Path, settings: Node, images: str, address: str, children: list[Child]) -> None:
+def start_node(folder: Path, settings: NodeSettings, images: str, address: str, children: list[Child]) -> None:
     check_free(settings.runtime_port, f"the node {settings.name}")
     clear_refusal(folder / "state")
     children.append(flower.supernode(folder, settings, images, address))

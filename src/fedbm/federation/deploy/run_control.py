@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import numpy as np
 
 from fedbm.errors import FedBMError
 from fedbm.federation.deploy import flower
-from fedbm.federation.deploy.site_files import FederationSettings, Node, Server, read, to_text
+from fedbm.federation.deploy.site_files import FederationSettings, NodeSettings, ServerSettings, read_settings, to_text
 from fedbm.federation.deploy.supervisor import check_up
 from fedbm.federation.node.node_data import write_share
 from fedbm.federation.options import read_run_file
@@ -27,7 +26,7 @@ REASONS = {"finished:stopped": "it was stopped", "finished:failed": "its server 
 def start_run(folder: Path, file: Path) -> str:
     """Start the run that *file* describes at the server in *folder*, and return its Flower id."""
     _, options = read_run_file(file)
-    server: Server = read(folder, Server)
+    server = read_settings(folder, ServerSettings)
     if options.nodes > (known := max(server.places, default=-1) + 1):
         raise FedBMError(f"{file} asks for {options.nodes} nodes, but server.toml has {known}")
     check_up(folder)
@@ -35,7 +34,10 @@ def start_run(folder: Path, file: Path) -> str:
         raise FedBMError(
             "another run is active; 'fedbm federation status' shows it, 'fedbm federation stop --run' ends it"
         )
-    return flower.start_run(folder, {"config": str(file.resolve()), "folder": str(folder.resolve())})
+    app = folder.resolve() / "app"
+    write_text(app / "pyproject.toml", flower.APP)
+    values = flower.to_pairs({"config": str(file.resolve()), "folder": str(folder.resolve())})
+    return str(flower.call_flwr(folder, "run", str(app), flower.LINK, "-c", values)["run-id"])
 
 
 class Follower:
@@ -68,17 +70,6 @@ class Follower:
             raise FedBMError(f"the run was not completed: {why}; the same command resumes it from its last checkpoint")
 
 
-@contextmanager
-def end_run_on_error(folder: Path, run: str) -> Iterator[None]:
-    """End the run at the SuperLink if the block raises, so that no node continues to work on it."""
-    try:
-        yield
-    except BaseException:
-        with suppress(FedBMError):
-            flower.end_run(folder, run)
-        raise
-
-
 def give_shares(folder: Path, file: Path, data: str = "") -> list[tuple[str, int]]:
     """Partition the run's data set, or the one at *data*, among the nodes of *folder* for a rehearsal.
 
@@ -90,7 +81,7 @@ def give_shares(folder: Path, file: Path, data: str = "") -> list[tuple[str, int
     config, _ = read_run_file(file)
     if data:
         config = replace(config, data=replace(config.data, name=data))
-    sites = read(folder, FederationSettings).folders(folder)
+    sites = read_settings(folder, FederationSettings).folders(folder)
     dataset = load_dataset(config)
     shares = make_partition(recommend(config, dataset.recommends), dataset).clients
     if len(shares) != len(sites):
@@ -101,7 +92,7 @@ def give_shares(folder: Path, file: Path, data: str = "") -> list[tuple[str, int
     for client, (site, own) in enumerate(zip(sites, shares, strict=True)):
         scored = [dataset.indices(side)[client :: len(sites)] for side in ("val", "test")]
         write_share(site / "data", dataset, np.sort(np.concatenate([own, *scored])))
-        node: Node = read(site, Node)
+        node = read_settings(site, NodeSettings)
         write_text(site / "node.toml", to_text(replace(node, data="data")))
         given.append((node.name, len(own)))
     return given

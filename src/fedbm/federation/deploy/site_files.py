@@ -3,6 +3,7 @@
     DIR/federation.toml  names all nodes; it and DIR/authority stay with the operator
     DIR/server/          server.toml, certificate and key, the nodes' public keys
     DIR/<node>/          node.toml, key pair and ca.crt: everything a hospital receives
+    DIR/<node>/state/    what the node keeps, and refused.json: why the server refuses it
 
 Every command takes DIR or a folder in it. Paths in a TOML file are relative to its folder.
 """
@@ -15,14 +16,19 @@ import json
 import re
 import tomllib
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from fedbm.config.options import check, option
 from fedbm.errors import FedBMError, did_you_mean
+from fedbm.utils.io import read_json, write_json
+
+T = TypeVar("T")
 
 FORMAT = 1
 FILES = {"federation": "federation.toml", "server": "server.toml", "node": "node.toml"}
+REFUSAL = "refused.json"
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 HOST = re.compile(rf"({LABEL}\.)*(?![0-9]+$){LABEL}")  # the last part is not a number, so 10.0.0.300 does not match
@@ -40,7 +46,7 @@ class FederationSettings:
 
 
 @dataclass(frozen=True)
-class Server:
+class ServerSettings:
     """server.toml. The SuperLink listens on loopback only; others reach nginx in front of it."""
 
     host: str = option("127.0.0.1", "the name or address at which nodes reach the server")
@@ -63,7 +69,7 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Node:
+class NodeSettings:
     """node.toml. A node connects to the server and listens on loopback only."""
 
     client: int = option(0, "this node's number in the federation, from 0", least=0)
@@ -89,9 +95,9 @@ class Node:
         return str(place.resolve()) if place.exists() else data
 
 
-def read(folder: Path, kind: type) -> Any:
+def read_settings(folder: Path, kind: type[T]) -> T:
     """Read the settings of this kind in *folder* and check every key."""
-    path = folder / FILES[{FederationSettings: "federation", Server: "server", Node: "node"}[kind]]
+    path = folder / FILES[{FederationSettings: "federation", ServerSettings: "server", NodeSettings: "node"}[kind]]
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -103,9 +109,10 @@ def read(folder: Path, kind: type) -> Any:
     return check_keys(kind, values, str(path))
 
 
-def check_keys(kind: Any, values: dict[str, Any], where: str) -> Any:
+def check_keys(kind: type[T], values: dict[str, Any], where: str) -> T:
     """Return the settings with these values; raise FedBMError for an unknown key or a value out of range."""
-    known = [field.name for field in dataclasses.fields(kind)]
+    fields: Any = kind
+    known = [field.name for field in dataclasses.fields(fields)]
     for key in values:
         if key not in known:
             raise FedBMError(f'{where} has no key "{key}"{did_you_mean(key, known)}')
@@ -148,7 +155,7 @@ def node_folder(folder: Path) -> Path:
     """Return *folder* if it is a node's, otherwise raise FedBMError."""
     kind = kind_of(folder, otherwise="give the folder from the server's operator, with node.toml in it")
     if kind == "federation":
-        names = read(folder, FederationSettings).nodes.split(",")
+        names = read_settings(folder, FederationSettings).nodes.split(",")
         raise FedBMError(f"{folder} has {len(names)} nodes: choose one, such as {folder / names[0]}")
     if kind == "server":
         raise FedBMError(f"{folder} is the server's folder; a node's has a node.toml in it")
@@ -159,8 +166,25 @@ def all_folders(folder: Path) -> list[Path]:
     """Return *folder*, or for a whole federation the server's folder and those of all nodes on this machine."""
     if kind_of(folder) != "federation":
         return [folder]
-    nodes = [node for node in read(folder, FederationSettings).folders(folder) if node.is_dir()]
+    nodes = [node for node in read_settings(folder, FederationSettings).folders(folder) if node.is_dir()]
     return [folder / "server", *nodes]
+
+
+def write_refusal(state: Path, why: str) -> None:
+    """Write why the server refuses a node. A node that starts or gets work removes the file again."""
+    write_json(state / REFUSAL, {"format": 1, "why": why, "time": datetime.now(UTC).isoformat(timespec="seconds")})
+
+
+def read_refusal(state: Path) -> str:
+    """Return the server's reason, or '' if the server has not refused this node."""
+    try:
+        return str(read_json(state / REFUSAL)["why"]) if (state / REFUSAL).exists() else ""
+    except (FedBMError, KeyError):  # removed in the meantime, or damaged
+        return ""
+
+
+def clear_refusal(state: Path) -> None:
+    (state / REFUSAL).unlink(missing_ok=True)
 
 
 def check_host(host: str) -> None:

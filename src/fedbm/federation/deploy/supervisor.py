@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 
 from fedbm.errors import FedBMError
 from fedbm.federation.deploy import watchdog
@@ -106,13 +105,9 @@ def supervise(folders: Sequence[Path]) -> Iterator[list[Child]]:
                 f"{folder} is in use: {next(iter(busy))} is running; 'fedbm federation stop {folder}' ends it"
             )
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}  # as with nohup
-    for number in before:
-        signal.signal(number, interrupt)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores SIGHUP
+    before = {number: signal.signal(number, signal.default_int_handler) for number in heeded}
     watchdogs = [watchdog.start(folder) for folder in folders]
     children: list[Child] = []
     try:
@@ -138,16 +133,16 @@ def end_children(children: Sequence[Child], grace: float = 8.0) -> None:
 
     The signal goes to the child alone: a second one would interrupt Flower's sign-off.
     """
+    processes = [child.process for child in children if child.process is not None]
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(grace)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
     for child in children:
-        if child.process is not None:
-            child.process.terminate()
-    for child in children:
-        if child.process is not None:
-            try:
-                child.process.wait(grace)
-            except subprocess.TimeoutExpired:
-                os.killpg(child.process.pid, signal.SIGKILL)
-                child.process.wait()
         watchdog.end_marked(str(child.folder.resolve()))
         pid_file(child.folder, child.role).unlink(missing_ok=True)
 

@@ -7,13 +7,16 @@ from flwr.clientapp import ClientApp
 
 from fedbm.errors import FedBMError
 from fedbm.federation.protocol.codec import Envelope, from_records, to_records
-from fedbm.federation.protocol.messages import CENSUS, EVALUATE, REFUSED, TRAIN
-from fedbm.federation.site_log import log_error
+from fedbm.federation.protocol.messages import log_error
 
 app = ClientApp()
 
 
-def _reply(kind: str, message: Message, context: Context) -> Message:
+@app.query("census")
+@app.query("refused")
+@app.train()
+@app.evaluate()
+def reply(message: Message, context: Context) -> Message:
     """Return the node's answer. No exception may escape: Flower would send its text to the server."""
     try:
         from fedbm.federation.node.handler import answer  # imported here, so that a failing import is caught too
@@ -22,28 +25,8 @@ def _reply(kind: str, message: Message, context: Context) -> Message:
             request = from_records(message.content)
         except FedBMError:
             request = Envelope({})  # it has no terms, so it is refused
-        found = answer(kind, request, context.node_config)
+        found = answer(message.metadata.message_type, request, context.node_config)
     except Exception as error:  # for example, the audit cannot be written
         log_error(error)
         found = Envelope({"code": "failed"})
     return Message(to_records(found), reply_to=message)
-
-
-@app.query("census")
-def census(message: Message, context: Context) -> Message:
-    return _reply(CENSUS, message, context)
-
-
-@app.query("refused")
-def refused(message: Message, context: Context) -> Message:
-    return _reply(REFUSED, message, context)
-
-
-@app.train()
-def train(message: Message, context: Context) -> Message:
-    return _reply(TRAIN, message, context)
-
-
-@app.evaluate()
-def evaluate(message: Message, context: Context) -> Message:
-    return _reply(EVALUATE, message, context)

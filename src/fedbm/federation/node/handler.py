@@ -7,12 +7,11 @@ differential privacy.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
@@ -21,13 +20,14 @@ from fedbm.engine.clients.base import find_nonfinite
 from fedbm.engine.device import autocast, explain_memory_errors, find_device, numeric_settings
 from fedbm.engine.evaluate import global_score, personal_confusion
 from fedbm.engine.local_training import split_optimizer_state, train_client
+from fedbm.engine.run_folder import RunFolder, finite
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
+from fedbm.federation.deploy.site_files import clear_refusal, write_refusal
 from fedbm.federation.node.node_data import SiteData, open_site
 from fedbm.federation.node.node_store import NodeStore
 from fedbm.federation.node.privacy import privatise
 from fedbm.federation.node.privacy_ledger import PrivacyLedger
-from fedbm.federation.node.refusal_file import clear_refusal, write_refusal
 from fedbm.federation.protocol.codec import Envelope
 from fedbm.federation.protocol.messages import (
     CENSUS,
@@ -38,45 +38,40 @@ from fedbm.federation.protocol.messages import (
     Refusal,
     Terms,
     accept_terms,
+    log_error,
     printable,
     versions,
 )
 from fedbm.federation.protocol.packing import pack
-from fedbm.federation.site_log import log_error
 from fedbm.methods.base import Facts, State, Task
+from fedbm.utils.schema import whole
+from fedbm.utils.typed_json import decode
 
 MAX_REFUSAL_LENGTH = 400  # characters of the server's reason that are kept
 
 
 @dataclass(frozen=True)
 class Site:
-    """A node's own configuration."""
+    """A node's own configuration, which its SuperNode passes on with every message."""
 
-    client: int
+    client: Annotated[int, whole(0)]
     name: str
     data: str
-    state: Path
-    engine: EngineOptions
-
-    @classmethod
-    def read(cls, config: Mapping[str, Any]) -> Site:
-        try:
-            client, data, state = config["client"], config["data"], config["state"]
-            if type(client) is not int or not isinstance(data, str) or not isinstance(state, str) or client < 0:
-                raise TypeError("node configuration")
-            name = str(config.get("name", f"client {client}"))
-            engine = EngineOptions(device=str(config.get("device", "auto")), threads=int(config.get("threads", 0)))
-        except (KeyError, TypeError, ValueError) as error:
-            raise Refusal("setup") from error
-        return cls(client, name, data, Path(state), engine)
+    state: str
+    device: str = "auto"
+    threads: Annotated[int, whole(0)] = 0
 
 
 def answer(kind: str, request: Envelope, node_config: Mapping[str, Any]) -> Envelope:
     """Return the node's answer to any request. Exceptions become a refusal, except those that end the process."""
-    site = audit = None
+    who: dict[str, Any] = {}
+    audit = None
     try:
-        site = Site.read(node_config)
-        audit = Audit(site.state / "audit.jsonl")
+        try:
+            site = decode(Site, dict(node_config), "the node configuration")
+        except FedBMError as error:
+            raise Refusal("setup") from error
+        who, audit = {"client": site.client, "name": site.name}, Audit(Path(site.state) / "audit.jsonl")
         found = _answer(kind, request, site, audit)
     except (Exception, SystemExit) as error:
         refusal = error if isinstance(error, Refusal) else Refusal("failed")
@@ -87,7 +82,6 @@ def answer(kind: str, request: Envelope, node_config: Mapping[str, Any]) -> Enve
             terms = request.body.get("terms")
             run = terms.get("run") if isinstance(terms, dict) else None
             audit.append("refused", request=kind, run=str(run)[:200], code=refusal.code)
-        who = {"client": site.client, "name": site.name} if site is not None else {}
         found = Envelope({"code": refusal.code, "versions": versions(), **who, **refusal.about})
     if audit is not None:
         found.body["head"] = audit.head
@@ -95,35 +89,36 @@ def answer(kind: str, request: Envelope, node_config: Mapping[str, Any]) -> Enve
 
 
 def _answer(kind: str, request: Envelope, site: Site, audit: Audit) -> Envelope:
+    state = Path(site.state)
     if kind == REFUSED:
         why = printable(request.body.get("why"), MAX_REFUSAL_LENGTH)
         audit.append("refused_by_server", why=why, server_head=request.body.get("head"))
-        write_refusal(site.state, why)
+        write_refusal(state, why)
         return Envelope({"code": "ok"})
     terms = accept_terms(request.body.get("terms"))
     try:
-        device = find_device(site.engine.device)
+        device = find_device(site.device)
     except FedBMError as error:
         raise Refusal("setup") from error
-    data = open_site(site.data, terms.classes, terms.shape, site.state)
+    data = open_site(site.data, terms.classes, terms.shape, state)
     facts = data.facts(site.client, len(terms.classes))
-    work = Work(
-        request, terms, site, data, facts, NodeStore(site.state / terms.run, site.client, device), device, audit
-    )
+    store = NodeStore(state / terms.run, site.client, device)
+    handler = Handler(request, terms, site, data, facts, store, device, audit)
     if kind == CENSUS:
-        return work.census()
-    clear_refusal(site.state)
+        return handler.census()
+    clear_refusal(state)
+    engine = EngineOptions(device=site.device, threads=site.threads)
     with ExitStack() as stack:
-        try:
-            stack.enter_context(work.store.lock())
+        try:  # another message may arrive while this one is processed
+            stack.enter_context(RunFolder(state / terms.run).lock())
         except FedBMError as error:
             raise Refusal("busy") from error
-        with numeric_settings(site.engine, terms.config.train.precision), explain_memory_errors(device):
-            return work.train() if kind == TRAIN else work.evaluate()
+        with numeric_settings(engine, terms.config.train.precision), explain_memory_errors(device):
+            return handler.train() if kind == TRAIN else handler.evaluate()
 
 
 @dataclass(frozen=True)
-class Work:
+class Handler:
     """One request with accepted terms, and what is needed to answer it."""
 
     request: Envelope
@@ -140,41 +135,39 @@ class Work:
 
         The numbers of val and test images leave only if nodes score the model.
         """
-        terms, data = self.terms, self.data
-        evaluates = self.request.body.get("evaluates") is True
-        shares_counts = "label_counts" in terms.config.method.shares
+        evaluates, method = self.request.body.get("evaluates") is True, self.terms.config.method
+        shares_counts = "label_counts" in method.shares
         if shares_counts:
             self._count_release()
-        if evaluates and terms.values["privacy"] is not None:  # exact counts would leave alongside noisy updates
-            raise Refusal("terms")
-        body: dict[str, Any] = {
+        if evaluates:
+            self._refuse_exact_counts()
+        body = {
             "code": "ok",
             "versions": versions(),
-            "terms": terms.digest,
+            "terms": self.terms.digest,
             "client": self.site.client,
             "name": self.site.name,
-            "classes": list(data.classes),
+            "classes": list(self.data.classes),
             "n": self.facts.n,
             "holds": self.store.digests(),
         }
         if shares_counts:
             body["label_counts"] = list(self.facts.label_counts)
         if evaluates:
-            body |= {side: data.count(side) for side in SCORED}
-        method, head = terms.config.method.name, self.request.body.get("head")
-        self._record("census", n=self.facts.n, told=sorted(body), method=method, server_head=head)
+            body |= {side: self.data.count(side) for side in SCORED}
+        self._record("census", n=self.facts.n, told=sorted(body), method=method.name)
         return Envelope(body)
 
     def train(self) -> Envelope:
         """Train the client for one round, and return its upload, with noise if the terms ask for it."""
-        body, method, privacy = self.request.body, self.terms.config.method, self.terms.values["privacy"]
-        round_ = int(body["round"])
+        config, privacy = self.terms.config, self.terms.values["privacy"]
+        method, round_ = config.method, int(self.request.body["round"])
         task, received, saved = self._load()
         model = method.model(task).to(self.device)
         state = method.client_init(task, self.facts) if saved is None else saved
         samples = self.data.samples("train", task.normalise().to(self.device), self.device)
         upload, own = train_client(
-            method, model, task, self.terms.config.train, round_, self.facts, samples, received, self._place(state)
+            method, model, task, config.train, round_, self.facts, samples, received, self._place(state)
         )
         if find_nonfinite(own) is not None:
             raise Refusal("nonfinite")
@@ -194,58 +187,56 @@ class Work:
         self._record(
             "trained",
             round=round_,
-            received={item["name"]: item["digest"] for item in body["parts"]},
+            received={item["name"]: item["digest"] for item in self.request.body["parts"]},
             bytes_received=sum(item.size for item in self.request.packed.values()),
             sent=packed.digest,
             bytes_sent=packed.size,
             privacy=spent,
-            server_head=body.get("head"),
         )
-        answer = {
-            "code": "ok",
-            "terms": self.terms.digest,
-            "round": round_,
-            "client": self.facts.client,
+        body = {
+            **self._identify_answer(),
             "n": upload.n,
-            "losses": {name: value if math.isfinite(value) else None for name, value in losses.items()},
+            "losses": finite(losses),
             "seconds": upload.seconds,
             "keeps": bool(own),
             "privacy": spent,
         }
-        return Envelope(answer, {UPLOAD: packed})
+        return Envelope(body, {UPLOAD: packed})
 
     def evaluate(self) -> Envelope:
         """Return confusion matrices on this site's own val and test images; none if there is nothing to score yet."""
-        body, method, device = self.request.body, self.terms.config.method, self.device
-        if self.terms.values["privacy"] is not None:  # exact counts would leave alongside noisy updates
-            raise Refusal("terms")
+        self._refuse_exact_counts()
+        method, device, client = self.terms.config.method, self.device, self.facts.client
         task, received, saved = self._load()
         model = method.model(task).to(device)
-        client = self.facts.client
         own = {} if saved is None else {client: split_optimizer_state(self._place(saved))[0]}
         normalise = task.normalise().to(device)
         sets = {side: self.data.samples(side, normalise, device) for side in SCORED if self.data.count(side)}
-        found: dict[str, Any] = {
-            "code": "ok",
-            "terms": self.terms.digest,
-            "round": int(body["round"]),
-            "client": client,
-        }
+        body = self._identify_answer()
         with autocast(device, self.terms.config.train.precision):
             scores = global_score(method, model, received, own, sets) or {}
-            found["confusion"] = {side: matrix.tolist() for side, (_, matrix) in scores.items()}
+            body["confusion"] = {side: matrix.tolist() for side, (_, matrix) in scores.items()}
             if method.personalises and own and "test" in sets:
                 state = method.personal_state(received, own[client])
-                found["personal"] = personal_confusion(method, model, state, sets["test"]).tolist()
+                body["personal"] = personal_confusion(method, model, state, sets["test"]).tolist()
         self._count_release()
         self._record(
             "evaluated",
-            round=found["round"],
-            told=sorted(key for key in found if key not in ("code", "terms")),
+            round=body["round"],
+            told=sorted(key for key in body if key not in ("code", "terms")),
             bytes_received=sum(item.size for item in self.request.packed.values()),
-            server_head=body.get("head"),
         )
-        return Envelope(found)
+        return Envelope(body)
+
+    def _identify_answer(self) -> dict[str, Any]:
+        """Return the fields by which the server matches an answer with its request."""
+        round_ = int(self.request.body["round"])
+        return {"code": "ok", "terms": self.terms.digest, "round": round_, "client": self.facts.client}
+
+    def _refuse_exact_counts(self) -> None:
+        """Raise Refusal if the run adds noise: exact counts would leave alongside noisy updates."""
+        if self.terms.values["privacy"] is not None:
+            raise Refusal("terms")
 
     def _load(self) -> tuple[Task, State, State | None]:
         """Return the task, what the method received, and the client's saved state."""
@@ -260,7 +251,7 @@ class Work:
 
     def _count_release(self) -> dict[str, Any] | None:
         """Count a release before it leaves, and return the site's privacy loss, or None if the run adds no noise."""
-        ledger, privacy = PrivacyLedger(self.site.state / "privacy.json"), self.terms.values["privacy"]
+        ledger, privacy = PrivacyLedger(Path(self.site.state) / "privacy.json"), self.terms.values["privacy"]
         try:
             if privacy is None:
                 ledger.record_exact(self.terms.run)
@@ -270,7 +261,8 @@ class Work:
             raise Refusal("privacy") from error
 
     def _record(self, event: str, **facts: Any) -> None:
-        self.audit.append(event, run=self.terms.run, terms=self.terms.digest, **facts)
+        head = self.request.body.get("head")
+        self.audit.append(event, run=self.terms.run, terms=self.terms.digest, **facts, server_head=head)
 
     def _place(self, state: State) -> State:
         return {name: value.to(self.device) for name, value in state.items()}

@@ -11,14 +11,12 @@ the server. The node continues from the first and keeps every state from the sec
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from fedbm.engine.checkpoint import ClientStates, load_tensors, save_tensors
-from fedbm.engine.run_folder import RunFolder
 from fedbm.errors import FedBMError
 from fedbm.federation.protocol.messages import Refusal, is_safe_name
 from fedbm.federation.protocol.packing import Packed, digest, unpack
@@ -30,10 +28,6 @@ class NodeStore:
 
     def __init__(self, folder: Path, client: int, device: torch.device) -> None:
         self._folder, self._client, self._device = folder, client, device
-
-    def lock(self) -> AbstractContextManager[None]:
-        """Keep a second process out: a message that arrives while the previous one is processed."""
-        return RunFolder(self._folder).lock()
 
     def digests(self) -> dict[str, str]:
         """Return part → digest of the parts on this disk that are not damaged."""

@@ -24,10 +24,8 @@ import torch
 
 from fedbm.errors import FedBMError
 from fedbm.federation.node.discrete_gaussian import IntArray, sample_discrete_gaussian
-from fedbm.federation.options import FederationOptions
-from fedbm.federation.protocol.messages import PRIVACY_LIMITS
 from fedbm.federation.protocol.packing import start_of
-from fedbm.methods.base import Method, State
+from fedbm.methods.base import State
 
 SIGMA = 2**24  # the noise's standard deviation, in steps of the grid
 SLACK = 1 - 2.0**-20  # for rounding errors in the norm of up to 2^31 numbers, so that no update exceeds C
@@ -84,16 +82,3 @@ def epsilon(rho: float, delta: float) -> float:
         else:
             low += third
     return max(0.0, bound((low + high) / 2))
-
-
-def check_private(method: Method, options: FederationOptions) -> None:
-    """Raise FedBMError if exact numbers would leave a site alongside the noisy ones, or an option is out of range."""
-    if "label_counts" in method.shares:
-        raise FedBMError(
-            f"{method.name} sends exact label counts, so dp_noise would protect nothing; choose another method"
-        )
-    if options.evaluate != "server":
-        raise FedBMError('nodes would send exact confusion matrices; with dp_noise set evaluate = "server"')
-    for name, (least, most) in PRIVACY_LIMITS.items():
-        if not least <= (value := getattr(options, f"dp_{name}")) <= most:
-            raise FedBMError(f"dp_{name} must be from {least:g} to {most:g} with dp_noise, not {value:g}")

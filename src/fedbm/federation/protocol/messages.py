@@ -16,7 +16,10 @@ from __future__ import annotations
 import dataclasses
 import platform
 import re
+import sys
+import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, TypeVar
@@ -64,6 +67,13 @@ class Refusal(Exception):
     def __init__(self, code: str, **about: Any) -> None:
         super().__init__(REFUSALS[code])
         self.code, self.about = code, about
+
+
+def log_error(error: BaseException) -> None:
+    """Print the traceback for the site only. Raise nothing: Flower would send any exception to the server."""
+    with suppress(OSError, ValueError):
+        traceback.print_exception(error, file=sys.stderr)
+        sys.stderr.flush()
 
 
 def versions() -> dict[str, Any]:

@@ -35,7 +35,7 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _ROUNDED = (torch.float64, torch.float32)  # the dtypes that half and delta shrink
 
 
-class Entry(NamedTuple):
+class TensorEntry(NamedTuple):
     """One tensor in a header."""
 
     name: str
@@ -72,13 +72,13 @@ class Packed:
 
 def pack(state: State, compression: Compression = "none", base: State | None = None) -> Packed:
     """Pack a state; with delta, as differences to the tensors of *base* with the same name, shape and dtype."""
-    entries: list[Entry] = []
+    entries: list[TensorEntry] = []
     pieces: dict[str, list[Tensor]] = {}
     for name, value in sorted(state.items()):  # so that equal states have equal digests
         if value.dtype not in _NAMES:
             raise FedBMError(f"{name} is {value.dtype}, which cannot be sent; supported are {', '.join(DTYPES)}")
         how, sent = _encode(name, value.detach().cpu(), compression, (base or {}).get(name))
-        entry = Entry(name, _NAMES[value.dtype], tuple(value.shape), how)
+        entry = TensorEntry(name, _NAMES[value.dtype], tuple(value.shape), how)
         entries.append(entry)
         pieces.setdefault(entry.wire, []).append(sent.reshape(-1))
     buffers = {wire: torch.cat(flat).view(torch.uint8).numpy().tobytes() for wire, flat in sorted(pieces.items())}
@@ -91,7 +91,7 @@ def digest(state: State) -> str:
     return pack(state).digest
 
 
-def read_header(packed: Packed, max_size: int | None = None) -> list[Entry]:
+def read_header(packed: Packed, max_size: int | None = None) -> list[TensorEntry]:
     """Return the header's entries after a check against the sizes of the buffers; decode nothing yet."""
     if max_size is not None and packed.size > max_size:
         raise FedBMError(f"the tensors have {packed.size} bytes, more than the expected {max_size}")
@@ -166,13 +166,13 @@ def _encode(name: str, value: Tensor, compression: Compression, known: Tensor | 
     return how, rounded
 
 
-def _entry(item: Any) -> Entry:
+def _entry(item: Any) -> TensorEntry:
     name, dtype, shape, how = item
     known = isinstance(name, str) and len(name) <= 500 and dtype in DTYPES and how in ("plain", "half", "delta")
     sizes = isinstance(shape, list) and len(shape) <= 8 and all(type(n) is int and 0 <= n < 1 << 40 for n in shape)
     if not (known and sizes) or (how != "plain" and DTYPES[dtype] not in _ROUNDED):
         raise ValueError("entry")
-    return Entry(name, dtype, tuple(shape), how)
+    return TensorEntry(name, dtype, tuple(shape), how)
 
 
 def _checksum(header: Mapping[str, Any], buffers: Mapping[str, bytes]) -> str:

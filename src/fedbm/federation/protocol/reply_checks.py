@@ -15,13 +15,15 @@ from torch import Tensor, nn
 
 from fedbm.engine.clients.base import find_nonfinite, merge_parts
 from fedbm.errors import FedBMError
-from fedbm.federation.protocol.packing import DTYPES, Entry, Packed, read_header, start_of, unpack
+from fedbm.federation.protocol.packing import DTYPES, Packed, TensorEntry, read_header, start_of, unpack
 from fedbm.methods.base import Facts, Method, Part, State, Task
 from fedbm.runs.run_files import PrivacyLoss
 from fedbm.utils.metrics import Array
+from fedbm.utils.schema import keys, number, or_null
 from fedbm.utils.typed_json import schema_of
 
 MAX_COUNT = 10**9  # of one cell, so that sums fit in 64 bits; the census bounds the whole matrix
+_LOSSES = keys({"losses": keys({}, or_null(number())), "seconds": number()})
 Form = tuple[torch.dtype, tuple[int, ...]]
 
 
@@ -34,13 +36,10 @@ def check_equal(body: Mapping[str, Any], **expected: Any) -> None:
 
 def read_losses(body: Mapping[str, Any]) -> tuple[dict[str, float], float]:
     """Return the mean of each loss term, NaN if it was not finite, and the seconds of training."""
-    losses, seconds = body.get("losses"), _to_float(body.get("seconds"))
-    if not isinstance(losses, dict) or len(losses) > 50 or seconds is None:
+    if _LOSSES(body, "", {}) or len(body["losses"]) > 50 or not all(name.isidentifier() for name in body["losses"]):
         raise FedBMError("its losses cannot be read")
-    found = {name: math.nan if value is None else _to_float(value) for name, value in losses.items()}
-    if None in found.values() or not all(str(name).isidentifier() for name in found):
-        raise FedBMError("its losses cannot be read")
-    return {name: value for name, value in found.items() if value is not None}, seconds
+    losses = {name: math.nan if value is None else float(value) for name, value in body["losses"].items()}
+    return losses, float(body["seconds"])
 
 
 def read_privacy(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,14 +61,6 @@ def read_matrix(value: Any, classes: int) -> Array:
     if not all(type(count) is int and 0 <= count <= MAX_COUNT for row in value for count in row):
         raise FedBMError("its confusion matrix does not contain counts")
     return np.array(value, dtype=np.int64)
-
-
-def _to_float(value: Any) -> float | None:
-    """Return *value* as a float, or None if it is not a number or too large for a float."""
-    try:
-        return float(value) if isinstance(value, float | int) and not isinstance(value, bool) else None
-    except OverflowError:
-        return None
 
 
 def expected_upload(method: Method, model: nn.Module, task: Task, parts: Mapping[str, Part]) -> dict[str, Form]:
@@ -95,7 +86,7 @@ def read_upload(packed: Packed, expected: Mapping[str, Form], sent: State, max_n
     return sound, norm
 
 
-def find_mismatch(entries: Sequence[Entry], expected: Mapping[str, Form]) -> str | None:
+def find_mismatch(entries: Sequence[TensorEntry], expected: Mapping[str, Form]) -> str | None:
     """Return how names, dtypes and shapes differ from the expected ones, or None. Unknown names are not repeated."""
     found = {entry.name: entry for entry in entries}
     if missing := [name for name in expected if name not in found]:

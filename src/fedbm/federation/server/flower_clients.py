@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,18 +12,26 @@ import numpy as np
 from fedbm.engine.clients.base import ClientResult, merge_parts
 from fedbm.engine.evaluate import score_confusion
 from fedbm.engine.round_record import ModelScores, PersonalScores
+from fedbm.engine.run_folder import FORMAT
 from fedbm.errors import FedBMError
-from fedbm.federation.audit import Audit
-from fedbm.federation.options import FederationOptions
 from fedbm.federation.protocol.codec import Envelope
 from fedbm.federation.protocol.messages import EVALUATE, SCORED, TRAIN, UPLOAD, explain_refusal, printable
-from fedbm.federation.protocol.reply_checks import Form, check_equal, read_losses, read_matrix, read_upload
+from fedbm.federation.protocol.reply_checks import (
+    Form,
+    check_equal,
+    read_losses,
+    read_matrix,
+    read_privacy,
+    read_upload,
+)
 from fedbm.federation.server.norm_history import NormHistory
-from fedbm.federation.server.privacy_file import PrivacyFile
 from fedbm.federation.server.requests import Reply, Requests
 from fedbm.federation.server.roster import Roster
 from fedbm.methods.base import Facts, Method, Part, State, Upload
+from fedbm.runs.run_files import Privacy
+from fedbm.utils.io import read_json, write_json
 from fedbm.utils.metrics import Array, scores_from_confusion
+from fedbm.utils.typed_json import decode
 
 
 @dataclass
@@ -33,10 +42,8 @@ class FlowerCohort:
     roster: Roster
     requests: Requests
     expected: Mapping[str, Form]
-    options: FederationOptions
-    audit: Audit
     norms: NormHistory
-    privacy: PrivacyFile | None = None
+    privacy_file: Path | None  # if sites add noise
 
     def census(self) -> Mapping[int, Facts]:
         return {client: self.roster.peers[client].census.facts for client in self.roster.gather(heal=True)}
@@ -61,25 +68,33 @@ class FlowerCohort:
         body, packed = reply.answer.body, reply.answer.packed.get(UPLOAD)
         received = packed.size if packed is not None else 0
         try:
-            check_equal(body, terms=self.roster.digest, client=client, round=round_)
+            check_equal(body, terms=self.roster.terms_digest, client=client, round=round_)
             if body.get("n") != facts.n:
-                self.roster.forget(client)
+                del self.roster.peers[client]  # its census is outdated, so it is asked again
                 raise FedBMError(f"it trained on {printable(body.get('n'))} images, but its census has {facts.n}")
             losses, seconds = read_losses(body)
-            # the privacy is spent even if the upload is rejected
-            loss = self.privacy.keep(client, body) if self.privacy else None
+            loss = None
+            if self.privacy_file:  # the privacy is spent even if the upload is rejected
+                loss = read_privacy(body)
+                save_privacy(self.privacy_file, self.roster.options.dp_delta, client, loss)
             if packed is None:
                 raise FedBMError("it sent no tensors")
-            state, norm = read_upload(packed, self.expected, sent, self.options.max_norm)
+            state, norm = read_upload(packed, self.expected, sent, self.roster.options.max_norm)
             self.norms.accept(round_, facts.n, norm)
         except FedBMError as error:
             self.roster.reject(client, round_, str(error), bytes=received)
             return ClientResult(empty, str(error), reply.sent, received)
         if body.get("keeps") is True:
             self.requests.count(client)
-        facts_received = {"bytes": received, "digest": packed.digest, "privacy": loss}
-        who, head = self.roster.identify(client), printable(body.get("head"))
-        self.audit.append("received", **who, round=round_, **facts_received, head=head)
+        self.roster.audit.append(
+            "received",
+            **self.roster.identify(client),
+            round=round_,
+            bytes=received,
+            digest=packed.digest,
+            privacy=loss,
+            head=printable(body.get("head")),
+        )
         return ClientResult(Upload(client, facts.n, state, losses, seconds), None, reply.sent, received)
 
     def _record_missed(self, round_: int, reply: Reply) -> str:
@@ -88,17 +103,17 @@ class FlowerCohort:
         if isinstance(content, Envelope):
             why = explain_refusal(content.body, self.roster.classes)
         else:
-            why = content or f"no answer within {self.options.deadline_s:g} s"
+            why = content or f"no answer within {self.roster.options.deadline_s:g} s"
         missed, who = self.roster.missed_deadlines, self.roster.identify(reply.client)
         missed[reply.client] += 1
-        self.audit.append("missed", **who, round=round_, why=why, missed_deadlines=missed[reply.client])
-        self.roster.notify()
+        self.roster.audit.append("missed", **who, round=round_, why=why, missed_deadlines=missed[reply.client])
+        self.roster.write_status()
         return why
 
     def score(self, round_: int, parts: Mapping[str, Part]) -> Iterator[tuple[ModelScores, int] | None]:
         """Yield the sum of the confusion matrices of all nodes that answer, and None while waiting."""
         sent = 0
-        for _ in range(self.options.max_round_attempts):
+        for _ in range(self.roster.options.max_round_attempts):
             clients = self.roster.gather(heal=False)
             found: dict[int, dict[str, Array]] = {}
             for reply in self.requests.replies(EVALUATE, round_, clients, parts):
@@ -120,7 +135,7 @@ class FlowerCohort:
 
     def _matrices(self, round_: int, client: int, body: Mapping[str, Any]) -> dict[str, Array]:
         """Return a node's confusion matrices by side; each must count as many images as its census announced."""
-        check_equal(body, terms=self.roster.digest, client=client, round=round_)
+        check_equal(body, terms=self.roster.terms_digest, client=client, round=round_)
         sent = body.get("confusion")
         if not isinstance(sent, dict):
             raise FedBMError("it sent no confusion matrices")
@@ -131,7 +146,7 @@ class FlowerCohort:
         for side, matrix in found.items():
             announced = images["test" if side == "personal" else side]
             if (total := int(matrix.sum())) != announced:
-                self.roster.forget(client)
+                del self.roster.peers[client]  # its census is outdated, so it is asked again
                 raise FedBMError(f"it scored {total} images of {side}, but its census announced {announced}")
         return found
 
@@ -152,7 +167,7 @@ class FlowerCohort:
             {**self.roster.identify(client), "images": {side: int(own[side].sum()) for side in SCORED if side in own}}
             for client, own in sorted(found.items())
         ]
-        self.audit.append("scored", round=round_, nodes=nodes, images=int(sums["test"].sum()))
+        self.roster.audit.append("scored", round=round_, nodes=nodes, images=int(sums["test"].sum()))
         return ModelScores(
             val=score_confusion(sums["val"]),
             test=score_confusion(sums["test"]),
@@ -160,3 +175,19 @@ class FlowerCohort:
             personal=PersonalScores(float(np.mean(list(personal.values()))), personal) if personal else None,
             scored=tuple(sorted(found)),
         )
+
+
+def read_privacy_file(path: Path, delta: float) -> Privacy:
+    """Return the privacy loss of each site at δ, as its node last reported it."""
+    if path.exists():
+        found = decode(Privacy, read_json(path), path, "; remove it: nodes report their losses again")
+        if found.delta == delta:
+            return found
+    return Privacy(delta, {})
+
+
+def save_privacy(path: Path, delta: float, client: int, loss: Mapping[str, Any]) -> None:
+    """Write a client's privacy loss with every answer, so that a killed server forgets no reported loss."""
+    clients = {**read_privacy_file(path, delta).clients, str(client): loss}
+    plain = {name: dict(known) for name, known in clients.items()}
+    write_json(path, {"format": FORMAT, "delta": delta, "clients": plain})

@@ -11,18 +11,14 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from fedbm.engine.checkpoint import Progress
-from fedbm.federation.audit import Audit
-from fedbm.federation.options import FederationOptions
 from fedbm.federation.protocol.codec import POLL, Envelope, fetch, send
 from fedbm.federation.protocol.packing import Packed, pack
 from fedbm.federation.server.roster import Roster
+from fedbm.federation.server.run_status import utc_now
 from fedbm.methods.base import Part, State
-
-if TYPE_CHECKING:
-    from flwr.serverapp import Grid
 
 # Seconds a message is kept after its deadline. A reply that arrived in time must still be available after the server
 # has pulled the large replies before it.
@@ -57,17 +53,10 @@ class Requests:
     """Ask the clients of a roster. Each request contains the round that last counted for its client."""
 
     def __init__(
-        self,
-        grid: Grid,
-        roster: Roster,
-        task_parts: Mapping[str, State],
-        options: FederationOptions,
-        progress: Progress,
-        checkpoint_every: int,
-        audit: Audit,
+        self, roster: Roster, task_parts: Mapping[str, State], progress: Progress, checkpoint_every: int
     ) -> None:
-        self._grid, self._roster, self._options, self._audit = grid, roster, options, audit
-        self._own_parts, self._rounds, self._checkpoint_every = task_parts, progress.client_rounds, checkpoint_every
+        self._roster, self._grid, self._options, self._audit = roster, roster.grid, roster.options, roster.audit
+        self._task_parts, self._rounds, self._checkpoint_every = task_parts, progress.client_rounds, checkpoint_every
         self._packed: dict[str, tuple[int, Packed]] = {}  # part → version and packed state
         self._round = 0
         self._before = self._durable = dict(self._rounds)
@@ -98,7 +87,7 @@ class Requests:
         for client in clients:
             pending[client] = Pending(time.monotonic() + self._options.deadline_s)
             self._ask(kind, round_, client, packed, pending[client])
-        self._roster.notify()
+        self._roster.write_status()
         order, early = deque(clients), dict[int, Reply]()  # early replies wait for a lower-numbered client
         while pending:
             for client, request in list(pending.items()):
@@ -125,13 +114,13 @@ class Requests:
     def _update_roster(self, reply: Reply, packed: Mapping[str, Packed]) -> None:
         peer = self._roster.peers[reply.client]
         if isinstance(reply.content, Envelope):
-            peer.mark_seen("answered")
+            peer.state, peer.last_seen = "answered", utc_now()
         else:
             peer.state = "silent"
         if reply.answer is not None:
             peer.holds = {name: item.digest for name, item in packed.items()}
             del self._roster.missed_deadlines[reply.client]
-        self._roster.notify()
+        self._roster.write_status()
 
     def _ask(self, kind: str, round_: int, client: int, packed: Mapping[str, Packed], request: Pending) -> None:
         """Send one node its request, with the parts that it does not have."""
@@ -156,7 +145,7 @@ class Requests:
 
     def _pack(self, parts: Mapping[str, Part]) -> dict[str, Packed]:
         """Return every part packed. A part with a known version is not packed again."""
-        whole = {**{name: Part(0, state) for name, state in self._own_parts.items()}, **parts}
+        whole = {**{name: Part(0, state) for name, state in self._task_parts.items()}, **parts}
         for name, part in whole.items():
             if name not in self._packed or self._packed[name][0] != part.version:
                 self._packed[name] = part.version, pack(part.state)

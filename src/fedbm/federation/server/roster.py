@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
-from fedbm.federation.options import FederationOptions
+from fedbm.federation.deploy.registration import Registered
 from fedbm.federation.protocol.codec import POLL, Envelope, fetch, send
 from fedbm.federation.protocol.messages import CENSUS, REFUSED, Census, CensusRules, explain_refusal, read_census
 from fedbm.federation.protocol.reply_checks import check_equal
-from fedbm.federation.server.registry import Registered
+from fedbm.federation.server.run_setup import Agreement
+from fedbm.federation.server.run_status import StatusFile, utc_now
 from fedbm.utils.io import digest_of
 
 if TYPE_CHECKING:
@@ -39,29 +39,25 @@ class Peer:
     census: Census
     holds: dict[str, str]  # part → digest of the node's copy
     state: str = "ready"  # ready | asked | answered | silent | resting
-    last_seen: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
-
-    def mark_seen(self, state: str) -> None:
-        self.state, self.last_seen = state, datetime.now(UTC).isoformat(timespec="seconds")
+    last_seen: str = field(default_factory=utc_now)
 
 
 class Roster:
-    """The nodes behind a grid that have answered the census with these terms."""
+    """The nodes behind a grid that have answered the census with the terms of a run."""
 
     def __init__(
         self,
         grid: Grid,
+        agreement: Agreement,
         registry: Mapping[int, Registered],
-        terms: Mapping[str, Any],
         rules: CensusRules,
-        options: FederationOptions,
         audit: Audit,
-        on_change: Callable[[Roster], None] = lambda roster: None,
+        status: StatusFile,
     ) -> None:
-        self._grid, self.terms, self._options, self._audit = grid, terms, options, audit
+        self.grid, self.options, self.audit = grid, agreement.options, audit
+        self.terms, self.terms_digest = agreement.terms, digest_of(agreement.terms)
         self._registry, self._by_client = registry, {node.client: node for node in registry.values()}
-        self.digest, self.classes, self._rules = digest_of(terms), rules.classes, rules
-        self._on_change = on_change
+        self.classes, self._rules, self._status = rules.classes, rules, status
         self.peers: dict[int, Peer] = {}
         self.missed_deadlines: Counter[int] = Counter()
         self.rejections: dict[int, str] = {}  # client → why its latest unusable answer was rejected
@@ -72,21 +68,21 @@ class Roster:
     @property
     def needed(self) -> int:
         """The number of nodes without which no round can count."""
-        return min(self._options.min_updates, self._options.nodes)
+        return min(self.options.min_updates, self.options.nodes)
 
     def gather(self, heal: bool) -> list[int]:
         """Return the clients that can be asked now. Wait for all nodes the first time, later for those needed.
 
         With *heal*, leaving a node out reduces its missed deadlines by one.
         """
-        wanted = self._options.nodes if self._first else self.needed
+        wanted = self.options.nodes if self._first else self.needed
         self._first = False
-        deadline = time.monotonic() + self._options.deadline_s
+        deadline = time.monotonic() + self.options.deadline_s
         self._update()
         while len(self.peers) < wanted and time.monotonic() < deadline:
             time.sleep(POLL)
             self._update()
-        limit = self._options.max_missed_deadlines
+        limit = self.options.max_missed_deadlines
         resting = {client for client in self.peers if self.missed_deadlines[client] >= limit}
         if len(self.peers) - len(resting) < self.needed:  # a slow node is better than none
             resting = set()
@@ -94,7 +90,7 @@ class Roster:
             peer.state = "resting" if client in resting else "ready"
         for client in resting:
             self.missed_deadlines[client] -= heal
-        self.notify()
+        self.write_status()
         return [client for client in sorted(self.peers) if client not in resting]
 
     def identify(self, client: int) -> dict[str, Any]:
@@ -103,24 +99,26 @@ class Roster:
 
     def reject(self, client: int, round_: int, why: str, **facts: Any) -> None:
         """Record a rejected answer in the audit and in the status."""
-        self._audit.append("rejected", **self.identify(client), round=round_, **facts, why=why)
+        self.audit.append("rejected", **self.identify(client), round=round_, **facts, why=why)
         self.rejections[client] = f"round {round_}: {why}"
-        self.notify()
+        self.write_status()
 
-    def notify(self) -> None:
-        """Report a change to the status."""
-        self._on_change(self)
-
-    def forget(self, client: int) -> None:
-        """Drop a client with an outdated census, so that it is asked again."""
-        del self.peers[client]
+    def write_status(self) -> None:
+        """Write the nodes to the status: those that take part, then those that are refused."""
+        keys = ("client", "name", "state", "missed_deadlines", "last_seen", "rejected")
+        rows: list[tuple[Any, ...]] = [
+            (c, peer.census.name, peer.state, self.missed_deadlines[c], peer.last_seen, self.rejections.get(c))
+            for c, peer in sorted(self.peers.items())
+        ]
+        rows += [(None, name, f"refused: {why}", 0, None, None) for name, why in self.refused.values()]
+        self._status.write(nodes=[dict(zip(keys, row, strict=True)) for row in rows])
 
     def _update(self) -> None:
         """Drop nodes that have left, ask new ones for their census, and read the answers."""
-        nodes = set(self._grid.get_node_ids())
+        nodes = set(self.grid.get_node_ids())
         for client in [client for client, peer in self.peers.items() if peer.node not in nodes]:
             del self.peers[client]
-            self._audit.append("left", **self.identify(client))
+            self.audit.append("left", **self.identify(client))
         self.refused = {node: why for node, why in self.refused.items() if node in nodes}
         self._asked = {node: request for node, request in self._asked.items() if node in nodes}
         known = {peer.node for peer in self.peers.values()} | self.refused.keys() | self._asked.keys()
@@ -128,31 +126,31 @@ class Roster:
             if node not in self._registry:
                 self._refuse(node, "its key is not the key of a node in server.toml; this server did not register it")
                 continue
-            request = Envelope({"terms": self.terms, "evaluates": self._rules.evaluates, "head": self._audit.head})
-            if (sent := send(self._grid, node, CENSUS, request, CENSUS_LIFETIME_S)) is not None:
-                self._asked[node] = sent, time.monotonic() + self._options.deadline_s
+            request = Envelope({"terms": self.terms, "evaluates": self._rules.evaluates, "head": self.audit.head})
+            if (sent := send(self.grid, node, CENSUS, request, CENSUS_LIFETIME_S)) is not None:
+                self._asked[node] = sent, time.monotonic() + self.options.deadline_s
         for node, (request_id, deadline) in list(self._asked.items()):
             expired = time.monotonic() >= deadline
-            reply = fetch(self._grid, request_id)
+            reply = fetch(self.grid, request_id)
             if reply is None and expired:
-                reply = f"no answer to the census within {self._options.deadline_s:g} s"
+                reply = f"no answer to the census within {self.options.deadline_s:g} s"
             if reply is not None:
                 del self._asked[node]
                 self._admit(node, reply)
-        self.notify()
+        self.write_status()
 
     def _admit(self, node: int, reply: Envelope | str) -> None:
         """Admit a node, or refuse it with a reason."""
         owner = self._registry[node]
         if isinstance(reply, str):
-            self._audit.append("unreachable", **owner.identify(), why=reply)
+            self.audit.append("unreachable", **owner.identify(), why=reply)
             return
         body = reply.body
         try:
             if body.get("code") != "ok":
                 raise FedBMError(explain_refusal(body, self.classes))
             found = read_census(body, self._rules)
-            check_equal(body, terms=self.digest)
+            check_equal(body, terms=self.terms_digest)
             if (found.client, found.name) != (owner.client, owner.name):
                 raise FedBMError(
                     f'it claims to be client {found.client}, "{found.name}", but its key is registered for client '
@@ -162,7 +160,7 @@ class Roster:
             self._refuse(node, str(error))
             return
         self.peers[found.client] = Peer(node, found, found.holds)
-        self._audit.append(
+        self.audit.append(
             "joined",
             **owner.identify(),
             n=found.facts.n,
@@ -176,6 +174,6 @@ class Roster:
         """Refuse a node and send it the reason. Its name comes from its key, not from its answer."""
         owner = self._registry.get(node)
         self.refused[node] = owner.name if owner else f"node {node}", why
-        self._audit.append("refused", **(owner.identify() if owner else {"node": str(node)}), why=why)
+        self.audit.append("refused", **(owner.identify() if owner else {"node": str(node)}), why=why)
         if owner:  # an unregistered node gets no reason
-            send(self._grid, node, REFUSED, Envelope({"why": why, "head": self._audit.head}), CENSUS_LIFETIME_S)
+            send(self.grid, node, REFUSED, Envelope({"why": why, "head": self.audit.head}), CENSUS_LIFETIME_S)

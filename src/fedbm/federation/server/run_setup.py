@@ -6,8 +6,8 @@ A server needs no images: classes, sizes and colour statistics come from the cat
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,66 +16,60 @@ from fedbm.data.dataset import Dataset, concept_texts, match_channels
 from fedbm.engine.evaluate import first_state
 from fedbm.engine.server_average import no_common_model
 from fedbm.errors import FedBMError, did_you_mean
-from fedbm.federation.node.privacy import check_private
 from fedbm.federation.options import FederationOptions
+from fedbm.federation.protocol.messages import PRIVACY_LIMITS, make_terms
 from fedbm.methods import METHODS
-from fedbm.methods.base import Task
+from fedbm.methods.base import Method, Task
 from fedbm.models.backbone import resnet_factory
 from fedbm.runs.config import Config, check_config, recommend
 from fedbm.runs.plan import agreed_concepts, load_dataset
 from fedbm.runs.run_id import make_run_id
-
-TASK_KEYS = ("classes", "concepts", "modality", "shape", "mean", "std", "hflip", "vflip")
 
 
 @dataclass(frozen=True)
 class Agreement:
     """What server and nodes agree on before a run."""
 
+    id: str
     config: Config
+    options: FederationOptions
     task: Task
+    terms: Mapping[str, Any]  # what every request tells the nodes of it
     dataset: Dataset | None  # the server's own, if it scores the model
     data: str  # name of the data set
     recommends: Recommends
-    id: str
 
 
 def agree(config: Config, options: FederationOptions) -> Agreement:
-    """Return the task and the run's id; raise FedBMError if the run cannot be federated."""
+    """Return the task, the terms and the run's id; raise FedBMError if the run cannot be federated."""
     config = check_config(config)
     if METHODS.get(config.method.name) is not type(config.method) or config.method.central:
         raise FedBMError(f"{config.method.name} cannot be federated; choose a federated method of this package")
     if options.dp_noise:
-        check_private(config.method, options)
+        check_privacy(config.method, options)
     dataset = load_dataset(config) if options.evaluate == "server" else None
-    if dataset is not None:
-        config = recommend(config, dataset.recommends)
-        known: dict[str, Any] = {key: getattr(dataset, key) for key in TASK_KEYS}
-        name, recommends = dataset.name, dataset.recommends
+    source = find_entry(config) if dataset is None else dataset
+    config = recommend(config, source.recommends)
+    if isinstance(source, Dataset):
+        texts, shape = source.concepts, source.shape
     else:
-        entry = find_entry(config)
-        config = recommend(config, entry.recommends)
-        side, depth = config.data.size or entry.size, config.data.channels or entry.channels
-        known = {
-            "classes": tuple(entry.classes),
-            "concepts": concept_texts(entry, config.concepts),
-            "modality": entry.modality,
-            "shape": (depth, side, side),
-            "mean": match_channels(entry.mean, depth),
-            "std": match_channels(entry.std, depth),
-            "hflip": entry.hflip,
-            "vflip": entry.vflip,
-        }
-        name, recommends = entry.name, entry.recommends
-    channels, size, _ = known["shape"]
-    data = dataclasses.replace(config.data, clients=options.nodes, size=size, channels=channels)
-    config = dataclasses.replace(config, data=data)
-    texts, modality = known.pop("concepts"), known.pop("modality")
-    concepts = None
-    if config.method.needs_concepts:
-        concepts = agreed_concepts(config, known["classes"], texts, modality)
-    make_body = resnet_factory(config.model, channels)
-    task = Task(**known, seed=config.train.seed, make_body=make_body, concepts=concepts)
+        texts, size = concept_texts(source, config.concepts), config.data.size or source.size
+        shape = (config.data.channels or source.channels, size, size)
+    channels, classes = shape[0], tuple(source.classes)
+    seen: dict[str, Any] = {"clients": options.nodes, "size": shape[1], "channels": channels}
+    config = replace(config, data=replace(config.data, **seen))
+    needs_concepts = config.method.needs_concepts
+    task = Task(
+        classes=classes,
+        shape=shape,
+        mean=match_channels(source.mean, channels),
+        std=match_channels(source.std, channels),
+        seed=config.train.seed,
+        make_body=resnet_factory(config.model, channels),
+        concepts=agreed_concepts(config, classes, texts, source.modality) if needs_concepts else None,
+        hflip=source.hflip,
+        vflip=source.vflip,
+    )
     if config.train.server_average:  # the server has no client states
         server = config.method.server_init(config.method.model(task))
         if first_state(config.method, server, {}) is None:
@@ -85,8 +79,10 @@ def agree(config: Config, options: FederationOptions) -> Agreement:
         "scored_on": dataset.checksum if dataset is not None else None,
         "task": [list(task.classes), list(task.shape), list(task.mean), list(task.std), task.hflip, task.vflip],
     }
-    run_id = make_run_id(config, task, name, inputs)
-    return Agreement(config, task, dataset, name, recommends, run_id)
+    run_id = make_run_id(config, task, source.name, inputs)
+    privacy = {"noise": options.dp_noise, "clip": options.dp_clip, "delta": options.dp_delta}
+    terms = make_terms(run_id, config, task, options.compression, privacy if options.dp_noise else None)
+    return Agreement(run_id, config, options, task, terms, dataset, source.name, source.recommends)
 
 
 def find_entry(config: Config) -> Entry:
@@ -100,3 +96,16 @@ def find_entry(config: Config) -> Entry:
             'class = "the clinical term", so that server and nodes agree on them'
         )
     return Entry(Path(name).stem, dict(config.concepts))
+
+
+def check_privacy(method: Method, options: FederationOptions) -> None:
+    """Raise FedBMError if exact numbers would leave a site alongside the noisy ones, or an option is out of range."""
+    if "label_counts" in method.shares:
+        raise FedBMError(
+            f"{method.name} sends exact label counts, so dp_noise would protect nothing; choose another method"
+        )
+    if options.evaluate != "server":
+        raise FedBMError('nodes would send exact confusion matrices; with dp_noise set evaluate = "server"')
+    for name, (least, most) in PRIVACY_LIMITS.items():
+        if not least <= (value := getattr(options, f"dp_{name}")) <= most:
+            raise FedBMError(f"dp_{name} must be from {least:g} to {most:g} with dp_noise, not {value:g}")

@@ -36,22 +36,18 @@ class StatusFile:
             "val": None,
             "test": None,
             "why": None,  # why the run failed
-            "started": _now(),
+            "started": utc_now(),
         }
 
     def write(self, **values: Any) -> None:
         before, self._values = self._values, self._values | values
         if self._values != before or time.monotonic() - self._written > WRITE_SECONDS:
-            write_json(self._path, finite({**self._values, "updated": _now()}))
+            write_json(self._path, finite({**self._values, "updated": utc_now()}))
             self._written = time.monotonic()
 
-    def write_record(self, record: Mapping[str, Any]) -> None:
-        """Write that a round is done. A round without evaluation keeps the scores before it."""
-        scores = {key: record[key] for key in ("val", "test") if record[key] is not None}
-        self.write(round=record["round"], phase="done", **scores)
 
-
-def _now() -> str:
+def utc_now() -> str:
+    """Return the time in UTC, as status.json contains it."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -93,10 +89,6 @@ class RunStatus:
         if self.over or has_server_app:
             return ""
         return "No server app is running: the run has ended early. 'fedbm federation run' resumes it."
-
-    def age(self, now: datetime | None = None) -> float:
-        """Return the seconds since the server app last wrote."""
-        return seconds_since(self.status["updated"], now)
 
 
 def read_status(folder: Path) -> RunStatus | None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from fedbm.errors import FedBMError
 from fedbm.federation.deploy.init import render
-from fedbm.federation.server.run_status import RunStatus, format_age, format_duration, read_status
+from fedbm.federation.server.run_status import RunStatus, format_age, format_duration, read_status, seconds_since
 
 REFRESH_SECONDS = 3
 STALE_SECONDS = 120  # the page shows a warning if the server app has written nothing for longer
@@ -101,21 +101,23 @@ class PageHandler(BaseHTTPRequestHandler):
 
 def render_page(found: RunStatus | None, now: datetime | None = None) -> str:
     """Return the page as HTML."""
-    values: dict[str, Any] = {"status": None}
-    if found is not None:
-        values = {
-            "status": found.status,
-            "share": 100 * len(found.rounds) / max(1, int(found.status["rounds"])),
-            "remaining": format_duration(found.seconds_remaining),
-            "pace": format_duration(found.seconds_per_round),
-            "phase": found.phase,
-            "silent": format_duration(found.age(now)) if found.age(now) > STALE_SECONDS and not found.over else None,
-            "curve": plot_lines(found),
-            "width": WIDTH,
-            "height": HEIGHT,
-            "since": lambda moment: format_age(moment, now),
-        }
-    return render("status.html.j2", escape=True, **values)
+    if found is None:
+        return render("status.html.j2", escape=True, status=None)
+    silence = seconds_since(found.status["updated"], now)
+    return render(
+        "status.html.j2",
+        escape=True,
+        status=found.status,
+        share=100 * len(found.rounds) / max(1, int(found.status["rounds"])),
+        remaining=format_duration(found.seconds_remaining),
+        pace=format_duration(found.seconds_per_round),
+        phase=found.phase,
+        silent=format_duration(silence) if silence > STALE_SECONDS and not found.over else None,
+        curve=plot_lines(found),
+        width=WIDTH,
+        height=HEIGHT,
+        since=lambda moment: format_age(moment, now),
+    )
 
 
 def plot_lines(found: RunStatus) -> list[dict[str, Any]]:
