@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedbm.config.options import TrainOptions
@@ -29,12 +31,16 @@ CHUNK = 64  # steps that share one draw of random numbers; part of the definitio
 
 @dataclass(frozen=True)
 class Samples:
-    """A subset of a data set on a device: all uint8 images [n,H,W,C], all labels, and the subset's indices."""
+    """A subset of a data set on a device: all uint8 images [n,H,W,C], all labels, and the subset's indices.
+
+    *sources* contains the number of the source of each sample of the subset, if they are scored by source.
+    """
 
     images: Tensor
     labels: Tensor
     indices: Tensor
     normalise: Normalise
+    sources: NDArray[np.int64] | None = None
 
     @cached_property
     def indices_on_host(self) -> Tensor:
