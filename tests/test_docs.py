@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
+import numpy as np
 import pytest
 import torch
 from fill_readme import fill_readme
@@ -190,7 +191,12 @@ def folders(tiny: dict[str, Any], tiny_fedbm: dict[str, Any], tmp_path_factory: 
     # three classes over four clients at this β: one always has too few, and samples are moved to it
     spoilt = {**own, "rounds": 2, "participation": 1.0, "beta": 0.001, "evaluate_every": 2}
     made = {key: value for key, value in tiny_fedbm.items() if key != "data"}
+    scans = fedbm.load(tiny["data"], size=16, channels=1)
+    sites = dataclasses.replace(scans, columns={"site": np.resize(np.array(["a", "b"]), len(scans.labels))})
+    own = {key: value for key, value in own.items() if key not in ("size", "channels", "clients")}
+    column = {"method": "fedavg", "partition": "column", "partition_column": "site", "server_average": 0.9}
     return [
+        fedbm.simulate(sites, out=out, **own, **column).path,
         fedbm.simulate(tiny["data"], method=Spoilt(), out=out, **spoilt).path,
         fedbm.simulate(tiny["data"], out=out, **made, server_average=0.9).path,
     ]
@@ -205,7 +211,8 @@ def leaves(value: Any, path: str = "") -> Iterator[str]:
     if isinstance(value, Mapping):
         for name, item in value.items():
             shown = FREE.get(path.rpartition(".")[2], name)
-            yield from leaves(item, f"{path}.{shown}".lstrip("."))
+            any_value = shown == "<name>"  # a setting may be a list
+            yield from leaves(None if any_value else item, f"{path}.{shown}".lstrip("."))
     elif isinstance(value, list) and value:
         for item in value:
             yield from leaves(item, f"{path}[]")

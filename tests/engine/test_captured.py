@@ -120,6 +120,29 @@ def assert_equal(one, other, tolerance):
 FEDBM = FedBM(generator_steps=3, generator_width=4, generator_every=2)
 
 
+@pytest.mark.parametrize(
+    ("method", "compile_"), [(FedAvg(), False), (METHODS["fedrep"](), False), (FEDBM, False), (FEDBM, True)]
+)
+def test_captured_with_frozen_batch_norm_is_the_reference(method, compile_, tmp_path):
+    """In rounds 3 and 4 the layers use the statistics of round 2: a phase has a captured step for either mode."""
+    train = TrainOptions(batch=4, epochs=2, lr=2**-7, keep_optimizer=True, freeze_batchnorm_after=2)
+    plain = train_rounds(method, train, torch.float64, tmp_path / "plain", captured=False)
+    graph = train_rounds(method, train, torch.float64, tmp_path / "graph", captured=True, compile_=compile_)
+    assert_equal(plain, graph, 1e-9)
+    early = train_rounds(method, train, torch.float64, tmp_path / "early", captured=True, rounds=2)
+    statistics = [name for name in graph[0] if name.startswith("body.bn.running")]
+    assert len(statistics) == 2
+    assert all(torch.allclose(graph[0][name], early[0][name], rtol=1e-12) for name in statistics)
+
+
+def test_captured_with_generated_images_in_statistics_alone_is_the_reference(tmp_path):
+    method = dataclasses.replace(FEDBM, pseudo_in="statistics")
+    train = TrainOptions(batch=4, lr=2**-7)
+    plain = train_rounds(method, train, torch.float64, tmp_path / "plain", captured=False)
+    graph = train_rounds(method, train, torch.float64, tmp_path / "graph", captured=True)
+    assert_equal(plain, graph, 1e-9)
+
+
 def test_many_clients_in_few_slots(tmp_path):
     """Forty clients, of more chunks than rows are held, in one slot, in three, and in a plain loop."""
     train = TrainOptions(batch=1, epochs=2, lr=2**-12)

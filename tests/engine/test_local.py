@@ -4,13 +4,15 @@ import dataclasses
 
 import pytest
 import torch
+import whole_runs
 from hypothesis import given
 from hypothesis import strategies as st
-from small import task
+from small import image_data, play, task
 
 from fedbm.config.options import TrainOptions
 from fedbm.engine.local_training import CHUNK, Samples, epoch_plan, learning_rate, train_client
-from fedbm.methods import FedAvg
+from fedbm.errors import FedBMError
+from fedbm.methods import METHODS, FedAvg
 from fedbm.methods.base import Facts
 from fedbm.utils.seeds import torch_rng
 
@@ -70,6 +72,69 @@ def test_one_client_with_all_data_and_kept_optimiser_is_a_plain_loop(optimizer):
                 loss.backward()
                 steps.step()
     assert all(torch.equal(value, server[name]) for name, value in plain.state_dict().items())
+
+
+def test_frozen_batch_norm_by_hand():
+    """After round 1 a loop written out with torch normalises by the statistics that round 1 left, and keeps them."""
+    train = TrainOptions(batch=4, lr_decay=1, keep_optimizer=True, freeze_batchnorm_after=1)
+    method, data = FedAvg(), samples()
+    model = method.model(task())
+    server, client = method.server_init(model), {}
+    states = []
+    for round_ in (1, 2, 3):
+        upload, client = train_client(method, model, task(), train, round_, facts(data), data, server, client)
+        server = {**server, **upload.state}
+        states.append(server)
+
+    plain = method.model(task()).train()
+    steps = torch.optim.SGD(plain.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
+    for round_ in (1, 2, 3):
+        order = torch.randperm(11, generator=torch_rng(0, "client", round_, 0, 0, 0, "order"))
+        for start in (0, 4, 8):
+            chosen = order[(torch.arange(start, start + 4)) % 11]
+            images = (data.images[chosen].permute(0, 3, 1, 2).float() / 255 - 0.5) / 0.25
+            x, bn = plain.body.conv(images), plain.body.bn
+            if round_ == 1:
+                x = bn(x)
+            else:
+                mean, variance, weight, bias = (
+                    value[:, None, None] for value in (bn.running_mean, bn.running_var, bn.weight, bn.bias)
+                )
+                x = (x - mean) / (variance + bn.eps).sqrt() * weight + bias
+            loss = torch.nn.functional.cross_entropy(plain.head(x.relu().mean(dim=(2, 3))), data.labels[chosen])
+            steps.zero_grad()
+            loss.backward()
+            steps.step()
+    assert all(torch.allclose(value, server[name], atol=1e-6) for name, value in plain.state_dict().items())
+    for name in ("running_mean", "running_var", "num_batches_tracked"):
+        assert torch.equal(states[0][f"body.bn.{name}"], states[2][f"body.bn.{name}"]), name
+    assert not torch.equal(states[0]["body.bn.weight"], states[2]["body.bn.weight"]), "they are still trained"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_frozen_statistics_stay_to_the_bit_at_every_server(name):
+    """The weighted mean of equal statistics is that statistic, however clients are weighted."""
+    fast = {"generator_steps": 2, "generator_width": 4, "generator_every": 1} if name == "fedbm" else {}
+    seen, method = [], METHODS[name](**fast)
+    data = image_data(1 if method.central else 4)
+    train = TrainOptions(batch=4, freeze_batchnorm_after=2, rounds=4)
+    play(method, task(), train, data, 4, observe=lambda server, states: seen.append({**server, **states[0]}))
+    kept = [name for name in seen[0] if "bn.running" in name]
+    assert kept
+    assert all(not torch.equal(seen[0][name], seen[1][name]) for name in kept)
+    assert all(torch.equal(seen[1][name], seen[3][name]) for name in kept)
+    assert not torch.equal(seen[1]["body.conv.weight"], seen[3]["body.conv.weight"])
+
+
+def test_freezing_needs_batch_norm(tiny, tmp_path):
+    with pytest.raises(FedBMError, match="^freeze_batchnorm_after needs BatchNorm layers with running statistics, but"):
+        whole_runs.play(whole_runs.plan_of(tiny, tmp_path, norm="group", freeze_batchnorm_after=1))
+
+
+def test_only_a_changed_value_enters_the_run_id(tiny, tmp_path):
+    chosen = ({}, {"freeze_batchnorm_after": 0}, {"freeze_batchnorm_after": 1})
+    ids = [whole_runs.plan_of(tiny, tmp_path, **more).id for more in chosen]
+    assert ids[0] == ids[1] != ids[2]
 
 
 def test_optimiser_starts_afresh_unless_kept():

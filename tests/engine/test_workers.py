@@ -128,6 +128,15 @@ def test_equal_to_the_reference(
     assert_same_run(*pair(settings, tmp_path, keep_optimizer=True, clients=5, participation=0.7, rounds=3, beta=0.5))
 
 
+def test_equal_to_the_reference_with_frozen_batch_norm(
+    tiny_fedbm: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with generated images in the statistics alone; BatchNorm is frozen after the second of three rounds."""
+    monkeypatch.setattr(workers, "Worker", InThisProcess)
+    more = {"pseudo_in": "statistics", "freeze_batchnorm_after": 2, "keep_optimizer": True}
+    assert_same_run(*pair(tiny_fedbm, tmp_path, **more, clients=5, participation=0.7, rounds=3, beta=0.5))
+
+
 def test_more_processes_than_clients(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "Worker", InThisProcess)
     one, many = (

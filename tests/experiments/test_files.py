@@ -52,7 +52,7 @@ EVIDENCE = {  # with each experiment's own seeds
     "estimation": 30,
     "estimation-fednh": 40,
     "lesion-split": 9,
-    "mechanism": 21,
+    "mechanism": 30,
     "real-sites": 15,
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,6 +44,18 @@ def test_in_process_is_flower(served: Deployed) -> None:
     assert [record["clients"] for record in theirs] == [record["clients"] for record in ours]
     if method.name not in ("fedproto", "fedrep"):  # their score is made of clients' own models: nodes give it
         assert [record["test"] for record in theirs] == [record["test"] for record in ours]
+
+
+def test_in_process_is_flower_with_frozen_batch_norm(tiny_fedbm: dict[str, Any], tmp_path: Path) -> None:
+    """The terms carry both options, and a node knows the round from the request."""
+    settings = settings_of("fedbm", {}, tiny_fedbm) | {"pseudo_in": "statistics", "freeze_batchnorm_after": 2}
+    served = deploy(tmp_path, settings)
+    served.serve()
+    states = [line["state"] for line in events_of(served.state, "round")]
+    assert states == digests_in_process(served.plan)
+    thawed = deploy(tmp_path / "thawed", settings | {"freeze_batchnorm_after": 0})
+    others = digests_in_process(thawed.plan)
+    assert [a == b for a, b in zip(states, others, strict=True)] == [True, True, False]
 
 
 def test_nothing_is_sent_twice(served: Deployed) -> None:

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from small import TinyBody, task
+from small import TinyBody, image_data, play, task
 
+from fedbm.config.options import TrainOptions
 from fedbm.engine.local_training import plain_steps
 from fedbm.errors import FedBMError
 from fedbm.methods import FedAvg, FedBM
@@ -89,6 +90,51 @@ def test_local_loss_is_lkcc_over_real_and_generated_images_in_one_pass():
         expected = concept_loss(h, labels, model.head.mean, model.head.variance, 12.5)
     assert torch.allclose(terms["cross_entropy"], expected["cross_entropy"], atol=1e-6)
     assert torch.allclose(terms["variance"], expected["variance"], atol=1e-6)
+
+
+def test_images_in_statistics_alone_change_batch_norm_and_not_the_loss():
+    """The loss is the mean over the real rows of the joint forward pass, worked by hand."""
+    method = FedBM(pseudo_in="statistics", **FAST)
+    model, server, _ = after_training(method)
+    received = received_by_client(method, server)
+    method.start_client(model, received, {}, FACTS)
+    train_only(model, ("body", "project"))
+    step = batch(method, model, received)
+    terms = method.loss(model, step, {})
+    running = model.body.bn.running_mean.clone()
+    with torch.no_grad():
+        images = torch.cat([step.images, model.look(step.draws["pseudo.images"], step.draws)])
+        x = model.body.conv(images)
+        mean, variance = x.mean(dim=(0, 2, 3), keepdim=True), x.var(dim=(0, 2, 3), correction=0, keepdim=True)
+        features = ((x - mean) / (variance + 1e-5).sqrt()).relu().mean(dim=(2, 3))[:5]  # affine: 1 and 0 at the start
+        h = torch.nn.functional.normalize(model.project(features), dim=1)
+        expected = concept_loss(h, step.labels, model.head.mean, model.head.variance, 12.5)
+        real_alone = model.loss(step.images, step.labels)
+    for name in ("cross_entropy", "variance"):
+        assert torch.allclose(terms[name], expected[name], atol=1e-5)
+        assert not torch.allclose(terms[name], real_alone[name], atol=1e-5)
+    assert torch.allclose(running, 0.1 * mean.flatten(), atol=1e-6), "running statistics see all images"
+
+
+def test_images_in_statistics_alone_have_no_effect_on_frozen_batch_norm():
+    """The first generator is trained in round 2; from then on BatchNorm is frozen: as if there were no generator."""
+    data, train = image_data(3), TrainOptions(batch=4, freeze_batchnorm_after=2)
+    options = {**FAST, "generator_every": 2, "pseudo_in": "statistics"}
+    found = [play(method, task(), train, data, 4)[0] for method in (FedBM(**options), FedBM(generator=False))]
+    assert all(torch.allclose(value, found[0][name], atol=1e-6) for name, value in found[1].items())
+    thawed = play(FedBM(**options), task(), TrainOptions(batch=4), data, 4)[0]
+    without = play(FedBM(generator=False), task(), TrainOptions(batch=4), data, 4)[0]
+    assert not torch.allclose(thawed["body.bn.running_mean"], without["body.bn.running_mean"], atol=1e-3)
+
+
+def test_images_in_statistics_alone_need_batch_norm():
+    class NoNorm(TinyBody):
+        def __init__(self):
+            super().__init__()
+            self.bn = torch.nn.GroupNorm(2, 6)
+
+    with pytest.raises(FedBMError, match="^pseudo_in must be loss for a body without BatchNorm"):
+        FedBM(pseudo_in="statistics", lambda_dis=0, **FAST).model(task(make_body=NoNorm))
 
 
 def test_no_pseudo_images_before_the_first_generator():

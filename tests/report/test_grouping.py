@@ -110,3 +110,17 @@ def test_other_images_under_the_same_name_are_another_group(tmp_path):
     assert second.title.endswith(", data bbbbbbbb")
     [alone] = group_runs(read_runs([two, three]))
     assert "data bbbb" not in alone.title
+
+
+def test_an_option_of_a_newer_version_at_its_default_does_not_split_a_row(tmp_path: Path) -> None:
+    old, new = (fake_run(tmp_path, rounds=2, seed=seed) for seed in (0, 1))
+    config = (new / "config.toml").read_text()
+    added = {"[train]\n": "freeze_batchnorm_after = 0\n", "[method]\n": 'pseudo_in = "loss"\n'}
+    for section, line in added.items():
+        assert section in config
+        config = config.replace(section, section + line)
+    (new / "config.toml").write_text(config)
+    assert [(row.name, len(row.runs)) for row in only_group([old, new]).rows] == [("FedBM", 2)]
+    frozen = fake_run(tmp_path, rounds=2, seed=2, train={"freeze_batchnorm_after": 5})
+    names = {row.name for row in only_group([old, new, frozen]).rows}
+    assert names == {"FedBM · train.freeze_batchnorm_after=unset", "FedBM · train.freeze_batchnorm_after=5"}

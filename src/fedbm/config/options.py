@@ -230,6 +230,9 @@ class TrainOptions:
     lr_decay: float = option(0.99, "factor applied to the learning rate every round or local epoch", above=0, most=1)
     lr_decay_every: Literal["round", "epoch"] = option("round", "when lr_decay applies")
     keep_optimizer: bool = option(False, "clients keep the optimiser's state between rounds")
+    freeze_batchnorm_after: int = option(
+        0, "after this round, local training uses the global BatchNorm statistics unchanged (FixBN); 0: never", least=0
+    )
     evaluate_every: int = option(1, "rounds between evaluations; the last round is always evaluated", least=1)
     server_average: float = option(
         0.0, "decay of a moving average of the global model, which is evaluated too; 0: no average", least=0, below=1

@@ -52,11 +52,10 @@ def global_score(
 def score_states(
     method: Method, model: nn.Module, states: Iterable[State], sets: Mapping[str, Samples]
 ) -> dict[str, tuple[Scores, Array]]:
-    """Return the scores and the confusion matrix of *states* for each set.
+    """Return the scores and the confusion matrix of *states* for each set, see score_samples().
 
     Several states either vote (mean of the probabilities) or are scored one by one (mean of scores, sum of matrices).
     """
-    truths = {name: data.labels[data.indices].cpu().numpy() for name, data in sets.items()}
     found: dict[str, list[tuple[Scores, Array]]] = {name: [] for name in sets}
     votes: dict[str, Array] = {name: np.zeros(1) for name in sets}
     for state in states:
@@ -66,13 +65,26 @@ def score_states(
             if method.ensemble:
                 votes[name] = votes[name] + predicted
             else:
-                found[name].append(score(truths[name], predicted))
+                found[name].append(score_samples(data, predicted))
     if method.ensemble:
-        return {name: score(truths[name], total / total.sum(axis=1, keepdims=True)) for name, total in votes.items()}
+        return {
+            name: score_samples(sets[name], total / total.sum(axis=1, keepdims=True)) for name, total in votes.items()
+        }
     return {
         name: (mean_scores([s for s, _ in pairs]), np.sum([m for _, m in pairs], axis=0))
         for name, pairs in found.items()
     }
+
+
+def score_samples(data: Samples, predicted: Array) -> tuple[Scores, Array]:
+    """Return scores and the confusion matrix [K,K]. If the samples have sources, return a matrix for each, [S,K,K]."""
+    truth = data.labels[data.indices].cpu().numpy()
+    scores, matrix = score(truth, predicted)
+    if data.sources is None:
+        return scores, matrix
+    guess, classes = predicted.argmax(axis=1), predicted.shape[1]
+    masks = [data.sources == source for source in range(int(data.sources.max()) + 1)]
+    return scores, np.stack([confusion_matrix(truth[mask], guess[mask], classes) for mask in masks])
 
 
 def global_states(method: Method, server: State, clients: Mapping[int, State]) -> Iterator[State]:

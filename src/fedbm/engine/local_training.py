@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedbm.config.options import TrainOptions
@@ -20,6 +22,7 @@ from fedbm.engine.checkpoint import OPTIMIZER_PREFIX
 from fedbm.engine.device import autocast
 from fedbm.errors import FedBMError
 from fedbm.methods.base import Batch, Facts, Method, State, Task, Upload, move_to, train_only
+from fedbm.models.generator_loss import batch_norms
 from fedbm.models.normalize import Normalise
 from fedbm.utils.seeds import seeded_modules, torch_rng
 
@@ -28,12 +31,16 @@ CHUNK = 64  # steps that share one draw of random numbers; part of the definitio
 
 @dataclass(frozen=True)
 class Samples:
-    """A subset of a data set on a device: all uint8 images [n,H,W,C], all labels, and the subset's indices."""
+    """A subset of a data set on a device: all uint8 images [n,H,W,C], all labels, and the subset's indices.
+
+    *sources* contains the number of the source of each sample of the subset, if they are scored by source.
+    """
 
     images: Tensor
     labels: Tensor
     indices: Tensor
     normalise: Normalise
+    sources: NDArray[np.int64] | None = None
 
     @cached_property
     def indices_on_host(self) -> Tensor:
@@ -89,6 +96,7 @@ class Chunk(NamedTuple):
 
     phase: int
     train: tuple[str, ...]
+    freeze_batchnorm: bool
     lr: float
     positions: Tensor  # [steps, B] of the client's samples
     rng: torch.Generator  # for all other randomness of these steps
@@ -96,6 +104,7 @@ class Chunk(NamedTuple):
 
 def schedule(method: Method, task: Task, train: TrainOptions, round_: int, facts: Facts) -> Iterator[Chunk]:
     """Yield the steps of a client's round in chunks, the same for every engine."""
+    freeze = 0 < train.freeze_batchnorm_after < round_
     for number, phase in enumerate(method.phases(train.epochs)):
         passes: Iterable[Pass] = ((round_, epoch, slice(None)) for epoch in range(phase.epochs))
         if method.central:
@@ -107,7 +116,17 @@ def schedule(method: Method, task: Task, train: TrainOptions, round_: int, facts
             before = steps.start or 0  # steps of this pass in earlier rounds
             for first in range(0, len(plan), CHUNK):
                 rng = torch_rng(*stream, "draws", before + first)
-                yield Chunk(number, phase.train, lr, plan[first : first + CHUNK], rng)
+                yield Chunk(number, phase.train, freeze, lr, plan[first : first + CHUNK], rng)
+
+
+def check_batch_norms(method: Method, model: nn.Module, train: TrainOptions) -> None:
+    """Raise FedBMError if BatchNorm is to be frozen, but no trained part of the model has BatchNorm layers."""
+    parts = {part for phase in method.phases(train.epochs) for part in phase.train}
+    if train.freeze_batchnorm_after and not any(batch_norms(model.get_submodule(part)) for part in parts):
+        raise FedBMError(
+            "freeze_batchnorm_after needs BatchNorm layers with running statistics, but the trained parts of this "
+            "model have none. Remove it, or use a body with BatchNorm (norm = batch)."
+        )
 
 
 def split_optimizer_state(client: State) -> tuple[State, State]:
@@ -139,7 +158,7 @@ def train_client(
     with stream, autocast(data.labels.device, train.precision):
         for chunk in schedule(method, task, train, round_, facts):
             if chunk.phase not in optimizers:
-                trained = train_only(model, chunk.train)
+                trained = train_only(model, chunk.train, chunk.freeze_batchnorm)
                 optimizers[chunk.phase] = make_optimizer(train, trained), trained
                 load_optimizer(*optimizers[chunk.phase], saved, chunk.phase)
             optimizer, trained = optimizers[chunk.phase]

@@ -335,7 +335,9 @@ class RoundLoop:
 def join_scores(scores: Mapping[str, tuple[Scores, Array]]) -> ModelScores:
     """Join scores and confusion matrices on "val" and "test"."""
     (val, _), (test, confusion) = scores["val"], scores["test"]
-    return ModelScores(val=val, test=test, confusion=tuple(map(tuple, confusion.tolist())))
+    by_source = tuple(tuple(map(tuple, one.tolist())) for one in confusion) if confusion.ndim == 3 else None
+    total = confusion.sum(axis=0) if confusion.ndim == 3 else confusion
+    return ModelScores(val=val, test=test, confusion=tuple(map(tuple, total.tolist())), by_source=by_source)
 
 
 def mean_losses(clients: Sequence[ClientRound]) -> dict[str, float]:

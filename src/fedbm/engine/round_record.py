@@ -92,11 +92,12 @@ class RoundRecord(JsonRecord):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ModelScores(JsonRecord):
-    """The scores of one model, and the confusion matrix of its test images."""
+    """The scores of one model, and the confusion matrix of its test images, also by source if they have sources."""
 
     val: Scores
     test: Scores
     confusion: tuple[tuple[Count, ...], ...]
+    by_source: tuple[tuple[tuple[Count, ...], ...], ...] | None = None
     personal: PersonalScores | None = None
     scored: tuple[Index, ...] | None = None
 

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from fedbm.models.generator_loss import batch_norms
 from fedbm.models.normalize import Normalise
 from fedbm.utils.seeds import seeded_modules
 
@@ -284,11 +285,20 @@ def size_of(state: State) -> int:
     return sum(value.nbytes for value in state.values())
 
 
-def train_only(model: nn.Module, parts: tuple[str, ...]) -> list[tuple[str, nn.Parameter]]:
-    """Put the named parts in train mode and all others, without gradients, in eval mode; return trained parameters."""
+def train_only(
+    model: nn.Module, parts: tuple[str, ...], freeze_batchnorm: bool = False
+) -> list[tuple[str, nn.Parameter]]:
+    """Put the named parts in train mode and all others, without gradients, in eval mode; return trained parameters.
+
+    With *freeze_batchnorm*, BatchNorm layers normalise by their running statistics and do not change them. Their
+    weights and biases are still trained.
+    """
     for part, module in model.named_children():
         module.train(part in parts)
         module.requires_grad_(part in parts)
+    if freeze_batchnorm:
+        for layer in batch_norms(model):
+            layer.eval()
     return [(name, p) for name, p in model.named_parameters() if p.requires_grad]
 
 

@@ -6,7 +6,8 @@
 
 L_sem is the classifier's own loss of the augmented generated images under the global model in eval mode; the others
 are in `models/generator_loss.py`, LKCC in `models/heads.py`. Ablations are options: `classifier`, `generator`,
-`condition`, `lambda_div`, `lambda_dis`, `pseudo_batch`; with classifier = trained and generator = no it is FedAvg.
+`condition`, `lambda_div`, `lambda_dis`, `pseudo_batch`, `pseudo_in`; with classifier = trained and generator = no it is
+FedAvg.
 
 Reference: Zhu, Yang, Gao, Yuan, Liu. FedBM: stealing knowledge from pre-trained language models for heterogeneous
 federated learning.
@@ -45,7 +46,7 @@ class FedBM(FedAvg):
     tuned: ClassVar[Mapping[str, str]] = {"temperature": "τ", "lambda_dis": "λ_dis", "pseudo_batch": "pseudo-batch"}
     option_needs: ClassVar[Mapping[str, tuple[str, tuple[Any, ...]]]] = {
         "temperature": ("classifier", ("distribution", "mean")),
-        **dict.fromkeys(("condition", "pseudo_batch", "lambda_div", "lambda_dis"), ("generator", (True,))),
+        **dict.fromkeys(("condition", "pseudo_batch", "pseudo_in", "lambda_div", "lambda_dis"), ("generator", (True,))),
         **dict.fromkeys(("generator_every", "generator_steps", "generator_batch"), ("generator", (True,))),
         **dict.fromkeys(("generator_lr", "generator_width"), ("generator", (True,))),
     }
@@ -59,6 +60,9 @@ class FedBM(FedAvg):
         "concepts", "what the generator is given: concept samples, noise alone, or noise and a one-hot label"
     )
     pseudo_batch: int = option(16, "generated images that join each local batch", least=1)
+    pseudo_in: Literal["loss", "statistics"] = option(
+        "loss", "generated images count in BatchNorm's batch statistics and in the local loss, or in statistics alone"
+    )
     lambda_div: float = option(1.0, "weight of the diversity term", least=0)
     lambda_dis: float = option(0.1, "weight of the BatchNorm-statistics term (0 with GroupNorm)", least=0)
     generator_every: int = option(5, "rounds between generator trainings", least=1)
@@ -117,6 +121,8 @@ class FedBM(FedAvg):
         if not batch.draws:
             return model.loss(batch.images, batch.labels)
         images = torch.cat([batch.images, model.look(batch.draws["pseudo.images"], batch.draws)])
+        if self.pseudo_in == "statistics":
+            return model.head.loss(model.features(images)[: len(batch.images)], batch.labels)
         return model.loss(images, torch.cat([batch.labels, batch.draws["pseudo.labels"]]))
 
     def server_step(
@@ -179,6 +185,11 @@ class FedBMModel(Classifier):
         if method.generator and method.lambda_dis and not batch_norms(body):
             raise FedBMError(
                 "lambda_dis must be 0 for a body without BatchNorm: there are no running statistics to match"
+            )
+        if method.generator and method.pseudo_in == "statistics" and not batch_norms(body):
+            raise FedBMError(
+                "pseudo_in must be loss for a body without BatchNorm: generated images can only change the others' "
+                "features through batch statistics"
             )
         head: ConceptHead | LinearHead
         if method.classifier in ("distribution", "mean"):

@@ -17,6 +17,7 @@ from fedbm.report.glossary import reading
 from fedbm.report.model import Block, Figures, Finding, Findings, Fold, Note, Part, Report, Section, Text
 from fedbm.report.runs_report import provenance
 from fedbm.report.sections import group_sections, training
+from fedbm.report.source_scores import source_sections
 from fedbm.report.tables import cost_table, results_table, search_table, summary_table
 from fedbm.report.verdicts import plain_verdict, verdicts
 from fedbm.runs.reader import RunView
@@ -174,6 +175,7 @@ def _cell(
         paper = ", with the paper’s numbers" if any(row.published for row in comparison.rows) else ""
         folded = f"No run is finished here; the table has the reasons{paper}"
     blocks.append(results_table(comparison, name, colours, notes, folded))
+    blocks += source_sections(comparison.group, name, colours)
     if comparison.lead and not _shown_elsewhere(comparison, found):
         cost = cost_table(comparison.group, f"{name} cost", colours)
         if detail == "all":

@@ -15,7 +15,9 @@ from fedbm.utils.statistics import Spread, spread_or_none
 from fedbm.utils.text import format_count
 
 NOT_A_SETTING = {"train.seed", "data.name", "data.beta"}  # the seed, and what a group's title contains
-AVERAGE = "train.server_average"  # adds scores and changes none; 0 is the same as unset, as in older runs
+AVERAGE = "train.server_average"  # adds scores and changes none
+# options that runs of older versions do not have → the value with which those runs were computed
+ADDED_LATER = {AVERAGE: 0, "train.freeze_batchnorm_after": 0, "method.pseudo_in": "loss"}
 SECTIONS = ("data", "language", "model", "method", "train", "concepts", "own")
 
 
@@ -94,7 +96,7 @@ def group_runs(runs: Sequence[RunView]) -> list[Group]:
 def settings(run: RunView, *sections: str) -> dict[str, Any]:
     """Return {"train.lr": 0.01, …} for these sections, without the seed and what the group's title contains."""
     found = {f"{section}.{key}": value for section in sections for key, value in run.config.get(section, {}).items()}
-    return {key: v for key, v in found.items() if key not in NOT_A_SETTING and (v or key != AVERAGE)}
+    return {key: v for key, v in found.items() if key not in NOT_A_SETTING and (key, v) not in ADDED_LATER.items()}
 
 
 def find_varying(all_settings: Sequence[Mapping[str, Any]]) -> list[str]:

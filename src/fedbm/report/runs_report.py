@@ -11,6 +11,7 @@ from fedbm.report.glossary import reading
 from fedbm.report.grouping import Group, format_label, group_runs
 from fedbm.report.model import Block, Cell, Column, Part, Provenance, Report, Row, Table, Text
 from fedbm.report.sections import group_sections
+from fedbm.report.source_scores import source_sections
 from fedbm.report.tables import BLOCKS, METRICS
 from fedbm.report.verdicts import plain_verdict, verdicts
 from fedbm.runs.reader import RunView
@@ -34,7 +35,8 @@ def runs_report(runs: Sequence[RunView], title: str = "") -> Report:
         sentences = tuple(verdict.sentence for verdict in verdicts(comparison) if comparison.lead)
         results = replace(first, blocks=((Text(sentences, "verdict"),) if sentences else ()) + first.blocks)
         summary = plain_verdict([("", comparison)])
-        parts.append(Part(group.title, (results, *others), summary=summary, titled=len(groups) > 1))
+        blocks = (results, *source_sections(group, group.title, colours), *others)
+        parts.append(Part(group.title, blocks, summary=summary, titled=len(groups) > 1))
     single = len(groups) == 1
     return Report(
         title or (groups[0].title if single else f"{len(groups)} comparisons"),

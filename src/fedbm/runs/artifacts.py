@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from fedbm.data.sources import find_sources
 from fedbm.engine.checkpoint import best_path, load_best, save_tensors
 from fedbm.engine.round_loop import RoundLoop
 from fedbm.engine.round_record import ModelScores, Traffic
@@ -19,7 +21,7 @@ from fedbm.report.figures.matrices import partition_bubbles
 from fedbm.report.figures.svg import save_svg
 from fedbm.runs.config import method_label, recommended_at_beta
 from fedbm.runs.plan import Plan
-from fedbm.runs.run_files import Confusion, Details, PersonalSummary, Privacy, ScoredRound, Summary
+from fedbm.runs.run_files import Confusion, Details, PersonalSummary, Privacy, ScoredRound, SourceConfusion, Summary
 from fedbm.runs.start import write_description
 from fedbm.utils.io import atomic_write, write_json
 
@@ -51,6 +53,7 @@ def finish_simulation(plan: Plan, loop: RoundLoop) -> None:
         clients=len(partition.clients),
         partition=partition.kind,
         beta=partition.settings.get("beta"),
+        sources=sources.names if (sources := find_sources(plan.dataset, partition, "test")) else (),
     )
 
 
@@ -63,8 +66,12 @@ def write_final_files(
     partition: str,
     beta: float | None,
     privacy: Privacy | None = None,
+    sources: Sequence[str] = (),
 ) -> None:
-    """Write details, model, pictures and, last, the summary, which marks the run as finished."""
+    """Write details, model, pictures and, last, the summary, which marks the run as finished.
+
+    *sources* are the names of the sources of the test images, if they are scored by source.
+    """
     folder, progress, task = loop.folder.path, loop.progress, loop.task
     best, last = progress.best, progress.last
     assert best is not None
@@ -76,6 +83,7 @@ def write_final_files(
         encoder=concepts.provenance.get("encoder") if concepts else None,
         similarity=tuple(map(tuple, concepts.similarity().tolist())) if concepts else None,
         confusion=Confusion(best.confusion, last.confusion, averaged.confusion if averaged else None),
+        sources=_by_source(sources, best, last, averaged),
     )
     write_json(folder / "details.json", {"format": FORMAT, **dataclasses.asdict(details)})
     draw_generated(loop, folder / "generated.png")
@@ -104,6 +112,16 @@ def write_final_files(
     )
     best_path(folder, best.round).unlink(missing_ok=True)  # it is model.safetensors now
     write_json(folder / "summary.json", finite({"format": FORMAT, **dataclasses.asdict(summary)}))
+
+
+def _by_source(
+    names: Sequence[str], best: ModelScores, last: ModelScores, averaged: ModelScores | None
+) -> tuple[SourceConfusion, ...] | None:
+    """Return the confusion matrices of each source; None if there are none, or an older version scored the best."""
+    if not names or best.by_source is None or last.by_source is None:
+        return None
+    of_averages = (averaged.by_source if averaged else None) or [None] * len(names)
+    return tuple(map(SourceConfusion, names, best.by_source, last.by_source, of_averages))
 
 
 def _scored_round(round_: int, scores: ModelScores) -> ScoredRound:

@@ -88,6 +88,16 @@ class Confusion(JsonRecord):
 
 
 @dataclass(frozen=True, eq=False)
+class SourceConfusion(JsonRecord):
+    """Confusion matrices of the test images of one source: one value of the column that makes the clients."""
+
+    name: str
+    best: Matrix
+    last: Matrix
+    averaged: Matrix | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class Details(JsonRecord):
     """details.json: classes, their texts, and confusion matrices."""
 
@@ -96,6 +106,7 @@ class Details(JsonRecord):
     encoder: str | None
     similarity: Annotated[tuple[tuple[float, ...], ...], each(each(number(), "classes"), "classes")] | None
     confusion: Confusion
+    sources: tuple[SourceConfusion, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)

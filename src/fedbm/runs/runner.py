@@ -15,6 +15,7 @@ from torch import nn
 from fedbm.config.options import PARTITION_KEYS
 from fedbm.data.dataset import Dataset
 from fedbm.data.partition import Partition
+from fedbm.data.sources import find_sources
 from fedbm.engine.checkpoint import ClientStates
 from fedbm.engine.clients.base import LocalCohort, LocalSetup
 from fedbm.engine.clients.cuda_graphs import CapturedCohort, CapturedSteps
@@ -212,6 +213,8 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> RoundLoop:
         name: Samples(images, labels, torch.from_numpy(dataset.indices(name)).to(device), normalise)
         for name in ("val", "test")
     }
+    if (sources := find_sources(dataset, plan.partition, "test")) is not None:
+        sets["test"] = dataclasses.replace(sets["test"], sources=sources.numbers)
     return RoundLoop(
         run_id=plan.id,
         method=config.method,

@@ -10,6 +10,7 @@ from torch import nn
 
 from fedbm.engine.checkpoint import Progress, load_checkpoint, remove_stale_files
 from fedbm.engine.environment import write_settings
+from fedbm.engine.local_training import check_batch_norms
 from fedbm.engine.run_folder import RunFolder
 from fedbm.engine.server_average import ServerAverage, restore
 from fedbm.methods.base import State, Task
@@ -42,6 +43,7 @@ def start_or_resume(
         describe: writes the files that describe the run. It is called if the run has no checkpoint.
     """
     model = config.method.model(task)
+    check_batch_norms(config.method, model, config.train)
     initial = config.method.server_init(model)
     model.to(device)
     found = load_checkpoint(folder.path, run_id, device)

@@ -1,8 +1,9 @@
 """A slot: one model that trains clients with captured CUDA graphs on its own stream.
 
 Each phase of training has one captured step: gather a batch, compute the loss, backward, adjust gradients, optimiser
-step. Inputs that are not trained (generated images) are precomputed for several steps at once on a second stream, in
-parallel with the training. Threads draw the random numbers. The host only issues work and never waits for the device.
+step. A phase has a second one if BatchNorm is frozen from some round on. Inputs that are not trained (generated images)
+are precomputed for several steps at once on a second stream, in parallel with the training. Threads draw the random
+numbers. The host only issues work and never waits for the device.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from fedbm.engine.device import autocast
 from fedbm.engine.local_training import CHUNK, Chunk, Samples, save_optimizer, schedule, split_optimizer_state
 from fedbm.methods.base import Batch, Facts, Method, State, Task, Upload, copy_all, train_only
 
+StepKey = tuple[int, bool, tuple[str, ...]]  # phase, whether BatchNorm is frozen, names of the random draws
 MAX_CHUNKS_AHEAD = 8  # issued to a slot and not finished: keeps the device busy and bounds the host's memory
 
 
@@ -92,7 +94,7 @@ class Slot:
         self._precompute = compile_function(method.precompute) if compile_ else method.precompute
         self._context: State = {}
         self._rows: dict[tuple[str, ...], CapturedRows] = {}
-        self._steps: dict[tuple[int, tuple[str, ...]], CapturedStep] = {}
+        self._steps: dict[StepKey, CapturedStep] = {}
         self._lr = torch.zeros((), dtype=torch.float32, device=like.device)  # read by the fused kernels
         self.capture_seconds = 0.0
 
@@ -169,7 +171,8 @@ class Slot:
         Returns: the step that reads them, captured on first use, and an event for each ROWS_PER_REPLAY rows.
         """
         index, drawn = rows
-        key = (chunk.phase, tuple(drawn))
+        names = tuple(drawn)
+        key = (chunk.phase, chunk.freeze_batchnorm, names)
         if key not in self._steps:
             self._capture(key, chunk, index, drawn, data)
         step = self._steps[key]
@@ -177,12 +180,10 @@ class Slot:
             copy_rows(step.rows, index, first)
             if not drawn:
                 return step, deque([self._input_stream.record_event()])
-            copy_rows(self._rows[key[1]].rows, drawn)
-            return step, deque(self._rows[key[1]].replay(len(chunk.positions), first))
+            copy_rows(self._rows[names].rows, drawn)
+            return step, deque(self._rows[names].replay(len(chunk.positions), first))
 
-    def _capture(
-        self, key: tuple[int, tuple[str, ...]], chunk: Chunk, index: State, drawn: State, data: Samples
-    ) -> None:
+    def _capture(self, key: StepKey, chunk: Chunk, index: State, drawn: State, data: Samples) -> None:
         """Capture a phase's step for this kind of input, and the computation of its inputs.
 
         Other work on the device has to finish first. Warming up trains the model, so its state is restored afterwards.
@@ -191,18 +192,19 @@ class Slot:
         torch.cuda.synchronize()
         tensors = [*self._model.state_dict().values(), *self._context.values()]
         before = [value.clone() for value in tensors]
-        trained = train_only(self._model, chunk.train)
+        trained = train_only(self._model, chunk.train, chunk.freeze_batchnorm)
+        names = tuple(drawn)
         like = trained[0][1]
         with autocast(like.device, self._train.precision):
-            if drawn and key[1] not in self._rows:
+            if drawn and names not in self._rows:
                 with torch.no_grad(), torch.cuda.stream(self._input_stream):
-                    self._rows[key[1]] = CapturedRows(
+                    self._rows[names] = CapturedRows(
                         lambda rows: self._precompute(self._model, rows, self._context),
                         allocate_rows(drawn, like, CHUNK),
                         2 * CHUNK,
                         self._input_stream,
                     )
-            precomputed = self._rows[key[1]].results if drawn else {}
+            precomputed = self._rows[names].results if drawn else {}
             torch.cuda.synchronize()
             with torch.cuda.stream(self._stream):
                 self._steps[key] = CapturedStep(

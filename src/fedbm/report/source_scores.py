@@ -1,0 +1,100 @@
+"""Scores on the test images of each source, in runs whose clients are the values of a column: clinics, scanners."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+
+from fedbm.report.figures.grouped_bars import Bar, grouped_bars
+from fedbm.report.grouping import Group, MethodRuns
+from fedbm.report.model import Cell, Column, Figure, Figures, Row, Section, Table
+from fedbm.runs.run_files import SourceConfusion
+from fedbm.utils.metrics import scores_from_confusion
+from fedbm.utils.statistics import spread
+from fedbm.utils.text import format_count
+
+MOMENTS = {  # the averaged model first: it depends least on luck
+    "averaged": "Averaged model, after the last round",
+    "best": "At the round chosen on validation",
+    "last": "At the last round",
+}
+SHOWN = {"f1": "Macro-F1", "accuracy": "Accuracy"}
+NOTE = (
+    "The global model’s scores on the test images of each source. Macro-F1 is the mean over the classes that the "
+    "source has, so compare it between methods, not between sources. Bar: mean over seeds; line: lowest to highest "
+    "seed."
+)
+Scores = dict[str, dict[str, list[float]]]  # source → metric → one value per seed
+
+
+def source_sections(group: Group, name: str, colours: Mapping[str, int]) -> tuple[Section, ...]:
+    """Return a section with bars and a table by source; none if no run of the group has scores by source."""
+    panels: dict[str, list[Figure]] = {}
+    table: Table | None = None
+    images = _images(group)
+    for moment, words in MOMENTS.items():
+        found = {row.name: scores for row in group.rows if (scores := source_scores(row, moment))}
+        if not found:
+            continue
+        panels[words] = [
+            Figure(partial(_draw, found, images, colours, metric, f"{title} by source, {words.lower()}; {group.title}"))
+            for metric, title in SHOWN.items()
+        ]
+        table = table or _table(found, images, colours, f"{name} by source", f"{words}.")
+    return (Section("Source by source", NOTE, (Figures(panels), table), whole=True),) if table else ()
+
+
+def source_scores(row: MethodRuns, moment: str) -> Scores:
+    """Return accuracy and macro-F1 by source, a value for every seed that has them."""
+    scores: Scores = {}
+    for source in _sources(row):
+        matrix = getattr(source, moment)
+        if matrix is not None:
+            for metric, value in scores_from_confusion(np.array(matrix)).items():
+                scores.setdefault(source.name, {}).setdefault(metric, []).append(value)
+    return scores
+
+
+def _sources(row: MethodRuns) -> list[SourceConfusion]:
+    return [source for run in row.runs if run.details for source in run.details.sources or ()]
+
+
+def _images(group: Group) -> dict[str, str]:
+    """Return source → its number of test images in words, "" if seeds differ or several models score each image."""
+    counts: dict[str, set[int]] = {}
+    for row in group.rows:
+        for source in _sources(row):
+            total = int(np.sum(source.last))
+            counts.setdefault(source.name, set()).update({total} if row.global_model else {})
+    return {name: f", {format_count(n.pop(), 'test image')}" if len(n) == 1 else "" for name, n in counts.items()}
+
+
+def _draw(
+    found: Mapping[str, Scores], images: Mapping[str, str], colours: Mapping[str, int], metric: str, title: str
+) -> str:
+    groups = []
+    for source, words in images.items():
+        bars = [
+            Bar(name, colours[name], tuple(100 * value for value in scores[source][metric]))
+            for name, scores in found.items()
+            if source in scores
+        ]
+        groups += [(f"{source}{words}", bars)] if bars else []
+    return grouped_bars(groups, title, f"{SHOWN[metric]}, %")
+
+
+def _table(
+    found: Mapping[str, Scores], images: Mapping[str, str], colours: Mapping[str, int], name: str, caption: str
+) -> Table:
+    rows = []
+    for source, words in images.items():
+        for row, scores in found.items():
+            if source in scores:
+                spreads = {metric: spread(scores[source][metric]) for metric in SHOWN}
+                cells = {"n": Cell(spreads["f1"].n, "count")}
+                cells |= {metric: Cell(value.mean, "percent", value.std) for metric, value in spreads.items()}
+                rows.append(Row(row, cells, f"{source}{words}", colours[row]))
+    columns = (Column("n", "n"), *(Column(metric, title) for metric, title in SHOWN.items()))
+    return Table(name, columns, tuple(rows), caption, small=True)
