@@ -119,6 +119,17 @@ def test_classes_of_many_small_groups_are_near_their_quotas(sizes, seed) -> None
     assert (np.abs(per_class - quota) <= 4).all()  # at most one group
 
 
+def test_groups_of_every_size_are_split_seven_one_two() -> None:
+    """If large groups gathered in training, test images would come from other groups than training images."""
+    labels, groups = in_groups(*["aaaa"] * 100, *["a"] * 100, *["bb"] * 100)
+    made = split_groups(labels, groups)
+    names, sizes = np.unique(groups, return_counts=True)
+    subset_of = dict(zip(groups, made, strict=True))
+    for size in (4, 1, 2):
+        found = np.bincount([subset_of[name] for name in names[sizes == size]], minlength=3)
+        assert np.abs(found - [70, 10, 20]).max() <= 3
+
+
 def test_a_class_with_two_groups_is_refused() -> None:
     labels, groups = in_groups("a", "a", "a", "bb", "bbb")
     with pytest.raises(

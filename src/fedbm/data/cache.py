@@ -29,7 +29,7 @@ from fedbm.data.readers.sample_index import text_array
 from fedbm.errors import FedBMError
 from fedbm.utils.io import atomic_write, cannot_write, read_json, sha256_file, write_json
 
-FORMAT = 3
+FORMAT = 4
 
 MAX_RENAMES = 10  # another process may write the same folder at the same time
 

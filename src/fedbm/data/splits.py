@@ -110,9 +110,10 @@ def split_grouped(
     """Split so that no group is in two subsets, every class is in every subset, and each class is near 7:1:2.
 
     First, starting with the class that has the fewest groups, each subset without the class receives the smallest group
-    that contains it. Then every other group, large ones first, goes to the subset s with the largest
-    Σ_k c_gk·(f_s·n_k − assigned_sk)/n_k, where c_gk counts class k in group g. Ties go to the subset that needs most
-    samples in total. The seed decides between equal groups.
+    that contains it. Then every other group, large ones first, goes to the subset s with the smallest
+    Σ_k c_gk·(assigned_sk + c_gk/2)/(f_s·n_k), where c_gk counts class k in group g. This is Sainte-Laguë's rule: it
+    divides groups of every size near 7:1:2, so that large groups do not gather in training. Ties go to the subset that
+    needs most samples in total. The seed decides between equal groups.
     """
     names, group_of = np.unique(groups, return_inverse=True)
     counts = np.zeros((len(names), len(classes)), dtype=np.int64)
@@ -143,9 +144,9 @@ def split_grouped(
     sizes = counts.sum(axis=0)
     for group in order[::-1]:
         if subset_of[group] < 0:
-            missing = (quota - assigned / sizes) @ counts[group]
+            filled = ((assigned + counts[group] / 2) / (quota * sizes)) @ counts[group]
             overall = (quota - assigned.sum(axis=1, keepdims=True) / len(labels))[:, 0]
-            assign(int(np.argmax(missing + TIE_BREAK_WEIGHT * overall)), group)
+            assign(int(np.argmin(filled - TIE_BREAK_WEIGHT * overall)), group)
     return subset_of[group_of].astype(np.uint8)
 
 
