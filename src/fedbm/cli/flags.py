@@ -78,7 +78,7 @@ def format_default(key: Key) -> str:
 
 def read_config(args: argparse.Namespace) -> Config:
     """Return the configuration file's values, overridden by the flags."""
-    from fedbm.runs.config import make_config, nest, read_toml
+    from fedbm.runs.config import make_config, read_toml, to_sections
 
     file = args.file
     if file and not file.endswith(".toml") and not Path(file).exists():
@@ -89,7 +89,7 @@ def read_config(args: argparse.Namespace) -> Config:
     flags = {"method": method_in_file, **args.settings} if method_in_file else args.settings
     if method_in_file != flags.get("method", method_in_file):
         values["method"] = {}  # the file's options belong to another method
-    for section, pairs in nest(flags).items():
+    for section, pairs in to_sections(flags).items():
         values[section] = {**values.get(section, {}), **pairs}
     return make_config(values, where=file or "the command")
 

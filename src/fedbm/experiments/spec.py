@@ -32,7 +32,7 @@ from typing import Any
 
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.methods import METHODS, title_of
-from fedbm.runs.config import check_method_options, keys, method_flags, nest
+from fedbm.runs.config import check_method_options, keys, method_flags, to_sections
 from fedbm.runs.seed_list import DEFAULT, format_seeds, parse_seeds
 
 KEYS: dict[str, type] = {
@@ -296,7 +296,7 @@ def _rows(values: Mapping[str, Any], axis: Sequence[Any]) -> tuple[RowPlan, ...]
         settings = {"method": default, **{key: value for key, value in row.items() if key != "name"}}
         with prefix_errors(f'row "{name}"'):
             _refuse_seed(settings)
-            nest(settings)
+            to_sections(settings)
         rows.append(RowPlan(name, settings))
     names = [row.name for row in rows]
     for row_plan in rows:

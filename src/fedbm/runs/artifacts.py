@@ -12,7 +12,7 @@ import torch
 from fedbm.engine.checkpoint import best_path, load_best, save_tensors
 from fedbm.engine.round_loop import RoundLoop
 from fedbm.engine.round_record import ModelScores, Traffic
-from fedbm.engine.run_folder import FORMAT, RunFolder, finite
+from fedbm.engine.run_folder import FORMAT, RunFolder, replace_nonfinite
 from fedbm.methods.base import load_state
 from fedbm.report.figures.generated import COLUMNS
 from fedbm.report.figures.matrices import partition_bubbles
@@ -103,7 +103,7 @@ def write_final_files(
         privacy=privacy,
     )
     best_path(folder, best.round).unlink(missing_ok=True)  # it is model.safetensors now
-    write_json(folder / "summary.json", finite({"format": FORMAT, **dataclasses.asdict(summary)}))
+    write_json(folder / "summary.json", replace_nonfinite({"format": FORMAT, **dataclasses.asdict(summary)}))
 
 
 def _scored_round(round_: int, scores: ModelScores) -> ScoredRound:
@@ -119,8 +119,7 @@ def draw_if_due(loop: RoundLoop) -> None:
 
 def draw_generated(loop: RoundLoop, path: Path) -> None:
     """Draw images of every class, if the method has a generator."""
-    state = loop.common_state(loop.states.method_states())
-    if state is not None:
+    if (state := loop.common_state()) is not None:
         load_state(loop.model, state)
         gallery = loop.method.sample_images(loop.model, loop.task, COLUMNS)
         if gallery is not None:

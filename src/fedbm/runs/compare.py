@@ -15,8 +15,8 @@ from fedbm.data.dataset import Dataset
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError, join_words
 from fedbm.methods import METHODS, Method
-from fedbm.runs.batch import Job, plan_jobs, run_batch
-from fedbm.runs.config import Config, check_method_options, find_method, make_config, nest, settings_for
+from fedbm.runs.batch import BatchRun, plan_jobs, run_batch
+from fedbm.runs.config import Config, check_method_options, find_method, make_config, settings_for, to_sections
 from fedbm.runs.reader import RunView, read_run
 from fedbm.runs.run_table import METRICS, describe_run, make_frame, make_html, mean_and_std
 from fedbm.runs.runner import check_engine, check_method_object, check_unused_settings, with_method
@@ -109,7 +109,7 @@ def compare(
         configs = [dataclasses.replace(c, data=dataclasses.replace(c.data, name=dataset.name)) for c in configs]
     jobs = plan_jobs(configs, dataset)
 
-    def report(job: Job, news: Event | str) -> None:
+    def report(job: BatchRun, news: Event | str) -> None:
         if on_event is not None and isinstance(news, Event):
             on_event(job.title, news)
 
@@ -157,7 +157,7 @@ def _make_config(base: Values, settings: Mapping[str, Any], method: str | Method
     name = method if isinstance(method, str) else ""
     flags = {**settings_for(name, settings), **cell, **({"method": name} if name else {})}
     values = {section: dict(pairs) for section, pairs in base.items()}
-    for section, pairs in nest(flags).items():
+    for section, pairs in to_sections(flags).items():
         values[section] = {**values.get(section, {}), **pairs}
     config = make_config(values)
     return config if isinstance(method, str) else with_method(config, method)

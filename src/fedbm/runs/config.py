@@ -276,7 +276,7 @@ def _format_option(value: Any) -> str:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
-def nest(flat: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def to_sections(flat: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Turn {flag: value} into {section: {key: value}}; refuse an option that the chosen method does not have.
 
     `mu` is the chosen method's option. `fedprox_mu` is FedProx's, and wins over `mu`.

@@ -34,7 +34,7 @@ MAX_SECONDS_TO_END = 10.0  # for an idle process
 
 
 @dataclass(eq=False)
-class Worker:
+class RunProcess:
     """A process and its current runs."""
 
     process: Any
@@ -67,7 +67,7 @@ def run_all(
     """
     waiting = list(enumerate(configs))
     places = places_for(configs[0], processes or cores()) if configs else []
-    workers: list[Worker] = []
+    workers: list[RunProcess] = []
     asked: set[int] = set()
     try:
         while waiting or any(worker.runs for worker in workers):
@@ -129,13 +129,13 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _start_worker(runs_per_gpu: int, changes: dict[str, Any]) -> Worker:
+def _start_worker(runs_per_gpu: int, changes: dict[str, Any]) -> RunProcess:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs,), daemon=True)
     _start_process(process)
     theirs.close()
-    return Worker(process, ours, runs_per_gpu, changes)
+    return RunProcess(process, ours, runs_per_gpu, changes)
 
 
 def _start_process(process: Any) -> None:

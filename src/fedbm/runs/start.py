@@ -11,7 +11,7 @@ from torch import nn
 from fedbm.engine.checkpoint import Progress, load_checkpoint, remove_stale_files
 from fedbm.engine.environment import write_settings
 from fedbm.engine.run_folder import RunFolder
-from fedbm.engine.server_average import ServerAverage, restore
+from fedbm.engine.server_average import ServerAverage, restore_average
 from fedbm.methods.base import State, Task
 from fedbm.runs.config import Config, to_toml
 
@@ -49,7 +49,7 @@ def start_or_resume(
         describe()
         found = {name: value.to(device) for name, value in initial.items()}, Progress()
     state, progress = found
-    server, average = restore(state, config.train.server_average)
+    server, average = restore_average(state, config.train.server_average)
     folder.cut_after(progress.round)
     remove_stale_files(folder.path, progress)
     return Start(model, server, average, progress)
