@@ -22,7 +22,7 @@ from fedbm.methods.fedavg import FedAvg
 from fedbm.methods.fedprox import FedProx
 from fedbm.runs import batch
 from fedbm.runs.compare import make_grid
-from fedbm.runs.config import keys, make_config, method_flags, option_owners, to_sections
+from fedbm.runs.config import keys, make_config, option_flags, to_sections
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ class Other(FedAvg):
 
 @pytest.fixture
 def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    caches = (keys, method_flags, option_owners)
+    caches = (keys, option_flags)
     monkeypatch.setitem(METHODS, "other", Other)
     for one in caches:
         one.cache_clear()

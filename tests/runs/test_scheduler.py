@@ -203,13 +203,18 @@ def talkative(pipe: Any) -> None:
         pipe.send((number, Event(round_, "train")))
 
 
-def test_asked_to_end_a_run_in_its_last_round_is_finished(tiny: dict[str, Any], tmp_path: Path) -> None:
+def test_asked_to_end_a_run_in_its_last_round_is_finished(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     [config] = configs_of({**tiny, "rounds": 1}, tmp_path, {})
     begun: list[Event] = []
-    for _, event in run_all([config], is_last_round=lambda number: bool(begun)):
+    hired = []
+    monkeypatch.setattr(side_by_side, "_start_worker", lambda *place: hired.append(hire(*place)) or hired[-1])
+    for _, event in run_all([config], processes=3, is_last_round=lambda number: bool(begun)):
         assert isinstance(event, Event)
         begun.append(event)
     assert [path.name for path in tmp_path.rglob("summary.json")] == ["summary.json"]
+    assert len(hired) == 1, "no process starts without a run"
 
 
 def test_places(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

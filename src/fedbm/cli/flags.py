@@ -39,11 +39,11 @@ def add_settings(parser: argparse.ArgumentParser, flags: Sequence[str]) -> None:
 
 def add_all_settings(parser: argparse.ArgumentParser, without: Sequence[str] = ()) -> None:
     """Add the flags of all keys, including options of methods. Flags such as --fedprox-mu are not in the help."""
-    from fedbm.runs.config import keys, method_flags
+    from fedbm.runs.config import keys, option_flags
 
     parser.usage = f"{parser.prog} [FILE.toml] [--KEY VALUE …]"  # a list of all flags would fill the screen
     _add_keys(parser, [key for key in keys() if key.flag not in without])
-    for flag in method_flags().keys() - {key.flag for key in keys()}:
+    for flag in option_flags().keys() - {key.flag for key in keys()}:
         add_setting(parser, flag, nargs="?", const="yes", help=argparse.SUPPRESS)
 
 
@@ -78,7 +78,7 @@ def format_default(key: Key) -> str:
 
 def read_config(args: argparse.Namespace) -> Config:
     """Return the configuration file's values, overridden by the flags."""
-    from fedbm.runs.config import make_config, read_toml, to_sections
+    from fedbm.runs.config import make_config, override, read_toml
 
     file = args.file
     if file and not file.endswith(".toml") and not Path(file).exists():
@@ -89,9 +89,7 @@ def read_config(args: argparse.Namespace) -> Config:
     flags = {"method": method_in_file, **args.settings} if method_in_file else args.settings
     if method_in_file != flags.get("method", method_in_file):
         values["method"] = {}  # the file's options belong to another method
-    for section, pairs in to_sections(flags).items():
-        values[section] = {**values.get(section, {}), **pairs}
-    return make_config(values, where=file or "the command")
+    return make_config(override(values, flags), where=file or "the command")
 
 
 def runs_folder(args: argparse.Namespace) -> Path:

@@ -32,7 +32,7 @@ from typing import Any
 
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.methods import METHODS, title_of
-from fedbm.runs.config import check_method_options, keys, method_flags, to_sections
+from fedbm.runs.config import check_method_options, keys, option_flags, to_sections
 from fedbm.runs.seed_list import DEFAULT, format_seeds, parse_seeds
 
 KEYS: dict[str, type] = {
@@ -240,7 +240,7 @@ def _check_settings(shared: Mapping[str, Any], axes: Mapping[str, Any]) -> None:
             raise FedBMError(f"the axis {axis} must be a list of values, such as {axis} = [1, 2]")
         if len(set(map(repr, choices))) < len(choices):
             raise FedBMError(f"the axis {axis} has a value twice")
-    known = [*(key.flag for key in keys()), *method_flags()]
+    known = [*(key.flag for key in keys()), *option_flags()]
     for flag in (*shared, *axes):
         if flag not in known:
             raise FedBMError(f'there is no setting "{flag}"{did_you_mean(flag, known)}')

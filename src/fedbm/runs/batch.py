@@ -52,15 +52,10 @@ def plan_jobs(
     dataset: Dataset | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[BatchRun]:
-    """Plan every run; equal configurations become one job.
+    """Plan every run; equal configurations become one job. Raise FedBMError if one cannot be planned or resumed.
 
-    Args:
-        configs: one configuration per run.
-        dataset: the data set, if it was loaded already. Its runs are computed in this process.
-        progress: called with (images decoded, images in all).
-
-    Raises:
-        FedBMError: if a run cannot be planned, or its folder cannot be resumed.
+    If a *dataset* was loaded already, its runs are computed in this process. *progress* is called with (images
+    decoded, images in all).
     """
     jobs: dict[Path, BatchRun] = {}
     for config in configs:
@@ -97,7 +92,7 @@ def run_batch(
                 failures.append(f"{job.title}: {news}")
             elif news.record is not None:
                 clear_failure(job.folder)
-                budget.add_round(pending.index(job), news.record.seconds["total"])
+                budget.add_round(job.folder, news.record.seconds["total"])
             on_news(job, news)
     is_complete = len(failures) == sum(not job.is_finished for job in pending)
     return BatchResult(tuple(failures), "" if is_complete else SPENT if budget.rounds else TOO_SHORT)
@@ -107,10 +102,9 @@ def _events(jobs: Sequence[BatchRun], budget: Budget) -> Generator[tuple[BatchRu
     """Yield the events of jobs in parallel processes, then of those that this process computes."""
     elsewhere = [job for job in jobs if job.plan is None]
     if elsewhere:
-        numbers = [jobs.index(job) for job in elsewhere]
         events = run_all(
             [job.config for job in elsewhere],
-            is_last_round=lambda number: budget.is_last_round(numbers[number]),
+            is_last_round=lambda number: budget.is_last_round(elsewhere[number].folder),
             remaining=budget.remaining,
         )
         with closing(events):

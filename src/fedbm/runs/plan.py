@@ -66,8 +66,8 @@ def make_plan(
         # it may have been changed since it was loaded
         found = checksum(dataset.classes, dataset.images, dataset.labels, dataset.split)
         dataset = dataclasses.replace(dataset, checksum=found)
-        pixels: dict[str, Any] = {"size": dataset.shape[1], "channels": dataset.shape[0]}
-        config = dataclasses.replace(config, data=dataclasses.replace(config.data, **pixels))
+        known: dict[str, Any] = {"name": dataset.name, "size": dataset.shape[1], "channels": dataset.shape[0]}
+        config = dataclasses.replace(config, data=dataclasses.replace(config.data, **known))
     own = partition is not None
     if partition is not None:
         check_partition(partition, dataset, "the partition")

@@ -5,7 +5,7 @@ model = load_model("runs/fedbm-digits-s0-…"); model.classes[model.predict(imag
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -53,15 +53,6 @@ class Model:
         positions = torch.arange(len(images), device=self.device)
         samples = Samples(pixels, positions, positions, self.task.normalise().to(self.device))
         return predict_probabilities(self.method, self.module, samples)
-
-    def predict_files(self, paths: Sequence[Path]) -> NDArray[Any]:
-        """Return class probabilities [n,K] of image files; raise FedBMError if one cannot be read."""
-        rows = []
-        for path, found in self.classify(paths):
-            if isinstance(found, str):
-                raise FedBMError(f"{path} is not a readable image: {found}")
-            rows.append(found)
-        return np.stack(rows)
 
     def classify(self, paths: Iterable[Path]) -> Iterator[tuple[Path, NDArray[Any] | str]]:
         """Yield each file with its probabilities [K], or with the reason why it cannot be read."""

@@ -81,10 +81,6 @@ class RunView:
         return found
 
     @property
-    def train_images(self) -> int:
-        return sum(map(sum, self.client_partition.counts)) if self.client_partition else 0
-
-    @property
     def state(self) -> str:
         """The run's status in words, for lists."""
         if self.finished:
@@ -170,14 +166,9 @@ def read_run(path: str | Path) -> RunView:
 
 
 def last_quarter_scores(tests: Mapping[int, Scores | None], planned: int) -> Scores | None:
-    """Return the mean test scores over the last quarter of the planned rounds.
+    """Return the mean test scores over the last quarter of the planned rounds, from the scores by round.
 
-    Args:
-        tests: test scores by round; None for a round that was not evaluated.
-        planned: number of rounds of the run.
-
-    Returns:
-        None if none of these rounds was evaluated. A score that one of them does not have is None.
+    Return None if none of these rounds was evaluated. A score that one of them does not have is None.
     """
     found = [scores for round_, scores in tests.items() if round_ > 0.75 * planned and scores]
     if not found:

@@ -75,22 +75,15 @@ def simulate(
         raise FedBMError(
             "body must be a function that makes the module, such as lambda: MyBody(), not the module itself"
         )
-    settings = {key: str(value) if isinstance(value, Path) else value for key, value in settings.items()}
     check_unused_settings(settings, isinstance(data, Dataset), partition is not None, body is not None)
     if not isinstance(data, Dataset):
         settings["data"] = str(data)
     config = make_config(to_sections(settings))
     if not isinstance(method, str):
         config = with_method(config, method)
-    if isinstance(data, Dataset):
-        config = dataclasses.replace(config, data=dataclasses.replace(config.data, name=data.name))
     check_engine(config)
-    plan = make_plan(
-        config,
-        dataset=data if isinstance(data, Dataset) else None,
-        partition=partition,
-        make_body=body,
-    )
+    dataset = data if isinstance(data, Dataset) else None
+    plan = make_plan(config, dataset=dataset, partition=partition, make_body=body)
     for event in run(plan):
         if on_event is not None:
             on_event(event)

@@ -57,7 +57,7 @@ def run_all(
 
     Args:
         configs: one configuration per run.
-        processes: processes on a CPU; by default one per core.
+        processes: the most processes on a CPU; by default one per core. No process starts without a run.
         is_last_round: called with a run's number. If it returns True, the run stops after its current round, which is
             saved, and no further run starts.
         remaining: returns the seconds left, or None for no limit. At zero all runs stop at once.
@@ -66,7 +66,7 @@ def run_all(
         (number of the run, event), or (number, sentence) if the run failed.
     """
     waiting = list(enumerate(configs))
-    places = places_for(configs[0], processes or cores()) if configs else []
+    places = places_for(configs[0], processes or cores())[: len(configs)] if configs else []
     workers: list[RunProcess] = []
     asked: set[int] = set()
     try:

@@ -29,17 +29,10 @@ class Start:
 def start_or_resume(
     folder: RunFolder, run_id: str, config: Config, task: Task, device: torch.device, describe: Callable[[], None]
 ) -> Start:
-    """Return the state of the run's last checkpoint, or its initial state.
+    """Return the state of the run's last checkpoint, or its initial state. The caller has locked the folder.
 
-    Lines of rounds.jsonl and files that belong to rounds after the checkpoint are removed.
-
-    Args:
-        folder: the run's folder, locked by the caller.
-        run_id: the run's id; a checkpoint of another run is refused.
-        config: the run's configuration.
-        task: what server and clients agree on.
-        device: where the model is placed.
-        describe: writes the files that describe the run. It is called if the run has no checkpoint.
+    Lines of rounds.jsonl and files that belong to rounds after the checkpoint are removed. If there is no checkpoint,
+    *describe* is called to write the files that describe the run.
     """
     model = config.method.model(task)
     initial = config.method.server_init(model)
