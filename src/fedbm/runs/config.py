@@ -30,6 +30,7 @@ from fedbm.config.options import (
 from fedbm.engine.server_average import no_common_model
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.methods import METHODS, FedAvg, FedBM, Method
+from fedbm.utils.text import format_option
 
 FILE_SECTIONS = (*SECTIONS, "method", "concepts")
 
@@ -227,7 +228,7 @@ def method_label(method: Any, recommends: Mapping[str, Any]) -> str:
         for f in dataclasses.fields(method):
             value = getattr(method, f.name)
             if value != recommends.get(f.name, f.default):
-                changed.append(f"{f.name}={_format_option(value)}")
+                changed.append(f"{f.name}={format_option(value)}")
     return " · ".join([method.name, ", ".join(changed)]) if changed else str(method.name)
 
 
@@ -236,18 +237,23 @@ def to_toml(config: Config, own: Mapping[str, str] | None = None) -> str:
 
     [concepts] is added if the user described classes, [own] if method or body were made in Python.
     """
-    lines: list[str] = []
+    values: dict[str, Mapping[str, Any]] = {}
     for section in ("data", "language", "model", "method", "train", "engine"):
         options = getattr(config, section)
-        pairs = method_values(options) if section == "method" else dataclasses.asdict(options)
+        values[section] = method_values(options) if section == "method" else dataclasses.asdict(options)
+    texts = {"concepts": config.concepts, "own": own or {}}
+    return format_sections(values | {section: pairs for section, pairs in texts.items() if pairs})
+
+
+def format_sections(values: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return {section: {key: value}} as TOML. Names of classes are quoted, because they may contain spaces."""
+    lines: list[str] = []
+    for section, pairs in values.items():
         lines.append(f"[{section}]")
         for key, value in pairs.items():
-            lines.append(f"# {key} is not set" if value is None else f"{key} = {_format_toml(value)}")
+            name = json.dumps(key, ensure_ascii=False) if section in ("concepts", "own") else key
+            lines.append(f"# {key} is not set" if value is None else f"{name} = {_format_toml(value)}")
         lines.append("")
-    for section, texts in (("concepts", config.concepts), ("own", own or {})):
-        if texts:
-            named = [f"{json.dumps(name, ensure_ascii=False)} = {_format_toml(text)}" for name, text in texts.items()]
-            lines += [f"[{section}]", *named, ""]
     return "\n".join(lines)
 
 
@@ -259,10 +265,6 @@ def _format_toml(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_format_toml, value))}]"
     return json.dumps("" if value is None else value, ensure_ascii=False)
-
-
-def _format_option(value: Any) -> str:
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
 def to_sections(flags: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
