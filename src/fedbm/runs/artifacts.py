@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -30,8 +29,7 @@ def write_initial_files(plan: Plan, folder: RunFolder, device: torch.device) -> 
     """Write what is known before the first round."""
     dataset, partition, config = plan.dataset, plan.partition, plan.config
     if plan.own_partition:  # so that the saved configuration finds this run again
-        made: dict[str, Any] = {"partition": "file", "partition_file": str(folder.path / "partition.json")}
-        config = dataclasses.replace(config, data=dataclasses.replace(config.data, **made))
+        config = config.with_values("data", partition="file", partition_file=str(folder.path / "partition.json"))
     write_description(folder, config, plan.task, device, plan.own)
     of = {"data": dataset.name, "checksum": dataset.checksum, "shape": dataset.shape}
     write_json(folder.path / "partition.json", {**partition.to_json(dataset.labels, dataset.classes), "of": of})

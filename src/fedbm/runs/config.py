@@ -48,6 +48,11 @@ class Config:
     concepts: Mapping[str, str] = field(default_factory=dict)  # class → what a clinician calls it
     given: frozenset[str] = frozenset()
 
+    def with_values(self, section: str, **values: Any) -> Config:
+        """Return this configuration with other *values* in one section."""
+        changed: dict[str, Any] = {section: dataclasses.replace(getattr(self, section), **values)}
+        return dataclasses.replace(self, **changed)
+
 
 @cache
 def keys() -> tuple[Key, ...]:

@@ -7,7 +7,6 @@ place the anchors far from the images.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,8 +34,7 @@ PERPLEXITY = 30.0
 
 def write_features(run: Path, engine: Mapping[str, Any], averaged: bool = False) -> Path:
     """Write features.json of a finished run. *engine* are options such as device and data_dir."""
-    config = make_config(read_toml(run / "config.toml"))
-    config = dataclasses.replace(config, engine=dataclasses.replace(config.engine, **engine))
+    config = make_config(read_toml(run / "config.toml")).with_values("engine", **engine)
     model = load_model(run, config.engine.device, averaged=averaged)
     dataset = load_dataset(config)
     if dataset.classes != model.classes:

@@ -8,7 +8,6 @@ what it would compute alone (on a CPU: with one thread).
 
 from __future__ import annotations
 
-import dataclasses
 import multiprocessing
 import os
 import signal
@@ -84,9 +83,8 @@ def run_all(
                 while waiting and len(worker.runs) < worker.runs_per_gpu:
                     number, config = waiting.pop(0)
                     worker.runs.add(number)
-                    engine = dataclasses.replace(config.engine, **worker.changes)
                     with suppress(BrokenPipeError):  # it has ended; recv() below reports that
-                        worker.pipe.send((number, dataclasses.replace(config, engine=engine)))
+                        worker.pipe.send((number, config.with_values("engine", **worker.changes)))
             seconds = remaining()
             ready = wait([worker.pipe for worker in workers], None if seconds is None else max(0.0, seconds))
             for worker in [worker for worker in workers if worker.pipe in ready]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -9,11 +10,12 @@ import torch
 from torch import nn
 
 from fedbm.engine.checkpoint import Progress, load_checkpoint, remove_stale_files
-from fedbm.engine.environment import write_settings
+from fedbm.engine.environment import environment, settings_digest
 from fedbm.engine.run_folder import RunFolder
 from fedbm.engine.server_average import ServerAverage, restore_average
 from fedbm.methods.base import State, Task
 from fedbm.runs.config import Config, to_toml
+from fedbm.utils.io import write_json, write_text
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,9 @@ def write_description(
     folder: RunFolder, config: Config, task: Task, device: torch.device, own: Mapping[str, str] | None = None
 ) -> None:
     """Write config.toml, environment.json and, if the method uses concepts, concepts.safetensors."""
-    write_settings(folder.path, to_toml(config, own), device)
+    text = to_toml(config, own)
+    write_text(folder.path / "config.toml", text)
+    known = {**environment(device), "settings": settings_digest(tomllib.loads(text))}
+    write_json(folder.path / "environment.json", known)
     if task.concepts is not None:
         task.concepts.save(folder.path / "concepts.safetensors")
