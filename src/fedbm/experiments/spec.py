@@ -154,7 +154,7 @@ def read_experiment(path: Path) -> Experiment:
             raise FedBMError(f"{path} is a shipped experiment. Run it with 'fedbm reproduce {path}'.") from error
         near = did_you_mean(path.name, [file.name for file in path.parent.glob("*.toml")])
         raise FedBMError(f"there is no experiment {path}{near}. Give a TOML file of your own.") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # not UTF-8, or a null character in the path
         raise FedBMError(f"cannot read the experiment {path}: {getattr(error, 'strerror', None) or error}") from error
     if path.stem in shipped_experiments():
         raise FedBMError(

@@ -12,13 +12,10 @@ MAX_RESERVE = 0.1  # share of the budget kept for finishing the current round
 
 
 class Budget:
-    """Time that several runs share.
+    """Time that several runs share, in seconds; None means no limit.
 
     Near the end of the budget each run finishes its current round and writes a checkpoint. A run stops when its
     next round would end too late if it took as long as the latest. At most 10 % of the budget is reserved for that.
-
-    Args:
-        seconds: the time available; None means no limit.
     """
 
     def __init__(self, seconds: float | None) -> None:

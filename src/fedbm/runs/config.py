@@ -278,7 +278,7 @@ def to_sections(flags: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     `mu` is the chosen method's option. `fedprox_mu` is FedProx's, and wins over `mu`.
     """
     shared = {key.flag: key for key in keys() if not key.is_option}
-    method = find_method(str(flags.get("method", FedBM.name))).name
+    method = str(flags.get("method", FedBM.name))
     values: dict[str, dict[str, Any]] = {}
     for flag in sorted(flags, key=lambda flag: flag.startswith(f"{method}_")):
         owners = option_flags().get(flag, {})
@@ -286,6 +286,8 @@ def to_sections(flags: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             section, name = shared[flag].section, shared[flag].name
         elif method in owners:
             section, name = "method", owners[method]
+        elif owners and method not in METHODS:
+            continue  # make_config() reports the unknown method
         elif owners:
             raise FedBMError(f"{flag} is an option of {join_words(owners)}, not of {method}")
         else:
