@@ -84,11 +84,7 @@ class RunFolder:
             raise cannot_write(path, error) from error
 
     def cut_after(self, round_: int) -> None:
-        """Remove the lines of rounds after *round_*, and an incomplete last line.
-
-        Raises:
-            FedBMError: if a line of rounds 1 to *round_* is missing.
-        """
+        """Remove the lines after *round_* and an incomplete last line; raise FedBMError if one before is missing."""
         path = self.path / "rounds.jsonl"
         kept = [line for line in _read_lines(path) if line["round"] <= round_]
         if [line["round"] for line in kept] != list(range(1, round_ + 1)):

@@ -90,11 +90,7 @@ class RunView:
 
 
 def read_runs(folders: Sequence[Path]) -> list[RunView]:
-    """Return every run once, even if its folder is given twice.
-
-    Raises:
-        FedBMError: if no folder is given, or a run's config.toml was edited.
-    """
+    """Return every run once, even if its folder is given twice; raise FedBMError if a config.toml was edited."""
     if not folders:
         raise FedBMError("no run was given; name at least one run folder, such as runs/*")
     return [check_unedited(read_run(folder)) for folder in {folder.resolve(): folder for folder in folders}.values()]

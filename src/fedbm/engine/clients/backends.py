@@ -36,8 +36,7 @@ class Backend(NamedTuple):
 def uses_cuda_graphs(engine: EngineOptions, method: Method, device: torch.device) -> bool:
     """Return whether local training is captured as CUDA graphs: on CUDA, for the package's methods or if requested.
 
-    Raises:
-        FedBMError: if the options ask for what this device or engine cannot do.
+    Raise FedBMError if the options ask for what the device cannot do.
     """
     if engine.engine == "captured" and device.type != "cuda":
         raise FedBMError("engine = captured needs a CUDA device; use engine = reference or auto")
@@ -51,14 +50,7 @@ def uses_cuda_graphs(engine: EngineOptions, method: Method, device: torch.device
 def make_backend(
     setup: LocalSetup, engine: EngineOptions, stored: NDArray[np.uint8], notify: Callable[[str], None]
 ) -> Backend:
-    """Return the fastest back end that applies.
-
-    Args:
-        setup: what training the clients needs.
-        engine: options that request a back end.
-        stored: the images on disk.
-        notify: called with notes for the user.
-    """
+    """Return the fastest back end that applies. *stored* are the images on disk; *notify* gets notes for the user."""
     device = setup.labels.device
     if uses_cuda_graphs(engine, setup.method, device):
         setup.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
