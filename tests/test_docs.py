@@ -41,7 +41,7 @@ from fedbm.methods import METHODS
 from fedbm.methods.base import Facts, State, Task, size_of
 from fedbm.methods.fedrep import FedRep
 from fedbm.runs.compare import list_methods, make_grid
-from fedbm.runs.config import check_config, keys, make_config, nest
+from fedbm.runs.config import check_config, keys, make_config, to_sections
 
 # --- options and keys -----------------------------------------------------------------------------------------------
 
@@ -314,7 +314,7 @@ def try_command(words: list[str]) -> None:
         for config in make_grid({}, given, list_methods(found.methods), [None], [0]):
             check_config(config)
     else:
-        check_config(make_config(nest(given)))
+        check_config(make_config(to_sections(given)))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)

@@ -26,7 +26,7 @@ from fedbm.federation.deploy import run_control as play
 from fedbm.federation.server import run_setup as agreement
 from fedbm.methods import FedBM
 from fedbm.runs import batch, features, plan, runner
-from fedbm.runs.config import keys, make_config, nest
+from fedbm.runs.config import keys, make_config, to_sections
 
 
 @pytest.mark.parametrize(
@@ -323,5 +323,5 @@ def test_option_needs_name_existing_keys_and_values() -> None:
     for flag, (key, values) in (OPTION_NEEDS | FedBM.option_needs).items():
         assert flag in [one.flag for one in keys()]
         for value in values:
-            made = make_config(nest({"method": "fedbm", key: value}))
+            made = make_config(to_sections({"method": "fedbm", key: value}))
             assert value in [*vars(made.data).values(), *vars(made.train).values(), *vars(made.method).values()]

@@ -18,7 +18,7 @@ from fedbm.engine.clients import cuda_graphs as graphs
 from fedbm.engine.clients.base import LocalCohort, LocalSetup
 from fedbm.engine.clients.cuda_graphs import CapturedCohort, CapturedSteps
 from fedbm.engine.local_training import plain_steps
-from fedbm.engine.round_loop import select
+from fedbm.engine.round_loop import select_clients
 from fedbm.methods import METHODS, FedAvg, FedBM
 from fedbm.models.resnet import ResNet18
 
@@ -69,7 +69,7 @@ def train_rounds(
     losses = []
     for round_ in range(1, rounds + 1):
         aggregator = method.aggregator(server, clients)
-        chosen = select(clients, 0.5, 0, round_)
+        chosen = select_clients(clients, 0.5, 0, round_)
         answers = [a for a in cohort.exchange(round_, chosen, method.broadcast(server, round_)) if a is not None]
         assert [a.upload.client for a in answers] == chosen
         for result in answers:

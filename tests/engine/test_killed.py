@@ -62,11 +62,11 @@ def test_stopped_between_a_checkpoint_and_its_picture(plan: Plan, monkeypatch: p
 
 HELD = """
 import json, sys
-from fedbm.runs.config import make_config, nest
+from fedbm.runs.config import make_config, to_sections
 from fedbm.runs.plan import make_plan
 from fedbm.runs.runner import run
 
-events = run(make_plan(make_config(nest(json.loads(sys.argv[1])))))
+events = run(make_plan(make_config(to_sections(json.loads(sys.argv[1])))))
 for event in events:
     if event.record is not None:
         break

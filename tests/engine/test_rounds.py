@@ -16,7 +16,7 @@ import fedbm
 from fedbm.engine import round_loop as rounds
 from fedbm.engine.evaluate import personal_score
 from fedbm.engine.local_training import Samples
-from fedbm.engine.round_loop import mean_losses, select
+from fedbm.engine.round_loop import mean_losses, select_clients
 from fedbm.engine.round_record import ClientRound, Dropped
 from fedbm.methods import FedAvg, FedBM, FedProto, FedRep
 from fedbm.methods.base import Facts, copy_state, size_of
@@ -41,11 +41,11 @@ def equal(one, two):
 
 
 def test_selection():
-    assert select(10, 0.5, seed=0, round_=1) == select(10, 0.5, seed=0, round_=1)
-    assert len(select(100, 0.29, 0, 1)) == 29, "0.29 · 100 is 28.999… in floating point"
-    assert len(select(3, 0.1, 0, 1)) == 1
-    assert select(5, 1.0, 0, 7) == [0, 1, 2, 3, 4]
-    rounds = [tuple(select(10, 0.3, 0, r)) for r in range(1, 200)]
+    assert select_clients(10, 0.5, seed=0, round_=1) == select_clients(10, 0.5, seed=0, round_=1)
+    assert len(select_clients(100, 0.29, 0, 1)) == 29, "0.29 · 100 is 28.999… in floating point"
+    assert len(select_clients(3, 0.1, 0, 1)) == 1
+    assert select_clients(5, 1.0, 0, 7) == [0, 1, 2, 3, 4]
+    rounds = [tuple(select_clients(10, 0.3, 0, r)) for r in range(1, 200)]
     assert rounds[0] == tuple(sorted(rounds[0]))
     assert 40 < sum(3 in chosen for chosen in rounds) < 80, "each client about three rounds in ten"
 
@@ -97,7 +97,7 @@ def test_or_stops_by_option(tmp_path):
 
 def test_a_round_without_a_usable_update_changes_nothing_and_the_run_continues(tmp_path):
     """One client a round, and the first round's alone is sound: rounds that ask another change nothing."""
-    chosen = [select(4, 0.25, 0, round_)[0] for round_ in range(1, 7)]
+    chosen = [select_clients(4, 0.25, 0, round_)[0] for round_ in range(1, 7)]
     used = [client == chosen[0] for client in chosen]
     assert len(set(chosen)) > 1
     run = simulate(tmp_path, Spoilt(bad=tuple({0, 1, 2, 3} - {chosen[0]})), participation=0.25, rounds=6)
@@ -120,7 +120,7 @@ def test_while_no_clients_model_is_usable_there_is_nothing_to_score(tmp_path, me
                 }
             return upload, own
 
-    chosen = [select(4, 0.25, 0, r)[0] for r in range(1, 20)]
+    chosen = [select_clients(4, 0.25, 0, r)[0] for r in range(1, 20)]
     first = (
         chosen.index(3) + 1
     )  # the round in which the fourth client, which alone is sound, is asked for the first time
@@ -180,7 +180,7 @@ def test_bytes_are_counted_by_version(tmp_path):
     method = FedBM(**GENERATOR)
     plan = make_plan(
         fedbm.runs.config.make_config(
-            fedbm.runs.config.nest({"data": "digits", "method": "fedbm", **TINY, **GENERATOR})
+            fedbm.runs.config.to_sections({"data": "digits", "method": "fedbm", **TINY, **GENERATOR})
         ),
         make_body=TinyBody,
     )

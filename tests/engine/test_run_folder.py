@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedbm.engine.round_record import Dropped, RoundRecord, Traffic
-from fedbm.engine.run_folder import RunFolder, finite, read_rounds
+from fedbm.engine.run_folder import RunFolder, read_rounds, replace_nonfinite
 from fedbm.errors import FedBMError
 
 
@@ -140,14 +140,14 @@ values = st.recursive(
 
 @given(values)
 def test_finite_leaves_all_but_infinities_as_it_is(value: Any) -> None:
-    made = finite(value)
+    made = replace_nonfinite(value)
     assert json.loads(json.dumps(made, allow_nan=False)) == made
     if value == made:  # NaN equals nothing, itself included
         assert repr(value) == repr(made)
 
 
 def test_finite_by_hand() -> None:
-    assert finite({"a": [1, math.inf, (2.5, math.nan)], "b": -math.inf, "c": "nan"}) == {
+    assert replace_nonfinite({"a": [1, math.inf, (2.5, math.nan)], "b": -math.inf, "c": "nan"}) == {
         "a": [1, None, [2.5, None]],
         "b": None,
         "c": "nan",

@@ -17,7 +17,7 @@ from whole_runs import small_plan_of as plan_of
 from fedbm.engine import round_loop
 from fedbm.engine.checkpoint import load_tensors
 from fedbm.engine.run_folder import RunFolder
-from fedbm.engine.server_average import ServerAverage, restore
+from fedbm.engine.server_average import ServerAverage, restore_average
 from fedbm.errors import FedBMError
 from fedbm.runs import runner
 from fedbm.runs.artifacts import finish_simulation
@@ -82,7 +82,7 @@ def test_memory_layout_and_a_break_change_no_bit() -> None:
         whole.add(state)
         broken.add({**state, "w": state["w"].to(memory_format=torch.channels_last)})
         saved = {name: value.clone(memory_format=torch.contiguous_format) for name, value in broken.saved().items()}
-        own, restored = restore({"server": state["w"], **saved}, 0.8)
+        own, restored = restore_average({"server": state["w"], **saved}, 0.8)
         assert restored is not None
         assert list(own) == ["server"]
         broken = restored
@@ -99,7 +99,7 @@ def play_and_average(settings: dict[str, Any], out: Path, **more: Any) -> tuple[
     states = []
     for event in federation.rounds():
         if event is not None and event.record is not None:
-            found = federation.common_state(federation.states.method_states())
+            found = federation.common_state()
             assert found is not None
             states.append({name: value.double().numpy().copy() for name, value in found.items()})
     finish_simulation(plan, federation)

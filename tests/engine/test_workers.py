@@ -26,8 +26,8 @@ from whole_runs import assert_same_run, command, folder_of, plan_of, play, simul
 import fedbm
 from fedbm import FedBMError
 from fedbm.cli import main
+from fedbm.engine.clients import backends, worker_process
 from fedbm.engine.clients import worker_cohort as workers
-from fedbm.engine.clients import worker_process
 from fedbm.engine.clients.base import LocalCohort, LocalSetup
 from fedbm.engine.clients.worker_process import read_states, write_states
 from fedbm.methods import METHODS, FedAvg
@@ -122,7 +122,7 @@ def test_equal_to_the_reference(
     The processes are real for FedBM, with its generator, and for FedRep, with client states and two phases.
     """
     if method not in ("fedbm", "fedrep"):
-        monkeypatch.setattr(workers, "Worker", InThisProcess)
+        monkeypatch.setattr(workers, "ClientProcess", InThisProcess)
     settings = tiny_fedbm if method == "fedbm" else {**tiny, "method": method}
     settings = settings | ({"optimizer": "adam", "lr": 0.001} if method in ("fedavg", "fedrep") else {})
     assert_same_run(*pair(settings, tmp_path, keep_optimizer=True, clients=5, participation=0.7, rounds=3, beta=0.5))
@@ -138,7 +138,7 @@ def test_equal_to_the_reference_with_frozen_batch_norm(
 
 
 def test_more_processes_than_clients(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "Worker", InThisProcess)
+    monkeypatch.setattr(workers, "ClientProcess", InThisProcess)
     one, many = (
         small_plan_of(tiny, tmp_path / str(n), workers=n, clients=2, participation=1.0, rounds=2) for n in (1, 9)
     )
@@ -151,13 +151,13 @@ def test_more_processes_than_clients(tiny: dict[str, Any], tmp_path: Path, monke
 def test_one_client_needs_no_process(
     settings: dict[str, Any], tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "Worker", None)
+    monkeypatch.setattr(workers, "ClientProcess", None)
     play(small_plan_of({**tiny, **settings}, tmp_path, workers=4, rounds=1))
 
 
 def test_more_clients_than_wait_at_once(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Results stay in client order if only the first two remaining clients may be in training."""
-    monkeypatch.setattr(workers, "Worker", InThisProcess)
+    monkeypatch.setattr(workers, "ClientProcess", InThisProcess)
     monkeypatch.setattr(workers, "MAX_CLIENTS_AHEAD", 1)
     assert_same_run(*pair(tiny, tmp_path, clients=12, participation=1.0, rounds=2, beta=0.5))
 
@@ -183,7 +183,7 @@ def test_cores_are_shared_out(
     threads: int, asked: int, selected: int, expected: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    assert workers.split_cores(asked, selected) == expected
+    assert backends.split_cores(asked, selected) == expected
 
 
 def test_processes_start_on_their_own_if_they_save_time(
@@ -196,8 +196,8 @@ def test_processes_start_on_their_own_if_they_save_time(
         started.append(arguments)
         return InThisProcess(*arguments)
 
-    monkeypatch.setattr(workers, "Worker", counted)
-    monkeypatch.setattr(workers, "split_cores", lambda asked, selected: (2, 1))
+    monkeypatch.setattr(workers, "ClientProcess", counted)
+    monkeypatch.setattr(backends, "split_cores", lambda asked, selected: (2, 1))
     short = small_plan_of(tiny, tmp_path / "short", rounds=3)
     play(short)
     assert not started
@@ -305,7 +305,7 @@ def test_a_mistake_in_a_method_shows_its_traceback(tiny: dict[str, Any], tmp_pat
 
 
 def test_a_sentence_crosses_as_it_is(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "Worker", InThisProcess)
+    monkeypatch.setattr(workers, "ClientProcess", InThisProcess)
     with pytest.raises(FedBMError, match="BatchNorm cannot normalise one value: use a larger batch or size"):
         play(plan_of(tiny, tmp_path, workers=2, batch=1))
 
@@ -314,7 +314,7 @@ def test_an_update_that_is_not_finite_is_dropped_with_the_same_reason(
     tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of several tensors that are not finite the same one is named: names keep their order on the way."""
-    monkeypatch.setattr(workers, "Worker", InThisProcess)
+    monkeypatch.setattr(workers, "ClientProcess", InThisProcess)
     left, right = pair(tiny, tmp_path, own=Poisoned(), rounds=1, participation=1.0)
     assert_same_run(left, right)
     assert '"dropped": [{"client": 1, "reason": "head.weight is not finite"}]' in (right / "rounds.jsonl").read_text()
@@ -398,7 +398,7 @@ def test_workers_are_for_a_cpu() -> None:
     labels = torch.zeros(1, dtype=torch.int64, device=device)
     setting: Any = LocalSetup(FedAvg(), None, None, None, None, labels, [], {}, None)  # type: ignore[arg-type]
     with pytest.raises(FedBMError, match="workers only apply to the CPU"):
-        workers.make_cohort(setting, fedbm.runs.config.EngineOptions(workers=2), np.zeros(1, np.uint8), print)
+        backends.make_backend(setting, fedbm.runs.config.EngineOptions(workers=2), np.zeros(1, np.uint8), print)
 
 
 def test_the_command_line_has_it(tiny: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from fedbm.engine.checkpoint import load_tensors
 from fedbm.errors import FedBMError
 from fedbm.federation.options import make_options
 from fedbm.federation.server.run_setup import agree
-from fedbm.runs.config import make_config, nest
+from fedbm.runs.config import make_config, to_sections
 from fedbm.runs.runner import run_path
 
 AVERAGED = [name for name in FEDERATED if name not in ("fedproto", "fedrep")]
@@ -64,6 +64,8 @@ def test_only_the_averaged_model_is_sent_in_addition(
 
 @pytest.mark.parametrize("name", ["fedproto", "fedrep"])
 def test_what_stays_with_clients_cannot_be_averaged(name: str, tiny: dict[str, Any]) -> None:
-    config = make_config({**nest({**tiny, "method": name, "server_average": 0.9}), "concepts": {"a": "a", "b": "b"}})
+    config = make_config(
+        {**to_sections({**tiny, "method": name, "server_average": 0.9}), "concepts": {"a": "a", "b": "b"}}
+    )
     with pytest.raises(FedBMError, match=f"^{name} has no common model"):
         agree(config, make_options({}))

@@ -30,7 +30,7 @@ from fedbm.federation.protocol.packing import digest
 from fedbm.federation.server.server_app import app as server_app
 from fedbm.runs import runner as simulation
 from fedbm.runs.artifacts import finish_simulation
-from fedbm.runs.config import make_config, nest, to_toml
+from fedbm.runs.config import make_config, to_sections, to_toml
 from fedbm.runs.plan import Plan, make_plan
 from fedbm.utils.io import write_text
 
@@ -167,7 +167,7 @@ def deploy(
 
     Node ids are arbitrary and in no order.
     """
-    config = make_config(nest({**settings, "out": str(folder / "runs")}))
+    config = make_config(to_sections({**settings, "out": str(folder / "runs")}))
     plan = make_plan(replace(config, concepts={name: name for name in CLASSES}))
     if sizes:
         shuffled = np.random.default_rng(0).permutation(plan.dataset.indices("train"))

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from fedbm.engine.local_training import Samples, plain_steps, train_client
-from fedbm.engine.round_loop import select
+from fedbm.engine.round_loop import select_clients
 from fedbm.language.concepts import ConceptDistribution
 from fedbm.methods.base import Facts, Task
 from fedbm.models.normalize import Normalise
@@ -103,7 +103,7 @@ def play(method, task, train, data, rounds=1, participation=1.0, model=None, obs
             name: value for part in method.broadcast(server, round_).values() for name, value in part.state.items()
         }
         uploads = []
-        for client in select(len(data), participation, task.seed, round_):
+        for client in select_clients(len(data), participation, task.seed, round_):
             own = data[client].labels[data[client].indices]
             facts = Facts(client, len(own), tuple(own.bincount(minlength=classes).tolist()))
             state = states.get(client)

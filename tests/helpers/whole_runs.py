@@ -15,7 +15,7 @@ from fedbm.engine.checkpoint import load_tensors
 from fedbm.engine.round_loop import Event
 from fedbm.methods.base import Method
 from fedbm.runs import runner as simulation
-from fedbm.runs.config import make_config, nest
+from fedbm.runs.config import make_config, to_sections
 from fedbm.runs.plan import Plan, make_plan
 
 ENGINE = ("out =", "checkpoint_every =", "workers =")  # lines of config.toml that change no result
@@ -24,7 +24,7 @@ ENGINE = ("out =", "checkpoint_every =", "workers =")  # lines of config.toml th
 def plan_of(
     settings: Mapping[str, Any], out: Path, own: Method | None = None, *, body: Any = None, **more: Any
 ) -> Plan:
-    config = make_config(nest({**settings, **more, "out": str(out)}))
+    config = make_config(to_sections({**settings, **more, "out": str(out)}))
     return make_plan(config if own is None else dataclasses.replace(config, method=own), make_body=body)
 
 

@@ -14,7 +14,7 @@ import fedbm
 from fedbm.errors import FedBMError
 from fedbm.methods import METHODS, FedAvg, Method
 from fedbm.methods.base import Batch, Facts, Phase, move_to, train_only
-from fedbm.runs.config import make_config, nest
+from fedbm.runs.config import make_config, to_sections
 from fedbm.runs.plan import make_plan
 from fedbm.runs.reader import read_run
 from fedbm.runs.runner import run, run_path
@@ -83,7 +83,7 @@ def test_gradient_of_the_local_loss(name):
 def test_runs_with_either_optimiser_and_norm_at_half_participation(name, optimizer, norm, tmp_path):
     more = {"lambda_dis": 0} if name == "fedbm" and norm == "group" else {}
     chosen = settings(name, optimizer=optimizer, norm=norm, lr=0.01 if optimizer == "sgd" else 0.001, out=str(tmp_path))
-    plan = make_plan(make_config(nest({**chosen, "batch": 256, **more})))
+    plan = make_plan(make_config(to_sections({**chosen, "batch": 256, **more})))
     for _ in run(plan):
         pass
     done = read_run(run_path(plan))
@@ -99,7 +99,7 @@ def test_runs_with_either_optimiser_and_norm_at_half_participation(name, optimiz
 def test_client_state_survives_an_interruption_bit_for_bit(name, tmp_path):
     results = []
     for folder, stops in (("whole", False), ("stopped", True)):
-        config = make_config(nest(settings(name, rounds=3, keep_optimizer=True, out=str(tmp_path / folder))))
+        config = make_config(to_sections(settings(name, rounds=3, keep_optimizer=True, out=str(tmp_path / folder))))
         plan = make_plan(config, make_body=TinyBody)
         if stops:
             playing = run(plan)

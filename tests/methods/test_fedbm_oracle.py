@@ -14,7 +14,7 @@ from small import play, task
 
 from fedbm.config.options import TrainOptions
 from fedbm.engine.local_training import Samples
-from fedbm.engine.round_loop import select
+from fedbm.engine.round_loop import select_clients
 from fedbm.methods import FedBM
 from fedbm.utils.seeds import torch_rng
 
@@ -187,7 +187,7 @@ def found_and_expected():
     model = METHOD.model(TASK).double()
     server = {name: value.clone() for name, value in model.state_dict().items()}
     for round_ in range(1, ROUNDS + 1):
-        selected = select(len(clients), RATIO, TASK.seed, round_)
+        selected = select_clients(len(clients), RATIO, TASK.seed, round_)
         results = [client_result(model, server, round_, c, clients[c], round_ > 2) for c in selected]
         server |= mean_by_size(results, [len(LABELS[c]) for c in selected])
         if round_ in (2, 4):

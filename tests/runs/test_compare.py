@@ -22,7 +22,7 @@ from fedbm.methods.fedavg import FedAvg
 from fedbm.methods.fedprox import FedProx
 from fedbm.runs import batch
 from fedbm.runs.compare import make_grid
-from fedbm.runs.config import keys, make_config, method_flags, nest, option_owners
+from fedbm.runs.config import keys, make_config, option_flags, to_sections
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ class Other(FedAvg):
 
 @pytest.fixture
 def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    caches = (keys, method_flags, option_owners)
+    caches = (keys, option_flags)
     monkeypatch.setitem(METHODS, "other", Other)
     for one in caches:
         one.cache_clear()
@@ -180,10 +180,10 @@ class TestOptionsOfOneName:
     def test_one_method_takes_its_own(self) -> None:
         for method, kind in (("fedprox", FedProx(mu=2.0)), ("other", Other(mu=2))):
             for flag in ("mu", f"{method}_mu"):
-                assert make_config(nest({"method": method, flag: "2"})).method == kind
-        assert make_config(nest({"method": "other", "mu": 4, "other_mu": 5})).method == Other(mu=5)
+                assert make_config(to_sections({"method": method, flag: "2"})).method == kind
+        assert make_config(to_sections({"method": "other", "mu": 4, "other_mu": 5})).method == Other(mu=5)
         with pytest.raises(FedBMError, match="other_mu is an option of other, not of fedprox"):
-            nest({"method": "fedprox", "other_mu": 2})
+            to_sections({"method": "fedprox", "other_mu": 2})
 
     def test_a_grid_refuses_the_ambiguous_name(self) -> None:
         with pytest.raises(FedBMError, match="--mu is a different option for fedprox and other. Use --fedprox-mu or"):

@@ -14,14 +14,14 @@ from fedbm.cli.flags import read_config
 from fedbm.cli.main import make_parser
 from fedbm.errors import FedBMError
 from fedbm.language.concepts import ConceptDistribution
-from fedbm.runs.config import make_config, nest, read_toml, to_toml
+from fedbm.runs.config import make_config, read_toml, to_sections, to_toml
 from fedbm.runs.plan import make_plan
 
 WORDS = {"cyst": "fluid-filled cyst", "polyp": 'sessile "polyp" \\ é'}
 
 
 def file_of(tmp_path: Path, settings: dict[str, Any], concepts: dict[str, str]) -> Path:
-    values = {**nest(settings), "concepts": concepts}
+    values = {**to_sections(settings), "concepts": concepts}
     path = tmp_path / "run.toml"
     path.write_text(to_toml(make_config(values)), encoding="utf-8")
     return path
@@ -37,7 +37,7 @@ def test_the_section_survives_the_way_to_a_file_and_back(tmp_path, tiny) -> None
     config = make_config(read_toml(path))
     assert config.concepts == WORDS
     assert to_toml(config) == path.read_text(encoding="utf-8")
-    assert "[concepts]" not in to_toml(make_config(nest(tiny)))
+    assert "[concepts]" not in to_toml(make_config(to_sections(tiny)))
 
 
 def test_fedbm_run_uses_the_words_of_its_file(tmp_path, tiny) -> None:
@@ -54,7 +54,7 @@ def test_other_words_are_another_run_where_concepts_matter(tmp_path, tiny, tiny_
     monkeypatch.setattr(fedbm.runs.plan, "build_concepts", embed)
 
     def run_id(settings: dict[str, Any], concepts: dict[str, str]) -> str:
-        return make_plan(make_config({**nest(settings), "concepts": concepts})).id
+        return make_plan(make_config({**to_sections(settings), "concepts": concepts})).id
 
     read = tiny_fedbm | {"concept_file": ""}
     assert run_id(read, WORDS) != run_id(read, {})
@@ -78,8 +78,8 @@ def test_a_file_of_concepts_read_from_other_words_is_refused(tmp_path, tiny_fedb
 def test_a_file_of_concepts_and_another_encoder_are_refused(tmp_path, tiny_fedbm, asked, sentence) -> None:
     """None would be asked, and the run's configuration would name one that read nothing."""
     with pytest.raises(FedBMError, match=sentence):
-        make_plan(make_config(nest({**tiny_fedbm, **asked})))
-    saved = to_toml(make_plan(make_config(nest({**tiny_fedbm, "encoder": "made up"}))).config)
+        make_plan(make_config(to_sections({**tiny_fedbm, **asked})))
+    saved = to_toml(make_plan(make_config(to_sections({**tiny_fedbm, "encoder": "made up"}))).config)
     (tmp_path / "config.toml").write_text(saved)
     assert make_plan(make_config(read_toml(tmp_path / "config.toml"))).config.language.encoder == "made up"
 

@@ -16,7 +16,17 @@ from hypothesis import strategies as st
 from fedbm.config.options import DataOptions, ModelOptions, TrainOptions, check, type_words
 from fedbm.errors import FedBMError
 from fedbm.methods import METHODS, FedAvg, FedBM
-from fedbm.runs.config import Config, check_config, keys, make_config, method_label, nest, read_toml, recommend, to_toml
+from fedbm.runs.config import (
+    Config,
+    check_config,
+    keys,
+    make_config,
+    method_label,
+    read_toml,
+    recommend,
+    to_sections,
+    to_toml,
+)
 
 FLAGS = {key.flag: key for key in keys()}
 
@@ -121,15 +131,15 @@ def test_the_nearest_word_is_offered(values: Any, sentence: str) -> None:
 
 
 def test_flags() -> None:
-    assert nest({"data": "pbc", "rounds": "3", "method": "fedbm", "temperature": "9"}) == {
+    assert to_sections({"data": "pbc", "rounds": "3", "method": "fedbm", "temperature": "9"}) == {
         "data": {"name": "pbc"},
         "train": {"rounds": "3"},
         "method": {"name": "fedbm", "temperature": "9"},
     }
     with pytest.raises(FedBMError, match=r'there is no setting "ruonds" \(did you mean "rounds"\?\)'):
-        nest({"ruonds": 3})
+        to_sections({"ruonds": 3})
     with pytest.raises(FedBMError, match="temperature is an option of fedbm.*, not of fedavg"):
-        nest({"method": "fedavg", "temperature": 9})
+        to_sections({"method": "fedavg", "temperature": 9})
 
 
 def test_every_key_has_one_flag_and_a_meaning() -> None:
@@ -140,13 +150,13 @@ def test_every_key_has_one_flag_and_a_meaning() -> None:
 
 def test_given_wins_over_recommended_wins_over_default() -> None:
     recommends = {"clients": 12, "rounds": 200, "pseudo_batch": 32, "epochs": 10}
-    config = recommend(make_config(nest({"rounds": 3, "pseudo_batch": 16})), recommends)
+    config = recommend(make_config(to_sections({"rounds": 3, "pseudo_batch": 16})), recommends)
     assert config.train.rounds == 3  # given
     assert config.method.pseudo_batch == 16  # given, though it is the default  # type: ignore[attr-defined]
     assert config.data.clients == 12  # recommended
     assert config.train.epochs == 10  # recommended
     assert config.train.batch == TrainOptions().batch  # default
-    plain = recommend(make_config(nest({"method": "fedavg"})), recommends)
+    plain = recommend(make_config(to_sections({"method": "fedavg"})), recommends)
     assert plain.method == FedAvg()  # a recommendation for another method's option is none for this
 
 
@@ -191,7 +201,7 @@ def choices(draw: st.DrawFn) -> dict[str, Any]:
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(choices())
 def test_toml_and_back(tmp_path: Path, flat: dict[str, Any]) -> None:
-    config = make_config(nest(flat))
+    config = make_config(to_sections(flat))
     again = make_config(read_toml(written(to_toml(config), tmp_path)))
     assert same(config, again)
     assert to_toml(again) == to_toml(config)
@@ -224,7 +234,7 @@ odd = st.text(max_size=20) | numbers | st.sampled_from(["", "yes", "file"])
 @settings(max_examples=200, deadline=None)
 @given(st.dictionaries(st.sampled_from(sorted(FLAGS)), odd, max_size=4))
 def test_any_text_for_any_key_is_a_configuration_or_a_sentence(flat: dict[str, str]) -> None:
-    assert refusal(lambda: make_config(nest(flat))) != ""
+    assert refusal(lambda: make_config(to_sections(flat))) != ""
 
 
 toml_values = st.recursive(
@@ -282,7 +292,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 def test_what_depends_on_beta_is_recommended_at_that_beta_alone() -> None:
     recommends = {"temperature": {0.05: 17.5, 0.1: 7.5}, "rounds": 200}
-    found = [recommend(make_config(nest({"beta": beta})), recommends) for beta in (0.05, 0.1, 0.3)]
+    found = [recommend(make_config(to_sections({"beta": beta})), recommends) for beta in (0.05, 0.1, 0.3)]
     assert [config.method.temperature for config in found] == [17.5, 7.5, FedBM().temperature]
     assert [config.train.rounds for config in found] == [200] * 3
 
@@ -291,10 +301,10 @@ def test_what_depends_on_beta_is_recommended_at_that_beta_alone() -> None:
 def test_a_beta_that_shapes_no_partition_recommends_nothing(partition: str) -> None:
     """Else it would decide τ, though a flag that gives it is refused as one that changes nothing."""
     recommends = {"temperature": {0.05: 17.5, 0.1: 7.5}, "rounds": 200}
-    asked = [make_config(nest({"beta": beta, "partition": partition})) for beta in (0.05, 0.1)]
+    asked = [make_config(to_sections({"beta": beta, "partition": partition})) for beta in (0.05, 0.1)]
     found = [recommend(config, recommends) for config in asked]
     assert [(config.method.temperature, config.train.rounds) for config in found] == [(FedBM().temperature, 200)] * 2
-    own = recommend(make_config(nest({"beta": 0.05})), {**recommends, "partition": partition})
+    own = recommend(make_config(to_sections({"beta": 0.05})), {**recommends, "partition": partition})
     assert own.method.temperature == FedBM().temperature
 
 

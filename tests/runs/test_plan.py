@@ -14,12 +14,12 @@ import pytest
 import fedbm
 from fedbm.errors import FedBMError
 from fedbm.methods import FedAvg, FedProx
-from fedbm.runs.config import check_config, make_config, nest
+from fedbm.runs.config import check_config, make_config, to_sections
 from fedbm.runs.plan import find_run, make_plan
 
 
 def run_id(flat: dict[str, Any], **more: Any) -> str:
-    return make_plan(make_config(nest({**flat, **more}))).id
+    return make_plan(make_config(to_sections({**flat, **more}))).id
 
 
 def test_what_a_run_is_called(tiny: dict[str, Any], tiny_fedbm: dict[str, Any], tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ class Curious(FedAvg):
 
 def test_a_method_of_ones_own_may_have_fields_of_any_kind(tiny: dict[str, Any]) -> None:
     free = {key: value for key, value in tiny.items() if key != "method"}
-    config = dataclasses.replace(make_config(nest(free)), method=Curious())
+    config = dataclasses.replace(make_config(to_sections(free)), method=Curious())
     check_config(config)
     assert make_plan(config).id.startswith("curious-scans-s0-")
     assert make_plan(dataclasses.replace(config, method=Curious(layers=(3,)))).id != make_plan(config).id
@@ -144,7 +144,7 @@ def test_code_typed_at_a_console_has_a_digest_too() -> None:
 def test_data_changed_in_python_are_other_data(tiny: dict[str, Any]) -> None:
     """Labels made noisy, say: the id is that of what is learned from, not of what was loaded."""
     data = fedbm.load(tiny["data"], size=16)
-    config = make_config(nest({key: value for key, value in tiny.items() if key not in ("data", "size")}))
+    config = make_config(to_sections({key: value for key, value in tiny.items() if key not in ("data", "size")}))
     noisy = data.labels.copy()
     noisy[data.indices("train")[0]] = 1 - noisy[data.indices("train")[0]]
     ids = [make_plan(config, dataset=d).id for d in (data, dataclasses.replace(data, labels=noisy), data)]
@@ -153,7 +153,7 @@ def test_data_changed_in_python_are_other_data(tiny: dict[str, Any]) -> None:
 
 def test_a_partition_made_in_python_is_of_these_training_samples(tiny: dict[str, Any]) -> None:
     data = fedbm.load("digits")
-    config = make_config(nest({"method": "fedavg"}))
+    config = make_config(to_sections({"method": "fedavg"}))
     train, test = data.indices("train"), data.indices("test")
 
     def refuse(why: str, *clients: Any) -> None:
@@ -178,23 +178,23 @@ def test_recommendations_go_by_the_beta_a_partition_was_dealt_with(tmp_path: Pat
     data = dataclasses.replace(fedbm.load("digits"), recommends={"temperature": {0.05: 17.5, 0.1: 7.5}})
     dealt = fedbm.dirichlet(data.labels, data.indices("train"), 10, 0.05, seed=0)
     plans = [
-        make_plan(make_config(nest({"beta": 0.05})), dataset=data),
+        make_plan(make_config(to_sections({"beta": 0.05})), dataset=data),
         make_plan(make_config({}), dataset=data, partition=dealt),
     ]
     path = tmp_path / "partition.json"
     path.write_text(json.dumps(dealt.to_json(data.labels, data.classes)))
-    plans.append(make_plan(make_config(nest({"partition": "file", "partition_file": str(path)})), dataset=data))
+    plans.append(make_plan(make_config(to_sections({"partition": "file", "partition_file": str(path)})), dataset=data))
     assert [plan.config.method.temperature for plan in plans] == [17.5] * 3
     assert len({plan.id for plan in plans}) == 1
     spoilt = {**dealt.to_json(data.labels, data.classes), "settings": {"beta": "much"}}
     path.write_text(json.dumps(spoilt))
     with pytest.raises(FedBMError, match="beta must be a number"):
-        make_plan(make_config(nest({"partition": "file", "partition_file": str(path)})), dataset=data)
+        make_plan(make_config(to_sections({"partition": "file", "partition_file": str(path)})), dataset=data)
 
 
 def test_options_of_a_method_object_are_what_they_declare(tiny: dict[str, Any]) -> None:
     def plan(method: Any) -> Any:
-        return make_plan(dataclasses.replace(make_config(nest({"rounds": 1})), method=method))
+        return make_plan(dataclasses.replace(make_config(to_sections({"rounds": 1})), method=method))
 
     assert plan(fedbm.FedBM(generator="no")).config.method.generator is False  # type: ignore[arg-type]
     assert plan(FedProx(mu=1)).id == plan(FedProx(mu=1.0)).id

@@ -20,13 +20,13 @@ from fedbm.engine.checkpoint import load_checkpoint
 from fedbm.engine.round_loop import Event
 from fedbm.runs import artifacts as run_files
 from fedbm.runs import scheduler as side_by_side
-from fedbm.runs.config import make_config, nest
+from fedbm.runs.config import make_config, to_sections
 from fedbm.runs.scheduler import _start_worker as hire
 from fedbm.runs.scheduler import places_for, run_all
 
 
 def configs_of(settings: dict[str, Any], out: Path, *changes: dict[str, Any]) -> list[Any]:
-    return [make_config(nest({**settings, **change, "out": str(out)})) for change in changes]
+    return [make_config(to_sections({**settings, **change, "out": str(out)})) for change in changes]
 
 
 def rounds_of(news: Iterable[tuple[int, Event | str]]) -> list[tuple[int, int]]:
@@ -77,7 +77,10 @@ def test_a_fault_of_one_run_is_told_and_the_others_of_its_process_go_on(
 
     class Pipe:
         def __init__(self) -> None:
-            self.given, self.told = [(seed, make_config(nest({"seed": seed}))) for seed in (0, 1)], list[Any]()
+            self.given, self.told = (
+                [(seed, make_config(to_sections({"seed": seed}))) for seed in (0, 1)],
+                list[Any](),
+            )
 
         def poll(self, timeout: float | None) -> bool:
             return bool(self.given) or timeout is None
@@ -200,13 +203,18 @@ def talkative(pipe: Any) -> None:
         pipe.send((number, Event(round_, "train")))
 
 
-def test_asked_to_end_a_run_in_its_last_round_is_finished(tiny: dict[str, Any], tmp_path: Path) -> None:
+def test_asked_to_end_a_run_in_its_last_round_is_finished(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     [config] = configs_of({**tiny, "rounds": 1}, tmp_path, {})
     begun: list[Event] = []
-    for _, event in run_all([config], is_last_round=lambda number: bool(begun)):
+    hired = []
+    monkeypatch.setattr(side_by_side, "_start_worker", lambda *place: hired.append(hire(*place)) or hired[-1])
+    for _, event in run_all([config], processes=3, is_last_round=lambda number: bool(begun)):
         assert isinstance(event, Event)
         begun.append(event)
     assert [path.name for path in tmp_path.rglob("summary.json")] == ["summary.json"]
+    assert len(hired) == 1, "no process starts without a run"
 
 
 def test_places(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

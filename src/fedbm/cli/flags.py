@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fedbm.config.keys import Key, section_keys
 from fedbm.config.options import OPTION_NEEDS, EngineOptions, check
 from fedbm.errors import FedBMError, did_you_mean, join_words
+from fedbm.utils.text import format_option
 
 if TYPE_CHECKING:
     from fedbm.runs.config import Config
@@ -39,11 +40,11 @@ def add_settings(parser: argparse.ArgumentParser, flags: Sequence[str]) -> None:
 
 def add_all_settings(parser: argparse.ArgumentParser, without: Sequence[str] = ()) -> None:
     """Add the flags of all keys, including options of methods. Flags such as --fedprox-mu are not in the help."""
-    from fedbm.runs.config import keys, method_flags
+    from fedbm.runs.config import keys, option_flags
 
     parser.usage = f"{parser.prog} [FILE.toml] [--KEY VALUE …]"  # a list of all flags would fill the screen
     _add_keys(parser, [key for key in keys() if key.flag not in without])
-    for flag in method_flags().keys() - {key.flag for key in keys()}:
+    for flag in option_flags().keys() - {key.flag for key in keys()}:
         add_setting(parser, flag, nargs="?", const="yes", help=argparse.SUPPRESS)
 
 
@@ -73,12 +74,12 @@ def _add_keys(parser: argparse.ArgumentParser, keys: Iterable[Key]) -> None:
 
 def format_default(key: Key) -> str:
     """Return the default as a user would type it; "" if there is none."""
-    return "" if key.default is None else _format_typed(key.default)
+    return "" if key.default is None else format_option(key.default)
 
 
 def read_config(args: argparse.Namespace) -> Config:
     """Return the configuration file's values, overridden by the flags."""
-    from fedbm.runs.config import make_config, nest, read_toml
+    from fedbm.runs.config import make_config, override, read_toml
 
     file = args.file
     if file and not file.endswith(".toml") and not Path(file).exists():
@@ -89,9 +90,7 @@ def read_config(args: argparse.Namespace) -> Config:
     flags = {"method": method_in_file, **args.settings} if method_in_file else args.settings
     if method_in_file != flags.get("method", method_in_file):
         values["method"] = {}  # the file's options belong to another method
-    for section, pairs in nest(flags).items():
-        values[section] = {**values.get(section, {}), **pairs}
-    return make_config(values, where=file or "the command")
+    return make_config(override(values, flags), where=file or "the command")
 
 
 def runs_folder(args: argparse.Namespace) -> Path:
@@ -102,12 +101,8 @@ def runs_folder(args: argparse.Namespace) -> Path:
 def check_applies(flags: Iterable[str], configs: Sequence[Config], beta: str = "--beta", planned: bool = True) -> None:
     """Raise FedBMError for a flag that has no effect. A file may contain such keys, because it may set all keys.
 
-    Args:
-        flags: the flags that were given.
-        configs: the configurations of the runs.
-        beta: the flag that set β.
-        planned: whether the configurations include the recommendations of the data set. Without them, the partition
-            is not known unless it was given.
+    *beta* is the flag that set β. Configurations that are not *planned* lack the recommendations of the data set, so
+    their partition is not known unless it was given.
     """
     for config in configs:
         values = {**vars(config.data), **vars(config.train), **vars(config.method)}
@@ -118,26 +113,16 @@ def check_applies(flags: Iterable[str], configs: Sequence[Config], beta: str = "
             if key not in values or values[key] in suitable or (by_default and not planned):
                 continue
             switch = beta if flag == "beta" else "--" + flag.replace("_", "-")
-            value = _format_typed(values[key])
+            value = format_option(values[key])
             now = f"{config.data.name} uses {value} by default" if by_default else f"it is {value}"
-            advice = f" or set --{key} {_format_typed(suitable[0])}" if by_default else ""
-            only = join_words(map(_format_typed, suitable))
+            advice = f" or set --{key} {format_option(suitable[0])}" if by_default else ""
+            only = join_words(map(format_option, suitable))
             raise FedBMError(f"{switch} only applies if {key} is {only}, but {now}. Remove {switch}{advice}.")
-    _check_language_applies(flags, configs)
+    switches = [key.switch for key in section_keys() if key.section == "language" and key.flag in flags]
+    if switches and not any(config.method.needs_concepts for config in configs):
+        from fedbm.runs.config import method_label
 
-
-def _check_language_applies(flags: Iterable[str], configs: Sequence[Config]) -> None:
-    """Raise FedBMError for a flag of [language] if no method reads concepts."""
-    from fedbm.runs.config import method_label
-
-    key = next((key for key in section_keys() if key.section == "language" and key.flag in flags), None)
-    if key and not any(config.method.needs_concepts for config in configs):
         names = join_words(dict.fromkeys(method_label(config.method, {}) for config in configs))
         raise FedBMError(
-            f"{key.switch} only applies to methods that read concepts, not to {names}. Remove {key.switch}."
+            f"{switches[0]} only applies to methods that read concepts, not to {names}. Remove {switches[0]}."
         )
-
-
-def _format_typed(value: Any) -> str:
-    """Return a value as a user would type it."""
-    return ("yes" if value else "no") if isinstance(value, bool) else str(value)

@@ -18,13 +18,10 @@ INSTALL = "Install FedBM with its dependencies, in its own folder: pip install -
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status.
+    """Run one command, by default that of the command line, and return its exit status.
 
     A mistake that the user can correct prints one sentence and no traceback. --help and --version raise SystemExit, as
     argparse does.
-
-    Args:
-        arguments: the words after `fedbm`; by default those of the command line.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
@@ -62,11 +59,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 def make_parser(only: str | None = None) -> Parser:
-    """Return the parser of all commands.
-
-    Args:
-        only: the command that gets its flags; by default all do. Flags of methods need PyTorch.
-    """
+    """Return the parser of all commands. *only* one command gets its flags, because flags of methods need PyTorch."""
     parser = Parser(
         prog="fedbm",
         description="Train image classifiers across hospitals that cannot share data and see different diseases.",

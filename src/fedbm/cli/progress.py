@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TimeElapsedColumn
 
 from fedbm.engine.round_loop import Event
 from fedbm.engine.round_record import RoundRecord
-from fedbm.runs.batch import Job
+from fedbm.runs.batch import BatchRun
 
 ShowCount = Callable[[int, int], None]  # (done, total)
 ShowEvent = Callable[[Event], None]
@@ -29,7 +29,7 @@ def show_run(console: Console, title: str, rounds: int) -> Iterator[ShowEvent]:
 
 
 @contextmanager
-def show_batch(console: Console, jobs: Sequence[Job]) -> Iterator[Callable[[Job, Event | str], None]]:
+def show_batch(console: Console, jobs: Sequence[BatchRun]) -> Iterator[Callable[[BatchRun, Event | str], None]]:
     """Yield a function to call with each event of several runs, or with the reason why a run failed."""
     pending = {job.folder: (job.title, job.config.train.rounds) for job in jobs if not job.is_finished}
     with ExitStack() as stack:
@@ -38,7 +38,7 @@ def show_batch(console: Console, jobs: Sequence[Job]) -> Iterator[Callable[[Job,
             folder: RunLog(console, *run) if bars is None else RunBar(bars, *run) for folder, run in pending.items()
         }
 
-        def show(job: Job, news: Event | str) -> None:
+        def show(job: BatchRun, news: Event | str) -> None:
             if isinstance(news, str):
                 console.print(f"failed: {job.title}: {news}")
             else:

@@ -9,16 +9,14 @@ import os
 import platform
 import shlex
 import sys
-import tomllib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from fedbm.utils.io import digest_of, write_json, write_text
+from fedbm.utils.io import digest_of
 from fedbm.version import __version__
 
 PATH_OPTIONS = {  # the run id covers the contents of these files, not their paths
@@ -27,13 +25,6 @@ PATH_OPTIONS = {  # the run id covers the contents of these files, not their pat
     "model": ("init_weights",),
 }
 PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "Pillow", "safetensors")
-
-
-def write_settings(folder: Path, text: str, device: torch.device) -> None:
-    """Write config.toml, with this *text*, and environment.json."""
-    write_text(folder / "config.toml", text)
-    known = {**environment(device), "settings": settings_digest(tomllib.loads(text))}
-    write_json(folder / "environment.json", known)
 
 
 def settings_digest(config: Mapping[str, Any]) -> str:

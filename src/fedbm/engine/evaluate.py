@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import chain
 
 import numpy as np
 import torch
@@ -43,33 +42,30 @@ def global_score(
     method: Method, model: nn.Module, server: State, clients: Mapping[int, State], sets: Mapping[str, Samples]
 ) -> dict[str, tuple[Scores, Array]] | None:
     """Score the method's global states on each set. Return None if there are none, see global_states()."""
-    states = global_states(method, server, clients)
-    if (first := next(states, None)) is None:
-        return None
-    return score_states(method, model, chain([first], states), sets)
+    return score_states(method, model, global_states(method, server, clients), sets)
 
 
 def score_states(
     method: Method, model: nn.Module, states: Iterable[State], sets: Mapping[str, Samples]
-) -> dict[str, tuple[Scores, Array]]:
-    """Return the scores and the confusion matrix of *states* for each set, see score_samples().
+) -> dict[str, tuple[Scores, Array]] | None:
+    """Return the scores and the confusion matrix of *states* for each set; None if there are no states.
 
     Several states either vote (mean of the probabilities) or are scored one by one (mean of scores, sum of matrices).
     """
     found: dict[str, list[tuple[Scores, Array]]] = {name: [] for name in sets}
-    votes: dict[str, Array] = {name: np.zeros(1) for name in sets}
+    votes: dict[str, Array] = {}
     for state in states:
         load_state(model, state)
         for name, data in sets.items():
             predicted = predict_probabilities(method, model, data)
             if method.ensemble:
-                votes[name] = votes[name] + predicted
+                votes[name] = votes[name] + predicted if name in votes else predicted
             else:
                 found[name].append(score_samples(data, predicted))
-    if method.ensemble:
-        return {
-            name: score_samples(sets[name], total / total.sum(axis=1, keepdims=True)) for name, total in votes.items()
-        }
+    for name, total in votes.items():
+        found[name].append(score_samples(sets[name], total / total.sum(axis=1, keepdims=True)))
+    if not any(found.values()):
+        return None
     return {
         name: (mean_scores([s for s, _ in pairs]), np.sum([m for _, m in pairs], axis=0))
         for name, pairs in found.items()
@@ -123,10 +119,9 @@ def personal_score(
     if not method.personalises:
         return None
     scores: dict[str, float] = {}
-    for client in clients:
-        matrix = personal_confusion(method, model, method.personal_state(server, clients[client]), data)
-        accuracy = label_mix_accuracy(matrix, facts[client].label_counts)
-        if accuracy is not None:
+    for client, state in clients.items():
+        matrix = personal_confusion(method, model, method.personal_state(server, state), data)
+        if (accuracy := label_mix_accuracy(matrix, facts[client].label_counts)) is not None:
             scores[str(client)] = accuracy
     if not scores:
         return None

@@ -22,7 +22,7 @@ from fedbm.config.options import TrainOptions
 from fedbm.engine.checkpoint import ClientStates, Progress, best_path, save_checkpoint, save_tensors
 from fedbm.engine.clients.base import Cohort, ScoringCohort, find_nonfinite
 from fedbm.engine.device import autocast, wait_until_idle
-from fedbm.engine.evaluate import Scores, first_state, global_score, personal_score, score_states
+from fedbm.engine.evaluate import Scores, first_state, global_score, global_states, personal_score, score_states
 from fedbm.engine.local_training import Samples, learning_rate
 from fedbm.engine.round_record import (
     AveragedScores,
@@ -37,7 +37,7 @@ from fedbm.engine.round_record import (
 from fedbm.engine.run_folder import RunFolder
 from fedbm.engine.server_average import ServerAverage, averaged_parts, no_common_model
 from fedbm.errors import FedBMError
-from fedbm.methods.base import Aggregator, Method, Part, State, Steps, Task
+from fedbm.methods.base import Aggregator, Method, State, Steps, Task
 from fedbm.utils.metrics import Array
 from fedbm.utils.seeds import numpy_rng
 
@@ -59,7 +59,7 @@ class Event:
     note: str = ""  # a message of the engine
 
 
-def select(clients: int, participation: float, seed: int, round_: int) -> list[int]:
+def select_clients(clients: int, participation: float, seed: int, round_: int) -> list[int]:
     """Return max(1, ⌊participation·N⌋) clients in ascending order, drawn from the stream (seed, "selection", round)."""
     if not clients:
         return []
@@ -195,7 +195,7 @@ class RoundLoop:
         """Ask the selected clients for their updates and aggregate the usable ones, in client order."""
         census = self.cohort.census()
         present = sorted(census)
-        selected = [present[i] for i in select(len(present), self.train.participation, self.task.seed, round_)]
+        selected = [present[i] for i in select_clients(len(present), self.train.participation, self.task.seed, round_)]
         aggregator = self.method.aggregator(self.server, self.population or len(census))
         clients: list[ClientRound] = []
         dropped: list[Dropped] = []
@@ -232,11 +232,9 @@ class RoundLoop:
     def _add_to_average(self) -> None:
         if self.average is None:
             return
-        clients = self.states.method_states()
-        common = self.common_state(clients)
-        if common is not None:
+        if (common := self.common_state()) is not None:
             self.average.add(common)
-        elif len(clients) > 1:  # with a single client it would be that client's own model
+        elif len(self.states) > 1:  # with a single client it would be that client's own model
             raise FedBMError(no_common_model(self.method.name))
 
     def _is_checkpoint_due(self, round_: int) -> bool:
@@ -275,15 +273,10 @@ class RoundLoop:
         clients = self.states.method_states()
         averaged = None
         if self.average is not None and self.average.rounds:  # first, so that the model holds the raw state afterwards
-            averaged = yield from self._evaluate_average(self.average.state(), round_)
-        if self.sets:
-            with self._autocast():
-                scores = global_score(self.method, self.model, self.server, clients, self.sets)
-            if scores is None:
-                return None
-            found = join_scores(scores)
-        else:
-            found = yield from self._ask_for_scores(round_, self.method.broadcast(self.server, round_ + 1))
+            averaged = yield from self._score(round_, self.average.state())
+        found = yield from self._score(round_)
+        if found is None:
+            return None
         evaluation = Evaluation(**found, round=round_, averaged=averaged)
         best = self.progress.best
         is_best = best is None or selection_score(evaluation.val) > selection_score(best.val)
@@ -296,40 +289,42 @@ class RoundLoop:
         if is_best:
             self.progress.best = evaluation
             # only a common state is saved with the next checkpoint, never a client's own model
-            state = self.common_state(clients) or self.server
+            state = self.common_state() or self.server
             self._best = {name: value.clone() for name, value in state.items()}
         return evaluation
 
-    def _evaluate_average(self, state: State, round_: int) -> Generator[None, None, ModelScores]:
-        """Score the averaged model in the same place as the model itself: here, or at the clients."""
+    def _score(self, round_: int, averaged: State | None = None) -> Generator[None, None, ModelScores | None]:
+        """Score the global model, or the *averaged* one: here or, if there are no sets, at the clients."""
         if self.sets:
             with self._autocast():
-                return join_scores(score_states(self.method, self.model, [state], self.sets))
-        parts = averaged_parts(self.method.broadcast(self.server, round_ + 1), state, round_ + 1)
-        scores = yield from self._ask_for_scores(round_, parts)
-        return dataclasses.replace(scores, personal=None)
-
-    def _ask_for_scores(self, round_: int, parts: Mapping[str, Part]) -> Generator[None, None, ModelScores]:
-        """Have the clients score the model on their own images."""
+                if averaged is not None:
+                    scores = score_states(self.method, self.model, [averaged], self.sets)
+                else:
+                    clients = self.states.method_states()
+                    scores = global_score(self.method, self.model, self.server, clients, self.sets)
+            return join_scores(scores) if scores else None
         assert isinstance(self.cohort, ScoringCohort)
-        for found in self.cohort.score(round_, parts):
-            if found is not None:
-                scores, sent = found
+        parts = self.method.broadcast(self.server, round_ + 1)
+        if averaged is not None:
+            parts = averaged_parts(parts, averaged, round_ + 1)
+        for answer in self.cohort.score(round_, parts):
+            if answer is not None:
+                found, sent = answer
                 self._traffic += Traffic(sent=sent)
-                return scores
+                return found if averaged is None else dataclasses.replace(found, personal=None)
             yield None
         raise FedBMError(
             f"round {round_}: too few clients scored the model. Start the run again to continue from this round."
         )
 
-    def common_state(self, clients: Mapping[int, State]) -> State | None:
+    def common_state(self) -> State | None:
         """Return the one state that is scored; None if there are several, or if it is a single client's own."""
-        if first_state(self.method, self.server, clients) is None:
+        clients = self.states.method_states()
+        several = list(islice(global_states(self.method, self.server, clients), 2))
+        is_personal = self.method.personalises and len(clients) == 1
+        if len(several) != 1 or (is_personal and first_state(self.method, self.server, {}) is None):
             return None
-        if self.method.personalises and len(clients) == 1 and first_state(self.method, self.server, {}) is None:
-            return None
-        several = list(islice(self.method.global_states(self.server, clients), 2))
-        return several[0] if len(several) == 1 else None
+        return several[0]
 
 
 def join_scores(scores: Mapping[str, tuple[Scores, Array]]) -> ModelScores:

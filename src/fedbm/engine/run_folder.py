@@ -55,12 +55,12 @@ class RunFolder:
                 ) from error
             except OSError as error:
                 raise cannot_write(self.path, error) from error
-            self._sweep()
+            self._remove_partial_files()
             yield
         finally:
             handle.close()
 
-    def _sweep(self) -> None:
+    def _remove_partial_files(self) -> None:
         """Remove the incomplete files of a killed process."""
         for leftover in self.path.rglob(".*.part"):
             with suppress(OSError):
@@ -73,7 +73,7 @@ class RunFolder:
             del values["averaged"]
         elif record.averaged and record.averaged.scored is None:  # the server scored it
             del values["averaged"]["scored"]
-        line = json.dumps(finite(values), allow_nan=False, ensure_ascii=False)
+        line = json.dumps(replace_nonfinite(values), allow_nan=False, ensure_ascii=False)
         path = self.path / "rounds.jsonl"
         try:
             with path.open("a", encoding="utf-8") as stream:
@@ -84,11 +84,7 @@ class RunFolder:
             raise cannot_write(path, error) from error
 
     def cut_after(self, round_: int) -> None:
-        """Remove the lines of rounds after *round_*, and an incomplete last line.
-
-        Raises:
-            FedBMError: if a line of rounds 1 to *round_* is missing.
-        """
+        """Remove the lines after *round_* and an incomplete last line; raise FedBMError if one before is missing."""
         path = self.path / "rounds.jsonl"
         kept = [line for line in _read_lines(path) if line["round"] <= round_]
         if [line["round"] for line in kept] != list(range(1, round_ + 1)):
@@ -129,12 +125,12 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def finite(value: Any) -> Any:
+def replace_nonfinite(value: Any) -> Any:
     """Return *value* with NaN and infinities replaced by None, because JSON cannot express them."""
     if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
+        return {key: replace_nonfinite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
+        return [replace_nonfinite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

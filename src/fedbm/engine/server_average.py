@@ -77,11 +77,11 @@ class ServerAverage:
         return found
 
     def saved(self) -> State:
-        """Return the tensors to save in a checkpoint next to the server's state; restore() reads them."""
+        """Return the tensors to save in a checkpoint next to the server's state; restore_average() reads them."""
         return {ROUNDS: torch.tensor(self.rounds), **{SUMS + name: value for name, value in self.sums.items()}}
 
 
-def restore(server: State, decay: float) -> tuple[State, ServerAverage | None]:
+def restore_average(server: State, decay: float) -> tuple[State, ServerAverage | None]:
     """Split a checkpoint's tensors into the server's state and its average, which is None if *decay* is 0."""
     own = {name: value for name, value in server.items() if not name.startswith(PREFIX)}
     if not decay:

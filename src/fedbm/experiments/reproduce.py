@@ -19,9 +19,9 @@ from fedbm.experiments.outcomes import Outcome, outcome_of, read_outcome, unread
 from fedbm.experiments.record_store import would_drop, write_outcome
 from fedbm.experiments.spec import Experiment, find_experiment, paper_experiments, read_experiment
 from fedbm.experiments.trials import DONE, TrialPlace, TrialState, check_only, find_state, finished_run, locate, trials
-from fedbm.runs.batch import BatchResult, Job, OnNews, run_batch
+from fedbm.runs.batch import BatchResult, BatchRun, OnNews, run_batch
 from fedbm.runs.budget import Budget, parse_duration
-from fedbm.runs.config import Config, make_config, nest
+from fedbm.runs.config import Config, make_config, to_sections
 from fedbm.runs.reader import RunView, check_resumable
 from fedbm.runs.run_record import record_of
 from fedbm.runs.run_table import METRICS, describe_run, make_frame, make_html, mean_and_std
@@ -77,10 +77,10 @@ class ExperimentPlan:
             elif state.folder is not None:
                 check_resumable(state.folder)
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[BatchRun]:
         """Return the chosen runs that have no record yet."""
         runs = {
-            p.folder: Job(p.folder, p.trial.words, p.config)
+            p.folder: BatchRun(p.folder, p.trial.words, p.config)
             for p in self.chosen
             if p.folder is not None and p.config is not None and find_state(p, self.records).state != "on record"
         }
@@ -180,7 +180,7 @@ def reproduce(
     text = None if seeds is None else format_seeds(list_seeds(seeds))
     plan = plan_experiments(experiments, text, engine_settings(settings, data_dir), only, Path(records))
 
-    def report(job: Job, news: Event | str) -> None:
+    def report(job: BatchRun, news: Event | str) -> None:
         if on_event is not None and isinstance(news, Event):
             on_event(job.title, news)
 
@@ -225,7 +225,7 @@ def plan_experiments(
         records: The folder for records.
         progress: Called with (images decoded, images in all).
     """
-    config = make_config(nest(engine))
+    config = make_config(to_sections(engine))
     check_only(experiments, only)
     find_device(config.engine.device)
     chosen_seeds = {e.name: e.chosen_seeds(seeds) for e in experiments}

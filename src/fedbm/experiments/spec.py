@@ -32,7 +32,7 @@ from typing import Any
 
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.methods import METHODS, title_of
-from fedbm.runs.config import check_method_options, keys, method_flags, nest
+from fedbm.runs.config import check_method_options, keys, option_flags, to_sections
 from fedbm.runs.seed_list import DEFAULT, format_seeds, parse_seeds
 
 KEYS: dict[str, type] = {
@@ -154,7 +154,7 @@ def read_experiment(path: Path) -> Experiment:
             raise FedBMError(f"{path} is a shipped experiment. Run it with 'fedbm reproduce {path}'.") from error
         near = did_you_mean(path.name, [file.name for file in path.parent.glob("*.toml")])
         raise FedBMError(f"there is no experiment {path}{near}. Give a TOML file of your own.") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # not UTF-8, or a null character in the path
         raise FedBMError(f"cannot read the experiment {path}: {getattr(error, 'strerror', None) or error}") from error
     if path.stem in shipped_experiments():
         raise FedBMError(
@@ -240,7 +240,7 @@ def _check_settings(shared: Mapping[str, Any], axes: Mapping[str, Any]) -> None:
             raise FedBMError(f"the axis {axis} must be a list of values, such as {axis} = [1, 2]")
         if len(set(map(repr, choices))) < len(choices):
             raise FedBMError(f"the axis {axis} has a value twice")
-    known = [*(key.flag for key in keys()), *method_flags()]
+    known = [*(key.flag for key in keys()), *option_flags()]
     for flag in (*shared, *axes):
         if flag not in known:
             raise FedBMError(f'there is no setting "{flag}"{did_you_mean(flag, known)}')
@@ -296,7 +296,7 @@ def _rows(values: Mapping[str, Any], axis: Sequence[Any]) -> tuple[RowPlan, ...]
         settings = {"method": default, **{key: value for key, value in row.items() if key != "name"}}
         with prefix_errors(f'row "{name}"'):
             _refuse_seed(settings)
-            nest(settings)
+            to_sections(settings)
         rows.append(RowPlan(name, settings))
     names = [row.name for row in rows]
     for row_plan in rows:

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.experiments.spec import Experiment, cells, prefix_errors
-from fedbm.runs.config import Config, make_config, nest, settings_for
+from fedbm.runs.config import Config, make_config, settings_for, to_sections
 from fedbm.runs.failure import failure_of
 from fedbm.runs.plan import make_plan
 from fedbm.runs.reader import RunView, check_unedited, read_run
@@ -83,7 +83,7 @@ def trials(
         facts = {**settings, **at, "row": row.name}
         if all(any(_matches(facts.get(key), value) for value in values) for key, values in wanted):
             with prefix_errors(f'{experiment.file}: row "{row.name}"'):
-                configs = {seed: make_config(nest({**settings, **engine, "seed": seed})) for seed in seeds}
+                configs = {seed: make_config(to_sections({**settings, **engine, "seed": seed})) for seed in seeds}
             made += [Trial(experiment.name, row.name, at, seed, config) for seed, config in configs.items()]
     return sorted(made, key=lambda trial: trial.seed) if experiment.by_seed else made
 

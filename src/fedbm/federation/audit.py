@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from fedbm.engine.run_folder import finite
+from fedbm.engine.run_folder import replace_nonfinite
 from fedbm.errors import FedBMError
 from fedbm.utils.io import cannot_write
 
@@ -59,7 +59,7 @@ class Audit:
                     "number": json.loads(last)["number"] + 1 if last else 1,
                     "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
                     "event": event,
-                    **finite(facts),
+                    **replace_nonfinite(facts),
                     "before": _hash(last),
                 }
                 stream.write(json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from fedbm.data.sources import find_sources
 from fedbm.engine.checkpoint import best_path, load_best, save_tensors
 from fedbm.engine.round_loop import RoundLoop
 from fedbm.engine.round_record import ModelScores, Traffic
-from fedbm.engine.run_folder import FORMAT, RunFolder, finite
+from fedbm.engine.run_folder import FORMAT, RunFolder, replace_nonfinite
 from fedbm.methods.base import load_state
 from fedbm.report.figures.generated import COLUMNS
 from fedbm.report.figures.matrices import partition_bubbles
@@ -32,8 +31,7 @@ def write_initial_files(plan: Plan, folder: RunFolder, device: torch.device) -> 
     """Write what is known before the first round."""
     dataset, partition, config = plan.dataset, plan.partition, plan.config
     if plan.own_partition:  # so that the saved configuration finds this run again
-        made: dict[str, Any] = {"partition": "file", "partition_file": str(folder.path / "partition.json")}
-        config = dataclasses.replace(config, data=dataclasses.replace(config.data, **made))
+        config = config.with_values("data", partition="file", partition_file=str(folder.path / "partition.json"))
     write_description(folder, config, plan.task, device, plan.own)
     of = {"data": dataset.name, "checksum": dataset.checksum, "shape": dataset.shape}
     write_json(folder.path / "partition.json", {**partition.to_json(dataset.labels, dataset.classes), "of": of})
@@ -111,7 +109,7 @@ def write_final_files(
         privacy=privacy,
     )
     best_path(folder, best.round).unlink(missing_ok=True)  # it is model.safetensors now
-    write_json(folder / "summary.json", finite({"format": FORMAT, **dataclasses.asdict(summary)}))
+    write_json(folder / "summary.json", replace_nonfinite({"format": FORMAT, **dataclasses.asdict(summary)}))
 
 
 def _by_source(
@@ -137,8 +135,7 @@ def draw_if_due(loop: RoundLoop) -> None:
 
 def draw_generated(loop: RoundLoop, path: Path) -> None:
     """Draw images of every class, if the method has a generator."""
-    state = loop.common_state(loop.states.method_states())
-    if state is not None:
+    if (state := loop.common_state()) is not None:
         load_state(loop.model, state)
         gallery = loop.method.sample_images(loop.model, loop.task, COLUMNS)
         if gallery is not None:

@@ -25,7 +25,7 @@ TOO_SHORT = "The budget ended before any round was finished, and nothing was sav
 
 
 @dataclass(frozen=True)
-class Job:
+class BatchRun:
     """One run of a batch."""
 
     folder: Path
@@ -44,31 +44,26 @@ class BatchResult:
     stopped: str = ""  # why other runs are not finished; "" if they all are
 
 
-OnNews = Callable[[Job, Event | str], None]  # called with each event of a run, or why the run failed
+OnNews = Callable[[BatchRun, Event | str], None]  # called with each event of a run, or why the run failed
 
 
 def plan_jobs(
     configs: Sequence[Config],
     dataset: Dataset | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> list[Job]:
-    """Plan every run; equal configurations become one job.
+) -> list[BatchRun]:
+    """Plan every run; equal configurations become one job. Raise FedBMError if one cannot be planned or resumed.
 
-    Args:
-        configs: one configuration per run.
-        dataset: the data set, if it was loaded already. Its runs are computed in this process.
-        progress: called with (images decoded, images in all).
-
-    Raises:
-        FedBMError: if a run cannot be planned, or its folder cannot be resumed.
+    If a *dataset* was loaded already, its runs are computed in this process. *progress* is called with (images
+    decoded, images in all).
     """
-    jobs: dict[Path, Job] = {}
+    jobs: dict[Path, BatchRun] = {}
     for config in configs:
         plan = make_plan(config, dataset=dataset, progress=progress)
         is_known = METHODS.get(plan.config.method.name) is type(plan.config.method)
         keep = dataset is not None or not is_known  # the scheduler's processes could not make this plan
         folder = run_path(plan)
-        jobs[folder] = Job(folder, title_of(plan.config), plan.config, plan if keep else None)
+        jobs[folder] = BatchRun(folder, title_of(plan.config), plan.config, plan if keep else None)
     for folder in jobs:
         check_resumable(folder)
     return list(jobs.values())
@@ -81,7 +76,7 @@ def title_of(config: Config) -> str:
 
 
 def run_batch(
-    jobs: Sequence[Job], on_news: OnNews = lambda job, news: None, budget: Budget | None = None
+    jobs: Sequence[BatchRun], on_news: OnNews = lambda job, news: None, budget: Budget | None = None
 ) -> BatchResult:
     """Run every job that is not finished. A run that fails does not stop the others.
 
@@ -97,20 +92,19 @@ def run_batch(
                 failures.append(f"{job.title}: {news}")
             elif news.record is not None:
                 clear_failure(job.folder)
-                budget.add_round(pending.index(job), news.record.seconds["total"])
+                budget.add_round(job.folder, news.record.seconds["total"])
             on_news(job, news)
     is_complete = len(failures) == sum(not job.is_finished for job in pending)
     return BatchResult(tuple(failures), "" if is_complete else SPENT if budget.rounds else TOO_SHORT)
 
 
-def _events(jobs: Sequence[Job], budget: Budget) -> Generator[tuple[Job, Event | str], None, None]:
+def _events(jobs: Sequence[BatchRun], budget: Budget) -> Generator[tuple[BatchRun, Event | str], None, None]:
     """Yield the events of jobs in parallel processes, then of those that this process computes."""
     elsewhere = [job for job in jobs if job.plan is None]
     if elsewhere:
-        numbers = [jobs.index(job) for job in elsewhere]
         events = run_all(
             [job.config for job in elsewhere],
-            is_last_round=lambda number: budget.is_last_round(numbers[number]),
+            is_last_round=lambda number: budget.is_last_round(elsewhere[number].folder),
             remaining=budget.remaining,
         )
         with closing(events):

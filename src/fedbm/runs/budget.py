@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Hashable
 
 from fedbm.errors import FedBMError
 
@@ -11,34 +12,28 @@ MAX_RESERVE = 0.1  # share of the budget kept for finishing the current round
 
 
 class Budget:
-    """Time that several runs share.
+    """Time that several runs share, in seconds; None means no limit.
 
     Near the end of the budget each run finishes its current round and writes a checkpoint. A run stops when its
     next round would end too late if it took as long as the latest. At most 10 % of the budget is reserved for that.
-
-    Args:
-        seconds: the time available; None means no limit.
     """
 
     def __init__(self, seconds: float | None) -> None:
         self.seconds = seconds
         self.rounds = 0  # finished within the budget
         self._began = time.monotonic()
-        self._latest: dict[int, float] = {}  # seconds of each run's latest round
-        self._stopped = False
+        self._latest: dict[Hashable, float] = {}  # seconds of each run's latest round
 
-    def add_round(self, run: int, seconds: float) -> None:
+    def add_round(self, run: Hashable, seconds: float) -> None:
         """Record how many seconds a finished round of this run took."""
         self.rounds += 1
         self._latest[run] = seconds
 
-    def is_last_round(self, run: int) -> bool:
+    def is_last_round(self, run: Hashable) -> bool:
         """Return whether the run must stop after its current round."""
         if self.seconds is None:
             return False
-        last = self.elapsed() > self.seconds - min(self._latest.get(run, 0.0), MAX_RESERVE * self.seconds)
-        self._stopped |= last
-        return last
+        return self.elapsed() > self.seconds - min(self._latest.get(run, 0.0), MAX_RESERVE * self.seconds)
 
     def elapsed(self) -> float:
         """Return the seconds since the budget was made."""
@@ -47,12 +42,6 @@ class Budget:
     def remaining(self) -> float | None:
         """Return the seconds left, or None if there is no limit."""
         return None if self.seconds is None else self.seconds - self.elapsed()
-
-    @property
-    def is_spent(self) -> bool:
-        """Whether a run had to stop because of the budget."""
-        remaining = self.remaining()
-        return self._stopped or (remaining is not None and remaining <= 0)
 
 
 def parse_duration(text: str) -> float:

@@ -5,7 +5,6 @@ compare("digits", ["fedavg", "fedbm"], betas=[0.05, 0.1], seeds=3, rounds=20) �
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +14,8 @@ from fedbm.data.dataset import Dataset
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError, join_words
 from fedbm.methods import METHODS, Method
-from fedbm.runs.batch import Job, plan_jobs, run_batch
-from fedbm.runs.config import Config, check_method_options, find_method, make_config, nest, settings_for
+from fedbm.runs.batch import BatchRun, plan_jobs, run_batch
+from fedbm.runs.config import Config, check_method_options, find_method, make_config, override, settings_for
 from fedbm.runs.reader import RunView, read_run
 from fedbm.runs.run_table import METRICS, describe_run, make_frame, make_html, mean_and_std
 from fedbm.runs.runner import check_engine, check_method_object, check_unused_settings, with_method
@@ -98,18 +97,15 @@ def compare(
     for name, instead in (("method", "methods"), ("seed", "seeds")):
         if name in settings:
             raise FedBMError(f"compare() has no argument {name}. Use {instead}.")
-    settings = {key: str(value) if isinstance(value, Path) else value for key, value in settings.items()}
     dataset = data if isinstance(data, Dataset) else None
     check_unused_settings(settings, dataset is not None, False, False)
     if dataset is None:
         settings["data"] = str(data)
     chosen = [methods] if isinstance(methods, str) else list(methods)
     configs = make_grid({}, settings, chosen, list(betas) if betas is not None else [beta], list_seeds(seeds))
-    if dataset is not None:
-        configs = [dataclasses.replace(c, data=dataclasses.replace(c.data, name=dataset.name)) for c in configs]
     jobs = plan_jobs(configs, dataset)
 
-    def report(job: Job, news: Event | str) -> None:
+    def report(job: BatchRun, news: Event | str) -> None:
         if on_event is not None and isinstance(news, Event):
             on_event(job.title, news)
 
@@ -127,14 +123,10 @@ def make_grid(
     betas: Sequence[Any],
     seeds: Sequence[int],
 ) -> list[Config]:
-    """Return a configuration for every β, seed and method.
+    """Return a configuration for every β, seed and method. A β of None leaves it as it is.
 
-    Args:
-        base: the values of a configuration file that all runs share.
-        settings: values by flag, which win over *base*. A method takes only the options it has.
-        methods: names or objects.
-        betas: values of β; None leaves it as it is.
-        seeds: the seeds.
+    *settings* are values by flag. They win over *base*, the values of a configuration file. A method takes only the
+    options it has.
     """
     if not methods:
         raise FedBMError("no method is given; name at least one")
@@ -156,10 +148,7 @@ def make_grid(
 def _make_config(base: Values, settings: Mapping[str, Any], method: str | Method, cell: Mapping[str, Any]) -> Config:
     name = method if isinstance(method, str) else ""
     flags = {**settings_for(name, settings), **cell, **({"method": name} if name else {})}
-    values = {section: dict(pairs) for section, pairs in base.items()}
-    for section, pairs in nest(flags).items():
-        values[section] = {**values.get(section, {}), **pairs}
-    config = make_config(values)
+    config = make_config(override(base, flags))
     return config if isinstance(method, str) else with_method(config, method)
 
 

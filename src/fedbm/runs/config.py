@@ -30,6 +30,9 @@ from fedbm.config.options import (
 from fedbm.engine.server_average import no_common_model
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.methods import METHODS, FedAvg, FedBM, Method
+from fedbm.utils.text import format_option
+
+FILE_SECTIONS = (*SECTIONS, "method", "concepts")
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,11 @@ class Config:
     engine: EngineOptions = field(default_factory=EngineOptions)
     concepts: Mapping[str, str] = field(default_factory=dict)  # class → what a clinician calls it
     given: frozenset[str] = frozenset()
+
+    def with_values(self, section: str, **values: Any) -> Config:
+        """Return this configuration with other *values* in one section."""
+        changed: dict[str, Any] = {section: dataclasses.replace(getattr(self, section), **values)}
+        return dataclasses.replace(self, **changed)
 
 
 @cache
@@ -73,39 +81,32 @@ def _declaration(method: type, option: str) -> Key:
 
 
 @cache
-def method_flags() -> dict[str, tuple[str, str]]:
-    """Return the flags that name one method's option: {"fedprox_mu": ("fedprox", "mu"), …}."""
-    return {
-        f"{name}_{key.flag}": (name, key.name) for name, method in METHODS.items() for key in keys_of("method", method)
-    }
-
-
-@cache
-def option_owners(flag: str) -> tuple[str, ...]:
-    """Return the methods that have the option *flag*; () if it is not an option of a method."""
-    if any(key.flag == flag for key in keys() if not key.is_option):
-        return ()
-    if flag in method_flags():
-        return (method_flags()[flag][0],)
-    return tuple(name for name in METHODS if f"{name}_{flag}" in method_flags())
+def option_flags() -> dict[str, dict[str, str]]:
+    """Return the option of each method that a flag sets: {"mu": {"fedprox": "mu", …}, "fedprox_mu": …, …}."""
+    shared = {key.flag for key in keys() if not key.is_option}
+    found: dict[str, dict[str, str]] = {}
+    for name, method in METHODS.items():
+        for key in keys_of("method", method):
+            for flag in (key.flag, f"{name}_{key.flag}"):
+                if flag not in shared:
+                    found.setdefault(flag, {})[name] = key.name
+    return found
 
 
 def settings_for(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that apply to a method: all but the options that only other methods have."""
-    owners = {flag: option_owners(flag) for flag in settings}
-    return {flag: value for flag, value in settings.items() if not owners[flag] or method in owners[flag]}
+    return {flag: value for flag, value in settings.items() if method in option_flags().get(flag, (method,))}
 
 
 def check_method_options(settings: Iterable[str], methods: Sequence[str]) -> None:
     """Raise FedBMError if an option belongs to none of *methods*, or means different things for two of them."""
     for flag in settings:
-        owners = option_owners(flag)
+        owners = option_flags().get(flag, {})
         chosen = [name for name in dict.fromkeys(methods) if name in owners]
         switch = "--" + flag.replace("_", "-")
         if owners and not chosen:
             raise FedBMError(f"{switch} is an option of {join_words(owners)}, but not of {join_words(methods)}")
-        declared = {_declaration(METHODS[name], flag) for name in chosen if flag not in method_flags()}
-        if len(declared) > 1:
+        if len({_declaration(METHODS[name], owners[name]) for name in chosen}) > 1:
             own = join_words([f"--{name}-{flag.replace('_', '-')}" for name in chosen])
             raise FedBMError(f"{switch} is a different option for {join_words(chosen, 'and')}. Use {own}.")
 
@@ -119,11 +120,9 @@ def make_config(values: Mapping[str, Mapping[str, Any]], where: str = "the confi
             )
         if section == "own":
             raise FedBMError(f"{where} belongs to a run with a method or body made in Python. Start it from Python.")
-        if section not in (*SECTIONS, "method", "concepts"):
-            known = [*SECTIONS, "method", "concepts"]
-            raise FedBMError(
-                f'{where} has no section "{section}"{did_you_mean(section, known)}; there are {join_words(known)}'
-            )
+        if section not in FILE_SECTIONS:
+            near = did_you_mean(section, FILE_SECTIONS)
+            raise FedBMError(f'{where} has no section "{section}"{near}; there are {join_words(FILE_SECTIONS)}')
     made: dict[str, Any] = {
         section: _make(options, values.get(section, {}), f"[{section}] in {where}")
         for section, options in SECTIONS.items()
@@ -167,11 +166,7 @@ def read_toml(path: Path) -> dict[str, dict[str, Any]]:
     for section, pairs in values.items():
         if not isinstance(pairs, dict):
             home = next((key.section for key in keys() if section == key.name), "train")
-            how = (
-                f"[{section}]"
-                if section in (*SECTIONS, "method", "concepts")
-                else f"[{home}] and below it {section} = …"
-            )
+            how = f"[{section}]" if section in FILE_SECTIONS else f"[{home}] and below it {section} = …"
             raise FedBMError(f'{path}: "{section}" must be in a section: write {how}')
     return values
 
@@ -238,7 +233,7 @@ def method_label(method: Any, recommends: Mapping[str, Any]) -> str:
         for f in dataclasses.fields(method):
             value = getattr(method, f.name)
             if value != recommends.get(f.name, f.default):
-                changed.append(f"{f.name}={_format_option(value)}")
+                changed.append(f"{f.name}={format_option(value)}")
     return " · ".join([method.name, ", ".join(changed)]) if changed else str(method.name)
 
 
@@ -247,18 +242,23 @@ def to_toml(config: Config, own: Mapping[str, str] | None = None) -> str:
 
     [concepts] is added if the user described classes, [own] if method or body were made in Python.
     """
-    lines: list[str] = []
+    values: dict[str, Mapping[str, Any]] = {}
     for section in ("data", "language", "model", "method", "train", "engine"):
         options = getattr(config, section)
-        pairs = method_values(options) if section == "method" else dataclasses.asdict(options)
+        values[section] = method_values(options) if section == "method" else dataclasses.asdict(options)
+    texts = {"concepts": config.concepts, "own": own or {}}
+    return format_sections(values | {section: pairs for section, pairs in texts.items() if pairs})
+
+
+def format_sections(values: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return {section: {key: value}} as TOML. Names of classes are quoted, because they may contain spaces."""
+    lines: list[str] = []
+    for section, pairs in values.items():
         lines.append(f"[{section}]")
         for key, value in pairs.items():
-            lines.append(f"# {key} is not set" if value is None else f"{key} = {_format_toml(value)}")
+            name = json.dumps(key, ensure_ascii=False) if section in ("concepts", "own") else key
+            lines.append(f"# {key} is not set" if value is None else f"{name} = {_format_toml(value)}")
         lines.append("")
-    for section, texts in (("concepts", config.concepts), ("own", own or {})):
-        if texts:
-            named = [f"{json.dumps(name, ensure_ascii=False)} = {_format_toml(text)}" for name, text in texts.items()]
-            lines += [f"[{section}]", *named, ""]
     return "\n".join(lines)
 
 
@@ -272,33 +272,32 @@ def _format_toml(value: Any) -> str:
     return json.dumps("" if value is None else value, ensure_ascii=False)
 
 
-def _format_option(value: Any) -> str:
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
-
-
-def nest(flat: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def to_sections(flags: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Turn {flag: value} into {section: {key: value}}; refuse an option that the chosen method does not have.
 
     `mu` is the chosen method's option. `fedprox_mu` is FedProx's, and wins over `mu`.
     """
     shared = {key.flag: key for key in keys() if not key.is_option}
-    chosen = str(flat.get("method", FedBM.name))
+    method = str(flags.get("method", FedBM.name))
     values: dict[str, dict[str, Any]] = {}
-    own: dict[str, Any] = {}
-    for flag, value in flat.items():
-        owners = option_owners(flag)
+    for flag in sorted(flags, key=lambda flag: flag.startswith(f"{method}_")):
+        owners = option_flags().get(flag, {})
         if flag in shared:
-            values.setdefault(shared[flag].section, {})[shared[flag].name] = value
-        elif not owners:
-            known = [*shared, *(key.flag for key in keys())]
-            raise FedBMError(f'there is no setting "{flag}"{did_you_mean(flag, known)}')
-        elif chosen in METHODS and chosen not in owners:
-            raise FedBMError(f"{flag} is an option of {join_words(owners)}, not of {chosen}")
-        elif flag in method_flags():
-            own[method_flags()[flag][1]] = value
+            section, name = shared[flag].section, shared[flag].name
+        elif method in owners:
+            section, name = "method", owners[method]
+        elif owners and method not in METHODS:
+            continue  # make_config() reports the unknown method
+        elif owners:
+            raise FedBMError(f"{flag} is an option of {join_words(owners)}, not of {method}")
         else:
-            option = method_flags()[f"{owners[0]}_{flag}"][1]
-            values.setdefault("method", {})[option] = value
-    if own:
-        values["method"] = {**values.get("method", {}), **own}
+            raise FedBMError(f'there is no setting "{flag}"{did_you_mean(flag, [*shared, *option_flags()])}')
+        value = flags[flag]
+        values.setdefault(section, {})[name] = str(value) if isinstance(value, Path) else value
     return values
+
+
+def override(values: Mapping[str, Mapping[str, Any]], flags: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the *values* of a configuration file, {section: {key: value}}, overridden by *flags*."""
+    given = to_sections(flags)
+    return {section: {**values.get(section, {}), **given.get(section, {})} for section in (*values, *given)}

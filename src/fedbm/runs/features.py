@@ -7,7 +7,6 @@ place the anchors far from the images.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,15 +33,8 @@ PERPLEXITY = 30.0
 
 
 def write_features(run: Path, engine: Mapping[str, Any], averaged: bool = False) -> Path:
-    """Compute and write features.json.
-
-    Args:
-        run: the folder of a finished run.
-        engine: engine options, such as device and data_dir.
-        averaged: use the averaged model.
-    """
-    config = make_config(read_toml(run / "config.toml"))
-    config = dataclasses.replace(config, engine=dataclasses.replace(config.engine, **engine))
+    """Write features.json of a finished run. *engine* are options such as device and data_dir."""
+    config = make_config(read_toml(run / "config.toml")).with_values("engine", **engine)
     model = load_model(run, config.engine.device, averaged=averaged)
     dataset = load_dataset(config)
     if dataset.classes != model.classes:
@@ -50,6 +42,7 @@ def write_features(run: Path, engine: Mapping[str, Any], averaged: bool = False)
     chosen = _choose(dataset.indices("test"), config.train.seed)
     found, anchors = features_of(model, dataset, chosen)
     flat = flatten(np.concatenate([found, anchors]) if anchors is not None else found, config.train.seed)
+    path = run / "features.json"
     value = {
         "format": FORMAT,
         "classes": list(model.classes),
@@ -57,7 +50,6 @@ def write_features(run: Path, engine: Mapping[str, Any], averaged: bool = False)
         "points": _round(flat[: len(chosen)]),
         "anchors": _round(flat[len(chosen) :]) if anchors is not None else None,
     }
-    path = run / "features.json"
     write_json(path, value)
     return path
 

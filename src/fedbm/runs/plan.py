@@ -37,7 +37,6 @@ class Plan:
     partition: Partition
     task: Task
     id: str
-    notes: tuple[str, ...]
     own_partition: bool = False  # made in Python, so the configuration refers to the run's partition.json
     own: Mapping[str, str] = field(default_factory=dict)  # digests of a method and a body made in Python
 
@@ -66,15 +65,13 @@ def make_plan(
         # it may have been changed since it was loaded
         found = checksum(dataset.classes, dataset.images, dataset.labels, dataset.split)
         dataset = dataclasses.replace(dataset, checksum=found)
-        pixels: dict[str, Any] = {"size": dataset.shape[1], "channels": dataset.shape[0]}
-        config = dataclasses.replace(config, data=dataclasses.replace(config.data, **pixels))
+        config = config.with_values("data", name=dataset.name, size=dataset.shape[1], channels=dataset.shape[0])
     own = partition is not None
     if partition is not None:
         check_partition(partition, dataset, "the partition")
     given = load_partition(Path(config.data.partition_file), dataset) if config.data.partition == "file" else partition
     if given is not None and "beta" in given.settings:  # recommendations depend on the partition's β
-        with_beta = dataclasses.replace(config.data, beta=check(DataOptions, "beta", given.settings["beta"]))
-        config = dataclasses.replace(config, data=with_beta)
+        config = config.with_values("data", beta=check(DataOptions, "beta", given.settings["beta"]))
     config = recommend(config, dataset.recommends)
     made: dict[str, Any] = {}
     if partition is None:
@@ -82,10 +79,9 @@ def make_plan(
     else:  # the saved configuration describes the partition that is used
         made = {key: partition.settings[key] for key in ("beta", "min_samples") if key in partition.settings}
         made["partition"] = partition.kind
-    made["clients"] = len(partition.clients)
-    config = dataclasses.replace(config, data=dataclasses.replace(config.data, **made))
+    config = config.with_values("data", **made, clients=len(partition.clients))
     if config.method.central:
-        config = dataclasses.replace(config, train=dataclasses.replace(config.train, keep_optimizer=True))
+        config = config.with_values("train", keep_optimizer=True)
     concepts = None
     if config.method.needs_concepts:
         concepts = agreed_concepts(config, dataset.classes, dataset.concepts, dataset.modality)
@@ -112,7 +108,7 @@ def make_plan(
     digests = {name: digest_of({name: what})[:8] for name, what in code.items()}
     if code:  # the package's methods and bodies are known to fit each other
         check_trained(config.method, task, config.train.epochs)
-    return Plan(config, dataset, partition, task, run_id, dataset.notes, own, digests)
+    return Plan(config, dataset, partition, task, run_id, own, digests)
 
 
 def load_dataset(config: Config, progress: Callable[[int, int], None] | None = None) -> Dataset:

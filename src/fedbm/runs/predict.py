@@ -5,7 +5,8 @@ model = load_model("runs/fedbm-digits-s0-…"); model.classes[model.predict(imag
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import dataclasses
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -16,7 +17,6 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedbm.config.options import ModelOptions
 from fedbm.engine.checkpoint import load_tensors
 from fedbm.engine.device import find_device
 from fedbm.engine.evaluate import predict_probabilities
@@ -53,15 +53,6 @@ class Model:
         positions = torch.arange(len(images), device=self.device)
         samples = Samples(pixels, positions, positions, self.task.normalise().to(self.device))
         return predict_probabilities(self.method, self.module, samples)
-
-    def predict_files(self, paths: Sequence[Path]) -> NDArray[Any]:
-        """Return class probabilities [n,K] of image files; raise FedBMError if one cannot be read."""
-        rows = []
-        for path, found in self.classify(paths):
-            if isinstance(found, str):
-                raise FedBMError(f"{path} is not a readable image: {found}")
-            rows.append(found)
-        return np.stack(rows)
 
     def classify(self, paths: Iterable[Path]) -> Iterator[tuple[Path, NDArray[Any] | str]]:
         """Yield each file with its probabilities [K], or with the reason why it cannot be read."""
@@ -126,6 +117,7 @@ def load_model(
         raise FedBMError(f"{folder} was trained by {name}, which is your own method. Pass it: load_model(…, method=…).")
     values.pop("own", None)
     config = make_config({k: v for k, v in values.items() if k != "method" or method is None})
+    architecture = dataclasses.replace(config.model, init_weights="")  # that file may have moved
     saved = folder / "concepts.safetensors"
     task = Task(
         classes=tuple(notes["classes"]),
@@ -133,7 +125,7 @@ def load_model(
         mean=tuple(notes["mean"]),
         std=tuple(notes["std"]),
         seed=config.train.seed,
-        make_body=make_body or resnet_factory(_without_init(config.model), notes["shape"][0]),
+        make_body=make_body or resnet_factory(architecture, notes["shape"][0]),
         concepts=ConceptDistribution.load(saved) if saved.exists() else None,
     )
     chosen = method or config.method
@@ -151,8 +143,3 @@ def load_model(
             f"{missing[0].partition('.')[0]} (clients/ in the run's folder)"
         )
     return Model(task.classes, task.shape, chosen, task, module.eval(), place)
-
-
-def _without_init(options: ModelOptions) -> ModelOptions:
-    """Return the options without the file of initial weights, which is not needed and may have moved."""
-    return ModelOptions(options.stem, options.width, options.norm)

@@ -81,10 +81,6 @@ class RunView:
         return found
 
     @property
-    def train_images(self) -> int:
-        return sum(map(sum, self.client_partition.counts)) if self.client_partition else 0
-
-    @property
     def state(self) -> str:
         """The run's status in words, for lists."""
         if self.finished:
@@ -94,11 +90,7 @@ class RunView:
 
 
 def read_runs(folders: Sequence[Path]) -> list[RunView]:
-    """Return every run once, even if its folder is given twice.
-
-    Raises:
-        FedBMError: if no folder is given, or a run's config.toml was edited.
-    """
+    """Return every run once, even if its folder is given twice; raise FedBMError if a config.toml was edited."""
     if not folders:
         raise FedBMError("no run was given; name at least one run folder, such as runs/*")
     return [check_unedited(read_run(folder)) for folder in {folder.resolve(): folder for folder in folders}.values()]
@@ -133,11 +125,7 @@ def read_run(path: str | Path) -> RunView:
     lengths: Lengths = {}  # the files of one run agree on the numbers of classes and clients
     summary = _decode_file(Summary, path / "summary.json", lengths, REWRITE)
     partition = _decode_file(PartitionRecord, path / "partition.json", lengths)
-    if summary is not None:
-        facts = facts_of(summary)
-    else:
-        facts = _facts_of_config(config) | _facts_of_partition(path, partition)
-        facts["label"] = _label(config, facts["data"], partition)
+    facts = facts_of(summary) if summary else _facts_of_unfinished(path, config, partition)
     environment = _read_file(path / "environment.json")
     if environment is not None:
         check(environment, ENVIRONMENT, path / "environment.json")
@@ -170,14 +158,9 @@ def read_run(path: str | Path) -> RunView:
 
 
 def last_quarter_scores(tests: Mapping[int, Scores | None], planned: int) -> Scores | None:
-    """Return the mean test scores over the last quarter of the planned rounds.
+    """Return the mean test scores over the last quarter of the planned rounds, from the scores by round.
 
-    Args:
-        tests: test scores by round; None for a round that was not evaluated.
-        planned: number of rounds of the run.
-
-    Returns:
-        None if none of these rounds was evaluated. A score that one of them does not have is None.
+    Return None if none of these rounds was evaluated. A score that one of them does not have is None.
     """
     found = [scores for round_, scores in tests.items() if round_ > 0.75 * planned and scores]
     if not found:
@@ -219,11 +202,11 @@ def _check_complete(source: Path, rounds: Sequence[RoundRecord], planned: int) -
         )
 
 
-def _facts_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of RunView that the configuration of an unfinished run contains."""
-    data, train, method = config["data"], config["train"], config["method"]
-    return {
-        "method": method["name"],
+def _facts_of_unfinished(path: Path, config: Mapping[str, Any], partition: PartitionRecord | None) -> dict[str, Any]:
+    """Return the same fields of an unfinished run. A column, a file or nodes define their own clients."""
+    data, train = config["data"], config["train"]
+    facts: dict[str, Any] = {
+        "method": config["method"]["name"],
         "data": Path(data["name"]).stem,
         "partition": data["partition"],
         "beta": data["beta"] if data["partition"] in BY_BETA else None,
@@ -231,35 +214,28 @@ def _facts_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
         "seed": train["seed"],
         "planned": train["rounds"],
     }
+    if partition is not None:
+        beta = partition.settings.get("beta")
+        facts |= {"partition": partition.kind, "beta": beta, "clients": len(partition.counts)}
+        facts |= {"data": partition.of.data} if partition.of else {}
+    elif (federation := _read_file(path / "federation.json")) is not None:
+        check(federation, FEDERATION, path / "federation.json")
+        facts |= {"partition": "nodes", "beta": None, "clients": federation["options"]["nodes"]}
+    return {**facts, "label": _label(config, facts["data"], partition)}
 
 
 def _label(config: Mapping[str, Any], data: str, partition: PartitionRecord | None) -> str:
     """Return the method with its options; only its name if it was made in Python or by another version."""
+    name, section, entry = str(config["method"]["name"]), config["data"], CATALOG.get(data)
     if "own" in config:
-        return str(config["method"]["name"])
-    entry = CATALOG.get(data)
-    is_catalogued = entry is not None and (partition is None or tuple(entry.classes) == partition.classes)
-    section = config["data"]
-    recommends = (
-        recommended_at_beta(entry.recommends, section["partition"], section["beta"]) if entry and is_catalogued else {}
-    )
+        return name
+    recommends = {}
+    if entry is not None and (partition is None or tuple(entry.classes) == partition.classes):
+        recommends = recommended_at_beta(entry.recommends, section["partition"], section["beta"])
     try:
         return method_label(make_config({"method": config["method"]}).method, recommends)
     except FedBMError:
-        return str(config["method"]["name"])
-
-
-def _facts_of_partition(path: Path, partition: PartitionRecord | None) -> dict[str, Any]:
-    """Return what the partition of an unfinished run defines. A column, a file or nodes define their own clients."""
-    if partition is not None:
-        data = {"data": partition.of.data} if partition.of else {}
-        beta = partition.settings.get("beta")
-        return data | {"partition": partition.kind, "beta": beta, "clients": len(partition.counts)}
-    federation = _read_file(path / "federation.json")
-    if federation is None:
-        return {}
-    check(federation, FEDERATION, path / "federation.json")
-    return {"partition": "nodes", "beta": None, "clients": federation["options"]["nodes"]}
+        return name
 
 
 def _decode_file(kind: type[T], path: Path, lengths: Lengths, remedy: str = "") -> T | None:

@@ -22,12 +22,8 @@ PROTOCOL = 4  # raised when the same configuration would give another result
 def make_run_id(config: Config, task: Task, data: str, inputs: Mapping[str, Any], *, own_body: bool = False) -> str:
     """Return ``<method>-<data>-s<seed>-<12 hex digits>``.
 
-    Args:
-        config: The complete configuration of the run.
-        task: What server and clients agree on; its concepts enter by checksum.
-        data: Name of the data set.
-        inputs: What the run reads, as plain values: checksums of data and partition, for example.
-        own_body: Whether the body was made in Python. It then enters by its code and state instead of its options.
+    *inputs* is what the run reads, as plain values: checksums of data and partition, for example. A body made in
+    Python (*own_body*) enters by its code and state instead of its options.
     """
     model = changed_options(config.model)
     weights = model.pop("init_weights", "")

@@ -16,9 +16,10 @@ from fedbm.engine.round_record import AveragedScores, Dropped, PersonalScores, R
 from fedbm.engine.run_folder import FORMAT as RUN_FORMAT
 from fedbm.errors import FedBMError
 from fedbm.report.figures.generated import COLUMNS, make_strip
+from fedbm.runs.config import format_sections
 from fedbm.runs.reader import RunView, facts_of, partition_digest
 from fedbm.runs.run_files import PHASES, SIDES, PartitionRecord, RunRecord
-from fedbm.utils.io import atomic_write, read_json
+from fedbm.utils.io import atomic_write, read_json, write_text
 from fedbm.utils.text import format_value
 from fedbm.utils.typed_json import decode
 
@@ -65,9 +66,9 @@ def record_of(run: RunView) -> dict[str, Any]:
 
 def write_record(run: RunView, path: Path) -> None:
     """Write the record with one line per top-level key, so that diffs are readable."""
-    lines = [f"{json.dumps(key)}: {_compact(value)}" for key, value in record_of(run).items()]
-    with atomic_write(path) as temporary:
-        temporary.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    compact = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    lines = [f"{json.dumps(key)}: {compact.encode(value)}" for key, value in record_of(run).items()]
+    write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
     if _keeps_images(run):
         assert run.generated is not None
         _write_picture(run.generated, path.with_suffix(".jpg"))
@@ -104,7 +105,7 @@ def read_record(path: Path) -> RunView:
         path=path,
         id=record.run,
         config=record.config,
-        config_text=_to_toml(record.config),
+        config_text=format_sections(record.config),
         rounds=_rounds(record.curves),
         summary=record.summary,
         environment=record.environment,
@@ -224,18 +225,3 @@ def _summarise_partition(partition: PartitionRecord) -> dict[str, Any]:
         "moved": [None] * len(partition.moved),
         "digest": partition_digest(partition),
     }
-
-
-def _compact(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-
-
-def _to_toml(config: Mapping[str, Mapping[str, Any]]) -> str:
-    lines: list[str] = []
-    for section, pairs in config.items():
-        lines += [
-            f"[{section}]",
-            *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in pairs.items()),
-            "",
-        ]
-    return "\n".join(lines)

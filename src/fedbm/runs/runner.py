@@ -17,9 +17,8 @@ from fedbm.data.dataset import Dataset
 from fedbm.data.partition import Partition
 from fedbm.data.sources import find_sources
 from fedbm.engine.checkpoint import ClientStates
-from fedbm.engine.clients.base import LocalCohort, LocalSetup
-from fedbm.engine.clients.cuda_graphs import CapturedCohort, CapturedSteps
-from fedbm.engine.clients.worker_cohort import make_cohort
+from fedbm.engine.clients.backends import make_backend, uses_cuda_graphs
+from fedbm.engine.clients.base import LocalSetup
 from fedbm.engine.device import (
     explain_memory_errors,
     find_device,
@@ -28,14 +27,13 @@ from fedbm.engine.device import (
     share_on_device,
     state_cache_bytes,
 )
-from fedbm.engine.local_training import Samples, plain_steps
+from fedbm.engine.local_training import Samples
 from fedbm.engine.round_loop import Event, RoundLoop
 from fedbm.engine.run_folder import RunFolder
 from fedbm.errors import FedBMError
-from fedbm.methods import METHODS
-from fedbm.methods.base import Method, Steps
+from fedbm.methods.base import Method
 from fedbm.runs.artifacts import draw_if_due, finish_simulation, write_initial_files
-from fedbm.runs.config import Config, find_method, keys, make_config, method_values, nest
+from fedbm.runs.config import Config, find_method, keys, make_config, method_values, to_sections
 from fedbm.runs.plan import Plan, make_plan
 from fedbm.runs.reader import RunView, read_run
 from fedbm.runs.start import start_or_resume
@@ -78,22 +76,15 @@ def simulate(
         raise FedBMError(
             "body must be a function that makes the module, such as lambda: MyBody(), not the module itself"
         )
-    settings = {key: str(value) if isinstance(value, Path) else value for key, value in settings.items()}
     check_unused_settings(settings, isinstance(data, Dataset), partition is not None, body is not None)
     if not isinstance(data, Dataset):
         settings["data"] = str(data)
-    config = make_config(nest(settings))
+    config = make_config(to_sections(settings))
     if not isinstance(method, str):
         config = with_method(config, method)
-    if isinstance(data, Dataset):
-        config = dataclasses.replace(config, data=dataclasses.replace(config.data, name=data.name))
     check_engine(config)
-    plan = make_plan(
-        config,
-        dataset=data if isinstance(data, Dataset) else None,
-        partition=partition,
-        make_body=body,
-    )
+    dataset = data if isinstance(data, Dataset) else None
+    plan = make_plan(config, dataset=dataset, partition=partition, make_body=body)
     for event in run(plan):
         if on_event is not None:
             on_event(event)
@@ -110,7 +101,7 @@ def check_method_object(method: Any, settings: Mapping[str, Any]) -> None:
     """Raise FedBMError if *method* is not a method object, or if its options are given apart from it."""
     if isinstance(method, type) or not isinstance(method, Method):
         raise FedBMError(f"method must be a name or an object like fedbm.FedAvg(), not {method!r}")
-    if misplaced := list(nest(settings).get("method", {})):
+    if misplaced := list(to_sections(settings).get("method", {})):
         raise FedBMError(f"{misplaced[0]} is an option of a method. Set it where you make the {method.name} object.")
 
 
@@ -190,25 +181,11 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> RoundLoop:
     own = [torch.from_numpy(indices).to(device) for indices in plan.partition.clients]
     if config.method.central:
         own = [torch.cat(own).sort().values]
-    captured = is_captured(config, device)
     notes: list[str] = []
-    setting = LocalSetup(config.method, task, config.train, model, images, labels, own, states, progress)
+    setup = LocalSetup(config.method, task, config.train, model, images, labels, own, states, progress)
+    backend = make_backend(setup, config.engine, dataset.images, notes.append)
     normalise = task.normalise().to(device)
-    cohort: LocalCohort
-    steps: Steps
-    if captured:
-        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        normalise.memory_format = torch.channels_last
-        compile_ = config.engine.compile
-        slots = CapturedCohort(setting, config.engine.slots, compile_, notes.append)
-        cohort, steps = slots, CapturedSteps(slots.free_memory, compile_, notes.append)
-    else:
-        cohort, steps = make_cohort(setting, config.engine, dataset.images, notes.append), plain_steps
-        if device.type == "cuda" and config.engine.engine == "auto":
-            notes.append(
-                f"{config.method.name} is not a method of this package, so its clients are trained in a plain loop; "
-                "engine = captured tries CUDA graphs"
-            )
+    normalise.memory_format = backend.memory_format
     sets = {
         name: Samples(images, labels, torch.from_numpy(dataset.indices(name)).to(device), normalise)
         for name in ("val", "test")
@@ -221,13 +198,13 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> RoundLoop:
         task=task,
         train=config.train,
         model=model,
-        cohort=cohort,
+        cohort=backend.cohort,
         server=start.server,
         progress=progress,
         states=states,
         sets=sets,
         folder=folder,
-        steps=steps,
+        steps=backend.steps,
         checkpoint_every=config.engine.checkpoint_every,
         notes=notes,
         average=start.average,
@@ -236,15 +213,4 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> RoundLoop:
 
 def check_engine(config: Config) -> None:
     """Raise FedBMError if the run cannot be computed here, before data are decoded."""
-    is_captured(config, find_device(config.engine.device))
-
-
-def is_captured(config: Config, device: torch.device) -> bool:
-    """Return whether local training is captured as CUDA graphs: on CUDA, for the package's methods or if requested."""
-    if config.engine.engine == "captured" and device.type != "cuda":
-        raise FedBMError("engine = captured needs a CUDA device; use engine = reference or auto")
-    known = METHODS.get(config.method.name) is type(config.method)
-    auto = config.engine.engine == "auto" and known and device.type == "cuda"
-    if config.engine.compile and not auto and config.engine.engine != "captured":
-        raise FedBMError("compile needs the captured engine, on CUDA; torch.compile saves no time in the plain loop")
-    return auto or config.engine.engine == "captured"
+    uses_cuda_graphs(config.engine, config.method, find_device(config.engine.device))

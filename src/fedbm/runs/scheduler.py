@@ -8,7 +8,6 @@ what it would compute alone (on a CPU: with one thread).
 
 from __future__ import annotations
 
-import dataclasses
 import multiprocessing
 import os
 import signal
@@ -34,7 +33,7 @@ MAX_SECONDS_TO_END = 10.0  # for an idle process
 
 
 @dataclass(eq=False)
-class Worker:
+class RunProcess:
     """A process and its current runs."""
 
     process: Any
@@ -57,7 +56,7 @@ def run_all(
 
     Args:
         configs: one configuration per run.
-        processes: processes on a CPU; by default one per core.
+        processes: the most processes on a CPU; by default one per core. No process starts without a run.
         is_last_round: called with a run's number. If it returns True, the run stops after its current round, which is
             saved, and no further run starts.
         remaining: returns the seconds left, or None for no limit. At zero all runs stop at once.
@@ -66,8 +65,8 @@ def run_all(
         (number of the run, event), or (number, sentence) if the run failed.
     """
     waiting = list(enumerate(configs))
-    places = places_for(configs[0], processes or cores()) if configs else []
-    workers: list[Worker] = []
+    places = places_for(configs[0], processes or cores())[: len(configs)] if configs else []
+    workers: list[RunProcess] = []
     asked: set[int] = set()
     try:
         while waiting or any(worker.runs for worker in workers):
@@ -84,9 +83,8 @@ def run_all(
                 while waiting and len(worker.runs) < worker.runs_per_gpu:
                     number, config = waiting.pop(0)
                     worker.runs.add(number)
-                    engine = dataclasses.replace(config.engine, **worker.changes)
                     with suppress(BrokenPipeError):  # it has ended; recv() below reports that
-                        worker.pipe.send((number, dataclasses.replace(config, engine=engine)))
+                        worker.pipe.send((number, config.with_values("engine", **worker.changes)))
             seconds = remaining()
             ready = wait([worker.pipe for worker in workers], None if seconds is None else max(0.0, seconds))
             for worker in [worker for worker in workers if worker.pipe in ready]:
@@ -129,13 +127,13 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _start_worker(runs_per_gpu: int, changes: dict[str, Any]) -> Worker:
+def _start_worker(runs_per_gpu: int, changes: dict[str, Any]) -> RunProcess:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs,), daemon=True)
     _start_process(process)
     theirs.close()
-    return Worker(process, ours, runs_per_gpu, changes)
+    return RunProcess(process, ours, runs_per_gpu, changes)
 
 
 def _start_process(process: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -9,12 +10,13 @@ import torch
 from torch import nn
 
 from fedbm.engine.checkpoint import Progress, load_checkpoint, remove_stale_files
-from fedbm.engine.environment import write_settings
+from fedbm.engine.environment import environment, settings_digest
 from fedbm.engine.local_training import check_batch_norms
 from fedbm.engine.run_folder import RunFolder
-from fedbm.engine.server_average import ServerAverage, restore
+from fedbm.engine.server_average import ServerAverage, restore_average
 from fedbm.methods.base import State, Task
 from fedbm.runs.config import Config, to_toml
+from fedbm.utils.io import write_json, write_text
 
 
 @dataclass(frozen=True)
@@ -30,17 +32,10 @@ class Start:
 def start_or_resume(
     folder: RunFolder, run_id: str, config: Config, task: Task, device: torch.device, describe: Callable[[], None]
 ) -> Start:
-    """Return the state of the run's last checkpoint, or its initial state.
+    """Return the state of the run's last checkpoint, or its initial state. The caller has locked the folder.
 
-    Lines of rounds.jsonl and files that belong to rounds after the checkpoint are removed.
-
-    Args:
-        folder: the run's folder, locked by the caller.
-        run_id: the run's id; a checkpoint of another run is refused.
-        config: the run's configuration.
-        task: what server and clients agree on.
-        device: where the model is placed.
-        describe: writes the files that describe the run. It is called if the run has no checkpoint.
+    Lines of rounds.jsonl and files that belong to rounds after the checkpoint are removed. If there is no checkpoint,
+    *describe* is called to write the files that describe the run.
     """
     model = config.method.model(task)
     check_batch_norms(config.method, model, config.train)
@@ -51,7 +46,7 @@ def start_or_resume(
         describe()
         found = {name: value.to(device) for name, value in initial.items()}, Progress()
     state, progress = found
-    server, average = restore(state, config.train.server_average)
+    server, average = restore_average(state, config.train.server_average)
     folder.cut_after(progress.round)
     remove_stale_files(folder.path, progress)
     return Start(model, server, average, progress)
@@ -61,6 +56,9 @@ def write_description(
     folder: RunFolder, config: Config, task: Task, device: torch.device, own: Mapping[str, str] | None = None
 ) -> None:
     """Write config.toml, environment.json and, if the method uses concepts, concepts.safetensors."""
-    write_settings(folder.path, to_toml(config, own), device)
+    text = to_toml(config, own)
+    write_text(folder.path / "config.toml", text)
+    known = {**environment(device), "settings": settings_digest(tomllib.loads(text))}
+    write_json(folder.path / "environment.json", known)
     if task.concepts is not None:
         task.concepts.save(folder.path / "concepts.safetensors")

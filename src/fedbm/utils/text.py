@@ -47,6 +47,11 @@ def format_range(low: int, high: int) -> str:
     return str(low) if low == high else f"{low}–{high}"
 
 
+def format_option(value: Any) -> str:
+    """Return the value of an option as a user would type it."""
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+
+
 def format_value(value: Any) -> str:
     """Return a value as it appears in a message: text in quotes, on one line, shortened to 60 characters."""
     try:

@@ -42,17 +42,10 @@ class JsonRecord(Mapping[str, Any]):
 
 
 def decode(kind: type[T], value: Any, source: object, remedy: str = "", lengths: Lengths | None = None) -> T:
-    """Return *value* as an instance of the dataclass *kind*.
+    """Return *value* as an instance of the dataclass *kind*; raise FedBMError naming the first wrong or missing key.
 
-    Args:
-        kind: the dataclass.
-        value: what a JSON file contains.
-        source: the file, for the error message.
-        remedy: what the user can do, added to the error message.
-        lengths: lengths of lists that several files share.
-
-    Raises:
-        FedBMError: naming the first key that is missing or wrong.
+    The message starts with *source*, the file, and ends with *remedy*. Files that share *lengths* agree on those of
+    their lists.
     """
     form: Any = kind
     check(value, schema_of(form), source, remedy, lengths)

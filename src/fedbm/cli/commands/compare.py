@@ -20,7 +20,7 @@ from fedbm.cli.flags import add_all_settings, check_applies
 from fedbm.errors import FedBMError
 
 if TYPE_CHECKING:
-    from fedbm.runs.batch import BatchResult, Job
+    from fedbm.runs.batch import BatchResult, BatchRun
     from fedbm.runs.config import Config
 
 SEEDS_HELP = "how many seeds, from 0; or which: 3-12, or 0,1,5"
@@ -76,7 +76,7 @@ def read_grid(args: argparse.Namespace) -> list[Config]:
     return make_grid(base, args.settings, list_methods(args.methods), betas, parse_seeds(args.seeds))
 
 
-def run_jobs(jobs: Sequence[Job], console: Console) -> BatchResult:
+def run_jobs(jobs: Sequence[BatchRun], console: Console) -> BatchResult:
     """Run the jobs that are not finished, and show their progress."""
     from fedbm.cli.progress import show_batch
     from fedbm.runs.batch import run_batch

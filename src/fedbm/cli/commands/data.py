@@ -196,10 +196,10 @@ def load_and_print(args: argparse.Namespace, console: Console) -> tuple[Config, 
     """Load the data set, decode it if necessary, and print its counts and notes."""
     from fedbm.cli.progress import show_decoding
     from fedbm.cli.tables import table
-    from fedbm.runs.config import check_config, make_config, nest
+    from fedbm.runs.config import check_config, make_config, to_sections
     from fedbm.runs.plan import load_dataset
 
-    config = check_config(make_config(nest({**args.settings, "data": args.what})))
+    config = check_config(make_config(to_sections({**args.settings, "data": args.what})))
     check_applies(args.settings, [config], planned=False)
     with show_decoding(console) as progress:
         dataset = load_dataset(config, progress)

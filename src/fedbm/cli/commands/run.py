@@ -40,7 +40,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     check_applies(args.settings, [plan.config])
     path = run_path(plan)
     check_resumable(path)
-    for note in plan.notes:
+    for note in plan.dataset.notes:
         console.print(f"note: {note}")
     for part in describe_partition(plan.partition, plan.dataset, MAX_CLIENTS_SHOWN):
         console.print(part)

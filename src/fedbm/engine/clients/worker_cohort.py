@@ -33,10 +33,9 @@ from torch import nn
 from fedbm.config.options import EngineOptions
 from fedbm.engine.checkpoint import Progress
 from fedbm.engine.clients.base import ClientResult, LocalCohort, LocalSetup, merge_parts
-from fedbm.engine.clients.worker_process import Work, share_array, write_states
-from fedbm.engine.round_loop import select
+from fedbm.engine.clients.worker_process import ClientWork, share_array, write_states
 from fedbm.errors import FedBMError
-from fedbm.methods.base import Method, Part, State, Task, Upload
+from fedbm.methods.base import Part, State, Upload
 from fedbm.utils.io import cannot_write
 
 MIN_SECONDS_SAVED = 10.0  # processes start only if they save this; a start takes three seconds
@@ -48,47 +47,8 @@ _BOOT = (  # unlike multiprocessing this does not import the user's program agai
 )
 
 
-def make_cohort(
-    setup: LocalSetup, engine: EngineOptions, stored: NDArray[np.uint8], notify: Callable[[str], None]
-) -> LocalCohort:
-    """Return the cohort that trains a run's clients: in this process or, on a CPU, in several.
-
-    *stored* are the images on disk; *notify* receives notes for the user.
-    """
-    device = setup.labels.device
-    if device.type != "cpu":
-        if engine.workers > 1:
-            raise FedBMError(f"workers only apply to the CPU, but the device is {device}; remove workers")
-        return LocalCohort(setup)
-    selected = select(len(setup.clients), setup.train.participation, setup.task.seed, 1)
-    processes, threads = split_cores(engine.workers, len(selected))
-    if processes == 1:
-        return LocalCohort(setup)
-    if (problem := find_pickle_problem(setup.method, setup.task)) is not None:
-        notify(_in_this_process(problem))
-        return LocalCohort(setup)
-    return WorkerCohort(setup, dataclasses.replace(engine, threads=threads), stored, notify, processes)
-
-
-def split_cores(workers: int, selected: int) -> tuple[int, int]:
-    """Return the number of processes, P = min(workers or cores, selected), and ⌊cores/P⌋ threads for each."""
-    cores = torch.get_num_threads()
-    processes = max(1, min(workers or cores, selected))
-    return processes, max(1, cores // processes)
-
-
-def find_pickle_problem(method: Method, task: Task) -> str | None:
-    """Return why another process cannot load these objects, or None."""
-    try:
-        pickled = pickle.dumps((method, task))
-    except Exception as error:  # a lambda, a local class and an open file each raise another type
-        return f"{type(error).__name__}: {error}"
-    if b"__main__" in pickled:
-        return "it is defined in the running program; define it in a module"
-    return None
-
-
-def _in_this_process(problem: str) -> str:
+def explain_one_process(problem: str) -> str:
+    """Return the note for the user if client processes cannot load the method or body."""
     return f"clients are trained in this process because the method or body cannot be sent to others ({problem})"
 
 
@@ -107,9 +67,9 @@ class WorkerCohort(LocalCohort):
         self._setup, self._engine, self._stored, self._notify = setup, engine, stored, notify
         self._processes = processes
         self._folder: Path | None = None  # shared with the processes
-        self._work: Work | None = None
-        self._workers: list[Worker] = []
-        self._replies: queue.SimpleQueue[tuple[Worker, bytes]] = queue.SimpleQueue()
+        self._work: ClientWork | None = None
+        self._workers: list[ClientProcess] = []
+        self._replies: queue.SimpleQueue[tuple[ClientProcess, bytes]] = queue.SimpleQueue()
         self._measured: list[tuple[int, float]] = []  # samples and seconds of clients trained in this process
 
     def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[ClientResult | None]:
@@ -124,7 +84,7 @@ class WorkerCohort(LocalCohort):
                 for trained in self._train_in_workers(self._work, round_, received, remaining):
                     yield None if trained is None else self._accept(round_, *trained, parts)
             except CannotUnpickle as error:
-                self._notify(_in_this_process(str(error)))
+                self._notify(explain_one_process(str(error)))
                 self.close()
                 self._processes = 1
 
@@ -160,7 +120,7 @@ class WorkerCohort(LocalCohort):
         seconds = ahead * sum(seconds for _, seconds in measured) / samples
         return seconds * (1 - 1 / self._processes) > MIN_SECONDS_SAVED
 
-    def _start(self) -> Work:
+    def _start(self) -> ClientWork:
         try:
             self._folder = Path(tempfile.mkdtemp(prefix="fedbm-"))
             images = share_array(self._stored, self._folder / "images.npy")
@@ -168,21 +128,21 @@ class WorkerCohort(LocalCohort):
             raise cannot_write(Path(tempfile.gettempdir()), error) from error
         # each process makes its own model and maps the images
         setup = dataclasses.replace(self._setup, model=nn.Identity(), images=torch.empty(0), progress=Progress())
-        work = Work(setup, self._engine, images, self._folder)
+        work = ClientWork(setup, self._engine, images, self._folder)
         pickled = pickle.dumps(work)
         try:
-            self._workers.extend(Worker(pickled, self._replies) for _ in range(self._processes))
+            self._workers.extend(ClientProcess(pickled, self._replies) for _ in range(self._processes))
         except OSError as error:
             raise FedBMError(f"client processes cannot be started: {error.strerror}; try workers = 1") from error
         return work
 
     def _train_in_workers(
-        self, work: Work, round_: int, received: State, remaining: list[int]
+        self, work: ClientWork, round_: int, received: State, remaining: list[int]
     ) -> Iterator[tuple[Upload, State] | None]:
         """Yield what the *remaining* clients trained, in order, and None while waiting; *remaining* becomes empty."""
         write_states(work.received_path(round_), received)
         waiting, idle = list(remaining), list(self._workers)
-        busy: dict[Worker, int] = {}
+        busy: dict[ClientProcess, int] = {}
         finished: dict[int, dict[str, Any]] = {}
         while remaining:
             near = [client for client in remaining[: MAX_CLIENTS_AHEAD * self._processes] if client in waiting]
@@ -206,10 +166,10 @@ class WorkerCohort(LocalCohort):
         work.received_path(round_).unlink()
 
 
-class Worker:
+class ClientProcess:
     """A client process, and a thread that reads its replies. `worker_process.py` describes the messages."""
 
-    def __init__(self, pickled_work: bytes, replies: queue.SimpleQueue[tuple[Worker, bytes]]) -> None:
+    def __init__(self, pickled_work: bytes, replies: queue.SimpleQueue[tuple[ClientProcess, bytes]]) -> None:
         # in its own session: Ctrl-C reaches only the parent, which then ends its processes
         self._process = subprocess.Popen(
             [sys.executable, "-c", _BOOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
@@ -246,7 +206,7 @@ class Worker:
             self._process.stdin.write(data)
             self._process.stdin.flush()
 
-    def _read_replies(self, replies: queue.SimpleQueue[tuple[Worker, bytes]]) -> None:
+    def _read_replies(self, replies: queue.SimpleQueue[tuple[ClientProcess, bytes]]) -> None:
         """Pass on every line, and an empty one at the end."""
         assert self._process.stdout is not None
         with self._process.stdout as lines:

@@ -1,6 +1,6 @@
 """The main program of a client process: it reads orders as lines, trains clients, and writes replies as lines.
 
-    standard input    the pickled Work, then {"round": 3, "client": 7, "state_round": 2} …
+    standard input    the pickled ClientWork, then {"round": 3, "client": 7, "state_round": 2} …
     standard output   {"client": 7, "n": 40, "losses": {…}, "seconds": 1.2}; the tensors are in the shared folder
                       or {"error": "user" | "bug" | "unpickle", "message": …}
 
@@ -65,7 +65,7 @@ def share_array(array: NDArray[np.uint8], spare: Path) -> MappedArray:
 
 
 @dataclass(frozen=True)
-class Work:
+class ClientWork:
     """What a client process needs before the first round, and the files that it shares with its parent."""
 
     setup: LocalSetup  # without model and images
@@ -110,7 +110,7 @@ def main(pickled_work: bytes) -> None:
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:
-        work: Work = pickle.loads(pickled_work)  # safe: it comes from the parent process, through its pipe
+        work: ClientWork = pickle.loads(pickled_work)  # safe: it comes from the parent process, through its pipe
     except Exception as error:  # importing the user's modules can raise anything
         reply(replies, error="unpickle", message=f"{type(error).__name__}: {error}")
         return
@@ -128,7 +128,7 @@ def read_orders(orders: queue.SimpleQueue[bytes], folder: Path) -> None:
     os._exit(0)
 
 
-def serve(work: Work, orders: queue.SimpleQueue[bytes], replies: IO[str]) -> None:
+def serve(work: ClientWork, orders: queue.SimpleQueue[bytes], replies: IO[str]) -> None:
     """Train one client per order until the process ends."""
     model, images = work.setup.method.model(work.setup.task), torch.from_numpy(work.images.open())
     cohort = LocalCohort(dataclasses.replace(work.setup, model=model, images=images))

@@ -20,7 +20,7 @@ from fedbm.engine.clients.base import find_nonfinite
 from fedbm.engine.device import autocast, explain_memory_errors, find_device, numeric_settings
 from fedbm.engine.evaluate import global_score, personal_confusion
 from fedbm.engine.local_training import split_optimizer_state, train_client
-from fedbm.engine.run_folder import RunFolder, finite
+from fedbm.engine.run_folder import RunFolder, replace_nonfinite
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
 from fedbm.federation.deploy.site_files import clear_refusal, write_refusal
@@ -196,7 +196,7 @@ class Handler:
         body = {
             **self._identify_answer(),
             "n": upload.n,
-            "losses": finite(losses),
+            "losses": replace_nonfinite(losses),
             "seconds": upload.seconds,
             "keeps": bool(own),
             "privacy": spent,

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedbm.engine.run_folder import finite, read_rounds
+from fedbm.engine.run_folder import read_rounds, replace_nonfinite
 from fedbm.errors import FedBMError
 from fedbm.utils.io import read_json, write_json
 from fedbm.utils.text import format_seconds
@@ -42,7 +42,7 @@ class StatusFile:
     def write(self, **values: Any) -> None:
         before, self._values = self._values, self._values | values
         if self._values != before or time.monotonic() - self._written > WRITE_SECONDS:
-            write_json(self._path, finite({**self._values, "updated": utc_now()}))
+            write_json(self._path, replace_nonfinite({**self._values, "updated": utc_now()}))
             self._written = time.monotonic()
 
 

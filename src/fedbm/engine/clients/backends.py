@@ -1,0 +1,100 @@
+"""Choose the back end that trains the clients of a run on one machine.
+
+LocalCohort       one client after the other, in this process
+WorkerCohort      several processes on a CPU
+CapturedCohort    CUDA graphs on one GPU
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedbm.config.options import EngineOptions
+from fedbm.engine.clients.base import LocalCohort, LocalSetup
+from fedbm.engine.clients.cuda_graphs import CapturedCohort, CapturedSteps
+from fedbm.engine.clients.worker_cohort import WorkerCohort, explain_one_process
+from fedbm.engine.local_training import plain_steps
+from fedbm.engine.round_loop import select_clients
+from fedbm.errors import FedBMError
+from fedbm.methods import METHODS
+from fedbm.methods.base import Method, Steps, Task
+
+
+class Backend(NamedTuple):
+    cohort: LocalCohort
+    steps: Steps  # of the server's own training
+    memory_format: torch.memory_format  # of the images that the model reads
+
+
+def uses_cuda_graphs(engine: EngineOptions, method: Method, device: torch.device) -> bool:
+    """Return whether local training is captured as CUDA graphs: on CUDA, for the package's methods or if requested.
+
+    Raise FedBMError if the options ask for what the device cannot do.
+    """
+    if engine.engine == "captured" and device.type != "cuda":
+        raise FedBMError("engine = captured needs a CUDA device; use engine = reference or auto")
+    is_known = METHODS.get(method.name) is type(method)
+    captured = engine.engine == "captured" or (engine.engine == "auto" and is_known and device.type == "cuda")
+    if engine.compile and not captured:
+        raise FedBMError("compile needs the captured engine, on CUDA; torch.compile saves no time in the plain loop")
+    return captured
+
+
+def make_backend(
+    setup: LocalSetup, engine: EngineOptions, stored: NDArray[np.uint8], notify: Callable[[str], None]
+) -> Backend:
+    """Return the fastest back end that applies. *stored* are the images on disk; *notify* gets notes for the user."""
+    device = setup.labels.device
+    if uses_cuda_graphs(engine, setup.method, device):
+        setup.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        captured = CapturedCohort(setup, engine.slots, engine.compile, notify)
+        steps = CapturedSteps(captured.free_memory, engine.compile, notify)
+        return Backend(captured, steps, torch.channels_last)
+    if device.type == "cuda" and engine.engine == "auto":
+        notify(
+            f"{setup.method.name} is not a method of this package, so its clients are trained in a plain loop; "
+            "engine = captured tries CUDA graphs"
+        )
+    return Backend(_make_plain_cohort(setup, engine, stored, notify), plain_steps, torch.contiguous_format)
+
+
+def _make_plain_cohort(
+    setup: LocalSetup, engine: EngineOptions, stored: NDArray[np.uint8], notify: Callable[[str], None]
+) -> LocalCohort:
+    if (device := setup.labels.device).type != "cpu":
+        if engine.workers > 1:
+            raise FedBMError(f"workers only apply to the CPU, but the device is {device}; remove workers")
+        return LocalCohort(setup)
+    selected = select_clients(len(setup.clients), setup.train.participation, setup.task.seed, 1)
+    processes, threads = split_cores(engine.workers, len(selected))
+    if processes == 1:
+        return LocalCohort(setup)
+    if (problem := find_pickle_problem(setup.method, setup.task)) is not None:
+        notify(explain_one_process(problem))
+        return LocalCohort(setup)
+    return WorkerCohort(setup, dataclasses.replace(engine, threads=threads), stored, notify, processes)
+
+
+def split_cores(workers: int, selected: int) -> tuple[int, int]:
+    """Return the number of processes, P = min(workers or cores, selected), and ⌊cores/P⌋ threads for each."""
+    cores = torch.get_num_threads()
+    processes = max(1, min(workers or cores, selected))
+    return processes, max(1, cores // processes)
+
+
+def find_pickle_problem(method: Method, task: Task) -> str | None:
+    """Return why another process cannot load these objects, or None."""
+    try:
+        pickled = pickle.dumps((method, task))
+    except Exception as error:  # a lambda, a local class and an open file each raise another type
+        return f"{type(error).__name__}: {error}"
+    if b"__main__" in pickled:
+        return "it is defined in the running program; define it in a module"
+    return None
