@@ -35,5 +35,8 @@ def torch_rng(root: int, *names: str | int) -> torch.Generator:
 def seeded_modules(root: int, *names: str | int) -> Iterator[None]:
     """Draw initial weights of modules built inside from this stream; restore the global generator afterwards."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(root, *names))
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.manual_seed(derive(root, *names))
+        else:  # torch.manual_seed would format the call stack to seed CUDA later, which takes a millisecond
+            torch.default_generator.manual_seed(derive(root, *names))
         yield
