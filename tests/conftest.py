@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from PIL import Image
 
 from fedbm.language.concepts import ConceptDistribution
+from fedbm.runs import artifacts
 
 CLASSES = ("cyst", "normal", "polyp")
 
@@ -32,11 +37,12 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session", autouse=True)
 def processes_start_fast() -> Iterator[None]:
-    """Processes for parallel runs are forked from a server that has imported torch once.
+    """Fork the processes of parallel runs from a server that has imported PyTorch once.
 
-    A spawned process imports it again, for seconds. Scripts that the tests start in processes of their own still spawn.
+    A spawned process imports it again, which takes seconds. The first optimizer of a process imports torch._dynamo,
+    which takes as long again. Scripts that the tests start in processes of their own still spawn.
     """
-    multiprocessing.set_forkserver_preload(["fedbm.runs.scheduler", "matplotlib.figure"])
+    multiprocessing.set_forkserver_preload(["fedbm.runs.scheduler", "matplotlib.figure", "torch._dynamo"])
     real = multiprocessing.get_context
 
     def get_context(method: str | None = None) -> Any:
@@ -44,6 +50,49 @@ def processes_start_fast() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(multiprocessing, "get_context", get_context)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def partitions_are_drawn_once() -> Iterator[None]:
+    """Draw equal partitions once: every run draws its own, which takes as long as training it here."""
+    drawings: dict[Any, str] = {}
+    draw = artifacts.partition_bubbles
+
+    def draw_once(counts: Any, classes: Sequence[str], title: str) -> str:
+        key = (np.asarray(counts).tobytes(), tuple(classes), title)
+        if key not in drawings:
+            drawings[key] = draw(counts, classes, title)
+        return drawings[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(artifacts, "partition_bubbles", draw_once)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def libraries_are_not_traced() -> Iterator[None]:
+    """Suspend coverage in calls of libraries that never call this package.
+
+    Python 3.11 traces every line of every library, which doubles the time of the tests. Python 3.12 does not trace.
+    """
+
+    def suspend_tracing(call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def untraced(*arguments: Any, **more: Any) -> Any:
+            tracer = sys.gettrace()
+            sys.settrace(None)
+            try:
+                return call(*arguments, **more)
+            finally:
+                sys.settrace(tracer)
+
+        return untraced
+
+    slow = [(Figure, "savefig"), (Figure, "add_axes"), (Axes, "plot"), (torch.Tensor, "backward")]
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in slow if sys.gettrace() else ():
+            patch.setattr(owner, name, suspend_tracing(getattr(owner, name)))
         yield
 
 

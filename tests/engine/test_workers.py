@@ -114,6 +114,7 @@ class InThisProcess:
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "central"])
+@pytest.mark.no_cover
 def test_equal_to_the_reference(
     method: str, tiny: dict[str, Any], tiny_fedbm: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +156,7 @@ def test_one_client_needs_no_process(
     play(small_plan_of({**tiny, **settings}, tmp_path, workers=4, rounds=1))
 
 
+@pytest.mark.no_cover
 def test_more_clients_than_wait_at_once(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Results stay in client order if only the first two remaining clients may be in training."""
     monkeypatch.setattr(workers, "ClientProcess", InThisProcess)
@@ -299,7 +301,10 @@ def test_names_keep_their_order_and_tensors_may_share_memory(tmp_path: Path) -> 
 # --- what goes wrong -------------------------------------------------------------------------------------------------
 
 
-def test_a_mistake_in_a_method_shows_its_traceback(tiny: dict[str, Any], tmp_path: Path) -> None:
+def test_a_mistake_in_a_method_shows_its_traceback(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "Worker", InThisProcess)
     with pytest.raises(RuntimeError, match=r"(?s)in a client process:.*KeyError: 'body.nowhere'"):
         play(small_plan_of(tiny, tmp_path, own=Careless(), workers=2))
 
@@ -340,10 +345,11 @@ def test_a_process_that_dies_stops_the_run_which_can_be_resumed(
     with pytest.raises(FedBMError, match=r"was ended by signal 9.*resume from the last checkpoint$"):
         list(rounds)
     assert not children()
-    assert play(broken)[0].round == 3
-    assert_same_run(folder_of(broken), unbroken)
+    assert play(plan)[0].round == 3
+    assert_same_run(folder_of(plan), unbroken)
 
 
+@pytest.mark.no_cover
 def test_stopped_and_resumed_with_other_numbers_of_processes(
     unbroken: Path, tiny_fedbm: dict[str, Any], tmp_path: Path
 ) -> None:
