@@ -133,7 +133,7 @@ def test_equal_to_the_reference_with_frozen_batch_norm(
     tiny_fedbm: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also with generated images in the statistics alone; BatchNorm is frozen after the second of three rounds."""
-    monkeypatch.setattr(workers, "Worker", InThisProcess)
+    monkeypatch.setattr(workers, "ClientProcess", InThisProcess)
     more = {"pseudo_in": "statistics", "freeze_batchnorm_after": 2, "keep_optimizer": True}
     assert_same_run(*pair(tiny_fedbm, tmp_path, **more, clients=5, participation=0.7, rounds=3, beta=0.5))
 
@@ -304,7 +304,7 @@ def test_names_keep_their_order_and_tensors_may_share_memory(tmp_path: Path) -> 
 def test_a_mistake_in_a_method_shows_its_traceback(
     tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "Worker", InThisProcess)
+    monkeypatch.setattr(workers, "ClientProcess", InThisProcess)
     with pytest.raises(RuntimeError, match=r"(?s)in a client process:.*KeyError: 'body.nowhere'"):
         play(small_plan_of(tiny, tmp_path, own=Careless(), workers=2))
 
