@@ -225,6 +225,10 @@ def test_places(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.Monkey
     every, second = configs_of(tiny, tmp_path, {"device": "cuda"}, {"device": "cuda:1", "runs_per_gpu": 5})
     assert places_for(every, 3) == [(3, {"device": "cuda:0"}), (3, {"device": "cuda:1"})]
     assert places_for(second, 3) == [(5, {"device": "cuda:1"})]
+    [shared] = configs_of(tiny, tmp_path, {"device": "cuda:1", "runs_per_gpu": 5, "processes_per_gpu": 2})
+    assert places_for(shared, 3) == [(3, {"device": "cuda:1"}), (2, {"device": "cuda:1"})]
+    [many] = configs_of(tiny, tmp_path, {"device": "cuda:1", "runs_per_gpu": 2, "processes_per_gpu": 9})
+    assert places_for(many, 3) == [(1, {"device": "cuda:1"})] * 2, "no process without a run"
     assert list(run_all([])) == []
 
 

@@ -272,6 +272,7 @@ class EngineOptions:
         False, "captured engine: use torch.compile; takes a minute or two, faster from some hundred rounds on"
     )
     runs_per_gpu: int = option(3, "runs that share one GPU if a command has several runs", least=1)
+    processes_per_gpu: int = option(1, "processes for these runs; 2 are faster only under NVIDIA MPS", least=1)
     checkpoint_every: int = option(
         0, "rounds between checkpoints; 0: as often as possible within 2 % of the time, in a federation 1", least=0
     )

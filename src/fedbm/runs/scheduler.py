@@ -1,8 +1,8 @@
 """Run several runs in parallel, on all cores or GPUs.
 
 On a CPU each core has a process with one thread and one run; two such processes are faster than one with two threads.
-Each GPU has one process. Its runs advance by turns, each on its own streams, because several processes cannot use a
-GPU at the same time but several streams can. Processes share the data through memory-mapped files. Every run computes
+Each GPU has one process. Its runs advance by turns, each on its own streams, because several streams can use a GPU at
+the same time. Several processes can do so only under NVIDIA MPS, see `processes_per_gpu`. Processes share the data through memory-mapped files. Every run computes
 what it would compute alone (on a CPU: with one thread).
 """
 
@@ -119,7 +119,9 @@ def places_for(config: Config, processes: int) -> list[tuple[int, dict[str, Any]
     if device.type == "cpu":
         return [(1, {"threads": 1, "workers": 1})] * processes
     named = [device.index] if device.index is not None else range(torch.cuda.device_count())
-    return [(config.engine.runs_per_gpu, {"device": f"cuda:{index}"}) for index in named]
+    runs, count = config.engine.runs_per_gpu, config.engine.processes_per_gpu
+    shares = [len(range(first, runs, count)) for first in range(min(count, runs))]
+    return [(share, {"device": f"cuda:{index}"}) for index in named for share in shares]
 
 
 def cores() -> int:
