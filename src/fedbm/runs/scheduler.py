@@ -2,8 +2,8 @@
 
 On a CPU each core has a process with one thread and one run; two such processes are faster than one with two threads.
 Each GPU has one process. Its runs advance by turns, each on its own streams, because several streams can use a GPU at
-the same time. Several processes can do so only under NVIDIA MPS, see `processes_per_gpu`. Processes share the data through memory-mapped files. Every run computes
-what it would compute alone (on a CPU: with one thread).
+the same time. Several processes can do so only under NVIDIA MPS (`processes_per_gpu`). Processes share the data through
+memory-mapped files. Every run computes what it would compute alone (on a CPU: with one thread).
 """
 
 from __future__ import annotations
