@@ -18,7 +18,7 @@ from pathlib import Path
 
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.experiments.outcomes import Outcome, read_outcomes
-from fedbm.report.comparison import HEADLINE_METRIC, Comparison, compare_outcome
+from fedbm.report.comparison import HEADLINE_METRIC, ComparedGroup, compare_outcome
 from fedbm.report.experiment_figures import draw_scores
 from fedbm.report.figures.drawing import WIDE
 from fedbm.report.figures.palette import assign_colours
@@ -63,7 +63,7 @@ def fill_readme(outcomes: Sequence[Outcome], page: Path) -> list[Path]:
     return [page, picture]
 
 
-def results_lines(comparison: Comparison) -> list[str]:
+def results_lines(comparison: ComparedGroup) -> list[str]:
     """Return the comparison's verdict and its short table, as Markdown."""
     colours = assign_colours(row.name for row in comparison.rows)
     table = summary_table([("", comparison)], "readme", comparison.title, colours, paper=True)

@@ -64,7 +64,7 @@ class ComparedRow(MethodRuns):
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparedGroup:
     """Rows under one setting: one data set, one partition, one value of every axis."""
 
     title: str
@@ -93,17 +93,17 @@ class Comparison:
         return lead.published.mean[HEADLINE_METRIC] - row.published.mean[HEADLINE_METRIC]
 
 
-def compare_runs(group: Group) -> Comparison:
+def compare_runs(group: Group) -> ComparedGroup:
     """Return a group of runs as a comparison."""
     lead = leading_row([row.name for row in group.rows], [row.name for row in group.rows if row.central])
     rows = tuple(
         ComparedRow(row.name, row.method, row.runs, rival=row.name != lead and not row.central) for row in group.rows
     )
-    (made,) = _test([Comparison(group.title, rows, lead, group, group.runs[0].data if group.runs else "")])
+    (made,) = _test([ComparedGroup(group.title, rows, lead, group, group.runs[0].data if group.runs else "")])
     return made
 
 
-def compare_outcome(outcome: Outcome) -> list[Comparison]:
+def compare_outcome(outcome: Outcome) -> list[ComparedGroup]:
     """Return a comparison for every cell of an experiment. Withheld runs are missing."""
     outcome = hide_withheld(outcome)
     central = {*CENTRAL, *(r.row for r in outcome.results if r.run is not None and is_central(r.run.method))}
@@ -122,7 +122,7 @@ def leading_row(names: Sequence[str], central: Collection[str], named: str = "")
     return next((n for n in rivals if n == title), next((n for n in rivals if n.startswith(f"{title} · ")), rivals[0]))
 
 
-def _cell(outcome: Outcome, at: Mapping[str, Any], lead: str, central: Collection[str]) -> Comparison:
+def _cell(outcome: Outcome, at: Mapping[str, Any], lead: str, central: Collection[str]) -> ComparedGroup:
     settings = {"data": "digits", "beta": None, **outcome.shared, **at}
     data = Path(str(settings["data"])).stem
     rows = []
@@ -147,10 +147,10 @@ def _cell(outcome: Outcome, at: Mapping[str, Any], lead: str, central: Collectio
     title = ", ".join([data_title(data), *setting_words(outcome, at)])
     finished = tuple(row for row in rows if row.runs)
     group = Group(title, finished, (), missing_words(rows))
-    return Comparison(title, tuple(rows), lead if finished else "", group, data, at)
+    return ComparedGroup(title, tuple(rows), lead if finished else "", group, data, at)
 
 
-def _test(comparisons: Sequence[Comparison]) -> list[Comparison]:
+def _test(comparisons: Sequence[ComparedGroup]) -> list[ComparedGroup]:
     """Test each leading row against its rivals, at every moment with Holm's correction over all comparisons."""
     tests: dict[tuple[int, str], dict[str, Test]] = {}
     for moment in MOMENTS:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from fedbm.experiments.outcomes import Outcome
-from fedbm.report.comparison import ComparedRow, Comparison, key_without
+from fedbm.report.comparison import ComparedRow, ComparedGroup, key_without
 from fedbm.report.figures.curves import Series, axis_plot
 from fedbm.report.figures.drawing import shorten
 from fedbm.report.figures.lanes import Dots, Interval, dots, intervals
@@ -25,12 +25,12 @@ CONTRASTS = "Differences that the experiment states, at its endpoint"
 AHEAD = "Leading row minus each other row; intervals are not corrected"
 
 
-def score_figures(comparison: Comparison, colours: Mapping[str, int]) -> list[Figure]:
+def score_figures(comparison: ComparedGroup, colours: Mapping[str, int]) -> list[Figure]:
     """Return a figure per metric: every seed at the round chosen on validation, in percent."""
     return [Figure(partial(draw_scores, comparison, colours, metric, HALF)) for metric in SHOWN]
 
 
-def draw_scores(comparison: Comparison, colours: Mapping[str, int], metric: str, width: float) -> str:
+def draw_scores(comparison: ComparedGroup, colours: Mapping[str, int], metric: str, width: float) -> str:
     """Draw every seed's score as a dot, with the paper's mean ± std in grey."""
     rows = []
     for row in comparison.rows:
@@ -45,7 +45,7 @@ def draw_scores(comparison: Comparison, colours: Mapping[str, int], metric: str,
     return dots(rows, f"{title}; {comparison.title}", f"{words} of every seed, %; {key}", width)
 
 
-def difference_figure(comparison: Comparison, colours: Mapping[str, int]) -> list[Figure]:
+def difference_figure(comparison: ComparedGroup, colours: Mapping[str, int]) -> list[Figure]:
     """Return leading row − row, or the stated contrasts, in macro-F1 with 95 % intervals; [] if there are none."""
     if comparison.contrasts:
         stated = [(one.name, one.found) for one in comparison.contrasts if one.found is not None and one.found.n > 1]
@@ -62,7 +62,7 @@ def difference_figure(comparison: Comparison, colours: Mapping[str, int]) -> lis
     return [_figure(rows, colours[comparison.lead], title, axis, HALF, caption)] if rows else []
 
 
-def overview_figure(comparisons: Sequence[Comparison]) -> Figure | None:
+def overview_figure(comparisons: Sequence[ComparedGroup]) -> Figure | None:
     """Return leading row − best other and − FedAvg in every comparison; None for fewer than two differences."""
     found: dict[tuple[str, float, float], Interval] = {}  # differences that experiments share, once
     for comparison in comparisons:
@@ -74,7 +74,7 @@ def overview_figure(comparisons: Sequence[Comparison]) -> Figure | None:
     return _figure([*found.values()], 0, title, "Macro-F1, points", WHOLE, OVERVIEW) if len(found) > 1 else None
 
 
-def _interval(comparison: Comparison, row: ComparedRow, name: str) -> Interval | None:
+def _interval(comparison: ComparedGroup, row: ComparedRow, name: str) -> Interval | None:
     test = row.tests.get("best")
     if test is None or test.paired.p is None:
         return None
@@ -88,11 +88,11 @@ def _figure(rows: Sequence[Interval], colour: int, title: str, axis: str, width:
     return Figure(partial(intervals, rows, colour, title, f"{axis}; bar: 95 %{key}", width), caption)
 
 
-def axis_figures(outcome: Outcome, found: Sequence[Comparison], colours: Mapping[str, int]) -> list[Figure]:
+def axis_figures(outcome: Outcome, found: Sequence[ComparedGroup], colours: Mapping[str, int]) -> list[Figure]:
     """Return a figure per metric over the experiment's axis, for every combination of the other axes' values."""
     axis = outcome.figure
     places = sorted(outcome.axes[axis], key=lambda place: (isinstance(place, str), place))
-    sets: dict[str, list[Comparison]] = {}
+    sets: dict[str, list[ComparedGroup]] = {}
     for comparison in found:
         sets.setdefault(key_without(comparison.at, axis), []).append(comparison)
     figures = []
@@ -109,7 +109,7 @@ def axis_figures(outcome: Outcome, found: Sequence[Comparison], colours: Mapping
 
 
 def _by_place(
-    name: str, metric: str, some: Sequence[Comparison], axis: str, places: Sequence[Any]
+    name: str, metric: str, some: Sequence[ComparedGroup], axis: str, places: Sequence[Any]
 ) -> dict[int, list[float]]:
     """Return the scores of one row, a list over seeds for each place on the axis."""
     return {

@@ -9,7 +9,7 @@ from fedbm.experiments.contrasts import hide_withheld
 from fedbm.experiments.outcomes import Outcome, Result
 from fedbm.experiments.spec import find_experiment, shipped_experiments
 from fedbm.experiments.unrecorded import list_unrecorded, trials_of
-from fedbm.report.comparison import Comparison, compare_outcome, data_title, seeds_in_words, setting_words
+from fedbm.report.comparison import ComparedGroup, compare_outcome, data_title, seeds_in_words, setting_words
 from fedbm.report.experiment_figures import axis_figures, difference_figure, overview_figure, score_figures
 from fedbm.report.experiments_data import experiments_data
 from fedbm.report.figures.palette import assign_colours
@@ -23,7 +23,7 @@ from fedbm.runs.reader import RunView
 from fedbm.utils.text import format_count
 
 TITLE = "FedBM: the paper’s tables and figures, measured again"
-Found = Sequence[tuple[Outcome, Sequence[Comparison]]]
+Found = Sequence[tuple[Outcome, Sequence[ComparedGroup]]]
 Notes = dict[tuple[str, str], int]  # (title, text) → number
 SUMMARY = (
     "Test scores in percent at the round chosen on validation, mean ± standard deviation over seeds. Bold: highest "
@@ -76,7 +76,7 @@ def notes_of(outcome: Outcome) -> tuple[str, ...]:
     return find_experiment(outcome.name).notes if outcome.name in shipped_experiments() else outcome.notes
 
 
-def _briefs(found: Sequence[Comparison]) -> tuple[str, ...]:
+def _briefs(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
     """Return the short verdicts of comparisons with a finished run."""
     some = [(comparison, verdict) for comparison in found if comparison.lead for verdict in verdicts(comparison)]
     return tuple(f"{comparison.title}: {verdict.brief}" for comparison, verdict in some if verdict.brief)
@@ -97,7 +97,7 @@ def _confirmatory(found: Found) -> list[Section]:
 
 def _summaries(found: Found) -> list[Section]:
     """Return a section per data set: a verdict in plain words and one table of all comparisons of methods on it."""
-    by_data: dict[str, list[tuple[Outcome, Comparison]]] = {}
+    by_data: dict[str, list[tuple[Outcome, ComparedGroup]]] = {}
     for outcome, some in found:
         if _detail(outcome) == "all" and not outcome.analysis:
             for comparison in some:
@@ -128,7 +128,7 @@ def _overview(found: Found) -> list[Block]:
 # --- one experiment -------------------------------------------------------------------------------------------------
 
 
-def _part(outcome: Outcome, found: Sequence[Comparison], notes: Notes) -> Part:
+def _part(outcome: Outcome, found: Sequence[ComparedGroup], notes: Notes) -> Part:
     colours = assign_colours(outcome.rows)
     runs = _run_names(outcome)
     finished = len({runs[result.key] for result in outcome.results if result.run is not None})
@@ -158,7 +158,11 @@ def _part(outcome: Outcome, found: Sequence[Comparison], notes: Notes) -> Part:
 
 
 def _cell(
-    outcome: Outcome, comparison: Comparison, found: Sequence[Comparison], colours: Mapping[str, int], notes: Notes
+    outcome: Outcome,
+    comparison: ComparedGroup,
+    found: Sequence[ComparedGroup],
+    colours: Mapping[str, int],
+    notes: Notes,
 ) -> Section:
     """Return verdicts, drawings, the table, and details of the runs behind a fold."""
     detail, name = _detail(outcome), f"{outcome.title}: {comparison.title}"
@@ -193,7 +197,7 @@ def _detail(outcome: Outcome) -> str:
     return "all" if outcome.paper in ("", "comparison") else "curves"
 
 
-def _shown_elsewhere(comparison: Comparison, found: Sequence[Comparison]) -> bool:
+def _shown_elsewhere(comparison: ComparedGroup, found: Sequence[ComparedGroup]) -> bool:
     """Return whether all its runs are central training, and a fuller or an earlier cell shows them too."""
     if any(not row.central for row in comparison.group.rows):
         return False
@@ -211,7 +215,7 @@ def _run_names(outcome: Outcome) -> dict[Any, str]:
     return names | {trial.key: repr(trial.config) for trial in trials_of(outcome) if trial.key in names}
 
 
-def _missing(found: Sequence[Comparison], runs: Mapping[Any, str]) -> list[Finding]:
+def _missing(found: Sequence[ComparedGroup], runs: Mapping[Any, str]) -> list[Finding]:
     """Return each reason once, with the number of runs and their cells, rows and seeds."""
     reasons: dict[tuple[str, str], dict[str, list[tuple[str, Result]]]] = {}
     seen: set[str] = set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fedbm.report.comparison import Comparison, compare_runs
+from fedbm.report.comparison import ComparedGroup, compare_runs
 from fedbm.report.figures.palette import assign_colours
 from fedbm.report.glossary import reading
 from fedbm.report.grouping import Group, format_label, group_runs
@@ -53,7 +53,7 @@ def provenance(run: RunView) -> Provenance:
     return Provenance(name, (run.environment or {}).get("command") or "", environment, run.config_text)
 
 
-def _opening(comparison: Comparison, title: str) -> tuple[Block, ...]:
+def _opening(comparison: ComparedGroup, title: str) -> tuple[Block, ...]:
     first, *more = plain_verdict([("", comparison)])
     facts = tuple(fact for fact in _facts(comparison.group) if fact and fact != title)
     return (Text((first,), "lead"), *((Text(tuple(more), "more"),) if more else ()), Text(facts, "facts", detail=True))

@@ -9,7 +9,7 @@ from itertools import pairwise
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.search import search
 from fedbm.methods import FedAvg
-from fedbm.report.comparison import HEADLINE_METRIC, MOMENTS, ComparedRow, Comparison
+from fedbm.report.comparison import HEADLINE_METRIC, MOMENTS, ComparedRow, ComparedGroup
 from fedbm.report.format import percent
 from fedbm.report.grouping import Group, MethodRuns
 from fedbm.report.model import Cell, Column, Kind, Row, Table
@@ -58,7 +58,7 @@ def _score_cell(score: Spread | None, best: bool) -> Cell:
 
 
 def results_table(
-    comparison: Comparison, name: str, colours: Colours, notes: Mapping[tuple[str, str], int], folded: str = ""
+    comparison: ComparedGroup, name: str, colours: Colours, notes: Mapping[tuple[str, str], int], folded: str = ""
 ) -> Table:
     """Return the table of an experiment's cell: ours, the paper's, the difference, last rounds, tests, notes."""
     caption = "Test scores in percent at the round chosen on validation, mean ± std over n seeds."
@@ -69,7 +69,7 @@ def results_table(
 
 
 def summary_table(
-    cells: Sequence[tuple[str, Comparison]], name: str, caption: str, colours: Colours, paper: bool
+    cells: Sequence[tuple[str, ComparedGroup]], name: str, caption: str, colours: Colours, paper: bool
 ) -> Table:
     """Return the opening table of a data set: method, accuracy, macro-F1, the paper's, and the difference."""
     titles = {"accuracy": "Accuracy", "f1": "Macro-F1"}
@@ -84,7 +84,7 @@ def summary_table(
     return Table(name, _columns(titles), tuple(rows), caption)
 
 
-def _result_rows(comparison: Comparison, colours: Colours, notes: Mapping[tuple[str, str], int]) -> list[Row]:
+def _result_rows(comparison: ComparedGroup, colours: Colours, notes: Mapping[tuple[str, str], int]) -> list[Row]:
     rows = comparison.rows
     best = {(moment, metric): best_rows(rows, moment, metric) for moment in MOMENTS for metric in SHOWN}
     tested = any(row.rival for row in rows)
@@ -100,7 +100,7 @@ def _result_rows(comparison: Comparison, colours: Colours, notes: Mapping[tuple[
     ]
 
 
-def _result_columns(comparison: Comparison) -> tuple[Column, ...]:
+def _result_columns(comparison: ComparedGroup) -> tuple[Column, ...]:
     """Return the columns in which some row has a value, or will have one when its runs are finished."""
     rows = comparison.rows
     columns = [Column("n", "n")]

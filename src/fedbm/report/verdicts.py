@@ -9,7 +9,7 @@ from fedbm.errors import join_words
 from fedbm.experiments.contrasts import HEADLINE_METRIC, Contrast
 from fedbm.experiments.paper_numbers import TRIALS
 from fedbm.methods import METHODS, FedAvg
-from fedbm.report.comparison import ComparedRow, Comparison
+from fedbm.report.comparison import ComparedRow, ComparedGroup
 from fedbm.report.format import NO_BREAK, effect, mean_and_std, p_value, points
 from fedbm.utils.statistics import MOST_SEEDS, Paired, seeds_needed, spread, welch
 
@@ -30,7 +30,7 @@ class Verdict:
 # --- in plain words -------------------------------------------------------------------------------------------------
 
 
-def plain_verdict(comparisons: Sequence[tuple[str, Comparison]]) -> tuple[str, ...]:
+def plain_verdict(comparisons: Sequence[tuple[str, ComparedGroup]]) -> tuple[str, ...]:
     """Return two sentences for readers without statistics, on one data set under one or more (named) settings.
 
     The first has the number of correct images of 100. The second compares macro-F1 with the baseline, and states
@@ -67,7 +67,7 @@ def plain_verdict(comparisons: Sequence[tuple[str, Comparison]]) -> tuple[str, .
     )
 
 
-def main_rivals(comparison: Comparison) -> list[ComparedRow]:
+def main_rivals(comparison: ComparedGroup) -> list[ComparedRow]:
     """Return the best of the other rows, and FedAvg if that is another; [] if none can be compared."""
     others = [row for row in comparison.rows if "best" in row.tests]
     if not others:
@@ -93,14 +93,14 @@ def _by_setting(values: Sequence[tuple[str, str]]) -> str:
 # --- with statistics ------------------------------------------------------------------------------------------------
 
 
-def verdicts(comparison: Comparison) -> list[Verdict]:
+def verdicts(comparison: ComparedGroup) -> list[Verdict]:
     """Return the results for the leading row or the stated contrasts, and for all rows against the paper."""
     if comparison.contrasts:
         return [*map(_contrast_verdict, comparison.contrasts), *_diverged(comparison)] if comparison.lead else []
     return [*_lead_verdicts(comparison), *_paper_verdicts(comparison)]
 
 
-def _lead_verdicts(comparison: Comparison) -> list[Verdict]:
+def _lead_verdicts(comparison: ComparedGroup) -> list[Verdict]:
     """Compare the leading row with the best other row, and with FedAvg if that is another."""
     lead = comparison.leading
     if len(comparison.rows) == 1:
@@ -224,7 +224,7 @@ def _needed(found: Paired, tests: int) -> str:
     )
 
 
-def _diverged(comparison: Comparison) -> list[Verdict]:
+def _diverged(comparison: ComparedGroup) -> list[Verdict]:
     """Name the diverged runs, which count with their last scores."""
     runs = [
         f"{row.name}, seed {result.seed} ({100 * result.last[HEADLINE_METRIC]:.1f}{NO_BREAK}%)"
@@ -245,7 +245,7 @@ def _tuned_values(lead: ComparedRow) -> list[Verdict]:
     return [Verdict(False, f"{lead.name} was run with {words} only.")]
 
 
-def _paper_verdicts(comparison: Comparison) -> list[Verdict]:
+def _paper_verdicts(comparison: ComparedGroup) -> list[Verdict]:
     """State which means differ from the paper's by more than both spreads explain; [] if none can be tested."""
     found = {row.name: test for row in comparison.rows if (test := _against_paper(row))}
     if not found:
