@@ -66,7 +66,7 @@ def fill_readme(outcomes: Sequence[Outcome], page: Path) -> list[Path]:
 def results_lines(comparison: ComparedGroup) -> list[str]:
     """Return the comparison's verdict and its short table, as Markdown."""
     colours = assign_colours(row.name for row in comparison.rows)
-    table = summary_table([("", comparison)], "readme", comparison.title, colours, paper=True)
+    table = summary_table([("", comparison)], "readme", colours)
     verdict = " ".join(plain_verdict([("", comparison)]))
     return [f"**{escape(comparison.title)}.** {escape(verdict)}", "", *render_table(table), ""]
 

@@ -8,7 +8,6 @@ contrasts has these instead of tests (`experiments/contrasts.py`).
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -201,8 +200,3 @@ def setting_words(outcome: Outcome, at: Mapping[str, Any]) -> list[str]:
 def data_title(data: str) -> str:
     """Return 'HAM10000' for ham10000; the name itself for the user's own data set."""
     return re.split(r":| \(", CATALOG[data].title)[0] if data in CATALOG else data
-
-
-def key_without(at: Mapping[str, Any], axis: str) -> str:
-    """Return a key that is equal for cells that differ on this axis only."""
-    return json.dumps({key: value for key, value in at.items() if key != axis}, sort_keys=True)

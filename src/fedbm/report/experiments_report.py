@@ -111,8 +111,7 @@ def _summaries(found: Found) -> list[Section]:
             for outcome, comparison in comparisons
         ]
         colours = assign_colours(row.name for _, comparison in cells for row in comparison.rows)
-        paper = any(row.published and row.comparable for _, comparison in cells for row in comparison.rows)
-        table = summary_table(cells, f"{data_title(data)} summary", "", colours, paper)
+        table = summary_table(cells, f"{data_title(data)} summary", colours)
         note = "" if sections else SUMMARY
         sections.append(Section(data_title(data), note, (Text(plain_verdict(cells), "verdict"), table)))
     return sections
@@ -146,7 +145,7 @@ def _part(outcome: Outcome, found: Sequence[ComparedGroup], notes: Notes) -> Par
         blocks.append(
             Section("Chosen on validation", note, (search_table(hide_withheld(outcome), f"{outcome.title} chosen"),))
         )
-    blocks += [_cell(outcome, comparison, found, colours, notes) for comparison in found if not comparison.empty]
+    blocks += [_cell(outcome, comparison, colours, notes) for comparison in found if not comparison.empty]
     if empty := tuple(comparison.title for comparison in found if comparison.empty):
         note = "There is no score to show here: the reasons are below."
         blocks.append(Section("Without a result", note, (Text(empty, "titles"),)))
@@ -157,13 +156,7 @@ def _part(outcome: Outcome, found: Sequence[ComparedGroup], notes: Notes) -> Par
     return Part(outcome.title, tuple(blocks), count, () if outcome.figure else _briefs(found), notes=numbers)
 
 
-def _cell(
-    outcome: Outcome,
-    comparison: ComparedGroup,
-    found: Sequence[ComparedGroup],
-    colours: Mapping[str, int],
-    notes: Notes,
-) -> Section:
+def _cell(outcome: Outcome, comparison: ComparedGroup, colours: Mapping[str, int], notes: Notes) -> Section:
     """Return verdicts, drawings, the table, and details of the runs behind a fold."""
     detail, name = _detail(outcome), f"{outcome.title}: {comparison.title}"
     blocks: list[Block] = []
@@ -178,7 +171,7 @@ def _cell(
         paper = ", with the paper’s numbers" if any(row.published for row in comparison.rows) else ""
         folded = f"No run is finished here; the table has the reasons{paper}"
     blocks.append(results_table(comparison, name, colours, notes, folded))
-    if comparison.lead and not _shown_elsewhere(comparison, found):
+    if comparison.group.clients:  # central training alone is the same in every cell
         cost = cost_table(comparison.group, f"{name} cost", colours)
         if detail == "all":
             words = "Curves, clients, confusions, features, bytes and time"
@@ -195,15 +188,6 @@ def _detail(outcome: Outcome) -> str:
     if outcome.figure or outcome.search:
         return "none"
     return "all" if outcome.paper in ("", "comparison") else "curves"
-
-
-def _shown_elsewhere(comparison: ComparedGroup, found: Sequence[ComparedGroup]) -> bool:
-    """Return whether all its runs are central training, and a fuller or an earlier cell shows them too."""
-    if any(not row.central for row in comparison.group.rows):
-        return False
-    own, *others = ({run.id for run in one.group.runs} for one in (comparison, *found))
-    place = next(place for place, one in enumerate(found) if one is comparison)
-    return any(own < other for other in others) or own in others[:place]
 
 
 def _run_names(outcome: Outcome) -> dict[Any, str]:
@@ -235,12 +219,10 @@ def _missing(found: Sequence[ComparedGroup], runs: Mapping[Any, str]) -> list[Fi
         if len(items) == 1:
             findings.append(Finding(False, f"{sentence.rstrip('.')}: {items[0]}."))
         else:
-            findings.append(Finding(False, sentence, items, "Which"))
+            findings.append(Finding(False, sentence, items))
     return findings
 
 
 def _not_run(outcomes: Sequence[Outcome]) -> tuple[Section, ...]:
-    others = list_unrecorded(outcomes)
-    items = tuple(Finding(False, f"{one.title.rstrip('?')}: {one.sentence}", code=one.command) for one in others)
-    note = "Experiments without a record."
-    return (Section("Not run", note, (Findings(items),)),) if items else ()
+    items = tuple(Finding(False, one.sentence, code=one.command) for one in list_unrecorded(outcomes))
+    return (Section("Not run", "Experiments without a record.", (Findings(items),)),) if items else ()

@@ -34,7 +34,7 @@ def runs_report(runs: Sequence[RunView], title: str = "") -> Report:
         sentences = tuple(verdict.sentence for verdict in verdicts(comparison) if comparison.lead)
         results = replace(first, blocks=((Text(sentences, "verdict"),) if sentences else ()) + first.blocks)
         summary = plain_verdict([("", comparison)])
-        parts.append(Part(group.title, (results, *others), summary=summary, titled=len(groups) > 1))
+        parts.append(Part(group.title, (results, *others), summary=summary))
     single = len(groups) == 1
     return Report(
         title or (groups[0].title if single else f"{len(groups)} comparisons"),

@@ -9,7 +9,7 @@ from itertools import pairwise
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.search import search
 from fedbm.methods import FedAvg
-from fedbm.report.comparison import HEADLINE_METRIC, MOMENTS, ComparedRow, ComparedGroup
+from fedbm.report.comparison import HEADLINE_METRIC, MOMENTS, ComparedGroup, ComparedRow
 from fedbm.report.format import percent
 from fedbm.report.grouping import Group, MethodRuns
 from fedbm.report.model import Cell, Column, Kind, Row, Table
@@ -68,12 +68,10 @@ def results_table(
     return Table(name, _result_columns(comparison), rows, caption, small=True, folded=folded)
 
 
-def summary_table(
-    cells: Sequence[tuple[str, ComparedGroup]], name: str, caption: str, colours: Colours, paper: bool
-) -> Table:
+def summary_table(cells: Sequence[tuple[str, ComparedGroup]], name: str, colours: Colours) -> Table:
     """Return the opening table of a data set: method, accuracy, macro-F1, the paper's, and the difference."""
     titles = {"accuracy": "Accuracy", "f1": "Macro-F1"}
-    if paper:
+    if any(row.published and row.comparable for _, comparison in cells for row in comparison.rows):
         titles |= {"paper_f1": "Macro-F1, paper", "f1_minus_paper": "Difference"}
     rows = [
         replace(row, block=words if len(cells) > 1 else "", lead=row.name == comparison.lead)
@@ -81,7 +79,7 @@ def summary_table(
         for row, compared in zip(_result_rows(comparison, colours, {}), comparison.rows, strict=True)
         if compared.runs
     ]
-    return Table(name, _columns(titles), tuple(rows), caption)
+    return Table(name, _columns(titles), tuple(rows))
 
 
 def _result_rows(comparison: ComparedGroup, colours: Colours, notes: Mapping[tuple[str, str], int]) -> list[Row]:
@@ -155,7 +153,11 @@ def search_table(outcome: Outcome, name: str) -> Table:
     for one in search(outcome):
         at = {**one.at, **one.tried}
         score = Cell(one.score.mean, "score", one.score.std) if one.score else Cell("not complete", missing=True)
-        cells = {"n": Cell(one.score.n if one.score else 0, "count"), "validation": score, "chosen": Cell(one.words)}
+        cells = {
+            "n": Cell(one.score.n if one.score else 0, "count"),
+            "validation": score,
+            "chosen": Cell("chosen" if one.chosen else ""),
+        }
         rows.append(Row(one.row, {axis: Cell(str(at[axis])) for axis in outcome.axes} | cells))
     return Table(name, columns, tuple(rows), head="Row", small=True)
 

@@ -9,7 +9,7 @@ from fedbm.errors import join_words
 from fedbm.experiments.contrasts import HEADLINE_METRIC, Contrast
 from fedbm.experiments.paper_numbers import TRIALS
 from fedbm.methods import METHODS, FedAvg
-from fedbm.report.comparison import ComparedRow, ComparedGroup
+from fedbm.report.comparison import ComparedGroup, ComparedRow
 from fedbm.report.format import NO_BREAK, effect, mean_and_std, p_value, points
 from fedbm.utils.statistics import MOST_SEEDS, Paired, seeds_needed, spread, welch
 
