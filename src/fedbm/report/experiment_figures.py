@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from fedbm.experiments.outcomes import Outcome
-from fedbm.report.comparison import ComparedGroup, ComparedRow
+from fedbm.report.comparison import ComparedGroup, ComparedRow, data_title, mean_with_interval
 from fedbm.report.figures.curves import Series, axis_plot
-from fedbm.report.figures.drawing import shorten
+from fedbm.report.figures.drawing import WIDE, shorten
 from fedbm.report.figures.lanes import Lane, draw_lanes
 from fedbm.report.model import Figure
 from fedbm.report.tables import SHOWN
@@ -17,12 +17,13 @@ from fedbm.report.verdicts import main_rivals
 from fedbm.utils.statistics import Paired
 
 WHOLE = 1100.0  # pixels: as wide as the page
+COMPACT = 640.0  # nearly fits a phone
 HALF = 450.0  # two figures next to each other
 OVERVIEW = (
     "The leading row minus the best other and minus FedAvg. Where a bar crosses zero, no difference is established; "
     "bars are not corrected for the number of comparisons"
 )
-CONTRASTS = "Differences that the experiment states, at its endpoint"
+LADDER = "Every row at the endpoint of the plan. Dashed: the means of the baseline and of the leading row"
 AHEAD = "Leading row minus each other row; intervals are not corrected"
 
 
@@ -47,21 +48,54 @@ def draw_scores(comparison: ComparedGroup, colours: Mapping[str, int], metric: s
 
 
 def difference_figure(comparison: ComparedGroup, colours: Mapping[str, int]) -> list[Figure]:
-    """Return leading row − row, or the stated contrasts, in macro-F1 with 95 % intervals; [] if there are none."""
+    """Return leading row − row in macro-F1 with 95 % intervals; [] if there are none."""
     colour = colours[comparison.lead]
-    if comparison.contrasts:
-        stated = [(one.name, one.found) for one in comparison.contrasts if one.found is not None and one.found.n > 1]
-        rows = [Lane(name, colour, interval=_in_points(found)) for name, found in stated]
-        title = f"Macro-F1, {comparison.contrasts[0].endpoint}: differences with 95 % intervals; {comparison.title}"
-        axis, caption = "Macro-F1, difference", CONTRASTS
-    else:
-        rows = [interval for row in comparison.rows if (interval := _interval(comparison, row, row.name, colour))]
-        title = (
-            f"Macro-F1 of {comparison.lead} minus each row, 95 % intervals without correction for many; "
-            f"{comparison.title}"
+    rows = [lane for row in comparison.rows if (lane := _interval(comparison, row, row.name, colour))]
+    title = (
+        f"Macro-F1 of {comparison.lead} minus each row, 95 % intervals without correction for many; {comparison.title}"
+    )
+    axis = f"Macro-F1, {shorten(comparison.lead, 12)} − row"
+    return [_figure(rows, title, axis, HALF, AHEAD)] if rows else []
+
+
+def contrast_figure(found: Sequence[ComparedGroup]) -> list[Figure]:
+    """Return the stated differences of all cells: a dot per seed, the mean and its interval; [] if there are none."""
+    data = [comparison.data for comparison in found]
+    names = [data_title(c.data) if data.count(c.data) == 1 else c.title for c in found]
+    lanes = [
+        Lane(
+            f"{name}: {one.name}" if len(found) > 1 else one.name,
+            colour=0,
+            values=tuple(100 * value for value in one.by_seed.values()),
+            interval=_in_points(one.found),
         )
-        axis, caption = f"Macro-F1, {shorten(comparison.lead, 12)} − row", AHEAD
-    return [_figure(rows, title, axis, HALF, caption)] if rows else []
+        for comparison, name in zip(found, names, strict=True)
+        for one in comparison.contrasts
+        if one.found is not None
+    ]
+    title = "Macro-F1, differences within each seed, with mean and 95 % interval"
+    axis = "Macro-F1, points; small dot: a seed; bar: mean, 95 %"
+    return [Figure(partial(draw_lanes, lanes, title, axis, _narrowest(lanes), zero=True))] if lanes else []
+
+
+def ladder_figure(comparison: ComparedGroup, colours: Mapping[str, int]) -> Figure:
+    """Draw macro-F1 at the endpoint in the order of the file, with guides at the baseline and the leading row."""
+    lanes, means = [], {}
+    for row in comparison.rows:
+        scores = row.at_endpoint(comparison.moment)
+        if found := mean_with_interval(scores):
+            means[row.name] = 100 * found.mean
+            values = tuple(100 * value for value in scores.values())
+            lanes.append(Lane(row.name, colours[row.name], values, _in_points(found)))
+    guides = [means[name] for name in (comparison.baseline.name, comparison.lead) if name in means]
+    title = f"Macro-F1 of every row, with mean and 95 % interval; {comparison.title}"
+    axis = "Macro-F1, %; small dot: a seed; bar: mean, 95 %"
+    return Figure(partial(draw_lanes, lanes, title, axis, _narrowest(lanes), guides=guides), LADDER)
+
+
+def _narrowest(lanes: Sequence[Lane]) -> float:
+    """Return a width that nearly fits a phone, unless a label would be shortened."""
+    return COMPACT if all(shorten(lane.label, int(COMPACT / 22)) == lane.label for lane in lanes) else WIDE
 
 
 def overview_figure(comparisons: Sequence[ComparedGroup]) -> Figure | None:

@@ -9,22 +9,45 @@ from fedbm.experiments.contrasts import hide_withheld
 from fedbm.experiments.outcomes import Outcome, Result
 from fedbm.experiments.spec import find_experiment, shipped_experiments
 from fedbm.experiments.unrecorded import list_unrecorded, trials_of
-from fedbm.report.comparison import ComparedGroup, compare_outcome, data_title, seeds_in_words, setting_words
-from fedbm.report.experiment_figures import axis_figures, difference_figure, overview_figure, score_figures
+from fedbm.report.comparison import (
+    ComparedGroup,
+    compare_outcome,
+    data_title,
+    pool_cells,
+    seeds_in_words,
+    setting_words,
+)
+from fedbm.report.experiment_figures import (
+    axis_figures,
+    contrast_figure,
+    difference_figure,
+    ladder_figure,
+    overview_figure,
+    score_figures,
+)
 from fedbm.report.experiments_data import experiments_data
 from fedbm.report.figures.palette import assign_colours
 from fedbm.report.glossary import reading
 from fedbm.report.model import Block, Figures, Finding, Findings, Fold, Note, Part, Report, Section, Text
 from fedbm.report.runs_report import provenance
 from fedbm.report.sections import group_sections, training
-from fedbm.report.tables import cost_table, results_table, search_table, summary_table
-from fedbm.report.verdicts import plain_verdict, verdicts
+from fedbm.report.tables import cost_table, ladder_table, pooled_table, results_table, search_table, summary_table
+from fedbm.report.verdicts import plain_verdict, planned_verdict, verdicts
 from fedbm.runs.reader import RunView
 from fedbm.utils.text import format_count
 
 TITLE = "FedBM: the paper’s tables and figures, measured again"
 Found = Sequence[tuple[Outcome, Sequence[ComparedGroup]]]
 Notes = dict[tuple[str, str], int]  # (title, text) → number
+CONTRASTS = (
+    "Differences in macro-F1 that the experiment states, at its endpoint. A small dot is a seed: first row minus "
+    "second row. The bar is their mean with its 95 % interval, not corrected for the number of differences."
+)
+POOLED = (
+    "Exploratory: not planned, not tested. The differences of one data set at one seed are averaged over cells, "
+    "because they share images and random numbers; each such cluster counts once. The interval is a t-interval over "
+    "clusters."
+)
 SUMMARY = (
     "Test scores in percent at the round chosen on validation, mean ± standard deviation over seeds. Bold: highest "
     "mean; tinted: the method under study. Macro-F1 counts rare classes as much as common ones."
@@ -48,7 +71,7 @@ def experiments_report(outcomes: Sequence[Outcome], title: str = "", complete: b
     own = [outcome.title for outcome in outcomes if outcome.name not in shipped_experiments() or len(outcomes) == 1]
     return Report(
         title or "; ".join([TITLE] * (len(own) < len(outcomes)) + own),
-        (*_confirmatory(found), *_summaries(found), *_overview(found)),
+        (*_confirmatory(found), *_summaries(found), *_overview(found), *_pooled_comparisons(found)),
         parts,
         _not_run(outcomes) if complete else (),
         tuple(Note(number, *words) for words, number in notes.items()),
@@ -90,7 +113,7 @@ def _confirmatory(found: Found) -> list[Section]:
     sections = []
     for outcome, some in found:
         if outcome.analysis is not None and outcome.analysis.confirmatory:
-            sentences = (f"{outcome.withheld}.",) if outcome.withheld else _briefs(some)
+            sentences = (f"{outcome.withheld}.",) if outcome.withheld else (*planned_verdict(some), *_briefs(some))
             sections.append(Section(outcome.title, "Planned before its runs.", (Text(sentences, "verdict"),)))
     return sections
 
@@ -117,6 +140,18 @@ def _summaries(found: Found) -> list[Section]:
     return sections
 
 
+def _pooled_comparisons(found: Found) -> list[Section]:
+    some = [c for outcome, cells in found if _detail(outcome) == "all" and not outcome.analysis for c in cells]
+    return _pooled(some, "All data sets")
+
+
+def _pooled(found: Sequence[ComparedGroup], name: str) -> list[Section]:
+    """Return differences pooled over the cells, marked exploratory; [] if no difference has several cells."""
+    pooled = pool_cells(found)
+    table = pooled_table(pooled, f"{name}: differences over all cells")
+    return [Section("Over all cells (exploratory)", "", (Text((POOLED,), "more"), table))] if pooled else []
+
+
 def _overview(found: Found) -> list[Block]:
     """Draw the leading row's differences in all tables; figures and searches have their own drawings."""
     comparisons = [comparison for outcome, some in found if _detail(outcome) != "none" for comparison in some]
@@ -134,6 +169,13 @@ def _part(outcome: Outcome, found: Sequence[ComparedGroup], notes: Notes) -> Par
     count = f"{finished} of {format_count(len(set(runs.values())), 'run')}"
     opening = f"{outcome.shows[0].upper()}{outcome.shows[1:]}. " if outcome.shows else ""
     blocks: list[Block] = [Text((f"{opening}{count} finished.",), "more", outcome.command)]
+    if figures := contrast_figure(found):
+        sentences = () if outcome.analysis and outcome.analysis.confirmatory else planned_verdict(found)
+        more: tuple[Block, ...] = (Text(sentences, "verdict"),) if sentences else ()
+        blocks.append(
+            Section("Differences as planned", CONTRASTS, (*more, Figures({"Differences": figures})), whole=True)
+        )
+        blocks += _pooled(found, outcome.title)
     if outcome.figure and (figures := axis_figures(outcome, found, colours)):
         note = "Test scores at the round chosen on validation. Line: mean over seeds; band: lowest to highest seed."
         blocks.append(Section(f"Scores by {outcome.figure}", note, (Figures({"Axis": figures}),), detail=True))
@@ -165,8 +207,12 @@ def _cell(outcome: Outcome, comparison: ComparedGroup, colours: Mapping[str, int
         if sentences := tuple(verdict.sentence for verdict in verdicts(comparison)):
             blocks.append(Text(sentences, "verdict"))
         if detail != "none":
-            figures = [*score_figures(comparison, colours), *difference_figure(comparison, colours)]
-            blocks.append(Figures({"Scores": figures}, wide=False))
+            if comparison.contrasts:
+                blocks.append(Figures({"Endpoint": [ladder_figure(comparison, colours)]}))
+                blocks.append(ladder_table(comparison, f"{name}, endpoint", colours))
+            else:
+                figures = [*score_figures(comparison, colours), *difference_figure(comparison, colours)]
+                blocks.append(Figures({"Scores": figures}, wide=False))
     else:
         paper = ", with the paper’s numbers" if any(row.published for row in comparison.rows) else ""
         folded = f"No run is finished here; the table has the reasons{paper}"

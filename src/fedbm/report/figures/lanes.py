@@ -31,8 +31,13 @@ class Lane:
         return (*self.values, *(self.interval or ()), *((middle - std, middle + std) if self.paper else ()))
 
 
-def draw_lanes(rows: Sequence[Lane], title: str, axis: str, width: float = WIDE, zero: bool = False) -> str:
-    """Draw a lane per row from the top, with the paper's mean ± std in grey and, if *zero*, a line at zero."""
+def draw_lanes(
+    rows: Sequence[Lane], title: str, axis: str, width: float = WIDE, zero: bool = False, guides: Sequence[float] = ()
+) -> str:
+    """Draw a lane per row from the top, with the paper's mean ± std in grey.
+
+    *zero* adds a line at zero. *guides* are values with a dashed line across all lanes.
+    """
     names = short_names([row.label for row in rows], width)
     left, top, right, step = 16 + max_width(names), 24.0, 24.0, 30.0
     everything = [*([0.0] if zero else []), *(value for row in rows for value in row.extent)]
@@ -48,6 +53,8 @@ def draw_lanes(rows: Sequence[Lane], title: str, axis: str, width: float = WIDE,
         sheet = pixel_axes(figure)
         if zero:
             axes.axvline(0.0, color=INK, lw=1.2)
+        for guide in guides:
+            axes.axvline(guide, color=MUTED, lw=1.0, dashes=(4, 3))
         for place, (row, name) in enumerate(zip(rows, names, strict=True)):
             _draw_lane(axes, place, row)
             write(sheet, 0, top + step * (place + 0.5), name)
