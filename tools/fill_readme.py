@@ -1,4 +1,7 @@
-"""Fill a README's results from records: one picture, and a verdict and a short table per experiment.
+"""Fill a README's results from records.
+
+A confirmatory experiment with all its runs on record is shown alone: one table, one sentence and one link. Until then
+the other experiments are shown: one picture, and a verdict and a short table for each.
 
     python tools/fill_readme.py results README.md
 
@@ -18,18 +21,24 @@ from pathlib import Path
 
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.experiments.outcomes import Outcome, read_outcomes
-from fedbm.report.comparison import HEADLINE_METRIC, Comparison, compare_outcome
+from fedbm.methods import Central
+from fedbm.report.comparison import HEADLINE_METRIC, ComparedGroup, compare_outcome
 from fedbm.report.experiment_figures import draw_scores
 from fedbm.report.figures.drawing import WIDE
 from fedbm.report.figures.palette import assign_colours
 from fedbm.report.figures.svg import save_svg
+from fedbm.report.model import Cell, Column, Row, Table
 from fedbm.report.render.markdown import escape, render_table
-from fedbm.report.tables import summary_table
-from fedbm.report.verdicts import plain_verdict
+from fedbm.report.tables import score_cell, summary_table
+from fedbm.report.verdicts import headline, plain_names, plain_verdict
+from fedbm.runs.seed_list import format_seeds
 from fedbm.utils.io import write_text
+from fedbm.utils.statistics import spread_or_none
 
 MARKED = re.compile(r"(<!-- fedbm:results (?P<names>[\w\- ]+?) -->\n).*?(<!-- /fedbm:results -->)", re.DOTALL)
 PICTURE = "docs/images/results.svg"
+LINK = "results/README.md"
+CENTRAL = Central.title
 
 
 def fill_readme(outcomes: Sequence[Outcome], page: Path) -> list[Path]:
@@ -44,12 +53,17 @@ def fill_readme(outcomes: Sequence[Outcome], page: Path) -> list[Path]:
             f"{page} has no place for results: write <!-- fedbm:results NAME --> and <!-- /fedbm:results -->, each on "
             "a line of its own"
         )
-    by_name = {outcome.name: outcome for outcome in outcomes}
-    shown = []
-    for name in found["names"].split():
+    by_name, names = {outcome.name: outcome for outcome in outcomes}, found["names"].split()
+    for name in names:
         if name not in by_name:
             raise FedBMError(f'{page} names the experiment "{name}", which has no record{did_you_mean(name, by_name)}')
-        shown += [comparison for comparison in compare_outcome(by_name[name]) if comparison.lead][:1]
+    named = [by_name[name] for name in names]
+    for outcome in named:
+        if outcome.analysis is not None and outcome.analysis.confirmatory and not outcome.withheld:
+            inside = confirmed_lines(outcome, outcomes)
+            write_text(page, text[: found.end(1)] + "\n".join(inside) + "\n" + text[found.start(3) :])
+            return [page]
+    shown = [c for outcome in named for c in [c for c in compare_outcome(outcome) if c.lead][:1]]
     if not shown:
         raise FedBMError(f"the experiments that {page} names have no finished run yet")
     picture = page.parent / PICTURE
@@ -63,12 +77,44 @@ def fill_readme(outcomes: Sequence[Outcome], page: Path) -> list[Path]:
     return [page, picture]
 
 
-def results_lines(comparison: Comparison) -> list[str]:
+def results_lines(comparison: ComparedGroup) -> list[str]:
     """Return the comparison's verdict and its short table, as Markdown."""
     colours = assign_colours(row.name for row in comparison.rows)
-    table = summary_table([("", comparison)], "readme", comparison.title, colours, paper=True)
+    table = summary_table([("", comparison)], "readme", colours)
     verdict = " ".join(plain_verdict([("", comparison)]))
     return [f"**{escape(comparison.title)}.** {escape(verdict)}", "", *render_table(table), ""]
+
+
+def confirmed_lines(outcome: Outcome, outcomes: Sequence[Outcome]) -> list[str]:
+    """Return the table of a complete confirmatory experiment, its verdict and a link, as Markdown.
+
+    Central training is not part of it; its row has the runs of the same data set from other experiments.
+    """
+    found = compare_outcome(outcome)
+    others = [c for one in outcomes if one is not outcome for c in compare_outcome(one)]
+    cells: dict[str, dict[str, Cell]] = {row.name: {} for row in found[0].rows if row.name != found[0].lead}
+    cells |= {found[0].lead: {}, CENTRAL: {}}
+    columns = []
+    for place, (comparison, name) in enumerate(zip(found, plain_names(found), strict=True)):
+        columns += [Column(f"averaged{place}", f"{name}, averaged"), Column(f"raw{place}", f"{name}, raw")]
+        for row in comparison.rows:
+            for key, moment in ((f"averaged{place}", comparison.moment), (f"raw{place}", "best")):
+                cells[row.name][key] = score_cell(spread_or_none(list(row.at_endpoint(moment).values())))
+        central = next((r for c in others if c.data == comparison.data for r in c.rows if r.central and r.runs), None)
+        cells[CENTRAL] |= {
+            f"averaged{place}": score_cell(None),
+            f"raw{place}": score_cell(central.score("best", HEADLINE_METRIC) if central else None),
+        }
+    known = {row: some for row, some in cells.items() if any(cell.value is not None for cell in some.values())}
+    rows = tuple(Row(name, some, lead=name == found[0].lead) for name, some in known.items())
+    seeds = outcome.analysis.seeds if outcome.analysis else ()
+    about = (
+        f"Macro-F1 on test images in percent, mean ± std over {len(seeds)} new seeds ({format_seeds(seeds)}): the "
+        "averaged model after the last round, and the raw model at the round chosen on validation."
+    )
+    about += " Central, with all images in one place, has other seeds." if CENTRAL in known else ""
+    table = render_table(Table("readme", tuple(columns), rows))
+    return [about, "", *table, "", escape(headline(found)), "", f"[Plan, tests and all results]({LINK})", ""]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -163,7 +163,7 @@ def test_a_run_of_two_cells_is_counted_once(tmp_path: Path) -> None:
 
 @pytest.mark.no_cover
 def test_a_cell_whose_runs_another_shows_has_its_table_alone(tmp_path: Path) -> None:
-    """Central training does not depend on β. Nothing else is finished at 0.1: its curves and bytes stand at 0.05."""
+    """Central training does not depend on β. A cell without another finished run has only its table."""
     made = fake_outcome(tmp_path / "runs", "comparison-kvasir", seeds=1, rounds=2)
     central = next(r.run for r in made.results if r.row == "Central")
 
@@ -173,12 +173,12 @@ def test_a_cell_whose_runs_another_shows_has_its_table_alone(tmp_path: Path) -> 
         kept = methods and result.at["beta"] == 0.05
         return result if kept else replace(result, run=None, state="not run")
 
-    for methods in (True, False):  # without methods the first cell shows them
+    for methods in (True, False):
         some = replace(made, results=tuple(only(result, methods=methods) for result in made.results))
         text = page_of([some])
         assert [cell.lead for cell in compare_outcome(some)] == ["FedBM", "FedBM"]
-        assert text.count("Curves, clients, confusions, features, bytes and time") == 1
-        assert text.count("Bytes and time of one run") == 1
+        assert text.count("Curves, clients, confusions, features, bytes and time") == methods
+        assert text.count("Bytes and time of one run") == methods
         assert "No run with clients has" not in text
 
 

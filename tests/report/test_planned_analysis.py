@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import xml.etree.ElementTree as ET
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,17 +22,21 @@ from scipy.stats import ttest_rel
 from fedbm.cli.commands.reproduce import print_tables
 from fedbm.engine.clients.base import find_nonfinite
 from fedbm.errors import FedBMError
+from fedbm.experiments.contrasts import pool_clusters
 from fedbm.experiments.outcomes import Outcome, Result, outcome_of, read_outcome, read_outcomes, with_results
 from fedbm.experiments.record_store import write_outcome
 from fedbm.experiments.spec import Experiment, find_experiment, parse
 from fedbm.experiments.trials import TrialState, trials
-from fedbm.report.comparison import compare_outcome
+from fedbm.report.comparison import compare_outcome, pool_cells
+from fedbm.report.experiment_figures import contrast_figure, ladder_figure
 from fedbm.report.experiments_report import experiments_report
+from fedbm.report.figures.palette import assign_colours
 from fedbm.report.render.csv import render_csv
 from fedbm.report.render.html import render_html
 from fedbm.report.render.latex import render_latex
 from fedbm.report.render.markdown import render_markdown
-from fedbm.report.verdicts import verdicts
+from fedbm.report.tables import ladder_table
+from fedbm.report.verdicts import planned_verdict, verdicts
 from fedbm.runs.failure import is_divergence
 from fedbm.runs.reader import RunView
 from fedbm.utils.statistics import holm
@@ -75,6 +80,10 @@ def _scored(result: Result) -> RunView | None:
     averaged = {**run.summary["last"], "f1": 0.617345 - less, "accuracy": 0.738291}
     best = {**run.summary["best"], "f1": 0.583729 - less / 2}
     return replace(with_summary(run, averaged=averaged, best=best), id=run.path.name)
+
+
+def texts(drawing: str) -> list[str]:
+    return [element.text or "" for element in ET.fromstring(drawing).iter("text")]
 
 
 def sentences(outcome: Outcome) -> list[str]:
@@ -269,3 +278,132 @@ def test_a_record_older_than_its_plan_is_withheld_too(tmp_path: Path) -> None:
     report = render_markdown(experiments_report([again]))
     assert "±" not in report
     assert f"- {again.withheld}.\n" in report[: report.index(f"## {confirmation.title}\n\nThe")]
+
+
+def test_differences_are_drawn_once_for_all_cells_with_a_dot_per_seed_unless_withheld(tmp_path: Path) -> None:
+    """Four lanes of four seeds: sixteen small dots, four means, and a line at zero."""
+    (drawn,) = contrast_figure(compare_outcome(planned(tmp_path / "all")))
+    svg = drawn.draw()
+    names = [text for text in texts(svg) if "FedBM − " in text]
+    assert names == [
+        f"HAM10000, β\u00a0=\u00a0{beta}: FedBM − {rival}" for beta in (0.1, 0.05) for rival in ("FedAvg", "FedETF")
+    ]
+    assert svg.count("<use ") == 16 + 4
+    assert svg.count("stroke-width: 1.2") == 1
+    assert _page(planned(tmp_path / "again"), tmp_path).count("differences within each seed") == 1
+    withheld = planned(tmp_path / "some", missing=[("FedETF", 6)])
+    assert contrast_figure(compare_outcome(withheld)) == []
+    page = _page(withheld, tmp_path)
+    assert "differences within each seed" not in page
+    assert WITHHELD in page
+
+
+def test_a_planned_verdict_is_two_sentences_without_symbols(tmp_path: Path) -> None:
+    first, second = planned_verdict(compare_outcome(planned(tmp_path / "a")))
+    assert first == (
+        "On a scale of 100 on which rare findings count as much as common ones, FedBM was ahead of FedAvg by 11.0 "
+        "points on HAM10000 with beta 0.1 and by 7.0 points on HAM10000 with beta 0.05, and ahead of FedETF by 1.1 "
+        "points on HAM10000 with beta 0.1 and by 4.3 points on HAM10000 with beta 0.05."
+    )
+    assert second == (
+        "The comparison was fixed before the runs: chance alone hardly explains the difference to FedAvg on HAM10000 "
+        "with beta 0.1, FedAvg on HAM10000 with beta 0.05 and FedETF on HAM10000 with beta 0.05, but chance alone may "
+        "explain the difference to FedETF on HAM10000 with beta 0.1."
+    )
+    assert planned_verdict(compare_outcome(planned(tmp_path / "b", missing=[("FedETF", 6)]))) == ()
+    _, estimate = planned_verdict(compare_outcome(planned(tmp_path / "c", ESTIMATE)))
+    assert estimate == "This is an estimate from 4 repetitions and not a test, so it suggests and does not prove."
+    assert not re.search("[−±β=<>%]", first + second + estimate)
+
+
+def test_pooled_differences_have_a_cluster_per_data_set_and_seed() -> None:
+    """Worked by hand: clusters (a, 0): (1 + 3)/2 = 2, (a, 1): 4, (b, 0): 6.
+
+    Their mean is 4 and their std 2. With t(0.975, 2) = 4.3027, the half width is 4.3027·2/√3 = 4.9683.
+    """
+    found = pool_clusters([("a", 0, 1.0), ("a", 0, 3.0), ("a", 1, 4.0), ("b", 0, 6.0)])
+    assert found is not None
+    assert (found.n, found.mean) == (3, 4.0)
+    assert (found.low, found.high) == pytest.approx((4 - 4.9683, 4 + 4.9683), abs=1e-4)
+    assert pool_clusters([]) is None
+
+
+def test_a_report_pools_cells_and_calls_it_exploratory(tmp_path: Path) -> None:
+    outcome = planned(tmp_path)
+    cells, pooled = pool_cells(compare_outcome(outcome))["FedBM − FedAvg"]
+    # one data set: a cluster is a seed
+    by_seed = [(x + y) / 2 for x, y in zip(GAIN[0.1][0], GAIN[0.05][0], strict=True)]
+    assert (cells, pooled.n, 100 * pooled.mean) == (2, 4, pytest.approx(sum(by_seed) / 4))
+    text = plain(render_markdown(experiments_report([outcome])))
+    assert "Over all cells (exploratory)" in text
+    assert "| FedBM − FedAvg | 2 | 4 | +9.0 |" in text
+    one_cell = parse(PLAN.format(confirmatory="").replace("[0.1, 0.05]", "[0.1]"), "plan", "plan.toml")
+    assert "exploratory" not in render_markdown(experiments_report([planned(tmp_path / "one", one_cell)]))
+
+
+def test_an_estimate_that_may_be_zero_says_how_many_seeds_a_claim_needs(tmp_path: Path) -> None:
+    sure, unsure, *_ = sentences(planned(tmp_path, ESTIMATE))
+    assert "would need" not in sure
+    assert "A difference of this size would need about " in unsure
+    assert "80 % power at level 0.05; an estimate from the spread of 4" in unsure
+
+
+LADDER = """
+title = "What makes it work"
+lead = "FedBM"
+seeds = "3-6"
+endpoint = "averaged last"
+contrasts = [["half", "FedAvg"], ["FedBM", "half"], ["FedBM", "FedAvg"]]
+[all]
+data = "kvasir"
+[[rows]]
+name = "FedAvg"
+method = "fedavg"
+[[rows]]
+name = "half"
+method = "fedbm"
+[[rows]]
+name = "FedBM"
+method = "fedbm"
+"""
+
+
+def test_a_ladder_has_the_rows_of_the_file_with_their_share_of_the_gain(tmp_path: Path) -> None:
+    made = fake_outcome(tmp_path, parse(LADDER, "ladder", "ladder.toml"), seeds=SEEDS, rounds=3)
+    level = {"FedAvg": 0.3, "half": 0.4, "FedBM": 0.5}
+
+    def scored(result: Result) -> Result:
+        assert result.run is not None
+        assert result.run.summary is not None
+        averaged = {**result.run.summary["last"], "f1": level[result.row] + 0.01 * (result.seed % 2)}
+        return replace(result, run=with_summary(result.run, averaged=averaged))
+
+    outcome = replace(made, results=tuple(map(scored, made.results)))
+    (cell,) = compare_outcome(outcome)
+    table = ladder_table(cell, "ladder", dict.fromkeys(level, 0))
+    assert [row.name for row in table.rows] == list(level)
+    assert [row.cells["f1"].value for row in table.rows] == pytest.approx([0.305, 0.405, 0.505])
+    assert [row.cells["share"].value for row in table.rows] == [None, pytest.approx(0.5), pytest.approx(1.0)]
+    drawn = texts(ladder_figure(cell, assign_colours(level)).draw())
+    assert [text for text in drawn if text in level] == list(level)
+    page = _page(outcome, tmp_path)
+    assert ">What makes it work</h1>" in page
+    assert page.count("Every row at the endpoint of the plan") == 1
+    assert plain(page).count("An estimate, not a test.") >= 3  # a sentence for each contrast
+
+
+def test_a_readme_shows_a_confirmation_alone_once_it_is_complete(tmp_path: Path) -> None:
+    page = tmp_path / "README.md"
+    page.write_text("<!-- fedbm:results plan comparison-ham10000 -->\n<!-- /fedbm:results -->\n", encoding="utf-8")
+    other = fake_outcome(tmp_path / "other", "comparison-ham10000", seeds=2, rounds=3)
+    fill_readme([planned(tmp_path / "some", missing=[("FedETF", 6)]), other], page)
+    assert "docs/images/results.svg" in page.read_text(encoding="utf-8")
+    assert "HAM10000 with" not in page.read_text(encoding="utf-8")
+    assert fill_readme([planned(tmp_path / "all"), other], page) == [page]
+    text = plain(page.read_text(encoding="utf-8"))
+    assert "over 4 new seeds (3-6)" in text
+    assert text.count("| --- |") == 1
+    assert re.findall(r"^\| (?!Method|---)\**(\w+)", text, re.MULTILINE) == ["FedAvg", "FedETF", "FedBM", "Central"]
+    assert "FedBM’s macro-F1 differs from FedAvg’s by +11.0 points on HAM10000 with beta 0.1 (established) and" in text
+    assert "+1.1 points on HAM10000 with beta 0.1 (not established)" in text
+    assert text.count("](") == 1

@@ -13,7 +13,7 @@ from fake_runs import edit, fake_run, scored, with_summary
 from fedbm.engine.round_record import Traffic
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.spec import parse
-from fedbm.report.comparison import Comparison, compare_outcome
+from fedbm.report.comparison import ComparedGroup, compare_outcome
 from fedbm.report.figures.palette import assign_colours
 from fedbm.report.format import format_between, format_cell, format_value
 from fedbm.report.grouping import Group, group_runs
@@ -139,12 +139,12 @@ def own(root: Path, *methods: str, seeds: int = 3, **more: Any) -> Outcome:
     return fake_outcome(root, parse(f'[all]\ndata = "digits"\n{rows}', "mine", "mine.toml"), seeds=seeds, **more)
 
 
-def table_of(cell: Comparison) -> Table:
+def table_of(cell: ComparedGroup) -> Table:
     notes = {one: 1 for row in cell.rows for one in row.deviations}
     return results_table(cell, "t", assign_colours(row.name for row in cell.rows), notes)
 
 
-def keys(cell: Comparison) -> set[str]:
+def keys(cell: ComparedGroup) -> set[str]:
     return {column.key for column in table_of(cell).columns}
 
 

@@ -3,12 +3,15 @@
 A confirmatory experiment tests them: two-sided paired t-tests with Holm's correction over exactly these contrasts in
 all cells. The exact sign-flip test is also reported but does not decide. Other experiments only have intervals.
 A diverged run counts with the last evaluated scores of its averaged model, or with 0.
+
+Differences in several cells can be pooled. This is exploratory and never a test.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 from fedbm.experiments.outcomes import Outcome, Result
@@ -25,6 +28,7 @@ class Contrast:
     second: str
     endpoint: str
     tested: bool
+    by_seed: Mapping[int, float]  # the difference within each seed that has both rows
     found: Paired | None  # None: no seed has both rows
     chosen: Paired | None  # the same difference at the round chosen on validation, if the endpoint is another
     sign_flip: float | None
@@ -61,6 +65,23 @@ def compute_contrasts(outcome: Outcome, cells: Sequence[Mapping[str, Any]]) -> l
     return [tuple(replace(c, corrected=next(corrected), tests=planned) for c in some) for some in found]
 
 
+def pool_clusters(differences: Iterable[tuple[str, int, float]]) -> Paired | None:
+    """Return the mean difference over cells with a 95 % interval; None without differences.
+
+    Runs of one data set at one seed share images and random numbers, whatever their cells are. They are one cluster c,
+    and D_c is the mean of its differences. With C clusters, the mean is ΣD_c / C, and the interval is
+    mean ± t(0.975, C − 1)·std(D_c) / √C. A data set with more seeds has more clusters and so a larger weight.
+
+    Args:
+        differences: (data set, seed, difference) for every cell and seed.
+    """
+    clusters: dict[tuple[str, int], list[float]] = {}
+    for data, seed, difference in differences:
+        clusters.setdefault((data, seed), []).append(difference)
+    means = dict(enumerate(map(fmean, clusters.values())))
+    return paired(means, dict.fromkeys(means, 0.0))
+
+
 def _contrast(outcome: Outcome, at: Mapping[str, Any], first: str, second: str) -> Contrast:
     plan = outcome.analysis
     assert plan is not None
@@ -71,6 +92,7 @@ def _contrast(outcome: Outcome, at: Mapping[str, Any], first: str, second: str) 
         second,
         plan.endpoint,
         tested=plan.confirmatory,
+        by_seed={seed: x[seed] - y[seed] for seed in sorted(x.keys() & y.keys())},
         found=paired(x, y),
         chosen=chosen if plan.moment != "best" else None,
         sign_flip=sign_flip(x, y) if plan.confirmatory else None,

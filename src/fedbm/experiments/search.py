@@ -23,13 +23,6 @@ class Candidate:
     tried: Mapping[str, Any]
     score: Spread | None  # validation accuracy + macro-F1 at the best round, over seeds; None if a seed is missing
     chosen: bool = False
-    ties: int = 1  # how many combinations have this score
-
-    @property
-    def words(self) -> str:
-        """'chosen', 'chosen, the first of 2 with this score', or ''."""
-        more = f", the first of {self.ties} with this score" if self.ties > 1 else ""
-        return f"chosen{more}" if self.chosen else ""
 
 
 def validation_score(run: RunView) -> float | None:
@@ -66,4 +59,4 @@ def _choose(group: list[Candidate]) -> list[Candidate]:
     if len(means) < len(group):
         return group
     best = means.index(max(means))
-    return [replace(c, chosen=place == best, ties=means.count(means[place])) for place, c in enumerate(group)]
+    return [replace(candidate, chosen=place == best) for place, candidate in enumerate(group)]

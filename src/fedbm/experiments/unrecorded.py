@@ -17,25 +17,15 @@ class Unrecorded:
     """A shipped experiment that has no record."""
 
     name: str
-    title: str
-    shows: str
     needs: str  # "It needs the images of kvasir."
-    runs: int
+    sentence: str  # what it shows, how many runs it has, and what it needs
     command: str
-
-    @property
-    def sentence(self) -> str:
-        return f"{self.shows}. Not run: {self.runs} runs. {self.needs}"
 
 
 def list_unrecorded(outcomes: Sequence[Outcome]) -> list[Unrecorded]:
     """Return the shipped experiments that are not among *outcomes*, if at least one is."""
-    names = {outcome.name for outcome in outcomes}
-    return (
-        [_unrecorded(name) for name in shipped_experiments() if name not in names]
-        if names & set(shipped_experiments())
-        else []
-    )
+    names, shipped = {outcome.name for outcome in outcomes}, shipped_experiments()
+    return [_unrecorded(name) for name in shipped if name not in names] if names & set(shipped) else []
 
 
 def trials_of(outcome: Outcome) -> list[Trial]:
@@ -51,11 +41,7 @@ def _unrecorded(name: str) -> Unrecorded:
     data = join_words(dict.fromkeys(config.data.name for config in configs), "and")
     models = [name for name in dict.fromkeys(config.language.encoder for config in configs) if name != ENCODER]
     weights = f", and the weights of {join_words(models, 'and')}, which are not part of the package" if models else ""
-    return Unrecorded(
-        name=name,
-        title=experiment.title,
-        shows=experiment.shows,
-        needs=f"It needs the images of {data}{weights}.",
-        runs=len(set(map(repr, configs))),  # equal settings are one run
-        command=command_of(name),
-    )
+    needs = f"It needs the images of {data}{weights}."
+    runs = len(set(map(repr, configs)))  # equal settings are one run
+    sentence = f"{experiment.title.rstrip('?')}: {experiment.shows}. Not run: {runs} runs. {needs}"
+    return Unrecorded(name, needs, sentence, command_of(name))

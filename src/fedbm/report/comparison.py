@@ -8,7 +8,6 @@ contrasts has these instead of tests (`experiments/contrasts.py`).
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,11 +16,11 @@ from typing import Any
 
 from fedbm.data.catalog.entries import CATALOG
 from fedbm.experiments.contrasts import HEADLINE_METRIC as HEADLINE_METRIC
-from fedbm.experiments.contrasts import Contrast, compute_contrasts, hide_withheld
+from fedbm.experiments.contrasts import Contrast, compute_contrasts, hide_withheld, pool_clusters
 from fedbm.experiments.outcomes import Outcome, Result
 from fedbm.experiments.paper_numbers import Published, find_deviations, find_published
-from fedbm.experiments.spec import cells
-from fedbm.methods import METHODS, FedBM, is_central
+from fedbm.experiments.spec import ENDPOINTS, cells
+from fedbm.methods import METHODS, FedAvg, FedBM, is_central
 from fedbm.report.grouping import Group, MethodRuns
 from fedbm.utils.statistics import Paired, holm, paired
 
@@ -56,6 +55,11 @@ class ComparedRow(MethodRuns):
             return None
         return score.mean - self.published.mean[metric]
 
+    def at_endpoint(self, moment: str) -> dict[int, float]:
+        """Return macro-F1 by seed; a diverged run counts with its last score, as it does in contrasts."""
+        diverged = {r.seed: r.last[HEADLINE_METRIC] for r in self.missing if r.last is not None}
+        return self.by_seed(moment) | diverged
+
     @property
     def state(self) -> str:
         """Why there is no number: 'not run', 'failed', …"""
@@ -64,7 +68,7 @@ class ComparedRow(MethodRuns):
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparedGroup:
     """Rows under one setting: one data set, one partition, one value of every axis."""
 
     title: str
@@ -85,6 +89,16 @@ class Comparison:
         """Whether a table would contain no number, neither ours nor the paper's."""
         return not self.lead and not any(row.published for row in self.rows)
 
+    @property
+    def moment(self) -> str:
+        """The moment of the stated endpoint, else the round chosen on validation."""
+        return ENDPOINTS[self.contrasts[0].endpoint] if self.contrasts else "best"
+
+    @property
+    def baseline(self) -> ComparedRow:
+        """FedAvg, or else the first row."""
+        return next((row for row in self.rows if row.name == FedAvg.title), self.rows[0])
+
     def paper_difference(self, row: ComparedRow) -> float | None:
         """Return leading row − *row* in the paper's macro-F1, if it prints both and they mean the same."""
         lead = self.leading
@@ -93,17 +107,17 @@ class Comparison:
         return lead.published.mean[HEADLINE_METRIC] - row.published.mean[HEADLINE_METRIC]
 
 
-def compare_runs(group: Group) -> Comparison:
+def compare_runs(group: Group) -> ComparedGroup:
     """Return a group of runs as a comparison."""
     lead = leading_row([row.name for row in group.rows], [row.name for row in group.rows if row.central])
     rows = tuple(
         ComparedRow(row.name, row.method, row.runs, rival=row.name != lead and not row.central) for row in group.rows
     )
-    (made,) = _test([Comparison(group.title, rows, lead, group, group.runs[0].data if group.runs else "")])
+    (made,) = _test([ComparedGroup(group.title, rows, lead, group, group.runs[0].data if group.runs else "")])
     return made
 
 
-def compare_outcome(outcome: Outcome) -> list[Comparison]:
+def compare_outcome(outcome: Outcome) -> list[ComparedGroup]:
     """Return a comparison for every cell of an experiment. Withheld runs are missing."""
     outcome = hide_withheld(outcome)
     central = {*CENTRAL, *(r.row for r in outcome.results if r.run is not None and is_central(r.run.method))}
@@ -111,6 +125,11 @@ def compare_outcome(outcome: Outcome) -> list[Comparison]:
     every = cells(outcome.axes)
     found = _test([_cell(outcome, at, lead, central) for at in every])
     return [replace(c, contrasts=stated) for c, stated in zip(found, compute_contrasts(outcome, every), strict=True)]
+
+
+def mean_with_interval(scores: Mapping[int, float]) -> Paired | None:
+    """Return the mean over seeds with its 95 % interval; None without a score."""
+    return paired(scores, dict.fromkeys(scores, 0.0))
 
 
 def leading_row(names: Sequence[str], central: Collection[str], named: str = "") -> str:
@@ -122,7 +141,7 @@ def leading_row(names: Sequence[str], central: Collection[str], named: str = "")
     return next((n for n in rivals if n == title), next((n for n in rivals if n.startswith(f"{title} · ")), rivals[0]))
 
 
-def _cell(outcome: Outcome, at: Mapping[str, Any], lead: str, central: Collection[str]) -> Comparison:
+def _cell(outcome: Outcome, at: Mapping[str, Any], lead: str, central: Collection[str]) -> ComparedGroup:
     settings = {"data": "digits", "beta": None, **outcome.shared, **at}
     data = Path(str(settings["data"])).stem
     rows = []
@@ -147,10 +166,10 @@ def _cell(outcome: Outcome, at: Mapping[str, Any], lead: str, central: Collectio
     title = ", ".join([data_title(data), *setting_words(outcome, at)])
     finished = tuple(row for row in rows if row.runs)
     group = Group(title, finished, (), missing_words(rows))
-    return Comparison(title, tuple(rows), lead if finished else "", group, data, at)
+    return ComparedGroup(title, tuple(rows), lead if finished else "", group, data, at)
 
 
-def _test(comparisons: Sequence[Comparison]) -> list[Comparison]:
+def _test(comparisons: Sequence[ComparedGroup]) -> list[ComparedGroup]:
     """Test each leading row against its rivals, at every moment with Holm's correction over all comparisons."""
     tests: dict[tuple[int, str], dict[str, Test]] = {}
     for moment in MOMENTS:
@@ -169,6 +188,24 @@ def _test(comparisons: Sequence[Comparison]) -> list[Comparison]:
         replace(c, tests=number, rows=tuple(replace(row, tests=tests.get((place, row.name), {})) for row in c.rows))
         for place, c in enumerate(comparisons)
     ]
+
+
+def pool_cells(found: Sequence[ComparedGroup]) -> dict[str, tuple[int, Paired]]:
+    """Return name → (cells, pooled difference) for contrasts, or lead − row, that several cells have."""
+    every: dict[str, list[tuple[int, str, int, float]]] = {}  # name → (cell, data set, seed, difference)
+    for place, comparison in enumerate(found):
+        by_name = {one.name: one.by_seed for one in comparison.contrasts}
+        if (lead := comparison.leading) is not None:
+            ours = lead.by_seed()
+            for row in comparison.rows:
+                theirs = row.by_seed()
+                if row.rival:
+                    by_name[f"{lead.name} − {row.name}"] = {s: ours[s] - theirs[s] for s in ours if s in theirs}
+        for name, by_seed in by_name.items():
+            every.setdefault(name, []).extend((place, comparison.data, s, value) for s, value in by_seed.items())
+    several = {name: some for name, some in every.items() if len({place for place, *_ in some}) > 1}
+    pooled = {name: pool_clusters(one[1:] for one in some) for name, some in several.items()}
+    return {name: (len({one[0] for one in several[name]}), p) for name, p in pooled.items() if p is not None}
 
 
 def seeds_in_words(missing: Iterable[tuple[str, Result]]) -> str:
@@ -201,8 +238,3 @@ def setting_words(outcome: Outcome, at: Mapping[str, Any]) -> list[str]:
 def data_title(data: str) -> str:
     """Return 'HAM10000' for ham10000; the name itself for the user's own data set."""
     return re.split(r":| \(", CATALOG[data].title)[0] if data in CATALOG else data
-
-
-def key_without(at: Mapping[str, Any], axis: str) -> str:
-    """Return a key that is equal for cells that differ on this axis only."""
-    return json.dumps({key: value for key, value in at.items() if key != axis}, sort_keys=True)

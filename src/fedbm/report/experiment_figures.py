@@ -7,30 +7,32 @@ from functools import partial
 from typing import Any
 
 from fedbm.experiments.outcomes import Outcome
-from fedbm.report.comparison import ComparedRow, Comparison, key_without
+from fedbm.report.comparison import ComparedGroup, ComparedRow, data_title, mean_with_interval
 from fedbm.report.figures.curves import Series, axis_plot
-from fedbm.report.figures.drawing import shorten
-from fedbm.report.figures.lanes import Dots, Interval, dots, intervals
+from fedbm.report.figures.drawing import WIDE, shorten
+from fedbm.report.figures.lanes import Lane, draw_lanes
 from fedbm.report.model import Figure
 from fedbm.report.tables import SHOWN
 from fedbm.report.verdicts import main_rivals
+from fedbm.utils.statistics import Paired
 
 WHOLE = 1100.0  # pixels: as wide as the page
+COMPACT = 640.0  # nearly fits a phone
 HALF = 450.0  # two figures next to each other
 OVERVIEW = (
     "The leading row minus the best other and minus FedAvg. Where a bar crosses zero, no difference is established; "
     "bars are not corrected for the number of comparisons"
 )
-CONTRASTS = "Differences that the experiment states, at its endpoint"
+LADDER = "Every row at the endpoint of the plan. Dashed: the means of the baseline and of the leading row"
 AHEAD = "Leading row minus each other row; intervals are not corrected"
 
 
-def score_figures(comparison: Comparison, colours: Mapping[str, int]) -> list[Figure]:
+def score_figures(comparison: ComparedGroup, colours: Mapping[str, int]) -> list[Figure]:
     """Return a figure per metric: every seed at the round chosen on validation, in percent."""
     return [Figure(partial(draw_scores, comparison, colours, metric, HALF)) for metric in SHOWN]
 
 
-def draw_scores(comparison: Comparison, colours: Mapping[str, int], metric: str, width: float) -> str:
+def draw_scores(comparison: ComparedGroup, colours: Mapping[str, int], metric: str, width: float) -> str:
     """Draw every seed's score as a dot, with the paper's mean ± std in grey."""
     rows = []
     for row in comparison.rows:
@@ -38,83 +40,113 @@ def draw_scores(comparison: Comparison, colours: Mapping[str, int], metric: str,
             found = row.published if row.comparable else None
             paper = (100 * found.mean[metric], 100 * found.std[metric]) if found else None
             values = tuple(100 * value for value in row.by_seed("best", metric).values())
-            rows.append(Dots(row.name, colours[row.name], values, paper))
+            rows.append(Lane(row.name, colours[row.name], values, paper=paper))
     words, with_paper = SHOWN[metric], any(row.paper for row in rows)
     title = f"{words} of every seed at the round chosen on validation{', and the paper’s' if with_paper else ''}"
     key = "tick: mean; grey: the paper" if with_paper else "tick: mean"
-    return dots(rows, f"{title}; {comparison.title}", f"{words} of every seed, %; {key}", width)
+    return draw_lanes(rows, f"{title}; {comparison.title}", f"{words} of every seed, %; {key}", width)
 
 
-def difference_figure(comparison: Comparison, colours: Mapping[str, int]) -> list[Figure]:
-    """Return leading row − row, or the stated contrasts, in macro-F1 with 95 % intervals; [] if there are none."""
-    if comparison.contrasts:
-        stated = [(one.name, one.found) for one in comparison.contrasts if one.found is not None and one.found.n > 1]
-        rows = [Interval(name, 100 * f.mean, 100 * f.low, 100 * f.high, None) for name, f in stated]
-        title = f"Macro-F1, {comparison.contrasts[0].endpoint}: differences with 95 % intervals; {comparison.title}"
-        axis, caption = "Macro-F1, difference", CONTRASTS
-    else:
-        rows = [interval for row in comparison.rows if (interval := _interval(comparison, row, row.name))]
-        title = (
-            f"Macro-F1 of {comparison.lead} minus each row, 95 % intervals without correction for many; "
-            f"{comparison.title}"
+def difference_figure(comparison: ComparedGroup, colours: Mapping[str, int]) -> list[Figure]:
+    """Return leading row − row in macro-F1 with 95 % intervals; [] if there are none."""
+    colour = colours[comparison.lead]
+    rows = [lane for row in comparison.rows if (lane := _interval(comparison, row, row.name, colour))]
+    title = (
+        f"Macro-F1 of {comparison.lead} minus each row, 95 % intervals without correction for many; {comparison.title}"
+    )
+    axis = f"Macro-F1, {shorten(comparison.lead, 12)} − row"
+    return [_figure(rows, title, axis, HALF, AHEAD)] if rows else []
+
+
+def contrast_figure(found: Sequence[ComparedGroup]) -> list[Figure]:
+    """Return the stated differences of all cells: a dot per seed, the mean and its interval; [] if there are none."""
+    data = [comparison.data for comparison in found]
+    names = [data_title(c.data) if data.count(c.data) == 1 else c.title for c in found]
+    lanes = [
+        Lane(
+            f"{name}: {one.name}" if len(found) > 1 else one.name,
+            colour=0,
+            values=tuple(100 * value for value in one.by_seed.values()),
+            interval=_in_points(one.found),
         )
-        axis, caption = f"Macro-F1, {shorten(comparison.lead, 12)} − row", AHEAD
-    return [_figure(rows, colours[comparison.lead], title, axis, HALF, caption)] if rows else []
+        for comparison, name in zip(found, names, strict=True)
+        for one in comparison.contrasts
+        if one.found is not None
+    ]
+    title = "Macro-F1, differences within each seed, with mean and 95 % interval"
+    axis = "Macro-F1, points; small dot: a seed; bar: mean, 95 %"
+    return [Figure(partial(draw_lanes, lanes, title, axis, _narrowest(lanes), zero=True))] if lanes else []
 
 
-def overview_figure(comparisons: Sequence[Comparison]) -> Figure | None:
+def ladder_figure(comparison: ComparedGroup, colours: Mapping[str, int]) -> Figure:
+    """Draw macro-F1 at the endpoint in the order of the file, with guides at the baseline and the leading row."""
+    lanes, means = [], {}
+    for row in comparison.rows:
+        scores = row.at_endpoint(comparison.moment)
+        if found := mean_with_interval(scores):
+            means[row.name] = 100 * found.mean
+            values = tuple(100 * value for value in scores.values())
+            lanes.append(Lane(row.name, colours[row.name], values, _in_points(found)))
+    guides = [means[name] for name in (comparison.baseline.name, comparison.lead) if name in means]
+    title = f"Macro-F1 of every row, with mean and 95 % interval; {comparison.title}"
+    axis = "Macro-F1, %; small dot: a seed; bar: mean, 95 %"
+    return Figure(partial(draw_lanes, lanes, title, axis, _narrowest(lanes), guides=guides), LADDER)
+
+
+def _narrowest(lanes: Sequence[Lane]) -> float:
+    """Return a width that nearly fits a phone, unless a label would be shortened."""
+    return COMPACT if all(shorten(lane.label, int(COMPACT / 22)) == lane.label for lane in lanes) else WIDE
+
+
+def overview_figure(comparisons: Sequence[ComparedGroup]) -> Figure | None:
     """Return leading row − best other and − FedAvg in every comparison; None for fewer than two differences."""
-    found: dict[tuple[str, float, float], Interval] = {}  # differences that experiments share, once
+    found: dict[Any, Lane] = {}  # differences that experiments share, once
     for comparison in comparisons:
         for row in main_rivals(comparison):
             name = f"{comparison.title}: {comparison.lead} − {row.name}"
-            if interval := _interval(comparison, row, name):
-                found.setdefault((comparison.title, interval.mean, interval.low), interval)
+            if lane := _interval(comparison, row, name, 0):
+                found.setdefault((comparison.title, lane.interval), lane)
     title = "Macro-F1 of the leading row minus the best other and FedAvg, 95 % intervals without correction for many"
-    return _figure([*found.values()], 0, title, "Macro-F1, points", WHOLE, OVERVIEW) if len(found) > 1 else None
+    return _figure([*found.values()], title, "Macro-F1, points", WHOLE, OVERVIEW) if len(found) > 1 else None
 
 
-def _interval(comparison: Comparison, row: ComparedRow, name: str) -> Interval | None:
+def _interval(comparison: ComparedGroup, row: ComparedRow, name: str, colour: int) -> Lane | None:
     test = row.tests.get("best")
     if test is None or test.paired.p is None:
         return None
-    mean, low, high = (100 * value for value in (test.paired.mean, test.paired.low, test.paired.high))
     paper = comparison.paper_difference(row)
-    return Interval(name, mean, low, high, None if paper is None else 100 * paper)
+    return Lane(name, colour, interval=_in_points(test.paired), paper=None if paper is None else (100 * paper, 0.0))
 
 
-def _figure(rows: Sequence[Interval], colour: int, title: str, axis: str, width: float, caption: str) -> Figure:
-    key = "; grey: the paper" if any(row.paper is not None for row in rows) else ""
-    return Figure(partial(intervals, rows, colour, title, f"{axis}; bar: 95 %{key}", width), caption)
+def _in_points(found: Paired) -> tuple[float, float, float]:
+    return 100 * found.mean, 100 * found.low, 100 * found.high
 
 
-def axis_figures(outcome: Outcome, found: Sequence[Comparison], colours: Mapping[str, int]) -> list[Figure]:
+def _figure(rows: Sequence[Lane], title: str, axis: str, width: float, caption: str) -> Figure:
+    key = "; grey: the paper" if any(row.paper for row in rows) else ""
+    return Figure(partial(draw_lanes, rows, title, f"{axis}; bar: 95 %{key}", width, zero=True), caption)
+
+
+def axis_figures(outcome: Outcome, found: Sequence[ComparedGroup], colours: Mapping[str, int]) -> list[Figure]:
     """Return a figure per metric over the experiment's axis, for every combination of the other axes' values."""
     axis = outcome.figure
     places = sorted(outcome.axes[axis], key=lambda place: (isinstance(place, str), place))
-    sets: dict[str, list[Comparison]] = {}
+    sets: dict[str, list[ComparedGroup]] = {}
     for comparison in found:
-        sets.setdefault(key_without(comparison.at, axis), []).append(comparison)
+        others = {key: value for key, value in comparison.at.items() if key != axis}
+        sets.setdefault(repr(others), []).append(comparison)
     figures = []
     for some in sets.values():
         name = some[0].title.removesuffix(f", {axis} {some[0].at[axis]}")
         for metric, words in SHOWN.items():
-            lines = {row: _by_place(row, metric, some, axis, places) for row in outcome.rows}
+            lines: dict[str, dict[int, list[float]]] = {name: {} for name in outcome.rows}  # row → place → scores
+            for comparison in some:
+                for row in comparison.group.rows:
+                    scores = row.by_seed("best", metric).values()
+                    lines[row.name][places.index(comparison.at[axis])] = list(scores)
             if any(len(line) > 1 for line in lines.values()):  # a single point makes no line
-                drawn = [Series(row, colours[row], line) for row, line in lines.items()]
+                drawn = [Series(label, colours[label], line) for label, line in lines.items()]
                 title, label = f"{words} by {axis}; {name}", f"{words} on the test images, %"
                 drawing = partial(axis_plot, drawn, [str(place) for place in places], title, label, axis)
                 figures.append(Figure(drawing, f"{name}: {words}"))
     return figures
-
-
-def _by_place(
-    name: str, metric: str, some: Sequence[Comparison], axis: str, places: Sequence[Any]
-) -> dict[int, list[float]]:
-    """Return the scores of one row, a list over seeds for each place on the axis."""
-    return {
-        places.index(comparison.at[axis]): list(row.by_seed("best", metric).values())
-        for comparison in some
-        for row in comparison.rows
-        if row.name == name and row.runs
-    }

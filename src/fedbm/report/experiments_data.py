@@ -8,7 +8,7 @@ from typing import Any
 from fedbm.experiments.contrasts import Contrast
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.unrecorded import Unrecorded
-from fedbm.report.comparison import MOMENTS, ComparedRow, Comparison, missing_words
+from fedbm.report.comparison import MOMENTS, ComparedGroup, ComparedRow, missing_words
 from fedbm.report.model import Cell, Column, Row, Table
 from fedbm.report.tables import SHOWN, has_averaged_model
 from fedbm.utils.statistics import Paired
@@ -23,7 +23,7 @@ FIELDS = (
 
 
 def experiments_data(
-    found: Sequence[tuple[Outcome, Sequence[Comparison]]], unrecorded: Sequence[Unrecorded] = ()
+    found: Sequence[tuple[Outcome, Sequence[ComparedGroup]]], unrecorded: Sequence[Unrecorded] = ()
 ) -> Table:
     """Return a line per experiment, cell, row and moment, and per stated contrast; missing rows have no numbers."""
     lines: list[dict[str, Any]] = []
@@ -40,7 +40,7 @@ def experiments_data(
     return Table("data", tuple(Column(key, key) for key in FIELDS), tuple(rows))
 
 
-def _row(outcome: Outcome, comparison: Comparison, row: ComparedRow, moment: str) -> dict[str, Any]:
+def _row(outcome: Outcome, comparison: ComparedGroup, row: ComparedRow, moment: str) -> dict[str, Any]:
     values: dict[str, Any] = {"experiment": outcome.name, "cell": comparison.title, "row": row.name, "round": moment}
     values |= {"n": len(row.runs), "lead": comparison.lead, "command": outcome.command}
     for metric in SHOWN:
@@ -59,7 +59,7 @@ def _row(outcome: Outcome, comparison: Comparison, row: ComparedRow, moment: str
     }
 
 
-def _contrast(outcome: Outcome, comparison: Comparison, contrast: Contrast) -> dict[str, Any]:
+def _contrast(outcome: Outcome, comparison: ComparedGroup, contrast: Contrast) -> dict[str, Any]:
     """Return a line for first − second: *lead* is the first row, *row* the second; p only if it is tested."""
     values = {"experiment": outcome.name, "cell": comparison.title, "row": contrast.second, "round": contrast.endpoint}
     values |= {"lead": contrast.first, "command": outcome.command}

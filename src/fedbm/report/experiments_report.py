@@ -9,8 +9,22 @@ from fedbm.experiments.contrasts import hide_withheld
 from fedbm.experiments.outcomes import Outcome, Result
 from fedbm.experiments.spec import find_experiment, shipped_experiments
 from fedbm.experiments.unrecorded import list_unrecorded, trials_of
-from fedbm.report.comparison import Comparison, compare_outcome, data_title, seeds_in_words, setting_words
-from fedbm.report.experiment_figures import axis_figures, difference_figure, overview_figure, score_figures
+from fedbm.report.comparison import (
+    ComparedGroup,
+    compare_outcome,
+    data_title,
+    pool_cells,
+    seeds_in_words,
+    setting_words,
+)
+from fedbm.report.experiment_figures import (
+    axis_figures,
+    contrast_figure,
+    difference_figure,
+    ladder_figure,
+    overview_figure,
+    score_figures,
+)
 from fedbm.report.experiments_data import experiments_data
 from fedbm.report.figures.palette import assign_colours
 from fedbm.report.glossary import reading
@@ -18,14 +32,23 @@ from fedbm.report.model import Block, Figures, Finding, Findings, Fold, Note, Pa
 from fedbm.report.runs_report import provenance
 from fedbm.report.sections import group_sections, training
 from fedbm.report.source_scores import source_sections
-from fedbm.report.tables import cost_table, results_table, search_table, summary_table
-from fedbm.report.verdicts import plain_verdict, verdicts
+from fedbm.report.tables import cost_table, ladder_table, pooled_table, results_table, search_table, summary_table
+from fedbm.report.verdicts import plain_verdict, planned_verdict, verdicts
 from fedbm.runs.reader import RunView
 from fedbm.utils.text import format_count
 
 TITLE = "FedBM: the paper’s tables and figures, measured again"
-Found = Sequence[tuple[Outcome, Sequence[Comparison]]]
+Found = Sequence[tuple[Outcome, Sequence[ComparedGroup]]]
 Notes = dict[tuple[str, str], int]  # (title, text) → number
+CONTRASTS = (
+    "Differences in macro-F1 that the experiment states, at its endpoint. A small dot is a seed: first row minus "
+    "second row. The bar is their mean with its 95 % interval, not corrected for the number of differences."
+)
+POOLED = (
+    "Exploratory: not planned, not tested. The differences of one data set at one seed are averaged over cells, "
+    "because they share images and random numbers; each such cluster counts once. The interval is a t-interval over "
+    "clusters."
+)
 SUMMARY = (
     "Test scores in percent at the round chosen on validation, mean ± standard deviation over seeds. Bold: highest "
     "mean; tinted: the method under study. Macro-F1 counts rare classes as much as common ones."
@@ -49,7 +72,7 @@ def experiments_report(outcomes: Sequence[Outcome], title: str = "", complete: b
     own = [outcome.title for outcome in outcomes if outcome.name not in shipped_experiments() or len(outcomes) == 1]
     return Report(
         title or "; ".join([TITLE] * (len(own) < len(outcomes)) + own),
-        (*_confirmatory(found), *_summaries(found), *_overview(found)),
+        (*_confirmatory(found), *_summaries(found), *_overview(found), *_pooled_comparisons(found)),
         parts,
         _not_run(outcomes) if complete else (),
         tuple(Note(number, *words) for words, number in notes.items()),
@@ -77,7 +100,7 @@ def notes_of(outcome: Outcome) -> tuple[str, ...]:
     return find_experiment(outcome.name).notes if outcome.name in shipped_experiments() else outcome.notes
 
 
-def _briefs(found: Sequence[Comparison]) -> tuple[str, ...]:
+def _briefs(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
     """Return the short verdicts of comparisons with a finished run."""
     some = [(comparison, verdict) for comparison in found if comparison.lead for verdict in verdicts(comparison)]
     return tuple(f"{comparison.title}: {verdict.brief}" for comparison, verdict in some if verdict.brief)
@@ -91,14 +114,14 @@ def _confirmatory(found: Found) -> list[Section]:
     sections = []
     for outcome, some in found:
         if outcome.analysis is not None and outcome.analysis.confirmatory:
-            sentences = (f"{outcome.withheld}.",) if outcome.withheld else _briefs(some)
+            sentences = (f"{outcome.withheld}.",) if outcome.withheld else (*planned_verdict(some), *_briefs(some))
             sections.append(Section(outcome.title, "Planned before its runs.", (Text(sentences, "verdict"),)))
     return sections
 
 
 def _summaries(found: Found) -> list[Section]:
     """Return a section per data set: a verdict in plain words and one table of all comparisons of methods on it."""
-    by_data: dict[str, list[tuple[Outcome, Comparison]]] = {}
+    by_data: dict[str, list[tuple[Outcome, ComparedGroup]]] = {}
     for outcome, some in found:
         if _detail(outcome) == "all" and not outcome.analysis:
             for comparison in some:
@@ -112,11 +135,22 @@ def _summaries(found: Found) -> list[Section]:
             for outcome, comparison in comparisons
         ]
         colours = assign_colours(row.name for _, comparison in cells for row in comparison.rows)
-        paper = any(row.published and row.comparable for _, comparison in cells for row in comparison.rows)
-        table = summary_table(cells, f"{data_title(data)} summary", "", colours, paper)
+        table = summary_table(cells, f"{data_title(data)} summary", colours)
         note = "" if sections else SUMMARY
         sections.append(Section(data_title(data), note, (Text(plain_verdict(cells), "verdict"), table)))
     return sections
+
+
+def _pooled_comparisons(found: Found) -> list[Section]:
+    some = [c for outcome, cells in found if _detail(outcome) == "all" and not outcome.analysis for c in cells]
+    return _pooled(some, "All data sets")
+
+
+def _pooled(found: Sequence[ComparedGroup], name: str) -> list[Section]:
+    """Return differences pooled over the cells, marked exploratory; [] if no difference has several cells."""
+    pooled = pool_cells(found)
+    table = pooled_table(pooled, f"{name}: differences over all cells")
+    return [Section("Over all cells (exploratory)", "", (Text((POOLED,), "more"), table))] if pooled else []
 
 
 def _overview(found: Found) -> list[Block]:
@@ -129,13 +163,20 @@ def _overview(found: Found) -> list[Block]:
 # --- one experiment -------------------------------------------------------------------------------------------------
 
 
-def _part(outcome: Outcome, found: Sequence[Comparison], notes: Notes) -> Part:
+def _part(outcome: Outcome, found: Sequence[ComparedGroup], notes: Notes) -> Part:
     colours = assign_colours(outcome.rows)
     runs = _run_names(outcome)
     finished = len({runs[result.key] for result in outcome.results if result.run is not None})
     count = f"{finished} of {format_count(len(set(runs.values())), 'run')}"
     opening = f"{outcome.shows[0].upper()}{outcome.shows[1:]}. " if outcome.shows else ""
     blocks: list[Block] = [Text((f"{opening}{count} finished.",), "more", outcome.command)]
+    if figures := contrast_figure(found):
+        sentences = () if outcome.analysis and outcome.analysis.confirmatory else planned_verdict(found)
+        more: tuple[Block, ...] = (Text(sentences, "verdict"),) if sentences else ()
+        blocks.append(
+            Section("Differences as planned", CONTRASTS, (*more, Figures({"Differences": figures})), whole=True)
+        )
+        blocks += _pooled(found, outcome.title)
     if outcome.figure and (figures := axis_figures(outcome, found, colours)):
         note = "Test scores at the round chosen on validation. Line: mean over seeds; band: lowest to highest seed."
         blocks.append(Section(f"Scores by {outcome.figure}", note, (Figures({"Axis": figures}),), detail=True))
@@ -147,7 +188,7 @@ def _part(outcome: Outcome, found: Sequence[Comparison], notes: Notes) -> Part:
         blocks.append(
             Section("Chosen on validation", note, (search_table(hide_withheld(outcome), f"{outcome.title} chosen"),))
         )
-    blocks += [_cell(outcome, comparison, found, colours, notes) for comparison in found if not comparison.empty]
+    blocks += [_cell(outcome, comparison, colours, notes) for comparison in found if not comparison.empty]
     if empty := tuple(comparison.title for comparison in found if comparison.empty):
         note = "There is no score to show here: the reasons are below."
         blocks.append(Section("Without a result", note, (Text(empty, "titles"),)))
@@ -158,9 +199,7 @@ def _part(outcome: Outcome, found: Sequence[Comparison], notes: Notes) -> Part:
     return Part(outcome.title, tuple(blocks), count, () if outcome.figure else _briefs(found), notes=numbers)
 
 
-def _cell(
-    outcome: Outcome, comparison: Comparison, found: Sequence[Comparison], colours: Mapping[str, int], notes: Notes
-) -> Section:
+def _cell(outcome: Outcome, comparison: ComparedGroup, colours: Mapping[str, int], notes: Notes) -> Section:
     """Return verdicts, drawings, the table, and details of the runs behind a fold."""
     detail, name = _detail(outcome), f"{outcome.title}: {comparison.title}"
     blocks: list[Block] = []
@@ -169,14 +208,18 @@ def _cell(
         if sentences := tuple(verdict.sentence for verdict in verdicts(comparison)):
             blocks.append(Text(sentences, "verdict"))
         if detail != "none":
-            figures = [*score_figures(comparison, colours), *difference_figure(comparison, colours)]
-            blocks.append(Figures({"Scores": figures}, wide=False))
+            if comparison.contrasts:
+                blocks.append(Figures({"Endpoint": [ladder_figure(comparison, colours)]}))
+                blocks.append(ladder_table(comparison, f"{name}, endpoint", colours))
+            else:
+                figures = [*score_figures(comparison, colours), *difference_figure(comparison, colours)]
+                blocks.append(Figures({"Scores": figures}, wide=False))
     else:
         paper = ", with the paper’s numbers" if any(row.published for row in comparison.rows) else ""
         folded = f"No run is finished here; the table has the reasons{paper}"
     blocks.append(results_table(comparison, name, colours, notes, folded))
     blocks += source_sections(comparison.group, name, colours)
-    if comparison.lead and not _shown_elsewhere(comparison, found):
+    if comparison.group.clients:  # central training alone is the same in every cell
         cost = cost_table(comparison.group, f"{name} cost", colours)
         if detail == "all":
             words = "Curves, clients, confusions, features, bytes and time"
@@ -195,15 +238,6 @@ def _detail(outcome: Outcome) -> str:
     return "all" if outcome.paper in ("", "comparison") else "curves"
 
 
-def _shown_elsewhere(comparison: Comparison, found: Sequence[Comparison]) -> bool:
-    """Return whether all its runs are central training, and a fuller or an earlier cell shows them too."""
-    if any(not row.central for row in comparison.group.rows):
-        return False
-    own, *others = ({run.id for run in one.group.runs} for one in (comparison, *found))
-    place = next(place for place, one in enumerate(found) if one is comparison)
-    return any(own < other for other in others) or own in others[:place]
-
-
 def _run_names(outcome: Outcome) -> dict[Any, str]:
     """Return a name for the run of every result, equal for cells that share a run.
 
@@ -213,7 +247,7 @@ def _run_names(outcome: Outcome) -> dict[Any, str]:
     return names | {trial.key: repr(trial.config) for trial in trials_of(outcome) if trial.key in names}
 
 
-def _missing(found: Sequence[Comparison], runs: Mapping[Any, str]) -> list[Finding]:
+def _missing(found: Sequence[ComparedGroup], runs: Mapping[Any, str]) -> list[Finding]:
     """Return each reason once, with the number of runs and their cells, rows and seeds."""
     reasons: dict[tuple[str, str], dict[str, list[tuple[str, Result]]]] = {}
     seen: set[str] = set()
@@ -233,12 +267,10 @@ def _missing(found: Sequence[Comparison], runs: Mapping[Any, str]) -> list[Findi
         if len(items) == 1:
             findings.append(Finding(False, f"{sentence.rstrip('.')}: {items[0]}."))
         else:
-            findings.append(Finding(False, sentence, items, "Which"))
+            findings.append(Finding(False, sentence, items))
     return findings
 
 
 def _not_run(outcomes: Sequence[Outcome]) -> tuple[Section, ...]:
-    others = list_unrecorded(outcomes)
-    items = tuple(Finding(False, f"{one.title.rstrip('?')}: {one.sentence}", code=one.command) for one in others)
-    note = "Experiments without a record."
-    return (Section("Not run", note, (Findings(items),)),) if items else ()
+    items = tuple(Finding(False, one.sentence, code=one.command) for one in list_unrecorded(outcomes))
+    return (Section("Not run", "Experiments without a record.", (Findings(items),)),) if items else ()

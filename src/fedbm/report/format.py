@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fedbm.report.model import Cell
-from fedbm.utils.statistics import Spread
+from fedbm.utils.statistics import Paired, Spread
 from fedbm.utils.text import format_bytes, format_seconds
 
 NO_BREAK = "\N{NO-BREAK SPACE}"
@@ -55,6 +55,11 @@ def mean_and_std(value: Spread) -> str:
     """Return '91.2 ± 0.8 %' with no-break spaces; without ± for one seed."""
     plus_minus = f" ± {percent(value.std)}" if value.std is not None else ""
     return f"{percent(value.mean)}{plus_minus} %".replace(" ", NO_BREAK)
+
+
+def format_interval(found: Paired, write: Callable[[float], str]) -> str:
+    """Return '+3.1 to +7.0', or a dash for a single seed."""
+    return f"{write(found.low)} to {write(found.high)}" if found.n > 1 else NO_VALUE
 
 
 FORMATS: dict[str, Callable[[float], str]] = {

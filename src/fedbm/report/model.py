@@ -82,7 +82,6 @@ class Finding:
     holds: bool
     sentence: str
     items: tuple[str, ...] = ()
-    summary: str = ""  # the line that opens the items
     code: str = ""
 
     @property
@@ -159,7 +158,6 @@ class Part:
     count: str = ""  # "62 of 63 runs"
     summary: tuple[str, ...] = ()  # sentences for the contents
     notes: tuple[int, ...] = ()
-    titled: bool = True
 
 
 @dataclass(frozen=True)
@@ -189,7 +187,7 @@ class Report:
     reading: tuple[tuple[str, str], ...] = ()  # (term, how to read it)
     provenance: tuple[Provenance, ...] = ()
     data: Table | None = None  # every number with all digits, for programs
-    contents: bool = True  # whether the opening lists the parts
+    contents: bool = True  # whether the opening lists the parts, and each has a title
 
 
 Block = Text | Table | Findings | Figures | Gallery | Pairs | Section | Fold

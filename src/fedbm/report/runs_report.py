@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fedbm.report.comparison import Comparison, compare_runs
+from fedbm.report.comparison import ComparedGroup, compare_runs
 from fedbm.report.figures.palette import assign_colours
 from fedbm.report.glossary import reading
 from fedbm.report.grouping import Group, format_label, group_runs
@@ -36,7 +36,7 @@ def runs_report(runs: Sequence[RunView], title: str = "") -> Report:
         results = replace(first, blocks=((Text(sentences, "verdict"),) if sentences else ()) + first.blocks)
         summary = plain_verdict([("", comparison)])
         blocks = (results, *source_sections(group, group.title, colours), *others)
-        parts.append(Part(group.title, blocks, summary=summary, titled=len(groups) > 1))
+        parts.append(Part(group.title, blocks, summary=summary))
     single = len(groups) == 1
     return Report(
         title or (groups[0].title if single else f"{len(groups)} comparisons"),
@@ -55,7 +55,7 @@ def provenance(run: RunView) -> Provenance:
     return Provenance(name, (run.environment or {}).get("command") or "", environment, run.config_text)
 
 
-def _opening(comparison: Comparison, title: str) -> tuple[Block, ...]:
+def _opening(comparison: ComparedGroup, title: str) -> tuple[Block, ...]:
     first, *more = plain_verdict([("", comparison)])
     facts = tuple(fact for fact in _facts(comparison.group) if fact and fact != title)
     return (Text((first,), "lead"), *((Text(tuple(more), "more"),) if more else ()), Text(facts, "facts", detail=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -14,7 +14,7 @@ from fedbm.report.comparison_checks import check_comparison
 from fedbm.report.figures.bars import stacked_bars
 from fedbm.report.figures.curves import Curve, Points, curve_plot
 from fedbm.report.figures.generated import galleries
-from fedbm.report.figures.lanes import Dots, dots
+from fedbm.report.figures.lanes import Lane, draw_lanes
 from fedbm.report.figures.matrices import WRITTEN_UP_TO, confusion, partition_bubbles, similarity
 from fedbm.report.figures.scatter import scatter
 from fedbm.report.format import mean_and_std
@@ -94,11 +94,11 @@ def results(group: Group, name: str, colours: Colours, dots_of_seeds: bool) -> S
     if sum(len(row.runs) for row in group.rows) > 1:
         if dots_of_seeds:
             rows = [
-                Dots(row.name, colours[row.name], tuple(100 * value for value in row.by_seed().values()))
+                Lane(row.name, colours[row.name], tuple(100 * value for value in row.by_seed().values()))
                 for row in group.rows
             ]
             title = f"Macro-F1 of every seed at the round chosen on validation; {group.title}"
-            blocks.append(Figures({"Seeds": [Figure(partial(dots, rows, title, "macro-F1 of every seed, %"))]}))
+            blocks.append(Figures({"Seeds": [Figure(partial(draw_lanes, rows, title, "macro-F1 of every seed, %"))]}))
         blocks.append(seeds_table(group, f"{name} seeds"))
     return Section("Results", note, tuple(blocks))
 
@@ -162,7 +162,7 @@ def client_by_client(group: Group, colours: Colours) -> Section:
     rows = []
     for row in group.rows:
         scores = [score for run in row.runs for score in _client_scores(run, group, row.central)]
-        rows += [Dots(row.name, colours[row.name], tuple(100 * score for score in scores))] if scores else []
+        rows += [Lane(row.name, colours[row.name], tuple(100 * score for score in scores))] if scores else []
     names = _without_global_model(group)
     instead = f" (for {names}, without one: the mean over all clients’ models)" if names else ""
     note = (
@@ -171,7 +171,7 @@ def client_by_client(group: Group, colours: Colours) -> Section:
     )
     title, axis = f"Accuracy in every client's label mix; {group.title}", "accuracy in a client’s label mix, %"
     why = "No run with clients has details.json and partition.json." if group.clients else CENTRAL_ALONE
-    panels = {"Clients": [Figure(partial(dots, rows, title, axis))]} if rows else {}
+    panels = {"Clients": [Figure(partial(draw_lanes, rows, title, axis))]} if rows else {}
     return _figure_section("Client by client", note, panels, why)
 
 
@@ -272,30 +272,28 @@ def bytes_and_time(group: Group, name: str, colours: Colours) -> Section:
     if not group.rows:
         return _figure_section("Bytes and time", note, {}, "No run has finished.")
     labels = [(row.name, colours[row.name]) for row in group.rows]
+    cost = cost_table(group, f"{name} cost", colours)
 
-    def mean(measure: Callable[[RunView], float]) -> list[float]:
-        return [spread([measure(run) for run in row.runs]).mean for row in group.rows]
-
-    def bytes_per_round(run: RunView, way: str) -> float:
-        return float(getattr(run.summary.bytes, way)) / run.planned if run.summary else 0.0
+    def column(key: str) -> list[float]:
+        return [float(row.cells[key].value or 0.0) for row in cost.rows]
 
     def phase_seconds(run: RunView, phase: str) -> float:
         return sum(float((record.seconds or {}).get(phase) or 0.0) for record in run.rounds)
 
-    ways = {"sent": "sent to clients", "received": "received from clients"}
-    traffic = {words: mean(partial(bytes_per_round, way=way)) for way, words in ways.items()}
-    seconds = {words: mean(partial(phase_seconds, phase=phase)) for phase, words in PHASES.items()}
-    totals = mean(lambda run: float(run.summary.seconds) if run.summary else 0.0)
+    traffic = {"sent to clients": column("sent"), "received from clients": column("received")}
+    seconds = {
+        words: [spread([phase_seconds(run, phase) for run in row.runs]).mean for row in group.rows]
+        for phase, words in PHASES.items()
+    }
     known = [sum(each) for each in zip(*seconds.values(), strict=True)]
-    seconds["the rest"] = [max(0.0, total - some) for total, some in zip(totals, known, strict=True)]
+    seconds["the rest"] = [max(0.0, total - some) for total, some in zip(column("seconds"), known, strict=True)]
     captions = ("Bytes per round, mean over seeds", "Wall-clock time of a run by phase, mean over seeds")
     figures = [
         Figure(partial(stacked_bars, labels, parts, f"{caption}; {group.title}", write), caption)
         for caption, parts, write in zip(captions, (traffic, seconds), (format_bytes, format_seconds), strict=True)
     ]
     target = target_table(group, f"{name} target", colours)
-    more = (cost_table(group, f"{name} cost", colours), *((target,) if target else ()))
-    return _figure_section("Bytes and time", note, {"Cost": figures}, "", more)
+    return _figure_section("Bytes and time", note, {"Cost": figures}, "", (cost, *((target,) if target else ())))
 
 
 def _figure_section(

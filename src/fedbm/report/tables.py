@@ -9,12 +9,12 @@ from itertools import pairwise
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.search import search
 from fedbm.methods import FedAvg
-from fedbm.report.comparison import HEADLINE_METRIC, MOMENTS, ComparedRow, Comparison
-from fedbm.report.format import percent
+from fedbm.report.comparison import HEADLINE_METRIC, MOMENTS, ComparedGroup, ComparedRow, mean_with_interval
+from fedbm.report.format import NO_VALUE, format_interval, percent, points
 from fedbm.report.grouping import Group, MethodRuns
 from fedbm.report.model import Cell, Column, Kind, Row, Table
 from fedbm.runs.reader import RunView
-from fedbm.utils.statistics import Spread, spread
+from fedbm.utils.statistics import Paired, Spread, paired, spread
 from fedbm.utils.text import format_range
 
 METRICS = {"accuracy": "Accuracy", "f1": "Macro-F1", "auc": "AUC", "recall": "Recall", "precision": "Precision"}
@@ -50,7 +50,7 @@ def _columns(titles: Mapping[str, str]) -> tuple[Column, ...]:
     return tuple(Column(key, title) for key, title in titles.items())
 
 
-def _score_cell(score: Spread | None, best: bool) -> Cell:
+def score_cell(score: Spread | None, best: bool = False) -> Cell:
     return Cell(score.mean, "percent", score.std, best=best) if score else Cell(None, "percent")
 
 
@@ -58,7 +58,7 @@ def _score_cell(score: Spread | None, best: bool) -> Cell:
 
 
 def results_table(
-    comparison: Comparison, name: str, colours: Colours, notes: Mapping[tuple[str, str], int], folded: str = ""
+    comparison: ComparedGroup, name: str, colours: Colours, notes: Mapping[tuple[str, str], int], folded: str = ""
 ) -> Table:
     """Return the table of an experiment's cell: ours, the paper's, the difference, last rounds, tests, notes."""
     caption = "Test scores in percent at the round chosen on validation, mean ± std over n seeds."
@@ -68,12 +68,10 @@ def results_table(
     return Table(name, _result_columns(comparison), rows, caption, small=True, folded=folded)
 
 
-def summary_table(
-    cells: Sequence[tuple[str, Comparison]], name: str, caption: str, colours: Colours, paper: bool
-) -> Table:
+def summary_table(cells: Sequence[tuple[str, ComparedGroup]], name: str, colours: Colours) -> Table:
     """Return the opening table of a data set: method, accuracy, macro-F1, the paper's, and the difference."""
     titles = {"accuracy": "Accuracy", "f1": "Macro-F1"}
-    if paper:
+    if any(row.published and row.comparable for _, comparison in cells for row in comparison.rows):
         titles |= {"paper_f1": "Macro-F1, paper", "f1_minus_paper": "Difference"}
     rows = [
         replace(row, block=words if len(cells) > 1 else "", lead=row.name == comparison.lead)
@@ -81,10 +79,10 @@ def summary_table(
         for row, compared in zip(_result_rows(comparison, colours, {}), comparison.rows, strict=True)
         if compared.runs
     ]
-    return Table(name, _columns(titles), tuple(rows), caption)
+    return Table(name, _columns(titles), tuple(rows))
 
 
-def _result_rows(comparison: Comparison, colours: Colours, notes: Mapping[tuple[str, str], int]) -> list[Row]:
+def _result_rows(comparison: ComparedGroup, colours: Colours, notes: Mapping[tuple[str, str], int]) -> list[Row]:
     rows = comparison.rows
     best = {(moment, metric): best_rows(rows, moment, metric) for moment in MOMENTS for metric in SHOWN}
     tested = any(row.rival for row in rows)
@@ -100,7 +98,7 @@ def _result_rows(comparison: Comparison, colours: Colours, notes: Mapping[tuple[
     ]
 
 
-def _result_columns(comparison: Comparison) -> tuple[Column, ...]:
+def _result_columns(comparison: ComparedGroup) -> tuple[Column, ...]:
     """Return the columns in which some row has a value, or will have one when its runs are finished."""
     rows = comparison.rows
     columns = [Column("n", "n")]
@@ -129,7 +127,7 @@ def _result_cells(row: ComparedRow, best: Mapping[tuple[str, str], bool]) -> dic
     cells = {"n": Cell(len(row.runs), "count")}
     for moment, metric in best:
         key = metric if moment == "best" else f"{moment}_{metric}"
-        score = _score_cell(row.score(moment, metric), best[moment, metric])
+        score = score_cell(row.score(moment, metric), best[moment, metric])
         cells[key] = score if row.runs else Cell(row.state, missing=True)
     for metric in SHOWN:
         paper = row.published
@@ -145,6 +143,56 @@ def _result_cells(row: ComparedRow, best: Mapping[tuple[str, str], bool]) -> dic
     }
 
 
+def ladder_table(comparison: ComparedGroup, name: str, colours: Colours) -> Table:
+    """Return macro-F1 at the stated endpoint, the difference to the baseline, its share of the lead's, and the time."""
+    base, lead = comparison.baseline, comparison.leading
+    scores = {row.name: row.at_endpoint(comparison.moment) for row in comparison.rows}
+    apart = {row: paired(found, scores[base.name]) for row, found in scores.items() if row != base.name}
+    whole = apart.get(lead.name) if lead else None
+    lines = []
+    for row in comparison.rows:
+        found, difference = mean_with_interval(scores[row.name]), apart.get(row.name)
+        if found is None:
+            continue
+        cells = {
+            "n": Cell(found.n, "count"),
+            "f1": score_cell(spread(list(scores[row.name].values())), best=False),
+            "interval": Cell(format_interval(found, percent)),
+            "difference": Cell(difference.mean if difference else None, "points"),
+            "difference_interval": Cell(format_interval(difference, points) if difference else NO_VALUE),
+            "share": Cell(difference.mean / whole.mean if difference and whole and whole.mean > 0 else None, "percent"),
+            "seconds": _mean([run.summary.seconds for run in row.runs if run.summary], "seconds"),
+        }
+        lines.append(Row(row.name, cells, colour=colours[row.name], lead=row is lead))
+    minus = f"Minus {base.name}, points"
+    columns = (
+        *_columns({"n": "n", "f1": "Macro-F1", "interval": "95 % interval"}),
+        Column("difference", "mean", minus, f"minus {base.name}"),
+        Column("difference_interval", "95 %", minus, "95 % interval of it"),
+        *_columns({"share": "% of the lead’s", "seconds": "Wall time of a run"}),
+    )
+    caption = "Macro-F1 in percent at the endpoint of the plan, mean ± std over n seeds, in the order of the plan."
+    return Table(name, columns, tuple(lines), caption, head="Row", small=True)
+
+
+def pooled_table(found: Mapping[str, tuple[int, Paired]], name: str) -> Table:
+    """Return differences that are pooled over cells."""
+    rows = [
+        Row(
+            words,
+            {
+                "cells": Cell(cells, "count"),
+                "clusters": Cell(pooled.n, "count"),
+                "difference": Cell(pooled.mean, "points"),
+                "interval": Cell(format_interval(pooled, points)),
+            },
+        )
+        for words, (cells, pooled) in found.items()
+    ]
+    titles = {"cells": "Cells", "clusters": "Clusters", "difference": "Mean, points", "interval": "95 % interval"}
+    return Table(name, _columns(titles), tuple(rows), head="Difference in macro-F1", small=True)
+
+
 def search_table(outcome: Outcome, name: str) -> Table:
     """Return the combinations that were tried, and which one validation chose."""
     columns = (
@@ -155,7 +203,11 @@ def search_table(outcome: Outcome, name: str) -> Table:
     for one in search(outcome):
         at = {**one.at, **one.tried}
         score = Cell(one.score.mean, "score", one.score.std) if one.score else Cell("not complete", missing=True)
-        cells = {"n": Cell(one.score.n if one.score else 0, "count"), "validation": score, "chosen": Cell(one.words)}
+        cells = {
+            "n": Cell(one.score.n if one.score else 0, "count"),
+            "validation": score,
+            "chosen": Cell("chosen" if one.chosen else ""),
+        }
         rows.append(Row(one.row, {axis: Cell(str(at[axis])) for axis in outcome.axes} | cells))
     return Table(name, columns, tuple(rows), head="Row", small=True)
 
@@ -172,7 +224,7 @@ def metrics_table(group: Group, name: str, colours: Colours) -> Table:
         best = {metric: best_rows(group.rows, moment, metric) for metric in METRICS}
         for place, row in enumerate(group.rows):
             cells = {"n": Cell(len(row.runs), "count"), "round": _range(row.by_seed(moment, "round").values(), "")}
-            cells |= {metric: _score_cell(row.score(moment, metric), best[metric][place]) for metric in METRICS}
+            cells |= {metric: score_cell(row.score(moment, metric), best[metric][place]) for metric in METRICS}
             rows.append(Row(row.name, cells, block, colours[row.name]))
     return Table(name, _columns({"n": "n", "round": "Round", **METRICS}), tuple(rows))
 
@@ -260,6 +312,8 @@ def first_reached(run: RunView, target: float) -> tuple[int, float] | None:
 
 
 def _mean(values: Sequence[float], kind: Kind, between: bool = False) -> Cell:
+    if not values:
+        return Cell(None, kind)
     found = spread(values)
     return Cell(found.mean, kind, low=found.low if between else None, high=found.high if between else None)
 

@@ -9,13 +9,14 @@ from fedbm.errors import join_words
 from fedbm.experiments.contrasts import HEADLINE_METRIC, Contrast
 from fedbm.experiments.paper_numbers import TRIALS
 from fedbm.methods import METHODS, FedAvg
-from fedbm.report.comparison import ComparedRow, Comparison
+from fedbm.report.comparison import ComparedGroup, ComparedRow, data_title
 from fedbm.report.format import NO_BREAK, effect, mean_and_std, p_value, points
 from fedbm.utils.statistics import MOST_SEEDS, Paired, seeds_needed, spread, welch
 
 LEVEL = 0.05
 MIN_SEEDS = 3  # for a verdict: two seeds leave one degree of freedom, and agree too often by chance
 MAX_NAMED = 3  # rows that a sentence names
+METHOD_TITLES = [method.title for method in METHODS.values()]
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Verdict:
 # --- in plain words -------------------------------------------------------------------------------------------------
 
 
-def plain_verdict(comparisons: Sequence[tuple[str, Comparison]]) -> tuple[str, ...]:
+def plain_verdict(comparisons: Sequence[tuple[str, ComparedGroup]]) -> tuple[str, ...]:
     """Return two sentences for readers without statistics, on one data set under one or more (named) settings.
 
     The first has the number of correct images of 100. The second compares macro-F1 with the baseline, and states
@@ -67,7 +68,67 @@ def plain_verdict(comparisons: Sequence[tuple[str, Comparison]]) -> tuple[str, .
     )
 
 
-def main_rivals(comparison: Comparison) -> list[ComparedRow]:
+def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
+    """Return two sentences without symbols on an experiment with stated contrasts; () without a difference.
+
+    The first compares the leading row with other methods. The second states what chance may explain.
+    """
+    lead = next((comparison.lead for comparison in found if comparison.lead), "")
+    main = [
+        (one, one.found, f"{one.second} on {cell}", f"by {abs(100 * one.found.mean):.1f} points on {cell}")
+        for comparison, cell in zip(found, plain_names(found), strict=True)
+        for one in comparison.contrasts
+        if one.found is not None and one.first == lead and one.second in METHOD_TITLES
+    ]
+    if not main:
+        return ()
+    by_side: dict[str, list[str]] = {}  # "ahead of FedAvg" → where, and by how much
+    for one, difference, _, where in main:
+        by_side.setdefault(f"{'ahead of' if difference.mean >= 0 else 'behind'} {one.second}", []).append(where)
+    sides = ", and ".join(f"{side} {join_words(where, 'and')}" for side, where in by_side.items())
+    first = f"On a scale of 100 on which rare findings count as much as common ones, {lead} was {sides}."
+    if not main[0][0].tested:
+        seeds = max(difference.n for _, difference, *_ in main)
+        times = f"{seeds} repetitions" if seeds > 1 else "one repetition"
+        return first, f"This is an estimate from {times} and not a test, so it suggests and does not prove."
+    parts = []
+    for holds, words in ((True, "hardly explains"), (False, "may explain")):
+        if names := [name for one, _, name, _ in main if _contrast_holds(one) == holds]:
+            parts.append(f"chance alone {words} the difference to {join_words(names, 'and')}")
+    return first, f"The comparison was fixed before the runs: {', but '.join(parts)}."
+
+
+def headline(found: Sequence[ComparedGroup]) -> str:
+    """Return one sentence with every stated difference and whether it is established."""
+    by_pair: dict[tuple[str, str], list[str]] = {}
+    for comparison, cell in zip(found, plain_names(found), strict=True):
+        for one in comparison.contrasts:
+            if one.found is not None:
+                holds = "established" if _contrast_holds(one) else "not established"
+                words = f"{points(one.found.mean)}{NO_BREAK}points on {cell} ({holds})"
+                by_pair.setdefault((one.first, one.second), []).append(words)
+    rivals = [
+        f"{first}’s macro-F1 differs from {second}’s by {join_words(words, 'and')}"
+        for (first, second), words in by_pair.items()
+    ]
+    return f"{'; '.join(rivals)}."
+
+
+def plain_names(found: Sequence[ComparedGroup]) -> list[str]:
+    """Return the data set of every cell, with other settings only if several cells have the same data set."""
+    names = [data_title(comparison.data) for comparison in found]
+    settings = [" and ".join(f"{key} {value}" for key, value in c.at.items() if key != "data") for c in found]
+    return [
+        f"{name} with {words}" if words and names.count(name) > 1 else name
+        for name, words in zip(names, settings, strict=True)
+    ]
+
+
+def _contrast_holds(contrast: Contrast) -> bool:
+    return contrast.tested and contrast.corrected is not None and contrast.corrected < LEVEL
+
+
+def main_rivals(comparison: ComparedGroup) -> list[ComparedRow]:
     """Return the best of the other rows, and FedAvg if that is another; [] if none can be compared."""
     others = [row for row in comparison.rows if "best" in row.tests]
     if not others:
@@ -93,14 +154,14 @@ def _by_setting(values: Sequence[tuple[str, str]]) -> str:
 # --- with statistics ------------------------------------------------------------------------------------------------
 
 
-def verdicts(comparison: Comparison) -> list[Verdict]:
+def verdicts(comparison: ComparedGroup) -> list[Verdict]:
     """Return the results for the leading row or the stated contrasts, and for all rows against the paper."""
     if comparison.contrasts:
         return [*map(_contrast_verdict, comparison.contrasts), *_diverged(comparison)] if comparison.lead else []
     return [*_lead_verdicts(comparison), *_paper_verdicts(comparison)]
 
 
-def _lead_verdicts(comparison: Comparison) -> list[Verdict]:
+def _lead_verdicts(comparison: ComparedGroup) -> list[Verdict]:
     """Compare the leading row with the best other row, and with FedAvg if that is another."""
     lead = comparison.leading
     if len(comparison.rows) == 1:
@@ -171,7 +232,7 @@ def _contrast_verdict(contrast: Contrast) -> Verdict:
     holds, result, needed, chosen = False, " An estimate, not a test.", "", ""
     if contrast.tested:
         assert contrast.corrected is not None
-        holds = contrast.corrected < LEVEL
+        holds = _contrast_holds(contrast)
         result = f" {_established(found, holds)}"
         needed = "" if holds else _needed(found, contrast.tests)
         tests = [
@@ -179,6 +240,8 @@ def _contrast_verdict(contrast: Contrast) -> Verdict:
             f"{p_value(contrast.corrected)} after Holm’s correction over {contrast.tests} tests",
             *([f"sign-flip {p_value(contrast.sign_flip)}"] if contrast.sign_flip is not None else []),
         ]
+    elif found.low < 0 < found.high:
+        needed = _needed(found, 1)
     if contrast.chosen is not None:
         bounds = f" ({_interval(contrast.chosen)})" if contrast.chosen.p is not None else ""
         chosen = f" At the round chosen on validation, without averaging: {_points(contrast.chosen)}{bounds}."
@@ -224,7 +287,7 @@ def _needed(found: Paired, tests: int) -> str:
     )
 
 
-def _diverged(comparison: Comparison) -> list[Verdict]:
+def _diverged(comparison: ComparedGroup) -> list[Verdict]:
     """Name the diverged runs, which count with their last scores."""
     runs = [
         f"{row.name}, seed {result.seed} ({100 * result.last[HEADLINE_METRIC]:.1f}{NO_BREAK}%)"
@@ -245,7 +308,7 @@ def _tuned_values(lead: ComparedRow) -> list[Verdict]:
     return [Verdict(False, f"{lead.name} was run with {words} only.")]
 
 
-def _paper_verdicts(comparison: Comparison) -> list[Verdict]:
+def _paper_verdicts(comparison: ComparedGroup) -> list[Verdict]:
     """State which means differ from the paper's by more than both spreads explain; [] if none can be tested."""
     found = {row.name: test for row in comparison.rows if (test := _against_paper(row))}
     if not found:

@@ -17,7 +17,6 @@ from fedbm.utils.io import write_text
 
 RENDERERS: dict[str, Callable[[Report], str]] = {
     ".html": render_html,
-    ".htm": render_html,
     ".md": render_markdown,
     ".tex": render_latex,
     ".csv": render_csv,
@@ -46,8 +45,7 @@ def report_path(out: Path) -> Path:
     """Return the file to write; raise FedBMError if its ending is not a known format."""
     path = out / "report.html" if out.is_dir() else out
     if path.suffix not in RENDERERS:
-        endings = join_words([ending for ending in RENDERERS if ending != ".htm"])
-        raise FedBMError(f"the format of {out} is unknown. Use a file name that ends in {endings}.")
+        raise FedBMError(f"the format of {out} is unknown. Use a file name that ends in {join_words(RENDERERS)}.")
     return path
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+Point = tuple[float, float]
 Points = tuple[tuple[int, float], ...]  # (round, value), by round
 SHARED_UP_TO = 4  # curves in one plot: bands of more hide each other
 PANEL_WIDTH, PANEL_HEIGHT = 185.0, 120.0  # pixels of a panel with its margin, and of its axes
@@ -46,6 +47,13 @@ class Curve:
     finished: bool = True
     panel: str = ""
     averaged: bool = False  # of the averaged model: dotted, without a band
+
+    @property
+    def pattern(self) -> tuple[float, ...]:
+        """The dash pattern: () for a solid line."""
+        if self.averaged:
+            return dot_pattern(self.colour)
+        return dash_pattern(self.colour) or (() if self.finished else (4, 3))
 
 
 @dataclass(frozen=True)
@@ -69,103 +77,91 @@ def shared_plot(curves: Sequence[Curve], title: str, axis: str, scale: float = 1
     A run that is not finished is thin, dashed and has no band, so that nobody takes it for a result.
     """
     curves = [curve for curve in curves if spread_by_round(curve)]
-    names = short_names([curve.label for curve in curves])
-    right, bottom = 26 + max_width(names), 40.0
-    height = max(330.0, TOP + bottom + 34 * len(curves))
 
-    def draw(figure: Figure) -> None:
-        axes = plain_axes(figure, LEFT, TOP, WIDE - LEFT - right, height - TOP - bottom)
+    def draw_lines(axes: Axes) -> list[Point]:
         ends = [_draw_curve(axes, curve, scale) for curve in curves]
-        axes.grid(axis="y", color=MUTED, alpha=0.25, linewidth=0.7)
         axes.xaxis.set_major_locator(ticks(WIDE / 110, integer=True))
-        axes.yaxis.set_major_locator(ticks(6))
         axes.margins(x=0.0, y=0.04)
         axes.autoscale_view()
-        styles = [
-            (curve.colour, dot_pattern(curve.colour) if curve.averaged else dash_pattern(curve.colour))
-            for curve in curves
-        ]
-        sheet = _name_lines(figure, axes, names, styles, ends, WIDE - right, height - bottom, farthest=12)
-        write(sheet, 0, 12, axis, colour=MUTED)
-        write(sheet, WIDE - right, height - 9, "round", "right", colour=MUTED)
+        return ends
 
-    return render(WIDE, height, title, draw)
+    names = [(curve.label, curve.colour, curve.pattern) for curve in curves]
+    return _named_lines(names, draw_lines, title, axis, "round", bottom=40.0, farthest=12)
 
 
 def axis_plot(lines: Sequence[Series], places: Sequence[str], title: str, axis: str, across: str) -> str:
     """Draw scores × 100 over *places*, which are at equal distances whatever their values."""
     lines = [line for line in lines if line.values]
-    names = short_names([line.label for line in lines])
-    right, bottom = 26 + max_width(names), 58.0
-    height = max(330.0, TOP + bottom + 30 * len(lines))
 
-    def draw(figure: Figure) -> None:
-        axes = plain_axes(figure, LEFT, TOP, WIDE - LEFT - right, height - TOP - bottom)
-        axes.grid(axis="y", color=MUTED, alpha=0.25, linewidth=0.7)
-        axes.yaxis.set_major_locator(ticks(6))
+    def draw_lines(axes: Axes) -> list[Point]:
         axes.set_xlim(-0.3, len(places) - 0.7)
         axes.set_xticks(range(len(places)), places)
-        ends = []
+        ends: list[Point] = []
         for line in lines:
             at = sorted(line.values)
             stats = [spread([100 * value for value in line.values[place]]) for place in at]
             colour, pattern = series(line.colour), dash_pattern(line.colour)
-            axes.fill_between(at, [s.low for s in stats], [s.high for s in stats], color=colour, alpha=0.1, linewidth=0)
-            (path,) = axes.plot(at, [s.mean for s in stats], "-o", color=colour, lw=2, ms=6, mec=PAPER, mew=1)
-            if pattern:
-                path.set_dashes(pattern)
+            _draw_band(axes, at, stats, colour)
+            style: dict[str, Any] = {"dashes": pattern} if pattern else {}
+            axes.plot(at, [s.mean for s in stats], color=colour, lw=2, marker="o", ms=6, mec=PAPER, mew=1, **style)
             ends.append((at[-1], stats[-1].mean))
         axes.margins(y=0.06)
         axes.autoscale_view(scalex=False)
-        styles = [(line.colour, dash_pattern(line.colour)) for line in lines]
-        sheet = _name_lines(figure, axes, names, styles, ends, WIDE - right, height - bottom, farthest=WIDE)
+        return ends
+
+    names = [(line.label, line.colour, dash_pattern(line.colour)) for line in lines]
+    return _named_lines(names, draw_lines, title, axis, across, bottom=58.0, farthest=WIDE)
+
+
+def _named_lines(
+    lines: Sequence[tuple[str, int, tuple[float, ...]]],
+    draw_lines: Callable[[Axes], list[Point]],
+    title: str,
+    axis: str,
+    across: str,
+    bottom: float,
+    farthest: float,
+) -> str:
+    """Draw lines, each with (name, colour, dash pattern), and write their names at the right.
+
+    A leader goes from a line to its name if the line ends at most *farthest* pixels before. *draw_lines* returns ends.
+    """
+    names = short_names([name for name, _, _ in lines])
+    edge, height = WIDE - 26 - max_width(names), max(330.0, TOP + bottom + 34 * len(names))
+
+    def draw(figure: Figure) -> None:
+        axes = plain_axes(figure, LEFT, TOP, edge - LEFT, height - TOP - bottom)
+        axes.grid(axis="y", color=MUTED, alpha=0.25, linewidth=0.7)
+        axes.yaxis.set_major_locator(ticks(6))
+        ends = [axes.transData.transform(end) for end in draw_lines(axes)]
+        sheet = pixel_axes(figure)
+        heights = spread_labels([height - y for _, y in ends], 17, TOP, height - bottom)
+        for name, (_, colour, pattern), (x, y), placed in zip(names, lines, ends, heights, strict=True):
+            leader = [(x + 3, height - y), (edge + 8, placed)] if x > edge - farthest else [(edge + 6, placed)]
+            style: dict[str, Any] = {"dashes": pattern} if pattern else {}
+            sheet.plot(*zip(*leader, (edge + 16, placed), strict=True), color=series(colour), lw=0.9, **style)
+            write(sheet, edge + 20, placed, name)
         write(sheet, 0, 12, axis, colour=MUTED)
-        write(sheet, WIDE - right, height - 9, across, "right", colour=MUTED)
+        write(sheet, edge, height - 9, across, "right", colour=MUTED)
 
     return render(WIDE, height, title, draw)
 
 
-def _name_lines(
-    figure: Figure,
-    axes: Axes,
-    names: Sequence[str],
-    styles: Sequence[tuple[int, tuple[float, ...]]],
-    ends: Sequence[tuple[float, float]],
-    edge: float,
-    lowest: float,
-    farthest: float,
-) -> Axes:
-    """Write names to the right of *edge*, with a leader from each line that ends at most *farthest* pixels before it.
-
-    *styles* are (colour, dash pattern). Return the pixel axes.
-    """
-    sheet = pixel_axes(figure)
-    height = figure.get_size_inches()[1] * figure.dpi
-    places = [axes.transData.transform(end) for end in ends]
-    heights = spread_labels([height - y for _, y in places], 17, TOP, lowest)
-    for name, (colour, pattern), (x, y), placed in zip(names, styles, places, heights, strict=True):
-        leader = [(x + 3, height - y), (edge + 8, placed)] if x > edge - farthest else [(edge + 6, placed)]
-        across, down = zip(*leader, (edge + 16, placed), strict=True)
-        style: dict[str, Any] = {"dashes": pattern} if pattern else {}
-        sheet.plot(across, down, color=series(colour), lw=0.9, **style)
-        write(sheet, edge + 20, placed, name)
-    return sheet
-
-
-def _draw_curve(axes: Axes, curve: Curve, scale: float) -> tuple[float, float]:
+def _draw_curve(axes: Axes, curve: Curve, scale: float) -> Point:
     """Draw one curve and return its end."""
     common = spread_by_round(curve, scale)
     rounds, stats, colour = list(common), list(common.values()), series(curve.colour)
     if len(curve.lines) > 1 and not curve.averaged:
-        low, high = [s.low for s in stats], [s.high for s in stats]
-        axes.fill_between(rounds, low, high, color=colour, alpha=0.12, linewidth=0)
-    solid_or_dashed = dash_pattern(curve.colour) or (() if curve.finished else (4, 3))
-    pattern = dot_pattern(curve.colour) if curve.averaged else solid_or_dashed
-    style: dict[str, Any] = {"dashes": pattern} if pattern else {"solid_capstyle": "round"}
+        _draw_band(axes, rounds, stats, colour)
+    style: dict[str, Any] = {"dashes": curve.pattern} if curve.pattern else {"solid_capstyle": "round"}
     axes.plot(rounds, [s.mean for s in stats], color=colour, lw=2.0 if curve.finished else 1.2, **style)
     for number, value in curve.marks:
         axes.plot(number, value * scale, "o", color=colour, clip_on=False, zorder=4, **marker(curve.colour, 7))
     return rounds[-1], stats[-1].mean
+
+
+def _draw_band(axes: Axes, at: Sequence[int], stats: Sequence[Spread], colour: str) -> None:
+    axes.fill_between(at, [s.low for s in stats], [s.high for s in stats], color=colour, alpha=0.12, linewidth=0)
 
 
 def spread_by_round(curve: Curve, scale: float = 1.0) -> dict[int, Spread]:

@@ -1,8 +1,8 @@
-"""Draw one lane per row on a common scale: values with their mean, or differences with their intervals."""
+"""Draw one lane per row on a common scale: values, their mean and its interval, and the paper's number."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,75 +16,34 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Dots:
-    """The values of one row; *paper* is the paper's mean and standard deviation."""
+class Lane:
+    """Values of one row, a mean with its interval, or both; *paper* is the paper's mean and standard deviation."""
 
     label: str
     colour: int
-    values: tuple[float, ...]
-    paper: tuple[float, float] | None = None
+    values: tuple[float, ...] = ()
+    interval: tuple[float, float, float] | None = None  # mean, low, high
+    paper: tuple[float, float] | None = None  # a difference has no standard deviation: 0
 
-
-@dataclass(frozen=True)
-class Interval:
-    """A difference with its interval; *paper* is the paper's difference."""
-
-    label: str
-    mean: float
-    low: float
-    high: float
-    paper: float | None = None
-
-
-def dots(rows: Sequence[Dots], title: str, axis: str, width: float = WIDE) -> str:
-    """Draw a dot for every value and a tick at their mean; the paper's mean ± std is a grey bar."""
-    everything = [value for row in rows for value in row.values]
-    everything += [row.paper[0] + sign * row.paper[1] for row in rows if row.paper for sign in (-1, 1)]
-
-    def draw(axes: Axes) -> None:
-        for place, row in enumerate(rows):
-            mean, level = spread(row.values).mean, [place] * len(row.values)
-            if row.paper:
-                middle, std = row.paper
-                ends = [middle - std, middle + std]
-                axes.plot(ends, [place, place], color=MUTED, lw=12, alpha=0.22, solid_capstyle="butt")
-                axes.plot(middle, place, "|", ms=12, mew=2, color=MUTED)
-            axes.plot([mean, mean], [place - 0.32, place + 0.32], color=INK, lw=1.6)
-            axes.plot(row.values, level, "o", color=series(row.colour), alpha=0.9, **marker(row.colour, 9))
-
-    return draw_lanes([row.label for row in rows], everything, title, axis, draw, width)
-
-
-def intervals(rows: Sequence[Interval], colour: int, title: str, axis: str, width: float = WIDE) -> str:
-    """Draw a dot for every difference on its interval, a line at zero, and a grey tick for the paper's."""
-    everything = [0.0, *(value for row in rows for value in (row.low, row.high))]
-    everything += [row.paper for row in rows if row.paper is not None]
-
-    def draw(axes: Axes) -> None:
-        axes.axvline(0.0, color=INK, lw=1.2)
-        for place, row in enumerate(rows):
-            axes.plot([row.low, row.high], [place, place], color=series(colour), lw=2.4, alpha=0.55)
-            if row.paper is not None:
-                axes.plot(row.paper, place, "|", ms=16, mew=3, color=MUTED)
-            axes.plot(row.mean, place, "o", color=series(colour), **marker(colour, 9))
-
-    return draw_lanes([row.label for row in rows], everything, title, axis, draw, width)
+    @property
+    def extent(self) -> tuple[float, ...]:
+        middle, std = self.paper or (0.0, 0.0)
+        return (*self.values, *(self.interval or ()), *((middle - std, middle + std) if self.paper else ()))
 
 
 def draw_lanes(
-    labels: Sequence[str],
-    everything: Sequence[float],
-    title: str,
-    axis: str,
-    draw: Callable[[Axes], None],
-    width: float = WIDE,
+    rows: Sequence[Lane], title: str, axis: str, width: float = WIDE, zero: bool = False, guides: Sequence[float] = ()
 ) -> str:
-    """Draw a lane for each label at y = 0, 1, … from the top, on a scale for all values; *draw* fills the lanes."""
-    names = short_names(labels, width)
+    """Draw a lane per row from the top, with the paper's mean ± std in grey.
+
+    *zero* adds a line at zero. *guides* are values with a dashed line across all lanes.
+    """
+    names = short_names([row.label for row in rows], width)
     left, top, right, step = 16 + max_width(names), 24.0, 24.0, 30.0
+    everything = [*([0.0] if zero else []), *(value for row in rows for value in row.extent)]
     margin = 0.08 * (max(everything) - min(everything)) or 1.0
 
-    def fill(figure: Figure) -> None:
+    def draw(figure: Figure) -> None:
         axes = plain_axes(figure, left, top, width - left - right, step * len(names))
         axes.grid(axis="x", color=MUTED, alpha=0.25, linewidth=0.7)
         axes.xaxis.set_major_locator(ticks(width / 110))
@@ -92,9 +51,34 @@ def draw_lanes(
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.set_yticks([])
         sheet = pixel_axes(figure)
-        draw(axes)
-        for place, name in enumerate(names):
+        if zero:
+            axes.axvline(0.0, color=INK, lw=1.2)
+        for guide in guides:
+            axes.axvline(guide, color=MUTED, lw=1.0, dashes=(4, 3))
+        for place, (row, name) in enumerate(zip(rows, names, strict=True)):
+            _draw_lane(axes, place, row)
             write(sheet, 0, top + step * (place + 0.5), name)
         write(sheet, left, 10, axis, colour=MUTED)
 
-    return render(width, top + step * len(names) + 28, title, fill)
+    return render(width, top + step * len(names) + 28, title, draw)
+
+
+def _draw_lane(axes: Axes, place: int, row: Lane) -> None:
+    """Draw values on the lane with a tick at their mean, or below their interval."""
+    colour = series(row.colour)
+    if row.paper:
+        middle, std = row.paper
+        if std:
+            ends = [middle - std, middle + std]
+            axes.plot(ends, [place, place], color=MUTED, lw=12, alpha=0.22, solid_capstyle="butt")
+        axes.plot(middle, place, "|", color=MUTED, ms=12 if std else 16, mew=2 if std else 3)
+    if row.interval:
+        mean, low, high = row.interval
+        level = place - 0.14 if row.values else place
+        axes.plot([low, high], [level, level], color=colour, lw=2.4, alpha=0.55)
+        axes.plot(mean, level, "o", color=colour, **marker(row.colour, 9))
+        axes.plot(row.values, [place + 0.24] * len(row.values), "o", ms=5, color=colour, alpha=0.55, mew=0)
+    else:
+        mean = spread(row.values).mean
+        axes.plot([mean, mean], [place - 0.32, place + 0.32], color=INK, lw=1.6)
+        axes.plot(row.values, [place] * len(row.values), "o", color=colour, alpha=0.9, **marker(row.colour, 9))

@@ -23,7 +23,7 @@ def escape(text: str) -> str:
 def render_markdown(report: Report) -> str:
     out = [f"# {escape(report.title)}", "", *_blocks(report.opening, 2)]
     for part in report.parts:
-        out += [f"## {escape(part.title)}", ""] if part.titled else []
+        out += [f"## {escape(part.title)}", ""] if report.contents else []
         out += _blocks(part.blocks, 3)
         out += [f"Notes on this experiment: {format_numbers(part.notes)}.", ""] if part.notes else []
     out += _blocks(report.closing, 2)
