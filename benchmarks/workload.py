@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 import fedbm
-from fedbm.data.decode import decode
+from fedbm.data.decode import decode_image
 
 PROPORTIONS = {"akiec": 327, "bcc": 514, "bkl": 1099, "df": 115, "mel": 1113, "nv": 6705, "vasc": 142}
 IMAGES = sum(PROPORTIONS.values())
@@ -54,7 +54,7 @@ class JpegImages:
 
     def __getitem__(self, indices: torch.Tensor) -> torch.Tensor:
         images = [
-            decode(self._bytes[self._offsets[i] : self._offsets[i + 1]].tobytes(), self._size, self._channels)
+            decode_image(self._bytes[self._offsets[i] : self._offsets[i + 1]].tobytes(), self._size, self._channels)
             for i in indices.tolist()
         ]
         return torch.from_numpy(np.stack(images)).to(self._device)

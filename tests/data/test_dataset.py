@@ -107,7 +107,7 @@ def test_the_checksum_does_not_depend_on_the_location(folder, tmp_path) -> None:
 def test_the_manifest_describes_the_arrays(folder, cache) -> None:
     data = load(folder, size=16, cache=cache)
     manifest = json.loads((only_entry(cache) / "manifest.json").read_text())
-    assert (manifest["format"], manifest["shape"]) == (3, [20, 16, 16, 3])
+    assert (manifest["format"], manifest["shape"]) == (4, [20, 16, 16, 3])
     assert manifest["classes"] == list(data.classes)
     assert manifest["checksum"] == data.checksum
     assert manifest["made_with"]["from"] == str(folder)

@@ -22,7 +22,7 @@ from fedbm.report.render.html import render_html
 from fedbm.report.render.markdown import render_markdown
 from fedbm.report.runs_report import runs_report
 from fedbm.report.source_scores import source_sections
-from fedbm.runs.config import make_config, nest
+from fedbm.runs.config import make_config, to_sections
 from fedbm.runs.plan import Plan, make_plan
 from fedbm.runs.predict import load_model
 from fedbm.runs.reader import read_run, read_runs
@@ -39,7 +39,9 @@ def sites(scans: Path) -> Dataset:
 def plan_of(tiny: dict[str, Any], sites: Dataset, out: Path, **more: Any) -> Plan:
     own = {key: value for key, value in tiny.items() if key not in ("data", "size", "channels", "clients")}
     how = {"partition": "column", "partition_column": "site", "server_average": 0.6, "participation": 1.0}
-    return make_plan(make_config(nest({**own, **how, **more, "out": str(out)})), dataset=sites, make_body=TinyBody)
+    return make_plan(
+        make_config(to_sections({**own, **how, **more, "out": str(out)})), dataset=sites, make_body=TinyBody
+    )
 
 
 def test_a_matrix_for_every_source_by_hand() -> None:
