@@ -29,7 +29,7 @@ from fedbm.engine.device import explain_memory_errors, numeric_settings
 from fedbm.engine.local_training import Samples
 from fedbm.engine.round_loop import RoundLoop
 from fedbm.engine.run_folder import RunFolder
-from fedbm.runs.config import make_config, nest
+from fedbm.runs.config import make_config, to_sections
 from fedbm.runs.plan import Plan, make_plan
 from fedbm.runs.runner import assemble, run
 
@@ -65,7 +65,7 @@ class Bench:
         own = self.generator if method == "fedbm" else {}
         flags = {"method": method, "device": str(self.device), "out": str(out), "checkpoint_every": 10_000}
         flags |= self.options | own | engine.options | more
-        return make_plan(make_config(nest(flags)), dataset=dataset, partition=partition)
+        return make_plan(make_config(to_sections(flags)), dataset=dataset, partition=partition)
 
     @property
     def batch(self) -> int:
