@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedbm.config.options import ModelOptions
+from fedbm.config.options import ModelOptions, parse_numbers
 from fedbm.engine.checkpoint import load_tensors
 from fedbm.engine.device import find_device
 from fedbm.engine.evaluate import predict_probabilities
@@ -41,6 +41,7 @@ class Model:
     task: Task
     module: nn.Module
     device: torch.device
+    value_range: tuple[float, ...] = ()  # see fedbm.load()
 
     def predict(self, images: NDArray[np.uint8]) -> NDArray[Any]:
         """Return class probabilities [n,K] of uint8 images [n,H,W,C] that have the model's size."""
@@ -73,7 +74,7 @@ class Model:
             read: list[NDArray[np.uint8] | str] = []
             for path in some:
                 try:
-                    read.append(decode_image(path, size, channels))
+                    read.append(decode_image(path, size, channels, self.value_range))
                 except DecodeError as error:
                     read.append(str(error))
             images = [image for image in read if not isinstance(image, str)]
@@ -150,7 +151,8 @@ def load_model(
             f"{folder} has no common model: with {chosen.name}, every client keeps its own "
             f"{missing[0].partition('.')[0]} (clients/ in the run's folder)"
         )
-    return Model(task.classes, task.shape, chosen, task, module.eval(), place)
+    value_range = parse_numbers("value_range", config.data.value_range)
+    return Model(task.classes, task.shape, chosen, task, module.eval(), place, value_range)
 
 
 def _without_init(options: ModelOptions) -> ModelOptions:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedbm.config.options import parse_numbers
 from fedbm.data.catalog.entries import CATALOG, Entry, Recommends
-from fedbm.data.dataset import Dataset, concept_texts, match_channels
+from fedbm.data.dataset import Dataset, choose_statistics, concept_texts
 from fedbm.engine.evaluate import first_state
 from fedbm.engine.server_average import no_common_model
 from fedbm.errors import FedBMError, did_you_mean
@@ -47,6 +48,11 @@ def agree(config: Config, options: FederationOptions) -> Agreement:
         raise FedBMError(f"{config.method.name} cannot be federated; choose a federated method of this package")
     if options.dp_noise:
         check_private(config.method, options)
+    if config.data.normalise == "own":
+        raise FedBMError(
+            "a federation cannot measure the images of all sites: give the same mean and std to all, for example the "
+            "averages of what 'fedbm data inspect' prints at each site, weighted by its number of images"
+        )
     dataset = load_dataset(config) if options.evaluate == "server" else None
     if dataset is not None:
         config = recommend(config, dataset.recommends)
@@ -56,13 +62,15 @@ def agree(config: Config, options: FederationOptions) -> Agreement:
         entry = find_entry(config)
         config = recommend(config, entry.recommends)
         side, depth = config.data.size or entry.size, config.data.channels or entry.channels
+        given = [parse_numbers(key, getattr(config.data, key)) for key in ("mean", "std")]
+        mean, std = choose_statistics(entry, depth, *given)
         known = {
             "classes": tuple(entry.classes),
             "concepts": concept_texts(entry, config.concepts),
             "modality": entry.modality,
             "shape": (depth, side, side),
-            "mean": match_channels(entry.mean, depth),
-            "std": match_channels(entry.std, depth),
+            "mean": mean,
+            "std": std,
             "hflip": entry.hflip,
             "vflip": entry.vflip,
         }
