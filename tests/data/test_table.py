@@ -219,14 +219,14 @@ def test_one_hot_columns_are_labels(tmp_path) -> None:
         detect(make(tmp_path, rows, head), label_column="cat,age")
 
 
-@pytest.mark.parametrize("name", ["{i}.png", "{i}", "images/{i}.png", "images\\{i}.png"])
+@pytest.mark.parametrize("name", ["{i}.png", "{i}", "images/part {p}/{i}.png", ".\\images\\part {p}\\{i}"])
 @pytest.mark.parametrize("archive", [False, True])
 def test_labels_of_a_folder_may_be_in_another_file(tmp_path, name, archive) -> None:
     for i in range(30):
         save(tmp_path / "images" / f"part {i % 2}" / f"{i}.png", i)
     save(tmp_path / "images" / "unlabelled.png")
     (tmp_path / "images" / "notes.txt").write_text("about")
-    rows = [f"p{i // 3},{name.format(i=i)},{('nv', 'mel')[i % 2]}" for i in reversed(range(30))]
+    rows = [f"p{i // 3},{name.format(i=i, p=i % 2)},{('nv', 'mel')[i % 2]}" for i in reversed(range(30))]
     table = tmp_path / "labels.csv"
     table.write_text("\n".join(["patient,image_id,dx", *rows]))
     source = (
@@ -245,6 +245,7 @@ def test_labels_of_a_folder_may_be_in_another_file(tmp_path, name, archive) -> N
     ("rows", "options", "sentence"),
     [
         (["9,cat"], {}, r"1 of the 7 images in .*labels.csv are missing in .*images, the first is 9: add them"),
+        (["0.png,cat"], {}, r'labels.csv contains the sample "0.png" twice'),
         (["twice,cat"], {}, r"names an image that is twice in .*images, a/twice.png and b/twice.png: write its folder"),
         ([], {"metadata": None}, "columns of a table, but .*images is not a table: give .* as --metadata TABLE"),
     ],

@@ -161,7 +161,6 @@ def _check_problems(index: SampleIndex, problems: Mapping[int, str], on_bad_file
     """Raise FedBMError, unless bad files are to be skipped and every class has good ones."""
     first, count = min(problems), len(index.ids)
     example = f"{index.ids[first]} ({problems[first]})"
-    remaining = np.delete(index.labels, list(problems))
     if len(problems) == count:
         kinds = Counter(os.path.splitext(name)[1] or "no ending" for name in index.ids).most_common(3)
         endings = ", ".join(f"{number} × {ending}" for ending, number in kinds)
@@ -174,13 +173,13 @@ def _check_problems(index: SampleIndex, problems: Mapping[int, str], on_bad_file
             f"{len(problems)} of {count} images cannot be read, the first is {example}: repair or remove them, or use "
             'on_bad_file = "skip" (--on-bad-file skip)'
         )
-    for label in set(index.labels.tolist()) - set(remaining.tolist()):
-        number = int((index.labels == label).sum())
-        first = min(i for i in problems if index.labels[i] == label)
-        raise FedBMError(
-            f'none of the {number} images of class "{index.classes[label]}" can be read, the first is '
-            f"{index.ids[first]} ({problems[first]}): repair them, or remove the class"
-        )
+    for label, name in enumerate(index.classes):
+        members = np.flatnonzero(index.labels == label).tolist()
+        if members and all(i in problems for i in members):
+            raise FedBMError(
+                f'none of the {len(members)} images of class "{name}" can be read, the first is '
+                f"{index.ids[members[0]]} ({problems[members[0]]}): repair them, or remove the class"
+            )
 
 
 def _describe_traits(traits: Sequence[_Traits], value_range: ValueRange) -> Iterator[str]:

@@ -64,28 +64,34 @@ def find(path: Path, path_column: str = "", label_column: str = "", images: File
     for key, values in ((path_key, table[path_key]), (label_keys[0], labels)):
         if "" in values:
             raise FedBMError(f"row {list(values).index('') + 1} of {path} has no {key}: fill it in, or remove the row")
-    names = list(table[path_key])
-    check_distinct(names, str(path))
     notes = []
     if (path_key, label_keys) != ("path", ["label"]):
         shown = label_keys[0] if len(label_keys) == 1 else f"{label_keys[0]} … {label_keys[-1]}"
         notes.append(f"{path.name}: the paths are in column {path_key}, the labels in {shown}")
     if images is None:
-        names, files = _find_next_to(path, names, f"--metadata {path.name} --label-column {label_keys[0]}")
+        names = _find_next_to(path, table[path_key], f"--metadata {path.name} --label-column {label_keys[0]}")
+        files = [path.parent / name for name in names]
         stamps = [[name, *file_stamp(file)] for name, file in zip(names, files, strict=True)]
-        stream: Any = lambda: enumerate(files)  # noqa: E731
     else:
-        found, unused = _find_in_tree(path, names, images)
-        names, stamps = list(found), [[name, *stamp] for name, stamp in found.items()]
-        stream = lambda: images.stream(names)  # noqa: E731
-        if unused:
+        stamp_of = _list_files(images)
+        names = _find_in_tree(path, table[path_key], images.where, sorted(stamp_of))
+        stamps = [[name, *stamp_of[name]] for name in names]
+        if unused := len(stamp_of) - len(set(names)):
             notes.append(f"not used, because {path.name} has no row for them: {format_count(unused, 'file')}")
+    check_distinct(names, str(path))
     classes, numbers = encode_labels([normalize_name(label) for label in labels])
     split = _read_split(path, names, table[split_key]) if split_key else None
     used = (path_key, *label_keys, split_key)
     columns = {key: text_array(values) for key, values in table.items() if key not in used}
-    ids = list(map(normalize_name, names))
-    index = SampleIndex(classes, numbers, split, ids, stream, columns, notes=tuple(notes))
+    index = SampleIndex(
+        classes=classes,
+        labels=numbers,
+        split=split,
+        ids=list(map(normalize_name, names)),
+        stream=lambda: enumerate(files) if images is None else images.stream(names),
+        columns=columns,
+        notes=tuple(notes),
+    )
     return Source(digest_of({"table": {k: list(v) for k, v in table.items()}, "files": stamps}), lambda: index)
 
 
@@ -142,8 +148,8 @@ def _read_labels(table: Table, given: str, path_key: str, where: Path) -> tuple[
     return keys, labels
 
 
-def _find_next_to(path: Path, names: Sequence[str], other: str) -> tuple[list[str], list[Path]]:
-    """Return names and files of paths relative to the table, which may have backslashes or no file ending."""
+def _find_next_to(path: Path, names: Sequence[str], other: str) -> list[str]:
+    """Return paths relative to the table, which may have backslashes or no file ending, as they are on disk."""
 
     @cache
     def siblings(folder: Path) -> dict[str, list[str]]:
@@ -161,42 +167,42 @@ def _find_next_to(path: Path, names: Sequence[str], other: str) -> tuple[list[st
             if not file.exists() and len(same := siblings(file.parent).get(file.name, [])) == 1:
                 name += same[0].removeprefix(file.name)
         made.append(name)
-    files = [path.parent / name for name in made]
-    if not any(map(os.path.lexists, files)):
+    if not any(os.path.lexists(path.parent / name) for name in made):
         raise FedBMError(
-            f"none of the {len(files)} files in {path} exists, the first is {files[0]}: paths are relative to the "
-            f"table; for images in another folder use --data FOLDER {other}"
+            f"none of the {len(made)} files in {path} exists, the first is {path.parent / made[0]}: paths are relative "
+            f"to the table; for images in another folder use --data FOLDER {other}"
         )
-    return made, files
+    return made
 
 
-def _find_in_tree(path: Path, names: Sequence[str], tree: FileTree) -> tuple[dict[str, Stamp], int]:
-    """Return the file of each name with its stamp, and the number of other files."""
+def _list_files(tree: FileTree, folder: str = "") -> dict[str, Stamp]:
+    """Return all files under a folder, without documents."""
     files: dict[str, Stamp] = {}
-    folders = [""]
-    while folders:
-        for inside, stamp in tree.entries(folders.pop()).items():
-            if stamp is None:
-                folders.append(inside)
-            elif not is_document(inside):
-                files[inside] = stamp
-    best: list[str] = []
+    for path, stamp in tree.entries(folder).items():
+        if stamp is None:
+            files |= _list_files(tree, path)
+        elif not is_document(path):
+            files[path] = stamp
+    return files
+
+
+def _find_in_tree(path: Path, names: Sequence[str], where: str, files: Sequence[str]) -> list[str]:
+    """Return the file of each name. Names may start with the name of the folder, or omit folders and file ending."""
+    top = f"{PurePosixPath(where).name}/"
+    plain = [str(PurePosixPath(name.replace("\\", "/"))).removeprefix(top) for name in names]
+    missing = list(names)
     for spell in _SPELLINGS:
         places: dict[str, list[str]] = {}
-        for file in sorted(files):
+        for file in files:
             places.setdefault(spell(file), []).append(file)
-        rows = [places.get(spell(name.replace("\\", "/")), []) for name in names]
+        rows = [places.get(spell(name), []) for name in plain]
         if twice := next((row for row in rows if len(row) > 1), []):
-            raise FedBMError(
-                f"{path} names an image that is twice in {tree.where}, {twice[0]} and {twice[1]}: write its folder"
-            )
-        missing = [name for name, row in zip(names, rows, strict=True) if not row]
-        if not missing:
-            found = {row[0]: files[row[0]] for row in rows}
-            return found, len(files) - len(found)
-        best = missing if not best or len(missing) < len(best) else best
+            raise FedBMError(f"{path} names an image that is twice in {where}, {' and '.join(twice)}: write its folder")
+        if all(rows):
+            return [row[0] for row in rows]
+        missing = min(missing, [name for name, row in zip(names, rows, strict=True) if not row], key=len)
     raise FedBMError(
-        f"{len(best)} of the {len(names)} images in {path} are missing in {tree.where}, the first is {best[0]}: add "
+        f"{len(missing)} of the {len(names)} images in {path} are missing in {where}, the first is {missing[0]}: add "
         "them, remove their rows, or name the column of file names by --path-column"
     )
 
