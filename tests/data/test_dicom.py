@@ -12,6 +12,7 @@ pytest.importorskip("pydicom")
 
 from dicoms import compress, dicom_folder, item, make_dicom
 from pictures import encoded, make_zip, save
+from pydicom.encaps import encapsulate
 from pydicom.uid import JPEG2000Lossless, JPEGBaseline8Bit, JPEGLSLossless, RLELossless
 
 from fedbm.data.dataset import load
@@ -197,3 +198,20 @@ def test_dicom_files_in_an_archive_are_read(tmp_path) -> None:
 def test_an_image_that_ends_in_dcm_is_an_image(tmp_path) -> None:
     (tmp_path / "x.dcm").write_bytes(encoded(Image.new("L", (16, 16), 7)))
     assert (decode_image(tmp_path / "x.dcm", 16, 1) == 7).all()
+
+
+def test_images_that_fill_little_of_their_range_are_noted(tmp_path) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / "mr" / name).mkdir(parents=True)
+        for i in range(3):
+            (tmp_path / "mr" / name / f"{i}").write_bytes(make_dicom(RAMP + i))  # 16 bits, without a window
+    note = "6 DICOM images have fewer than 32 of 256 grey levels: use --value-range LOW,HIGH"
+    assert note in load(tmp_path / "mr", size=16, cache=tmp_path / "cache").notes
+    ranged = load(tmp_path / "mr", size=16, cache=tmp_path / "cache", value_range=(0, 4095))
+    assert note not in ranged.notes
+
+
+def test_an_error_of_pydicom_is_one_line() -> None:
+    with pytest.raises(DecodeError) as caught:
+        grey(make_dicom(np.zeros((16, 16), np.uint8), syntax=JPEGBaseline8Bit, PixelData=encapsulate([b"not a JPEG"])))
+    assert "\n" not in str(caught.value)

@@ -26,6 +26,7 @@ Progress = Callable[[int, int], None]  # (images done, images in total)
 ValueRange = tuple[float, ...]  # grey values that become black and white; empty: the usual ones
 
 MAX_16_BIT = 2**16 - 1
+MIN_LEVELS = 32  # of 256: note if most DICOM images have fewer
 
 _MODES = {1: "L", 3: "RGB"}
 _FORMATS = ("JPEG", "MPO", "PNG", "TIFF", "BMP", "WEBP")  # MPO: a JPEG as written by some cameras
@@ -38,6 +39,7 @@ class _Traits:
 
     ranged: bool = False  # whether value_range applies: it is grey, and has more than 8 bits or is DICOM
     peak: int | None = None  # the largest value of an image of 16 bits
+    flat: bool = False  # whether a DICOM image has few grey levels
     pages: int = 1
 
 
@@ -79,8 +81,10 @@ def _decode(
             image = Image.fromarray(source)
         elif number is not None or is_dicom(source):
             pixels, ends = read_frame(source, number, value_range)
-            image = Image.fromarray(pixels.astype(np.uint8) if ends is None else _scale(pixels, *ends))
-            traits = _Traits(ranged=ends is not None)
+            pixels = _scale(pixels, *ends) if ends else pixels.astype(np.uint8)
+            image = Image.fromarray(pixels)
+            if ends:
+                traits = _Traits(ranged=True, flat=int(pixels.max()) - int(pixels.min()) < MIN_LEVELS)
         else:
             with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as opened:
                 if opened.format not in _FORMATS:
@@ -109,7 +113,7 @@ def _decode(
     except UnidentifiedImageError as error:
         raise DecodeError("not an image") from error
     except Exception as error:  # damaged files raise many kinds of errors: OSError, SyntaxError, struct.error, …
-        raise DecodeError(getattr(error, "strerror", None) or str(error)) from error
+        raise DecodeError(getattr(error, "strerror", None) or " ".join(str(error).split())) from error
 
 
 def _scale(values: NDArray[Any], black: float, white: float) -> NDArray[np.uint8]:
@@ -193,5 +197,8 @@ def _describe_traits(traits: Sequence[_Traits], value_range: ValueRange) -> Iter
             f"{len(peaks)} images have 16 bits, but no value is above {max(peaks)}, so only {levels} of 256 grey "
             f"levels remain: use --value-range 0,{top}"
         )
+    flat = sum(found.flat for found in traits)
+    if 2 * flat > sum(found.ranged for found in traits):
+        yield f"{flat} DICOM images have fewer than {MIN_LEVELS} of 256 grey levels: use --value-range LOW,HIGH"
     if several := sum(found.pages > 1 for found in traits):
         yield f"{several} TIFF files have several pages: only the first page is used"
