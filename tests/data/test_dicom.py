@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import zipfile
 
 import numpy as np
 import pytest
@@ -143,8 +144,9 @@ def test_frames_of_a_file_stay_together(tmp_path) -> None:
     files = np.array([name.partition("#")[0] for name in data.ids])
     assert find_shared_groups(data.split, files) == []
     assert data.notes[2] == (
-        "12 files are DICOM; 8 of them contain 20 frames, and each frame is a sample; 2 of them declare text in the "
-        "image, which may name patients or give the label away"
+        "12 files are DICOM; 12 of them have no PatientID, and each counts as a patient of its own; 8 of them contain "
+        "20 frames, and each frame is a sample; 2 of them declare text in the image, which may name patients or give "
+        "the label away"
     )
     with pytest.raises(FedBMError, match='has files of several frames, which split = "stratified" would separate'):
         load(tmp_path / "clinic", size=16, cache=tmp_path / "cache", split="stratified")
@@ -193,6 +195,13 @@ def test_dicom_files_in_an_archive_are_read(tmp_path) -> None:
     data = load(make_zip(tmp_path / "clinic.zip", members), size=16, cache=tmp_path / "cache")
     assert (data.images == load(root, size=16, cache=tmp_path / "cache").images).all()
     assert len(set(data.columns["patient"])) == 12
+    archive = tmp_path / "clinic.zip"
+    content = archive.read_bytes()
+    with zipfile.ZipFile(archive) as file:
+        at = file.getinfo("dog/IM5").header_offset + 60
+    archive.write_bytes(content[:at] + b"????????" + content[at + 8 :])
+    with pytest.raises(FedBMError, match=r"1 of 24 images cannot be read, the first is dog/IM5 \("):
+        load(archive, size=16, cache=tmp_path / "new cache")
 
 
 def test_an_image_that_ends_in_dcm_is_an_image(tmp_path) -> None:

@@ -60,11 +60,13 @@ def expand_frames(index: SampleIndex) -> SampleIndex:
                 yield int(start[i]) + k, Frame(encoded, k) if i in headers else encoded
 
     columns = {name: values[file_of] for name, values in index.columns.items()}
+    notes = [f"{format_count(len(headers), 'file is', 'files are')} DICOM"]
     if not any(name.lower().startswith("patient") for name in find_group_columns(columns)):
         patients: list[str | int] = [headers[i][1] if i in headers and headers[i][1] else i for i in range(len(counts))]
         number_of = {patient: number for number, patient in enumerate(dict.fromkeys(patients), start=1)}
         columns["patient"] = text_array([number_of[patients[i]] for i in file_of])
-    notes = [f"{format_count(len(headers), 'file is', 'files are')} DICOM"]
+        if unknown := sum(not header[1] for header in headers.values()):
+            notes.append(f"{unknown} of them have no PatientID, and each counts as a patient of its own")
     if (counts > 1).any():
         frames = counts[counts > 1]
         notes.append(f"{len(frames)} of them contain {frames.sum()} frames, and each frame is a sample")
@@ -131,7 +133,7 @@ def _read_header(encoded: Encoded) -> tuple[int, str, bool] | None:
         content = encoded if isinstance(encoded, Path) else load_bytes(encoded)
         if not is_dicom(content):
             return None
-    except OSError:  # reported when it is decoded
+    except (OSError, FedBMError):  # a missing file or a corrupt member, reported when it is decoded
         return None
     try:
         pydicom = _import_pydicom()
