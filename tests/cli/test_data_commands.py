@@ -126,15 +126,15 @@ def test_inspect(fedbm: Command, scans: Path, tmp_path: Path, monkeypatch: pytes
 
 def test_inspect_names_what_cannot_be_read(fedbm: Command, scans: Path, tmp_path: Path) -> None:
     shutil.copytree(scans, tmp_path / "scans")
-    (tmp_path / "scans" / "cyst" / "notes.txt").write_text("not an image")
+    (tmp_path / "scans" / "cyst" / "notes").write_text("not an image")
     words = ["data", "inspect", tmp_path / "scans", *SMALL, "--to", tmp_path / "seen"]
     status, _, err = fedbm(*words)
     assert status == 2
-    assert "1 of 91 images cannot be read as JPEG or PNG, the first is cyst/notes.txt" in one_sentence(err)
+    assert "1 of 91 images cannot be read, the first is cyst/notes (not an image)" in one_sentence(err)
     assert not (tmp_path / "seen").exists()
     status, out, err = fedbm(*words, "--on-bad-file", "skip")
     assert (status, err) == (0, "")
-    assert "note: skipped 1 unreadable images, the first is cyst/notes.txt" in out.splitlines()
+    assert "note: skipped 1 unreadable images, the first is cyst/notes" in out.splitlines()
 
 
 def test_inspect_counts_shared_sites(fedbm: Command, sites: Path, tmp_path: Path) -> None:
@@ -235,6 +235,12 @@ def test_help_teaches(fedbm: Command) -> None:
         ("prepare ./nowhere", "nowhere does not exist or cannot be accessed"),
         ("prepare digits --clients 3", "fedbm data prepare does not know --clients"),
         ("inspect pbc", "the images of pbc are not here: run 'fedbm data get pbc'"),
+        ("inspect digits --label-column dx", "path_column and label_column have no effect on digits: remove them"),
+        ("inspect digits --value-range -5,x", 'value_range must be a number, not "x"'),
+        ("inspect digits --value-range -5,-9", "value_range must be LOW,HIGH, such as 0,4095, not -5,-9"),
+        ("inspect digits --value-range 0,99", "value_range has no effect, because no image is grey with more than 8"),
+        ("inspect digits --mean 0.5 --std 0.1,0.1", "mean and std must have 1 number each, one per channel"),
+        ("inspect digits --normalise self", "normalise must be fixed or own"),
         ("inspect digits --size 30", "image size 30 is not supported: use a multiple of 4 from 16 up"),
         ("partition digits --partition colum", "partition must be dirichlet, iid, quantity, classes, column or file"),
         ("partition digits --partition column", "partition = column needs partition_column"),

@@ -124,3 +124,24 @@ def test_impossible_splits_are_refused(source, split, group, sentence) -> None:
 def test_wrong_options_are_refused(split, group, sentence) -> None:
     with pytest.raises(FedBMError, match=sentence):
         check_split_option(split, group)
+
+
+def test_val_is_cut_from_train_by_group() -> None:
+    source = make_index([0] * 16 + [2] * 4, patient=PATIENTS)
+    made, notes = choose_split(source, "auto", None, 0, "clinic")
+    assert sizes(made) == [14, 2, 4]
+    assert made[16:].tolist() == [2] * 4
+    assert find_shared_groups(made, PATIENTS.astype(np.str_)) == []
+    assert notes == (
+        "clinic has no val images: 2 of its 16 train images became val, with each value of patient in one of the two, "
+        "with seed 0",
+    )
+    with pytest.raises(FedBMError, match='class "a" has images from only 1 values of patient, .* train and val .* add'):
+        choose_split(make_index([0] * 16 + [2] * 4, patient=["x"] * 16 + ["y"] * 4), "auto", None, 0, "clinic")
+
+
+def test_a_class_with_one_training_image_keeps_it() -> None:
+    source = make_index([0, 0] + [2, 0] * 8 + [2, 2])
+    made, _ = choose_split(source, "official", None, 0, "clinic")
+    assert made[0] == 0
+    assert np.bincount(made[source.labels == 1]).tolist() == [8, 1, 1]

@@ -325,6 +325,22 @@ def test_digits_are_built_in(cache) -> None:
     assert colour.mean == (0.5, 0.5, 0.5)
 
 
+def test_normalisation_may_be_measured_or_given(folder, cache) -> None:
+    rng = np.random.default_rng(0)
+    for path in folder.glob("*/*.png"):
+        Image.fromarray(rng.integers(0, 256, (20, 20, 3), dtype=np.uint8)).save(path)
+    usual = load(folder, size=16, cache=cache)
+    own = load(folder, size=16, cache=cache, normalise="own")
+    training = own.images[own.split == 0].reshape(-1, 3) / 255
+    assert own.mean == pytest.approx(training.mean(axis=0).tolist())
+    assert own.std == pytest.approx(training.std(axis=0).tolist())
+    assert own.notes[-1].startswith("normalised by mean ")
+    given = load(folder, size=16, cache=cache, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
+    assert (given.mean, given.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+    assert own.checksum == given.checksum == usual.checksum
+    assert len(list(cache.iterdir())) == 1
+
+
 # --- mistakes ----------------------------------------------------------------------------------------------
 
 
@@ -338,6 +354,13 @@ def test_digits_are_built_in(cache) -> None:
         ({"on_bad_file": "ignore"}, 'on_bad_file is "ignore"'),
         ({"split": "stratify"}, 'split is "stratify"'),
         ({"split": "official"}, "clinic has no split of its own"),
+        ({"mean": (0.5, 0.5, 0.5)}, "mean and std must have 3 numbers each, one per channel"),
+        ({"mean": (0.5,), "std": (0.5,)}, "mean and std must have 3 numbers each, one per channel"),
+        ({"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0)}, "and std must be above 0"),
+        (
+            {"mean": (0.5,) * 3, "std": (1,) * 3, "normalise": "own"},
+            'mean and std have no effect with normalise = "own"',
+        ),
         ({"group": "patient"}, 'clinic has no column "patient": add columns with metadata'),
         ({"concepts": {"z-lime": "x"}}, r'"z-lime", which clinic does not have \(did you mean "z-line"\?\)'),
         ({"concepts": {"z-line": " "}}, 'the concept text of class "z-line" is empty'),

@@ -10,6 +10,7 @@ import pytest
 from pictures import cut_jpeg, encoded, flat_folder, scan, shades
 from PIL import Image
 
+from fedbm.data.dataset import load
 from fedbm.data.decode import DecodeError, decode_image, decode_images
 from fedbm.errors import FedBMError
 
@@ -55,7 +56,7 @@ def test_reduced_decoding_of_a_large_jpeg_is_nearly_exact() -> None:
 def test_files_that_are_not_images_are_refused() -> None:
     with pytest.raises(DecodeError, match="not an image"):
         decode_image(b"a letter", 16, 3)
-    with pytest.raises(DecodeError, match="GIF, not JPEG or PNG"):
+    with pytest.raises(DecodeError, match="GIF, not BMP, JPEG, PNG, TIFF or WEBP"):
         decode_image(encoded(Image.new("L", (4, 4)), "GIF"), 16, 3)
     with pytest.raises(DecodeError, match="truncated"):
         decode_image(cut_jpeg(), 16, 3)
@@ -114,3 +115,69 @@ def test_an_interruption_stops_decoding(tmp_path) -> None:
 def test_images_that_do_not_fit_into_memory_are_refused(tmp_path) -> None:
     with pytest.raises(FedBMError, match="6 images of 100000000×100000000 do not fit into memory"):
         decode_images(scan(flat_folder(tmp_path)), 10**8, 3)
+
+
+@pytest.mark.parametrize(("kind", "options"), [("TIFF", {}), ("BMP", {}), ("WEBP", {"lossless": True})])
+def test_tiff_bmp_and_webp_are_read(kind, options) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
+    assert (decode_image(encoded(Image.fromarray(pixels), kind, **options), 16, 3) == pixels).all()
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_a_value_range_keeps_all_grey_levels_of_twelve_bits(kind) -> None:
+    levels = (np.arange(256, dtype=np.uint16) * 16).reshape(16, 16)
+    image = encoded(Image.fromarray(levels), kind)
+    assert len(np.unique(decode_image(image, 16, 1))) == 16
+    found = decode_image(image, 16, 1, (0, 4080))[..., 0]
+    assert (found == np.arange(256).reshape(16, 16)).all()
+    found = decode_image(image, 16, 1, (1600, 3200))
+    assert (found[0].max(), found[-1].min()) == (0, 255)
+
+
+def test_values_without_a_usual_range_need_one() -> None:
+    values = np.linspace(-1, 1, 256, dtype=np.float32).reshape(16, 16)
+    image = encoded(Image.fromarray(values), "TIFF")
+    with pytest.raises(DecodeError, match="values from -1 to 1, use --value-range LOW,HIGH"):
+        decode_image(image, 16, 1)
+    assert (decode_image(image, 16, 1, (-1, 1))[..., 0] == np.arange(256).reshape(16, 16)).all()
+    large = encoded(Image.fromarray(np.full((16, 16), 70000, dtype=np.int32)), "TIFF")
+    with pytest.raises(DecodeError, match="values from 70000 to 70000"):
+        decode_image(large, 16, 1)
+
+
+def save_grey(root, level: int) -> None:
+    for name in ("cat", "dog"):
+        (root / name).mkdir(parents=True)
+        for i in range(3):
+            Image.fromarray(np.full((20, 20), level - i, dtype=np.uint16)).save(root / name / f"{i}.png")
+
+
+def test_twelve_bits_in_files_of_sixteen_are_noted(tmp_path) -> None:
+    save_grey(tmp_path / "ct", 4000)
+    data = load(tmp_path / "ct", size=16, cache=tmp_path / "cache")
+    (note,) = [note for note in data.notes if "16 bits" in note]
+    assert note.startswith("6 images have 16 bits, but no value is above 4000, so only 16 of 256 grey levels remain")
+    assert note.endswith(": use --value-range 0,4095")
+    data = load(tmp_path / "ct", size=16, cache=tmp_path / "cache", value_range=(0, 4095))
+    assert data.images[0, 0, 0, 0] == round(255 * 4000 / 4095)
+    assert data.value_range == (0, 4095)
+    assert not any("16 bits" in note for note in data.notes)
+    save_grey(tmp_path / "true", 60000)
+    assert not any("16 bits" in note for note in load(tmp_path / "true", size=16, cache=tmp_path / "cache").notes)
+
+
+def test_a_value_range_without_effect_or_order_is_refused(tmp_path) -> None:
+    flat_folder(tmp_path / "pets")
+    with pytest.raises(FedBMError, match="value_range has no effect, because no image is grey with more than 8 bits"):
+        load(tmp_path / "pets", size=16, cache=tmp_path / "cache", value_range=(0, 4095))
+    with pytest.raises(FedBMError, match="value_range must be LOW,HIGH, such as 0,4095, not 5,1"):
+        load(tmp_path / "pets", size=16, cache=tmp_path / "cache", value_range=(5, 1))
+
+
+def test_only_the_first_page_of_a_tiff_is_used(tmp_path) -> None:
+    flat_folder(tmp_path / "pets")
+    pages = [Image.new("RGB", (16, 16), (shade,) * 3) for shade in (50, 60, 70)]
+    pages[0].save(tmp_path / "pets" / "cat" / "stack.tif", save_all=True, append_images=pages[1:])
+    data = load(tmp_path / "pets", size=16, cache=tmp_path / "cache")
+    assert data.images[3, 0, 0, 0] == 50
+    assert "1 TIFF files have several pages: only the first page is used" in data.notes

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pictures import cut_jpeg, flat_folder, read_at, save, scan, shades, split_folder
 
+from fedbm.data.dataset import load
 from fedbm.data.readers.dispatch import detect
 from fedbm.errors import FedBMError
 
@@ -61,11 +62,11 @@ def test_names_that_are_not_utf8_are_escaped(tmp_path) -> None:
 def test_bad_files_are_refused_or_skipped(tmp_path) -> None:
     flat_folder(tmp_path)
     (tmp_path / "cat" / "3.jpg").write_bytes(cut_jpeg())
-    (tmp_path / "dog" / "notes.txt").write_text("not an image")
+    (tmp_path / "dog" / "letter").write_text("not an image")
     with pytest.raises(FedBMError, match=r'2 of 8 images .* first is cat/3.jpg \(.*truncated.*on_bad_file = "skip"'):
         read_at(tmp_path)
     decoded = read_at(tmp_path, on_bad_file="skip")
-    assert decoded.skipped == ("cat/3.jpg", "dog/notes.txt")
+    assert decoded.skipped == ("cat/3.jpg", "dog/letter")
     assert decoded.index.labels.tolist() == [0, 0, 0, 1, 1, 1]
     assert shades(decoded) == [0, 1, 2, 100, 101, 102]
     assert len(decoded.index.ids) == 6
@@ -133,10 +134,6 @@ def make_empty_train_class(root: Path) -> None:
     (split_folder(root) / "train" / "mouse").mkdir()
 
 
-def make_no_val(root: Path) -> None:
-    split_folder(root, "train", "test")
-
-
 def make_no_train(root: Path) -> None:
     split_folder(root, "val", "test")
 
@@ -149,11 +146,6 @@ def make_misspelt_train(root: Path) -> None:
     split_folder(root, "trian", "val", "test")
 
 
-def make_empty_test(root: Path) -> None:
-    split_folder(root, "train", "val")
-    (root / "test").mkdir()
-
-
 def make_subsets_without_classes(root: Path) -> None:
     for name in ("train", "val", "test"):
         (root / name).mkdir()
@@ -162,7 +154,7 @@ def make_subsets_without_classes(root: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (make_empty, "contains no folders: it should contain one folder of JPEG or PNG images per class"),
+        (make_empty, "contains no folders: it should contain one folder of images per class"),
         (make_loose_images, "contains no folders"),
         (make_one_class, r"has 1 class \(cat\), but at least 2 are needed"),
         (make_too_deep, "has no images in class folders"),
@@ -172,11 +164,9 @@ def make_subsets_without_classes(root: Path) -> None:
         (make_empty_class, 'class "mouse" of .* has 0 images'),
         (make_class_not_in_train, 'has no training image of class "mouse"'),
         (make_empty_train_class, 'has no training image of class "mouse"'),
-        (make_no_val, "has no folder for val"),
         (make_no_train, "has no folder for train"),
         (make_misspelt_train, r'but has a folder "trian" \(did you mean "train"\?\)'),
         (make_two_vals, "has val and valid for val"),
-        (make_empty_test, "has no test images"),
         (make_subsets_without_classes, "has no images in class folders: it should contain one folder"),
     ],
 )
@@ -186,3 +176,57 @@ def test_unusable_folders_are_refused(tmp_path, make, sentence) -> None:
         scan(tmp_path)
     assert str(tmp_path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_val_is_cut_from_train_if_there_is_none(tmp_path) -> None:
+    for side, count in (("Training", 16), ("Testing", 4)):
+        for name in ("cat", "dog"):
+            for i in range(count):
+                save(tmp_path / "pets" / side / name / f"{i}.png", i)
+    data = load(tmp_path / "pets", size=16, cache=tmp_path / "cache")
+    assert data.counts().tolist() == [[14, 14], [2, 2], [4, 4]]
+    assert [str(name)[:7] for name in data.ids[data.split == 2]] == ["Testing"] * 8
+    assert (
+        "pets has no val images: 4 of its 32 train images became val, an eighth of each class, with seed 0"
+        in data.notes
+    )
+
+
+@pytest.mark.parametrize("present", [("train",), ("train", "val"), ("train", "val", "test")])
+def test_a_split_without_test_images_is_refused_unless_all_images_are_split_again(tmp_path, present) -> None:
+    pets = split_folder(tmp_path / "pets", *present)
+    for name in ("cat", "dog"):
+        for i in range(2, 10):
+            save(pets / "train" / name / f"{i}.png")
+        if "test" in present:
+            (pets / "test" / name / "1.png").unlink()
+    with pytest.raises(FedBMError, match='pets has no test images: add some, or use split = "stratified"'):
+        load(pets, size=16, cache=tmp_path / "cache")
+    assert (load(pets, size=16, cache=tmp_path / "cache", split="stratified").counts() > 0).all()
+
+
+def test_stray_documents_are_ignored_and_counted(tmp_path) -> None:
+    flat_folder(tmp_path / "pets")
+    for name in ("notes.txt", "README", "labels.CSV", "Thumbs.db", ".DS_Store"):
+        (tmp_path / "pets" / "cat" / name).write_text("not an image")
+    data = load(tmp_path / "pets", size=16, cache=tmp_path / "cache")
+    assert len(data.labels) == 6
+    assert "ignored 3 files that are not images: cat/README, cat/labels.CSV, cat/notes.txt" in data.notes
+
+
+@pytest.mark.parametrize("on_bad_file", ["refuse", "skip"])
+def test_if_no_file_is_an_image_the_error_says_what_they_are(tmp_path, on_bad_file) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        for i in range(3):
+            (tmp_path / name / f"{i}.nii").write_bytes(b"n+1")
+    with pytest.raises(FedBMError, match=r"none of the 6 files is a readable image \(6 × .nii\), .* use JPEG, PNG"):
+        read_at(tmp_path, on_bad_file=on_bad_file)
+
+
+def test_skipping_does_not_hide_that_a_class_cannot_be_read(tmp_path) -> None:
+    flat_folder(tmp_path)
+    for i in range(3):
+        (tmp_path / "dog" / f"{i}.png").write_bytes(cut_jpeg())
+    with pytest.raises(FedBMError, match=r'none of the 3 images of class "dog" can be read, the first is dog/0.png \('):
+        read_at(tmp_path, on_bad_file="skip")

@@ -151,8 +151,6 @@ def test_shared_groups_are_found() -> None:
         ([0, 0, 0], None, ["a"], r"here has 1 class \(a\)"),
         ([0, 0, 0, 1, 1], None, ["a", "b"], 'class "b" of here has 2 images'),
         ([0, 0, 0, 1, 1], [0, 1, 2, 1, 2], ["a", "b"], 'here has no training image of class "b"'),
-        ([0, 1, 0], [0, 0, 1], ["a", "b"], "here has no test images"),
-        ([0, 1, 0], [0, 0, 2], ["a", "b"], "here has no val images"),
     ],
 )
 def test_unusable_data_is_refused(labels, split, classes, sentence) -> None:

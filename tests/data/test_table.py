@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -75,7 +76,11 @@ def test_missing_files_are_bad_files(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("lines", "head", "sentence"),
     [
-        (ROWS, "file,label,split,site", r"has no column path: it must contain the columns path and label"),
+        (
+            ROWS,
+            "where,label,split,site",
+            r"no column path: its columns are where, label, split and site; name .* --path-c",
+        ),
         (ROWS, "path,lable,split,site", r'has no column label \(did you mean "lable"\?\)'),
         (ROWS, "path,label,split,split", "must contain unique column names"),
         ([], "path,label", "has no rows"),
@@ -135,3 +140,141 @@ def test_parquet_needs_pyarrow(tmp_path, monkeypatch) -> None:
     index = scan(tmp_path / "table.parquet")
     assert index.classes == ("0", "1")
     assert index.columns["site"].tolist() == ["", *"abcde"]
+
+
+@pytest.mark.parametrize(
+    ("head", "options", "note"),
+    [
+        ("Path,LABEL,Split,site", {}, "table.csv: the paths are in column Path, the labels in LABEL"),
+        ("image,dx,split,site", {}, "table.csv: the paths are in column image, the labels in dx"),
+        ("File Name,Diagnosis,split,site", {}, "table.csv: the paths are in column File Name, the labels in Diagnosis"),
+        ("where,what,split,site", {"path_column": "where", "label_column": "WHAT"}, "the labels in what"),
+        ("path,class,split,label", {"label_column": "class"}, "the labels in class"),
+    ],
+)
+def test_columns_are_recognised_or_named(tmp_path, head, options, note) -> None:
+    index = detect(make(tmp_path, head=head), **options).scan()
+    assert index.classes == ("cat", "dog")
+    assert index.split.tolist() == [0, 0, 1, 1, 2, 2]
+    assert list(index.columns) == [head.split(",")[3]]
+    assert note in index.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("head", "options", "sentence"),
+    [
+        ("path,dx,diagnosis,site", {}, "has the columns dx and diagnosis: name one by --label-column"),
+        (
+            "path,kind,split,site",
+            {},
+            "has no column label: its columns are path, kind, split and site; name one by --l",
+        ),
+        (
+            "path,label,split,site",
+            {"label_column": "lable"},
+            r'no column "lable" \(did you mean "label"\?\): its columns',
+        ),
+        ("path,label,split,site", {"path_column": "image"}, 'has no column "image": its columns are path, label'),
+    ],
+)
+def test_ambiguous_and_unknown_columns_are_refused(tmp_path, head, options, sentence) -> None:
+    with pytest.raises(FedBMError, match=sentence):
+        detect(make(tmp_path, head=head), **options)
+
+
+def test_windows_separators_and_missing_endings_are_understood(tmp_path) -> None:
+    decoded = read_at(make(tmp_path, [row.replace("/", "\\") for row in ROWS]))
+    assert decoded.index.ids == [f"images/{i}.png" for i in range(6)]
+    assert shades(decoded) == list(range(6))
+    (tmp_path / "images" / "0.txt").write_text("about 0.png")
+    decoded = read_at(make(tmp_path, [row.replace(".png", "") for row in ROWS]))
+    assert decoded.index.ids == [f"images/{i}.png" for i in range(6)]
+    assert shades(decoded) == list(range(6))
+
+
+def test_if_no_file_exists_the_error_says_where_they_were_looked_for(tmp_path) -> None:
+    with pytest.raises(
+        FedBMError, match=r"none of the 6 files in .*table.csv exists, the first is .*/elsewhere/0.png: .*"
+    ):
+        detect(make(tmp_path, [row.replace("images", "elsewhere") for row in ROWS]))
+
+
+def test_one_hot_columns_are_labels(tmp_path) -> None:
+    head = "image,cat,dog,cow,age"
+    rows = [f"images/{i}.png,{float(i % 2 == 0)},{float(i % 2)},0.0,{40 + i}" for i in range(6)]
+    index = scan(make(tmp_path, rows, head))
+    assert index.classes == ("cat", "dog")
+    assert index.labels.tolist() == [0, 1] * 3
+    assert list(index.columns) == ["age"]
+    with_sex = [f"{row},{i % 3 // 2}" for i, row in enumerate(rows)]
+    with pytest.raises(
+        FedBMError, match="row 3 of .* has 2 labels in the columns cat, dog, cow and sex, .* not supported"
+    ):
+        scan(make(tmp_path, with_sex, f"{head},sex"))
+    index = detect(make(tmp_path, with_sex, f"{head},sex"), label_column="cat, dog").scan()
+    assert (index.classes, list(index.columns)) == (("cat", "dog"), ["cow", "age", "sex"])
+    with pytest.raises(FedBMError, match="row 2 of .* has 0 labels"):
+        detect(make(tmp_path, rows, head), label_column="cat,cow")
+    with pytest.raises(FedBMError, match="row 1 of .* has a value other than 0 and 1 in cat and age"):
+        detect(make(tmp_path, rows, head), label_column="cat,age")
+
+
+@pytest.mark.parametrize("name", ["{i}.png", "{i}", "images/part {p}/{i}.png", ".\\images\\part {p}\\{i}"])
+@pytest.mark.parametrize("archive", [False, True])
+def test_labels_of_a_folder_may_be_in_another_file(tmp_path, name, archive) -> None:
+    for i in range(30):
+        save(tmp_path / "images" / f"part {i % 2}" / f"{i}.png", i)
+    save(tmp_path / "images" / "unlabelled.png")
+    (tmp_path / "images" / "notes.txt").write_text("about")
+    rows = [f"p{i // 3},{name.format(i=i, p=i % 2)},{('nv', 'mel')[i % 2]}" for i in reversed(range(30))]
+    table = tmp_path / "labels.csv"
+    table.write_text("\n".join(["patient,image_id,dx", *rows]))
+    source = (
+        shutil.make_archive(str(tmp_path / "images"), "zip", tmp_path / "images") if archive else tmp_path / "images"
+    )
+    data = load(source, size=16, metadata=table, label_column="dx", cache=tmp_path / "cache")
+    assert data.classes == ("mel", "nv")
+    assert data.ids[0] == "part 1/29.png"
+    assert data.images[:, 0, 0, 0].tolist() == list(reversed(range(30)))
+    assert data.labels.tolist() == [0, 1] * 15
+    assert list(data.columns) == ["patient"]
+    assert "not used, because labels.csv has no row for them: 1 file" in data.notes
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "sentence"),
+    [
+        (["9,cat"], {}, r"1 of the 7 images in .*labels.csv are missing in .*images, the first is 9: add them"),
+        (["0.png,cat"], {}, r'labels.csv contains the sample "0.png" twice'),
+        (["twice,cat"], {}, r"names an image that is twice in .*images, a/twice.png and b/twice.png: write its folder"),
+        ([], {"metadata": None}, "columns of a table, but .*images is not a table: give .* as --metadata TABLE"),
+    ],
+)
+def test_labels_that_do_not_fit_a_folder_are_refused(tmp_path, rows, options, sentence) -> None:
+    make(tmp_path)
+    for folder in "ab":
+        save(tmp_path / "images" / folder / "twice.png")
+    (tmp_path / "labels.csv").write_text("\n".join(["file,label", *(f"{i},{'ab'[i % 2]}" for i in range(6)), *rows]))
+    options = {"metadata": tmp_path / "labels.csv", "label_column": "label", **options}
+    with pytest.raises(FedBMError, match=sentence):
+        load(tmp_path / "images", size=16, cache=tmp_path / "cache", **options)
+
+
+def test_excel_tables_are_read(tmp_path, monkeypatch) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    make(tmp_path)
+    book = openpyxl.Workbook()
+    for line in ["path,label,site,note", *(f"images/{i}.png,{i % 2},clinic {i},{i or ''}" for i in range(6))]:
+        book.active.append([int(value) if value.isdecimal() else value or None for value in line.split(",")])
+    book.active.append([None] * 6)
+    book.save(tmp_path / "table.xlsx")
+    decoded = read_at(tmp_path / "table.xlsx")
+    assert shades(decoded) == list(range(6))
+    assert decoded.index.classes == ("0", "1")
+    assert decoded.index.columns["note"].tolist() == ["", *"12345"]
+    (tmp_path / "broken.xlsx").write_bytes(b"PK")
+    with pytest.raises(FedBMError, match="cannot read .*broken.xlsx: "):
+        detect(tmp_path / "broken.xlsx")
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    with pytest.raises(FedBMError, match=r'table.xlsx needs openpyxl: pip install "fedbm\[excel\]", or save it as CSV'):
+        detect(tmp_path / "table.xlsx")

@@ -196,6 +196,16 @@ def test_classes_the_catalogue_does_not_know_come_from_concepts(tmp_path: Path) 
     assert agree(*read_run_file(path)).task.classes == ("ill", "well")
 
 
+def test_sites_normalise_by_agreed_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('[data]\nname = "ham10000"\nmean = "0.7,0.5,0.5"\nstd = "0.1,0.2,0.3"\n[method]\nname = "fedavg"\n')
+    task = agree(*read_run_file(path)).task
+    assert (task.mean, task.std) == ((0.7, 0.5, 0.5), (0.1, 0.2, 0.3))
+    path.write_text('[data]\nname = "ham10000"\nnormalise = "own"\n[method]\nname = "fedavg"\n')
+    with pytest.raises(FedBMError, match="cannot measure the images of all sites: give the same mean and std to all"):
+        agree(*read_run_file(path))
+
+
 def test_words_that_a_file_of_concepts_was_not_read_from_are_refused(
     tiny_fedbm: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -8,8 +8,11 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
 from flwr.app import Message
-from one_process import Deployed, deploy
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from one_process import CLASSES, Deployed, deploy
 
 from fedbm.federation.node.node_data import write_share
 from fedbm.federation.protocol.codec import from_records
@@ -62,3 +65,32 @@ def test_what_leaves_a_site_is_what_the_protocol_lists(tiny: dict[str, Any], tmp
     manifest.write_text(manifest.read_text().replace(dataset.classes[0], "unheard of"))
     next(n for n in deployed.grid.nodes.values() if n.config["client"] == 2).config["data"] = str(stranger)
     assert overhear(deployed) == documented()
+
+
+def test_no_patient_id_of_a_dicom_file_leaves_a_site_or_is_stored(tiny: dict[str, Any], tmp_path: Path) -> None:
+    pytest.importorskip("pydicom")
+    from dicoms import make_dicom
+
+    settings = {**tiny, "method": "fedavg", "clients": 2, "rounds": 1, "participation": 1.0, "beta": 5.0}
+    deployed = deploy(tmp_path / "study", settings, {"evaluate": "nodes"})
+    for name in CLASSES:
+        (tmp_path / "dicom" / name).mkdir(parents=True)
+        for i in range(8):
+            pixels = np.random.default_rng(i).integers(0, 4096, (16, 16), dtype=np.uint16)
+            content = make_dicom(pixels, bits=12, PatientID=f"SECRET{i // 2}", PatientName="SECRET^Name")
+            (tmp_path / "dicom" / name / f"{i}.dcm").write_bytes(content)
+    node = next(node for node in deployed.grid.nodes.values() if node.config["client"] == 1)
+    node.config["data"] = str(tmp_path / "dicom")
+    sent: list[bytes] = []
+
+    def hear(request: Message, reply: Message) -> Message:
+        assert from_records(reply.content).body["code"] == "ok"
+        sent.extend(item.deflate() for item in get_all_nested_objects(reply).values())
+        return reply
+
+    node.spoil = hear
+    deployed.serve()
+    assert len(sent) > 3
+    stored = [path.read_bytes() for path in (tmp_path / "study").rglob("*") if path.is_file()]
+    assert any(b"site 1" in content for content in stored)
+    assert not [content for content in (*sent, *stored) if b"SECRET" in content.replace(b"\0", b"")]

@@ -31,6 +31,7 @@ def test_what_a_run_is_called(tiny: dict[str, Any], tiny_fedbm: dict[str, Any], 
         {"cache": str(tmp_path / "cache")},
         {"threads": 2},
         {"checkpoint_every": 7},
+        {"normalise": "fixed"},
     ]
     for more in same_run:
         assert run_id(tiny_fedbm, **more) == first, more
@@ -47,6 +48,8 @@ def test_what_a_run_is_called(tiny: dict[str, Any], tiny_fedbm: dict[str, Any], 
         {"width": 8},
         {"size": 20},
         {"split_seed": 1},
+        {"normalise": "own"},
+        {"mean": "0.4", "std": "0.2"},
         {"data": "digits", "concept_file": ""},
     ]
     ids = [run_id(tiny_fedbm, **more) for more in other_runs] + [run_id(tiny), first]

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from PIL import Image
 from torch import Tensor, nn
 
 import fedbm
@@ -89,3 +90,20 @@ def test_a_method_of_ones_own_is_given_again(tiny: dict[str, Any], tmp_path: Pat
     assert fedbm.load_model(folder, "cpu", method=Mine()).method == Mine()
     with pytest.raises(FedBMError, match=r"was trained by mine, which is your own method"):
         fedbm.load_model(folder, "cpu")
+
+
+@pytest.mark.parametrize("in_python", [False, True])
+def test_new_images_are_read_with_the_value_range_of_the_run(tmp_path: Path, in_python: bool) -> None:
+    for level, name in ((500, "ill"), (3500, "well")):
+        (tmp_path / "ct" / name).mkdir(parents=True)
+        for i in range(6):
+            Image.fromarray(np.full((16, 16), level + i, dtype=np.uint16)).save(tmp_path / "ct" / name / f"{i}.png")
+    settings = {"method": "fedavg", "clients": 2, "beta": 5.0, "rounds": 1, "width": 4, "out": str(tmp_path / "runs")}
+    if in_python:
+        run = fedbm.simulate(fedbm.load(tmp_path / "ct", size=16, value_range=(0, 4095)), **settings)
+    else:
+        run = fedbm.simulate(str(tmp_path / "ct"), size=16, value_range="0,4095", **settings)
+    model = fedbm.load_model(run.path, "cpu")
+    files = [tmp_path / "ct" / "ill" / "0.png", tmp_path / "ct" / "well" / "0.png"]
+    seen = np.stack([np.full((16, 16, 3), round(255 * level / 4095), dtype=np.uint8) for level in (500, 3500)])
+    assert (model.predict_files(files) == model.predict(seen)).all()

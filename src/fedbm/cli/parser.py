@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -17,7 +18,13 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """Parse the words of a command; raise FedBMError if a word is unknown."""
-        args, unknown = self.parse_known_args(words)
+        joined: list[str] = []
+        for word in words:  # argparse takes a value like -1000,400 for a flag, unless an equals sign joins them
+            if re.match(r"-[\d.]+,", word) and joined and joined[-1].startswith("--"):
+                joined[-1] += f"={word}"
+            else:
+                joined.append(word)
+        args, unknown = self.parse_known_args(joined)
         if unknown:
             command: Parser = getattr(args, "parser", self)
             flags = [flag for action in command._actions for flag in action.option_strings]

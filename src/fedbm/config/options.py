@@ -135,6 +135,15 @@ def _convert(kind: Any, value: Any, key: str) -> Any:
     raise FedBMError(f"{key} must be {article}{type_words(kind)}, not {format_value(value)}")
 
 
+def parse_numbers(key: str, text: str) -> tuple[float, ...]:
+    """Return the numbers of an option that are separated by commas.
+
+    >>> parse_numbers("value_range", "0,4095")
+    (0.0, 4095.0)
+    """
+    return tuple(_convert(float, word, key) for word in text.split(",")) if text.strip() else ()
+
+
 @dataclass(frozen=True)
 class DataOptions:
     """Which images, how they are split, and how the training images are partitioned among clients."""
@@ -153,9 +162,23 @@ class DataOptions:
     group: str = option(
         "", "a column, such as patient or lesion; samples with the same value stay in one subset; implies grouped"
     )
-    metadata: str = option("", "a CSV or Parquet table; its columns are joined to the samples by name")
+    metadata: str = option("", "a CSV, Parquet or .xlsx table; its columns are joined to the samples by name")
+    path_column: str = option("", "column of a table that names the images; unset: path, image, filename, …")
+    label_column: str = option(
+        "", "column of a table (or of metadata, for a folder of images) with the labels; unset: label, class, dx, …"
+    )
     split_seed: int = option(0, "seed of the split if the source has none; does not depend on the run's seed", least=0)
     on_bad_file: Literal["refuse", "skip"] = option("refuse", "what to do with files that are not readable images")
+    value_range: str = option(
+        "",
+        "LOW,HIGH: values that become black and white in DICOM and 16-bit grey; unset: the file's window, or 0,65535",
+    )
+    normalise: Literal["fixed", "own"] = option(
+        "fixed",
+        "own: by mean and standard deviation of the training images; fixed: ImageNet's (grey: 0.5), or as given",
+    )
+    mean: str = option("", "mean of each channel for normalisation, from 0 to 1, separated by commas; needs std")
+    std: str = option("", "standard deviation of each channel for normalisation, separated by commas; needs mean")
     partition: Literal["dirichlet", "iid", "quantity", "classes", "column", "file"] = option(
         "dirichlet", "how training samples are partitioned among clients"
     )

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbm.data.cache import FORMAT, open_or_build
+from fedbm.data.cache import FORMAT, Prepared, open_or_build
 from fedbm.data.catalog.download import find_download
 from fedbm.data.catalog.entries import CATALOG, Entry, Recommends, entry_for_classes, find_entry
-from fedbm.data.decode import BadFiles, Decoded, Progress, decode_images
+from fedbm.data.decode import BadFiles, Decoded, Progress, ValueRange, decode_images
+from fedbm.data.readers.dicom import expand_frames
 from fedbm.data.readers.dispatch import detect, digits
 from fedbm.data.readers.file_tree import normalize_name
 from fedbm.data.readers.sample_index import Source
-from fedbm.data.readers.table import join_metadata
+from fedbm.data.readers.table import is_table, join_metadata
 from fedbm.data.splits import SPLITS, Split, check_split_option, choose_split
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.utils.io import digest_of, sha256_file
+from fedbm.utils.text import format_count
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +48,7 @@ class Dataset:
         notes: what the user should know about how the data was read.
         ids: name of each sample.
         columns: further values of each sample by column: site, writer, lesion, …
+        value_range: grey values that became black and white, if the user chose them.
     """
 
     name: str
@@ -63,6 +67,7 @@ class Dataset:
     notes: tuple[str, ...]
     ids: NDArray[np.str_] = field(default_factory=lambda: np.array([], dtype=np.str_))
     columns: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)
+    value_range: ValueRange = ()
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -91,6 +96,12 @@ def load(
     group: str | None = None,
     metadata: str | Path | None = None,
     split_seed: int = 0,
+    path_column: str = "",
+    label_column: str = "",
+    value_range: ValueRange = (),
+    normalise: Literal["fixed", "own"] = "fixed",
+    mean: Sequence[float] = (),
+    std: Sequence[float] = (),
     cache: Path | None = None,
     folder: Path | None = None,
     on_bad_file: BadFiles = "refuse",
@@ -110,6 +121,14 @@ def load(
         group: column for the grouped split, such as "patient".
         metadata: table with further columns, joined to the samples by name.
         split_seed: seed of the split.
+        path_column: column of a table that names the images. Default: path, image, filename or a similar one.
+        label_column: column of a table with the labels, or several columns of 0 and 1, separated by commas. If the
+            source is a folder or an archive, the table is *metadata*. Default: label, class, dx or a similar one.
+        value_range: grey values that become black and white, for images of more than 8 bits. Default: the window of
+            a DICOM file, otherwise 0 and 65535.
+        normalise: "fixed" uses ImageNet's statistics for colour and 0.5 for grey, "own" those of the training images.
+        mean: mean of each channel for normalisation, from 0 to 1, together with *std*.
+        std: standard deviation of each channel for normalisation.
         cache: folder for prepared copies. Default: FEDBM_HOME, otherwise ~/.cache/fedbm.
         folder: folder in which to find catalogued data and tables of metadata. Default: the download folder.
         on_bad_file: "refuse" raises an error for unreadable images, "skip" skips them.
@@ -126,30 +145,44 @@ def load(
     Example: `data = fedbm.load("digits")`.
     """
     _check_arguments(size, channels, on_bad_file)
+    if value_range and not (len(value_range) == 2 and value_range[0] < value_range[1]):
+        given = ",".join(f"{value:g}" for value in value_range)
+        raise FedBMError(f"value_range must be LOW,HIGH, such as 0,4095, not {given}")
+    if normalise == "own" and (mean or std):
+        raise FedBMError('mean and std have no effect with normalise = "own": remove them, or use "fixed"')
     check_split_option(split, group)
     concepts = concepts or {}
     table = Path(metadata).expanduser() if metadata else None
     if table and folder and not table.exists() and (folder / table).exists():
         table = folder / table
+    columns: dict[str, Any] = {"path_column": path_column, "label_column": label_column}
+    if label_column and table and not is_table(Path(name_or_path)):
+        columns["labels"] = table
     with _explain_os_errors(name_or_path):
-        name, source = _locate(name_or_path, split_seed, size, folder or download_folder())
+        name, source = _locate(name_or_path, split_seed, size, folder or download_folder(), columns)
         table_digest = sha256_file(table) if table else None
 
     def build() -> Decoded:
         with _explain_os_errors(name_or_path):
             index = source.scan()
-        if table:
+        if table and "labels" not in columns:
             index = replace(index, columns={**index.columns, **join_metadata(table, index.ids)})
+        files, index = len(index.ids), expand_frames(index)
+        if split == "stratified" and len(index.ids) > files:
+            raise FedBMError(
+                f'{name} has files of several frames, which split = "stratified" would separate: use grouped'
+            )
         entry = _match_entry(name, index.catalog_name, index.classes)
         # Refuse mistakes before decoding, which may take long.
         concept_texts(entry, concepts)
         choose_split(index, split, group, split_seed, name)
         side, depth = size or index.size or entry.size, channels or index.channels or entry.channels
-        decoded = decode_images(index, side, depth, on_bad_file, progress)
+        choose_statistics(entry, depth, mean, std)
+        decoded = decode_images(index, side, depth, on_bad_file, progress, value_range)
         chosen, notes = choose_split(decoded.index, split, group, split_seed, name)
         if index.size and side > index.size:
             notes += (f"the images of {name} were enlarged from {index.size} to {side} pixels",)
-        return replace(decoded, index=replace(decoded.index, split=chosen, notes=index.notes + notes))
+        return replace(decoded, index=replace(decoded.index, split=chosen, notes=decoded.index.notes + notes))
 
     settings = {
         "format": FORMAT,
@@ -161,6 +194,9 @@ def load(
         "group": group,
         "split_seed": split_seed,
         "on_bad_file": on_bad_file,
+        # Only if they are set, so that copies prepared by older versions are found.
+        **{key: value for key, value in columns.items() if value and key != "labels"},
+        **({"value_range": list(value_range)} if value_range else {}),
     }
     place = Path(cache or default_cache()) / f"{name}-{size or 'own'}-{digest_of(settings)[:16]}"
     prepared, damage = open_or_build(place, build, settings | {"from": normalize_name(str(name_or_path))}, verify)
@@ -171,6 +207,13 @@ def load(
     if damage:
         notes.append(f"the prepared copy {place} was damaged ({damage}) and was rebuilt")
     depth = prepared.images.shape[3]
+    statistics = choose_statistics(entry, depth, mean, std)
+    if normalise == "own":
+        statistics = _measure_statistics(prepared)
+        shown = [" ".join(f"{value:.3f}" for value in values) for values in statistics]
+        notes.append(
+            f"normalised by mean {shown[0]} and standard deviation {shown[1]} of the training images of {name}"
+        )
     return Dataset(
         name=entry.name,
         classes=prepared.classes,
@@ -179,8 +222,8 @@ def load(
         images=prepared.images,
         labels=prepared.labels,
         split=prepared.split,
-        mean=match_channels(entry.mean, depth),
-        std=match_channels(entry.std, depth),
+        mean=statistics[0],
+        std=statistics[1],
         hflip=entry.hflip,
         vflip=entry.vflip,
         recommends=_select_recommendations(entry, prepared.columns),
@@ -188,6 +231,7 @@ def load(
         notes=tuple(notes),
         ids=prepared.ids,
         columns=prepared.columns,
+        value_range=value_range,
     )
 
 
@@ -200,18 +244,22 @@ def download_folder() -> Path:
     return default_cache() / "downloads"
 
 
-def _locate(name_or_path: str | Path, seed: int, size: int | None, folder: Path) -> tuple[str, Source]:
+def _locate(
+    name_or_path: str | Path, seed: int, size: int | None, folder: Path, columns: Mapping[str, Any]
+) -> tuple[str, Source]:
     """Return the name of the data and its source. A folder named digits must be given as ./digits."""
     if name_or_path == "digits":
+        if any(columns.values()):
+            raise FedBMError("path_column and label_column have no effect on digits: remove them")
         return "digits", digits()
     path = Path(name_or_path).expanduser()
     if isinstance(name_or_path, Path) or path.name != name_or_path or path.suffix or os.path.exists(path):
-        source = detect(path, seed)
+        source = detect(path, seed, **columns)
         absolute = Path(os.path.abspath(path))
         return normalize_name(absolute.name if absolute.is_dir() else absolute.stem.removesuffix(".tar")), source
     entry = find_entry(str(name_or_path))
     if place := find_download(entry.name, folder, size):
-        return entry.name, detect(place, seed)
+        return entry.name, detect(place, seed, **columns)
     raise FedBMError(
         f"the images of {entry.name} are not here: run 'fedbm data get {entry.name}', "
         "or give the path of a copy as --data PATH"
@@ -274,6 +322,28 @@ def _select_recommendations(entry: Entry, columns: Mapping[str, object]) -> Reco
     if entry.recommends.get("partition_column") in (None, *columns):
         return entry.recommends
     return {key: value for key, value in entry.recommends.items() if key not in ("partition", "partition_column")}
+
+
+def choose_statistics(
+    source: Entry | Dataset, channels: int, mean: Sequence[float], std: Sequence[float]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and standard deviation of each channel: the given ones, otherwise the source's."""
+    if not mean and not std:
+        return match_channels(source.mean, channels), match_channels(source.std, channels)
+    if len(mean) != channels or len(std) != channels or min(std) <= 0:
+        raise FedBMError(
+            f"mean and std must have {format_count(channels, 'number')} each, one per channel, and std must be above 0"
+        )
+    return tuple(mean), tuple(std)
+
+
+def _measure_statistics(prepared: Prepared) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    from fedbm.data.inspection.inspect import measure_pixels  # which imports this module
+
+    pixels = measure_pixels(prepared.images, prepared.split)
+    if min(pixels.std) <= 0:
+        raise FedBMError('all training images have one colour, so normalise = "own" is impossible: use "fixed"')
+    return pixels.mean, pixels.std
 
 
 def match_channels(values: tuple[float, ...], channels: int) -> tuple[float, ...]:

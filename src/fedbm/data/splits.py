@@ -17,8 +17,10 @@ from fedbm.utils.text import format_count
 Split = Literal["auto", "official", "stratified", "grouped"]
 
 SPLITS = ("train", "val", "test")
-SPLIT_CODES = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}  # as folders and tables spell them
+# as folders and tables spell them
+SPLIT_CODES = {"train": 0, "training": 0, "val": 1, "valid": 1, "validation": 1, "test": 2, "testing": 2}
 FRACTIONS = (0.7, 0.1, 0.2)
+VAL_CUT = (0.875, 0.125)  # parts of a source's training samples that become train and val if it has no val
 TIE_BREAK_WEIGHT = 1e-6  # small enough to decide only between equals
 
 # Samples with the same value in these columns are similar and must not be separated. A name may also be spelt
@@ -49,6 +51,11 @@ def choose_split(
         raise FedBMError(f'{name} has no split of its own: use split = "auto", "stratified" or "grouped"')
     chosen = index.split if split == "official" else None
     check_usable(index.labels, chosen, index.classes, name)
+    if chosen is not None and not (chosen == 2).any():
+        raise FedBMError(
+            f'{name} has no test images: add some, or use split = "stratified" or "grouped", which ignores the split '
+            "of the source"
+        )
     if split == "grouped":
         groups = _read_groups(index, column, name)
         chosen = split_grouped(index.labels, groups, index.classes, column=column, seed=seed)
@@ -57,6 +64,9 @@ def choose_split(
             f"{name} was split 7:1:2 with seed {seed}; each of the {count} values of {column} is in one subset",
         )
     notes = []
+    if chosen is not None and not (chosen == 1).any():
+        chosen, note = _cut_val(index, chosen, column, seed, name)
+        notes.append(note)
     if chosen is None:
         chosen = split_stratified(index.labels, seed=seed)
         notes.append(f"each class of {name} was split 7:1:2 with seed {seed}")
@@ -69,45 +79,73 @@ def choose_split(
     return chosen, tuple(notes)
 
 
+def _cut_val(
+    index: SampleIndex, split: NDArray[np.uint8], column: str, seed: int, name: str
+) -> tuple[NDArray[np.uint8], str]:
+    """Return *split* with an eighth of the training samples moved to val, and a note about it."""
+    places = np.flatnonzero(split == 0)
+    train = index.select(places)
+    if column in index.columns:
+        groups, how = _read_groups(train, column, name), f"with each value of {column} in one of the two"
+        part = split_grouped(train.labels, groups, index.classes, column=column, seed=seed, fractions=VAL_CUT)
+    else:
+        part, how = split_stratified(train.labels, seed=seed, fractions=VAL_CUT), "an eighth of each class"
+    cut = split.copy()
+    cut[places] = part
+    count = int((part == 1).sum())
+    return (
+        cut,
+        f"{name} has no val images: {count} of its {len(places)} train images became val, {how}, with seed {seed}",
+    )
+
+
 def find_group_columns(columns: Iterable[str]) -> list[str]:
     """Return the columns that name patients, lesions or writers, the one with the largest groups first."""
     plain = {re.sub(r"[\s_-]", "", name.lower()).removesuffix("id"): name for name in columns}
     return [plain[word] for word in _GROUP_COLUMNS if word in plain]
 
 
-def split_stratified(labels: NDArray[np.int64], *, seed: int) -> NDArray[np.uint8]:
-    """Split each class 7:1:2, with at least one sample of it in every subset. Each class needs at least 3 samples.
+def split_stratified(
+    labels: NDArray[np.int64], *, seed: int, fractions: Sequence[float] = FRACTIONS
+) -> NDArray[np.uint8]:
+    """Split each class 7:1:2, or by other *fractions*, with at least one sample of it in every subset if it has enough.
 
     The quotas of a class are rounded to whole samples. The rounding error of each subset is carried over to the next
     class, so that the totals are right, even with many small classes.
     """
     rng = numpy_rng(seed, "split")
     split = np.empty(len(labels), dtype=np.uint8)
-    carried = np.zeros(len(SPLITS))
+    carried = np.zeros(len(fractions))
     for label, count in enumerate(np.bincount(labels)):
-        target = count * np.asarray(FRACTIONS) + carried
+        target = count * np.asarray(fractions) + carried
         taken = allocate_counts(count, target)
         # Without the bound, many tiny classes (one sample per subset) would starve a large class after them.
         carried = np.clip(target - taken, -1.0, 1.0)
         members = rng.permutation(np.flatnonzero(labels == label))
-        split[members] = np.repeat(np.arange(len(SPLITS)), taken)
+        split[members] = np.repeat(np.arange(len(fractions)), taken)
     return split
 
 
 def allocate_counts(count: int, target: NDArray[np.float64] | None = None) -> NDArray[np.int64]:
-    """Divide *count* ≥ 3 into whole parts near *target* (7:1:2 by default). No part is empty."""
+    """Divide *count* into whole parts near *target* (7:1:2 by default). The first parts are the last to be empty."""
     if target is None:
         target = count * np.asarray(FRACTIONS)
-    taken = np.ones(len(SPLITS), dtype=np.int64)
-    for _ in range(count - len(SPLITS)):
+    taken = (np.arange(len(target)) < count).astype(np.int64)
+    for _ in range(count - len(target)):
         taken[np.argmax(target - taken)] += 1
     return taken
 
 
 def split_grouped(
-    labels: NDArray[np.int64], groups: NDArray[np.str_], classes: Sequence[str], *, column: str, seed: int
+    labels: NDArray[np.int64],
+    groups: NDArray[np.str_],
+    classes: Sequence[str],
+    *,
+    column: str,
+    seed: int,
+    fractions: Sequence[float] = FRACTIONS,
 ) -> NDArray[np.uint8]:
-    """Split so that no group is in two subsets, every class is in every subset, and each class is near 7:1:2.
+    """Split so that no group is in two subsets, every class is in every subset, and each class is near *fractions*.
 
     First, starting with the class that has the fewest groups, each subset without the class receives the smallest group
     that contains it. Then every other group, large ones first, goes to the subset s with the smallest
@@ -121,7 +159,7 @@ def split_grouped(
     order = numpy_rng(seed, "split", "groups").permutation(len(names))
     order = order[np.argsort(counts[order].sum(axis=1), kind="stable")]  # small groups first, ties by the seed
     subset_of = np.full(len(names), -1)
-    assigned = np.zeros((len(SPLITS), len(classes)), dtype=np.int64)
+    assigned = np.zeros((len(fractions), len(classes)), dtype=np.int64)
 
     def assign(subset: int, group: int) -> None:
         subset_of[group] = subset
@@ -129,18 +167,19 @@ def split_grouped(
 
     groups_with = (counts > 0).sum(axis=0)
     for label in np.argsort(groups_with, kind="stable"):
-        for subset in (1, 2, 0):
+        for subset in (*range(1, len(fractions)), 0):
             if assigned[subset, label]:
                 continue
             free = [group for group in order if counts[group, label] and subset_of[group] < 0]
             if not free:
+                subsets = join_words(SPLITS[: len(fractions)], "and")
+                remedy = 'use split = "stratified"' if len(fractions) == len(SPLITS) else "add val images"
                 raise FedBMError(
                     f'class "{classes[label]}" has images from only {groups_with[label]} values of {column}, too few '
-                    f'for train, val and test without a {column} in two of them: use split = "stratified", or remove '
-                    "the class"
+                    f"for {subsets} without a {column} in two of them: {remedy}, or remove the class"
                 )
             assign(subset, free[0])
-    quota = np.asarray(FRACTIONS)[:, None]
+    quota = np.asarray(fractions)[:, None]
     sizes = counts.sum(axis=0)
     for group in order[::-1]:
         if subset_of[group] < 0:
@@ -161,7 +200,7 @@ def find_shared_groups(split: NDArray[np.uint8], groups: NDArray[np.str_]) -> li
 def check_usable(
     labels: NDArray[np.int64], split: NDArray[np.uint8] | None, classes: Sequence[str], where: str
 ) -> None:
-    """Raise FedBMError if there are fewer than two classes, a class is not in training, or a subset is empty.
+    """Raise FedBMError if there are fewer than two classes, or a class is not in training.
 
     Without a split, raise it if a class has fewer than three samples.
     """
@@ -176,9 +215,6 @@ def check_usable(
         raise FedBMError(
             f'{where} has no training image of class "{rarest}": add some, or remove the class from val and test'
         )
-    for code, name in enumerate(SPLITS):
-        if split is not None and not (split == code).any():
-            raise FedBMError(f"{where} has no {name} images: train, val and test each need at least one")
 
 
 def _read_groups(index: SampleIndex, column: str, name: str) -> NDArray[np.str_]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from fedbm.config.options import DataOptions, LanguageOptions, check
+from fedbm.config.options import DataOptions, LanguageOptions, check, parse_numbers
 from fedbm.data.cache import checksum
 from fedbm.data.dataset import Dataset, load
 from fedbm.data.partition import Partition, check_partition, load_partition
@@ -65,7 +65,9 @@ def make_plan(
         # it may have been changed since it was loaded
         found = checksum(dataset.classes, dataset.images, dataset.labels, dataset.split)
         dataset = dataclasses.replace(dataset, checksum=found)
-        config = config.with_values("data", name=dataset.name, size=dataset.shape[1], channels=dataset.shape[0])
+        pixels = {"size": dataset.shape[1], "channels": dataset.shape[0]}
+        scale = ",".join(map(str, dataset.value_range))  # for prediction
+        config = config.with_values("data", name=dataset.name, value_range=scale, **pixels)
     own = partition is not None
     if partition is not None:
         check_partition(partition, dataset, "the partition")
@@ -121,6 +123,12 @@ def load_dataset(config: Config, progress: Callable[[int, int], None] | None = N
         group=options.group or None,
         metadata=options.metadata or None,
         split_seed=options.split_seed,
+        path_column=options.path_column,
+        label_column=options.label_column,
+        value_range=parse_numbers("value_range", options.value_range),
+        normalise=options.normalise,
+        mean=parse_numbers("mean", options.mean),
+        std=parse_numbers("std", options.std),
         on_bad_file=options.on_bad_file,
         concepts=config.concepts,
         cache=Path(config.engine.cache).expanduser() if config.engine.cache else None,

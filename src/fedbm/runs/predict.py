@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from fedbm.config.options import parse_numbers
 from fedbm.engine.checkpoint import load_tensors
 from fedbm.engine.device import find_device
 from fedbm.engine.evaluate import predict_probabilities
@@ -41,6 +42,7 @@ class Model:
     task: Task
     module: nn.Module
     device: torch.device
+    value_range: tuple[float, ...] = ()  # see fedbm.load()
 
     def predict(self, images: NDArray[np.uint8]) -> NDArray[Any]:
         """Return class probabilities [n,K] of uint8 images [n,H,W,C] that have the model's size."""
@@ -64,7 +66,7 @@ class Model:
             read: list[NDArray[np.uint8] | str] = []
             for path in some:
                 try:
-                    read.append(decode_image(path, size, channels))
+                    read.append(decode_image(path, size, channels, self.value_range))
                 except DecodeError as error:
                     read.append(str(error))
             images = [image for image in read if not isinstance(image, str)]
@@ -142,4 +144,5 @@ def load_model(
             f"{folder} has no common model: with {chosen.name}, every client keeps its own "
             f"{missing[0].partition('.')[0]} (clients/ in the run's folder)"
         )
-    return Model(task.classes, task.shape, chosen, task, module.eval(), place)
+    value_range = parse_numbers("value_range", config.data.value_range)
+    return Model(task.classes, task.shape, chosen, task, module.eval(), place, value_range)

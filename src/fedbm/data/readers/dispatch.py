@@ -17,12 +17,29 @@ from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.utils.io import digest_of
 
 
-def detect(path: Path, seed: int = 0) -> Source:
-    """Return the source at *path*. Only readers that draw some of the samples use the *seed*."""
+def detect(
+    path: Path, seed: int = 0, *, path_column: str = "", label_column: str = "", labels: Path | None = None
+) -> Source:
+    """Return the source at *path*. Only readers that draw some of the samples use the *seed*.
+
+    The columns are those of a table at *path*, or of *labels*, a table with the labels of the images at *path*.
+    """
     if not os.path.exists(path):  # unlike Path.exists, False if access is denied
         siblings = os.listdir(path.parent) if os.access(path.parent, os.R_OK) and path.parent.is_dir() else []
         raise FedBMError(f"{path} does not exist or cannot be accessed{did_you_mean(path.name, siblings)}")
-    source = _find_reader(path, seed)
+    if not path.is_dir():
+        path.open("rb").close()  # report a file that cannot be opened as such, not as unknown
+    if table.is_table(path):
+        source = table.find(path, path_column, label_column)
+    elif labels:
+        source = table.find(labels, path_column, label_column, _open_tree(path))
+    elif path_column or label_column:
+        raise FedBMError(
+            f"path_column and label_column are columns of a table, but {path} is not a table: give one with the labels "
+            "of its images as --metadata TABLE, together with --label-column"
+        )
+    else:
+        source = _find_reader(path, seed)
 
     def scan() -> SampleIndex:
         index = source.scan()
@@ -54,28 +71,30 @@ def digits() -> Source:
 
 def _find_reader(path: Path, seed: int) -> Source:
     ending = path.suffix.lower()
-    if path.is_dir():
-        files = femnist.find_json_files(path)
-        return femnist.find_leaf(files, str(path), seed) if files else _find_images(open_folder(path), root="")
-    path.open("rb").close()  # report a file that cannot be opened as such, not as unknown
-    if zipfile.is_zipfile(path):
-        if ending == ".npz":
-            return _find_arrays(path, seed)
-        tree = open_zip(path)
-        return _find_images(tree, find_image_root(tree))
-    if ending in table.ENDINGS:
-        return table.find(path)
-    if ending == ".json":
+    if path.is_dir() and (files := femnist.find_json_files(path)):
+        return femnist.find_leaf(files, str(path), seed)
+    if ending == ".npz" and zipfile.is_zipfile(path):
+        return _find_arrays(path, seed)
+    if ending == ".json" and not path.is_dir():
         return femnist.find_leaf([path], str(path), seed)
+    tree = _open_tree(path)
+    return _find_images(tree, "" if path.is_dir() else find_image_root(tree))
+
+
+def _open_tree(path: Path) -> FileTree:
+    """Open a folder or an archive."""
+    if path.is_dir():
+        return open_folder(path)
+    if zipfile.is_zipfile(path):
+        return open_zip(path)
     try:
         is_tar = tarfile.is_tarfile(path)
     except (OSError, EOFError):
         is_tar = False
     if is_tar:
-        tree = open_tar(path)
-        return _find_images(tree, find_image_root(tree))
+        return open_tar(path)
     raise FedBMError(
-        f"{path} has an unknown format: use a folder, zip or tar with {folder.LAYOUT}, a CSV or Parquet table, "
+        f"{path} has an unknown format: use a folder, zip or tar with {folder.LAYOUT}, a CSV, Parquet or .xlsx table, "
         "an .npz file, or LEAF's json files"
     )
 

@@ -26,6 +26,11 @@ Stamp = tuple[int, int]  # two numbers that change when the file changes
 Entries = dict[str, Stamp | None]  # path from the root with slashes → stamp of a file, None for a folder
 
 _IGNORED = {"thumbs.db", "desktop.ini", "__macosx"}  # written by file browsers
+# texts, documents and tables that people keep next to images
+_DOCUMENTS = (
+    *(".txt", ".md", ".rtf", ".pdf", ".doc", ".docx", ".csv", ".tsv", ".xls", ".xlsx", ".json", ".xml", ".html"),
+    *(".yaml", ".yml", ".toml", ".ini", ".log", ".db", ".py", ".ipynb", "readme", "license", "dicomdir"),
+)
 # RuntimeError: a member of a zip is encrypted, or compressed by an unknown method.
 _BROKEN = (OSError, EOFError, ValueError, RuntimeError, zlib.error, LZMAError, zipfile.BadZipFile, tarfile.TarError)
 
@@ -104,6 +109,11 @@ def find_image_root(tree: FileTree) -> str:
 
 def is_visible(name: str) -> bool:
     return not name.startswith(".") and name.lower() not in _IGNORED
+
+
+def is_document(path: str) -> bool:
+    """Return whether the name of a file shows that it is not an image."""
+    return path.lower().endswith(_DOCUMENTS)
 
 
 def normalize_name(name: str) -> str:

@@ -1,7 +1,8 @@
 """List the samples of class/*.jpg or train|val|test/class/*.jpg without opening a file.
 
-Every visible file in a class folder is a sample. Files that are not images are reported when they are decoded. A folder
-inside a class folder is an error, because it may contain many samples.
+Every visible file in a class folder is a sample, unless its name shows that it is a text or a document. Other files
+that are not images are reported when they are decoded. A folder inside a class folder is an error, because it may
+contain many samples.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ from posixpath import basename
 
 import numpy as np
 
-from fedbm.data.readers.file_tree import FileTree, normalize_name
+from fedbm.data.readers.file_tree import FileTree, is_document, normalize_name
 from fedbm.data.readers.sample_index import SampleIndex, Source
 from fedbm.data.splits import SPLIT_CODES, SPLITS
 from fedbm.errors import FedBMError, did_you_mean, shorten_list
 from fedbm.utils.io import digest_of
+from fedbm.utils.text import format_count
 
-LAYOUT = "one folder of JPEG or PNG images per class, directly or inside train, val and test"
+LAYOUT = "one folder of images per class, directly or inside train, val and test"
 DEEPER = "list images in deeper folders, such as one per patient, in a table path,label,patient"
+LABELS = "if a table has the labels, use --metadata TABLE --label-column COLUMN"
 
 
 def find(tree: FileTree, root: str = "") -> Source:
@@ -26,9 +29,11 @@ def find(tree: FileTree, root: str = "") -> Source:
     class_folders = [(subset, folder) for subset, top in subsets for folder in tree.folders(top)]
     classes = tuple(sorted({normalize_name(basename(folder)) for _, folder in class_folders}))
     label_of = {name: label for label, name in enumerate(classes)}
-    labels, split, stamps = [], [], {}
+    labels, split, stamps, documents = [], [], {}, []
     for subset, folder in class_folders:
-        entries = tree.entries(folder)
+        found = tree.entries(folder)
+        entries = {path: stamp for path, stamp in found.items() if stamp is None or not is_document(path)}
+        documents += [path for path in found if path not in entries]
         stamps.update(entries)
         labels += [label_of[normalize_name(basename(folder))]] * len(entries)
         split += [subset] * len(entries)
@@ -40,12 +45,17 @@ def find(tree: FileTree, root: str = "") -> Source:
     if inner := [f'"{normalize_name(path)}"' for path, stamp in stamps.items() if stamp is None]:
         raise FedBMError(f"{tree.where} has a folder inside a class folder, {shorten_list(inner, 1)}: {DEEPER}")
     ids = [normalize_name(path.removeprefix(f"{root}/")) for path in stamps]
+    notes: tuple[str, ...] = ()
+    if documents:
+        count = format_count(len(documents), "file that is not an image", "files that are not images")
+        notes = (f"ignored {count}: {shorten_list(list(map(normalize_name, documents)), 3)}",)
     index = SampleIndex(
         classes=classes,
         labels=np.array(labels, dtype=np.int64),
-        split=np.array(split, dtype=np.uint8) if len(subsets) > 1 else None,
+        split=None if subsets == [(0, root)] else np.array(split, dtype=np.uint8),
         ids=ids,
         stream=lambda: tree.stream(list(stamps)),
+        notes=notes,
     )
     files = [[name, *(stamp or ())] for name, stamp in zip(ids, stamps.values(), strict=True)]
     return Source(digest_of({"files": files}), lambda: index)
@@ -55,16 +65,19 @@ def _find_subsets(tree: FileTree, root: str) -> list[tuple[int, str]]:
     """Return the folders that contain class folders: train, val and test, or only the root."""
     tops = tree.folders(root)
     if not tops:
-        raise FedBMError(f"{tree.where} contains no folders: it should contain {LAYOUT}")
+        raise FedBMError(f"{tree.where} contains no folders: it should contain {LAYOUT}; {LABELS}")
     named = [(code, top) for top in tops if (code := SPLIT_CODES.get(basename(top).lower())) is not None]
     if not any(code == 0 for code, _ in named) and len(named) < len(tops):
         return [(0, root)]
     for code, name in enumerate(SPLITS):
         candidates = [basename(top) for other, top in named if other == code]
+        if not candidates and name != "train" and len(named) == len(tops):  # choose_split() decides
+            continue
         if len(candidates) != 1:
+            other = "" if candidates else _find_misspelling(tree, root)
             raise FedBMError(
-                f"{tree.where} has {' and '.join(candidates) or 'no folder'} for {name}: it should contain one train, "
-                "one val and one test folder, or only class folders"
+                f"{tree.where} has {' and '.join(candidates) or 'no folder'} for {name}{other}: it should contain one "
+                "train, one val and one test folder, or only class folders"
             )
     return sorted(named)
 

@@ -17,6 +17,14 @@ Encoded = bytes | Path | Callable[[], bytes] | NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
+class Frame:
+    """One image of a file that contains several."""
+
+    file: Encoded
+    number: int  # from 0
+
+
+@dataclass(frozen=True)
 class SampleIndex:
     """The samples of a source before decoding."""
 
@@ -24,7 +32,7 @@ class SampleIndex:
     labels: NDArray[np.int64]
     split: NDArray[np.uint8] | None  # 0 train, 1 val, 2 test; None if the source has no split
     ids: Sequence[str]  # unique name of each sample
-    stream: Callable[[], Iterator[tuple[int, Encoded]]]  # sample numbers and images, in the fastest order
+    stream: Callable[[], Iterator[tuple[int, Encoded | Frame]]]  # sample numbers and images, in the fastest order
     columns: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)  # per sample: site, writer, lesion, …
     catalog_name: str | None = None  # name in the catalogue; None if only the classes are known
     size: int | None = None  # size and channels of the images if all are equal

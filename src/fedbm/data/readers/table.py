@@ -1,14 +1,17 @@
-"""Read a CSV or Parquet table: samples from path,label[,split][,site][,patient…], or metadata to join to samples.
+"""Read a CSV, Parquet or Excel table: samples with paths, labels and further columns, or metadata to join to samples.
 
-Paths are relative to the table. Every further column is kept.
+Paths are relative to the table, or they name files in a folder or archive. Every further column is kept.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import os
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -16,16 +19,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbm.data.readers.file_tree import file_stamp, normalize_name
+from fedbm.data.readers.file_tree import FileTree, Stamp, file_stamp, is_document, normalize_name
 from fedbm.data.readers.sample_index import SampleIndex, Source, check_distinct, encode_labels, text_array
 from fedbm.data.splits import SPLIT_CODES, SPLITS
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.utils.io import digest_of
+from fedbm.utils.text import format_count
 
-LAYOUT = "the columns path and label, and optionally split (train, val or test) and others such as site or patient"
-ENDINGS = (".csv", ".tsv", ".parquet")
+ENDINGS = (".csv", ".tsv", ".parquet", ".xlsx")
 
 Table = Mapping[str, Sequence[str]]  # columns by name, all of one length
+
+# Names of columns in lower case, without blanks, _ and -. The first one wins over the others.
+_USUAL = {
+    "path": ("path", "image", "file", "filename", "filepath", "imageid", "imagename", "imagepath", "imagefile", "img"),
+    "label": ("label", "labels", "class", "classname", "category", "target", "dx", "diagnosis"),
+    "split": ("split",),
+}
+_BITS = {"0": False, "0.0": False, "1": True, "1.0": True}
 
 # Metadata names a sample exactly, without file ending, or without file ending and folders.
 _SPELLINGS: tuple[Callable[[str], str], ...] = (
@@ -35,22 +46,165 @@ _SPELLINGS: tuple[Callable[[str], str], ...] = (
 )
 
 
-def find(path: Path) -> Source:
+def is_table(path: Path) -> bool:
+    return path.suffix.lower() in ENDINGS and not path.is_dir()
+
+
+def find(path: Path, path_column: str = "", label_column: str = "", images: FileTree | None = None) -> Source:
+    """Return the samples that a table lists. Without *images*, paths are relative to the table.
+
+    If no columns are given, those with usual names are used, or columns of 0 and 1 with one 1 in each row.
+    """
     table = read_table(path)
-    require_columns(table, ("path", "label"), str(path), f"it must contain {LAYOUT}")
-    for name in ("path", "label"):
-        if "" in table[name]:
-            row = list(table[name]).index("") + 1
-            raise FedBMError(f"row {row} of {path} has no {name}: fill it in, or remove the row")
-    names = list(table["path"])
+    path_key = _find_column(table, "path", path_column, path)
+    if not path_key:
+        raise FedBMError(_describe_missing(table, "path", path))
+    label_keys, labels = _read_labels(table, label_column, path_key, path)
+    split_key = _find_column(table, "split", "", path)
+    for key, values in ((path_key, table[path_key]), (label_keys[0], labels)):
+        if "" in values:
+            raise FedBMError(f"row {list(values).index('') + 1} of {path} has no {key}: fill it in, or remove the row")
+    notes = []
+    if (path_key, label_keys) != ("path", ["label"]):
+        shown = label_keys[0] if len(label_keys) == 1 else f"{label_keys[0]} … {label_keys[-1]}"
+        notes.append(f"{path.name}: the paths are in column {path_key}, the labels in {shown}")
+    if images is None:
+        names = _find_next_to(path, table[path_key], f"--metadata {path.name} --label-column {label_keys[0]}")
+        files = [path.parent / name for name in names]
+        stamps = [[name, *file_stamp(file)] for name, file in zip(names, files, strict=True)]
+    else:
+        stamp_of = _list_files(images)
+        names = _find_in_tree(path, table[path_key], images.where, sorted(stamp_of))
+        stamps = [[name, *stamp_of[name]] for name in names]
+        if unused := len(stamp_of) - len(set(names)):
+            notes.append(f"not used, because {path.name} has no row for them: {format_count(unused, 'file')}")
     check_distinct(names, str(path))
-    classes, labels = encode_labels([normalize_name(label) for label in table["label"]])
-    split = _read_split(path, table) if "split" in table else None
-    files = [path.parent / name for name in names]
-    columns = {key: text_array(values) for key, values in table.items() if key not in ("path", "label", "split")}
-    index = SampleIndex(classes, labels, split, list(map(normalize_name, names)), lambda: enumerate(files), columns)
-    stamps = [[name, *file_stamp(file)] for name, file in zip(names, files, strict=True)]
+    classes, numbers = encode_labels([normalize_name(label) for label in labels])
+    split = _read_split(path, names, table[split_key]) if split_key else None
+    used = (path_key, *label_keys, split_key)
+    columns = {key: text_array(values) for key, values in table.items() if key not in used}
+    index = SampleIndex(
+        classes=classes,
+        labels=numbers,
+        split=split,
+        ids=list(map(normalize_name, names)),
+        stream=lambda: enumerate(files) if images is None else images.stream(names),
+        columns=columns,
+        notes=tuple(notes),
+    )
     return Source(digest_of({"table": {k: list(v) for k, v in table.items()}, "files": stamps}), lambda: index)
+
+
+def _find_column(table: Table, kind: str, given: str, where: Path) -> str:
+    """Return the given column, or the one with a usual name, or "" if there is none."""
+
+    def plain(name: str) -> str:
+        return re.sub(r"[\s_-]", "", name.lower())
+
+    if given in table:
+        return given
+    usual = _USUAL[kind]
+    for names in ((plain(given),),) if given else (usual[:1], usual):
+        found = [name for name in table if plain(name) in names]
+        if len(found) > 1 and kind in found:
+            return kind
+        if len(found) > 1:
+            raise FedBMError(f"{where} has the columns {join_words(found, 'and')}: name one by --{kind}-column")
+        if found:
+            return found[0]
+    if given:
+        near = did_you_mean(given, table)
+        raise FedBMError(f'{where} has no column "{given}"{near}: its columns are {join_words(table, "and")}')
+    return ""
+
+
+def _describe_missing(table: Table, kind: str, where: Path) -> str:
+    return (
+        f"{where} has no column {kind}{did_you_mean(kind, table)}: its columns are {join_words(table, 'and')}; "
+        f"name one by --{kind}-column"
+    )
+
+
+def _read_labels(table: Table, given: str, path_key: str, where: Path) -> tuple[list[str], Sequence[str]]:
+    """Return the columns of the labels, and the label of each row."""
+    several = given.split(",") if "," in given and given not in table else []
+    if not several and (key := _find_column(table, "label", given, where)):
+        return [key], table[key]
+    bits = [key for key, values in table.items() if key != path_key and _BITS.keys() >= set(values)]
+    keys = [_find_column(table, "label", name.strip(), where) for name in several] or bits
+    if len(keys) < 2:
+        raise FedBMError(_describe_missing(table, "label", where))
+    labels = []
+    for row, values in enumerate(zip(*(table[key] for key in keys), strict=True), start=1):
+        if not _BITS.keys() >= set(values):
+            raise FedBMError(f"row {row} of {where} has a value other than 0 and 1 in {join_words(keys, 'and')}")
+        ones = [key for key, value in zip(keys, values, strict=True) if _BITS[value]]
+        if len(ones) != 1:
+            raise FedBMError(
+                f"row {row} of {where} has {len(ones)} labels in the columns {join_words(keys, 'and')}, but an image "
+                "must have one: several labels per image are not supported; --label-column A,B,… names the columns"
+            )
+        labels += ones
+    return keys, labels
+
+
+def _find_next_to(path: Path, names: Sequence[str], other: str) -> list[str]:
+    """Return paths relative to the table, which may have backslashes or no file ending, as they are on disk."""
+
+    @cache
+    def siblings(folder: Path) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for name in os.listdir(folder) if folder.is_dir() else ():
+            if not is_document(name):
+                found.setdefault(Path(name).stem, []).append(name)
+        return found
+
+    made = []
+    for name in names:
+        if not (path.parent / name).exists():
+            name = name.replace("\\", "/")
+            file = path.parent / name
+            if not file.exists() and len(same := siblings(file.parent).get(file.name, [])) == 1:
+                name += same[0].removeprefix(file.name)
+        made.append(name)
+    if not any(os.path.lexists(path.parent / name) for name in made):
+        raise FedBMError(
+            f"none of the {len(made)} files in {path} exists, the first is {path.parent / made[0]}: paths are relative "
+            f"to the table; for images in another folder use --data FOLDER {other}"
+        )
+    return made
+
+
+def _list_files(tree: FileTree, folder: str = "") -> dict[str, Stamp]:
+    """Return all files under a folder, without documents."""
+    files: dict[str, Stamp] = {}
+    for path, stamp in tree.entries(folder).items():
+        if stamp is None:
+            files |= _list_files(tree, path)
+        elif not is_document(path):
+            files[path] = stamp
+    return files
+
+
+def _find_in_tree(path: Path, names: Sequence[str], where: str, files: Sequence[str]) -> list[str]:
+    """Return the file of each name. Names may start with the name of the folder, or omit folders and file ending."""
+    top = f"{PurePosixPath(where).name}/"
+    plain = [str(PurePosixPath(name.replace("\\", "/"))).removeprefix(top) for name in names]
+    missing = list(names)
+    for spell in _SPELLINGS:
+        places: dict[str, list[str]] = {}
+        for file in files:
+            places.setdefault(spell(file), []).append(file)
+        rows = [places.get(spell(name), []) for name in plain]
+        if twice := next((row for row in rows if len(row) > 1), []):
+            raise FedBMError(f"{path} names an image that is twice in {where}, {' and '.join(twice)}: write its folder")
+        if all(rows):
+            return [row[0] for row in rows]
+        missing = min(missing, [name for name, row in zip(names, rows, strict=True) if not row], key=len)
+    raise FedBMError(
+        f"{len(missing)} of the {len(names)} images in {path} are missing in {where}, the first is {missing[0]}: add "
+        "them, remove their rows, or name the column of file names by --path-column"
+    )
 
 
 def join_metadata(path: Path, ids: Sequence[str]) -> dict[str, NDArray[np.str_]]:
@@ -80,6 +234,8 @@ def read_table(path: Path) -> Table:
     """Return columns by name, every value as text and '' for a missing one."""
     if path.suffix.lower() == ".parquet":
         return _read_parquet(path)
+    if path.suffix.lower() == ".xlsx":
+        return _read_excel(path)
     try:
         return parse_table(path.read_bytes(), str(path))
     except OSError as error:
@@ -97,6 +253,11 @@ def parse_table(content: bytes, where: str) -> Table:
         rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True) if any(row)]
     except csv.Error as error:
         raise FedBMError(f"{where} is not a valid CSV table: {error}") from error
+    return _arrange_rows(rows, where)
+
+
+def _arrange_rows(rows: Sequence[Sequence[str]], where: str) -> Table:
+    """Return columns by name from rows, the first of which contains the names."""
     if len(rows) < 2:
         raise FedBMError(f"{where} has no rows: it needs a first line with column names and one line per image")
     heads = [head.strip() for head in rows[0]]
@@ -127,11 +288,24 @@ def _read_parquet(path: Path) -> Table:
     return {str(name): ["" if value is None else str(value) for value in values] for name, values in columns.items()}
 
 
-def _read_split(path: Path, table: Table) -> NDArray[np.uint8]:
-    for name, word in zip(table["path"], table["split"], strict=True):
+def _read_excel(path: Path) -> Table:
+    """Read the first sheet."""
+    try:
+        sheet = import_module("openpyxl").load_workbook(path, read_only=True, data_only=True).worksheets[0]
+        rows = [["" if value is None else str(value) for value in row] for row in sheet.iter_rows(values_only=True)]
+    except ImportError as error:
+        raise FedBMError(f'reading {path} needs openpyxl: pip install "fedbm[excel]", or save it as CSV') from error
+    except Exception as error:  # a damaged workbook raises many kinds of errors: BadZipFile, KeyError, ParseError, …
+        raise FedBMError(f"cannot read {path}: {error}") from error
+    width = max((i + 1 for i, head in enumerate(rows[0]) if head), default=0) if rows else 0  # formatted empty cells
+    return _arrange_rows([row[:width] for row in rows if any(row)], str(path))
+
+
+def _read_split(path: Path, names: Sequence[str], words: Sequence[str]) -> NDArray[np.uint8]:
+    for name, word in zip(names, words, strict=True):
         if word.lower() not in SPLIT_CODES:
             raise FedBMError(
                 f'the split of {name} in {path} is "{word}"{did_you_mean(word.lower(), SPLIT_CODES)}: it must be '
                 f"{join_words(SPLITS)}"
             )
-    return np.array([SPLIT_CODES[word.lower()] for word in table["split"]], dtype=np.uint8)
+    return np.array([SPLIT_CODES[word.lower()] for word in words], dtype=np.uint8)

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedbm.config.options import parse_numbers
 from fedbm.data.catalog.entries import CATALOG, Entry, Recommends
-from fedbm.data.dataset import Dataset, concept_texts, match_channels
+from fedbm.data.dataset import Dataset, choose_statistics, concept_texts
 from fedbm.engine.evaluate import first_state
 from fedbm.engine.server_average import no_common_model
 from fedbm.errors import FedBMError, did_you_mean
@@ -47,6 +48,11 @@ def agree(config: Config, options: FederationOptions) -> Agreement:
         raise FedBMError(f"{config.method.name} cannot be federated; choose a federated method of this package")
     if options.dp_noise:
         check_privacy(config.method, options)
+    if config.data.normalise == "own":
+        raise FedBMError(
+            "a federation cannot measure the images of all sites: give the same mean and std to all, for example the "
+            "averages of what 'fedbm data inspect' prints at each site, weighted by its number of images"
+        )
     dataset = load_dataset(config) if options.evaluate == "server" else None
     source = find_entry(config) if dataset is None else dataset
     config = recommend(config, source.recommends)
@@ -56,14 +62,16 @@ def agree(config: Config, options: FederationOptions) -> Agreement:
         texts, size = concept_texts(source, config.concepts), config.data.size or source.size
         shape = (config.data.channels or source.channels, size, size)
     channels, classes = shape[0], tuple(source.classes)
+    given = [parse_numbers(key, getattr(config.data, key)) for key in ("mean", "std")]
+    mean, std = choose_statistics(source, channels, *given)
     seen: dict[str, Any] = {"clients": options.nodes, "size": shape[1], "channels": channels}
     config = replace(config, data=replace(config.data, **seen))
     needs_concepts = config.method.needs_concepts
     task = Task(
         classes=classes,
         shape=shape,
-        mean=match_channels(source.mean, channels),
-        std=match_channels(source.std, channels),
+        mean=mean,
+        std=std,
         seed=config.train.seed,
         make_body=resnet_factory(config.model, channels),
         concepts=agreed_concepts(config, classes, texts, source.modality) if needs_concepts else None,
