@@ -17,7 +17,6 @@ from calling import Command, flags, one_sentence
 from rich.console import Console
 
 from fedbm.cli.commands import COMMANDS, demo
-from fedbm.cli.progress import show_run
 from fedbm.engine.round_loop import Event
 from fedbm.engine.round_record import Dropped, RoundRecord, Traffic
 from fedbm.errors import FedBMError
@@ -27,6 +26,7 @@ from fedbm.runs import runner as simulation
 from fedbm.runs import scheduler as side_by_side
 from fedbm.runs.config import Config, keys, make_config, read_toml
 from fedbm.runs.plan import make_plan
+from fedbm.runs.progress import show_run
 
 
 def test_the_promised_form(fedbm: Command, tmp_path: Path) -> None:
