@@ -69,7 +69,7 @@ def test_floats_are_scaled_and_rounded() -> None:
 
 
 def test_size_channels_columns_split_and_concepts() -> None:
-    split = ["train", "Train", "val", "test"] * 5
+    split = ["train", "train", "valid", "test"] * 5
     patients = [f"p{i // 5}" for i in range(20)]
     texts = {"polyp": "a colonic polyp"}
     options: dict[str, Any] = {"split": split, "columns": {"patient": patients}, "concepts": texts}
@@ -77,26 +77,26 @@ def test_size_channels_columns_split_and_concepts() -> None:
     assert (made.shape, made.classes, made.concepts) == ((1, 32, 32), NAMES, ("cyst", "a colonic polyp"))
     assert made.split.tolist() == [0, 0, 1, 2] * 5
     assert made.columns["patient"].tolist() == patients
-    assert any("enlarged from 16 to 32" in note for note in made.notes)
+    assert any("enlarged from at most 16 to 32" in note for note in made.notes)
     assert any("values of patient are in more than one" in note for note in made.notes)
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"images": IMAGES[0, 0]}, r"the shape of images is \[16, 3\], but it must be \[n, height, width\]"),
-    ({"images": IMAGES[:0]}, r"the shape of images is \[0, 16, 16, 3\]"),
+    ({"images": IMAGES[0, 0]}, r"images has the shape \[16, 3\]: use \[n, height, width\]"),
+    ({"images": IMAGES[:0]}, r"images has the shape \[0, 16, 16, 3\]"),
     ({"images": np.zeros((20, 16, 16, 4), np.uint8)}, "1 or 3 channels as second or last axis"),
-    ({"images": IMAGES.astype(np.int64)}, "the values of images are int64: use uint8 from 0 to 255, or floating"),
-    ({"images": IMAGES / 100}, "the values of images are 0 to 2.55: use uint8"),
-    ({"images": IMAGES / 255 - 0.5}, "the values of images are -0.5 to 0.5: .* undo a normalisation"),
-    ({"images": np.full((20, 16, 16), np.nan)}, "images has values that are NaN or infinite"),
+    ({"images": IMAGES.astype(np.int64)}, "images has int64 values: use uint8 from 0 to 255, or floating"),
+    ({"images": IMAGES / 100}, "images has values from 0 to 2.55: use uint8"),
+    ({"images": IMAGES / 255 - 0.5}, "images has values from -0.5 to 0.5: .* undo a normalisation"),
+    ({"images": np.full((20, 16, 16), np.nan)}, "images has NaN or infinite values"),
     ({"images": [IMAGES[0], IMAGES[1, :8]]}, "images cannot be read as one array: "),
     ({"labels": LABELS[:19]}, r"the shape of labels is \[19\], but 20 images need one value each"),
     ({"labels": np.eye(20)}, r"the shape of labels is \[20, 20\]"),
     ({"labels": LABELS / 2}, "labels are float64: use whole numbers from 0 up, or class names"),
-    ({"labels": LABELS + 1}, "the label of image 1 is 2, but it must be 0 to 1"),
+    ({"labels": LABELS + 1}, "the label of image 1 is 2, but it must be 0 to 1 or a name"),
     ({"labels": LABELS - 1}, "the label of image 0 is -1, but it must be 0 to 1"),
-    ({"labels": ["cyst", "Polyp"] * 10}, r'the label "Polyp" is not in classes \(did you mean "polyp"\?\)'),
-    ({"classes": ("cyst", "cyst")}, "classes are cyst, cyst, but every class needs a name of its own"),
+    ({"labels": ["cyst", "Polyp"] * 10}, r'the label of image 1 is Polyp \(did you mean "polyp"\?\)'),
+    ({"classes": ("cyst", "cyst")}, "classes are cyst, cyst: give every class a name of its own"),
     ({"split": [0, 1, 2, 3] * 5}, "split contains 3, but it must contain 0, 1, 2 or train, val, test"),
     ({"split": ["train", "dev"] * 10}, "split contains 'dev'"),
     ({"split": [0] * 20}, "arrays has no val images"),
@@ -129,7 +129,7 @@ def test_pil_images_of_several_sizes() -> None:
     assert repr(from_torch(pairs, name="mine")) == (
         "Dataset(mine: 20 images of (1, 32, 32), 2 classes, train 14, val 2, test 4)"
     )
-    assert "enlarged from 30 to 40" in str(from_torch(pairs, NAMES, size=40).notes)
+    assert "enlarged from at most 30 to 40" in str(from_torch(pairs, NAMES, size=40).notes)
     palette = Pairs(*[(Image.fromarray(image).convert("P"), i % 2) for i, image in enumerate(IMAGES)])
     assert from_torch(palette).shape == (3, 16, 16)
     joined = ConcatDataset([pairs, palette])
@@ -151,9 +151,9 @@ class Endless(IterableDataset):
         (Pairs(), "the Pairs has no items"),
         (IMAGES, r"item 0 of the data set is not \(image, label\) with one label"),
         (Pairs((IMAGES[0], [0, 1])), r"item 0 of the data set is not \(image, label\) with one label"),
-        (Pairs((IMAGES[0], 0), (IMAGES[0] / 99, 1)), "the values of image 1 are 0 to 2.57"),
-        (Pairs((Image.new("I;16", (16, 16)), 0)), "the values of image 0 are uint16"),
-        (Pairs(("a.png", 0)), "the shape of image 0 is"),
+        (Pairs((IMAGES[0], 0), (IMAGES[0] / 99, 1)), "image 1 has values from 0 to 2.57"),
+        (Pairs((Image.new("I;16", (16, 16)), 0)), "image 0 has uint16 values"),
+        (Pairs(("a.png", 0)), "image 0 has the shape"),
     ],
 )
 def test_mistakes_of_torch_data_sets(data: Any, sentence: str) -> None:

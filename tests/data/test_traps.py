@@ -107,7 +107,7 @@ def test_inspect_and_run_warn(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert main(["compare", "--data", str(scans), "--methods", "fedavg", "--seeds", "1", *settings]) == 0
     compared = capsys.readouterr().out
     said = [" ".join(out.split()) for out in (inspected, ran, compared)]
-    assert "enlarged from 28 to 128 pixels: size = 28 (--size 28) saves memory and time" in said[0]
+    assert "enlarged from at most 28 to 128 pixels: size = 28 (--size 28) saves memory and time" in said[0]
     for out in said:
         assert out.count("but they are read as 3 channels") == 1
     assert ["--stem 3x3" in out for out in said] == [False, True, True]  # it was inspected at 128 pixels

@@ -64,18 +64,10 @@ def from_arrays(
     count, height, width, depth = pixels.shape
     names, numbers = _read_labels(labels, classes, count)
     codes = None if split is None else _read_split(split, count)
-    values = {key: text_array(list(column)) for key, column in (columns or {}).items()}
-    for key, column in values.items():
-        _check_length(key, column, count)
-    side = size or round_up_size(max(height, width))
-    index = SampleIndex(
-        names,
-        numbers,
-        codes,
-        [f"image {i}" for i in range(count)],
-        lambda: enumerate(pixels if depth == 3 else pixels[..., 0]),
-        values,
-    )
+    texts = {key: text_array(_to_array(values, key, count).tolist()) for key, values in (columns or {}).items()}
+    side, ids = size or round_up_size(max(height, width)), [f"image {i}" for i in range(count)]
+    squeezed = pixels if depth == 3 else pixels[..., 0]
+    index = SampleIndex(names, numbers, codes, ids, lambda: enumerate(squeezed), texts)
     chosen, notes = choose_split(index, "auto", None, split_seed, name)
     if (height, width, depth) != (side, side, channels or depth):
         pixels = decode_images(index, side, channels or depth).images
@@ -84,8 +76,8 @@ def from_arrays(
         images=pixels,
         labels=numbers,
         split=chosen,
-        ids=text_array(index.ids),
-        columns=values,
+        ids=text_array(ids),
+        columns=texts,
         catalog_name=None,
         notes=(*notes, *describe_enlarging(name, [max(height, width)], side)),
         skipped=(),
@@ -144,8 +136,8 @@ def from_torch(
 
 def _image_pixels(image: Any, what: str) -> NDArray[np.uint8]:
     """Return a PIL image, tensor or array as [H,W,C]."""
-    if hasattr(image, "convert"):  # a PIL image, maybe with a palette or transparency; 16-bit modes are refused below
-        image = image if image.mode.startswith(("I", "F")) else image.convert("L" if image.mode in "1L" else "RGB")
+    if hasattr(image, "convert") and not image.mode.startswith(("I", "F")):  # 16-bit modes are refused below
+        image = image.convert("L" if image.mode in "1L" else "RGB")
     return np.asarray(_to_pixels(_to_array(image, what)[None], what)[0])
 
 
@@ -154,69 +146,60 @@ def _to_pixels(images: NDArray[Any], what: str) -> NDArray[np.uint8]:
     shape = images.shape
     if images.ndim == 3:
         images = images[..., None]
-    elif images.ndim == 4 and shape[3] not in (1, 3) and shape[1] in (1, 3):
+    elif images.ndim == 4 and shape[3] not in (1, 3):
         images = np.moveaxis(images, 1, 3)
+    problem = ""
     if images.ndim != 4 or images.shape[3] not in (1, 3) or 0 in shape:
-        raise FedBMError(
-            f"the shape of {what} is {list(shape)}, but it must be [n, height, width], or that with 1 or 3 channels as "
-            "second or last axis"
+        problem = (
+            f"the shape {list(shape)}: use [n, height, width], or that with 1 or 3 channels as second or last axis"
         )
-    if images.dtype != np.uint8:
-        if not np.issubdtype(images.dtype, np.floating):
-            raise FedBMError(f"the values of {what} are {images.dtype}: {VALUES}")
-        if not np.isfinite(images).all():
-            raise FedBMError(f"{what} has values that are NaN or infinite: replace them")
-        if images.min() < 0 or images.max() > 1:
-            raise FedBMError(
-                f"the values of {what} are {images.min():g} to {images.max():g}: {VALUES}, and undo a normalisation"
-            )
-        images = np.rint(images * 255).astype(np.uint8)
-    return np.require(images, requirements=("C", "W"))
+    elif images.dtype != np.uint8 and not np.issubdtype(images.dtype, np.floating):
+        problem = f"{images.dtype} values: {VALUES}"
+    elif images.dtype != np.uint8 and not np.isfinite(images).all():
+        problem = "NaN or infinite values: replace them"
+    elif images.dtype != np.uint8 and (images.min() < 0 or images.max() > 1):
+        problem = f"values from {images.min():g} to {images.max():g}: {VALUES}, and undo a normalisation"
+    if problem:
+        raise FedBMError(f"{what} has {problem}")
+    scaled = images if images.dtype == np.uint8 else np.rint(images * 255).astype(np.uint8)
+    return np.require(scaled, requirements=("C", "W"))
 
 
-def _to_array(values: Any, what: str) -> NDArray[Any]:
+def _read_labels(given: Any, classes: Sequence[str] | None, count: int) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """Return class names and the class number of each image."""
+    labels = _to_array(given, "labels", count)
+    if labels.dtype.kind == "U" and classes is None:
+        return encode_labels(labels.tolist())
+    if labels.dtype.kind not in "Uiu":
+        raise FedBMError(f"labels are {labels.dtype}: use whole numbers from 0 up, or class names")
+    names = tuple(map(str, range(int(labels.max()) + 1) if classes is None else classes))
+    if len(set(names)) < len(names):
+        raise FedBMError(f"classes are {', '.join(names)}: give every class a name of its own")
+    number_of = {key: k for k, name in enumerate(names) for key in (k, name)}
+    numbers = [number_of.get(label, -1) for label in labels.tolist()]
+    if -1 in numbers:
+        wrong = labels[first := numbers.index(-1)]
+        raise FedBMError(
+            f"the label of image {first} is {wrong}{did_you_mean(str(wrong), names)}, but it must be 0 to "
+            f"{len(names) - 1} or a name in classes"
+        )
+    return names, np.array(numbers, dtype=np.int64)
+
+
+def _read_split(given: Any, count: int) -> NDArray[np.uint8]:
+    codes: dict[Any, int] = {**SPLIT_CODES, 0: 0, 1: 1, 2: 2}
+    split = _to_array(given, "split", count).tolist()
+    if wrong := [value for value in split if value not in codes]:
+        raise FedBMError(f"split contains {wrong[0]!r}, but it must contain 0, 1, 2 or train, val, test")
+    return np.array([codes[value] for value in split], dtype=np.uint8)
+
+
+def _to_array(values: Any, what: str, count: int | None = None) -> NDArray[Any]:
+    """Return *values* as an array; with *count*, as one value for each image."""
     try:
-        return np.asarray(values)
+        array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:  # unequal lengths, or a tensor on a GPU or with gradients
         raise FedBMError(f"{what} cannot be read as one array: {error}") from error
-
-
-def _read_labels(
-    given: ArrayLike, classes: Sequence[str] | None, count: int
-) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """Return class names and the class number of each image."""
-    labels = _to_array(given, "labels")
-    labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
-    _check_length("labels", labels, count)
-    names = None if classes is None else tuple(map(str, classes))
-    if names is not None and len(set(names)) < len(names):
-        raise FedBMError(f"classes are {', '.join(names)}, but every class needs a name of its own")
-    if labels.dtype.kind == "U":
-        if names is None:
-            return encode_labels(labels.tolist())
-        if unknown := [name for name in labels.tolist() if name not in names]:
-            raise FedBMError(f'the label "{unknown[0]}" is not in classes{did_you_mean(unknown[0], names)}')
-        labels = np.array([names.index(name) for name in labels.tolist()])
-    if not np.issubdtype(labels.dtype, np.integer):
-        raise FedBMError(f"labels are {labels.dtype}: use whole numbers from 0 up, or class names")
-    names = names or tuple(map(str, range(int(labels.max()) + 1)))
-    outside = np.flatnonzero((labels < 0) | (labels >= len(names)))
-    if len(outside):
-        first = int(outside[0])
-        raise FedBMError(f"the label of image {first} is {labels[first]}, but it must be 0 to {len(names) - 1}")
-    return names, labels.astype(np.int64)
-
-
-def _read_split(given: ArrayLike, count: int) -> NDArray[np.uint8]:
-    split = _to_array(given, "split")
-    _check_length("split", split, count)
-    codes = [SPLIT_CODES.get(value.lower(), 9) if isinstance(value, str) else value for value in split.tolist()]
-    wrong = [value for value, code in zip(split.tolist(), codes, strict=True) if code not in (0, 1, 2)]
-    if wrong:
-        raise FedBMError(f"split contains {wrong[0]!r}, but it must contain 0, 1, 2 or train, val, test")
-    return np.array(codes, dtype=np.uint8)
-
-
-def _check_length(what: str, values: NDArray[Any], count: int) -> None:
-    if values.shape != (count,):
-        raise FedBMError(f"the shape of {what} is {list(values.shape)}, but {count} images need one value each")
+    if count is not None and array.shape not in ((count,), (count, 1)):
+        raise FedBMError(f"the shape of {what} is {list(array.shape)}, but {count} images need one value each")
+    return array if count is None else array.ravel()

@@ -46,8 +46,9 @@ def round_up_size(side: int) -> int:
 
 def describe_enlarging(name: str, sides: Sequence[int], size: int) -> Iterator[str]:
     """Yield a note if images with these longer *sides* were enlarged to *size*."""
-    if sides and max(sides) < size:
-        most = max(sides) if min(sides) == max(sides) else f"at most {max(sides)}"
+    if sides and round_up_size(max(sides)) < size:
         better = round_up_size(max(sides))
-        advice = f": size = {better} (--size {better}) saves memory and time" if better < size else ""
-        yield f"the images of {name} were enlarged from {most} to {size} pixels{advice}"
+        yield (
+            f"the images of {name} were enlarged from at most {max(sides)} to {size} pixels: size = {better} "
+            f"(--size {better}) saves memory and time"
+        )
