@@ -136,6 +136,8 @@ def test_progress_is_shown_on_request(tiny: dict[str, Any], tmp_path: Path, caps
     assert "fedavg round 2/2" in shown
     assert "note: each class of scans was split 7:1:2" in shown
     assert "--stem 3x3" in " ".join(shown.split())
+    fedbm.simulate(**{**settings, "seed": 1}, progress=True)
+    assert capsys.readouterr().out == ""  # the run is finished
     del settings["method"]
     fedbm.compare(methods=["fedavg"], seeds=[2], progress=True, **settings)
     shown = capsys.readouterr().out

@@ -94,6 +94,8 @@ def simulate(
     dataset, console = data if isinstance(data, Dataset) else None, progress_console(progress)
     with show_decoding(console) as decoding:
         plan = make_plan(config, dataset=dataset, partition=partition, make_body=body, progress=decoding)
+    if RunFolder(run_path(plan)).done:
+        return read_run(run_path(plan))
     print_notes(console, plan.notes)
     with show_run(console, plan.config.method.name, plan.config.train.rounds) as show:
         for event in run(plan):
