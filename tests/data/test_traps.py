@@ -112,6 +112,7 @@ def test_inspect_and_run_warn(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert out.count("but they are read as 3 channels") == 1
     assert ["--stem 3x3" in out for out in said] == [False, True, True]  # it was inspected at 128 pixels
     assert ["a language model cannot learn" in out for out in said] == [True, False, False]
+    assert "describe the classes in [concepts] of the configuration file" in said[0]
 
 
 def test_a_run_that_reads_concepts_warns_of_them(tmp_path: Path, tiny_fedbm: dict[str, Any]) -> None:

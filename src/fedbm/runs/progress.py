@@ -25,7 +25,7 @@ RECENT_ROUNDS = 10  # the remaining time is estimated from these
 
 def progress_console(shown: bool | None) -> Console:
     """Return a console that prints if *shown*; if it is None, in a terminal or a notebook only."""
-    console = Console()
+    console = Console(markup=False, emoji=False, highlight=False, soft_wrap=True)  # names may look like markup
     if shown is None:
         shown = console.is_terminal or console.is_jupyter
     return console if shown else Console(quiet=True, force_terminal=False)
@@ -34,7 +34,7 @@ def progress_console(shown: bool | None) -> Console:
 def print_notes(console: Console, notes: Iterable[str]) -> None:
     """Print each note once."""
     for note in dict.fromkeys(notes):
-        console.print(f"note: {note}", markup=False)
+        console.print(f"note: {note}")
 
 
 @contextmanager

@@ -142,11 +142,11 @@ def find_folder(run: RunView | str | Path) -> Path:
     return Path(run)
 
 
-def read_run(run: str | Path) -> RunView:
-    """Read a run.
+def read_run(run: RunView | str | Path) -> RunView:
+    """Read a run, or read it again.
 
     Args:
-        run: its folder, or its id if the folder is in runs/.
+        run: the run, its folder, or its id if the folder is in runs/.
 
     Raises:
         FedBMError: if there is no such run, or a file in it is damaged.
