@@ -16,6 +16,7 @@ from torch import nn
 
 import fedbm
 from fedbm import public
+from fedbm.runs.progress import progress_console
 
 
 def test_import_is_light_until_a_name_is_asked_for() -> None:
@@ -142,3 +143,12 @@ def test_progress_is_shown_on_request(tiny: dict[str, Any], tmp_path: Path, caps
     shown = capsys.readouterr().out
     assert "seed 2 round 2/2" in shown
     assert shown.count("was split 7:1:2") == 1
+
+
+def test_progress_is_shown_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert progress_console(None).quiet
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes standard output for a terminal
+    assert progress_console(None).is_terminal
+    assert not progress_console(None).quiet
+    assert progress_console(False).quiet
+    assert not progress_console(False).is_terminal
