@@ -71,11 +71,13 @@ def test_class_names_read_by_a_language_model(place: Path, monkeypatch: pytest.M
 
 def test_in_python(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(place)
-    (block,) = blocks_of(PAGE, "python")
-    exec(compile(block, str(PAGE), "exec"), {"__name__": "page"})
-    warnings, accuracy = capsys.readouterr().out.splitlines()
+    for block in blocks_of(PAGE, "python"):
+        exec(compile(block, str(PAGE), "exec"), {"__name__": "page"})
+    warnings, accuracy, data, is_same = capsys.readouterr().out.splitlines()
     assert "fewer than 5 val images" in warnings
     assert 0 <= float(accuracy) <= 1
+    assert data == "Dataset(mine: 60 images of (3, 32, 32), 2 classes, train 42, val 6, test 12)"
+    assert is_same == "True"
 
 
 def test_the_table_of_partitions_names_them_all() -> None:

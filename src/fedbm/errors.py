@@ -14,13 +14,14 @@ class FedBMError(Exception):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ' (did you mean "x"?)' for the closest known word, or '' if none is close.
+    """Return ' (did you mean "x"?)' for the closest known word in any case, or '' if none is close.
 
     >>> did_you_mean("ruonds", ["rounds", "seed"])
     ' (did you mean "rounds"?)'
     """
-    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f' (did you mean "{matches[0]}"?)' if matches else ""
+    spelt = {each.casefold(): each for each in known}
+    matches = difflib.get_close_matches(word.casefold(), list(spelt), n=1, cutoff=0.6)
+    return f' (did you mean "{spelt[matches[0]]}"?)' if matches else ""
 
 
 def join_words(words: Iterable[str], conjunction: str = "or") -> str:

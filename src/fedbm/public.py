@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from fedbm.data.arrays import from_arrays, from_torch
 from fedbm.data.dataset import Dataset, load
 from fedbm.data.inspection.inspect import inspect
 from fedbm.data.partition import Partition, load_partition
@@ -23,6 +24,7 @@ from fedbm.report.write import report_path as _report_path
 from fedbm.report.write import save_report as _save_report
 from fedbm.report.write import write_report as _write_runs
 from fedbm.runs.compare import Comparison, compare
+from fedbm.runs.plan import find_runs as _find_runs
 from fedbm.runs.predict import load_model
 from fedbm.runs.reader import RunView, read_run
 from fedbm.runs.runner import simulate
@@ -51,6 +53,8 @@ __all__ = [
     "concept_loss",
     "dirichlet",
     "diversity_loss",
+    "from_arrays",
+    "from_torch",
     "iid",
     "inspect",
     "load",
@@ -74,7 +78,8 @@ def write_report(
     """Write a report of runs or experiments, and return the path of the file.
 
     Args:
-        runs: the result of `compare()`, `reproduce()`, `simulate()` or `read_run()`, a run folder, or a list of runs.
+        runs: the result of `compare()`, `reproduce()`, `simulate()` or `read_run()`, a run's folder, a folder of runs,
+            the id of a run in runs/, or a list of these.
         path: the file to write; .html, .md, .tex or .csv. In a folder, the file is report.html.
         title: the title of the page; by default it names the data.
 
@@ -85,4 +90,9 @@ def write_report(
     if isinstance(runs, Reproduction):
         return _save_report(_experiments_report(runs.outcomes), _report_path(Path(path)))
     found = runs.runs if isinstance(runs, Comparison) else [runs] if isinstance(runs, RunView | str | Path) else runs
-    return _write_runs([run.path if isinstance(run, RunView) else Path(run) for run in found], Path(path), title)
+    folders = [
+        folder
+        for run in found
+        for folder in ([run.path] if isinstance(run, RunView) else _find_runs(Path("runs"), [str(run)]))
+    ]
+    return _write_runs(folders, Path(path), title)

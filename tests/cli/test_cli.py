@@ -17,7 +17,6 @@ from calling import Command, flags, one_sentence
 from rich.console import Console
 
 from fedbm.cli.commands import COMMANDS, demo
-from fedbm.cli.progress import show_run
 from fedbm.engine.round_loop import Event
 from fedbm.engine.round_record import Dropped, RoundRecord, Traffic
 from fedbm.errors import FedBMError
@@ -27,6 +26,7 @@ from fedbm.runs import runner as simulation
 from fedbm.runs import scheduler as side_by_side
 from fedbm.runs.config import Config, keys, make_config, read_toml
 from fedbm.runs.plan import make_plan
+from fedbm.runs.progress import show_run
 
 
 def test_the_promised_form(fedbm: Command, tmp_path: Path) -> None:
@@ -38,8 +38,9 @@ def test_the_promised_form(fedbm: Command, tmp_path: Path) -> None:
     assert (status, err) == (0, "")
     lines = out.splitlines()
     assert "note: each class of digits was split 7:1:2 with seed 0" in lines
-    assert lines[1].split() == ["client", "samples", *"0123456789"]
-    assert [line.split()[0] for line in lines[2:12]] == [str(client) for client in range(10)]
+    assert lines[1].startswith("note: the 7x7 stem leaves a single position of images of 16 pixels: stem = 3x3")
+    assert lines[2].split() == ["client", "samples", *"0123456789"]
+    assert [line.split()[0] for line in lines[3:13]] == [str(client) for client in range(10)]
     assert any(line.startswith("fedavg round 2/2  loss ") for line in lines)
     assert "\x1b" not in out  # no colours or cursor movements in a file
     (folder,) = (tmp_path / "runs").iterdir()

@@ -16,8 +16,8 @@ from PIL import Image
 from rich.console import Console
 
 from fedbm.cli.commands.data import TASKS as DATA_TASKS
-from fedbm.cli.progress import show_decoding, show_download
 from fedbm.data.catalog import download
+from fedbm.runs.progress import show_decoding, show_download
 
 SMALL = ("--size", 16, "--channels", 1)
 

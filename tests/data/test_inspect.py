@@ -19,7 +19,7 @@ from fedbm.data.inspection.duplicates import find_close_hashes, find_exact_dupli
 from fedbm.data.inspection.inspect import inspect, measure_pixels
 
 
-def noise(count: int, size: int = 32, channels: int = 3, seed: int = 0) -> np.ndarray:
+def noise(count: int, size: int = 40, channels: int = 3, seed: int = 0) -> np.ndarray:
     """Return images of smooth blobs, all of them different."""
     coarse = np.random.default_rng(seed).integers(0, 256, (count, 6, 6, channels), dtype=np.uint8)
     small = [Image.fromarray(image.squeeze()) for image in coarse]
@@ -173,8 +173,9 @@ def test_blank_and_dark_images() -> None:
     images = noise(60) // 8
     images[3] = 9
     assert inspected(images).warnings == [
-        "no pixel is brighter than 31 of 255: check how the values were scaled",
         "1 image has a single colour: 3.png",
+        "the values of 32 sampled images are only 0 to 31 of 255, so at most 32 grey levels remain: check how they "
+        "were scaled, and set --value-range for 16-bit and DICOM files",
     ]
 
 
@@ -212,7 +213,7 @@ def test_the_result_can_be_written_as_json() -> None:
         "val": {"cyst": 6, "polyp": 6},
         "test": {"cyst": 6, "polyp": 6},
     }
-    assert (made["format"], made["name"], made["shape"], made["checksum"]) == (1, "toy", [3, 32, 32], "abc")
+    assert (made["format"], made["name"], made["shape"], made["checksum"]) == (1, "toy", [3, 40, 40], "abc")
     assert made["pixels"]["constant_share"] == 0
     assert made["duplicates"]["exact"] == {
         "pairs": 1,
@@ -234,7 +235,7 @@ def test_samples_without_ids_are_named_by_number() -> None:
 
 def test_the_contact_sheet_has_a_row_for_each_class(tmp_path) -> None:
     """Cells have 64 pixels and gaps of 3. A class of two images leaves six cells white."""
-    data = dataset_of(noise(43), [0] * 40 + [1] * 3, [0] * 42 + [1], classes=("Zyste ö", "two\nlines"))
+    data = dataset_of(noise(43, size=32), [0] * 40 + [1] * 3, [0] * 42 + [1], classes=("Zyste ö", "two\nlines"))
     assert choose_samples(data, 0) == [0, 6, 11, 17, 22, 28, 33, 39]
     assert choose_samples(data, 1) == [40, 41]
     save_contact_sheet(tmp_path / "samples.png", data)

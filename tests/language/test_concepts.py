@@ -215,6 +215,12 @@ def test_well_separated_concepts_are_reported() -> None:
     assert "every prompt is nearest to its own class" in second
 
 
+def test_numbers_are_not_well_separated_concepts() -> None:
+    tight = torch.tensor([[[1.0, 0.1, 0], [1, -0.1, 0]], [[0.6, 0.8, 0.1], [0.6, 0.8, -0.1]]])
+    _, second = ConceptDistribution.fit(["0", "1"], ["0", "1"], tight, {}).describe_separability()
+    assert second.startswith("A language model cannot learn what a class is from a number")
+
+
 def test_similar_concepts_are_named() -> None:
     near = torch.tensor([[[1.0, 0, 0], [1, 0.01, 0]], [[1, 0.2, 0], [1, 0.21, 0]], [[0, 0, 1], [0, 0.01, 1]]])
     sentences = ConceptDistribution.fit(["A", "a", "z"], ["big a", "small a", "zed"], near, {}).describe_separability()

@@ -16,6 +16,7 @@ from fedbm.data.cache import FORMAT, Prepared, open_or_build
 from fedbm.data.catalog.download import find_download
 from fedbm.data.catalog.entries import CATALOG, Entry, Recommends, entry_for_classes, find_entry
 from fedbm.data.decode import BadFiles, Decoded, Progress, ValueRange, decode_images
+from fedbm.data.image_sizes import describe_enlarging, watch_sizes
 from fedbm.data.readers.dicom import expand_frames
 from fedbm.data.readers.dispatch import detect, digits
 from fedbm.data.readers.file_tree import normalize_name
@@ -23,11 +24,12 @@ from fedbm.data.readers.sample_index import Source
 from fedbm.data.readers.table import is_table, join_metadata
 from fedbm.data.splits import SPLITS, Split, check_split_option, choose_split
 from fedbm.errors import FedBMError, did_you_mean
+from fedbm.utils.html import make_html
 from fedbm.utils.io import digest_of, sha256_file
 from fedbm.utils.text import format_count
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """A data set in memory.
 
@@ -85,6 +87,17 @@ class Dataset:
         """Return the number of samples of each class in train, val and test, [3,K]."""
         subsets = [self.labels[self.split == code] for code in range(len(SPLITS))]
         return np.stack([np.bincount(labels, minlength=len(self.classes)) for labels in subsets])
+
+    def _title(self) -> str:
+        return f"{self.name}: {len(self.labels)} images of {self.shape}, {len(self.classes)} classes"
+
+    def __repr__(self) -> str:
+        sizes = zip(SPLITS, self.counts().sum(axis=1), strict=True)
+        return f"Dataset({self._title()}, {', '.join(f'{subset} {size}' for subset, size in sizes)})"
+
+    def _repr_html_(self) -> str:
+        rows = zip(self.classes, self.concepts, *self.counts().tolist(), strict=True)
+        return make_html(self._title(), ("class", "concept", *SPLITS), rows, self.notes)
 
 
 def load(
@@ -144,7 +157,10 @@ def load(
 
     Example: `data = fedbm.load("digits")`.
     """
-    _check_arguments(size, channels, on_bad_file)
+    check_source(name_or_path)
+    check_image_shape(size, channels)
+    if on_bad_file not in ("refuse", "skip"):
+        raise FedBMError(f'on_bad_file is "{on_bad_file}", but it must be "refuse" or "skip"')
     if value_range and not (len(value_range) == 2 and value_range[0] < value_range[1]):
         given = ",".join(f"{value:g}" for value in value_range)
         raise FedBMError(f"value_range must be LOW,HIGH, such as 0,4095, not {given}")
@@ -178,10 +194,12 @@ def load(
         choose_split(index, split, group, split_seed, name)
         side, depth = size or index.size or entry.size, channels or index.channels or entry.channels
         choose_statistics(entry, depth, mean, std)
-        decoded = decode_images(index, side, depth, on_bad_file, progress, value_range)
+        sides: list[int] = [index.size] if index.size else []
+        # The catalogue knows how large its images are, and enlarges some of them on purpose.
+        watched = index if sides or (entry is CATALOG.get(entry.name) and not size) else watch_sizes(index, sides)
+        decoded = decode_images(watched, side, depth, on_bad_file, progress, value_range)
         chosen, notes = choose_split(decoded.index, split, group, split_seed, name)
-        if index.size and side > index.size:
-            notes += (f"the images of {name} were enlarged from {index.size} to {side} pixels",)
+        notes += tuple(describe_enlarging(name, sides, side))
         return replace(decoded, index=replace(decoded.index, split=chosen, notes=decoded.index.notes + notes))
 
     settings = {
@@ -200,20 +218,26 @@ def load(
     }
     place = Path(cache or default_cache()) / f"{name}-{size or 'own'}-{digest_of(settings)[:16]}"
     prepared, damage = open_or_build(place, build, settings | {"from": normalize_name(str(name_or_path))}, verify)
-    entry = _match_entry(name, prepared.catalog_name, prepared.classes)
-    notes = [*_describe_entry(name, entry, prepared.catalog_name, concepts), *prepared.notes]
-    if prepared.skipped:
-        notes.append(f"skipped {len(prepared.skipped)} unreadable images, the first is {prepared.skipped[0]}")
-    if damage:
-        notes.append(f"the prepared copy {place} was damaged ({damage}) and was rebuilt")
-    depth = prepared.images.shape[3]
-    statistics = choose_statistics(entry, depth, mean, std)
+    dataset = make_dataset(name, prepared, concepts)
+    notes = [f"the prepared copy {place} was damaged ({damage}) and was rebuilt"] if damage else []
+    statistics = choose_statistics(dataset, dataset.shape[0], mean, std)
     if normalise == "own":
         statistics = _measure_statistics(prepared)
         shown = [" ".join(f"{value:.3f}" for value in values) for values in statistics]
         notes.append(
             f"normalised by mean {shown[0]} and standard deviation {shown[1]} of the training images of {name}"
         )
+    notes = [*dataset.notes, *notes]
+    return replace(dataset, mean=statistics[0], std=statistics[1], value_range=value_range, notes=tuple(notes))
+
+
+def make_dataset(name: str, prepared: Prepared, concepts: Mapping[str, str]) -> Dataset:
+    """Return the data set of prepared arrays, with what the catalogue knows about its classes."""
+    entry = _match_entry(name, prepared.catalog_name, prepared.classes)
+    notes = [*_describe_entry(name, entry, prepared.catalog_name, concepts), *prepared.notes]
+    if prepared.skipped:
+        notes.append(f"skipped {len(prepared.skipped)} unreadable images, the first is {prepared.skipped[0]}")
+    depth = prepared.images.shape[3]
     return Dataset(
         name=entry.name,
         classes=prepared.classes,
@@ -222,8 +246,8 @@ def load(
         images=prepared.images,
         labels=prepared.labels,
         split=prepared.split,
-        mean=statistics[0],
-        std=statistics[1],
+        mean=match_channels(entry.mean, depth),
+        std=match_channels(entry.std, depth),
         hflip=entry.hflip,
         vflip=entry.vflip,
         recommends=_select_recommendations(entry, prepared.columns),
@@ -231,8 +255,16 @@ def load(
         notes=tuple(notes),
         ids=prepared.ids,
         columns=prepared.columns,
-        value_range=value_range,
     )
+
+
+def check_source(data: object) -> None:
+    """Raise FedBMError if *data* is neither a name nor a path."""
+    if not isinstance(data, str | Path):
+        raise FedBMError(
+            f"data must be a name or a path, not {type(data).__name__}: use fedbm.from_arrays(images, labels) or "
+            "fedbm.from_torch(dataset) for data in memory"
+        )
 
 
 def default_cache() -> Path:
@@ -297,13 +329,12 @@ def _describe_entry(name: str, entry: Entry, catalog_name: str | None, concepts:
     ]
 
 
-def _check_arguments(size: int | None, channels: int | None, on_bad_file: str) -> None:
+def check_image_shape(size: int | None, channels: int | None) -> None:
+    """Raise FedBMError if images of this shape are not supported."""
     if size is not None and (size < 16 or size % 4):
         raise FedBMError(f"image size {size} is not supported: use a multiple of 4 from 16 up")
     if channels not in (None, 1, 3):
         raise FedBMError(f"{channels} channels are not supported: use 1 (grey) or 3 (colour)")
-    if on_bad_file not in ("refuse", "skip"):
-        raise FedBMError(f'on_bad_file is "{on_bad_file}", but it must be "refuse" or "skip"')
 
 
 def concept_texts(entry: Entry, given: Mapping[str, str]) -> tuple[str, ...]:

@@ -12,8 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedbm.data.dataset import Dataset
 from fedbm.errors import FedBMError
+from fedbm.utils.html import make_html
 from fedbm.utils.io import digest_of, read_json
 from fedbm.utils.schema import PLAIN, TEXT, check, each, keys, number, or_null, whole
+from fedbm.utils.text import format_count, format_range
 
 FORMAT = 1
 SETTINGS = keys({"beta?": or_null(number(0))}, PLAIN)
@@ -39,7 +41,7 @@ class Move(NamedTuple):
     sample: int
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Partition:
     """Which client has which training samples.
 
@@ -48,12 +50,27 @@ class Partition:
         kind: how the partition was made, such as "dirichlet".
         settings: arguments of the partitioner.
         moved: samples moved to clients that had too few.
+        labels: class number of each sample of the data set, if the partitioner knows it; only for notebooks.
     """
 
     clients: tuple[Ints, ...]
     kind: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     moved: tuple[Move, ...] = ()
+    labels: Ints | None = None
+
+    def __repr__(self) -> str:
+        sizes = format_range(min(map(len, self.clients)), max(map(len, self.clients)))
+        return f"Partition({self.kind}: {format_count(len(self.clients), 'client')} with {sizes} samples)"
+
+    def _repr_html_(self) -> str:
+        totals = [(client, len(samples)) for client, samples in enumerate(self.clients)]
+        if self.labels is None:
+            return make_html(repr(self), ("client", "samples"), totals)
+        classes = int(self.labels.max()) + 1
+        counts = self.counts(self.labels, classes).tolist()
+        rows = [(*total, *(count or "" for count in row)) for total, row in zip(totals, counts, strict=True)]
+        return make_html(repr(self), ("client", "samples", *(f"class {k}" for k in range(classes))), rows)
 
     @property
     def digest(self) -> str:

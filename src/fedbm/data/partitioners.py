@@ -63,7 +63,7 @@ def dirichlet(
         return drawn
 
     settings = {"clients": clients, "beta": beta, "seed": seed, "min_samples": min_samples}
-    return _draw_partition("dirichlet", draw, settings, len(train), strict)
+    return _draw_partition(labels, "dirichlet", draw, settings, len(train), strict)
 
 
 def iid(train: Ints, clients: int, seed: int, min_samples: int = 2) -> Partition:
@@ -93,7 +93,7 @@ def quantity(
         return [part.tolist() for part in np.split(row, _draw_cuts(rng, beta, clients, len(row)))]
 
     settings = {"clients": clients, "beta": beta, "seed": seed, "min_samples": min_samples}
-    return _draw_partition("quantity", draw, settings, len(train), strict)
+    return _draw_partition(labels, "quantity", draw, settings, len(train), strict)
 
 
 def by_classes(
@@ -130,7 +130,7 @@ def by_classes(
         return drawn
 
     settings = {"clients": clients, "classes_per_client": classes_per_client, "seed": seed, "min_samples": min_samples}
-    return _draw_partition("classes", draw, settings, len(train), strict)
+    return _draw_partition(labels, "classes", draw, settings, len(train), strict)
 
 
 def by_column(columns: Mapping[str, NDArray[np.str_]], train: Ints, column: str, min_samples: int = 2) -> Partition:
@@ -184,7 +184,12 @@ def _draw_owners(clients: int, per_client: int, classes: int, rng: np.random.Gen
 
 
 def _draw_partition(
-    kind: str, draw: Callable[[np.random.Generator], Clients], settings: Mapping[str, Any], samples: int, strict: bool
+    labels: Ints,
+    kind: str,
+    draw: Callable[[np.random.Generator], Clients],
+    settings: Mapping[str, Any],
+    samples: int,
+    strict: bool,
 ) -> Partition:
     """Return the first of 100 draws in which each client has enough samples, or else the last one, filled up."""
     clients, seed, min_samples = settings["clients"], settings["seed"], settings["min_samples"]
@@ -201,7 +206,7 @@ def _draw_partition(
                 "use less skew or fewer clients, or allow samples to be moved (strict off)"
             )
         moves = _fill_up(drawn, min_samples, numpy_rng(seed, "partition", "moves"))
-    return Partition(sort_samples(drawn), kind, settings, tuple(moves))
+    return Partition(sort_samples(drawn), kind, settings, tuple(moves), labels)
 
 
 def _fill_up(clients: Clients, min_samples: int, rng: np.random.Generator) -> list[Move]:

@@ -212,8 +212,9 @@ def check_usable(
         images = format_count(least, "image")
         raise FedBMError(f'class "{rarest}" of {where} has {images}, but train, val and test need at least 3')
     if least == 0:
+        near = did_you_mean(rarest, [name for name, count in zip(classes, counts, strict=True) if count])
         raise FedBMError(
-            f'{where} has no training image of class "{rarest}": add some, or remove the class from val and test'
+            f'{where} has no training image of class "{rarest}"{near}: add some, or remove the class from val and test'
         )
 
 

@@ -24,9 +24,10 @@ from fedbm.runs.budget import Budget, parse_duration
 from fedbm.runs.config import Config, make_config, to_sections
 from fedbm.runs.reader import RunView, check_resumable
 from fedbm.runs.run_record import record_of
-from fedbm.runs.run_table import METRICS, describe_run, make_frame, make_html, mean_and_std
+from fedbm.runs.run_table import METRICS, describe_run, make_frame, mean_and_std
 from fedbm.runs.scheduler import cores, places_for
 from fedbm.runs.seed_list import format_seeds, list_seeds
+from fedbm.utils.html import make_html
 from fedbm.utils.io import make_folder
 
 

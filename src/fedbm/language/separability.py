@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from fedbm.data.inspection.traps import describe_wordless
 from fedbm.errors import shorten_list
 
 MAX_COSINE = 0.95  # a classifier can hardly separate class means with a higher cosine
@@ -62,6 +63,7 @@ def describe_separability(classes: Sequence[str], texts: Sequence[str], embeddin
     ]
     if misassigned:
         problems.append(f"Some prompts are nearer to another class than to their own: {_join_worst(misassigned)}.")
+    problems += [f"{sentence[0].upper()}{sentence[1:]}." for sentence in describe_wordless(classes, texts)]
     return [
         f"The cosines between the means of the {len(classes)} concepts are {between.min():.2f} to {between.max():.2f}, "
         f"{between.mean():.2f} on average.",

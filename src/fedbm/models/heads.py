@@ -146,13 +146,24 @@ def feature_dim(body: nn.Module, shape: tuple[int, int, int]) -> int:
     declared = getattr(body, "feature_dim", None)
     if isinstance(declared, int):
         return declared
+    return int(probe_body(body, shape).shape[1])
+
+
+def probe_body(body: nn.Module, shape: tuple[int, int, int]) -> Tensor:
+    """Return the features of one image of zeros; raise FedBMError if the body does not fit the images."""
     training = body.training
-    with torch.no_grad():
-        features = body.eval()(torch.zeros(1, *shape))
+    try:
+        with torch.no_grad():
+            features: Tensor = body.eval()(torch.zeros(1, *shape))
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise FedBMError(
+            f"the body cannot read images of shape {shape} ({str(error).splitlines()[0]}): make it for "
+            f"{shape[0]} channels and this height and width"
+        ) from error
     body.train(training)
     if features.ndim != 2:
         raise FedBMError(
             f"the body returned shape {tuple(features.shape)}, but it must map images to features [B,F]; "
             "end it with nn.Flatten()"
         )
-    return int(features.shape[1])
+    return features

@@ -32,6 +32,7 @@ class BatchRun:
     title: str
     config: Config
     plan: Plan | None = None  # set if only this process can compute the run
+    notes: tuple[str, ...] = ()  # about the data
 
     @property
     def is_finished(self) -> bool:
@@ -63,7 +64,7 @@ def plan_jobs(
         is_known = METHODS.get(plan.config.method.name) is type(plan.config.method)
         keep = dataset is not None or not is_known  # the scheduler's processes could not make this plan
         folder = run_path(plan)
-        jobs[folder] = BatchRun(folder, title_of(plan.config), plan.config, plan if keep else None)
+        jobs[folder] = BatchRun(folder, title_of(plan.config), plan.config, plan if keep else None, plan.notes)
     for folder in jobs:
         check_resumable(folder)
     return list(jobs.values())

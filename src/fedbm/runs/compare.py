@@ -10,16 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedbm.data.dataset import Dataset
+from fedbm.data.dataset import Dataset, check_source
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError, join_words
 from fedbm.methods import METHODS, Method
 from fedbm.runs.batch import BatchRun, plan_jobs, run_batch
 from fedbm.runs.config import Config, check_method_options, find_method, make_config, override, settings_for
+from fedbm.runs.progress import print_notes, progress_console, show_batch, show_decoding
 from fedbm.runs.reader import RunView, read_run
-from fedbm.runs.run_table import METRICS, describe_run, make_frame, make_html, mean_and_std
+from fedbm.runs.run_table import METRICS, describe_run, make_frame, mean_and_std
 from fedbm.runs.runner import check_engine, check_method_object, check_unused_settings, with_method
 from fedbm.runs.seed_list import list_seeds
+from fedbm.utils.html import make_html
 
 Values = Mapping[str, Mapping[str, Any]]  # section → key → value, as in a configuration file
 
@@ -64,6 +66,7 @@ def compare(
     betas: Iterable[float] | None = None,
     seeds: int | str | Iterable[int] = 3,
     on_event: Callable[[str, Event], None] | None = None,
+    progress: bool | None = None,
     **settings: Any,
 ) -> Comparison:
     """Run every method at every β and seed; finished runs are read, not computed again.
@@ -78,6 +81,7 @@ def compare(
         betas: several values of β, in place of `beta`.
         seeds: how many seeds, from 0; or which, such as [0, 1, 5] or "3-12".
         on_event: called with a run's title and each of its events.
+        progress: whether to print notes and progress. Default: in a terminal or a notebook only.
         settings: any key of `fedbm config`, such as rounds=20, clients=5, device="cuda", out="runs". An option of a
             method applies to the methods that have it; `fedprox_mu=…` applies to FedProx alone.
 
@@ -100,16 +104,22 @@ def compare(
     dataset = data if isinstance(data, Dataset) else None
     check_unused_settings(settings, dataset is not None, False, False)
     if dataset is None:
+        check_source(data)
         settings["data"] = str(data)
     chosen = [methods] if isinstance(methods, str) else list(methods)
     configs = make_grid({}, settings, chosen, list(betas) if betas is not None else [beta], list_seeds(seeds))
-    jobs = plan_jobs(configs, dataset)
+    console = progress_console(progress)
+    with show_decoding(console) as decoding:
+        jobs = plan_jobs(configs, dataset, decoding)
+    print_notes(console, (note for job in jobs for note in job.notes))
+    with show_batch(console, jobs) as show:
 
-    def report(job: BatchRun, news: Event | str) -> None:
-        if on_event is not None and isinstance(news, Event):
-            on_event(job.title, news)
+        def report(job: BatchRun, news: Event | str) -> None:
+            show(job, news)
+            if on_event is not None and isinstance(news, Event):
+                on_event(job.title, news)
 
-    result = run_batch(jobs, report)
+        result = run_batch(jobs, report)
     runs = tuple(read_run(job.folder) for job in jobs if job.is_finished)
     if not runs:
         raise FedBMError(result.failures[0])

@@ -13,6 +13,7 @@ from torch import nn
 from fedbm.config.options import DataOptions, LanguageOptions, check, parse_numbers
 from fedbm.data.cache import checksum
 from fedbm.data.dataset import Dataset, load
+from fedbm.data.inspection.traps import find_traps
 from fedbm.data.partition import Partition, check_partition, load_partition
 from fedbm.data.partitioners import by_classes, by_column, dirichlet, iid, quantity
 from fedbm.errors import FedBMError, join_words
@@ -21,6 +22,7 @@ from fedbm.language.concepts import ConceptDistribution, build_concepts
 from fedbm.language.prompts import choose_prompts
 from fedbm.methods.base import Method, Task, train_only
 from fedbm.models.backbone import resnet_factory
+from fedbm.models.heads import probe_body
 from fedbm.runs.config import Config, check_config, recommend
 from fedbm.runs.run_id import make_run_id, own_code
 from fedbm.utils.fingerprint import fingerprint
@@ -37,6 +39,7 @@ class Plan:
     partition: Partition
     task: Task
     id: str
+    notes: tuple[str, ...]  # what the user should know about the data
     own_partition: bool = False  # made in Python, so the configuration refers to the run's partition.json
     own: Mapping[str, str] = field(default_factory=dict)  # digests of a method and a body made in Python
 
@@ -110,7 +113,9 @@ def make_plan(
     digests = {name: digest_of({name: what})[:8] for name, what in code.items()}
     if code:  # the package's methods and bodies are known to fit each other
         check_trained(config.method, task, config.train.epochs)
-    return Plan(config, dataset, partition, task, run_id, own, digests)
+    stem = config.model.stem if make_body is None else ""
+    traps = find_traps(dataset, concepts=concepts.texts if concepts else (), stem=stem)
+    return Plan(config, dataset, partition, task, run_id, (*dataset.notes, *traps), own, digests)
 
 
 def load_dataset(config: Config, progress: Callable[[int, int], None] | None = None) -> Dataset:
@@ -200,8 +205,9 @@ def concepts_for(
 
 
 def check_trained(method: Method, task: Task, epochs: int) -> None:
-    """Raise FedBMError if a phase of local training has no parameters: a user's body may have none."""
+    """Raise FedBMError if a user's body does not fit the images, or a phase of training has no parameters."""
     with seeded_modules(task.seed, "model"):  # a user's method may use the global random generator
+        probe_body(task.body(), task.shape)
         model = method.model(task)
     for phase in method.phases(epochs):
         if phase.epochs and not train_only(model, phase.train):

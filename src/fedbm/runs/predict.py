@@ -28,6 +28,7 @@ from fedbm.methods import METHODS
 from fedbm.methods.base import Method, Task, load_state
 from fedbm.models.backbone import resnet_factory
 from fedbm.runs.config import make_config, read_toml
+from fedbm.runs.reader import RunView, find_folder
 
 MAX_FILES_AT_ONCE = 256  # bounds the memory
 
@@ -89,7 +90,7 @@ def files_in(names: Iterable[Path]) -> Iterator[Path]:
 
 
 def load_model(
-    run: str | Path,
+    run: RunView | str | Path,
     device: str = "auto",
     make_body: Any = None,
     method: Method | None = None,
@@ -98,7 +99,7 @@ def load_model(
     """Load the model of a finished run.
 
     Args:
-        run: the run's folder.
+        run: the run, its folder, or its id if the folder is in runs/.
         device: cpu, cuda, cuda:N, or auto.
         make_body: the function that makes the body, if the run used your own body.
         method: the method, if it is one of your own.
@@ -107,7 +108,7 @@ def load_model(
     Raises:
         FedBMError: the run is not finished, or has no model of this kind.
     """
-    folder, place = Path(run), find_device(device)
+    folder, place = find_folder(run), find_device(device)
     if not (folder / "model.safetensors").exists():
         raise FedBMError(f"{folder} has no model yet: a run writes model.safetensors when it is finished")
     if averaged and not (folder / "averaged.safetensors").exists():

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
 
-from fedbm.config.options import BY_BETA
+from fedbm.config.options import BY_BETA, EngineOptions
 from fedbm.data.catalog.entries import CATALOG
 from fedbm.engine.checkpoint import rounds_behind
 from fedbm.engine.environment import settings_digest
@@ -18,7 +18,10 @@ from fedbm.engine.run_folder import FORMAT, read_rounds
 from fedbm.errors import FedBMError
 from fedbm.runs.config import make_config, method_label, recommended_at_beta
 from fedbm.runs.failure import failure_of
+from fedbm.runs.plan import find_run
 from fedbm.runs.run_files import CONFIG, ENVIRONMENT, Details, Features, PartitionRecord, ScoredRound, Summary
+from fedbm.runs.run_table import METRICS, mean_and_std
+from fedbm.utils.html import make_html
 from fedbm.utils.io import digest_of, read_json
 from fedbm.utils.schema import Lengths, check, keys, whole
 from fedbm.utils.typed_json import decode
@@ -30,7 +33,7 @@ REWRITE = ". Remove the file; the command that made the run writes it again."  #
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunView:
     """A run. Only a finished run has a summary; a file that is missing is None."""
 
@@ -80,6 +83,19 @@ class RunView:
         found: ScoredRound | None = getattr(self.summary, moment)
         return found
 
+    def __repr__(self) -> str:
+        best = f", accuracy {mean_and_std([self.summary.best.accuracy])} %" if self.summary else ""
+        return f"Run({self.id}: {self.label} on {self.data}, {self.state}{best})"
+
+    def _repr_html_(self) -> str:
+        moments = [(moment, self.scores(moment)) for moment in ("best", "last", "last_quarter", "averaged")]
+        rows = [
+            (moment.replace("_", " "), scores.get("round", ""), *(mean_and_std([scores[name]]) for name in METRICS))
+            for moment, scores in moments
+            if scores is not None
+        ]
+        return make_html(repr(self), ("test scores in %", "round", *METRICS), rows)
+
     @property
     def state(self) -> str:
         """The run's status in words, for lists."""
@@ -109,13 +125,25 @@ def check_resumable(folder: Path) -> None:
         check_unedited(read_run(folder))
 
 
-def read_run(path: str | Path) -> RunView:
-    """Read a run folder.
+def find_folder(run: RunView | str | Path) -> Path:
+    """Return the folder of a run: a run object, a path, or a text that is a path or (a part of) an id in runs/."""
+    if isinstance(run, RunView):
+        return run.path
+    if isinstance(run, str) and not Path(run).exists() and Path(run).name == run:
+        return find_run(Path(EngineOptions.out), run)
+    return Path(run)
+
+
+def read_run(run: RunView | str | Path) -> RunView:
+    """Read a run, or read it again.
+
+    Args:
+        run: the run, its folder, or its id if the folder is in runs/.
 
     Raises:
-        FedBMError: if it is not a run folder, or a file in it is damaged.
+        FedBMError: if there is no such run, or a file in it is damaged.
     """
-    path = Path(path)
+    path = find_folder(run)
     text = _read_config(path)
     try:
         config = tomllib.loads(text)

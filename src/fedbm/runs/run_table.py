@@ -1,14 +1,15 @@
-"""Show runs as a table: HTML for a notebook, or a pandas data frame."""
+"""Describe runs as rows of a table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from html import escape
+from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedbm.errors import FedBMError
-from fedbm.runs.reader import RunView
+
+if TYPE_CHECKING:
+    from fedbm.runs.reader import RunView
 
 METRICS = ("accuracy", "f1", "auc", "recall", "precision")
 
@@ -41,18 +42,6 @@ def mean_and_std(values: Sequence[float | None]) -> str:
     if not known:
         return "–"
     return f"{fmean(known):.1f} ± {stdev(known):.1f}" if len(known) > 1 else f"{known[0]:.1f}"
-
-
-def make_html(title: str, heads: Sequence[str], rows: Iterable[Sequence[Any]], notes: Iterable[str] = ()) -> str:
-    """Return an HTML table with a caption above and notes below."""
-
-    def cells(tag: str, values: Sequence[Any]) -> str:
-        return "<tr>" + "".join(f"<{tag}>{escape(str(value))}</{tag}>" for value in values) + "</tr>"
-
-    body = "".join(cells("td", row) for row in rows)
-    below = "".join(f"<p>{escape(note)}</p>" for note in notes)
-    head = cells("th", heads)
-    return f"<table><caption>{escape(title)}</caption><thead>{head}</thead><tbody>{body}</tbody></table>{below}"
 
 
 def make_frame(rows: Sequence[Mapping[str, Any]]) -> Any:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from fedbm.config.options import PARTITION_KEYS
-from fedbm.data.dataset import Dataset
+from fedbm.data.dataset import Dataset, check_source
 from fedbm.data.partition import Partition
 from fedbm.data.sources import find_sources
 from fedbm.engine.checkpoint import ClientStates
@@ -35,6 +35,7 @@ from fedbm.methods.base import Method
 from fedbm.runs.artifacts import draw_if_due, finish_simulation, write_initial_files
 from fedbm.runs.config import Config, find_method, keys, make_config, method_values, to_sections
 from fedbm.runs.plan import Plan, make_plan
+from fedbm.runs.progress import print_notes, progress_console, show_decoding, show_run
 from fedbm.runs.reader import RunView, read_run
 from fedbm.runs.start import start_or_resume
 
@@ -46,6 +47,7 @@ def simulate(
     *,
     body: Callable[[], nn.Module] | None = None,
     on_event: Callable[[Event], None] | None = None,
+    progress: bool | None = None,
     **settings: Any,
 ) -> RunView:
     """Train one model over simulated clients. The same call again resumes the run, or reads it if it is finished.
@@ -56,6 +58,7 @@ def simulate(
         method: a name, or an object such as `fedbm.FedBM(temperature=5)`.
         body: a function that makes the feature extractor, a module from images to features.
         on_event: called with each event of the run.
+        progress: whether to print notes and progress. Default: in a terminal or a notebook only.
         settings: any key of `fedbm config`, such as clients=5, beta=0.1, rounds=20, device="cuda", out="runs".
 
     Returns:
@@ -78,16 +81,23 @@ def simulate(
         )
     check_unused_settings(settings, isinstance(data, Dataset), partition is not None, body is not None)
     if not isinstance(data, Dataset):
+        check_source(data)
         settings["data"] = str(data)
     config = make_config(to_sections(settings))
     if not isinstance(method, str):
         config = with_method(config, method)
     check_engine(config)
-    dataset = data if isinstance(data, Dataset) else None
-    plan = make_plan(config, dataset=dataset, partition=partition, make_body=body)
-    for event in run(plan):
-        if on_event is not None:
-            on_event(event)
+    dataset, console = data if isinstance(data, Dataset) else None, progress_console(progress)
+    with show_decoding(console) as decoding:
+        plan = make_plan(config, dataset=dataset, partition=partition, make_body=body, progress=decoding)
+    if RunFolder(run_path(plan)).done:
+        return read_run(run_path(plan))
+    print_notes(console, plan.notes)
+    with show_run(console, plan.config.method.name, plan.config.train.rounds) as show:
+        for event in run(plan):
+            show(event)
+            if on_event is not None:
+                on_event(event)
     return read_run(run_path(plan))
 
 

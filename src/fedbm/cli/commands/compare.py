@@ -36,11 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.cli.progress import show_decoding
     from fedbm.report.render.terminal import report_tables
     from fedbm.report.runs_report import runs_report
     from fedbm.report.write import write_report
     from fedbm.runs.batch import plan_jobs
+    from fedbm.runs.progress import print_notes, show_decoding
     from fedbm.runs.reader import read_runs
 
     configs = read_grid(args)
@@ -49,6 +49,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     with show_decoding(console) as progress:
         jobs = plan_jobs(configs, progress=progress)
     check_applies(flags, [job.config for job in jobs], beta)
+    print_notes(console, (note for job in jobs for note in job.notes))
     result = run_jobs(jobs, console)
     folders = [job.folder for job in jobs if (job.folder / "config.toml").exists()]
     if not folders:
@@ -78,8 +79,8 @@ def read_grid(args: argparse.Namespace) -> list[Config]:
 
 def run_jobs(jobs: Sequence[BatchRun], console: Console) -> BatchResult:
     """Run the jobs that are not finished, and show their progress."""
-    from fedbm.cli.progress import show_batch
     from fedbm.runs.batch import run_batch
+    from fedbm.runs.progress import show_batch
 
     if finished := sum(job.is_finished for job in jobs):
         console.print(f"{finished} of {len(jobs)} runs are finished already")

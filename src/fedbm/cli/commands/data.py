@@ -98,9 +98,9 @@ def list_catalog(args: argparse.Namespace, console: Console) -> None:
 
 def get(args: argparse.Namespace, console: Console) -> None:
     """Fetch a data set, or print what to download by hand."""
-    from fedbm.cli.progress import show_download
     from fedbm.data.catalog.download import get as get_file
     from fedbm.data.dataset import download_folder
+    from fedbm.runs.progress import show_download
 
     size = check(DataOptions, "size", args.settings.get("size"))
     to = Path(args.to).expanduser() if args.to else download_folder()
@@ -194,10 +194,10 @@ def partition(args: argparse.Namespace, console: Console) -> None:
 
 def load_and_print(args: argparse.Namespace, console: Console) -> tuple[Config, Dataset]:
     """Load the data set, decode it if necessary, and print its counts and notes."""
-    from fedbm.cli.progress import show_decoding
     from fedbm.cli.tables import table
     from fedbm.runs.config import check_config, make_config, to_sections
     from fedbm.runs.plan import load_dataset
+    from fedbm.runs.progress import show_decoding
 
     config = check_config(make_config(to_sections({**args.settings, "data": args.what})))
     check_applies(args.settings, [config], planned=False)

@@ -59,10 +59,10 @@ def execute(args: argparse.Namespace, console: Console) -> None:
 
 def run_experiments(experiments: Sequence[Experiment], args: argparse.Namespace, console: Console) -> None:
     """Print the state of all runs, run those that remain, write records, and print the new state and tables."""
-    from fedbm.cli.progress import show_batch, show_decoding
     from fedbm.experiments import reproduce
     from fedbm.experiments.outcomes import read_outcome
     from fedbm.runs.budget import Budget, parse_duration
+    from fedbm.runs.progress import show_batch, show_decoding
 
     budget = Budget(parse_duration(args.budget) if args.budget else None)
     engine = reproduce.engine_settings(args.settings, args.folder)

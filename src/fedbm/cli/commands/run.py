@@ -25,10 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.cli.progress import show_decoding, show_run
     from fedbm.cli.tables import describe_partition, result_table
     from fedbm.engine.run_folder import RunFolder
     from fedbm.runs.plan import make_plan
+    from fedbm.runs.progress import print_notes, show_decoding, show_run
     from fedbm.runs.reader import check_resumable, read_run
     from fedbm.runs.runner import check_engine, run, run_path
 
@@ -40,8 +40,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     check_applies(args.settings, [plan.config])
     path = run_path(plan)
     check_resumable(path)
-    for note in plan.dataset.notes:
-        console.print(f"note: {note}")
+    print_notes(console, plan.notes)
     for part in describe_partition(plan.partition, plan.dataset, MAX_CLIENTS_SHOWN):
         console.print(part)
     console.print(f"run: {path}")

@@ -35,9 +35,9 @@ def save_contact_sheet(path: Path, dataset: Dataset) -> None:
         sheet.save(temporary, format="PNG")
 
 
-def choose_samples(dataset: Dataset, label: int) -> list[int]:
-    """Return up to eight training samples of a class, from first to last in equal steps."""
+def choose_samples(dataset: Dataset, label: int, most: int = COLUMNS) -> list[int]:
+    """Return up to *most* training samples of a class, from first to last in equal steps."""
     train = dataset.indices("train")
     members = train[dataset.labels[train] == label]
-    positions = np.linspace(0, len(members) - 1, min(COLUMNS, len(members))).round().astype(np.int64)
+    positions = np.linspace(0, len(members) - 1, min(most, len(members))).round().astype(np.int64)
     return [int(sample) for sample in members[positions]]

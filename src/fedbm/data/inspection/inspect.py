@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from fedbm.data.dataset import Dataset
 from fedbm.data.inspection.duplicates import Pairs, find_exact_duplicates, find_near_duplicates
+from fedbm.data.inspection.traps import find_traps
 from fedbm.data.splits import SPLITS, find_group_columns, find_shared_groups
 from fedbm.errors import shorten_list
 
 FORMAT = 1
 MIN_IMAGES = {"train": 10, "val": 5, "test": 5}  # warn if a class has fewer
 MAX_IMBALANCE = 10  # warn if the largest class has this many times the images of the smallest
-MIN_BRIGHTNESS = 64  # of 255: warn if no pixel is brighter, because values were probably scaled wrongly
 MAX_NAMED = 3  # samples or classes in a sentence
 MAX_LISTED = 100  # pairs in the JSON
 
@@ -143,8 +143,6 @@ def _find_warnings(found: Inspection) -> Iterator[str]:
             f"{most} has {train.max() / train.min():.0f} times the training images of {least}: "
             "use macro-F1, because accuracy hides rare classes"
         )
-    if found.pixels.high < MIN_BRIGHTNESS:
-        yield f"no pixel is brighter than {found.pixels.high} of 255: check how the values were scaled"
     if found.pixels.constant:
         names = [sample_name(data, sample) for sample in found.pixels.constant]
         yield _count_items(names, "image has", "images have", "a single colour")
@@ -164,6 +162,7 @@ def _find_warnings(found: Inspection) -> Iterator[str]:
     if len(contradictory):
         labels = [[f"{sample_name(data, i)} ({data.classes[data.labels[i]]})" for i in pair] for pair in contradictory]
         yield _count_items([" and ".join(pair) for pair in labels], "image has", "images have", "two labels")
+    yield from find_traps(data, concepts=data.concepts)
 
 
 def _count_items(items: Sequence[str], one: str, many: str, what: str) -> str:

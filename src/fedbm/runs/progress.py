@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fedbm.engine.round_loop import Event
 from fedbm.engine.round_record import RoundRecord
-from fedbm.runs.batch import BatchRun
+
+if TYPE_CHECKING:
+    from fedbm.runs.batch import BatchRun
 
 ShowCount = Callable[[int, int], None]  # (done, total)
 ShowEvent = Callable[[Event], None]
 PHASES = {"train": "training", "aggregate": "averaging", "evaluate": "evaluating", "done": ""}
 RECENT_ROUNDS = 10  # the remaining time is estimated from these
+
+
+def progress_console(shown: bool | None) -> Console:
+    """Return a console that prints if *shown*; if it is None, in a terminal or a notebook only."""
+    console = Console(markup=False, emoji=False, highlight=False, soft_wrap=True)  # names may look like markup
+    if shown is None:
+        shown = console.is_terminal or console.is_jupyter
+    return console if shown else Console(quiet=True, force_terminal=False)
+
+
+def print_notes(console: Console, notes: Iterable[str]) -> None:
+    """Print each note once."""
+    for note in dict.fromkeys(notes):
+        console.print(f"note: {note}")
 
 
 @contextmanager
