@@ -99,7 +99,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"classes": ("cyst", "cyst")}, "classes are cyst, cyst: give every class a name of its own"),
     ({"split": [0, 1, 2, 3] * 5}, "split contains 3, but it must contain 0, 1, 2 or train, val, test"),
     ({"split": ["train", "dev"] * 10}, "split contains 'dev'"),
-    ({"split": [0] * 20}, "arrays has no val images"),
+    ({"split": [0] * 20}, "arrays has no test images"),
     ({"columns": {"site": ["Oslo"]}}, r"the shape of site is \[1\], but 20 images need one value each"),
     ({"concepts": {"wart": "a wart"}}, 'concepts name the class "wart"'),
     ({"size": 30}, "image size 30 is not supported"),

@@ -18,7 +18,7 @@ from fedbm.data.inspection.inspect import inspect
 from fedbm.data.inspection.traps import describe_wordless, find_traps
 from fedbm.errors import FedBMError
 from fedbm.language.concepts import ConceptDistribution
-from fedbm.runs.config import make_config, nest
+from fedbm.runs.config import make_config, to_sections
 from fedbm.runs.plan import make_plan
 
 CLASSES = ("debris", "mucus")
@@ -120,7 +120,7 @@ def test_a_run_that_reads_concepts_warns_of_them(tmp_path: Path, tiny_fedbm: dic
     file, names = tmp_path / "concepts.safetensors", ("cyst", "normal", "polyp")
     ConceptDistribution.fit(names, ("0", "1", "2"), torch.randn(3, 4, 8), {"encoder": "made up"}).save(file)
     for path, warned in ((tiny_fedbm["concept_file"], False), (str(file), True)):
-        notes = make_plan(make_config(nest({**tiny_fedbm, "concept_file": path}))).notes
+        notes = make_plan(make_config(to_sections({**tiny_fedbm, "concept_file": path}))).notes
         assert any('"0" for class "cyst"' in note for note in notes) == warned
         assert any("--stem 3x3" in note for note in notes)
 
