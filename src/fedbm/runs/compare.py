@@ -15,10 +15,19 @@ from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError, join_words
 from fedbm.methods import METHODS, Method
 from fedbm.runs.batch import BatchRun, plan_jobs, run_batch
-from fedbm.runs.config import Config, check_method_options, find_method, make_config, override, settings_for
+from fedbm.runs.config import (
+    Config,
+    check_method_options,
+    find_method,
+    is_reference,
+    make_config,
+    override,
+    settings_for,
+)
+from fedbm.runs.own_method import load_method, with_method
 from fedbm.runs.reader import RunView, read_run
 from fedbm.runs.run_table import METRICS, describe_run, make_frame, make_html, mean_and_std
-from fedbm.runs.runner import check_engine, check_method_object, check_unused_settings, with_method
+from fedbm.runs.runner import check_engine, check_method_object, check_unused_settings
 from fedbm.runs.seed_list import list_seeds
 
 Values = Mapping[str, Mapping[str, Any]]  # section → key → value, as in a configuration file
@@ -68,12 +77,12 @@ def compare(
 ) -> Comparison:
     """Run every method at every β and seed; finished runs are read, not computed again.
 
-    Runs of the package's methods on named data run in parallel, as `fedbm compare` does. Runs of other methods, or on
-    a data set that is already loaded, run one after the other in this process.
+    Runs on named data run in parallel, as `fedbm compare` does. Runs on a data set that is already loaded, or of a
+    method that other processes cannot import (made in a notebook), run one after the other in this process.
 
     Args:
         data: a catalogued name, a path, or what `fedbm.load()` returned.
-        methods: names, or objects such as `fedbm.FedBM(temperature=5)`.
+        methods: names, objects such as `fedbm.FedBM(temperature=5)`, or classes of your own as "FILE.py:CLASS".
         beta: the β of the Dirichlet partition; by default the data set's.
         betas: several values of β, in place of `beta`.
         seeds: how many seeds, from 0; or which, such as [0, 1, 5] or "3-12".
@@ -130,6 +139,7 @@ def make_grid(
     """
     if not methods:
         raise FedBMError("no method is given; name at least one")
+    methods = [load_method(method) if is_reference(method) else method for method in methods]
     names = [find_method(method).name for method in methods if isinstance(method, str)]
     check_method_options(settings, names)
     for method in methods:
