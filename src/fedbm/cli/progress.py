@@ -59,29 +59,27 @@ class BatchEstimate:
     def __init__(self, jobs: Sequence[BatchRun]) -> None:
         self._methods = {job.folder: job.config.method.name for job in jobs}
         self._rounds = {job.folder: job.config.train.rounds for job in jobs}  # that remain
+        self._seconds: dict[str, list[float]] = {}  # method → of its finished rounds
         self._active: set[Path] = set()
         self._parallel = 1  # the most runs at the same time so far
-        self._seconds: dict[str, list[float]] = {}  # method → of its finished rounds
 
     def update(self, job: BatchRun, news: Event | str) -> str:
-        """Count news; return a sentence after the first round of a method and after a run, if others remain."""
+        """Count news. Return an estimate after the first round of a method and after a run, if runs remain."""
         self._active.add(job.folder)
         self._parallel = max(self._parallel, len(self._active))
-        is_first = False
-        if isinstance(news, str):
-            self._rounds[job.folder] = 0
-        elif news.record is not None:
-            self._rounds[job.folder] = job.config.train.rounds - news.round
-            seconds = self._seconds.setdefault(job.config.method.name, [])
+        seconds = self._seconds.setdefault(job.config.method.name, [])
+        if isinstance(news, Event):
+            if news.record is None:
+                return ""
             seconds.append(news.record.seconds["total"])
-            is_first = len(seconds) == 1
-        is_over = self._rounds[job.folder] == 0
-        if is_over:
+        left = job.config.train.rounds - news.round if isinstance(news, Event) else 0
+        self._rounds[job.folder] = left
+        if not left:
             self._active.discard(job.folder)
         runs, known = sum(map(bool, self._rounds.values())), list(chain(*self._seconds.values()))
-        if not known or runs < 2 - is_over or not (is_first or is_over):
+        if not runs or not known or (left and (len(seconds) > 1 or len(self._rounds) == 1)):
             return ""
-        ahead = [n * fmean(self._seconds.get(self._methods[path], known)) for path, n in self._rounds.items()]
+        ahead = [n * fmean(self._seconds.get(self._methods[path]) or known) for path, n in self._rounds.items()]
         whole = max(sum(ahead) / self._parallel, *ahead)
         return f"remaining: {runs} of {len(ahead)} runs, about {format_clock(whole)}"
 

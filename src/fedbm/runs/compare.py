@@ -15,16 +15,8 @@ from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError, join_words
 from fedbm.methods import METHODS, Method
 from fedbm.runs.batch import BatchRun, plan_jobs, run_batch
-from fedbm.runs.config import (
-    Config,
-    check_method_options,
-    find_method,
-    is_reference,
-    make_config,
-    override,
-    settings_for,
-)
-from fedbm.runs.own_method import load_method, with_method
+from fedbm.runs.config import Config, check_method_options, find_method, make_config, override, settings_for
+from fedbm.runs.own_method import resolve_method, with_method
 from fedbm.runs.reader import RunView, read_run
 from fedbm.runs.run_table import METRICS, describe_run, make_frame, make_html, mean_and_std
 from fedbm.runs.runner import check_engine, check_method_object, check_unused_settings
@@ -139,7 +131,7 @@ def make_grid(
     """
     if not methods:
         raise FedBMError("no method is given; name at least one")
-    methods = [load_method(method) if is_reference(method) else method for method in methods]
+    methods = [resolve_method(method) for method in methods]
     names = [find_method(method).name for method in methods if isinstance(method, str)]
     check_method_options(settings, names)
     for method in methods:

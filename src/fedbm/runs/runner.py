@@ -33,8 +33,8 @@ from fedbm.engine.run_folder import RunFolder
 from fedbm.errors import FedBMError
 from fedbm.methods.base import Method
 from fedbm.runs.artifacts import draw_if_due, finish_simulation, write_initial_files
-from fedbm.runs.config import Config, find_method, is_reference, keys, make_config, to_sections
-from fedbm.runs.own_method import check_name, load_method, with_method
+from fedbm.runs.config import Config, find_method, keys, make_config, to_sections
+from fedbm.runs.own_method import check_name, resolve_method, with_method
 from fedbm.runs.plan import Plan, make_plan
 from fedbm.runs.reader import RunView, read_run
 from fedbm.runs.start import start_or_resume
@@ -65,8 +65,7 @@ def simulate(
     Raises:
         FedBMError: if a setting is wrong, or the run fails.
     """
-    if is_reference(method):
-        method = load_method(method)
+    method = resolve_method(method)
     if isinstance(method, str):
         settings["method"] = find_method(method).name
     else:

@@ -4,6 +4,7 @@ examples:
   fedbm compare --data digits --methods fedavg,scaffold,fedbm --betas 0.05,0.1 --seeds 3
   fedbm compare shared.toml --methods all                     a file without [method] and seed
   fedbm compare --methods fedprox,fedbm --fedprox-mu 0.1      an option of one method
+  fedbm compare --methods fedavg,fedbm,moon.py:Moon           with a method of your own
 Finished runs are not computed again. After an interruption, the same command continues.
 """
 
