@@ -14,6 +14,7 @@ import pytest
 import fedbm
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError
+from fedbm.methods import Scaffold
 from fedbm.runs import batch, own_method
 from fedbm.runs.compare import make_grid
 from fedbm.runs.config import make_config, to_sections
@@ -157,6 +158,14 @@ def test_a_file_of_a_package_may_import_its_neighbours(write: Write) -> None:
     file = write("package/inside.py", HALVED + "from .names import NAME\n\nclass Inside(Halved):\n    name = NAME\n")
     method = load_method(f"{file}:Inside")
     assert for_processes(method).name == "inside"
+
+
+def test_a_variant_of_a_method_keeps_the_states_of_both_apart_from_the_model() -> None:
+    class Variant(Scaffold):
+        name = "variant"
+
+    state = {"body.w": 1, "scaffold.c.body.w": 2, "variant.v": 3}
+    assert Variant().model_state(state) == {"body.w": 1}  # type: ignore[arg-type]
 
 
 def test_options_come_from_a_configuration_file(write: Write) -> None:
