@@ -1,20 +1,34 @@
 """The page 'Your method in 60 lines', followed literally: its code blocks run in order, in an empty folder."""
 
+import dataclasses
 import re
+import runpy
+import sys
 from pathlib import Path
+
+from fedbm.methods.base import Batch, Facts, Task, Upload
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "your-method.md"
 
 
 def test_every_code_block_runs_as_printed(tmp_path, monkeypatch, capsys):
+    """A block that starts with the name of a file is that file; fedbn.py is run, both are imported."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert len(blocks) == 5
+    files = {found[1]: block for block in blocks if (found := re.match(r"# (\w+\.py)\n", block))}
+    assert (list(files), len(blocks)) == (["fedbn.py", "fedavgm.py"], 5)
+    for file, block in files.items():
+        Path(file).write_text(block, encoding="utf-8")
+    runpy.run_path("fedbn.py", run_name="__main__")
     page: dict[str, object] = {"__name__": "page"}
-    for block in blocks:
+    for block in blocks[2:]:
         exec(compile(block, str(PAGE), "exec"), page)
+    for file in files:
+        del sys.modules[Path(file).stem]
     printed = capsys.readouterr().out
     assert printed.startswith("fedbn ScoredRound(round=")
+    assert "Comparison(6 runs of fedavg, fedbn and fedavgm · momentum=0.5)" in printed
     run = page["run"]
     assert run.method == "fednh"
     folder = next(Path("runs").glob("fedbn-*"))
@@ -28,3 +42,10 @@ def test_every_code_block_runs_as_printed(tmp_path, monkeypatch, capsys):
 def test_the_example_is_no_longer_than_it_says():
     block = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)[0]
     assert len(block.splitlines()) <= 60
+
+
+def test_the_fields_on_the_page_are_those_of_the_classes():
+    rows = dict(re.findall(r"^\| `(\w+)` \| (`\w+`[:,].*) \|$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE))
+    for name, kind in (("task", Task), ("facts", Facts), ("batch", Batch), ("upload", Upload)):
+        documented = re.findall(r"`(\w+)`[:,]", rows[name])
+        assert documented == [field.name for field in dataclasses.fields(kind)], name

@@ -113,6 +113,8 @@ def test_while_no_clients_model_is_usable_there_is_nothing_to_score(tmp_path, me
     """Models made of clients' own: rounds before the first usable one have no score, and none of them is the best."""
 
     class Late(method):
+        name = "late"
+
         def finish_client(self, model, data, context, facts):
             upload, own = super().finish_client(model, data, context, facts)
             if facts.client in (0, 1, 2):

@@ -32,18 +32,6 @@ def shared(tiny: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
     return {**own, "rounds": 2, "out": str(tmp_path / "runs")}
 
 
-@dataclass(frozen=True)
-class Halved(FedAvg):
-    """A method of the user's own: FedAvg with half the gradient."""
-
-    name: ClassVar[str] = "halved"
-
-    def adjust_gradients(self, model: Any, context: Any) -> None:
-        for parameter in model.parameters():
-            if parameter.grad is not None:
-                parameter.grad.mul_(0.5)
-
-
 def test_names_run_in_parallel_and_are_read_the_second_time(
     scans: Path, shared: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,12 +63,8 @@ def test_a_script_needs_no_guard(scans: Path, shared: dict[str, Any], tmp_path: 
     assert done.stdout == "started\nComparison(1 runs of fedavg)\n"
 
 
-def test_own_methods_and_loaded_data_run_in_this_process(
-    scans: Path, shared: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loaded_data_run_in_this_process(scans: Path, shared: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch, "run_all", None)
-    found = fedbm.compare(scans, [Halved()], seeds=1, **shared)
-    assert [run.method for run in found.runs] == ["halved"]
     data = fedbm.load(scans, size=16, channels=1)
     rest = {key: value for key, value in shared.items() if key not in ("size", "channels")}
     found = fedbm.compare(data, ["fedavg", FedProx(mu=0.5)], seeds=1, beta=0.3, **rest)

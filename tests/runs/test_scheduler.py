@@ -69,18 +69,15 @@ def test_runs_that_share_a_process(tiny: dict[str, Any], tmp_path: Path, monkeyp
 def test_a_fault_of_one_run_is_told_and_the_others_of_its_process_go_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def played(config: Any) -> Iterator[Event]:
-        yield Event(1, config.train.seed)
-        if config.train.seed == 0:
+    def played(job: Any) -> Iterator[Event]:
+        yield Event(1, job.id)
+        if job.id == "0":
             raise ValueError("a fault in the program")
-        yield Event(2, config.train.seed)
+        yield Event(2, job.id)
 
     class Pipe:
         def __init__(self) -> None:
-            self.given, self.told = (
-                [(seed, make_config(to_sections({"seed": seed}))) for seed in (0, 1)],
-                list[Any](),
-            )
+            self.given, self.told = [(number, side_by_side.Job(b"", 2, str(number))) for number in (0, 1)], list[Any]()
 
         def poll(self, timeout: float | None) -> bool:
             return bool(self.given) or timeout is None
@@ -97,10 +94,10 @@ def test_a_fault_of_one_run_is_told_and_the_others_of_its_process_go_on(
     pipe = Pipe()
     side_by_side._work(pipe)  # type: ignore[arg-type]
     assert pipe.told == [
-        (0, Event(1, 0)),
-        (1, Event(1, 1)),
+        (0, Event(1, "0")),
+        (1, Event(1, "1")),
         (0, "ValueError: a fault in the program"),
-        (1, Event(2, 1)),
+        (1, Event(2, "1")),
         (1, None),
     ]
     assert "Traceback" in capsys.readouterr().err

@@ -54,6 +54,12 @@ def add_setting(group: Any, flag: str, **more: Any) -> None:
     group.add_argument(switch, dest=flag, action=StoreSetting, default=argparse.SUPPRESS, **more)
 
 
+def add_method(parser: argparse.ArgumentParser) -> None:
+    """Add --method, which names the class of a run by a method of the user's own."""
+    text = "the class, if the run was trained by a method of your own, such as moon.py:Moon"
+    parser.add_argument("--method", metavar="FILE.py:CLASS", help=text)
+
+
 def add_averaged(parser: argparse.ArgumentParser) -> None:
     """Add --averaged, which chooses the averaged model of a run."""
     text = "use the averaged model (server_average) instead of the model of the chosen round"
@@ -79,7 +85,8 @@ def format_default(key: Key) -> str:
 
 def read_config(args: argparse.Namespace) -> Config:
     """Return the configuration file's values, overridden by the flags."""
-    from fedbm.runs.config import make_config, override, read_toml
+    from fedbm.runs.config import is_reference, make_config, override, read_toml
+    from fedbm.runs.own_method import make_own_config
 
     file = args.file
     if file and not file.endswith(".toml") and not Path(file).exists():
@@ -90,7 +97,8 @@ def read_config(args: argparse.Namespace) -> Config:
     flags = {"method": method_in_file, **args.settings} if method_in_file else args.settings
     if method_in_file != flags.get("method", method_in_file):
         values["method"] = {}  # the file's options belong to another method
-    return make_config(override(values, flags), where=file or "the command")
+    make = make_own_config if is_reference(flags.get("method")) else make_config
+    return make(override(values, flags), where=file or "the command")
 
 
 def runs_folder(args: argparse.Namespace) -> Path:

@@ -34,8 +34,18 @@ def predict_probabilities(method: Method, model: nn.Module, data: Samples) -> Ar
         parts = [method.logits(model, images).double().softmax(dim=1) for images, _ in data.batches()]
         found = torch.cat(parts)
     if not bool(found.isfinite().all()):
-        raise FedBMError("the model's outputs are not finite, so it cannot be scored; a lower lr may help")
+        raise FedBMError(f"the model's outputs are not finite, so it cannot be scored; {_find_cause(model)}")
     return np.asarray(found.cpu().numpy())
+
+
+def _find_cause(model: nn.Module) -> str:
+    """Return which tensor of the model is the first that is not finite or not possible, or advice if all are."""
+    for name, value in model.state_dict().items():
+        if name.endswith("running_var") and bool((value < 0).any()):
+            return f"{name} has negative values, but is a variance: average BatchNorm statistics plainly"
+        if not bool(value.isfinite().all()):
+            return f"{name} is not finite"
+    return "a lower lr may help"
 
 
 def global_score(

@@ -183,8 +183,9 @@ class Method(ABC):
         return {"model": Part(round_, self.model_state(server))}
 
     def model_state(self, state: State) -> State:
-        """Return the entries of *state* that are part of the model."""
-        return {name: value for name, value in state.items() if not name.startswith(f"{self.name}.")}
+        """Return the entries of *state* that are part of the model, so not of this method or of its base classes."""
+        own = tuple(f"{vars(kind)['name']}." for kind in type(self).__mro__ if "name" in vars(kind))
+        return {name: value for name, value in state.items() if not name.startswith(own)}
 
     def client_init(self, task: Task, facts: Facts) -> State:
         """Return a client's own state before its first round. The client keeps it between rounds."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -11,10 +12,10 @@ from fedbm.config.options import BY_BETA
 from fedbm.data.dataset import Dataset
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError
-from fedbm.methods import METHODS
 from fedbm.runs.budget import Budget
 from fedbm.runs.config import Config
 from fedbm.runs.failure import clear_failure, keep_failure
+from fedbm.runs.own_method import for_processes
 from fedbm.runs.plan import Plan, make_plan
 from fedbm.runs.reader import check_resumable
 from fedbm.runs.runner import run, run_path
@@ -32,6 +33,7 @@ class BatchRun:
     title: str
     config: Config
     plan: Plan | None = None  # set if only this process can compute the run
+    note: str = ""  # why only this process can compute it
     notes: tuple[str, ...] = ()  # about the data
 
     @property
@@ -61,10 +63,16 @@ def plan_jobs(
     jobs: dict[Path, BatchRun] = {}
     for config in configs:
         plan = make_plan(config, dataset=dataset, progress=progress)
-        is_known = METHODS.get(plan.config.method.name) is type(plan.config.method)
-        keep = dataset is not None or not is_known  # the scheduler's processes could not make this plan
-        folder = run_path(plan)
-        jobs[folder] = BatchRun(folder, title_of(plan.config), plan.config, plan if keep else None, plan.notes)
+        folder, title = run_path(plan), title_of(plan.config)
+        if dataset is not None:
+            jobs[folder] = BatchRun(folder, title, plan.config, plan, notes=plan.notes)
+            continue
+        try:
+            config = dataclasses.replace(plan.config, method=for_processes(plan.config.method))
+            jobs[folder] = BatchRun(folder, title, config, notes=plan.notes)
+        except FedBMError as reason:
+            why = f"runs one after the other, because {reason}"
+            jobs[folder] = BatchRun(folder, title, plan.config, plan, why, plan.notes)
     for folder in jobs:
         check_resumable(folder)
     return list(jobs.values())
@@ -105,6 +113,7 @@ def _events(jobs: Sequence[BatchRun], budget: Budget) -> Generator[tuple[BatchRu
     if elsewhere:
         events = run_all(
             [job.config for job in elsewhere],
+            ids=[job.folder.name for job in elsewhere],
             is_last_round=lambda number: budget.is_last_round(elsewhere[number].folder),
             remaining=budget.remaining,
         )
@@ -113,6 +122,8 @@ def _events(jobs: Sequence[BatchRun], budget: Budget) -> Generator[tuple[BatchRu
                 yield elsewhere[number], news
     for job in jobs:
         if job.plan is not None:
+            if job.note:
+                yield job, Event(0, "train", note=job.note)
             try:
                 for event in run(job.plan):
                     yield job, event

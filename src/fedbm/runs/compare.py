@@ -16,10 +16,11 @@ from fedbm.errors import FedBMError, join_words
 from fedbm.methods import METHODS, Method
 from fedbm.runs.batch import BatchRun, plan_jobs, run_batch
 from fedbm.runs.config import Config, check_method_options, find_method, make_config, override, settings_for
+from fedbm.runs.own_method import resolve_method, with_method
 from fedbm.runs.progress import print_notes, progress_console, show_batch, show_decoding
 from fedbm.runs.reader import RunView, read_run
 from fedbm.runs.run_table import METRICS, describe_run, make_frame, mean_and_std
-from fedbm.runs.runner import check_engine, check_method_object, check_unused_settings, with_method
+from fedbm.runs.runner import check_engine, check_method_object, check_unused_settings
 from fedbm.runs.seed_list import list_seeds
 from fedbm.utils.html import make_html
 
@@ -71,12 +72,12 @@ def compare(
 ) -> Comparison:
     """Run every method at every β and seed; finished runs are read, not computed again.
 
-    Runs of the package's methods on named data run in parallel, as `fedbm compare` does. Runs of other methods, or on
-    a data set that is already loaded, run one after the other in this process.
+    Runs on named data run in parallel, as `fedbm compare` does. Runs on a data set that is already loaded, or of a
+    method that other processes cannot import (made in a notebook), run one after the other in this process.
 
     Args:
         data: a catalogued name, a path, or what `fedbm.load()` returned.
-        methods: names, or objects such as `fedbm.FedBM(temperature=5)`.
+        methods: names, objects such as `fedbm.FedBM(temperature=5)`, or classes of your own as "FILE.py:CLASS".
         beta: the β of the Dirichlet partition; by default the data set's.
         betas: several values of β, in place of `beta`.
         seeds: how many seeds, from 0; or which, such as [0, 1, 5] or "3-12".
@@ -140,6 +141,7 @@ def make_grid(
     """
     if not methods:
         raise FedBMError("no method is given; name at least one")
+    methods = [resolve_method(method) for method in methods]
     names = [find_method(method).name for method in methods if isinstance(method, str)]
     check_method_options(settings, names)
     for method in methods:
@@ -163,5 +165,10 @@ def _make_config(base: Values, settings: Mapping[str, Any], method: str | Method
 
 
 def list_methods(names: str) -> list[str]:
-    """Return the methods in a text such as "fedavg,fedbm", or "all"."""
-    return list(METHODS) if names == "all" else [name.strip() for name in names.split(",")]
+    """Return the methods in a text such as "fedavg,fedbm"; "all" stands for all of the package.
+
+    >>> list_methods("fedavg, moon.py:Moon"), len(list_methods("all,moon.py:Moon"))
+    (['fedavg', 'moon.py:Moon'], 12)
+    """
+    parts = [part.strip() for part in names.split(",")]
+    return [name for part in parts for name in (METHODS if part == "all" else [part])]

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from fedbm.config.keys import SECTIONS, Key, keys_of, section_keys
 from fedbm.config.options import (
@@ -105,7 +105,8 @@ def check_method_options(settings: Iterable[str], methods: Sequence[str]) -> Non
         chosen = [name for name in dict.fromkeys(methods) if name in owners]
         switch = "--" + flag.replace("_", "-")
         if owners and not chosen:
-            raise FedBMError(f"{switch} is an option of {join_words(owners)}, but not of {join_words(methods)}")
+            others = f"not of {join_words(methods)}" if methods else "no such method is named"
+            raise FedBMError(f"{switch} is an option of {join_words(owners)}, but {others}")
         if len({_declaration(METHODS[name], owners[name]) for name in chosen}) > 1:
             own = join_words([f"--{name}-{flag.replace('_', '-')}" for name in chosen])
             raise FedBMError(f"{switch} is a different option for {join_words(chosen, 'and')}. Use {own}.")
@@ -119,7 +120,9 @@ def make_config(values: Mapping[str, Mapping[str, Any]], where: str = "the confi
                 f"{where} describes a run between machines: use 'fedbm federation run', or remove [federation]"
             )
         if section == "own":
-            raise FedBMError(f"{where} belongs to a run with a method or body made in Python. Start it from Python.")
+            raise FedBMError(
+                f"{where} belongs to a run with a method or body of your own. Run the command or script that made it."
+            )
         if section not in FILE_SECTIONS:
             near = did_you_mean(section, FILE_SECTIONS)
             raise FedBMError(f'{where} has no section "{section}"{near}; there are {join_words(FILE_SECTIONS)}')
@@ -138,7 +141,14 @@ def make_config(values: Mapping[str, Mapping[str, Any]], where: str = "the confi
     return Config(**made, given=given)
 
 
+def is_reference(method: object) -> TypeGuard[str]:
+    """Return whether *method* is a text of the form FILE.py:CLASS, not the name of a method."""
+    return isinstance(method, str) and (":" in method or method.endswith(".py"))
+
+
 def find_method(name: str) -> type[FedAvg]:
+    if is_reference(name):  # not imported here: configurations come from other machines too
+        raise FedBMError(f"{name} is your own code; only 'fedbm run', 'fedbm compare' and Python run it")
     if name not in METHODS:
         raise FedBMError(f'there is no method "{name}"{did_you_mean(name, METHODS)}; choose {join_words(METHODS)}')
     return METHODS[name]
@@ -286,7 +296,7 @@ def to_sections(flags: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             section, name = shared[flag].section, shared[flag].name
         elif method in owners:
             section, name = "method", owners[method]
-        elif owners and method not in METHODS:
+        elif owners and method not in METHODS and not is_reference(method):
             continue  # make_config() reports the unknown method
         elif owners:
             raise FedBMError(f"{flag} is an option of {join_words(owners)}, not of {method}")

@@ -21,10 +21,10 @@ from fedbm.engine.device import find_device
 from fedbm.engine.local_training import Samples
 from fedbm.engine.run_folder import FORMAT
 from fedbm.errors import FedBMError
+from fedbm.methods import Method
 from fedbm.models.heads import Classifier, ConceptHead
-from fedbm.runs.config import make_config, read_toml
 from fedbm.runs.plan import load_dataset
-from fedbm.runs.predict import Model, load_model
+from fedbm.runs.predict import Model, load_model, read_config
 from fedbm.utils.io import write_json
 from fedbm.utils.seeds import numpy_rng
 
@@ -32,10 +32,12 @@ MAX_IMAGES = 600
 PERPLEXITY = 30.0
 
 
-def write_features(run: Path, engine: Mapping[str, Any], averaged: bool = False) -> Path:
+def write_features(
+    run: Path, engine: Mapping[str, Any], averaged: bool = False, method: Method | str | None = None
+) -> Path:
     """Write features.json of a finished run. *engine* are options such as device and data_dir."""
-    config = make_config(read_toml(run / "config.toml")).with_values("engine", **engine)
-    model = load_model(run, config.engine.device, averaged=averaged)
+    config = read_config(run, method).with_values("engine", **engine)
+    model = load_model(run, config.engine.device, method=method, averaged=averaged)
     dataset = load_dataset(config)
     if dataset.classes != model.classes:
         raise FedBMError(f"{run} was trained on {', '.join(model.classes)}, but {dataset.name} has other classes")

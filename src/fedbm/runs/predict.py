@@ -27,8 +27,11 @@ from fedbm.language.concepts import ConceptDistribution
 from fedbm.methods import METHODS
 from fedbm.methods.base import Method, Task, load_state
 from fedbm.models.backbone import resnet_factory
-from fedbm.runs.config import make_config, read_toml
+from fedbm.runs.config import Config, make_config, method_values, read_toml
+from fedbm.runs.own_method import load_method, with_method
 from fedbm.runs.reader import RunView, find_folder
+from fedbm.runs.run_id import own_code
+from fedbm.utils.io import digest_of, read_json
 
 MAX_FILES_AT_ONCE = 256  # bounds the memory
 
@@ -89,11 +92,39 @@ def files_in(names: Iterable[Path]) -> Iterator[Path]:
         yield from shown
 
 
+def read_config(folder: Path, method: Method | str | None = None) -> Config:
+    """Return a run's configuration. *method* is needed if it is the user's own; see load_model()."""
+    values = read_toml(folder / "config.toml")
+    code = values.pop("own", {}).get("code")
+    options = values.pop("method", {})
+    name = options.pop("name", "")
+    if isinstance(method, Method):
+        return with_method(make_config(values), method)
+    if code is None and name in METHODS:
+        if method is not None:
+            raise FedBMError(f"{folder} was trained by {name} of this package. Remove the method {method}.")
+        return make_config({**values, "method": {"name": name, **options}})
+    if method is None:
+        known = read_json(folder / "environment.json").get("method", "FILE.py:CLASS")
+        raise FedBMError(
+            f"{folder} was trained by {name}, which is your own method: give its file and class, {known} "
+            "(--method on the command line, method in Python)"
+        )
+    usual = method_values(load_method(method))
+    found = load_method(method, {key: value for key, value in options.items() if usual.get(key) != value})
+    if digest_of(own_code(found))[:8] != code:
+        raise FedBMError(
+            f"{method} is not the code that trained {folder}: the file was edited, or it is another class. Restore "
+            "it, or pass an object in Python: load_model(…, method=…)."
+        )
+    return with_method(make_config(values), found)
+
+
 def load_model(
     run: RunView | str | Path,
     device: str = "auto",
     make_body: Any = None,
-    method: Method | None = None,
+    method: Method | str | None = None,
     averaged: bool = False,
 ) -> Model:
     """Load the model of a finished run.
@@ -102,7 +133,7 @@ def load_model(
         run: the run, its folder, or its id if the folder is in runs/.
         device: cpu, cuda, cuda:N, or auto.
         make_body: the function that makes the body, if the run used your own body.
-        method: the method, if it is one of your own.
+        method: the method, if it is your own: an object, or "FILE.py:CLASS" with the options of the run.
         averaged: load the averaged model after the last round instead of the model of the chosen round.
 
     Raises:
@@ -114,12 +145,7 @@ def load_model(
     if averaged and not (folder / "averaged.safetensors").exists():
         raise FedBMError(f"{folder} has no averaged model: only a run with server_average above 0 makes one")
     state, notes = load_tensors(folder / f"{'averaged' if averaged else 'model'}.safetensors", place)
-    values = read_toml(folder / "config.toml")
-    name = values.get("method", {}).get("name")
-    if method is None and name not in METHODS:
-        raise FedBMError(f"{folder} was trained by {name}, which is your own method. Pass it: load_model(…, method=…).")
-    values.pop("own", None)
-    config = make_config({k: v for k, v in values.items() if k != "method" or method is None})
+    config = read_config(folder, method)
     architecture = dataclasses.replace(config.model, init_weights="")  # that file may have moved
     saved = folder / "concepts.safetensors"
     task = Task(
@@ -131,8 +157,7 @@ def load_model(
         make_body=make_body or resnet_factory(architecture, notes["shape"][0]),
         concepts=ConceptDistribution.load(saved) if saved.exists() else None,
     )
-    chosen = method or config.method
-    module = chosen.model(task).to(place)
+    module = config.method.model(task).to(place)
     try:
         load_state(module, state)
     except (KeyError, RuntimeError) as error:
@@ -142,8 +167,8 @@ def load_model(
         ) from error
     if missing := [name for name in module.state_dict() if name not in state]:
         raise FedBMError(
-            f"{folder} has no common model: with {chosen.name}, every client keeps its own "
+            f"{folder} has no common model: with {config.method.name}, every client keeps its own "
             f"{missing[0].partition('.')[0]} (clients/ in the run's folder)"
         )
     value_range = parse_numbers("value_range", config.data.value_range)
-    return Model(task.classes, task.shape, chosen, task, module.eval(), place, value_range)
+    return Model(task.classes, task.shape, config.method, task, module.eval(), place, value_range)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -55,13 +57,48 @@ def show_batch(console: Console, jobs: Sequence[BatchRun]) -> Iterator[Callable[
             folder: RunLog(console, *run) if bars is None else RunBar(bars, *run) for folder, run in pending.items()
         }
 
+        estimate = BatchEstimate([job for job in jobs if not job.is_finished])
+
         def show(job: BatchRun, news: Event | str) -> None:
             if isinstance(news, str):
                 console.print(f"failed: {job.title}: {news}")
             else:
                 shows[job.folder](news)
+            if sentence := estimate.update(job, news):
+                console.print(sentence)
 
         yield show
+
+
+class BatchEstimate:
+    """How long several runs will take together, from the rounds finished so far."""
+
+    def __init__(self, jobs: Sequence[BatchRun]) -> None:
+        self._methods = {job.folder: job.config.method.name for job in jobs}
+        self._rounds = {job.folder: job.config.train.rounds for job in jobs}  # that remain
+        self._seconds: dict[str, list[float]] = {}  # method → of its finished rounds
+        self._active: set[Path] = set()
+        self._parallel = 1  # the most runs at the same time so far
+
+    def update(self, job: BatchRun, news: Event | str) -> str:
+        """Count news. Return an estimate after the first round of a method and after a run, if runs remain."""
+        self._active.add(job.folder)
+        self._parallel = max(self._parallel, len(self._active))
+        seconds = self._seconds.setdefault(job.config.method.name, [])
+        if isinstance(news, Event):
+            if news.record is None:
+                return ""
+            seconds.append(news.record.seconds["total"])
+        left = job.config.train.rounds - news.round if isinstance(news, Event) else 0
+        self._rounds[job.folder] = left
+        if not left:
+            self._active.discard(job.folder)
+        runs, known = sum(map(bool, self._rounds.values())), list(chain(*self._seconds.values()))
+        if not runs or not known or (left and (len(seconds) > 1 or len(self._rounds) == 1)):
+            return ""
+        ahead = [n * fmean(self._seconds.get(self._methods[path]) or known) for path, n in self._rounds.items()]
+        whole = max(sum(ahead) / self._parallel, *ahead)
+        return f"remaining: {runs} of {len(ahead)} runs, about {format_clock(whole)}"
 
 
 def round_bars(console: Console) -> Progress:
@@ -112,19 +149,19 @@ class RunLog:
     def __call__(self, event: Event) -> None:
         if not self._started and event.round > 1:
             self._console.print(f"{self._title}: continuing after round {event.round - 1}")
-        self._started = True
+        self._started = event.round > 0
         if event.note:
             self._console.print(f"{self._title}: {event.note}")
         if event.record is None:
             return
         self._seconds = [*self._seconds, event.record.seconds["total"]][-RECENT_ROUNDS:]
-        remaining = int((self._rounds - event.round) * sum(self._seconds) / len(self._seconds))
+        remaining = (self._rounds - event.round) * fmean(self._seconds)
         parts = [
             f"{self._title} round {event.round}/{self._rounds}",
             format_loss(event.record.loss),
             format_scores(event.record),
             f"{self._seconds[-1]:.1f} s",
-            f"remaining {remaining // 60}:{remaining % 60:02d}",
+            f"remaining {format_clock(remaining)}",
             *describe_dropped(event.record),
         ]
         self._console.print("  ".join(filter(None, parts)))
@@ -169,6 +206,15 @@ def describe_dropped(record: RoundRecord) -> Iterator[str]:
     """Yield a phrase for each client that a round left out."""
     for client in record.dropped:
         yield f"left out client {client.client}: {client.reason}"
+
+
+def format_clock(seconds: float) -> str:
+    """Return minutes and seconds.
+
+    >>> format_clock(75.9)
+    '1:15'
+    """
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
 def format_loss(terms: Mapping[str, float | None]) -> str:

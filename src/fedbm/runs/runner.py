@@ -33,7 +33,8 @@ from fedbm.engine.run_folder import RunFolder
 from fedbm.errors import FedBMError
 from fedbm.methods.base import Method
 from fedbm.runs.artifacts import draw_if_due, finish_simulation, write_initial_files
-from fedbm.runs.config import Config, find_method, keys, make_config, method_values, to_sections
+from fedbm.runs.config import Config, find_method, keys, make_config, to_sections
+from fedbm.runs.own_method import check_name, resolve_method, with_method
 from fedbm.runs.plan import Plan, make_plan
 from fedbm.runs.progress import print_notes, progress_console, show_decoding, show_run
 from fedbm.runs.reader import RunView, read_run
@@ -55,7 +56,7 @@ def simulate(
     Args:
         data: a name of the catalogue, a folder, a packed .npz file, or what `fedbm.load()` returned.
         partition: what a partitioner such as `fedbm.dirichlet()` returned, or its name, such as "dirichlet".
-        method: a name, or an object such as `fedbm.FedBM(temperature=5)`.
+        method: a name, an object such as `fedbm.FedBM(temperature=5)`, or the class of your own as "FILE.py:CLASS".
         body: a function that makes the feature extractor, a module from images to features.
         on_event: called with each event of the run.
         progress: whether to print notes and progress. Default: in a terminal or a notebook only.
@@ -67,6 +68,7 @@ def simulate(
     Raises:
         FedBMError: if a setting is wrong, or the run fails.
     """
+    method = resolve_method(method)
     if isinstance(method, str):
         settings["method"] = find_method(method).name
     else:
@@ -101,16 +103,11 @@ def simulate(
     return read_run(run_path(plan))
 
 
-def with_method(config: Config, method: Method) -> Config:
-    """Return *config* with a method object. Its options count as set by the user."""
-    given = config.given | {f"method.{option}" for option in method_values(method)}
-    return dataclasses.replace(config, method=method, given=given)
-
-
 def check_method_object(method: Any, settings: Mapping[str, Any]) -> None:
     """Raise FedBMError if *method* is not a method object, or if its options are given apart from it."""
     if isinstance(method, type) or not isinstance(method, Method):
         raise FedBMError(f"method must be a name or an object like fedbm.FedAvg(), not {method!r}")
+    check_name(type(method))
     if misplaced := list(to_sections(settings).get("method", {})):
         raise FedBMError(f"{misplaced[0]} is an option of a method. Set it where you make the {method.name} object.")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -19,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -28,8 +29,16 @@ from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError
 from fedbm.runs.config import Config
 
-END = None  # sent in place of a configuration: stop this run after its current round
+END = None  # sent in place of a job: stop this run after its current round
 MAX_SECONDS_TO_END = 10.0  # for an idle process
+
+
+class Job(NamedTuple):
+    """A run for a process. The configuration is pickled apart: if that fails in the process, only this run fails."""
+
+    config: bytes
+    rounds: int
+    id: str | None
 
 
 @dataclass(eq=False)
@@ -46,6 +55,7 @@ class RunProcess:
 def run_all(
     configs: Sequence[Config],
     processes: int | None = None,
+    ids: Sequence[str] | None = None,
     is_last_round: Callable[[int], bool] = lambda number: False,
     remaining: Callable[[], float | None] = lambda: None,
 ) -> Generator[tuple[int, Event | str], None, None]:
@@ -57,6 +67,7 @@ def run_all(
     Args:
         configs: one configuration per run.
         processes: the most processes on a CPU; by default one per core. No process starts without a run.
+        ids: the id of each run. A run fails if the files it reads have changed, so that its id is another.
         is_last_round: called with a run's number. If it returns True, the run stops after its current round, which is
             saved, and no further run starts.
         remaining: returns the seconds left, or None for no limit. At zero all runs stop at once.
@@ -84,7 +95,9 @@ def run_all(
                     number, config = waiting.pop(0)
                     worker.runs.add(number)
                     with suppress(BrokenPipeError):  # it has ended; recv() below reports that
-                        worker.pipe.send((number, config.with_values("engine", **worker.changes)))
+                        config = config.with_values("engine", **worker.changes)
+                        job = Job(pickle.dumps(config), config.train.rounds, ids[number] if ids else None)
+                        worker.pipe.send((number, job))
             seconds = remaining()
             ready = wait([worker.pipe for worker in workers], None if seconds is None else max(0.0, seconds))
             for worker in [worker for worker in workers if worker.pipe in ready]:
@@ -163,13 +176,13 @@ def _work(pipe: Connection) -> None:
     while True:
         while pipe.poll(0 if runs else None):
             try:
-                number, config = pipe.recv()
+                number, job = pipe.recv()
             except (EOFError, ConnectionResetError):
                 return
-            if config is END:
+            if job is END:
                 ending.add(number)
             else:
-                runs[number], rounds[number] = _advance(config), config.train.rounds
+                runs[number], rounds[number] = _advance(job), job.rounds
         for number in list(runs):
             news = _turn(runs[number], rounds[number] if number in ending else None)
             if news and not isinstance(news[-1], Event):
@@ -203,8 +216,11 @@ def _turn(run: Generator[Event | None, None, None], ending: int | None) -> list[
         return [f"{type(error).__name__}: {error}"]
 
 
-def _advance(config: Config) -> Generator[Event | None, None, None]:
+def _advance(job: Job) -> Generator[Event | None, None, None]:
     from fedbm.runs.plan import make_plan
     from fedbm.runs.runner import advance
 
-    yield from advance(make_plan(config))
+    plan = make_plan(pickle.loads(job.config))  # imports the file of a user's method
+    if job.id not in (None, plan.id):
+        raise FedBMError("its data or its method's file changed after the command started. Run the command again.")
+    yield from advance(plan)

@@ -16,6 +16,7 @@ from fedbm.engine.run_folder import RunFolder
 from fedbm.engine.server_average import ServerAverage, restore_average
 from fedbm.methods.base import State, Task
 from fedbm.runs.config import Config, to_toml
+from fedbm.runs.own_method import describe_class
 from fedbm.utils.io import write_json, write_text
 
 
@@ -59,6 +60,8 @@ def write_description(
     text = to_toml(config, own)
     write_text(folder.path / "config.toml", text)
     known = {**environment(device), "settings": settings_digest(tomllib.loads(text))}
+    if own and "code" in own:
+        known["method"] = describe_class(type(config.method))
     write_json(folder.path / "environment.json", known)
     if task.concepts is not None:
         task.concepts.save(folder.path / "concepts.safetensors")

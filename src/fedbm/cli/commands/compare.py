@@ -4,6 +4,7 @@ examples:
   fedbm compare --data digits --methods fedavg,scaffold,fedbm --betas 0.05,0.1 --seeds 3
   fedbm compare shared.toml --methods all                     a file without [method] and seed
   fedbm compare --methods fedprox,fedbm --fedprox-mu 0.1      an option of one method
+  fedbm compare --methods all,moon.py:Moon                    with a method of your own
 Finished runs are not computed again. After an interruption, the same command continues.
 """
 
@@ -28,7 +29,8 @@ SEEDS_HELP = "how many seeds, from 0; or which: 3-12, or 0,1,5"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", help="a configuration file that all runs share")
-    parser.add_argument("--methods", default="fedavg,fedbm", help="names with commas, or all (default fedavg,fedbm)")
+    text = "names with commas, all, or classes of your own as FILE.py:CLASS (default fedavg,fedbm)"
+    parser.add_argument("--methods", default="fedavg,fedbm", help=text)
     parser.add_argument("--betas", help="values of β with commas (default: one, --beta)")
     parser.add_argument("--seeds", default="3", help=f"{SEEDS_HELP} (default 3)")
     parser.add_argument("--to", default="report.html", help="the page to write (default report.html)")

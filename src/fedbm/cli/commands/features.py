@@ -11,13 +11,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedbm.cli.flags import add_averaged, add_settings, runs_folder
+from fedbm.cli.flags import add_averaged, add_method, add_settings, runs_folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", help="run folders, ids or parts of ids")
     text = "folder with a record of the run, which is updated (default results)"
     parser.add_argument("--records", default="results", metavar="DIR", help=text)
+    add_method(parser)
     add_averaged(parser)
     add_settings(parser, ["out", "cache", "device", "data_dir"])
 
@@ -32,7 +33,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     for name in args.runs:
         folder = find_run(runs_folder(args), name)
         check_unedited(read_run(folder))  # the record must not show settings that were not computed
-        written = write_features(folder, settings, args.averaged)
+        written = write_features(folder, settings, args.averaged, args.method)
         console.print(f"features: {written}; 'fedbm report {folder}' shows them")
         if record := renew_record(read_run(folder), Path(args.records)):
             console.print(f"record: {record}; 'fedbm report {args.records}' shows them too")

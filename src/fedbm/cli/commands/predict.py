@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedbm.cli.flags import add_averaged, add_settings, runs_folder
+from fedbm.cli.flags import add_averaged, add_method, add_settings, runs_folder
 from fedbm.config.options import EngineOptions, check
 from fedbm.errors import FedBMError
 
@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="the run: its folder, its id, or a part of the id")
     parser.add_argument("images", nargs="+", help="image files, or folders of them")
     parser.add_argument("--to", metavar="FILE.csv", help="write the probability of every class to this file instead")
+    add_method(parser)
     add_averaged(parser)
     add_settings(parser, ["out", "device"])
 
@@ -37,7 +38,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     if args.to and Path(args.to).suffix != ".csv":
         raise FedBMError(f"--to writes a CSV file. Name it {Path(args.to).stem}.csv.")
     device = check(EngineOptions, "device", args.settings.get("device", EngineOptions.device))
-    model = load_model(find_run(runs_folder(args), args.run), device, averaged=args.averaged)
+    model = load_model(find_run(runs_folder(args), args.run), device, method=args.method, averaged=args.averaged)
     good, bad = [], []
     for path, made in model.classify(files_in(map(Path, args.images))):
         if isinstance(made, str):
