@@ -299,8 +299,8 @@ def test_other_seeds_are_stated_first_and_only_shared_seeds_are_compared(tmp_pat
 def test_options_are_a_note_if_a_method_has_one_row(tmp_path: Path) -> None:
     runs = [fake_run(tmp_path, "fedavg", rounds=3), fake_run(tmp_path, "fedbm", rounds=3, options={"tau": 5})]
     text = write_report(runs, tmp_path / "page.md").read_text(encoding="utf-8")
-    assert "- FedBM was run with tau=5." in text
-    assert "FedAvg was run with" not in text
+    assert "- Options of FedBM that are not the default: tau=5." in text
+    assert "Options of FedAvg" not in text
     assert "| FedBM | 1 |" in text
 
 

@@ -73,7 +73,7 @@ def _same_images(run: RunView) -> Advice | None:
     between, within = class_distances(run)
     if between >= SAME_IMAGES and between >= SAME_AS_WITHIN * within:
         return None
-    action = "The generator is not trained yet: use more --rounds or --generator-steps."
+    action = "The generator has learnt little: more --rounds or --generator-steps train it longer."
     return Advice("the generated images of most classes look the same", action)
 
 

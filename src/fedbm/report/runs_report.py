@@ -80,7 +80,7 @@ def _facts(group: Group) -> list[str]:
     images = f"{sum(map(sum, found.counts)):,} training images" if found else ""
     return [
         group.title,
-        f"{format_count(len(group.rows), 'method')}, {format_count(len(seeds), 'seed')}",
+        f"{format_count(len({row.method for row in group.rows}), 'method')}, {format_count(len(seeds), 'seed')}",
         f"{format_count(len(found.classes), 'class', 'classes')}, {images}" if found else "",
         f"{format_range(planned[0], planned[-1])} round{'s' * (planned[-1] != 1)}",
     ]

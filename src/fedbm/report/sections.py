@@ -116,7 +116,7 @@ def _hidden_options(row: MethodRuns) -> str:
     """Return the options that are not the default, if the row's name is only the method's."""
     summary = row.runs[0].summary
     options = summary.label.removeprefix(row.method).removeprefix(" · ") if summary else ""
-    return f"{row.name} was run with {options}." if options and row.name == title_of(row.method) else ""
+    return f"Options of {row.name} that are not the default: {options}." if options and row.name == title_of(row.method) else ""
 
 
 def _personal(row: MethodRuns) -> str:
