@@ -136,11 +136,11 @@ def test_a_report_gives_each_advice_once_with_its_runs(run: RunView) -> None:
 @pytest.mark.parametrize(
     ("late", "words"),
     [
-        ([0.50, 0.52, 0.54, 0.56, 0.58], "still rises (+8.0 points, ± 0.0 from round to round)"),
-        ([0.58, 0.56, 0.54, 0.52, 0.50], "falls (−8.0 points"),
-        ([0.50, 0.51, 0.50, 0.51, 0.50], "is settled (+0.0 points, ± 0.6 "),
-        ([0.30, 0.50, 0.30, 0.50, 0.30], "swings (+0.0 points, ± 12.6 "),
-        ([0.50, 0.502, 0.504, 0.506, 0.508], "is settled (+0.8 points"),
+        ([0.50, 0.52, 0.54, 0.56, 0.58], "still rises (+8.0, noise 0.0)"),
+        ([0.58, 0.56, 0.54, 0.52, 0.50], "falls (−8.0, "),
+        ([0.50, 0.51, 0.50, 0.51, 0.50], "is settled (+0.0, noise 0.6)"),
+        ([0.30, 0.50, 0.30, 0.50, 0.30], "swings (+0.0, noise 12.6)"),
+        ([0.50, 0.502, 0.504, 0.506, 0.508], "is settled (+0.8, "),
     ],
 )
 def test_convergence_by_the_last_quarter(run: RunView, late: list[float], words: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
@@ -339,4 +340,14 @@ def test_convergence_is_judged(tmp_path: Path) -> None:
     short = fake_run(tmp_path / "short", "fedavg", rounds=6)
     for path, judged in ((run, True), (short, False)):
         text = write_report([path], tmp_path / "page.md").read_text(encoding="utf-8")
-        assert ("- Convergence, by validation macro-F1 over the last quarter of the rounds: FedAvg " in text) == judged
+        assert ("- Convergence, by validation macro-F1 over the last quarter of the rounds" in text) == judged
+        assert bool(re.search(r"points\): FedAvg (still rises|falls|swings|is settled) \(", text)) == judged
+
+
+def test_a_flag_in_advice_stays_in_one_line(tmp_path: Path) -> None:
+    """The chosen round is made to be the last one."""
+    run = fake_run(tmp_path / "run", "fedavg", rounds=3)
+    best = json.loads((run / "summary.json").read_text())["best"]
+    edit(run / "summary.json", best={**best, "round": 3})
+    page = write_report([run], tmp_path / "page.html").read_text(encoding="utf-8")
+    assert 'use more <span class="flag">--rounds</span>.' in page

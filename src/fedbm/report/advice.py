@@ -127,4 +127,4 @@ def judge_convergence(runs: Sequence[RunView]) -> str:
         state = "still rises" if rise > 0 else "falls"
     else:
         state = "swings" if noise > NOISY else "is settled"
-    return f"{state} ({points(rise)}{NO_BREAK}points, ±{NO_BREAK}{percent(noise)} from round to round)"
+    return f"{state} ({points(rise)}, noise{NO_BREAK}{percent(noise)})"

@@ -39,7 +39,10 @@ from fedbm.utils.statistics import spread
 from fedbm.utils.text import format_bytes, format_count, format_seconds
 
 PARTITIONS_SHOWN = 3
-CONVERGENCE = "Convergence, by validation macro-F1 over the last quarter of the rounds"
+CONVERGENCE = (
+    "Convergence, by validation macro-F1 over the last quarter of the rounds (change, and noise between rounds, in "
+    "points)"
+)
 CENTRAL_ALONE = "Central training has all images in one place."
 COMPUTE_FEATURES = "'fedbm features RUN' computes them and renews the run's record."
 STARS = (
@@ -116,7 +119,11 @@ def _hidden_options(row: MethodRuns) -> str:
     """Return the options that are not the default, if the row's name is only the method's."""
     summary = row.runs[0].summary
     options = summary.label.removeprefix(row.method).removeprefix(" · ") if summary else ""
-    return f"Options of {row.name} that are not the default: {options}." if options and row.name == title_of(row.method) else ""
+    return (
+        f"Options of {row.name} that are not the default: {options}."
+        if options and row.name == title_of(row.method)
+        else ""
+    )
 
 
 def _personal(row: MethodRuns) -> str:
