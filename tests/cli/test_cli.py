@@ -21,12 +21,14 @@ from fedbm.engine.round_loop import Event
 from fedbm.engine.round_record import Dropped, RoundRecord, Traffic
 from fedbm.errors import FedBMError
 from fedbm.methods import METHODS
+from fedbm.report.advice import advise
 from fedbm.runs import batch
 from fedbm.runs import runner as simulation
 from fedbm.runs import scheduler as side_by_side
 from fedbm.runs.config import Config, keys, make_config, read_toml
 from fedbm.runs.plan import make_plan
 from fedbm.runs.progress import show_run
+from fedbm.runs.reader import read_run
 
 
 def test_the_promised_form(fedbm: Command, tmp_path: Path) -> None:
@@ -45,15 +47,19 @@ def test_the_promised_form(fedbm: Command, tmp_path: Path) -> None:
     assert "\x1b" not in out  # no colours or cursor movements in a file
     (folder,) = (tmp_path / "runs").iterdir()
     assert f"run: {folder}" in lines
-    assert lines[-3].split() == ["method", "seed", "round", "accuracy", "macro-F1", "AUC", "recall", "precision"]
+    advice = [f"advice: {one.sentence}" for one in advise(read_run(folder))[:2]]
+    assert advice
+    assert lines[-len(advice) :] == advice
+    table = lines[-3 - len(advice) : -len(advice)]
+    assert table[0].split() == ["method", "seed", "round", "accuracy", "macro-F1", "AUC", "recall", "precision"]
     summary = json.loads((folder / "summary.json").read_text())
-    assert f"{100 * summary['best']['accuracy']:.1f} %" in lines[-2]
+    assert f"{100 * summary['best']['accuracy']:.1f} %" in table[1]
 
     status, again, err = fedbm(*words, *small)
     assert (status, err) == (0, "")
     assert "this run is finished; nothing to compute" in again
     assert "round 1/2" not in again
-    assert again.splitlines()[-3:] == lines[-3:]
+    assert again.splitlines()[-4:] == lines[-4:]
 
 
 def test_a_path_and_a_file(fedbm: Command, tiny: dict[str, Any], tmp_path: Path) -> None:
@@ -149,7 +155,7 @@ def test_report(fedbm: Command, runs: Path, tmp_path: Path) -> None:
     assert "FedBM" in page.read_text()
     status, out, err = fedbm("report", "fedavg", "--out", runs, "--markdown")
     assert (status, err) == (0, "")
-    assert out.count("| FedAvg |") == 2  # at the chosen and at the last round
+    assert out.count("| FedAvg |") == 2 + 3  # at the chosen and at the last round, and by class
     assert "|" in out
     status, _, err = fedbm("report", "--out", page)
     assert status == 2

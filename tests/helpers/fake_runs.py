@@ -40,7 +40,8 @@ def fake_run(
 ) -> Path:
     """Write one run. *done*: the rounds of an unfinished one; *best*: metrics in place of made-up ones."""
     partition = "iid" if beta is None else "dirichlet"
-    label = " · ".join([method, *(f"{key}={json.dumps(value)}" for key, value in (options or {}).items())])
+    changed = ", ".join(f"{key}={json.dumps(value)}" for key, value in (options or {}).items())
+    label = f"{method} · {changed}" if changed else method
     rng = np.random.default_rng([seed, len(method), *map(ord, label), clients])
     finished = done is None
     done = rounds if done is None else done

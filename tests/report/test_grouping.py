@@ -124,3 +124,57 @@ def test_an_option_of_a_newer_version_at_its_default_does_not_split_a_row(tmp_pa
     frozen = fake_run(tmp_path, rounds=2, seed=2, train={"freeze_batchnorm_after": 5})
     names = {row.name for row in only_group([old, new, frozen]).rows}
     assert names == {"FedBM · train.freeze_batchnorm_after=unset", "FedBM · train.freeze_batchnorm_after=5"}
+
+
+def with_settings(path: Path, **values: Any) -> Path:
+    """Write settings such as model_width=8 into the configuration of a run."""
+    file = path / "config.toml"
+    text = file.read_text()
+    for key, value in values.items():
+        section, _, name = key.partition("_")
+        lines = [line for line in text.splitlines() if not line.startswith(f"{name} = ")]
+        lines.insert(lines.index(f"[{section}]") + 1, f"{name} = {json.dumps(value)}")
+        text = "\n".join(lines)
+    file.write_text(text)
+    return path
+
+
+def names_of(*runs: Path) -> list[str]:
+    return [row.name for row in only_group(list(runs)).rows]
+
+
+def test_a_label_has_no_setting_that_the_method_never_reads(tmp_path: Path) -> None:
+    paths = ["colon.safetensors", "../w/colon.safetensors"]
+    for method, name in (("fedavg", "FedAvg"), ("fedbm", "FedBM")):
+        runs = [fake_run(tmp_path / method / str(k), method, rounds=2) for k in range(2)]
+        for run, path, width in zip(runs, paths, (8, 16), strict=True):
+            with_settings(run, language_concept_file=path, model_width=width)
+        assert names_of(*runs) == [f"{name} · model.width=16", f"{name} · model.width=8"]
+    other = with_settings(fake_run(tmp_path / "other", "fedbm", rounds=2), language_concept_file="skin.safetensors")
+    with_settings(other, model_width=16)
+    assert names_of(runs[1], other) == [
+        "FedBM · language.concept_file=colon.safetensors",
+        "FedBM · language.concept_file=skin.safetensors",
+    ]
+
+
+def test_variants_show_the_settings_in_which_they_differ(tmp_path: Path) -> None:
+    """Options that all rows of a method share are left out; a method with one row is its name alone."""
+    wide = fake_run(tmp_path, "fedbm", rounds=2, options={"generator_steps": 30, "generator_width": 32})
+    small = fake_run(tmp_path / "b", "fedbm", rounds=2, options={"generator_steps": 5, "generator_width": 32})
+    fedavg = fake_run(tmp_path, "fedavg", rounds=2)
+    assert names_of(wide, fedavg) == ["FedAvg", "FedBM"]
+    with_settings(small, model_width=8)
+    assert names_of(wide, small, fedavg) == [
+        "FedAvg",
+        "FedBM · generator_steps=30, model.width=16",
+        "FedBM · generator_steps=5, model.width=8",
+    ]
+
+
+def test_a_path_of_a_partition_does_not_split_a_row(tmp_path: Path) -> None:
+    """A run with a partition made in Python has the path of its own partition.json in its settings."""
+    runs = [fake_run(tmp_path, rounds=2, seed=seed) for seed in (0, 1)]
+    for run in runs:
+        with_settings(run, data_partition_file=str(run / "partition.json"))
+    assert names_of(*runs) == ["FedBM"]

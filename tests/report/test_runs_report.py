@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_runs import METRICS, fake_run, plain, scored, two_methods
+from fake_runs import METRICS, edit, fake_run, plain, scored, two_methods
 
 from fedbm.errors import FedBMError
 from fedbm.report.write import write_report
@@ -264,3 +266,88 @@ def test_pictures_of_the_wrong_shape_are_refused(tmp_path: Path) -> None:
     shutil.copy(fake_run(tmp_path / "other", classes="abcde", rounds=3) / "generated.png", run / "generated.png")
     with pytest.raises(FedBMError, match="not 8 square tiles for each of 3 classes"):
         write_report([run], tmp_path / "page.html")
+
+
+def opening(runs: list[Path], tmp_path: Path) -> list[str]:
+    """The first sentences of a report."""
+    text = write_report(runs, tmp_path / "page.md").read_text(encoding="utf-8")
+    return [plain(line) for line in text.split("\n### ")[0].splitlines()[1:] if line]
+
+
+def test_rows_with_unequal_settings_get_no_headline(tmp_path: Path) -> None:
+    runs = [fake_run(tmp_path, "fedavg", rounds=4), fake_run(tmp_path, "fedbm", rounds=6)]
+    first, more = opening(runs, tmp_path)
+    assert first == "The runs differ in more than the method: train.rounds (4, 6)."
+    assert more == "So this page does not say which row is ahead."
+    equal = [fake_run(tmp_path / "b", method, rounds=4) for method in ("fedavg", "fedbm")]
+    assert opening(equal, tmp_path)[0].startswith("With FedBM, ")
+
+
+def test_other_seeds_are_stated_first_and_only_shared_seeds_are_compared(tmp_path: Path) -> None:
+    """FedAvg's second seed is as good as can be, and does not count."""
+    fedavg = [
+        fake_run(tmp_path, "fedavg", seed, rounds=3, best={"accuracy": score, "f1": score})
+        for seed, score in enumerate((0.4, 1.0))
+    ]
+    fedbm = fake_run(tmp_path, "fedbm", rounds=3, best={"accuracy": 0.6, "f1": 0.6})
+    first, more = opening([*fedavg, fedbm], tmp_path)
+    assert first == "The methods ran with different seeds: 0, 1 (FedAvg); 0 (FedBM)."
+    assert "over the seeds that both have. With FedBM, 60 of 100 test images" in more
+    assert "; with FedAvg, 40." in more
+    assert "differs from FedAvg’s by +20.0 points" in more
+
+
+def test_options_are_a_note_if_a_method_has_one_row(tmp_path: Path) -> None:
+    runs = [fake_run(tmp_path, "fedavg", rounds=3), fake_run(tmp_path, "fedbm", rounds=3, options={"tau": 5})]
+    text = write_report(runs, tmp_path / "page.md").read_text(encoding="utf-8")
+    assert "- Options of FedBM that are not the default: tau=5." in text
+    assert "Options of FedAvg" not in text
+    assert "| FedBM | 1 |" in text
+
+
+def test_classes_by_method_in_every_format(tmp_path: Path) -> None:
+    runs = two_methods(tmp_path / "runs", seeds=2, rounds=3, classes=("nevus", "cyst"))
+    for run, hits in zip(runs, (6, 8, 9, 9), strict=True):
+        matrix = [[hits, 10 - hits], [2, 18]]
+        details = json.loads((run / "details.json").read_text())
+        edit(run / "details.json", confusion={**details["confusion"], "best": matrix})
+    page, markdown, latex, table = (
+        write_report(runs, tmp_path / f"page{ending}").read_text(encoding="utf-8")
+        for ending in (".html", ".md", ".tex", ".csv")
+    )
+    # FedAvg, nevus: recall 60 and 80; precision 6/8 and 8/10; F1 12/18 and 16/20
+    row = "| FedAvg | 10 | 77.5 ± 3.5 | 70.0 ± 14.1 | 73.3 ± 9.4 |"
+    assert row in markdown
+    assert "<summary>Class by class, at the round chosen on validation</summary>" in markdown
+    assert "Class by class, at the round chosen on validation" in page
+    assert "77.5 ± 3.5 & 70.0 ± 14.1 & 73.3 ± 9.4" in latex
+    lines = list(csv.DictReader(table.splitlines()))
+    first = next(one for one in lines if (one["method"], one["seed"], one["moment"]) == ("fedavg", "0", "best"))
+    found = [first[f"{key}: nevus"] for key in ("n", "precision", "recall", "f1")]
+    assert found == ["10", "0.75", "0.6", str(12 / 18)]
+
+
+def test_a_class_without_test_images_has_no_score(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "run", rounds=3, classes=("a", "b"))
+    edit(run / "details.json", confusion={key: [[4, 1], [0, 0]] for key in ("best", "last")})
+    text = write_report([run], tmp_path / "page.md").read_text(encoding="utf-8")
+    assert "| FedBM | 5 | 100.0 | 80.0 | 88.9 |" in text
+    assert "| FedBM | 0 | – | – | – |" in text
+
+
+def test_convergence_is_judged(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "run", "fedavg", rounds=20)
+    short = fake_run(tmp_path / "short", "fedavg", rounds=6)
+    for path, judged in ((run, True), (short, False)):
+        text = write_report([path], tmp_path / "page.md").read_text(encoding="utf-8")
+        assert ("- Convergence, by validation macro-F1 over the last quarter of the rounds" in text) == judged
+        assert bool(re.search(r"points\): FedAvg (still rises|falls|swings|is settled) \(", text)) == judged
+
+
+def test_a_flag_in_advice_stays_in_one_line(tmp_path: Path) -> None:
+    """The chosen round is made to be the last one."""
+    run = fake_run(tmp_path / "run", "fedavg", rounds=3)
+    best = json.loads((run / "summary.json").read_text())["best"]
+    edit(run / "summary.json", best={**best, "round": 3})
+    page = write_report([run], tmp_path / "page.html").read_text(encoding="utf-8")
+    assert 'use more <span class="flag">--rounds</span>.' in page

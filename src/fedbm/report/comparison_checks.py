@@ -1,12 +1,14 @@
-"""Check from the files of the runs whether a comparison is fair: seeds, partitions, settings, versions, updates."""
+"""Check from the files of the runs whether a comparison is fair, and whether a run needs attention."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fedbm.methods import is_central
+from fedbm.report.advice import advise
 from fedbm.report.grouping import AVERAGE, Group, find_varying, format_label, settings
 from fedbm.report.model import Finding
 from fedbm.runs.reader import partition_digest
@@ -18,6 +20,27 @@ def check_comparison(group: Group) -> list[Finding]:
     """Return the result of every check that applies to the group."""
     checks = (_finished(group), _seeds(group), _partitions(group), _protocol(group), _environment(group))
     return [found for found in (*checks, _updates(group)) if found is not None]
+
+
+def find_inequalities(group: Group) -> tuple[str, ...]:
+    """Return in what the finished rows differ apart from the method: in settings, or in samples at equal seeds."""
+    finished = replace(group, unfinished=())
+    checks = (_protocol(finished), _partitions(finished))
+    return tuple(found.sentence for found in checks if found is not None and not found.holds)
+
+
+def collect_advice(group: Group) -> list[Finding]:
+    """Return each kind of advice once, with the runs that need it."""
+    runs: dict[str, list[str]] = {}  # action → evidence, by run
+    for run in group.runs:
+        for one in advise(run):
+            name = "All rows" if one.shared else format_label(run.label, run.method)
+            runs.setdefault(one.action, []).append(f"{name}, seed {run.seed}: {one.evidence}")
+    found = {action: tuple(dict.fromkeys(items)) for action, items in runs.items()}
+    return [
+        Finding(False, action, items) if len(items) > 1 else Finding(False, f"{items[0]}. {action}")
+        for action, items in found.items()
+    ]
 
 
 def _finished(group: Group) -> Finding:
@@ -32,17 +55,22 @@ def _seeds(group: Group) -> Finding | None:
     """Check that rows have the same seeds; a seed decides the partition and the initial weights."""
     if not group.rows:
         return None
-    names: dict[tuple[int, ...], list[str]] = {}
-    for row in group.rows:
-        names.setdefault(tuple(run.seed for run in row.runs), []).append(row.name)
-    if len(names) > 1:
-        parts = (f"{_joined(seeds)} ({_joined(who)})" for seeds, who in names.items())
-        return Finding(False, f"The methods ran with different seeds: {'; '.join(parts)}.")
-    (seeds,) = names
+    if different := find_different_seeds(group):
+        return different
+    seeds = [run.seed for run in group.rows[0].runs]
     if len(seeds) == 1:
         return Finding(False, f"One seed ({seeds[0]}) shows no spread: another may turn out differently.")
     some = " with a result" if group.missing or group.unfinished else ""
     return Finding(True, f"Every method{some} ran with the seeds {_joined(seeds)}.")
+
+
+def find_different_seeds(group: Group) -> Finding | None:
+    """Return which seeds the rows have, if they differ."""
+    names: dict[tuple[int, ...], list[str]] = {}
+    for row in group.rows:
+        names.setdefault(tuple(run.seed for run in row.runs), []).append(row.name)
+    parts = (f"{_joined(seeds)} ({_joined(who)})" for seeds, who in names.items())
+    return Finding(False, f"The methods ran with different seeds: {'; '.join(parts)}.") if len(names) > 1 else None
 
 
 def _partitions(group: Group) -> Finding | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from fedbm.errors import FedBMError
@@ -14,11 +15,11 @@ from fedbm.runs.run_files import PartitionRecord
 from fedbm.utils.statistics import Spread, spread_or_none
 from fedbm.utils.text import format_count
 
-NOT_A_SETTING = {"train.seed", "data.name", "data.beta"}  # the seed, and what a group's title contains
+# the seed, what a group's title contains, and a path: samples are compared by their digest
+NOT_A_SETTING = {"train.seed", "data.name", "data.beta", "data.partition_file"}
 AVERAGE = "train.server_average"  # adds scores and changes none
 # options that runs of older versions do not have → the value with which those runs were computed
 ADDED_LATER = {AVERAGE: 0, "train.freeze_batchnorm_after": 0, "method.pseudo_in": "loss"}
-SECTIONS = ("data", "language", "model", "method", "train", "concepts", "own")
 
 
 @dataclass(frozen=True)
@@ -143,15 +144,33 @@ def _title(run: RunView) -> str:
 
 
 def _add_settings(runs: Sequence[RunView]) -> list[RunView]:
-    """Append the settings that differ to the label of runs that differ in more than the seed."""
+    """Label runs by what tells the rows of a method apart; a method with one row is its name alone.
+
+    That is: options of the method that are not the default, and other settings that the method reads.
+    """
     named = []
-    for label in dict.fromkeys(run.label for run in runs):
-        same = [(run, settings(run, *SECTIONS)) for run in runs if run.label == label]
-        keys = find_varying([own for _, own in same])
-        for run, own in same:
-            extra = ", ".join(f"{key}={_format(own.get(key))}" for key in keys)
-            named.append(replace(run, label=f"{label} · {extra}" if extra else label))
+    for method in dict.fromkeys(run.method for run in runs):
+        own = [run for run in runs if run.method == method]
+        options = [run.label.removeprefix(method).removeprefix(" · ").split(", ") for run in own]
+        read = [_read_settings(run) for run in own]
+        keys = find_varying(read)
+        for run, some, values in zip(own, options, read, strict=True):
+            same = [settings(other, "method") for other in own if other.label == run.label]
+            hidden = {key: settings(run, "method").get(key) for key in find_varying(same)}
+            more = hidden | {key: values.get(key) for key in keys}
+            extra = [one for one in some if one and not all(one in others for others in options)]
+            extra += [f"{key}={_format(value)}" for key, value in more.items()]
+            named.append(replace(run, label=f"{method} · {', '.join(extra)}" if extra else method))
     return named
+
+
+def _read_settings(run: RunView) -> dict[str, Any]:
+    """Return the settings other than the method's own, without those that the method never reads."""
+    found = settings(run, "data", "language", "model", "train", "concepts", "own")
+    if run.method in METHODS and not METHODS[run.method]().needs_concepts:
+        return {key: value for key, value in found.items() if not key.startswith(("language.", "concepts."))}
+    paths = ("language.concept_file", "language.encoder_dir")  # the same file may have several paths
+    return found | {key: Path(found[key]).name for key in paths if key in found}
 
 
 def _group(title: str, runs: Sequence[RunView]) -> Group:

@@ -6,18 +6,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fedbm.report.comparison import ComparedGroup, compare_runs
+from fedbm.report.comparison_checks import find_different_seeds, find_inequalities
 from fedbm.report.figures.palette import assign_colours
 from fedbm.report.glossary import reading
 from fedbm.report.grouping import Group, format_label, group_runs
 from fedbm.report.model import Block, Cell, Column, Part, Provenance, Report, Row, Table, Text
 from fedbm.report.sections import group_sections
 from fedbm.report.source_scores import source_sections
-from fedbm.report.tables import BLOCKS, METRICS
+from fedbm.report.tables import BLOCKS, METRICS, class_scores
 from fedbm.report.verdicts import plain_verdict, verdicts
 from fedbm.runs.reader import RunView
 from fedbm.runs.run_table import describe_run
 from fedbm.utils.text import format_count, format_range
 
+UNEQUAL = "So this page does not say which row is ahead."
+SHARED_SEEDS = "What follows compares two rows over the seeds that both have."
 ABOUT = ("run", "method", "data", "partition", "beta", "clients", "seed", "rounds", "state")
 
 
@@ -32,11 +35,11 @@ def runs_report(runs: Sequence[RunView], title: str = "") -> Report:
     for comparison in comparisons:
         group = comparison.group
         first, *others = group_sections(group, group.title, colours, dots_of_seeds=True)
-        sentences = tuple(verdict.sentence for verdict in verdicts(comparison) if comparison.lead)
+        verdict_sentences = (verdict.sentence for verdict in verdicts(comparison) if comparison.lead)
+        sentences = (*find_inequalities(group), *verdict_sentences)
         results = replace(first, blocks=((Text(sentences, "verdict"),) if sentences else ()) + first.blocks)
-        summary = plain_verdict([("", comparison)])
         blocks = (results, *source_sections(group, group.title, colours), *others)
-        parts.append(Part(group.title, blocks, summary=summary))
+        parts.append(Part(group.title, blocks, summary=_summary(comparison)))
     single = len(groups) == 1
     return Report(
         title or (groups[0].title if single else f"{len(groups)} comparisons"),
@@ -55,8 +58,16 @@ def provenance(run: RunView) -> Provenance:
     return Provenance(name, (run.environment or {}).get("command") or "", environment, run.config_text)
 
 
+def _summary(comparison: ComparedGroup) -> tuple[str, ...]:
+    """Return the verdict in plain words; if rows are unequal, first in what, and no leader where settings differ."""
+    if unequal := find_inequalities(comparison.group):
+        return (*unequal, UNEQUAL)
+    seeds = find_different_seeds(comparison.group)
+    return (*((seeds.sentence, SHARED_SEEDS) if seeds else ()), *plain_verdict([("", comparison)]))
+
+
 def _opening(comparison: ComparedGroup, title: str) -> tuple[Block, ...]:
-    first, *more = plain_verdict([("", comparison)])
+    first, *more = _summary(comparison)
     facts = tuple(fact for fact in _facts(comparison.group) if fact and fact != title)
     return (Text((first,), "lead"), *((Text(tuple(more), "more"),) if more else ()), Text(facts, "facts", detail=True))
 
@@ -69,15 +80,19 @@ def _facts(group: Group) -> list[str]:
     images = f"{sum(map(sum, found.counts)):,} training images" if found else ""
     return [
         group.title,
-        f"{format_count(len(group.rows), 'method')}, {format_count(len(seeds), 'seed')}",
+        f"{format_count(len({row.method for row in group.rows}), 'method')}, {format_count(len(seeds), 'seed')}",
         f"{format_count(len(found.classes), 'class', 'classes')}, {images}" if found else "",
         f"{format_range(planned[0], planned[-1])} round{'s' * (planned[-1] != 1)}",
     ]
 
 
 def _data(runs: Sequence[RunView]) -> Table:
-    """Return a line per run and moment, scores as shares of 1; an unfinished run has one line without scores."""
+    """Return a line per run and moment, scores as shares of 1; an unfinished run has one line without scores.
+
+    The scores of each class follow, such as "f1: melanoma".
+    """
     keys = ("round", *METRICS)
+    columns = dict.fromkeys((*ABOUT, "moment", *keys))
     rows = []
     for run in runs:
         about = describe_run(run)
@@ -85,5 +100,8 @@ def _data(runs: Sequence[RunView]) -> Table:
             scores = run.scores(moment) if moment else {}
             if scores is not None:
                 values = {**about, "moment": moment, **{key: scores.get(key) for key in keys}}
+                for name, by_metric in class_scores(run, moment).items():
+                    values |= {f"{metric}: {name}": value for metric, value in by_metric.items()}
+                columns |= {key: None for key in values if ": " in key}
                 rows.append(Row(run.id, {key: Cell(value) for key, value in values.items()}))
-    return Table("data", tuple(Column(key, key) for key in (*ABOUT, "moment", *keys)), tuple(rows))
+    return Table("data", tuple(Column(key, key) for key in columns), tuple(rows))

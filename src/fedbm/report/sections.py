@@ -10,7 +10,9 @@ import numpy as np
 
 from fedbm.engine.round_record import RoundRecord
 from fedbm.errors import join_words
-from fedbm.report.comparison_checks import check_comparison
+from fedbm.methods import title_of
+from fedbm.report.advice import judge_convergence
+from fedbm.report.comparison_checks import check_comparison, collect_advice
 from fedbm.report.figures.bars import stacked_bars
 from fedbm.report.figures.curves import Curve, Points, curve_plot
 from fedbm.report.figures.generated import galleries
@@ -24,6 +26,7 @@ from fedbm.report.privacy_sentences import largest_losses
 from fedbm.report.tables import (
     BLOCKS,
     Colours,
+    class_table,
     cost_table,
     has_averaged_model,
     metrics_table,
@@ -36,6 +39,10 @@ from fedbm.utils.statistics import spread
 from fedbm.utils.text import format_bytes, format_count, format_seconds
 
 PARTITIONS_SHOWN = 3
+CONVERGENCE = (
+    "Convergence, by validation macro-F1 over the last quarter of the rounds (change, and noise between rounds, in "
+    "points)"
+)
 CENTRAL_ALONE = "Central training has all images in one place."
 COMPUTE_FEATURES = "'fedbm features RUN' computes them and renews the run's record."
 STARS = (
@@ -61,6 +68,7 @@ def group_sections(group: Group, name: str, colours: Colours, dots_of_seeds: boo
     return (
         results(group, name, colours, dots_of_seeds),
         checks(group),
+        *advice(group),
         training(group, colours),
         partition(group),
         client_by_client(group, colours),
@@ -84,10 +92,14 @@ def results(group: Group, name: str, colours: Colours, dots_of_seeds: bool) -> S
         if group.rows
         else Text(("No run has finished, so there is no result to show.",), "absent")
     ]
+    blocks += [table] if (table := class_table(group, f"{name}, class by class", colours)) else []
     sentences = [
         f"No result, not counted above: {format_label(run.label, run.method)}, seed {run.seed}, {run.state}."
         for run in group.unfinished
     ]
+    judged = [f"{row.name} {words}" for row in group.rows if (words := judge_convergence(row.runs))]
+    sentences += [f"{CONVERGENCE}: {'; '.join(judged)}."] if judged else []
+    sentences += [words for row in group.rows if (words := _hidden_options(row))]
     sentences += [words for row in group.rows if (words := _personal(row))]
     sentences += [f"Privacy: {sentence}." for sentence in largest_losses(group)]
     blocks += [Text(tuple(sentences))] if sentences else []
@@ -101,6 +113,17 @@ def results(group: Group, name: str, colours: Colours, dots_of_seeds: bool) -> S
             blocks.append(Figures({"Seeds": [Figure(partial(draw_lanes, rows, title, "macro-F1 of every seed, %"))]}))
         blocks.append(seeds_table(group, f"{name} seeds"))
     return Section("Results", note, tuple(blocks))
+
+
+def _hidden_options(row: MethodRuns) -> str:
+    """Return the options that are not the default, if the row's name is only the method's."""
+    summary = row.runs[0].summary
+    options = summary.label.removeprefix(row.method).removeprefix(" · ") if summary else ""
+    return (
+        f"Options of {row.name} that are not the default: {options}."
+        if options and row.name == title_of(row.method)
+        else ""
+    )
 
 
 def _personal(row: MethodRuns) -> str:
@@ -122,6 +145,12 @@ def checks(group: Group) -> Section:
     return Section(
         heading, "Checked from the files of the runs.", (Findings(tuple(check_comparison(group))),), detail=True
     )
+
+
+def advice(group: Group) -> tuple[Section, ...]:
+    found = tuple(collect_advice(group))
+    note = "What the files of the runs show, and what may help."
+    return (Section("Advice", note, (Findings(found),), detail=True),) if found else ()
 
 
 def training(group: Group, colours: Colours) -> Section:

@@ -6,6 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
+
+from fedbm.errors import join_words
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.search import search
 from fedbm.methods import FedAvg
@@ -14,7 +17,7 @@ from fedbm.report.format import NO_VALUE, format_interval, percent, points
 from fedbm.report.grouping import Group, MethodRuns
 from fedbm.report.model import Cell, Column, Kind, Row, Table
 from fedbm.runs.reader import RunView
-from fedbm.utils.statistics import Paired, Spread, paired, spread
+from fedbm.utils.statistics import Paired, Spread, paired, spread, spread_or_none
 from fedbm.utils.text import format_range
 
 METRICS = {"accuracy": "Accuracy", "f1": "Macro-F1", "auc": "AUC", "recall": "Recall", "precision": "Precision"}
@@ -24,6 +27,7 @@ BLOCKS = {
     "last": "At the last round",
     "averaged": "Averaged model, after the last round",
 }
+CLASS_METRICS = {"n": "n", "precision": "Precision", "recall": "Recall", "f1": "F1"}
 LEAD = "Lead − row, macro-F1"
 DIFFERENCE = f"lead_minus_row_{HEADLINE_METRIC}"
 Colours = Mapping[str, int]
@@ -227,6 +231,40 @@ def metrics_table(group: Group, name: str, colours: Colours) -> Table:
             cells |= {metric: score_cell(row.score(moment, metric), best[metric][place]) for metric in METRICS}
             rows.append(Row(row.name, cells, block, colours[row.name]))
     return Table(name, _columns({"n": "n", "round": "Round", **METRICS}), tuple(rows))
+
+
+def class_table(group: Group, name: str, colours: Colours) -> Table | None:
+    """Return precision, recall and F1 of every class at the chosen round; None if no run has a confusion matrix."""
+    found = {row.name: [class_scores(run, "best") for run in row.runs if run.details is not None] for row in group.rows}
+    rows = []
+    for class_name in dict.fromkeys(one for runs in found.values() for scores in runs for one in scores):
+        for row in group.rows:
+            runs = [scores[class_name] for scores in found[row.name] if class_name in scores]
+            cells = {key: score_cell(spread_or_none([one[key] for one in runs])) for key in CLASS_METRICS}
+            cells["n"] = Cell(runs[0]["n"] if runs else None, "count")
+            rows.append(Row(row.name, cells, class_name, colours[row.name]))
+    words = "Class by class, at the round chosen on validation"
+    caption = "Test scores in percent, mean ± std over seeds; n test images of the class."
+    if pooled := [row.name for row in group.rows if not row.global_model]:
+        caption += f" Those of {join_words(pooled, 'and')} count once for every client’s own model."
+    return Table(name, _columns(CLASS_METRICS), tuple(rows), caption, small=True, folded=words) if rows else None
+
+
+def class_scores(run: RunView, moment: str) -> dict[str, dict[str, float | None]]:
+    """Return n, precision, recall and F1 by class; None where the class does not occur."""
+    matrix = np.array((getattr(run.details.confusion, moment) if run.details else None) or ())
+    if run.details is None or not matrix.size:
+        return {}
+    hits, truths, guesses = np.diag(matrix), matrix.sum(axis=1), matrix.sum(axis=0)
+    return {
+        name: {
+            "n": int(n),
+            "precision": float(hit / max(guessed, 1)) if n else None,
+            "recall": float(hit / n) if n else None,
+            "f1": float(2 * hit / (n + guessed)) if n else None,
+        }
+        for name, hit, n, guessed in zip(run.details.classes, hits, truths, guesses, strict=True)
+    }
 
 
 def seeds_table(group: Group, name: str) -> Table:

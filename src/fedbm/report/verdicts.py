@@ -41,7 +41,7 @@ def plain_verdict(comparisons: Sequence[tuple[str, ComparedGroup]]) -> tuple[str
     if not found:
         return ("No run is finished, so there is no result yet.",)
     lead = found[0][1].name
-    right = _by_setting([(name, _of_100(row, "accuracy")) for name, row, _ in found])
+    right = _by_setting([(name, _of_100(row, "accuracy", *others[-1:])) for name, row, others in found])
     first = f"With {lead}, {right} of 100 test images were classified correctly"
     if not all(others for *_, others in found):
         f1 = _by_setting([(name, _of_100(row, HEADLINE_METRIC)) for name, row, _ in found])
@@ -51,7 +51,7 @@ def plain_verdict(comparisons: Sequence[tuple[str, ComparedGroup]]) -> tuple[str
         )
     rivals = [(name, others[-1]) for name, _, others in found]  # FedAvg, the baseline, or else the best other row
     rival = rivals[0][1].name if len({row.name for _, row in rivals}) == 1 else "the best other method"
-    theirs = _by_setting([(name, _of_100(row, "accuracy")) for name, row in rivals])
+    theirs = _by_setting([(name, _of_100(others[-1], "accuracy", row)) for name, row, others in found])
     apart = _by_setting([(name, points(row.tests["best"].paired.mean)) for name, row in rivals])
     established = [name for name, row in rivals if _holds(row)]
     seeds = max(row.tests["best"].paired.n for _, row in rivals)
@@ -139,9 +139,11 @@ def main_rivals(comparison: ComparedGroup) -> list[ComparedRow]:
     return [best, *[row for row in others if row.method == FedAvg.name and row is not best][:1]]
 
 
-def _of_100(row: ComparedRow, metric: str) -> str:
-    score = row.score("best", metric)
-    return f"{100 * score.mean:.0f}" if score else "?"
+def _of_100(row: ComparedRow, metric: str, *others: ComparedRow) -> str:
+    """Return the mean score over the seeds that the other rows have, too."""
+    seeds = [set(other.by_seed()) for other in others]
+    scores = [score for seed, score in row.by_seed("best", metric).items() if all(seed in some for some in seeds)]
+    return f"{100 * spread(scores).mean:.0f}" if scores else "?"
 
 
 def _by_setting(values: Sequence[tuple[str, str]]) -> str:

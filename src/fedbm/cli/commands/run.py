@@ -18,6 +18,7 @@ from rich.console import Console
 from fedbm.cli.flags import add_all_settings, check_applies, read_config
 
 MAX_CLIENTS_SHOWN = 50
+MAX_ADVICE = 2  # a report has the rest
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.tables import describe_partition, result_table
     from fedbm.engine.run_folder import RunFolder
+    from fedbm.report.advice import advise
     from fedbm.runs.plan import make_plan
     from fedbm.runs.progress import print_notes, show_decoding, show_run
     from fedbm.runs.reader import check_resumable, read_run
@@ -51,4 +53,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
         with show_run(console, plan.config.method.name, plan.config.train.rounds) as show:
             for event in run(plan):
                 show(event)
-    console.print(result_table([read_run(path)]))
+    finished = read_run(path)
+    console.print(result_table([finished]))
+    for advice in advise(finished)[:MAX_ADVICE]:
+        console.print(f"advice: {advice.sentence}")

@@ -40,11 +40,11 @@ def _galleries(run: RunView, name: str) -> list[Gallery]:
     assert run.generated is not None
     assert run.details is not None
     classes, caption = list(run.details.classes), f"{name}, seed {run.seed}"
-    sheet, tile = _sheet(run.generated, len(classes))
+    sheet, tile = read_sheet(run.generated, len(classes))
     made = [Gallery(caption, _rows(sheet, tile, classes, "PNG"), tile >= LARGE, tile >= LARGE)]
     if run.strip is not None:
         rounds = run.strip_rounds
-        strip, side = _sheet(run.strip, len(classes), EACH * len(rounds))
+        strip, side = read_sheet(run.strip, len(classes), EACH * len(rounds))
     elif run.round_images:
         rounds = tuple(sorted(run.round_images))
         strip, side = make_strip(run.round_images, len(classes))
@@ -65,7 +65,7 @@ def make_strip(images: Mapping[int, Path], classes: int) -> tuple[Image, int]:
     """Return a picture with the first EACH tiles of every class, round by round, and the side of a tile."""
     import PIL.Image
 
-    sheets = [_sheet(images[number], classes) for number in sorted(images)]
+    sheets = [read_sheet(images[number], classes) for number in sorted(images)]
     room = int((STRIP_PIXELS / (classes * len(sheets) * EACH)) ** 0.5)
     side = max(1, min(STRIP_TILE, room, *(tile for _, tile in sheets)))
     strip = PIL.Image.new(sheets[0][0].mode, (len(sheets) * EACH * side, classes * side))
@@ -75,7 +75,7 @@ def make_strip(images: Mapping[int, Path], classes: int) -> tuple[Image, int]:
     return strip, side
 
 
-def _sheet(path: Path, classes: int, columns: int = COLUMNS) -> tuple[Image, int]:
+def read_sheet(path: Path, classes: int, columns: int = COLUMNS) -> tuple[Image, int]:
     """Read a picture and return it with the side of its tiles."""
     import PIL.Image
 

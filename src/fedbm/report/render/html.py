@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import count
 
 from fedbm.report.figures.svg import SERIES, number_ids
@@ -13,6 +14,11 @@ from fedbm.version import __version__
 def render_html(report: Report) -> str:
     """Return the page. Every text is escaped; an undefined name in the template is an error."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup, escape
+
+    def keep_flags(text: str) -> Markup:
+        """Keep flags such as --server-average in one line: browsers may break a line after a hyphen."""
+        return Markup(re.sub(r"--[a-z-]+", r'<span class="flag">\g<0></span>', str(escape(text))))
 
     made = Environment(
         loader=PackageLoader("fedbm.report"),
@@ -24,6 +30,7 @@ def render_html(report: Report) -> str:
     sections, figures = count(1), count(1)
     made.globals |= {"palette": len(SERIES), "new_id": lambda: f"s{next(sections)}"}
     made.filters |= {
+        "flags": keep_flags,
         "kind": lambda block: type(block).__name__,
         "own_ids": lambda svg: number_ids(svg, next(figures)),
         "value": format_value,

@@ -1,0 +1,130 @@
+"""Advise what to change after a run, and judge whether training has converged. Each statement has its evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from fedbm.config.options import BY_BETA
+from fedbm.methods import METHODS, FedAvg, is_central
+from fedbm.report.figures.generated import COLUMNS, read_sheet
+from fedbm.report.format import NO_BREAK, percent, points
+from fedbm.runs.reader import RunView
+
+SWING = 0.2  # of accuracy between evaluations: more than methods differ by, and Central never does it on HAM10000
+MIN_SWINGS, SWING_SHARE = 2, 0.1  # one jump may be chance; a long run has to jump in one of ten evaluations
+SAME_IMAGES = 0.05  # RMS of pixels in [0, 1]: HAM10000 and Kvasir have 0.19 or more; below 0.03, classes look blank
+SAME_AS_WITHIN = 1.05  # classes that differ no more than images of a class; made-up stripes by class have 1.1
+LARGE_CLIENT = 0.5  # with more than half of the images, a client outweighs all others together
+MIN_EVALUATIONS = 5  # in the last quarter: a line through fewer has no known error
+MIN_RISE = 0.01  # of macro-F1: a smaller change over a quarter of the rounds does not matter
+NOISY = 0.05  # of macro-F1 between rounds: as much as methods differ by
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What a run shows, and what to do about it."""
+
+    evidence: str
+    action: str
+    shared: bool = False  # every run with this partition shows it
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.evidence[0].upper()}{self.evidence[1:]}. {self.action}"
+
+
+def advise(run: RunView) -> list[Advice]:
+    """Return advice on a finished run; [] if nothing needs attention."""
+    if not run.finished:
+        return []
+    found = (_chose_last_round(run), _swings(run), _same_images(run), _large_client(run))
+    return [advice for advice in found if advice is not None]
+
+
+def _chose_last_round(run: RunView) -> Advice | None:
+    assert run.summary is not None
+    rounds = [record.round for record in run.rounds if record.val]
+    if len(rounds) < 2 or run.summary.best.round != rounds[-1]:
+        return None
+    return Advice(f"the chosen round is the last one, {rounds[-1]}", "More training may help: use more --rounds.")
+
+
+def _swings(run: RunView) -> Advice | None:
+    """Count large changes of validation accuracy between evaluations in the second half of the rounds."""
+    scores = [record.val["accuracy"] for record in run.rounds if record.val and record.round > run.planned / 2]
+    changes = [abs(after - before) for before, after in pairwise(scores) if before is not None and after is not None]
+    large = sum(change >= SWING for change in changes)
+    if large < max(MIN_SWINGS, SWING_SHARE * len(changes)) or not METHODS.get(run.method, FedAvg)().common_model:
+        return None
+    has_average = run.scores("averaged") is not None
+    use = "use its averaged model (--averaged)" if has_average else "average the server's model (--server-average 0.9)"
+    evidence = f"between rounds, validation accuracy changed by {100 * SWING:.0f} points or more"
+    times = f"{large} of {len(changes)} times in the second half"
+    return Advice(f"{evidence}, {times}", f"The score of a single round is a matter of luck: {use}.")
+
+
+def _same_images(run: RunView) -> Advice | None:
+    if run.generated is None or run.details is None or len(run.details.classes) < 2:
+        return None
+    between, within = class_distances(run)
+    if between >= SAME_IMAGES and between >= SAME_AS_WITHIN * within:
+        return None
+    action = "The generator has learnt little: more --rounds or --generator-steps train it longer."
+    return Advice("the generated images of most classes look the same", action)
+
+
+def class_distances(run: RunView) -> tuple[float, float]:
+    """Return the median distances (RMS of pixels) of images of two classes, and of two images of one class."""
+    assert run.generated is not None
+    assert run.details is not None
+    classes = len(run.details.classes)
+    sheet, tile = read_sheet(run.generated, classes)
+    pixels = np.asarray(sheet.convert("RGB"), dtype=float).reshape(classes, tile, COLUMNS, tile, 3) / 255
+    images = pixels.swapaxes(1, 2).reshape(classes * COLUMNS, -1)
+    squares = (images**2).mean(axis=1)
+    apart = squares[:, None] + squares - 2 * images @ images.T / images.shape[1]
+    means = np.sqrt(np.maximum(apart, 0)).reshape(classes, COLUMNS, classes, COLUMNS).mean(axis=(1, 3))
+    within = np.diag(means) * COLUMNS / (COLUMNS - 1)  # an image's distance from itself does not count
+    return float(np.median(means[np.triu_indices(classes, 1)])), float(np.median(within))
+
+
+def _large_client(run: RunView) -> Advice | None:
+    """Find a client with more than half of the images, and more than twice an equal share."""
+    if run.client_partition is None or is_central(run.method):
+        return None
+    sizes = [sum(counts) for counts in run.client_partition.counts]
+    share = max(sizes) / sum(sizes)
+    if share <= max(LARGE_CLIENT, 2 / len(sizes)):
+        return None
+    more_even = " A larger --beta makes clients more even." if run.partition in BY_BETA else ""
+    evidence = f"one client has {100 * share:.0f} % of the training images"
+    return Advice(evidence, f"Its updates outweigh all others.{more_even}", shared=True)
+
+
+def judge_convergence(runs: Sequence[RunView]) -> str:
+    """Return whether validation macro-F1 still rises, falls, swings or is settled; "" without enough evaluations.
+
+    A line is fitted to the last quarter of the rounds, with one slope for all seeds. The slope counts if it is larger
+    than twice its standard error.
+    """
+    numbers, scores = [], []
+    for run in runs:
+        late = [(r.round, r.val["f1"]) for r in run.rounds if r.val and r.round > 0.75 * run.planned]
+        if len(late) < MIN_EVALUATIONS:
+            return ""
+        number, score = np.array(late, dtype=float).T
+        numbers.append(number - number.mean())
+        scores.append(score - score.mean())
+    x, y = np.concatenate(numbers), np.concatenate(scores)
+    slope, length = float(x @ y / (x @ x)), float(np.ptp(x))
+    noise = float(np.sqrt(((y - slope * x) ** 2).sum() / (len(x) - len(runs) - 1)))
+    rise = slope * length
+    if abs(rise) > max(MIN_RISE, 2 * noise * length / float(np.sqrt(x @ x))):
+        state = "still rises" if rise > 0 else "falls"
+    else:
+        state = "swings" if noise > NOISY else "is settled"
+    return f"{state} ({points(rise)}, noise{NO_BREAK}{percent(noise)})"

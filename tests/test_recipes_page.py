@@ -1,0 +1,42 @@
+"""The page of recipes: its first commands run, and its messages are messages of the package."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pages import DOCS, ROOT, blocks_of, commands_of, rows_of, section_of
+
+from fedbm.cli import main
+
+PAGE = DOCS / "recipes.md"
+
+
+def test_the_first_recipe_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    commands = list(commands_of(blocks_of(PAGE, "sh")[0]))
+    assert [words[0] for words in commands] == ["run", "report"]
+    for words in commands:
+        assert main(words) == 0
+    assert Path("report.html").exists()
+
+
+def test_messages_are_those_of_the_package() -> None:
+    """Also the parts of a message; PyTorch's own crash is not one."""
+    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    rows = [row for row in rows_of(section_of(PAGE, "If something is wrong")) if "Aborted" not in row[0]]
+    assert len(rows) > 10
+    for message, *_ in rows:
+        for part in re.findall("`([^`]+)`", message):
+            assert part in source, part
+
+
+def test_times_are_those_of_the_engine_page() -> None:
+    engine = (DOCS / "engine.md").read_text(encoding="utf-8")
+    times = [row[2] for row in rows_of(section_of(PAGE, "How long it takes")) if row[-1].endswith(" s")]
+    assert len(times) == 5
+    for time in times:
+        assert re.search(rf"\b{re.escape(time.removesuffix(' s'))}\b", engine), time
