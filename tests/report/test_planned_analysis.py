@@ -384,12 +384,22 @@ def test_a_ladder_has_the_rows_of_the_file_with_their_share_of_the_gain(tmp_path
     assert [row.name for row in table.rows] == list(level)
     assert [row.cells["f1"].value for row in table.rows] == pytest.approx([0.305, 0.405, 0.505])
     assert [row.cells["share"].value for row in table.rows] == [None, pytest.approx(0.5), pytest.approx(1.0)]
-    drawn = texts(ladder_figure(cell, assign_colours(level)).draw())
+    figure = ladder_figure(cell, assign_colours(level))
+    assert figure is not None
+    drawn = texts(figure.draw())
     assert [text for text in drawn if text in level] == list(level)
     page = _page(outcome, tmp_path)
     assert ">What makes it work</h1>" in page
     assert page.count("Every row at the endpoint of the plan") == 1
     assert plain(page).count("An estimate, not a test.") >= 3  # a sentence for each contrast
+
+
+def test_without_scores_at_the_endpoint_there_is_no_ladder(tmp_path: Path) -> None:
+    """These runs are finished, but none of them has an averaged model."""
+    made = fake_outcome(tmp_path, parse(LADDER, "ladder", "ladder.toml"), seeds=SEEDS, rounds=3)
+    page = _page(made, tmp_path)
+    assert ">What makes it work</h1>" in page
+    assert "Every row at the endpoint of the plan" not in page
 
 
 def test_a_readme_shows_a_confirmation_alone_once_it_is_complete(tmp_path: Path) -> None:

@@ -78,8 +78,11 @@ def contrast_figure(found: Sequence[ComparedGroup]) -> list[Figure]:
     return [Figure(partial(draw_lanes, lanes, title, axis, _narrowest(lanes), zero=True))] if lanes else []
 
 
-def ladder_figure(comparison: ComparedGroup, colours: Mapping[str, int]) -> Figure:
-    """Draw macro-F1 at the endpoint in the order of the file, with guides at the baseline and the leading row."""
+def ladder_figure(comparison: ComparedGroup, colours: Mapping[str, int]) -> Figure | None:
+    """Draw macro-F1 at the endpoint in the order of the file, with guides at the baseline and the leading row.
+
+    Returns None if no finished run has a score at the endpoint, as if all ran without `server_average`.
+    """
     lanes, means = [], {}
     for row in comparison.rows:
         scores = row.at_endpoint(comparison.moment)
@@ -87,6 +90,8 @@ def ladder_figure(comparison: ComparedGroup, colours: Mapping[str, int]) -> Figu
             means[row.name] = 100 * found.mean
             values = tuple(100 * value for value in scores.values())
             lanes.append(Lane(row.name, colours[row.name], values, _in_points(found)))
+    if not lanes:
+        return None
     guides = [means[name] for name in (comparison.baseline.name, comparison.lead) if name in means]
     title = f"Macro-F1 of every row, with mean and 95 % interval; {comparison.title}"
     axis = "Macro-F1, %; small dot: a seed; bar: mean, 95 %"

@@ -209,8 +209,9 @@ def _cell(outcome: Outcome, comparison: ComparedGroup, colours: Mapping[str, int
             blocks.append(Text(sentences, "verdict"))
         if detail != "none":
             if comparison.contrasts:
-                blocks.append(Figures({"Endpoint": [ladder_figure(comparison, colours)]}))
-                blocks.append(ladder_table(comparison, f"{name}, endpoint", colours))
+                if ladder := ladder_figure(comparison, colours):
+                    blocks.append(Figures({"Endpoint": [ladder]}))
+                    blocks.append(ladder_table(comparison, f"{name}, endpoint", colours))
             else:
                 figures = [*score_figures(comparison, colours), *difference_figure(comparison, colours)]
                 blocks.append(Figures({"Scores": figures}, wide=False))
