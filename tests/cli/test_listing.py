@@ -95,7 +95,7 @@ def test_a_pipe_gets_everything(fedbm: Command, tmp_path: Path, monkeypatch: pyt
     assert (status, err) == (0, "")
     head, line = out.splitlines()
     assert tuple(head.split()) == SHOWN
-    label = "fedbm · temperature=7.5 · generator_every=1 · generator_steps=3 · generator_width=16"
+    label = "fedbm · temperature=7.5, generator_every=1, generator_steps=3, generator_width=16"
     when = f"{datetime(2025, 1, 2, 3, 4, 5, tzinfo=UTC).astimezone():%Y-%m-%d %H:%M}"
     cells = [label, "digits", "β 0.05", "7", "4/4", "3", "50.0 %", "25.0 %", when]
     assert " ".join(line.split()) == " ".join(["fedbm-digits-s3-c039073dbc5d", *cells])

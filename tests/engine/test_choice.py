@@ -72,7 +72,7 @@ def spoilt(kind):
 
     @dataclasses.dataclass(frozen=True)
     class Spoilt(kind):
-        name: ClassVar[str] = kind.name
+        name: ClassVar[str] = f"spoilt-{kind.name}"
 
         def broadcast(self, server, round_):
             parts = super().broadcast(server, round_)
