@@ -13,7 +13,7 @@ import getpass
 from pathlib import Path
 from typing import Any
 
-from fedbm.errors import FedBMError, join_words
+from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.federation.audit import Audit
 from fedbm.federation.deploy.site_files import Policy
 from fedbm.federation.protocol.messages import Refusal, Terms
@@ -83,9 +83,8 @@ def describe_request(request: dict[str, Any], approved: bool) -> str:
 def approve(state: Path, run: str, withdraw: bool = False) -> int:
     """Approve the terms that *run* asks for, or withdraw that, and return how many terms changed."""
     requests = list_requests(state)
-    if not any(request["run"] == run for request, _ in requests):
-        known = join_words(sorted({request["run"] for request, _ in requests}), "and")
-        raise FedBMError(f'no run "{run}" has asked for an approval; {"known: " + known if known else "none has"}')
+    if run not in (known := sorted({request["run"] for request, _ in requests})):
+        raise FedBMError(f'no run "{run}" has asked for an approval here{did_you_mean(run, known)}')
     changed = [request["terms"] for request, approved in requests if request["run"] == run and approved == withdraw]
     for digest in changed:
         event = "approval_withdrawn" if withdraw else "approved"
