@@ -23,7 +23,7 @@ from fedbm.data.dataset import Dataset
 from fedbm.engine.run_folder import RunFolder
 from fedbm.federation.audit import verify
 from fedbm.federation.deploy.registration import Registered, write_registry
-from fedbm.federation.deploy.site_files import ServerSettings, to_text
+from fedbm.federation.deploy.site_files import OPEN_POLICY, NodeSettings, ServerSettings, to_text
 from fedbm.federation.node.client_app import app as client_app
 from fedbm.federation.node.node_data import write_share
 from fedbm.federation.protocol.packing import digest
@@ -176,9 +176,11 @@ def deploy(
     nodes = {}
     for client, samples in enumerate(plan.partition.clients):
         share = folder / f"share-{client}"
+        home = folder / f"node-{client}"
+        write_text(home / "node.toml", to_text(NodeSettings(client, f"site {client}"), OPEN_POLICY))
         write_share(share, plan.dataset, with_scores(plan.dataset, samples, client, len(plan.partition.clients)))
         nodes[9000 - 7 * client] = Node(
-            {"client": client, "name": f"site {client}", "data": str(share), "state": str(folder / f"node-{client}"),
+            {"client": client, "name": f"site {client}", "data": str(share), "folder": str(home), "state": str(home),
              "threads": 1, "device": "cpu"}
         )  # fmt: skip
     given = {"nodes": len(nodes), "deadline_s": 0.2, "min_updates": 1, "evaluate": "server", **(options or {})}

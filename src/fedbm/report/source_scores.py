@@ -1,4 +1,4 @@
-"""Scores on the test images of each source, in runs whose clients are the values of a column: clinics, scanners."""
+"""Scores on the test images of each source: clinics or scanners of a column, or the sites of a federation."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ MOMENTS = {  # the averaged model first: it depends least on luck
     "last": "At the last round",
 }
 SHOWN = {"f1": "Macro-F1", "accuracy": "Accuracy"}
+OWN_MODEL = "own model"  # accuracy of a site's personal model on its own images, at the last round
 NOTE = (
     "The global model’s scores on the test images of each source. Macro-F1 is the mean over the classes that the "
     "source has, so compare it between methods, not between sources. Bar: mean over seeds; line: lowest to highest "
@@ -51,8 +52,9 @@ def source_scores(row: MethodRuns, moment: str) -> Scores:
     scores: Scores = {}
     for source in _sources(row):
         matrix = getattr(source, moment)
-        if matrix is not None:
-            for metric, value in scores_from_confusion(np.array(matrix)).items():
+        if matrix is not None and np.any(matrix):
+            own = {} if source.personal is None else {OWN_MODEL: source.personal}
+            for metric, value in {**scores_from_confusion(np.array(matrix)), **own}.items():
                 scores.setdefault(source.name, {}).setdefault(metric, []).append(value)
     return scores
 
@@ -88,13 +90,15 @@ def _draw(
 def _table(
     found: Mapping[str, Scores], images: Mapping[str, str], colours: Mapping[str, int], name: str, caption: str
 ) -> Table:
+    has_own = any(OWN_MODEL in by_metric for scores in found.values() for by_metric in scores.values())
+    columns = SHOWN | ({OWN_MODEL: "Accuracy, site’s own model, last round"} if has_own else {})
     rows = []
     for source, words in images.items():
         for row, scores in found.items():
             if source in scores:
-                spreads = {metric: spread(scores[source][metric]) for metric in SHOWN}
+                spreads = {metric: spread(scores[source][metric]) for metric in columns if metric in scores[source]}
                 cells = {"n": Cell(spreads["f1"].n, "count")}
                 cells |= {metric: Cell(value.mean, "percent", value.std) for metric, value in spreads.items()}
                 rows.append(Row(row, cells, f"{source}{words}", colours[row]))
-    columns = (Column("n", "n"), *(Column(metric, title) for metric, title in SHOWN.items()))
-    return Table(name, columns, tuple(rows), caption, small=True)
+    shown = (Column("n", "n"), *(Column(metric, title) for metric, title in columns.items()))
+    return Table(name, shown, tuple(rows), caption, small=True)

@@ -115,11 +115,17 @@ def write_final_files(
 def _by_source(
     names: Sequence[str], best: ModelScores, last: ModelScores, averaged: ModelScores | None
 ) -> tuple[SourceConfusion, ...] | None:
-    """Return the confusion matrices of each source; None if there are none, or an older version scored the best."""
+    """Return the confusion matrices of each source; None if there are none, or an older version scored the best.
+
+    A site that lets no scores leave is left out.
+    """
     if not names or best.by_source is None or last.by_source is None:
         return None
     of_averages = (averaged.by_source if averaged else None) or [None] * len(names)
-    return tuple(map(SourceConfusion, names, best.by_source, last.by_source, of_averages))
+    by_sites = last.scored is not None and last.personal is not None  # each site scored its own model on its own images
+    own = [last.personal.clients.get(str(site)) if by_sites and last.personal else None for site in range(len(names))]
+    found = map(SourceConfusion, names, best.by_source, last.by_source, of_averages, own)
+    return tuple(source for source in found if any(map(sum, (*source.best, *source.last))))
 
 
 def _scored_round(round_: int, scores: ModelScores) -> ScoredRound:

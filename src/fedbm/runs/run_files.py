@@ -89,12 +89,13 @@ class Confusion(JsonRecord):
 
 @dataclass(frozen=True, eq=False)
 class SourceConfusion(JsonRecord):
-    """Confusion matrices of the test images of one source: one value of the column that makes the clients."""
+    """Confusion matrices of the test images of one source: a value of the column that makes the clients, or a site."""
 
     name: str
     best: Matrix
     last: Matrix
     averaged: Matrix | None = None
+    personal: Score | None = None  # accuracy of the site's own model on these images, at the last round
 
 
 @dataclass(frozen=True, eq=False)

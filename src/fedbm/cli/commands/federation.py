@@ -7,6 +7,7 @@ the operator of the server:
   fedbm federation status study --page                            its state, as a page on this machine
 a hospital, with the folder it received:
   fedbm federation node hospital-1 --data /srv/scans
+  fedbm federation approve hospital-1                             runs that wait for an approval here
 all on this machine, to rehearse:
   fedbm federation init study --nodes 3
   fedbm federation deal study
@@ -77,6 +78,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     task = add_task("node", text, "the node's folder")
     text = "its images (default: data in node.toml)"
     task.add_argument("--data", dest="images", default="", metavar="PATH", help=text)
+
+    task = add_task("approve", "show the runs that wait for this site's approval, or approve one", "the node's folder")
+    task.add_argument("run", nargs="?", metavar="RUN", help="the run to approve (default: show all)")
+    task.add_argument("--withdraw", action="store_true", help="withdraw the approval: the next request is refused")
 
     task = add_task("run", "start or continue a run at the server, and show it; Ctrl-C does not stop the run", SERVER)
     task.add_argument("file", nargs="?", metavar="FILE.toml", help=RUN)
@@ -208,6 +213,23 @@ def node(args: argparse.Namespace, console: Console) -> None:
     until_stopped(lambda: run_node(folder, args.images, console.print, lambda: True), console)
 
 
+def approve(args: argparse.Namespace, console: Console) -> None:
+    from fedbm.federation.node import policy
+
+    state = node_folder(args.folder) / "state"
+    if args.run:
+        changed = policy.approve(state, args.run, args.withdraw)
+        action = "withdrawn" if args.withdraw else "approved"
+        console.print(f"{action}: {args.run}" if changed else f"{args.run} was {action} before")
+        return
+    if args.withdraw:
+        raise FedBMError("give the run whose approval to withdraw: fedbm federation approve DIR RUN --withdraw")
+    for request, approved in policy.list_requests(state):
+        console.print(policy.describe_request(request, approved), soft_wrap=True)
+    if not policy.list_requests(state):
+        console.print("no run has asked for an approval")
+
+
 def run(args: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.federation_progress import show_federation
     from fedbm.federation.deploy.run_control import Follower, start_run
@@ -321,5 +343,5 @@ def run_file(args: argparse.Namespace, home: Path) -> Path:
 
 
 TASKS: dict[str, Callable[[argparse.Namespace, Console], None]] = {
-    task.__name__: task for task in (init, deal, up, server, node, run, status, stop, audit, add, rekey, renew)
+    task.__name__: task for task in (init, deal, up, server, node, approve, run, status, stop, audit, add, rekey, renew)
 }

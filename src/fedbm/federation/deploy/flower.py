@@ -91,7 +91,8 @@ def superexec(folder: Path, server: ServerSettings) -> Child:
 
 def supernode(folder: Path, node: NodeSettings, data: str, address: str) -> Child:
     """Return a node's SuperNode, which connects to the server and starts the client app for each message."""
-    config = {"client": node.client, "name": node.name, "data": data, "state": str(folder.resolve() / "state")}
+    home = folder.resolve()
+    config = {"client": node.client, "name": node.name, "data": data, "folder": str(home), "state": str(home / "state")}
     config |= {"device": node.device, "threads": node.threads}
     command = [tool("flower-supernode"), "--superlink", address, "--root-certificates", "ca.crt"]
     command += ["--auth-supernode-private-key", "node.key", "--port", str(node.runtime_port)]

@@ -16,8 +16,10 @@ from typing import Any
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.federation.deploy import certificates
 from fedbm.federation.deploy.site_files import (
+    OPEN_POLICY,
     FederationSettings,
     NodeSettings,
+    Policy,
     ServerSettings,
     check_host,
     check_names,
@@ -54,7 +56,7 @@ def create(
     check_host(host)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FedBMError(f"{folder} exists already and is not overwritten; choose another folder")
-    local = host in (HERE, "localhost", "::1")
+    local = is_here(host)
     server = ServerSettings(host, port or (link_port if local else 443), link_port, ",".join(names))
     home = folder / "server"
     certificates.make_authority(folder / "authority", folder.resolve().name)
@@ -72,6 +74,10 @@ def create(
     return [home, *(folder / name for name in names)]
 
 
+def is_here(host: str) -> bool:
+    return host in (HERE, "localhost", "::1")
+
+
 def make_server_certificate(folder: Path, host: str, days: int) -> None:
     hosts = list(dict.fromkeys([host, "localhost", "127.0.0.1", "::1"]))
     certificates.make_server(folder / "authority", folder / "server", hosts, days)
@@ -83,7 +89,7 @@ def make_site(folder: Path, server: ServerSettings, client: int, name: str) -> N
     node = NodeSettings(client, name, format_address(server), server.link_port + 1 + client)
     certificates.make_node(site, name)
     shutil.copyfile(folder / "authority" / "ca.crt", site / "ca.crt")
-    write_text(site / "node.toml", to_text(node))
+    write_text(site / "node.toml", to_text(node, OPEN_POLICY if is_here(server.host) else Policy()))
     write_service(site, f"FedBM node {name}", {**template_values(folder, server, "node", name), "node": node})
     publish_key(folder, name)
 

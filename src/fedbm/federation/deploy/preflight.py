@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
-from fedbm.errors import FedBMError
+from fedbm.errors import FedBMError, did_you_mean
 from fedbm.federation.deploy import certificates
 from fedbm.federation.deploy.flower import check_flower, connect
-from fedbm.federation.deploy.site_files import NodeSettings
+from fedbm.federation.deploy.site_files import NodeSettings, read_policy
 from fedbm.version import __version__
 
 TIMEOUT_S = 10.0
@@ -31,7 +31,19 @@ def check_server_folder(folder: Path) -> list[str]:
 def check_node_folder(folder: Path) -> list[str]:
     """Check versions, key and authority of a node's folder, and return lines that describe them."""
     certificates.check_node_key(folder / "node.key", folder / "node.pub")
-    return [describe_versions(), describe_validity(folder / "ca.crt")]
+    return [describe_versions(), describe_validity(folder / "ca.crt"), describe_policy(folder)]
+
+
+def describe_policy(folder: Path) -> str:
+    """Return this site's rules in one line; raise FedBMError if they name a method that is not installed."""
+    from fedbm.methods import METHODS
+
+    policy = read_policy(folder)
+    for name in policy.method_names if policy.methods != "all" else ():
+        if name not in METHODS:
+            raise FedBMError(f'[policy] in {folder / "node.toml"} allows "{name}"{did_you_mean(name, METHODS)}')
+    waits = "each run waits for 'fedbm federation approve'" if policy.approval else "runs need no approval here"
+    return f"policy: methods {policy.methods}, at most {policy.max_rounds} rounds; {waits}"
 
 
 def describe_versions() -> str:

@@ -69,6 +69,30 @@ class ServerSettings:
 
 
 @dataclass(frozen=True)
+class Policy:
+    """[policy] in node.toml: what this site allows. The defaults are strict; a rehearsal is made with open rules."""
+
+    approval: bool = option(True, "a person must approve each run here: fedbm federation approve")
+    methods: str = option("all", "methods this site trains with, with commas, or all")
+    max_rounds: int = option(1000, "the most rounds of a run", least=1)
+    min_per_class: int = option(5, "least number of training images of each class that this site has", least=1)
+    scores: bool = option(True, "confusion matrices on this site's val and test images may leave")
+    label_counts: bool = option(False, "the number of images per class may leave, for methods that need it")
+    min_noise: float = option(0.0, "least noise multiplier of differential privacy; 0: a run may add no noise", least=0)
+    max_epsilon: float | None = option(
+        None, "largest ε over all runs on this site's data; then every run must add noise", above=0
+    )
+    delta: float = option(1e-5, "δ at which max_epsilon is checked", above=0, below=1)
+
+    @property
+    def method_names(self) -> list[str]:
+        return [name.strip() for name in self.methods.split(",")]
+
+
+OPEN_POLICY = Policy(approval=False, min_per_class=1, label_counts=True)  # for a rehearsal on one machine
+
+
+@dataclass(frozen=True)
 class NodeSettings:
     """node.toml. A node connects to the server and listens on loopback only."""
 
@@ -98,6 +122,23 @@ class NodeSettings:
 def read_settings(folder: Path, kind: type[T]) -> T:
     """Read the settings of this kind in *folder* and check every key."""
     path = folder / FILES[{FederationSettings: "federation", ServerSettings: "server", NodeSettings: "node"}[kind]]
+    values = _read_values(path)
+    if kind is NodeSettings:
+        values.pop("policy", None)
+        read_policy(folder)
+    return check_keys(kind, values, str(path))
+
+
+def read_policy(folder: Path) -> Policy:
+    """Read [policy] of the node.toml in *folder*; a key that is not set has its strict default."""
+    path = folder / FILES["node"]
+    section = _read_values(path).get("policy", {})
+    if not isinstance(section, dict):
+        raise FedBMError(f"{path}: policy must be a section, [policy]")
+    return check_keys(Policy, section, f"[policy] in {path}")
+
+
+def _read_values(path: Path) -> dict[str, Any]:
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -106,7 +147,7 @@ def read_settings(folder: Path, kind: type[T]) -> T:
         raise FedBMError(f"{path} is not valid TOML: {error}") from error
     if (form := values.pop("format", None)) != FORMAT:
         raise FedBMError(f"{path} has format {form}; this version of fedbm reads format {FORMAT}")
-    return check_keys(kind, values, str(path))
+    return values
 
 
 def check_keys(kind: type[T], values: dict[str, Any], where: str) -> T:
@@ -122,14 +163,21 @@ def check_keys(kind: type[T], values: dict[str, Any], where: str) -> T:
         raise FedBMError(f"{where}: {error}") from error
 
 
-def to_text(settings: Any) -> str:
-    """Return the settings as TOML, each with a comment that explains it."""
-    lines = [f"format = {FORMAT}", ""]
+def to_text(settings: Any, policy: Policy | None = None) -> str:
+    """Return the settings, and a node's [policy], as TOML, each key with a comment that explains it."""
+    lines = [f"format = {FORMAT}", "", *_lines(settings)]
+    if policy is not None:
+        lines += ["", "[policy]", "# This site's own rules. A change applies to the next request.", *_lines(policy)]
+    return "\n".join([*lines, ""])
+
+
+def _lines(settings: Any) -> list[str]:
+    lines = []
     for f in dataclasses.fields(settings):
         value = getattr(settings, f.name)
         line = f"# {f.name} is not set" if value is None else f"{f.name} = {json.dumps(value, ensure_ascii=False)}"
         lines += [f"# {f.metadata['meaning']}", line]
-    return "\n".join([*lines, ""])
+    return lines
 
 
 def kind_of(folder: Path, otherwise: str = "'fedbm federation init DIR' makes a new federation") -> str:

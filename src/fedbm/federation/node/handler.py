@@ -23,11 +23,12 @@ from fedbm.engine.local_training import split_optimizer_state, train_client
 from fedbm.engine.run_folder import RunFolder, replace_nonfinite
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
-from fedbm.federation.deploy.site_files import clear_refusal, write_refusal
+from fedbm.federation.deploy.site_files import Policy, clear_refusal, read_policy, write_refusal
 from fedbm.federation.node.node_data import SiteData, open_site
 from fedbm.federation.node.node_store import NodeStore
+from fedbm.federation.node.policy import check_counts, check_terms
 from fedbm.federation.node.privacy import privatise
-from fedbm.federation.node.privacy_ledger import PrivacyLedger
+from fedbm.federation.node.privacy_ledger import Limit, LimitError, PrivacyLedger
 from fedbm.federation.protocol.codec import Envelope
 from fedbm.federation.protocol.messages import (
     CENSUS,
@@ -57,6 +58,7 @@ class Site:
     client: Annotated[int, whole(0)]
     name: str
     data: str
+    folder: str
     state: str
     device: str = "auto"
     threads: Annotated[int, whole(0)] = 0
@@ -97,13 +99,15 @@ def _answer(kind: str, request: Envelope, site: Site, audit: Audit) -> Envelope:
         return Envelope({"code": "ok"})
     terms = accept_terms(request.body.get("terms"))
     try:
-        device = find_device(site.device)
+        policy, device = read_policy(Path(site.folder)), find_device(site.device)
     except FedBMError as error:
         raise Refusal("setup") from error
+    check_terms(policy, terms, state, request.body.get("evaluates") is True)
     data = open_site(site.data, terms.classes, terms.shape, state)
     facts = data.facts(site.client, len(terms.classes))
+    check_counts(policy, facts)
     store = NodeStore(state / terms.run, site.client, device)
-    handler = Handler(request, terms, site, data, facts, store, device, audit)
+    handler = Handler(request, terms, site, policy, data, facts, store, device, audit)
     if kind == CENSUS:
         return handler.census()
     clear_refusal(state)
@@ -124,6 +128,7 @@ class Handler:
     request: Envelope
     terms: Terms
     site: Site
+    policy: Policy
     data: SiteData
     facts: Facts
     store: NodeStore
@@ -154,7 +159,7 @@ class Handler:
         if shares_counts:
             body["label_counts"] = list(self.facts.label_counts)
         if evaluates:
-            body |= {side: self.data.count(side) for side in SCORED}
+            body |= {side: self._scored(side) for side in SCORED}
         self._record("census", n=self.facts.n, told=sorted(body), method=method.name)
         return Envelope(body)
 
@@ -162,6 +167,9 @@ class Handler:
         """Train the client for one round, and return its upload, with noise if the terms ask for it."""
         config, privacy = self.terms.config, self.terms.values["privacy"]
         method, round_ = config.method, int(self.request.body["round"])
+        if not 1 <= round_ <= config.train.rounds:
+            raise Refusal("terms")
+        self._count_release(count=False)
         task, received, saved = self._load()
         model = method.model(task).to(self.device)
         state = method.client_init(task, self.facts) if saved is None else saved
@@ -211,7 +219,7 @@ class Handler:
         model = method.model(task).to(device)
         own = {} if saved is None else {client: split_optimizer_state(self._place(saved))[0]}
         normalise = task.normalise().to(device)
-        sets = {side: self.data.samples(side, normalise, device) for side in SCORED if self.data.count(side)}
+        sets = {side: self.data.samples(side, normalise, device) for side in SCORED if self._scored(side)}
         body = self._identify_answer()
         with autocast(device, self.terms.config.train.precision):
             scores = global_score(method, model, received, own, sets) or {}
@@ -233,6 +241,10 @@ class Handler:
         round_ = int(self.request.body["round"])
         return {"code": "ok", "terms": self.terms.digest, "round": round_, "client": self.facts.client}
 
+    def _scored(self, side: str) -> int:
+        """Return how many images of a split this site scores: none if its policy keeps scores here."""
+        return self.data.count(side) if self.policy.scores else 0
+
     def _refuse_exact_counts(self) -> None:
         """Raise Refusal if the run adds noise: exact counts would leave alongside noisy updates."""
         if self.terms.values["privacy"] is not None:
@@ -249,14 +261,25 @@ class Handler:
                 received |= state
         return self.terms.task(parts), received, saved
 
-    def _count_release(self) -> dict[str, Any] | None:
-        """Count a release before it leaves, and return the site's privacy loss, or None if the run adds no noise."""
+    def _count_release(self, count: bool = True) -> dict[str, Any] | None:
+        """Count a release before it leaves, and return the site's privacy loss, or None if the run adds no noise.
+
+        Raise Refusal if that would exceed the policy's ε over all runs. With *count* = False, only check this.
+        """
         ledger, privacy = PrivacyLedger(Path(self.site.state) / "privacy.json"), self.terms.values["privacy"]
+        most = self.policy.max_epsilon
+        limit = None if most is None else Limit(most, self.policy.delta)
         try:
+            if not count:
+                if limit is not None:
+                    ledger.check_limit(self.terms.run, privacy, limit)
+                return None
             if privacy is None:
                 ledger.record_exact(self.terms.run)
                 return None
-            return ledger.count_noisy(self.terms.run, privacy)
+            return ledger.count_noisy(self.terms.run, privacy, limit)
+        except LimitError as error:
+            raise Refusal("epsilon") from error
         except FedBMError as error:
             raise Refusal("privacy") from error
 

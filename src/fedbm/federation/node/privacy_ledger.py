@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import exclusive_lock
@@ -34,26 +34,31 @@ _RUN = keys({"releases": each(_RELEASE), "exact": _flag})
 _LEDGER = keys({"format": whole(FORMAT, FORMAT), "runs": keys({}, _RUN)})
 
 
+class Limit(NamedTuple):
+    """The largest privacy loss over all runs that a site allows."""
+
+    epsilon: float
+    delta: float
+
+
+class LimitError(FedBMError):
+    """An update would exceed the site's limit."""
+
+
 class PrivacyLedger:
     """The record of releases of one site; several processes can use it at once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def count_noisy(self, run: str, privacy: Mapping[str, float]) -> dict[str, Any]:
+    def count_noisy(self, run: str, privacy: Mapping[str, float], limit: Limit | None = None) -> dict[str, Any]:
         """Count one more noisy update of *run* with the terms *privacy*, and return the site's privacy loss at δ.
 
         If anything left without noise, "epsilon_all_runs" is None and "bound" is "none". If the file is damaged or
-        cannot be written, raise FedBMError; then nothing may leave.
+        cannot be written, raise FedBMError, and if the update would exceed *limit*, LimitError; then nothing may leave.
         """
         with self._locked() as runs:
-            releases = runs.setdefault(run, {"releases": [], "exact": False})["releases"]
-            kind = {"noise": privacy["noise"], "clip": privacy["clip"]}
-            known = next((item for item in releases if kind.items() <= item.items()), None)
-            if known is None:
-                releases.append({**kind, "count": 1})
-            else:
-                known["count"] += 1
+            _add_release(runs, run, privacy, limit)
             self._write(runs)
             total = _loss(list(runs.values()), privacy["delta"])
             return {
@@ -62,6 +67,11 @@ class PrivacyLedger:
                 "epsilon_all_runs": total,
                 "bound": "none" if total is None else "finite",
             }
+
+    def check_limit(self, run: str, privacy: Mapping[str, float], limit: Limit) -> None:
+        """Raise LimitError if one more noisy update of *run* would exceed *limit*. Nothing is counted."""
+        with self._locked() as runs:
+            _add_release(runs, run, privacy, limit)
 
     def record_exact(self, run: str) -> None:
         """Record that something leaves in *run* without noise; raise FedBMError as count_noisy() does."""
@@ -97,6 +107,20 @@ class PrivacyLedger:
 
     def _write(self, runs: Mapping[str, Any]) -> None:
         write_json(self.path, {"format": FORMAT, "runs": runs})
+
+
+def _add_release(runs: dict[str, Any], run: str, privacy: Mapping[str, float], limit: Limit | None) -> None:
+    releases = runs.setdefault(run, {"releases": [], "exact": False})["releases"]
+    kind = {"noise": privacy["noise"], "clip": privacy["clip"]}
+    known = next((item for item in releases if kind.items() <= item.items()), None)
+    if known is None:
+        releases.append({**kind, "count": 1})
+    else:
+        known["count"] += 1
+    if limit is not None:
+        total = _loss(list(runs.values()), limit.delta)
+        if total is None or total > limit.epsilon:
+            raise LimitError(f"one more update would exceed ε = {limit.epsilon:g} at δ = {limit.delta:g}")
 
 
 def _loss(runs: list[dict[str, Any]], delta: float) -> float | None:

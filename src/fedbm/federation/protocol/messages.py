@@ -56,6 +56,13 @@ REFUSALS = {  # code → why a site did not do what it was asked; only the code 
     "nonfinite": "reached a client state that is not finite",
     "compression": "has values that do not fit the compression",
     "privacy": "cannot count its privacy loss, so nothing leaves it; see its own log",
+    "method": "does not allow the run's method (methods in its policy)",
+    "rounds": "does not allow so many rounds (max_rounds in its policy)",
+    "counts": "does not let label counts leave, which the method needs (label_counts in its policy)",
+    "noise": "asks for more noise (min_noise in its policy)",
+    "epsilon": "does not allow a larger privacy loss (max_epsilon in its policy)",
+    "few": "has too few training images of a class (min_per_class in its policy)",
+    "approval": "waits until a person there approves the run",
     "busy": "is still working on this run",
     "failed": "failed; see its own log",
 }

@@ -167,11 +167,13 @@ class FlowerCohort:
             {**self.roster.identify(client), "images": {side: int(own[side].sum()) for side in SCORED if side in own}}
             for client, own in sorted(found.items())
         ]
+        by_site = [found.get(client, {}).get("test", zero) for client in range(self.roster.options.nodes)]
         self.roster.audit.append("scored", round=round_, nodes=nodes, images=int(sums["test"].sum()))
         return ModelScores(
             val=score_confusion(sums["val"]),
             test=score_confusion(sums["test"]),
             confusion=tuple(map(tuple, sums["test"].tolist())),
+            by_source=tuple(tuple(map(tuple, matrix.tolist())) for matrix in by_site),
             personal=PersonalScores(float(np.mean(list(personal.values()))), personal) if personal else None,
             scored=tuple(sorted(found)),
         )

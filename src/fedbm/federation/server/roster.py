@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 # Answers to the census are read between rounds. A round can last longer than the deadline of one request, so an answer
 # must stay readable for longer than that.
 CENSUS_LIFETIME_S = 24 * 3600.0
+APPROVAL_POLL_S = 30.0  # how often a node is asked again while a person must approve the run there
 
 
 @dataclass
@@ -63,6 +64,8 @@ class Roster:
         self.rejections: dict[int, str] = {}  # client → why its latest unusable answer was rejected
         self.refused: dict[int, tuple[str, str]] = {}  # node id → its name, and why it cannot take part
         self._asked: dict[int, tuple[str, float]] = {}  # node id → its open census request, and when that expires
+        self._unapproved: dict[int, float] = {}  # node id → when it is asked again whether the run is approved
+        self._reminded: set[int] = set()  # nodes that know that a person must approve the run
         self._first = True
 
     @property
@@ -73,13 +76,16 @@ class Roster:
     def gather(self, heal: bool) -> list[int]:
         """Return the clients that can be asked now. Wait for all nodes the first time, later for those needed.
 
+        There is no limit to the wait for needed nodes at which a person must still approve the run.
         With *heal*, leaving a node out reduces its missed deadlines by one.
         """
         wanted = self.options.nodes if self._first else self.needed
         self._first = False
         deadline = time.monotonic() + self.options.deadline_s
         self._update()
-        while len(self.peers) < wanted and time.monotonic() < deadline:
+        while len(self.peers) < wanted and (
+            time.monotonic() < deadline or (self._unapproved and len(self.peers) < self.needed)
+        ):
             time.sleep(POLL)
             self._update()
         limit = self.options.max_missed_deadlines
@@ -119,7 +125,11 @@ class Roster:
         for client in [client for client, peer in self.peers.items() if peer.node not in nodes]:
             del self.peers[client]
             self.audit.append("left", **self.identify(client))
-        self.refused = {node: why for node, why in self.refused.items() if node in nodes}
+        now = time.monotonic()
+        due = [node for node, again in self._unapproved.items() if node not in nodes or now >= again]
+        for node in due:
+            del self._unapproved[node]
+        self.refused = {node: why for node, why in self.refused.items() if node in nodes and node not in due}
         self._asked = {node: request for node, request in self._asked.items() if node in nodes}
         known = {peer.node for peer in self.peers.values()} | self.refused.keys() | self._asked.keys()
         for node in sorted(nodes - known):
@@ -146,6 +156,8 @@ class Roster:
             self.audit.append("unreachable", **owner.identify(), why=reply)
             return
         body = reply.body
+        if body.get("code") == "approval":
+            self._unapproved[node] = time.monotonic() + APPROVAL_POLL_S
         try:
             if body.get("code") != "ok":
                 raise FedBMError(explain_refusal(body, self.classes))
@@ -157,8 +169,10 @@ class Roster:
                     f'{owner.client}, "{owner.name}"'
                 )
         except FedBMError as error:
-            self._refuse(node, str(error))
+            self._refuse(node, str(error), silently=node in self._reminded)
+            self._reminded |= {node} if node in self._unapproved else set()
             return
+        self._reminded.discard(node)
         self.peers[found.client] = Peer(node, found, found.holds)
         self.audit.append(
             "joined",
@@ -170,10 +184,12 @@ class Roster:
             head=found.head,
         )
 
-    def _refuse(self, node: int, why: str) -> None:
-        """Refuse a node and send it the reason. Its name comes from its key, not from its answer."""
+    def _refuse(self, node: int, why: str, silently: bool = False) -> None:
+        """Refuse a node and send it the reason, unless *silently*. Its name comes from its key, not its answer."""
         owner = self._registry.get(node)
         self.refused[node] = owner.name if owner else f"node {node}", why
+        if silently:
+            return
         self.audit.append("refused", **(owner.identify() if owner else {"node": str(node)}), why=why)
         if owner:  # an unregistered node gets no reason
             send(self.grid, node, REFUSED, Envelope({"why": why, "head": self.audit.head}), CENSUS_LIFETIME_S)

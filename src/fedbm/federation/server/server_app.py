@@ -142,6 +142,7 @@ class ServerRun:
             partition="nodes",
             beta=None,
             privacy=read_privacy_file(privacy_file, options.dp_delta) if privacy_file else None,
+            sources=[self.settings.places.get(client, f"client {client}") for client in range(options.nodes)],
         )
         self.audit.append("finished", run=self.agreement.id, state=digest(loop.server))
 

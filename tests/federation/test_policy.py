@@ -1,0 +1,177 @@
+"""A site's own rules: each refusal, approval by a person, and scores that stay at the site."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from one_process import Deployed, Node, deploy, events_of
+
+from fedbm.cli import main
+from fedbm.errors import FedBMError
+from fedbm.federation.deploy.init import create
+from fedbm.federation.deploy.preflight import describe_policy
+from fedbm.federation.deploy.site_files import OPEN_POLICY, NodeSettings, Policy, read_policy, to_text
+from fedbm.federation.node.policy import approve, describe_request, list_requests
+from fedbm.federation.server import roster
+
+EVALUATED = {"evaluate": "nodes"}
+
+
+def make(tiny: dict[str, Any], folder: Path, options: dict[str, Any] | None = None, **more: Any) -> Deployed:
+    settings = {**tiny, "clients": 3, "rounds": 2, "participation": 1.0, "beta": 0.5, "batch": 32, **more}
+    return deploy(folder, settings, {"deadline_s": 0.01, **(options or {})})
+
+
+def second(deployed: Deployed) -> Node:
+    return list(deployed.grid.nodes.values())[1]
+
+
+def set_policy(node: Node, **rules: Any) -> None:
+    policy = dataclasses.replace(OPEN_POLICY, **rules)
+    (Path(str(node.config["folder"])) / "node.toml").write_text(to_text(NodeSettings(), policy), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("rules", "settings", "options", "code"),
+    [
+        ({"methods": "fedbm, fedprox"}, {}, {}, "method"),
+        ({"max_rounds": 1}, {}, {}, "rounds"),
+        ({"label_counts": False}, {"method": "fedproto"}, {}, "counts"),
+        ({"min_noise": 0.5}, {}, {}, "noise"),
+        ({"min_noise": 0.5}, {}, {"dp_noise": 0.4}, "noise"),
+        ({"max_epsilon": 8.0}, {}, {}, "epsilon"),
+        ({"min_per_class": 10_000}, {}, {}, "few"),
+    ],
+)
+def test_a_rule_refuses_a_run_on_both_sides(
+    rules: dict[str, Any], settings: dict[str, Any], options: dict[str, Any], code: str, tiny: Any, tmp_path: Path
+) -> None:
+    deployed = make(tiny, tmp_path, options, **settings)
+    set_policy(second(deployed), **rules)
+    deployed.serve()
+    [line] = events_of(deployed.state, "refused")
+    assert "in its policy" in line["why"]
+    [own] = events_of(Path(str(second(deployed).config["state"])), "refused")
+    assert own["code"] == code
+    assert all(line["counted"] == [0, 2] for line in events_of(deployed.state, "round"))
+    assert not events_of(Path(str(second(deployed).config["state"])), "trained")
+
+
+def test_privacy_loss_over_all_runs_stops_at_the_limit(tiny: Any, tmp_path: Path) -> None:
+    deployed = make(tiny, tmp_path, {"dp_noise": 1.0})
+    set_policy(second(deployed), max_epsilon=5.0)  # one update with z = 1 costs 4.73, two cost more
+    deployed.serve()
+    assert [line["counted"] for line in events_of(deployed.state, "round")] == [[0, 1, 2], [0, 2]]
+    state = Path(str(second(deployed).config["state"]))
+    assert len(events_of(state, "trained")) == 1
+    assert [line["code"] for line in events_of(state, "refused")] == ["epsilon"]
+    [run] = json.loads((state / "privacy.json").read_text())["runs"].values()
+    assert run["releases"][0]["count"] == 1  # the refused update is not counted
+
+
+def test_the_limit_uses_the_delta_of_the_site_not_of_the_server(tiny: Any, tmp_path: Path) -> None:
+    deployed = make(tiny, tmp_path, {"dp_noise": 1.0, "dp_delta": 0.5})  # at δ = 0.5 two updates cost less than 1
+    set_policy(second(deployed), max_epsilon=4.0)
+    deployed.serve()
+    assert [line["counted"] for line in events_of(deployed.state, "round")] == [[0, 2], [0, 2]]
+
+
+def test_a_run_waits_until_a_person_approves_it(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deployed = make(tiny, tmp_path, {"min_updates": 3})
+    set_policy(second(deployed), approval=True)
+    state = Path(str(second(deployed).config["state"]))
+    monkeypatch.setattr(roster, "APPROVAL_POLL_S", 0.0)
+    sleeps: list[float] = []
+
+    def wait(seconds: float) -> None:  # a person approves while the server waits, long after the deadline
+        sleeps.append(seconds)
+        if len(sleeps) == 4:
+            [(request, approved)] = list_requests(state)
+            assert not approved
+            assert "fedavg, 2 rounds, without noise" in describe_request(request, approved)
+            assert approve(state, request["run"]) == 1
+
+    monkeypatch.setattr(roster.time, "sleep", wait)
+    deployed.serve()
+    assert len(sleeps) >= 4
+    assert [line["counted"] for line in events_of(deployed.state, "round")] == [[0, 1, 2], [0, 1, 2]]
+    assert len(events_of(deployed.state, "refused")) == 1  # the audit has the wait once
+    assert len(events_of(state, "approved")) == 1
+
+
+def test_approval_is_for_exactly_these_terms_and_can_be_withdrawn(tiny: Any, tmp_path: Path) -> None:
+    deployed = make(tiny, tmp_path)
+    set_policy(second(deployed), approval=True)
+    state = Path(str(second(deployed).config["state"]))
+    deployed.serve()
+    [(request, _)] = list_requests(state)
+    approve(state, request["run"])
+    assert approve(state, request["run"]) == 0
+    other = make(tiny, tmp_path / "other", {"compression": "half"})  # the same run id, other terms
+    set_policy(second(other), approval=True)
+    second(other).config["state"] = str(state)
+    other.serve()
+    assert [approved for _, approved in list_requests(state)] == [True, False]
+    assert approve(state, request["run"], withdraw=True) == 1
+    assert [approved for _, approved in list_requests(state)] == [False, False]
+
+
+def test_scores_stay_at_a_site_that_keeps_them(tiny: Any, tmp_path: Path) -> None:
+    deployed = make(tiny, tmp_path, EVALUATED)
+    set_policy(second(deployed), scores=False)
+    deployed.serve()
+    assert all(line["counted"] == [0, 1, 2] for line in events_of(deployed.state, "round"))
+    scored = [[node["client"] for node in line["nodes"]] for line in events_of(deployed.state, "scored")]
+    assert scored == [[0, 2], [0, 2]]
+
+
+def test_a_real_site_starts_with_strict_rules_and_a_rehearsal_with_open_ones(tmp_path: Path) -> None:
+    create(tmp_path / "real", 1, host="fl.example.org")
+    create(tmp_path / "here", 1)
+    assert read_policy(tmp_path / "real" / "hospital-1") == Policy()
+    assert Policy().approval
+    assert not Policy().label_counts
+    assert read_policy(tmp_path / "here" / "hospital-1") == OPEN_POLICY
+    assert "waits for 'fedbm federation approve'" in describe_policy(tmp_path / "real" / "hospital-1")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[policy]\nmax_round = 3", 'has no key "max_round" .did you mean "max_rounds"'),
+        ("[policy]\nmax_rounds = 0", "at least 1"),
+        ("policy = 3", "policy must be a section"),
+        ('[policy]\nmethods = "fedbn"', 'allows "fedbn"'),
+    ],
+)
+def test_a_wrong_policy_is_one_sentence(text: str, sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "node.toml").write_text(f"format = 1\n{text}\n", encoding="utf-8")
+    with pytest.raises(FedBMError, match=sentence.replace("[", r"\[")):
+        describe_policy(tmp_path)
+
+
+def test_the_command_shows_and_approves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    create(tmp_path / "study", 1)
+    site = tmp_path / "study" / "hospital-1"
+
+    def call(*words: str, status: int = 0) -> str:
+        assert main(["federation", "approve", str(site), *words]) == status
+        captured = capsys.readouterr()
+        return captured.err if status else captured.out
+
+    assert "no run has asked" in call()
+    assert 'no run "absent" has asked for an approval here' in call("absent", status=2)
+    assert "give the run" in call("--withdraw", status=2)
+    folder = site / "state" / "approvals"
+    folder.mkdir(parents=True)
+    request = {"run": "r1", "method": "fedbm", "rounds": 5, "classes": ["a", "b"], "leaves": ["x"], "noise": 1.5}
+    (folder / "d1.json").write_text(json.dumps(request))
+    assert "r1 (waiting): fedbm, 5 rounds, with noise multiplier 1.5, classes a and b" in call()
+    assert "approved: r1" in call("r1")
+    assert "r1 was approved before" in call("r1")
+    assert "r1 (approved)" in call()
+    assert "withdrawn: r1" in call("r1", "--withdraw")
