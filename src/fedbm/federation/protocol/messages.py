@@ -34,7 +34,7 @@ from fedbm.version import __version__
 
 T = TypeVar("T")
 
-PROTOCOL = 1
+PROTOCOL = 2
 CENSUS, REFUSED, TRAIN, EVALUATE = "query.census", "query.refused", "train", "evaluate"  # Flower's message types
 CONCEPTS, INIT = "task.concepts", "task.init"  # parts of the task itself, each sent once
 UPLOAD = "upload"
