@@ -174,7 +174,7 @@ def pids_of(folder: Path, program: str) -> list[int]:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if any(Path(word.decode(errors="replace")).name == program for word in words[:3]):
+        if any(Path(word.decode(errors="replace")).name == program for word in words[:4]):
             found.append(pid)
     return found
 

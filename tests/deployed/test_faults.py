@@ -7,6 +7,7 @@ one process that nothing happened to. SCAFFOLD keeps state at every node, so a l
 from __future__ import annotations
 
 import os
+import signal
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,8 @@ from fedbm.federation.deploy.supervisor import start_time
 from fedbm.methods import Scaffold
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]
+
+WORKER = "fedbm.federation.node.worker"
 
 
 @pytest.fixture
@@ -46,14 +49,43 @@ def test_a_killed_node_comes_back_and_nothing_is_lost(study: Deployment, tmp_pat
     study.fedbm("run", study.folder, study.file, "--detach")
     study.training(2)
     site, node = study.folder / NODES[2], study.started[-1]
-    [worker] = wait_for(lambda: pids_of(site, "flwr-clientapp"), lambda found: len(found) == 1, 60)
-    study.kill(NODES[2], "flower-supernode")
+    [worker] = wait_for(lambda: pids_of(site, WORKER), lambda found: len(found) == 1, 60)
+    study.kill(NODES[2], "fedbm.federation.node.supernode")
     wait_for(lambda: start_time(worker), lambda begun: begun is None, 60)  # what it had at work does not live on
     assert node.wait(60) == 2
     assert "supernode of hospital-3 has died" in node.words()  # type: ignore[attr-defined]
     ready([study.start("node", site)])  # as its service does
     study.finished()
     assert [record["round"] for record in study.records()] == [1, 2, 3]
+    assert all(len(record["clients"]) == 3 for record in study.records())
+    assert same_as_undisturbed(study, tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_killed_or_frozen_worker_is_replaced_and_nothing_is_lost(
+    number: signal.Signals, study: Deployment, tmp_path: Path
+) -> None:
+    """The kernel kills a worker in the same way when memory runs out."""
+    study.fedbm("run", study.folder, study.file, "--detach")
+    study.training(2)
+    site, node = study.folder / NODES[2], study.started[-1]
+    [worker] = pids_of(site, WORKER)
+    os.kill(worker, number)
+    wait_for(lambda: pids_of(site, WORKER), lambda found: found not in ([worker], []), 200)
+    study.finished()
+    assert node.poll() is None
+    what = "has died" if number == signal.SIGKILL else "is frozen"
+    assert f"hospital-3: its worker {what} and is replaced" in node.words()  # type: ignore[attr-defined]
+    assert all(len(record["clients"]) == 3 for record in study.records())
+    assert same_as_undisturbed(study, tmp_path)
+
+
+def test_a_node_that_is_upgraded_during_a_run_goes_on(study: Deployment, tmp_path: Path) -> None:
+    study.fedbm("run", study.folder, study.file, "--detach")
+    study.training(2)
+    study.fedbm("stop", study.folder / NODES[1])  # its engineer installs another build of the same version
+    ready([study.start("node", study.folder / NODES[1])])
+    study.finished()
     assert all(len(record["clients"]) == 3 for record in study.records())
     assert same_as_undisturbed(study, tmp_path)
 
@@ -122,7 +154,7 @@ def test_a_round_goes_on_without_a_dead_node_where_fewer_answers_do(tmp_path: Pa
 
 SLOW = """
 import sys
-if any(word.endswith("flwr-clientapp") for word in sys.orig_argv):
+if "fedbm.federation.node.worker" in sys.orig_argv:
     import time
     import fedbm.engine.local_training as local
     true = local.train_client
@@ -153,7 +185,7 @@ def test_a_slow_client_0_costs_the_others_nothing(tmp_path: Path) -> None:
 
 SPOIL = """
 import sys
-if any(word.endswith("flwr-clientapp") for word in sys.orig_argv):
+if "fedbm.federation.node.worker" in sys.orig_argv:
     import fedbm.engine.local_training as local
     true = local.train_client
     def spoilt(*words):

@@ -15,11 +15,12 @@ from small import TinyBody, image_data, task
 from fedbm.config.options import TrainOptions
 from fedbm.engine.checkpoint import ClientStates, Progress
 from fedbm.engine.clients import cuda_graphs as graphs
-from fedbm.engine.clients.base import LocalCohort, LocalSetup
-from fedbm.engine.clients.cuda_graphs import CapturedCohort, CapturedSteps
-from fedbm.engine.local_training import plain_steps
+from fedbm.engine.clients.base import LocalCohort, LocalSetup, merge_parts
+from fedbm.engine.clients.cuda_graphs import CapturedClient, CapturedCohort, CapturedSteps
+from fedbm.engine.local_training import Samples, plain_steps, train_client
 from fedbm.engine.round_loop import select_clients
 from fedbm.methods import METHODS, FedAvg, FedBM
+from fedbm.methods.base import Facts
 from fedbm.models.resnet import ResNet18
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
@@ -115,6 +116,30 @@ def assert_equal(one, other, tolerance):
             assert gap <= tolerance * max(scale, 1.0), (part, gap, scale)
     for reference, found in zip(one[2], other[2], strict=True):
         assert found == pytest.approx(reference, rel=max(tolerance, 1e-6), abs=tolerance)
+
+
+@pytest.mark.parametrize("name", ["scaffold", "fedbm"])
+def test_the_one_client_of_a_node_is_the_reference(name):
+    """A node keeps one slot from round to round."""
+    torch.set_default_dtype(torch.float64)
+    method, setting = METHODS[name](), task(size=SIZE)
+    train = TrainOptions(batch=4, epochs=2, lr=2**-7, lr_decay=0.5, keep_optimizer=True)
+    own = image_data(2, size=SIZE)[1]
+    model, normalise = method.model(setting).to("cuda", torch.float64), setting.normalise().to("cuda")
+    normalise.memory_format = torch.channels_last
+    samples = Samples(own.images.cuda(), own.labels.cuda(), own.indices.cuda(), normalise)
+    facts = Facts(1, len(own.labels), tuple(own.labels.bincount(minlength=3).tolist()))
+    received = merge_parts(method.broadcast(method.server_init(model), 1))
+    received = {part: value.detach().clone() for part, value in received.items()}
+    state = {part: value.cuda() for part, value in method.client_init(setting, facts).items()}
+    client = CapturedClient(method, setting, train, normalise.mean)
+    states = [state, state]
+    for round_ in (1, 2, 3):
+        plain, first = train_client(method, model, setting, train, round_, facts, samples, received, states[0])
+        graph, second = client.train(round_, facts, samples, received, states[1])
+        assert_equal((plain.state, {1: first}, [plain.losses]), (graph.state, {1: second}, [graph.losses]), 1e-9)
+        assert graph.seconds > 0
+        states = [first, second]
 
 
 FEDBM = FedBM(generator_steps=3, generator_width=4, generator_every=2)

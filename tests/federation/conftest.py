@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -15,3 +16,11 @@ def small_body() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backbone, "ResNet18", SmallResNet)
         yield
+
+
+@pytest.fixture(autouse=True)
+def no_kept_runs() -> Iterator[None]:
+    """Every test starts with nodes that have just been started."""
+    yield
+    if "fedbm.federation.node.client_app" in sys.modules:
+        sys.modules["fedbm.federation.node.client_app"].KEPT.clear()

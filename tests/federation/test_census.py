@@ -70,7 +70,7 @@ def test_a_site_may_lack_a_class(deployed: Deployed) -> None:
     dataset = deployed.plan.dataset
     some = np.flatnonzero(dataset.labels != 1)
     write_share(deployed.folder / "two", dataset, some, classes=("polyp", "cyst", "normal"))
-    found = open_site(str(deployed.folder / "two"), dataset.classes, dataset.shape, deployed.folder / "state")
+    found = open_site(str(deployed.folder / "two"), dataset.classes, dataset.shape)
     assert np.array_equal(found.labels, dataset.labels[some])
     assert found.facts(0, 3).label_counts[1] == 0
 
@@ -246,5 +246,5 @@ def test_names_that_may_become_files() -> None:
 
 def test_prepared_images_of_another_size_are_refused(deployed: Deployed) -> None:
     with pytest.raises(Refusal) as found:
-        open_site(second(deployed).config["data"], deployed.plan.dataset.classes, (1, 32, 32), deployed.folder)
+        open_site(second(deployed).config["data"], deployed.plan.dataset.classes, (1, 32, 32))
     assert found.value.code == "size"

@@ -1,4 +1,4 @@
-"""Prepared images that are damaged between rounds: found at the next message, small or large, prepared or cached."""
+"""Prepared images that are damaged between rounds: found at the next message, prepared or cached."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flwr.app import Message
 from one_process import Deployed, deploy, events_of, records_of
 
 from fedbm.federation.node import node_data
-from fedbm.federation.node.node_data import open_site
+from fedbm.federation.node.node_data import SiteData, open_site
 from fedbm.federation.protocol.codec import from_records
 from fedbm.federation.protocol.messages import Refusal
 
@@ -35,12 +35,7 @@ def deployed(tiny: dict[str, Any], tmp_path: Path) -> Deployed:
     return deploy(tmp_path, settings)
 
 
-@pytest.mark.parametrize("full_check_bytes", [node_data.FULL_CHECK_BYTES, 0])
-def test_images_overwritten_between_rounds_are_refused(
-    full_check_bytes: int, deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(node_data, "FULL_CHECK_BYTES", full_check_bytes)
-
+def test_images_overwritten_between_rounds_are_refused(deployed: Deployed, tmp_path: Path) -> None:
     def overwrites(request: Message, reply: Message) -> Message:
         if from_records(request.content).body.get("round") == 1:
             overwrite(tmp_path / "share-1" / "images.npy")
@@ -55,40 +50,38 @@ def test_images_overwritten_between_rounds_are_refused(
     assert {line["code"] for line in events_of(tmp_path / "node-1", "refused")} == {"data"}
 
 
-def test_large_images_are_read_again_only_when_their_status_changes(
+def test_images_are_read_again_only_when_their_status_changes(
     deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_data, "FULL_CHECK_BYTES", 0)
     checks: list[bool] = []
     true = node_data.open_prepared
     monkeypatch.setattr(
         node_data, "open_prepared", lambda folder, verify: checks.append(verify) or true(folder, verify)
     )
-    dataset, state, share = deployed.plan.dataset, tmp_path / "state", tmp_path / "share-1"
+    dataset, share = deployed.plan.dataset, tmp_path / "share-1"
 
-    def opened() -> list[bool]:
+    def open_again(known: SiteData | None) -> SiteData:
         checks.clear()
-        open_site(str(share), dataset.classes, dataset.shape, state)
-        return checks.copy()
+        return open_site(str(share), dataset.classes, dataset.shape, known)
 
-    assert opened() == [False, True]
-    assert opened() == [False]
+    first = open_again(None)
+    assert checks == [False, True]
+    assert open_again(first) is first
+    assert checks == [False]
     (share / "images.npy").touch()
-    assert opened() == [False, True]
-    assert opened() == [False]
-    (state / "verified_images.json").write_text("half")
-    assert opened() == [False, True]
+    second = open_again(first)
+    assert second is not first
+    assert checks == [False, True]
     overwrite(share / "images.npy")
-    for _ in range(2):  # images that failed the check are not remembered
-        with pytest.raises(Refusal):
-            opened()
+    with pytest.raises(Refusal):
+        open_again(second)
 
 
-def test_a_damaged_copy_in_the_cache_is_made_again(deployed: Deployed, scans: Path, tmp_path: Path) -> None:
-    dataset, state = deployed.plan.dataset, tmp_path / "state"
-    first = open_site(str(scans), dataset.classes, dataset.shape, state)
+def test_a_damaged_copy_in_the_cache_is_made_again(deployed: Deployed, scans: Path) -> None:
+    dataset = deployed.plan.dataset
+    first = open_site(str(scans), dataset.classes, dataset.shape)
     assert isinstance(first.images, np.memmap)
     before = np.array(first.images)
     overwrite(Path(str(first.images.filename)))
-    again = open_site(str(scans), dataset.classes, dataset.shape, state)
+    again = open_site(str(scans), dataset.classes, dataset.shape)
     assert np.array_equal(again.images, before)

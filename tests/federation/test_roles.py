@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +20,7 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 
 from fedbm.cli import main
 from fedbm.errors import FedBMError
-from fedbm.federation.deploy import flower, registration, roles, watchdog
+from fedbm.federation.deploy import flower, registration, roles, supervisor, watchdog
 from fedbm.federation.deploy.certificates import make_authority
 from fedbm.federation.deploy.init import create
 from fedbm.federation.deploy.registration import KnownKey, fingerprint, read_registry
@@ -94,6 +95,13 @@ if known["refuse"]:
 print("SuperNode ID: 1", flush=True)
 """
 
+WORKER = """
+print("worker ready", flush=True)
+while True:
+    Path(sys.argv[3]).touch()
+    time.sleep(0.05)
+"""
+
 
 @pytest.fixture
 def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -101,11 +109,13 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "memory.json"
     path.write_text(json.dumps({"keys": [], "gone": [], "runs": [], "refuse": 0}))
     head = f"#!{sys.executable} -S\nimport json, sys, time\nfrom pathlib import Path\nmemory = Path({str(path)!r})\n"
-    programs = {"flower-superlink": SERVE, "flower-superexec": STAY, "flower-supernode": NODE + SERVE, "flwr": FLWR}
+    programs = {"flower-superlink": SERVE, "flower-superexec": STAY, "flwr": FLWR}
+    programs |= {"supernode": NODE + SERVE, "worker": WORKER}
     for name, program in programs.items():
         (tmp_path / name).write_text(head + textwrap.dedent(program))
         (tmp_path / name).chmod(0o755)
     monkeypatch.setattr(flower, "tool", lambda name: str(tmp_path / name))
+    monkeypatch.setattr(flower, "module", lambda name: [str(tmp_path / name)])
     monkeypatch.setattr(roles, "check_server", lambda node, authority: "server: reached")
     monkeypatch.setattr(registration, "known_keys", lambda folder, server: remembered(path))
     return path
@@ -212,6 +222,43 @@ def test_a_role_ends_when_one_of_its_programs_dies(study: Path) -> None:
     assert nothing_is_left(study)
 
 
+def test_a_worker_that_dies_is_replaced_but_not_for_ever(study: Path) -> None:
+    said: list[str] = []
+    home = study / "hospital-1"
+    ended: list[int] = []
+
+    def tick() -> bool:
+        ended.append(running(home)["worker"])
+        os.kill(ended[-1], signal.SIGKILL)
+        return True
+
+    with pytest.raises(FedBMError, match="the worker of hospital-1 has died 3 times in a row, most likely because"):
+        roles.run_node(home, "", said.append, tick)
+    assert len(set(ended)) == 3
+    assert sum("hospital-1: its worker has died and is replaced" in words for words in said) == 2
+    assert nothing_is_left(study)
+
+
+def test_a_frozen_worker_is_replaced(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "FROZEN_SECONDS", 1.0)
+    said: list[str] = []
+    home = study / "hospital-1"
+    begun = time.monotonic()
+    frozen: list[int] = []
+
+    def tick() -> bool:
+        if not frozen:
+            frozen.append(running(home)["worker"])
+            os.kill(frozen[0], signal.SIGSTOP)
+        replaced = running(home)["worker"] != frozen[0]
+        assert replaced or time.monotonic() < begun + 60
+        return not replaced
+
+    roles.run_node(home, "", said.append, tick)
+    assert said[-1].startswith("hospital-1: its worker is frozen and is replaced; its log is ")
+    assert nothing_is_left(study)
+
+
 def test_a_node_waits_a_while_for_a_server_that_still_counts_its_twin(
     study: Path, memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,7 +318,7 @@ def test_a_program_is_healthy_when_it_answers_over_the_right_line(study: Path) -
 def test_a_supernode_that_is_healthy_but_not_let_in_is_not_ready(
     study: Path, memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = memory.parent / "flower-supernode"
+    program = memory.parent / "supernode"
     program.write_text(program.read_text().replace("SuperNode ID: 1", "Starting Flower SuperNode"))
     monkeypatch.setattr(roles, "START_SECONDS", 3.0)
     with pytest.raises(FedBMError, match="supernode was not ready after 3 s"):

@@ -17,12 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedbm.config.options import TrainOptions
 from fedbm.engine.clients.base import ClientResult, LocalCohort, LocalSetup, merge_parts
 from fedbm.engine.clients.graph_capture import CannotCapture, CapturedStep, allocate_rows, copy_rows, pin_rows
 from fedbm.engine.clients.graph_slots import Job, Slot, compile_function
 from fedbm.engine.device import POLL_SECONDS
-from fedbm.engine.local_training import plain_steps
-from fedbm.methods.base import Part, State, copy_all, train_only
+from fedbm.engine.local_training import Samples, plain_steps
+from fedbm.methods.base import Facts, Method, Part, State, Task, Upload, copy_all, train_only
 
 MAX_CLIENTS_AHEAD = 4  # per slot, of the first client without a result: bounds the uploads in memory
 
@@ -124,15 +125,36 @@ class CapturedCohort(LocalCohort):
         return free
 
     def _finish(self, round_: int, job: Job, parts: Mapping[str, Part], main_stream: torch.cuda.Stream) -> ClientResult:
-        assert job.upload is not None
-        assert job.times is not None
-        main_stream.wait_event(job.times[1])
-        for value in (*job.upload.state.values(), *job.new_state.values(), *job.sums.values()):
-            if value.is_cuda:  # written on the slot's stream, read on the main stream
-                value.record_stream(main_stream)
-        job.upload.losses = {name: float(total) / job.steps for name, total in job.sums.items()}
-        job.upload.seconds = job.times[0].elapsed_time(job.times[1]) / 1000
-        return self._accept(round_, job.upload, job.new_state, parts)
+        return self._accept(round_, finish(job, main_stream), job.new_state, parts)
+
+
+def finish(job: Job, main_stream: torch.cuda.Stream) -> Upload:
+    """Return the upload of an issued job, with its losses and seconds, when the device has computed it."""
+    assert job.upload is not None
+    assert job.times is not None
+    main_stream.wait_event(job.times[1])
+    for value in (*job.upload.state.values(), *job.new_state.values(), *job.sums.values()):
+        if value.is_cuda:  # written on the slot's stream, read on the main stream
+            value.record_stream(main_stream)
+    job.upload.losses = {name: float(total) / job.steps for name, total in job.sums.items()}
+    job.upload.seconds = job.times[0].elapsed_time(job.times[1]) / 1000
+    return job.upload
+
+
+class CapturedClient:
+    """One client in one slot, for a node of a federation. Its steps stay captured from round to round."""
+
+    def __init__(self, method: Method, task: Task, train: TrainOptions, like: Tensor) -> None:
+        self._slot = Slot(method, task, train, like, False, -2, ThreadPoolExecutor(2, "draws"))
+
+    def train(self, round_: int, facts: Facts, data: Samples, received: State, state: State) -> tuple[Upload, State]:
+        """Train the client for one round. Return its upload and its new state."""
+        main_stream = torch.cuda.current_stream()
+        job = Job(facts, data, received, state, main_stream.record_event())
+        for issued in self._slot.run(round_, job):
+            if not issued:
+                time.sleep(POLL_SECONDS)
+        return finish(job, main_stream), job.new_state
 
 
 class CapturedSteps:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import secrets
 import ssl
 import subprocess
 import sys
@@ -13,15 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.errors import FedBMError
+from fedbm.federation.deploy.certificates import write_private
 from fedbm.federation.deploy.site_files import NodeSettings, ServerSettings
-from fedbm.federation.deploy.supervisor import Child, environment, programs
+from fedbm.federation.deploy.supervisor import PULSE, Child, environment, programs
 from fedbm.utils.io import write_text
 from fedbm.version import __version__
 
 ADMITTED = "SuperNode ID:"  # a SuperNode logs this when the server has admitted it
+WORKER_READY = "worker ready"  # a worker logs this when it is loaded
 LINK = "site"  # name of the server's connection in Flower's own configuration
 OLDEST, NEWEST = (1, 41), (1, 43)  # supported releases of flwr: from, and below
 HEALTH_SECONDS = 2.0
+SECRET = "flower/superexec.secret"  # in a role's folder; made again at each start
 FINISHED = {"finished:completed", "finished:failed", "finished:stopped"}
 
 # The folder that `flwr run` sends contains no code, only names. So a node runs the package that its own site installed.
@@ -66,6 +70,17 @@ def tool(name: str) -> str:
     return str(Path(sys.executable).parent / name)
 
 
+def module(name: str) -> list[str]:
+    """Return the command that runs a program of this package, which does not import from the current folder."""
+    return [sys.executable, "-P", "-m", f"fedbm.federation.node.{name}"]
+
+
+def make_secret(folder: Path) -> None:
+    """Make a new secret, without which no other program of this machine can acquire tasks of this role."""
+    (folder / SECRET).unlink(missing_ok=True)
+    write_private(folder / SECRET, secrets.token_bytes(32))
+
+
 def connect(host: str, port: int, authority: Path | None, timeout: float) -> http.client.HTTPConnection:
     """Return a connection over TLS to a server with a certificate of *authority*, or without TLS if it is None."""
     if authority is None:
@@ -79,30 +94,37 @@ def superlink(folder: Path, server: ServerSettings) -> Child:
     command = [tool("flower-superlink"), "--enable-supernode-auth", "--disable-runtime-dependency-installation"]
     command += ["--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.pem", "--ssl-keyfile", "server.key"]
     command += ["--database", "link.db", "--host", "127.0.0.1", "--port", str(server.link_port)]
-    command += ["--isolation", "process"]
+    command += ["--isolation", "process", "--superexec-auth-secret-file", SECRET]
     return Child("superlink", command, folder, lambda child: is_healthy(server.link_port, folder / "ca.crt"))
 
 
 def superexec(folder: Path, server: ServerSettings) -> Child:
     """Return the program that starts server apps."""
     command = [tool("flower-superexec"), "--runtime-api-address", f"127.0.0.1:{server.link_port}"]
-    return Child("superexec", [*command, "--root-certificates", "ca.crt"], folder)
+    command += ["--root-certificates", "ca.crt", "--superexec-auth-secret-file", SECRET]
+    return Child("superexec", command, folder)
 
 
 def supernode(folder: Path, node: NodeSettings, data: str, address: str) -> Child:
-    """Return a node's SuperNode, which connects to the server and starts the client app for each message."""
+    """Return a node's SuperNode, which connects to the server and keeps its messages for the worker."""
     home = folder.resolve()
     config = {"client": node.client, "name": node.name, "data": data, "folder": str(home), "state": str(home / "state")}
     config |= {"device": node.device, "threads": node.threads}
-    command = [tool("flower-supernode"), "--superlink", address, "--root-certificates", "ca.crt"]
+    command = [*module("supernode"), "--superlink", address, "--root-certificates", "ca.crt"]
     command += ["--auth-supernode-private-key", "node.key", "--port", str(node.runtime_port)]
-    command += ["--node-config", to_pairs(config)]
+    command += ["--node-config", to_pairs(config), "--isolation", "process", "--superexec-auth-secret-file", SECRET]
 
     def is_ready(child: Child) -> bool:
         """Return whether the server has admitted the node, which answers /health even before that."""
         return ADMITTED in child.output() and is_healthy(node.runtime_port)
 
     return Child("supernode", command, folder, is_ready)
+
+
+def worker(folder: Path, node: NodeSettings) -> Child:
+    """Return a node's worker, which answers the messages that the SuperNode keeps."""
+    command = [*module("worker"), f"127.0.0.1:{node.runtime_port}", SECRET, PULSE]
+    return Child("worker", command, folder, lambda child: WORKER_READY in child.output())
 
 
 def is_healthy(port: int, authority: Path | None = None) -> bool:

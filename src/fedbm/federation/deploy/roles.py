@@ -25,7 +25,7 @@ from fedbm.federation.deploy.site_files import (
     read_refusal,
     read_settings,
 )
-from fedbm.federation.deploy.supervisor import Child, check_free, supervise, wait_until_ready
+from fedbm.federation.deploy.supervisor import Child, check_free, end_children, supervise, wait_until_ready
 
 Report = Callable[[str], None]
 Tick = Callable[[], bool]  # called twice a second; False ends the work
@@ -33,6 +33,7 @@ Tick = Callable[[], bool]  # called twice a second; False ends the work
 START_SECONDS = 60.0
 ADMISSION_SECONDS = 90.0  # a server that lost a node accepts its key again after about 60 s
 RETRY_SECONDS = 3.0
+QUICK_DEATH_SECONDS, MAX_QUICK_DEATHS = 300.0, 3  # a worker that dies as often as this, each time as soon, is given up
 
 
 def run_server(folder: Path, report: Report, tick: Tick) -> None:
@@ -57,7 +58,7 @@ def run_node(folder: Path, data: str, report: Report, tick: Tick) -> None:
     report(check_server(settings, folder / "ca.crt"))
     with supervise([folder]) as children:
         start_node(folder, settings, images, settings.server, children)
-        wait_for_admission(children[0], report)
+        wait_for_admission(children, report)
         report(f"ready: the server accepts the key of {settings.name} (client {settings.client}); waiting for a run")
         watch(children, report, tick)
 
@@ -78,8 +79,7 @@ def run_all(folder: Path, report: Report) -> Iterator[list[Child]]:
         start_server(home, settings, children, report)
         for site, node, data in zip(sites, nodes, images, strict=True):
             start_node(site, node, data, f"127.0.0.1:{settings.link_port}", children)
-        for child in children[-len(nodes) :]:
-            wait_for_admission(child, report)
+        wait_for_admission(children, report)
         report(f"ready: {len(nodes)} nodes are connected")
         yield children
 
@@ -94,6 +94,7 @@ def start_server(folder: Path, settings: ServerSettings, children: list[Child], 
     for line in check_server_folder(folder):
         report(line)
     check_free(settings.link_port, "the SuperLink")
+    flower.make_secret(folder)
     for child in (flower.superlink(folder, settings), flower.superexec(folder, settings)):
         children.append(child)
         child.start()
@@ -108,11 +109,22 @@ def start_server(folder: Path, settings: ServerSettings, children: list[Child], 
 def start_node(folder: Path, settings: NodeSettings, images: str, address: str, children: list[Child]) -> None:
     check_free(settings.runtime_port, f"the node {settings.name}")
     clear_refusal(folder / "state")
-    children.append(flower.supernode(folder, settings, images, address))
-    children[-1].start()
+    flower.make_secret(folder)
+    for child in (flower.supernode(folder, settings, images, address), flower.worker(folder, settings)):
+        children.append(child)
+        child.start()
 
 
-def wait_for_admission(node: Child, report: Report) -> None:
+def wait_for_admission(children: Sequence[Child], report: Report) -> None:
+    """Return when the server has admitted the nodes of *children*, and their workers are loaded."""
+    for child in children:
+        if child.role == "supernode":
+            wait_for_supernode(child, report)
+        elif child.role == "worker":
+            wait_until_ready(child, START_SECONDS)
+
+
+def wait_for_supernode(node: Child, report: Report) -> None:
     """Return when the server has admitted the node. Retry while the server may still count an earlier connection."""
     deadline, reported = time.monotonic() + ADMISSION_SECONDS, False
     while True:
@@ -130,11 +142,13 @@ def wait_for_admission(node: Child, report: Report) -> None:
 
 
 def watch(children: Sequence[Child], report: Report, tick: Tick) -> None:
-    """Report refusals until *tick* returns False; raise FedBMError if a program dies."""
+    """Report refusals and replace workers until *tick* returns False; raise FedBMError if another program dies."""
     refusals = {child.folder: "" for child in children if child.role == "supernode"}
     while True:
         for child in children:
-            if not child.alive:
+            if child.role == "worker" and (child.frozen or not child.alive):
+                replace_worker(child, children, report)
+            elif not child.alive:
                 raise FedBMError(
                     f"{child.role} of {child.folder.name} has died; its log is {child.log}. "
                     "Run the same command again; as a service it restarts by itself."
@@ -148,3 +162,24 @@ def watch(children: Sequence[Child], report: Report, tick: Tick) -> None:
         if not tick():
             return
         time.sleep(0.5)
+
+
+def replace_worker(worker: Child, children: Sequence[Child], report: Report) -> None:
+    """Start a worker again that died or froze, and its SuperNode, so that the server is not left waiting for an answer.
+
+    Raise FedBMError if the worker dies again and again.
+    """
+    what = "is frozen" if worker.alive else "has died"
+    quick = time.monotonic() - worker.started < QUICK_DEATH_SECONDS
+    worker.quick_deaths = worker.quick_deaths + 1 if quick else 0
+    if worker.quick_deaths >= MAX_QUICK_DEATHS:
+        raise FedBMError(
+            f"the worker of {worker.folder.name} {what} {MAX_QUICK_DEATHS} times in a row, most likely because this "
+            f"machine's memory is too small for the run (dmesg shows this); its log is {worker.log}"
+        )
+    report(f"{worker.folder.name}: its worker {what} and is replaced; its log is {worker.log}")
+    pair = [child for child in children if child.folder == worker.folder and child.role in ("supernode", "worker")]
+    end_children(pair)
+    for child in pair:
+        child.start()
+    wait_for_admission(pair, report)

@@ -2,10 +2,11 @@
 
     FEDBM_FEDERATION=<folder>   an environment variable of each program and of everything that it starts
     <folder>/pids/<role>.json   process id and start time of each running program
+    <folder>/pids/pulse         a file that a node's worker touches every few seconds
     <folder>/logs/<role>.log    its output
 
 Flower detaches its workers, so neither the process group nor the parent identifies them all. The variable does.
-A program that dies is not restarted here: systemd or the container restarts the whole role.
+Of the programs that die, only a node's worker is replaced here: systemd or the container restarts the whole role.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ from fedbm.errors import FedBMError
 from fedbm.federation.deploy import watchdog
 from fedbm.utils.io import write_json
 
+PULSE = "pids/pulse"
+FROZEN_SECONDS = 60.0
+
 FLOWER_SETTINGS = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds; Flower's default is 1
 }
 
 
@@ -50,6 +53,8 @@ class Child:
     folder: Path
     ready: Callable[[Child], bool] = field(default=lambda child: True)
     process: subprocess.Popen[bytes] | None = None
+    started: float = 0.0  # time of the latest start
+    quick_deaths: int = 0  # of a worker, in a row
     log_start: int = 0  # position in the log at which the latest start begins
 
     @property
@@ -60,7 +65,18 @@ class Child:
     def alive(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
+    @property
+    def frozen(self) -> bool:
+        """Whether a program with a pulse has had none for a while."""
+        try:
+            return self.role == "worker" and time.time() - (self.folder / PULSE).stat().st_mtime > FROZEN_SECONDS
+        except FileNotFoundError:  # it is still loading
+            return False
+
     def start(self) -> None:
+        if self.role == "worker":
+            (self.folder / PULSE).unlink(missing_ok=True)
+        self.started = time.monotonic()
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as stream:
             self.log_start = stream.tell()

@@ -1,6 +1,8 @@
-"""The Flower ClientApp that a node's SuperNode starts for every message."""
+"""The Flower ClientApp of a node. Its worker calls it for every message, so that a run stays loaded in between."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -10,6 +12,7 @@ from fedbm.federation.protocol.codec import Envelope, from_records, to_records
 from fedbm.federation.protocol.messages import log_error
 
 app = ClientApp()
+KEPT: dict[Any, Any] = {}  # the latest run; see handler.answer()
 
 
 @app.query("census")
@@ -17,7 +20,17 @@ app = ClientApp()
 @app.train()
 @app.evaluate()
 def reply(message: Message, context: Context) -> Message:
-    """Return the node's answer. No exception may escape: Flower would send its text to the server."""
+    """Return the node's answer."""
+    return _reply(message.metadata.message_type, message, context)
+
+
+def refuse_app(message: Message, context: Context) -> Message:
+    """Return the node's refusal of a message for another app."""
+    return _reply("app", message, context)
+
+
+def _reply(kind: str, message: Message, context: Context) -> Message:
+    """Answer a request of this kind. No exception may escape: Flower would send its text to the server."""
     try:
         from fedbm.federation.node.handler import answer  # imported here, so that a failing import is caught too
 
@@ -25,7 +38,7 @@ def reply(message: Message, context: Context) -> Message:
             request = from_records(message.content)
         except FedBMError:
             request = Envelope({})  # it has no terms, so it is refused
-        found = answer(message.metadata.message_type, request, context.node_config)
+        found = answer(kind, request, context.node_config, KEPT)
     except Exception as error:  # for example, the audit cannot be written
         log_error(error)
         found = Envelope({"code": "failed"})

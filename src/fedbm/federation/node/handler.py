@@ -7,24 +7,24 @@ differential privacy.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
-
 from fedbm.config.options import EngineOptions
 from fedbm.engine.clients.base import find_nonfinite
 from fedbm.engine.device import autocast, explain_memory_errors, find_device, numeric_settings
 from fedbm.engine.evaluate import global_score, personal_confusion
-from fedbm.engine.local_training import split_optimizer_state, train_client
+from fedbm.engine.local_training import split_optimizer_state
 from fedbm.engine.run_folder import RunFolder, replace_nonfinite
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
 from fedbm.federation.deploy.site_files import Policy, clear_refusal, read_policy, write_refusal
-from fedbm.federation.node.node_data import SiteData, open_site
+from fedbm.federation.node.loaded_run import Built, LoadedRun
+from fedbm.federation.node.node_data import open_site
 from fedbm.federation.node.node_store import NodeStore
 from fedbm.federation.node.policy import check_counts, check_terms
 from fedbm.federation.node.privacy import privatise
@@ -32,6 +32,7 @@ from fedbm.federation.node.privacy_ledger import Limit, LimitError, PrivacyLedge
 from fedbm.federation.protocol.codec import Envelope
 from fedbm.federation.protocol.messages import (
     CENSUS,
+    EVALUATE,
     REFUSED,
     SCORED,
     TRAIN,
@@ -44,7 +45,7 @@ from fedbm.federation.protocol.messages import (
     versions,
 )
 from fedbm.federation.protocol.packing import pack
-from fedbm.methods.base import Facts, State, Task
+from fedbm.methods.base import State
 from fedbm.utils.schema import whole
 from fedbm.utils.typed_json import decode
 
@@ -64,8 +65,14 @@ class Site:
     threads: Annotated[int, whole(0)] = 0
 
 
-def answer(kind: str, request: Envelope, node_config: Mapping[str, Any]) -> Envelope:
-    """Return the node's answer to any request. Exceptions become a refusal, except those that end the process."""
+def answer(
+    kind: str, request: Envelope, node_config: Mapping[str, Any], kept: dict[Site, LoadedRun] | None = None
+) -> Envelope:
+    """Return the node's answer to any request. Exceptions become a refusal, except those that end the process.
+
+    *kept* has the run that each site's last message loaded; a worker has one site.
+    """
+    kept = {} if kept is None else kept
     who: dict[str, Any] = {}
     audit = None
     try:
@@ -74,8 +81,9 @@ def answer(kind: str, request: Envelope, node_config: Mapping[str, Any]) -> Enve
         except FedBMError as error:
             raise Refusal("setup") from error
         who, audit = {"client": site.client, "name": site.name}, Audit(Path(site.state) / "audit.jsonl")
-        found = _answer(kind, request, site, audit)
+        found = _answer(kind, request, site, audit, kept)
     except (Exception, SystemExit) as error:
+        kept.clear()  # such as a model that does not fit into the memory
         refusal = error if isinstance(error, Refusal) else Refusal("failed")
         cause = error.__cause__ if isinstance(error, Refusal) else error
         if cause is not None:
@@ -90,8 +98,10 @@ def answer(kind: str, request: Envelope, node_config: Mapping[str, Any]) -> Enve
     return found
 
 
-def _answer(kind: str, request: Envelope, site: Site, audit: Audit) -> Envelope:
+def _answer(kind: str, request: Envelope, site: Site, audit: Audit, kept: dict[Site, LoadedRun]) -> Envelope:
     state = Path(site.state)
+    if kind not in (CENSUS, REFUSED, TRAIN, EVALUATE):
+        raise Refusal("app")
     if kind == REFUSED:
         why = printable(request.body.get("why"), MAX_REFUSAL_LENGTH)
         audit.append("refused_by_server", why=why, server_head=request.body.get("head"))
@@ -99,15 +109,14 @@ def _answer(kind: str, request: Envelope, site: Site, audit: Audit) -> Envelope:
         return Envelope({"code": "ok"})
     terms = accept_terms(request.body.get("terms"))
     try:
-        policy, device = read_policy(Path(site.folder)), find_device(site.device)
+        policy = read_policy(Path(site.folder))
     except FedBMError as error:
         raise Refusal("setup") from error
     check_terms(policy, terms, state, request.body.get("evaluates") is True)
-    data = open_site(site.data, terms.classes, terms.shape, state)
-    facts = data.facts(site.client, len(terms.classes))
-    check_counts(policy, facts)
-    store = NodeStore(state / terms.run, site.client, device)
-    handler = Handler(request, terms, site, policy, data, facts, store, device, audit)
+    run = load_run(site, terms, kept)
+    check_counts(policy, run.facts)
+    store = NodeStore(state / terms.run, site.client, run.device)
+    handler = Handler(request, terms, site, policy, run, store, audit)
     if kind == CENSUS:
         return handler.census()
     clear_refusal(state)
@@ -117,8 +126,25 @@ def _answer(kind: str, request: Envelope, site: Site, audit: Audit) -> Envelope:
             stack.enter_context(RunFolder(state / terms.run).lock())
         except FedBMError as error:
             raise Refusal("busy") from error
-        with numeric_settings(engine, terms.config.train.precision), explain_memory_errors(device):
+        with numeric_settings(engine, terms.config.train.precision), explain_memory_errors(run.device):
             return handler.train() if kind == TRAIN else handler.evaluate()
+
+
+def load_run(site: Site, terms: Terms, kept: dict[Site, LoadedRun]) -> LoadedRun:
+    """Return the run of these terms with this site's images: the kept one, unless terms or images have changed."""
+    try:
+        device = find_device(site.device)
+    except FedBMError as error:
+        raise Refusal("setup") from error
+    run = kept.get(site)
+    known = run.data if run is not None and run.terms.digest == terms.digest else None
+    data = open_site(site.data, terms.classes, terms.shape, known)
+    if run is None or data is not known:
+        run = None
+        kept.pop(site, None)  # its memory is free before the next one is loaded
+        gc.collect()  # captured steps are in reference cycles
+        run = kept[site] = LoadedRun(terms, data, data.facts(site.client, len(terms.classes)), device)
+    return run
 
 
 @dataclass(frozen=True)
@@ -129,10 +155,8 @@ class Handler:
     terms: Terms
     site: Site
     policy: Policy
-    data: SiteData
-    facts: Facts
+    run: LoadedRun
     store: NodeStore
-    device: torch.device
     audit: Audit
 
     def census(self) -> Envelope:
@@ -152,15 +176,15 @@ class Handler:
             "terms": self.terms.digest,
             "client": self.site.client,
             "name": self.site.name,
-            "classes": list(self.data.classes),
-            "n": self.facts.n,
+            "classes": list(self.run.data.classes),
+            "n": self.run.facts.n,
             "holds": self.store.digests(),
         }
         if shares_counts:
-            body["label_counts"] = list(self.facts.label_counts)
+            body["label_counts"] = list(self.run.facts.label_counts)
         if evaluates:
             body |= {side: self._scored(side) for side in SCORED}
-        self._record("census", n=self.facts.n, told=sorted(body), method=method.name)
+        self._record("census", n=self.run.facts.n, told=sorted(body), method=method.name)
         return Envelope(body)
 
     def train(self) -> Envelope:
@@ -170,13 +194,9 @@ class Handler:
         if not 1 <= round_ <= config.train.rounds:
             raise Refusal("terms")
         self._count_release(count=False)
-        task, received, saved = self._load()
-        model = method.model(task).to(self.device)
-        state = method.client_init(task, self.facts) if saved is None else saved
-        samples = self.data.samples("train", task.normalise().to(self.device), self.device)
-        upload, own = train_client(
-            method, model, task, config.train, round_, self.facts, samples, received, self._place(state)
-        )
+        built, received, saved = self._load()
+        state = method.client_init(built.task, self.run.facts) if saved is None else saved
+        upload, own = self.run.train(built, round_, received, self._place(state))
         if find_nonfinite(own) is not None:
             raise Refusal("nonfinite")
         sent, losses = upload.state, upload.losses
@@ -214,14 +234,12 @@ class Handler:
     def evaluate(self) -> Envelope:
         """Return confusion matrices on this site's own val and test images; none if there is nothing to score yet."""
         self._refuse_exact_counts()
-        method, device, client = self.terms.config.method, self.device, self.facts.client
-        task, received, saved = self._load()
-        model = method.model(task).to(device)
+        method, client = self.terms.config.method, self.run.facts.client
+        built, received, saved = self._load()
+        model, sets = built.model, {side: built.samples[side] for side in SCORED if self._scored(side)}
         own = {} if saved is None else {client: split_optimizer_state(self._place(saved))[0]}
-        normalise = task.normalise().to(device)
-        sets = {side: self.data.samples(side, normalise, device) for side in SCORED if self._scored(side)}
         body = self._identify_answer()
-        with autocast(device, self.terms.config.train.precision):
+        with autocast(self.run.device, self.terms.config.train.precision):
             scores = global_score(method, model, received, own, sets) or {}
             body["confusion"] = {side: matrix.tolist() for side, (_, matrix) in scores.items()}
             if method.personalises and own and "test" in sets:
@@ -239,19 +257,19 @@ class Handler:
     def _identify_answer(self) -> dict[str, Any]:
         """Return the fields by which the server matches an answer with its request."""
         round_ = int(self.request.body["round"])
-        return {"code": "ok", "terms": self.terms.digest, "round": round_, "client": self.facts.client}
+        return {"code": "ok", "terms": self.terms.digest, "round": round_, "client": self.run.facts.client}
 
     def _scored(self, side: str) -> int:
         """Return how many images of a split this site scores: none if its policy keeps scores here."""
-        return self.data.count(side) if self.policy.scores else 0
+        return self.run.data.count(side) if self.policy.scores else 0
 
     def _refuse_exact_counts(self) -> None:
         """Raise Refusal if the run adds noise: exact counts would leave alongside noisy updates."""
         if self.terms.values["privacy"] is not None:
             raise Refusal("terms")
 
-    def _load(self) -> tuple[Task, State, State | None]:
-        """Return the task, what the method received, and the client's saved state."""
+    def _load(self) -> tuple[Built, State, State | None]:
+        """Return the task with its model, what the method received, and the client's saved state."""
         body = self.request.body
         parts = self.store.parts(body["parts"], self.request.packed)
         saved = self.store.state(int(body["counted"]), int(body["durable"]), bool(body["fresh"]))
@@ -259,7 +277,8 @@ class Handler:
         for name, state in parts.items():
             if not name.startswith("task."):  # parts of the task are not the method's
                 received |= state
-        return self.terms.task(parts), received, saved
+        digests = {item["name"]: item["digest"] for item in body["parts"] if item["name"].startswith("task.")}
+        return self.run.build(digests, parts), received, saved
 
     def _count_release(self, count: bool = True) -> dict[str, Any] | None:
         """Count a release before it leaves, and return the site's privacy loss, or None if the run adds no noise.
@@ -288,4 +307,4 @@ class Handler:
         self.audit.append(event, run=self.terms.run, terms=self.terms.digest, **facts, server_head=head)
 
     def _place(self, state: State) -> State:
-        return {name: value.to(self.device) for name, value in state.items()}
+        return {name: value.to(self.run.device) for name, value in state.items()}

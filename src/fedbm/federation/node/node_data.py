@@ -1,13 +1,12 @@
 """A site's own images with labels in the run's order of classes.
 
-A prepared folder opens in milliseconds. Anything else that fedbm.load() reads is prepared at the census. The images are
-checked against their manifest at every message. Each message is a new process, so <state>/verified_images.json records
-the status that large files had at their last full check.
+A prepared folder opens in milliseconds. Anything else that fedbm.load() reads is prepared at the census. Every byte is
+checked against the manifest when a run is loaded, and again at each message before which a file's status changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,11 +26,6 @@ from fedbm.errors import FedBMError
 from fedbm.federation.protocol.messages import Refusal
 from fedbm.methods.base import Facts
 from fedbm.models.normalize import Normalise
-from fedbm.utils.io import read_json, write_json
-
-# Up to this size every byte is hashed at every message: SHA-256 of 256 MiB took 0.18 s of CPU on an AMD EPYC with SHA
-# instructions, next to 2.4 s to import torch. Larger files with an unchanged status are taken to be unchanged.
-FULL_CHECK_BYTES = 256 * 2**20
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,10 +36,13 @@ class SiteData:
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
     split: NDArray[np.uint8]
+    status: Mapping[str, Any]  # of the files at their last full check
 
-    def samples(self, side: str, normalise: Normalise, device: torch.device) -> Samples:
+    def samples(self, normalise: Normalise, device: torch.device) -> dict[str, Samples]:
+        """Return the images of each split that has some, on the device."""
         images, labels = (torch.from_numpy(array).to(device) for array in (self.images, self.labels))
-        return Samples(images, labels, self._indices(side).to(device), normalise)
+        indices = {side: self._indices(side).to(device) for side in SPLITS}
+        return {side: Samples(images, labels, own, normalise) for side, own in indices.items() if len(own)}
 
     def facts(self, client: int, classes: int) -> Facts:
         own = self.labels[self._indices("train").numpy()]
@@ -59,11 +56,20 @@ class SiteData:
         return torch.from_numpy(np.flatnonzero(self.split == SPLITS.index(side)))
 
 
-def open_site(data: str, classes: Sequence[str], shape: tuple[int, int, int], state: Path) -> SiteData:
-    """Open the images at *data*; raise Refusal if they are damaged or do not fit the run's classes and shape."""
+def open_site(
+    data: str, classes: Sequence[str], shape: tuple[int, int, int], known: SiteData | None = None
+) -> SiteData:
+    """Open the images at *data*; return *known* if its files have not changed since.
+
+    Raise Refusal if the images are damaged or do not fit the run's classes and shape.
+    """
     channels, height, width = shape
     try:
-        found = _open_checked(data, height, channels, state / "verified_images.json")
+        found = open_images(data, height, channels, verify=False)
+        status = _file_status(found)  # taken before reading, so that a change during the check is noticed next time
+        if known is not None and known.status == status:
+            return known
+        found = open_images(data, height, channels, verify=True)  # makes a damaged copy in the cache again
     except (FedBMError, DamagedError, OSError) as error:
         raise Refusal("data") from error
     if found.images.shape[1:] != (height, width, channels):
@@ -71,7 +77,7 @@ def open_site(data: str, classes: Sequence[str], shape: tuple[int, int, int], st
     if any(name not in classes for name in found.classes):
         raise Refusal("classes", classes=list(found.classes))
     number = np.array([classes.index(name) for name in found.classes], dtype=np.int64)
-    site = SiteData(found.classes, found.images, number[found.labels], found.split)
+    site = SiteData(found.classes, found.images, number[found.labels], found.split, status)
     if not (site.split == 0).any():
         raise Refusal("empty")
     return site
@@ -85,32 +91,12 @@ def open_images(data: str, size: int | None, channels: int | None, verify: bool)
     return load(data, size=size, channels=channels, verify=verify)
 
 
-def _open_checked(data: str, size: int, channels: int, record: Path) -> Dataset | Prepared:
-    """Open images after a check against their manifest. A damaged copy in the cache is made again."""
-    found = open_images(data, size, channels, verify=False)
+def _file_status(found: Dataset | Prepared) -> dict[str, Any]:
+    """Return what distinguishes an overwritten file without reading it. Programs cannot set the change time (ctime)."""
     assert isinstance(found.images, np.memmap)
     images = Path(str(found.images.filename))
-    large = images.stat().st_size > FULL_CHECK_BYTES
-    status = _file_status(images)  # taken before reading, so that a change during the check is noticed next time
-    if large and record.exists():
-        try:
-            if read_json(record) == status:
-                return found
-        except FedBMError:  # a damaged record: check the images again
-            pass
-    found = open_images(data, size, channels, verify=True)
-    if large:
-        write_json(record, status)
-    return found
-
-
-def _file_status(images: Path) -> dict[str, Any]:
-    """Return what distinguishes an overwritten file without reading it. Programs cannot set the change time (ctime)."""
-    found: dict[str, Any] = {"format": 1, "path": str(images)}
-    for path in (images, images.with_name("manifest.json")):
-        status = path.stat()
-        found[path.name] = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev]
-    return found
+    files = {str(path): path.stat() for path in (images, images.with_name("manifest.json"))}
+    return {path: [s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino, s.st_dev] for path, s in files.items()}
 
 
 def write_share(folder: Path, dataset: Dataset, samples: NDArray[np.int64], classes: Sequence[str] = ()) -> None:

@@ -1,6 +1,8 @@
-"""Send messages over Flower's grid. A message is one JSON text, and one array record per packed state.
+"""Send messages over Flower's grid. A message is one JSON text, and the header and the raw bytes of each packed state.
 
-Arrays carry raw bytes without a .npy header. Nothing is decoded before packing.py has checked it.
+Flower sends each object of a message by a request of its own, over three connections. So small states are in the same
+record as the text; large ones are in array records, which Flower divides. Nothing is decoded before packing.py has
+checked it.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from fedbm.errors import FedBMError
 from fedbm.federation.protocol.packing import DTYPES, MAX_HEADER_LENGTH, Packed
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
     from flwr.app import RecordDict
     from flwr.serverapp import Grid
 
-POLL = 0.3  # seconds between looks for a reply
+POLL = 0.2  # seconds between looks for a reply
+MAX_INLINE_BYTES = 4 << 20  # of a state next to the text; a front may refuse a body of more than 16 MB
 _BODY, _STYPE = "fedbm", "fedbm.flat"
 
 
@@ -32,15 +35,19 @@ class Envelope:
 def to_records(envelope: Envelope) -> RecordDict:
     from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-    texts = {"json": json.dumps(envelope.body, allow_nan=False, ensure_ascii=False)}
-    texts |= {f"header:{name}": packed.header for name, packed in envelope.packed.items()}
-    records = RecordDict({_BODY: ConfigRecord(dict(texts))})
+    values: dict[str, Any] = {"json": json.dumps(envelope.body, allow_nan=False, ensure_ascii=False)}
+    records = RecordDict()
     for name, packed in envelope.packed.items():
+        values[f"header:{name}"] = packed.header
+        if packed.size <= MAX_INLINE_BYTES:
+            values |= {f"{wire}:{name}": buffer for wire, buffer in packed.buffers.items()}
+            continue
         flat = {
             wire: Array(wire, (len(buffer) // DTYPES[wire].itemsize,), _STYPE, buffer)
             for wire, buffer in packed.buffers.items()
         }
         records[f"tensors:{name}"] = ArrayRecord(flat)
+    records[_BODY] = ConfigRecord(values)
     return records
 
 
@@ -48,9 +55,10 @@ def from_records(records: RecordDict) -> Envelope:
     """Return the envelope that to_records() converted; raise FedBMError for other records."""
     from flwr.app import ArrayRecord
 
-    texts = records.config_records.get(_BODY)
-    if texts is None or not isinstance(texts.get("json"), str):
+    values = records.config_records.get(_BODY)
+    if values is None or not isinstance(values.get("json"), str):
         raise FedBMError("this is not a message of fedbm")
+    texts = {key: value for key, value in values.items() if key == "json" or key.startswith("header:")}
     if any(not isinstance(text, str) or len(text) > MAX_HEADER_LENGTH for text in texts.values()):
         raise FedBMError("the message's text is too long")
     try:
@@ -64,9 +72,12 @@ def from_records(records: RecordDict) -> Envelope:
         kind, _, name = key.partition(":")
         if kind == "header":
             arrays = records.array_records.get(f"tensors:{name}") or ArrayRecord()
-            if any(array.stype != _STYPE or wire not in DTYPES for wire, array in arrays.items()):
+            inline = {wire: values[f"{wire}:{name}"] for wire in DTYPES if f"{wire}:{name}" in values}
+            sound = all(array.stype == _STYPE and wire in DTYPES for wire, array in arrays.items())
+            if not sound or not all(isinstance(buffer, bytes) for buffer in inline.values()):
                 raise FedBMError("the message's tensors are not packed as fedbm packs them")
-            packed[name] = Packed(str(header), {wire: array.data for wire, array in arrays.items()})
+            large = {wire: array.data for wire, array in arrays.items()}
+            packed[name] = Packed(str(header), {**large, **cast(dict[str, bytes], inline)})
     return Envelope(body, packed)
 
 

@@ -7,7 +7,7 @@
     refused   why the server refuses this node       → nothing
 
 *Terms* contain everything that a node must know about a run: method, training, model and task. Every request contains
-them, since Flower starts a new process for each. A node runs only methods of its own installed package, checks every
+them, since a node may have restarted. A node runs only methods of its own installed package, checks every
 value, and names the terms by their digest in every answer. An error leaves a site only as a code.
 """
 
@@ -34,7 +34,7 @@ from fedbm.version import __version__
 
 T = TypeVar("T")
 
-PROTOCOL = 1
+PROTOCOL = 2
 CENSUS, REFUSED, TRAIN, EVALUATE = "query.census", "query.refused", "train", "evaluate"  # Flower's message types
 CONCEPTS, INIT = "task.concepts", "task.init"  # parts of the task itself, each sent once
 UPLOAD = "upload"
@@ -45,6 +45,7 @@ SCORED = ("val", "test")  # the splits that nodes score
 REFUSALS = {  # code → why a site did not do what it was asked; only the code leaves the site
     "protocol": "speaks another protocol",
     "version": "has another version of fedbm",
+    "app": "answers only to the app that its own version of fedbm makes",
     "terms": "cannot accept the run's terms",
     "setup": "is not set up: client, data or state is missing in its node configuration",
     "data": "cannot read its data, or they are damaged",
@@ -268,7 +269,7 @@ def explain_refusal(body: Mapping[str, Any], classes: tuple[str, ...]) -> str:
     """Return a site's refusal in words."""
     code, theirs = body.get("code"), body.get("versions")
     why = f"it {REFUSALS.get(str(code), 'answered with an unknown code')}"
-    if code in ("protocol", "version") and isinstance(theirs, dict):
+    if code in ("protocol", "version", "app") and isinstance(theirs, dict):
         who, fedbm = printable(body.get("name", "it")), printable(theirs.get("fedbm"))
         return f"{who} {REFUSALS[code]}: fedbm {fedbm}, but the server has {__version__}; install the same"
     if code == "classes" and isinstance(body.get("classes"), list):

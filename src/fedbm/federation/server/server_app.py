@@ -21,8 +21,11 @@ from pathlib import Path
 import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
+from torch import nn
 
 from fedbm.engine.checkpoint import ClientStates
+from fedbm.engine.clients.backends import uses_cuda_graphs
+from fedbm.engine.clients.cuda_graphs import CapturedSteps
 from fedbm.engine.device import explain_memory_errors, find_device, numeric_settings
 from fedbm.engine.evaluate import first_state
 from fedbm.engine.local_training import Samples, plain_steps
@@ -32,6 +35,7 @@ from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
 from fedbm.federation.deploy.registration import Registered, read_registry
 from fedbm.federation.deploy.site_files import ServerSettings, read_settings
+from fedbm.federation.flower_waits import shorten_object_waits
 from fedbm.federation.options import read_run_file
 from fedbm.federation.protocol.messages import CONCEPTS, INIT, SCORED, CensusRules, versions
 from fedbm.federation.protocol.packing import digest
@@ -42,7 +46,7 @@ from fedbm.federation.server.requests import Requests
 from fedbm.federation.server.roster import Roster
 from fedbm.federation.server.run_setup import Agreement, agree
 from fedbm.federation.server.run_status import StatusFile
-from fedbm.methods.base import State
+from fedbm.methods.base import State, Steps
 from fedbm.runs.artifacts import write_final_files
 from fedbm.runs.config import method_label, recommended_at_beta
 from fedbm.runs.start import start_or_resume, write_description
@@ -58,6 +62,7 @@ def main(grid: Grid, context: Context) -> None:
     for key, path in paths.items():
         if not path.is_absolute():
             raise FedBMError(f"{key} must be an absolute path: flwr run … -c '{key}=\"/…\"'")
+    shorten_object_waits()
     home = paths["folder"]
     agreement, state = agree(*read_run_file(paths["config"])), home / "state"
     config = agreement.config
@@ -161,6 +166,7 @@ class ServerRun:
             shares_counts="label_counts" in config.method.shares,
             evaluates=not sets,
         )
+        notes: list[str] = []
         roster = Roster(self.grid, self.agreement, self.registry, rules, self.audit, self.status)
         cohort = FlowerCohort(
             config.method,
@@ -182,13 +188,22 @@ class ServerRun:
             states=ClientStates(self.folder.path / "clients", self.device, {}),  # clients keep their states themselves
             sets=sets,
             folder=self.folder,
-            steps=plain_steps,
+            steps=self.choose_steps(start.model, notes),
             checkpoint_every=every,
             min_updates=options.min_updates,
             max_round_attempts=options.max_round_attempts,
             population=options.nodes,
+            notes=notes,
             average=start.average,
         )
+
+    def choose_steps(self, model: nn.Module, notes: list[str]) -> Steps:
+        """Return how the server's own model is trained: captured, where one process would capture it."""
+        config = self.agreement.config
+        if not uses_cuda_graphs(config.engine, config.method, self.device):
+            return plain_steps
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return CapturedSteps(lambda: False, config.engine.compile, notes.append)
 
     def load_sets(self, server: State) -> Mapping[str, Samples]:
         """Return the server's val and test images; none if nodes score the model."""

@@ -1,0 +1,54 @@
+"""Shorten Flower's waits. They are constants in its code, so this depends on the supported releases; a test checks it.
+
+A SuperNode asks for a message every 3 s and for its own app's reply every 0.5 s. A program that finds an object missing
+waits 1 s before its second attempt. Here a wait lasts a tenth of the time since the last message, within bounds: a
+message is found soon, and an idle node asks no more often than Flower intends.
+"""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+SHORTEST_WAIT_S = 0.1
+REPLY_WAIT_S = 0.5  # the longest wait of a SuperNode for its own app's reply
+
+
+class IdleWait:
+    """Wait a tenth of the time since the last event, at least SHORTEST_WAIT_S."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+
+    def restart(self) -> None:
+        """Count from now on: something happened."""
+        self._since = time.monotonic()
+
+    def sleep(self, longest: float) -> None:
+        time.sleep(min(longest, max(SHORTEST_WAIT_S, (time.monotonic() - self._since) / 10)))
+
+
+def shorten_object_waits() -> None:
+    """Let this process try again sooner when an object of a message has not arrived yet."""
+    from flwr.supercore.inflatable import inflatable_utils
+
+    for function in (inflatable_utils.pull_objects, inflatable_utils.pull_and_inflate_object_from_tree):
+        defaults: dict[str, Any] = function.__kwdefaults__  # type: ignore[assignment]
+        defaults["initial_backoff"] = SHORTEST_WAIT_S
+
+
+def shorten_supernode_waits() -> None:
+    """Let the SuperNode in this process look for messages and replies sooner."""
+    from flwr.supernode import start_client_internal
+
+    shorten_object_waits()
+    idle = IdleWait()
+
+    def sleep(seconds: float) -> None:
+        if seconds <= REPLY_WAIT_S:  # it has a message
+            idle.restart()
+            seconds = SHORTEST_WAIT_S
+        idle.sleep(seconds)
+
+    vars(start_client_internal)["time"] = SimpleNamespace(sleep=sleep)

@@ -1,0 +1,71 @@
+"""What a node keeps in memory between the messages of a run: images, task, model and captured steps.
+
+A worker answers many messages in one process. It keeps the latest run only.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import nn
+
+from fedbm.config.options import EngineOptions
+from fedbm.engine.clients.backends import uses_cuda_graphs
+from fedbm.engine.clients.cuda_graphs import CapturedClient
+from fedbm.engine.clients.graph_capture import CannotCapture
+from fedbm.engine.local_training import Samples, train_client
+from fedbm.federation.node.node_data import SiteData
+from fedbm.federation.protocol.messages import Terms
+from fedbm.methods.base import Facts, State, Task, Upload
+
+
+@dataclass(frozen=True)
+class Built:
+    """A task, its model, the images that the model reads, and this client's captured training, if it is captured."""
+
+    digests: Mapping[str, str]  # of the parts that the task was made of
+    task: Task
+    model: nn.Module
+    samples: Mapping[str, Samples]  # by split
+    captured: CapturedClient | None
+
+
+@dataclass
+class LoadedRun:
+    """One run at a node. All its messages share one model, as all clients of a simulation do."""
+
+    terms: Terms
+    data: SiteData
+    facts: Facts
+    device: torch.device
+    built: Built | None = field(default=None, init=False)
+
+    def build(self, digests: Mapping[str, str], parts: Mapping[str, State]) -> Built:
+        """Return the task that is made of these parts, and what belongs to it; *digests* are those of the parts."""
+        if self.built is None or self.built.digests != digests:
+            self.built = None  # its memory is free before the next one is made
+            method, train, device = self.terms.config.method, self.terms.config.train, self.device
+            task = self.terms.task(parts)
+            model, normalise = method.model(task).to(device), task.normalise().to(device)
+            samples = self.data.samples(normalise, device)
+            captured = None
+            if uses_cuda_graphs(EngineOptions(), method, device):
+                model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+                normalise.memory_format = torch.channels_last
+                captured = CapturedClient(method, task, train, normalise.mean)
+            self.built = Built(digests, task, model, samples, captured)
+        return self.built
+
+    def train(self, built: Built, round_: int, received: State, state: State) -> tuple[Upload, State]:
+        """Train this site's client for one round, and return its upload and its new state."""
+        method, train, samples = self.terms.config.method, self.terms.config.train, built.samples["train"]
+        if built.captured is not None:
+            try:
+                return built.captured.train(round_, self.facts, samples, received, state)
+            except CannotCapture as why:
+                print(f"{method.name} cannot be captured, so a plain loop trains it: {why}", file=sys.stderr)
+                self.built = built = replace(built, captured=None)
+        return train_client(method, built.model, built.task, train, round_, self.facts, samples, received, state)

@@ -1,0 +1,140 @@
+"""A node's worker: one process that answers all messages of its SuperNode, so that a run stays loaded in between.
+
+    python -m fedbm.federation.node.worker HOST:PORT SECRET_FILE PULSE_FILE
+
+It acquires a task from the SuperNode, pulls the message, calls this package's client app and pushes the reply. It runs
+only that app: what the server sent as the run's app is compared with it, never installed and never loaded.
+
+The worker touches PULSE_FILE every few seconds. It stops when a message takes longer than Flower keeps its reply. The
+supervisor replaces a worker without a pulse.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+import time
+import tomllib
+import zipfile
+from pathlib import Path
+
+import httpx
+from flwr.app import Context
+from flwr.common.constant import SubStatus
+from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+from flwr.supercore.interceptors import (
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    SuperExecAuthHttpInterceptor,
+)
+from flwr.supercore.retry import RetryInvoker, make_simple_http_retry_invoker
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+
+from fedbm.federation.deploy.flower import APP, WORKER_READY
+from fedbm.federation.flower_waits import IdleWait, shorten_object_waits
+from fedbm.federation.node import handler as handler  # loads torch before the first message
+from fedbm.federation.node.client_app import app, refuse_app
+from fedbm.federation.protocol.messages import log_error
+
+LONGEST_WAIT_S = 1.0
+PULSE_S = 2.0
+MAX_APP_BYTES = 10_000
+TASKS = (TaskType.CLIENT_APP, TaskType.AGENT_APP)  # an AgentApp is never ours; it is refused like any other app
+
+
+class Pulse:
+    """Touch a file while the worker is idle, or is busy with a message that the server still waits for."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self.busy_until = path, float("inf")
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def _beat(self) -> None:
+        while time.monotonic() < self.busy_until:
+            self._path.touch()
+            time.sleep(PULSE_S)
+
+
+class Worker:
+    """Serve the tasks of one SuperNode."""
+
+    def __init__(self, address: str, secret: bytes, pulse: Pulse) -> None:
+        self._address, self._pulse = address, pulse
+        signed = SuperExecAuthHttpInterceptor(
+            master_secret=secret, protected_methods={"/flwr.proto.Runtime/AcquireTask"}
+        )
+        self._client = self._connect(signed)
+
+    def _connect(
+        self,
+        interceptor: SuperExecAuthHttpInterceptor | RuntimeTokenHttpInterceptor,
+        retry_invoker: RetryInvoker | None = None,
+    ) -> RuntimeHttpClient:
+        return RuntimeHttpClient.from_server_address(
+            server_address=self._address,
+            insecure=True,  # over loopback
+            root_certificates=None,
+            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), interceptor],
+            retry_invoker=retry_invoker,
+        )
+
+    def serve_next(self) -> bool:
+        """Serve one task, and return whether there was one."""
+        try:
+            found = self._client.AcquireTask(AcquireTaskRequest(supported_task_types=TASKS))
+        except httpx.TransportError:  # the SuperNode is still starting
+            return False
+        if not found.token:
+            return False
+        client = self._connect(RuntimeTokenHttpInterceptor(found.token), make_simple_http_retry_invoker())
+        heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(client))
+        heartbeat.start()
+        context: Context | None = None
+        status = SubStatus.FAILED
+        try:
+            message, context, _, bundle = pull_task_input(client)
+            self._pulse.busy_until = time.monotonic() + message.metadata.ttl
+            respond = app if is_own_app(bundle.content) else refuse_app
+            push_message(client, respond(message, context), context)
+            status = SubStatus.COMPLETED
+        except Exception as error:  # such as a run that the server stopped; its text must not leave the site
+            log_error(error)
+        finally:
+            self._pulse.busy_until = float("inf")
+            push_task_output(client, context, status, "")
+            heartbeat.stop()
+            client.close()
+        return True
+
+
+def is_own_app(bundle: bytes) -> bool:
+    """Return whether a run's app is the one that this package makes: its description, and no other file."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(bundle)) as files:
+            sizes = {item.filename: item.file_size for item in files.infolist()}
+            if set(sizes) != {"pyproject.toml", ".info/CONTENT"} or sizes["pyproject.toml"] > MAX_APP_BYTES:
+                return False
+            return tomllib.loads(files.read("pyproject.toml").decode()) == tomllib.loads(APP)
+    except Exception:  # it is damaged, encrypted or compressed in an unknown way, so it is not ours
+        return False
+
+
+def main() -> None:
+    address, secret, pulse = sys.argv[1:]
+    shorten_object_waits()
+    worker = Worker(address, Path(secret).read_bytes(), Pulse(Path(pulse)))
+    print(WORKER_READY, flush=True)
+    idle = IdleWait()
+    while True:
+        if worker.serve_next():
+            idle.restart()
+        else:
+            idle.sleep(LONGEST_WAIT_S)
+
+
+if __name__ == "__main__":
+    main()

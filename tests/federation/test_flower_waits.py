@@ -1,0 +1,63 @@
+"""Flower's waits, which this package shortens. A failure means that the installed Flower has changed."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import time
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs the flower extra")
+
+from flwr.supercore.inflatable import inflatable_utils
+from flwr.supernode import start_client_internal
+
+from fedbm.federation import flower_waits
+
+
+@pytest.fixture
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What is slept, without sleeping; a second passes at every look at the clock."""
+    found: list[float] = []
+    clock = iter(range(10_000))
+    monkeypatch.setattr(time, "sleep", found.append)
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    return found
+
+
+def test_the_supernode_sleeps_where_this_package_expects_it() -> None:
+    source = inspect.getsource(start_client_internal)
+    assert re.findall(r"time\.(\w+\([\d.]*\))", source) == ["sleep(3)", "sleep(0.5)", "sleep(0.5)"]
+
+
+def test_the_supernode_looks_soon_after_a_message_and_seldom_when_idle(
+    slept: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start_client_internal, "time", time)
+    flower_waits.shorten_supernode_waits()
+    start_client_internal.time.sleep(0.5)  # waits for its app
+    for _ in range(40):
+        start_client_internal.time.sleep(3)
+    assert slept[:3] == [0.1, 0.2, 0.3]
+    assert slept == sorted(slept)
+    assert slept[-1] == 3
+
+
+def test_a_missing_object_is_looked_for_soon(slept: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    for function in (inflatable_utils.pull_objects, inflatable_utils.pull_and_inflate_object_from_tree):
+        defaults = function.__kwdefaults__
+        assert defaults is not None
+        monkeypatch.setitem(defaults, "initial_backoff", defaults["initial_backoff"])
+    flower_waits.shorten_object_waits()
+    waits: list[float] = []
+    monkeypatch.setattr("threading.Event.wait", lambda event, timeout=None: waits.append(timeout) or True)
+    tries = iter([False, True])
+
+    def pull(name: str) -> bytes:
+        if next(tries):
+            return b"content"
+        raise inflatable_utils.ObjectUnavailableError(name)
+
+    assert inflatable_utils.pull_objects(["a"], pull) == {"a": b"content"}
+    assert any(wait is not None and 0.08 <= wait <= 0.12 for wait in waits)
