@@ -15,12 +15,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 REPOSITORY = "https://github.com/fedbm/fedbm"
 NAVIGATION = {
-    "Getting started": ["docs/index"],
+    "Getting started": ["Introduction </README>", "All pages </docs/index>"],
     "Tutorials": ["docs/your-data", "docs/your-method"],
     "How-to": ["docs/recipes", "docs/reproducing", "docs/engine", "docs/deploying"],
     "Reference": ["docs/api", "docs/configuration", "docs/records", "docs/federation-protocol"],
     "Methods": ["docs/methods/index"],
-    "Results": ["results/README", "docs/comparison-digits", "docs/evidence-plan"],
+    "Results": ["All results </results/README>", "docs/comparison-digits", "docs/evidence-plan"],
     "Project": ["docs/architecture", "CONTRIBUTING", "CHANGELOG"],
 }
 METHOD_PAGES = sorted(f"docs/methods/{path.stem}" for path in (ROOT / "docs/methods").glob("[!i]*.md"))
@@ -44,6 +44,7 @@ autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 default_role = "py:obj"  # `name` in a docstring links to the name if it is documented, and is code otherwise
 napoleon_numpy_docstring = False
+napoleon_attr_annotations = False
 python_maximum_signature_line_length = 80
 
 html_theme = "furo"
@@ -60,7 +61,7 @@ copybutton_exclude = ".linenos, .gp, .go"
 def toctree(pages: list[str], caption: str = "") -> str:
     """Return a hidden table of contents, which the theme shows in its sidebar."""
     title = f":caption: {caption}\n" if caption else ""
-    return "\n".join(["", "```{toctree}", f":hidden:\n{title}", *(f"/{page}" for page in pages), "```", ""])
+    return "\n".join(["", "```{toctree}", f":hidden:\n{title}", *(page if "<" in page else f"/{page}" for page in pages), "```", ""])
 
 
 def picture_of(diagram: str) -> Path:
@@ -100,10 +101,11 @@ def render_math(self: Any, node: Any) -> None:
     """Write a formula as MathML, which browsers draw without a script."""
     from docutils.nodes import SkipNode
     from latex2mathml.converter import convert
+    from sphinx.util.logging import getLogger
 
     markup = convert(node.astext(), display="block" if node.tagname == "math_block" else "inline")
     if "\\" in markup:  # the converter keeps commands that it does not know
-        raise ValueError(f"cannot convert the formula {node.astext()!r}")
+        getLogger(__name__).warning("cannot convert the formula %s", node.astext(), location=node)
     self.body.append(markup)
     raise SkipNode
 
