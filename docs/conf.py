@@ -15,15 +15,15 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 REPOSITORY = "https://github.com/fedbm/fedbm"
 NAVIGATION = {
-    "Getting started": ["Introduction </README>", "All pages </docs/index>"],
-    "Tutorials": ["docs/your-data", "docs/your-method"],
-    "How-to": ["docs/recipes", "docs/reproducing", "docs/engine", "docs/deploying"],
-    "Reference": ["docs/api", "docs/configuration", "docs/records", "docs/federation-protocol"],
-    "Methods": ["docs/methods/index"],
-    "Results": ["All results </results/README>", "docs/comparison-digits", "docs/evidence-plan"],
-    "Project": ["docs/architecture", "CONTRIBUTING", "CHANGELOG"],
+    "Getting started": ["Introduction <self>", "All pages </docs/index>"],
+    "Tutorials": ["/docs/tutorials/first-ten-minutes", "/docs/your-data", "/docs/your-method"],
+    "How-to": ["/docs/recipes", "/docs/reproducing", "/docs/engine", "/docs/deploying"],
+    "Reference": ["/docs/api", "/docs/configuration", "/docs/records", "/docs/federation-protocol"],
+    "Methods": ["/docs/methods/index"],
+    "Results": ["All results </results/README>", "/docs/comparison-digits", "/docs/evidence-plan"],
+    "Project": ["/docs/architecture", "/CONTRIBUTING", "/CHANGELOG"],
 }
-METHOD_PAGES = sorted(f"docs/methods/{path.stem}" for path in (ROOT / "docs/methods").glob("[!i]*.md"))
+METHOD_PAGES = sorted(f"/docs/methods/{path.stem}" for path in (ROOT / "docs/methods").glob("[!i]*.md"))
 
 project = "FedBM"
 root_doc = "README"
@@ -61,7 +61,7 @@ copybutton_exclude = ".linenos, .gp, .go"
 def toctree(pages: list[str], caption: str = "") -> str:
     """Return a hidden table of contents, which the theme shows in its sidebar."""
     title = f":caption: {caption}\n" if caption else ""
-    return "\n".join(["", "```{toctree}", f":hidden:\n{title}", *(page if "<" in page else f"/{page}" for page in pages), "```", ""])
+    return "\n".join(["", "```{toctree}", f":hidden:\n{title}", *pages, "```", ""])
 
 
 def picture_of(diagram: str) -> Path:
@@ -76,8 +76,13 @@ def picture_of(diagram: str) -> Path:
 
 
 def adapt_source(_: Any, page: str, source: list[str]) -> None:
-    """Add the navigation, show stored pictures of diagrams, and link files that are not pages to the repository."""
+    """Add the navigation, show stored pictures of diagrams, and point links to pages here or to the repository.
+
+    A badge becomes its text, because its picture would come from another server.
+    """
     text, folder = source[0], (ROOT / page).parent
+    text = re.sub(r"\[!\[([^\]]*)\]\(https?:[^)]*\)\]", r"[\1]", text)
+    text = re.sub(rf"\]\({REPOSITORY}/blob/main/([\w/-]+\.md)\)", r"](/\1)", text)
     if page == root_doc:
         text += "".join(toctree(pages, caption) for caption, pages in NAVIGATION.items())
     elif page == "docs/methods/index":

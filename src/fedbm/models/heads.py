@@ -57,7 +57,8 @@ def concept_loss(h: Tensor, labels: Tensor, mean: Tensor, variance: Tensor, temp
         The batch means of "cross_entropy" and "variance".
 
     Example:
-        >>> concept_loss(torch.tensor([[0.6, 0.8]]), torch.tensor([1]), torch.eye(2), torch.zeros(2, 2), temperature=10.0)
+        >>> h, y = torch.tensor([[0.6, 0.8]]), torch.tensor([1])
+        >>> concept_loss(h, y, torch.eye(2), torch.zeros(2, 2), temperature=10.0)
         {'cross_entropy': tensor(0.1269), 'variance': tensor(0.)}
     """
     logits = concept_logits(h, mean, variance, temperature)

@@ -39,8 +39,8 @@ class Comparison:
 
     Example:
         >>> import fedbm
-        >>> small = dict(clients=5, rounds=1, size=16, width=8, batch=32)
-        >>> found = fedbm.compare("digits", ["fedavg", "fednh"], beta=0.1, seeds=1, **small)
+        >>> data = fedbm.load("digits", size=16)
+        >>> found = fedbm.compare(data, ["fedavg", "fednh"], beta=0.1, seeds=1, clients=5, rounds=1, width=8, batch=32)
         >>> [run.method for run in found.runs]
         ['fedavg', 'fednh']
     """
@@ -105,8 +105,8 @@ def compare(
 
     Example:
         >>> import fedbm
-        >>> small = dict(clients=5, rounds=1, size=16, width=8, batch=32)
-        >>> fedbm.compare("digits", ["fedavg", "fednh"], beta=0.1, seeds=1, **small)
+        >>> data = fedbm.load("digits", size=16)
+        >>> fedbm.compare(data, ["fedavg", "fednh"], beta=0.1, seeds=1, clients=5, rounds=1, width=8, batch=32)
         Comparison(2 runs of fedavg and fednh)
     """
     if beta is not None and betas is not None:
