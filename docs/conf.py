@@ -34,7 +34,8 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_co
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
 nb_execution_mode = "force"  # the site shows the outputs, the repository does not
-nb_execution_timeout = 300
+nb_execution_in_temp = True
+nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 nb_merge_streams = True
 

@@ -24,6 +24,7 @@ from PIL import Image
 
 import fedbm
 from fedbm.cli import main
+from fedbm.data.catalog.entries import CATALOG
 from fedbm.errors import FedBMError
 
 SMALL = {"rounds": 1, "width": 8, "batch": 64, "device": "cpu"}
@@ -37,9 +38,9 @@ BLOCKS = {
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder with scans/CLASS/*.png, classes of HAM10000, for which the package has concepts."""
+    """An empty folder with scans/CLASS/*.png, the classes of HAM10000, so that FedBM needs no language model."""
     rng = np.random.default_rng(0)
-    for name in ("bcc", "mel", "nv"):
+    for name in CATALOG["ham10000"].classes:
         (tmp_path / "scans" / name).mkdir(parents=True)
         for number in range(12):
             picture = rng.integers(0, 255, (16, 16, 3), dtype=np.uint8)
@@ -61,7 +62,8 @@ def shrink(call: Callable[..., Any], **instead: Any) -> Callable[..., Any]:
 
     def small(data: Any, *more: Any, **given: Any) -> Any:
         less = SMALL if isinstance(data, fedbm.Dataset) else {**SMALL, "size": 16}
-        generator = SMALL_GENERATOR if "fedbm" in (given.get("method"), *(more[0] if more else ())) else {}
+        methods = more[0] if instead and more else [given.get("method")]
+        generator = SMALL_GENERATOR if "fedbm" in methods else {}
         kept = {key: value for key, value in given.items() if key != "beta" or not instead}
         return call(data, *more, **{**kept, **less, **generator, **instead})
 
