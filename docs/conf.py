@@ -55,6 +55,7 @@ html_css_files = ["site.css"]
 html_math_renderer = "mathml"
 html_theme_options = {"source_repository": REPOSITORY, "source_branch": "main", "source_directory": ""}
 html_show_sphinx = False
+html_show_copyright = False
 html_copy_source = False
 copybutton_exclude = ".linenos, .gp, .go"
 
