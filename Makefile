@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test e2e faults lint format concepts clean
+.PHONY: help demo test e2e faults lint format docs concepts clean
 
 help:  ## show this list
 	@grep -E '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## /\1\t/' | expand -t 12
@@ -32,6 +32,9 @@ format: $(VENV)/.dev  ## let ruff tidy the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(VENV)/.docs  ## build the documentation site in build/site, warnings as errors; it runs the notebook
+	$(BIN)/sphinx-build --fail-on-warning --fresh-env --conf-dir docs . build/site
+
 concepts: $(VENV)/.dev  ## rebuild the shipped embeddings: make concepts MODEL=folder-of-all-MiniLM-L6-v2
 	$(BIN)/python tools/bundle_concepts.py "$(MODEL)"
 
@@ -44,6 +47,10 @@ $(VENV)/.core: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) install -c constraints.txt -e '.[dev]'
+	touch $@ $(VENV)/.core
+
+$(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install -c constraints.txt -e '.[docs]'
 	touch $@ $(VENV)/.core
 
 $(BIN)/python:

@@ -243,18 +243,6 @@ def test_documented_files_are_those_of_a_run(folders: list[Path]) -> None:
     assert found | rare == documented
 
 
-def test_the_examples_of_configuration_and_records_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for page, count in ((DOCS / "configuration.md", 1), (DOCS / "records.md", 2)):
-        blocks = blocks_of(page, "python")
-        assert len(blocks) == count
-        for block in blocks:
-            exec(compile(block, str(page), "exec"), {"__name__": "page"})
-    assert capsys.readouterr().out.startswith("fedavg-digits-s0-")
-
-
 def test_the_file_that_compare_shares_is_taken_as_the_page_gives_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

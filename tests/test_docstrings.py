@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import inspect
+import re
 from pathlib import Path
 
 import pytest
+from pages import DOCS, text_of
 
 import fedbm
 
@@ -18,8 +21,30 @@ MODULES = [
 ]
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all: examples with the same settings share a run."""
+    return tmp_path_factory.mktemp("examples")
+
+
 @pytest.mark.parametrize("name", MODULES)
-def test_examples_hold(name: str) -> None:
+def test_examples_hold(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
     found = doctest.testmod(importlib.import_module(name))
     assert found.attempted, "it has none that doctest finds"
     assert not found.failed
+
+
+@pytest.mark.parametrize("name", fedbm.__all__)
+def test_public_names_are_documented(name: str) -> None:
+    """With an example; functions also with every argument and what they return."""
+    assert re.search(rf"^\.\. [\w:]+:: fedbm\.{name}\b", text_of(DOCS / "api.md"), re.MULTILINE)
+    thing = getattr(fedbm, name)
+    if name in ("METHODS", "__version__"):  # data have no docstring of their own
+        return
+    text = inspect.getdoc(thing) or ""
+    assert "Example:\n" in text
+    if inspect.isfunction(thing):
+        assert "Returns:\n" in text
+        for argument in inspect.signature(thing).parameters:
+            assert re.search(rf"^    {argument}: ", text, re.MULTILINE), argument

@@ -1,27 +1,12 @@
-"""The page of recipes: its first commands run, and its messages are messages of the package."""
+"""The page of recipes: its times are measured, and its messages are messages of the package."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-import pytest
-from pages import DOCS, ROOT, blocks_of, commands_of, rows_of, section_of
-
-from fedbm.cli import main
+from pages import DOCS, ROOT, rows_of, section_of
 
 PAGE = DOCS / "recipes.md"
-
-
-def test_the_first_recipe_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    commands = list(commands_of(blocks_of(PAGE, "sh")[0]))
-    assert [words[0] for words in commands] == ["run", "report"]
-    for words in commands:
-        assert main(words) == 0
-    assert Path("report.html").exists()
 
 
 def test_messages_are_those_of_the_package() -> None:

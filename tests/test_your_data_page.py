@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pages import DOCS, blocks_of, commands_of, section_of, text_of
+from pages import DOCS, blocks_of, commands_of, runnable_of, section_of, text_of
 from PIL import Image
 
 from fedbm.cli import main
@@ -43,7 +43,7 @@ def type_in(block: str) -> None:
 
 def test_five_minutes(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(place)
-    look, deal, train, _, sites, _ = blocks_of(PAGE, "sh")
+    look, deal, train, sites = (block for _, block in runnable_of(PAGE, "sh"))
     type_in(look)
     assert "scans: 60 images of (3, 32, 32)" in capsys.readouterr().out
     promised = re.findall(r"`(inspect-scans/[\w.]+)`", text_of(PAGE))
@@ -64,7 +64,7 @@ def test_five_minutes(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
 def test_class_names_read_by_a_language_model(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     Path("all-MiniLM-L6-v2").symlink_to(MODEL.resolve())
-    type_in(blocks_of(PAGE, "sh")[3])
+    type_in(next(block for block in blocks_of(PAGE, "sh") if block.startswith("fedbm concepts")))
     assert Path("scans-concepts.safetensors").exists()
     assert len(list(Path("runs").glob("fedbm-*/generated.png"))) == 1
 

@@ -10,6 +10,12 @@ class FedBMError(Exception):
     """An error that the user can fix. The message says what is wrong, where, and what to do.
 
     The command line prints the message without a traceback and exits with status 2.
+
+    Example:
+        >>> import fedbm
+        >>> fedbm.load("digitz")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        fedbm.errors.FedBMError: no data set is called "digitz" (did you mean "digits"?); ...
     """
 
 

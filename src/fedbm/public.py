@@ -75,7 +75,7 @@ def write_report(
     path: str | Path = "report.html",
     title: str = "",
 ) -> Path:
-    """Write a report of runs or experiments, and return the path of the file.
+    """Write a report of runs or experiments.
 
     Args:
         runs: the result of `compare()`, `reproduce()`, `simulate()` or `read_run()`, a run's folder, a folder of runs,
@@ -83,9 +83,17 @@ def write_report(
         path: the file to write; .html, .md, .tex or .csv. In a folder, the file is report.html.
         title: the title of the page; by default it names the data.
 
+    Returns:
+        The path of the file.
+
+    Raises:
+        FedBMError: if a run is missing or damaged, or the file's ending is not one of these.
+
     Example:
         >>> import fedbm
-        >>> fedbm.write_report(fedbm.compare("digits", seeds=1), "report.html")  # doctest: +SKIP
+        >>> run = fedbm.simulate("digits", method="fedavg", clients=5, rounds=1, size=16, width=8, batch=32)
+        >>> fedbm.write_report(run, "report.html").name
+        'report.html'
     """
     if isinstance(runs, Reproduction):
         return _save_report(_experiments_report(runs.outcomes), _report_path(Path(path)))

@@ -42,6 +42,13 @@ def blocks_of(page: Path, *kinds: str) -> list[str]:
     return re.findall(rf"^```(?:{'|'.join(kinds)})\n(.*?)^```", text_of(page), re.MULTILINE | re.DOTALL)
 
 
+def runnable_of(page: Path, *kinds: str) -> list[tuple[str, str]]:
+    """The kind and text of every block that is not marked by a line <!-- not run: REASON --> above it."""
+    pattern = rf"^(<!-- not run: [^\n]+ -->\n)?```({'|'.join(kinds)})\n(.*?)^```"
+    found = re.findall(pattern, text_of(page), re.MULTILINE | re.DOTALL)
+    return [(kind, block) for mark, kind, block in found if not mark]
+
+
 def words_outside_blocks(page: Path) -> str:
     return re.sub(r"^```.*?^```", "", text_of(page), flags=re.MULTILINE | re.DOTALL)
 

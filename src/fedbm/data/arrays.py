@@ -112,6 +112,12 @@ def from_torch(
 
     Raises:
         FedBMError: if an item is not an image with one label, or as in `from_arrays()`.
+
+    Example:
+        >>> import fedbm, torch
+        >>> items = torch.utils.data.TensorDataset(torch.zeros(20, 1, 28, 28), torch.arange(20) % 2)
+        >>> fedbm.from_torch(items, classes=["cyst", "polyp"])
+        Dataset(torch: 20 images of (1, 28, 28), 2 classes, train 14, val 2, test 4)
     """
     check_image_shape(size, channels)
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__") and len(dataset)):

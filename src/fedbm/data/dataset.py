@@ -51,6 +51,12 @@ class Dataset:
         ids: name of each sample.
         columns: further values of each sample by column: site, writer, lesion, …
         value_range: grey values that became black and white, if the user chose them.
+
+    Example:
+        >>> import fedbm
+        >>> data = fedbm.load("digits")
+        >>> data.classes[:3], data.shape, len(data.indices("test"))
+        (('0', '1', '2'), (1, 32, 32), 359)
     """
 
     name: str
@@ -155,7 +161,10 @@ def load(
     Raises:
         FedBMError: if the data cannot be found, read or split, or if an argument is invalid.
 
-    Example: `data = fedbm.load("digits")`.
+    Example:
+        >>> import fedbm
+        >>> fedbm.load("digits")
+        Dataset(digits: 1797 images of (1, 32, 32), 10 classes, train 1258, val 180, test 359)
     """
     check_source(name_or_path)
     check_image_shape(size, channels)

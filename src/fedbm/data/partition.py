@@ -51,6 +51,13 @@ class Partition:
         settings: arguments of the partitioner.
         moved: samples moved to clients that had too few.
         labels: class number of each sample of the data set, if the partitioner knows it; only for notebooks.
+
+    Example:
+        >>> import fedbm, numpy
+        >>> labels = numpy.arange(60) % 3
+        >>> fedbm.iid(numpy.arange(60), clients=2, seed=0).counts(labels, classes=3)
+        array([[ 6, 14, 10],
+               [14,  6, 10]])
     """
 
     clients: tuple[Ints, ...]
@@ -117,6 +124,12 @@ def load_partition(path: Path, dataset: Dataset) -> Partition:
 
     Raises:
         FedBMError: if the file cannot be read or does not match *dataset*.
+
+    Example:
+        >>> import fedbm
+        >>> run = fedbm.simulate("digits", method="fedavg", clients=5, rounds=1, size=16, width=8, batch=32)
+        >>> len(fedbm.load_partition(run.path / "partition.json", fedbm.load("digits", size=16)).clients)
+        5
     """
     value = read_json(path)
     partition = parse_partition(value, str(path))

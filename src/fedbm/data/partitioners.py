@@ -51,7 +51,10 @@ def dirichlet(
     Raises:
         FedBMError: if an argument is invalid or there are too few samples.
 
-    Example: `fedbm.dirichlet(data.labels, data.indices("train"), clients=10, beta=0.5, seed=0)`.
+    Example:
+        >>> import fedbm, numpy
+        >>> fedbm.dirichlet(numpy.arange(60) % 3, numpy.arange(60), clients=4, beta=0.5, seed=0)
+        Partition(dirichlet: 4 clients with 8–29 samples)
     """
 
     def draw(rng: np.random.Generator) -> Clients:
@@ -69,7 +72,22 @@ def dirichlet(
 def iid(train: Ints, clients: int, seed: int, min_samples: int = 2) -> Partition:
     """Shuffle the samples and divide them into equal parts; sizes differ by at most one.
 
-    Arguments, return value and errors are those of dirichlet().
+    Args:
+        train: sample numbers to divide.
+        clients: number of clients.
+        seed: seed of the shuffle.
+        min_samples: least number of samples of a client.
+
+    Returns:
+        The partition.
+
+    Raises:
+        FedBMError: if an argument is invalid or there are too few samples.
+
+    Example:
+        >>> import fedbm, numpy
+        >>> fedbm.iid(numpy.arange(60), clients=4, seed=0)
+        Partition(iid: 4 clients with 15 samples)
     """
     _check_sizes(len(train), clients, min_samples)
     parts = np.array_split(numpy_rng(seed, "partition").permutation(train), clients)
@@ -83,7 +101,27 @@ def quantity(
     """Draw the clients' sizes from Dir(β); each client has the label mix of the whole.
 
     The samples are put in a row in which every class is spread evenly. So each piece cut from the row has each class in
-    proportion, up to one or two samples. Arguments, return value and errors are those of dirichlet().
+    proportion, up to one or two samples.
+
+    Args:
+        labels: class number of every sample of the data set.
+        train: sample numbers to divide.
+        clients: number of clients.
+        beta: β of the Dirichlet distribution; small values give very different sizes.
+        seed: seed of the draws.
+        min_samples: least number of samples of a client.
+        strict: raise FedBMError instead of moving samples.
+
+    Returns:
+        The partition, with all moves recorded.
+
+    Raises:
+        FedBMError: if an argument is invalid or there are too few samples.
+
+    Example:
+        >>> import fedbm, numpy
+        >>> fedbm.quantity(numpy.arange(60) % 3, numpy.arange(60), clients=4, beta=1, seed=0)
+        Partition(quantity: 4 clients with 9–28 samples)
     """
 
     def draw(rng: np.random.Generator) -> Clients:
@@ -107,8 +145,27 @@ def by_classes(
 ) -> Partition:
     """Give each client *classes_per_client* classes, and each class nearly the same number of clients.
 
-    If a class has fewer samples than clients, some of these clients do not receive a sample of it. The other arguments,
-    return value and errors are those of dirichlet().
+    If a class has fewer samples than clients, some of these clients do not receive a sample of it.
+
+    Args:
+        labels: class number of every sample of the data set.
+        train: sample numbers to divide.
+        clients: number of clients.
+        classes_per_client: number of classes of each client.
+        seed: seed of the draws.
+        min_samples: least number of samples of a client.
+        strict: raise FedBMError instead of moving samples.
+
+    Returns:
+        The partition, with all moves recorded.
+
+    Raises:
+        FedBMError: if an argument is invalid or there are too few samples.
+
+    Example:
+        >>> import fedbm, numpy
+        >>> fedbm.by_classes(numpy.arange(60) % 3, numpy.arange(60), clients=3, classes_per_client=1, seed=0)
+        Partition(classes: 3 clients with 20 samples)
     """
     count = len(np.unique(labels[train]))
     if not 1 <= classes_per_client <= count:
@@ -147,6 +204,11 @@ def by_column(columns: Mapping[str, NDArray[np.str_]], train: Ints, column: str,
 
     Raises:
         FedBMError: if the column is missing, empty for a sample, or has a value with too few samples.
+
+    Example:
+        >>> import fedbm, numpy
+        >>> fedbm.by_column({"site": numpy.array(["Bern", "Oslo"] * 30)}, numpy.arange(60), "site")
+        Partition(column: 2 clients with 30 samples)
     """
     if column not in columns:
         known = f"the columns are {', '.join(columns)}" if columns else "there are none; add one with a metadata table"

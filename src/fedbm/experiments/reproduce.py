@@ -99,11 +99,20 @@ class Reproduction:
 
     A notebook shows it as a table of means over seeds; `to_pandas()` returns one row per run of every cell. Scores of
     a confirmatory experiment are withheld until all its runs are on record.
+
+    Attributes:
+        outcomes: the outcome of each experiment.
+        failures: a sentence for each run that failed.
+        stopped: why runs remain, if the budget ended.
+
+    Example:
+        >>> import fedbm
+        >>> fedbm.reproduce("modules", "data", budget="25m").to_pandas()  # doctest: +SKIP
     """
 
     outcomes: tuple[Outcome, ...]
-    failures: tuple[str, ...] = ()  # a sentence for each run that failed
-    stopped: str = ""  # why runs remain, if the budget ended
+    failures: tuple[str, ...] = ()
+    stopped: str = ""
 
     @property
     def runs(self) -> tuple[RunView, ...]:
@@ -164,6 +173,9 @@ def reproduce(
         records: The folder for records.
         on_event: Called with a run's title and each of its events.
         engine: Keys of `[engine]`, such as device="cuda" or out="runs".
+
+    Returns:
+        The outcome of every experiment.
 
     Raises:
         FedBMError: If a setting is wrong, or if no run can be computed here.

@@ -29,6 +29,11 @@ def load_bundled(name: str) -> ConceptDistribution | None:
 
     Returns:
         The concepts of its classes in label order, or None if the name is not in the catalogue.
+
+    Example:
+        >>> import fedbm
+        >>> fedbm.load_bundled("ham10000").classes
+        ('akiec', 'bcc', 'bkl', 'df', 'mel', 'nv', 'vasc')
     """
     if name in bundled_names():
         with as_file(files("fedbm.language").joinpath("embeddings", name + _SUFFIX)) as path:

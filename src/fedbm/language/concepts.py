@@ -44,6 +44,12 @@ def sample_concepts(embeddings: Tensor, labels: Tensor, eps_prompts: Tensor, eps
 
     Returns:
         Samples z, [B,D].
+
+    Example:
+        >>> import fedbm, torch
+        >>> concepts = fedbm.load_bundled("ham10000")
+        >>> fedbm.sample_concepts(concepts.embeddings, torch.tensor([4]), torch.randn(1, 24), torch.randn(1, 384)).shape
+        torch.Size([1, 384])
     """
     chosen = embeddings[labels]
     mean = chosen.mean(dim=1, keepdim=True)
@@ -60,6 +66,12 @@ class ConceptDistribution:
         texts: the concept text of each class.
         embeddings: unit embeddings of the prompts of each class, [K,M,D], float32.
         provenance: encoder, prompts and versions that produced the embeddings.
+
+    Example:
+        >>> import fedbm
+        >>> concepts = fedbm.load_bundled("ham10000")
+        >>> concepts.texts[4], concepts.mean.shape
+        ('melanoma', torch.Size([7, 384]))
     """
 
     classes: tuple[str, ...]
@@ -198,6 +210,10 @@ def build_concepts(
 
     Raises:
         FedBMError: if a text is empty or the language model cannot be loaded.
+
+    Example:
+        >>> import fedbm
+        >>> fedbm.build_concepts(["mel", "nv"], ["melanoma", "nevus"], "dermatoscopy")  # doctest: +SKIP
     """
     grid = [make_prompts(text, modality) for text in texts]
     flat, provenance = encode([prompt for row in grid for prompt in row], encoder, folder, pooling)

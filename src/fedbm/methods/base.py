@@ -143,6 +143,11 @@ class Method(ABC):
 
     A subclass must define `model`, `loss` and `aggregator`; every other hook has a default. Most methods subclass
     `FedAvg`, which defines these three, and override a few hooks.
+
+    Example:
+        >>> import fedbm
+        >>> fedbm.METHODS["fedprox"](mu=0.1)
+        FedProx(weighting='size', mu=0.1)
     """
 
     name: ClassVar[str]

@@ -26,7 +26,15 @@ from fedbm.utils.seeds import seeded_modules
 
 @dataclass(frozen=True)
 class FedAvg(Method):
-    """Weighted averaging of locally trained models."""
+    """Weighted averaging of locally trained models.
+
+    Args:
+        weighting: "size" weights clients by their number of samples, "equal" equally.
+
+    Example:
+        >>> FedAvg(weighting="equal")
+        FedAvg(weighting='equal')
+    """
 
     name: ClassVar[str] = "fedavg"
     title: ClassVar[str] = "FedAvg"

@@ -38,7 +38,14 @@ from fedbm.utils.seeds import seeded_modules, torch_rng
 
 @dataclass(frozen=True)
 class FedBM(FedAvg):
-    """Language-built frozen classifier plus concept-guided generator; every ablation of the paper by option."""
+    """Language-built frozen classifier plus concept-guided generator; every ablation of the paper by option.
+
+    `fedbm config` prints the meaning of each option.
+
+    Example:
+        >>> FedBM(temperature=5, generator=False).needs_concepts
+        True
+    """
 
     name: ClassVar[str] = "fedbm"
     title: ClassVar[str] = "FedBM"

@@ -30,6 +30,11 @@ def diversity_loss(images: Tensor, conditions: Tensor, labels: Tensor, classes: 
 
     Returns:
         The loss as a scalar tensor.
+
+    Example:
+        >>> images, conditions = torch.tensor([0.0, 4.0]).view(2, 1, 1, 1), torch.tensor([[0.0], [1.0]])
+        >>> diversity_loss(images, conditions, torch.tensor([0, 0]), classes=1)
+        tensor(0.2500)
     """
     images = images.to(conditions.dtype)  # under autocast they are bf16
     pixels = images.flatten(1)
@@ -51,7 +56,12 @@ def diversity_loss(images: Tensor, conditions: Tensor, labels: Tensor, classes: 
 class BatchNormGap:
     """Measures L_dis, the distance of batch statistics to a model's BatchNorm statistics.
 
-    Example: `with BatchNormGap.of(body) as gap: body(images)`, then `gap.loss()`.
+    Example:
+        >>> layer = nn.BatchNorm2d(1).eval()
+        >>> with BatchNormGap.of(layer) as gap:
+        ...     _ = layer(torch.ones(2, 1, 4, 4))
+        >>> gap.loss()  # mean 1 instead of 0, variance 0 instead of 1
+        tensor(2.)
     """
 
     def __init__(self) -> None:

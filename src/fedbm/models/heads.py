@@ -35,6 +35,10 @@ def concept_logits(h: Tensor, mean: Tensor, variance: Tensor, temperature: float
 
     Returns:
         Logits [B,K].
+
+    Example:
+        >>> concept_logits(torch.tensor([[0.6, 0.8]]), torch.eye(2), torch.zeros(2, 2), temperature=10.0)
+        tensor([[6., 8.]])
     """
     return temperature * h @ mean.T + 0.5 * temperature**2 * h.square() @ variance.T
 
@@ -51,6 +55,11 @@ def concept_loss(h: Tensor, labels: Tensor, mean: Tensor, variance: Tensor, temp
 
     Returns:
         The batch means of "cross_entropy" and "variance".
+
+    Example:
+        >>> h, y = torch.tensor([[0.6, 0.8]]), torch.tensor([1])
+        >>> concept_loss(h, y, torch.eye(2), torch.zeros(2, 2), temperature=10.0)
+        {'cross_entropy': tensor(0.1269), 'variance': tensor(0.)}
     """
     logits = concept_logits(h, mean, variance, temperature)
     spread = 0.5 * temperature**2 * (h.square() * variance[labels]).sum(dim=1)

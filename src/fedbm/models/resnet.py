@@ -25,6 +25,11 @@ class ResNet18(nn.Module):
         width: channels of the first stage; the features have `feature_dim` = 8 · width.
         stem: "7x7" with pooling, or "3x3" without pooling for small images.
         norm: "batch" or "group".
+
+    Example:
+        >>> import torch
+        >>> ResNet18(channels=1, width=8)(torch.zeros(2, 1, 32, 32)).shape
+        torch.Size([2, 64])
     """
 
     def __init__(

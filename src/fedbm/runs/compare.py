@@ -32,10 +32,21 @@ class Comparison:
     """The runs of a comparison.
 
     A notebook shows it as a table of means over seeds; `to_pandas()` has one row per run.
+
+    Attributes:
+        runs: the finished runs.
+        failures: a sentence for each run that failed.
+
+    Example:
+        >>> import fedbm
+        >>> data = fedbm.load("digits", size=16)
+        >>> found = fedbm.compare(data, ["fedavg", "fednh"], beta=0.1, seeds=1, clients=5, rounds=1, width=8, batch=32)
+        >>> [run.method for run in found.runs]
+        ['fedavg', 'fednh']
     """
 
     runs: tuple[RunView, ...]
-    failures: tuple[str, ...] = ()  # a sentence for each run that failed
+    failures: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         names = join_words(dict.fromkeys(run.label for run in self.runs), "and")
@@ -94,8 +105,9 @@ def compare(
 
     Example:
         >>> import fedbm
-        >>> found = fedbm.compare("digits", ["fedavg", "fedbm"], beta=0.05, seeds=1, rounds=20)  # doctest: +SKIP
-        >>> fedbm.write_report(found, "report.html")  # doctest: +SKIP
+        >>> data = fedbm.load("digits", size=16)
+        >>> fedbm.compare(data, ["fedavg", "fednh"], beta=0.1, seeds=1, clients=5, rounds=1, width=8, batch=32)
+        Comparison(2 runs of fedavg and fednh)
     """
     if beta is not None and betas is not None:
         raise FedBMError("beta and betas are both given. Give every β in betas.")

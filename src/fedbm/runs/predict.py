@@ -136,8 +136,17 @@ def load_model(
         method: the method, if it is your own: an object, or "FILE.py:CLASS" with the options of the run.
         averaged: load the averaged model after the last round instead of the model of the chosen round.
 
+    Returns:
+        The model. `predict(images)` returns probabilities; `classify(paths)` reads files.
+
     Raises:
-        FedBMError: the run is not finished, or has no model of this kind.
+        FedBMError: if the run is not finished, or has no model of this kind.
+
+    Example:
+        >>> import fedbm
+        >>> run = fedbm.simulate("digits", method="fedavg", clients=5, rounds=1, size=16, width=8, batch=32)
+        >>> fedbm.load_model(run).predict(fedbm.load("digits", size=16).images[:2]).shape
+        (2, 10)
     """
     folder, place = find_folder(run), find_device(device)
     if not (folder / "model.safetensors").exists():

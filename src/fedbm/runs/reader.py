@@ -35,7 +35,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, repr=False)
 class RunView:
-    """A run. Only a finished run has a summary; a file that is missing is None."""
+    """A run. Only a finished run has a summary; a file that is missing is None.
+
+    `rounds` has a record of each round, `summary` the scores, and `path` the folder. A notebook shows a run as a table.
+
+    Example:
+        >>> import fedbm
+        >>> run = fedbm.simulate("digits", method="fedavg", clients=5, rounds=1, size=16, width=8, batch=32)
+        >>> run.method, len(run.rounds), run.finished
+        ('fedavg', 1, True)
+    """
 
     path: Path
     id: str
@@ -67,6 +76,7 @@ class RunView:
 
     @property
     def finished(self) -> bool:
+        """Whether the run has a summary."""
         return self.summary is not None
 
     def scores(self, moment: str) -> Mapping[str, Any] | None:
@@ -140,8 +150,17 @@ def read_run(run: RunView | str | Path) -> RunView:
     Args:
         run: the run, its folder, or its id if the folder is in runs/.
 
+    Returns:
+        The run.
+
     Raises:
         FedBMError: if there is no such run, or a file in it is damaged.
+
+    Example:
+        >>> import fedbm
+        >>> run = fedbm.simulate("digits", method="fedavg", clients=5, rounds=1, size=16, width=8, batch=32)
+        >>> fedbm.read_run(run.path).state
+        'finished'
     """
     path = find_folder(run)
     text = _read_config(path)

@@ -67,6 +67,12 @@ def simulate(
 
     Raises:
         FedBMError: if a setting is wrong, or the run fails.
+
+    Example:
+        >>> import fedbm
+        >>> run = fedbm.simulate("digits", method="fedavg", clients=5, rounds=1, size=16, width=8, batch=32)
+        >>> run.state, run.summary["best"]["round"]
+        ('finished', 1)
     """
     method = resolve_method(method)
     if isinstance(method, str):

@@ -96,6 +96,11 @@ def inspect(dataset: Dataset) -> Inspection:
 
     Returns:
         Counts, pixel statistics and duplicates. Print `.warnings`, or write `.to_json()`.
+
+    Example:
+        >>> import fedbm
+        >>> fedbm.inspect(fedbm.load("digits")).warnings[0][:43]
+        '21 pairs of nearly equal images in differen'
     """
     exact = find_exact_duplicates(dataset.images, dataset.split)
     near, near_complete = find_near_duplicates(dataset.images, dataset.split, exact[:, 1])
