@@ -131,12 +131,14 @@ def _check_folders(ray: Any, nodes: Sequence[dict[str, Any]], config: Config) ->
     make_folder(out)
     marker = out / f".shared-{os.urandom(8).hex()}"
     marker.touch()
-    look = ray.remote(_look).options(num_cpus=0, max_retries=0)
+    look = ray.remote(_look)
+    strategies: Any = importlib.import_module("ray.util.scheduling_strategies")
     found = {}
     try:
         for node in nodes:
-            soft = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            found[node["NodeManagerAddress"]] = look.options(scheduling_strategy=soft).remote(os.getcwd(), str(marker))
+            there = strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            asked = look.options(num_cpus=0, max_retries=0, scheduling_strategy=there)
+            found[node["NodeManagerAddress"]] = asked.remote(os.getcwd(), str(marker))
         for address, answer in found.items():
             try:
                 folder, version = ray.get(answer)
