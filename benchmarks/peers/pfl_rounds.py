@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from typing import Any
 
@@ -11,7 +12,8 @@ from pfl.aggregate.simulate import SimulatedBackend
 from pfl.aggregate.weighting import WeightByDatapoints
 from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
-from pfl.callback import CentralEvaluationCallback, TrainingProcessCallback
+from pfl.callback.base import TrainingProcessCallback
+from pfl.callback.central_evaluation import CentralEvaluationCallback
 from pfl.data.federated_dataset import FederatedDataset
 from pfl.data.pytorch import PyTorchTensorDataset
 from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
@@ -63,6 +65,7 @@ class Clock(TrainingProcessCallback):
 
 def measure(settings: Settings, warm_up: int) -> Measured:
     work, counts, measured = Work(settings), Counts(), Measured("pfl-research")
+    os.environ["PFL_PYTORCH_DEVICE"] = str(work.device)
     model = Model(work).to(work.device)
     users = itertools.chain.from_iterable(work.selected)
 

@@ -76,6 +76,7 @@ def test_places(tiny: dict[str, Any], tmp_path: Path, use: Callable[[Any], None]
         (FakeRay(is_initialized=False), {}, "no Ray cluster was found. Start one with 'ray start --head', or set"),
         (FakeRay({"CPU": 2.0}), {"device": "cuda:1"}, "device is cuda:1, but Ray chooses the GPU of each worker"),
         (FakeRay({"CPU": 2.0}), {"device": "cuda"}, "device is cuda, but the Ray cluster has no GPU"),
+        (FakeRay({}), {}, "the Ray cluster has no cores for workers"),
     ],
 )
 def test_a_cluster_that_cannot_be_used(

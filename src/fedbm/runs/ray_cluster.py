@@ -120,6 +120,8 @@ def _find_places(config: Config, nodes: Sequence[dict[str, Any]]) -> tuple[list[
         raise FedBMError("device is cuda, but the Ray cluster has no GPU; use --device cpu")
     if device == "cpu" or not gpus:
         cores = sum(int(node["Resources"].get("CPU", 0)) for node in nodes)
+        if not cores:
+            raise FedBMError("the Ray cluster has no cores for workers. Start a node with 'ray start --address …'.")
         return [(1, {"device": "cpu", "threads": 1, "workers": 1})] * cores, {"num_cpus": 1}
     shares = gpu_shares(config)
     return [(share, {"device": "cuda:0"}) for share in shares] * gpus, {"num_cpus": 1, "num_gpus": 1 / len(shares)}
