@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test e2e faults lint format docs concepts clean
+.PHONY: help demo test e2e faults ray lint format docs concepts clean
 
 help:  ## show this list
 	@grep -E '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## /\1\t/' | expand -t 12
@@ -21,6 +21,10 @@ e2e: $(VENV)/.dev  ## FedBM deployed here over TLS with three nodes, alone on lo
 
 faults: $(VENV)/.dev  ## the deployment hurt: killed nodes and servers, strangers, nonsense (40 minutes)
 	$(BIN)/python -m pytest -m faults tests/deployed
+
+ray: $(VENV)/.dev  ## runs on a Ray cluster of this machine; a minute
+	$(PIP) install -c constraints.txt -e '.[dev,ray]'
+	$(BIN)/python -m pytest -m ray tests/runs/test_ray_cluster.py
 
 lint: $(VENV)/.dev  ## ruff, mypy --strict, and words that are no longer used
 	$(BIN)/ruff check .

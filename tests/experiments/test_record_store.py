@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from PIL import Image
 
 from fedbm.cli import main
 from fedbm.errors import FedBMError
+from fedbm.experiments import record_store
 from fedbm.experiments.outcomes import Outcome, read_outcome
 from fedbm.experiments.record_store import would_drop, write_outcome
 from fedbm.experiments.spec import parse
@@ -141,6 +143,26 @@ def test_a_record_is_not_made_of_itself(tmp_path: Path) -> None:
     assert any(name.suffix == ".jpg" for name in before)
     write_outcome(read_outcome(path), tmp_path / "results")
     assert contents(tmp_path / "results") == before
+
+
+def test_processes_that_write_at_the_same_time_lose_nothing(
+    outcome: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has computed one seed. While the first writes, the second starts and has to wait."""
+    first, second = (replace(outcome, results=tuple(r for r in outcome.results if r.seed == seed)) for seed in (0, 1))
+    other = threading.Thread(target=write_outcome, args=(second, tmp_path / "results"))
+    write = record_store.atomic_write
+
+    def write_slowly(path: Path) -> Any:
+        if not other.ident:
+            other.start()
+            other.join(0.5)
+        return write(path)
+
+    monkeypatch.setattr(record_store, "atomic_write", write_slowly)
+    path = write_outcome(first, tmp_path / "results")
+    other.join()
+    assert {r.key for r in read_outcome(path).results} == {r.key for r in outcome.results}
 
 
 def test_where_nothing_is_on_record_nothing_is_dropped(outcome: Outcome, tmp_path: Path) -> None:

@@ -294,6 +294,9 @@ class EngineOptions:
     compile: bool = option(
         False, "captured engine: use torch.compile; takes a minute or two, faster from some hundred rounds on"
     )
+    on: Literal["processes", "ray"] = option(
+        "processes", "if a command has several runs: processes of this machine, or ray: all nodes of a Ray cluster"
+    )
     runs_per_gpu: int = option(3, "runs that share one GPU if a command has several runs", least=1)
     processes_per_gpu: int = option(1, "processes for these runs; 2 are faster only under NVIDIA MPS", least=1)
     checkpoint_every: int = option(

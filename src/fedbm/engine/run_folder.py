@@ -14,7 +14,6 @@ import dataclasses
 import json
 import math
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any
 
 from fedbm.engine.round_record import RoundRecord
 from fedbm.errors import FedBMError
-from fedbm.utils.io import atomic_write, cannot_write
+from fedbm.utils.io import atomic_write, cannot_write, lock_file
 from fedbm.utils.typed_json import decode
 
 FORMAT = 1
@@ -48,7 +47,7 @@ class RunFolder:
             raise cannot_write(self.path, error) from error
         try:
             try:
-                _lock(handle.fileno())
+                lock_file(handle.fileno())
             except (BlockingIOError, PermissionError) as error:
                 raise FedBMError(
                     f"another process is working on {self.path}. Wait for it, or choose another --out."
@@ -132,14 +131,3 @@ def replace_nonfinite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [replace_nonfinite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _lock(descriptor: int) -> None:
-    if sys.platform == "win32":
-        import msvcrt
-
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-    else:
-        import fcntl
-
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -13,18 +13,28 @@ from fedbm.experiments.outcomes import FORMAT, TEXTS, Outcome, Result, read_outc
 from fedbm.experiments.spec import cells
 from fedbm.runs.reader import RunView
 from fedbm.runs.run_record import read_checked_record, write_record
-from fedbm.utils.io import atomic_write
+from fedbm.utils.io import atomic_write, cannot_write, lock_file, make_folder
 
 
 def write_outcome(outcome: Outcome, folder: Path) -> Path:
     """Write trials and records to *folder* and return the experiment's file.
 
     Finished runs on record there are kept. Unfinished runs are dropped if the experiment no longer has their row or
-    cell, or if their settings changed.
+    cell, or if their settings changed. Several processes can write to one folder at the same time.
 
     Raises:
         FedBMError: If a finished run on record would be dropped. Nothing is written then.
     """
+    make_folder(folder)
+    try:
+        with (folder / ".lock").open("a") as handle:
+            lock_file(handle.fileno(), wait=True)
+            return _merge_outcome(outcome, folder)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+
+
+def _merge_outcome(outcome: Outcome, folder: Path) -> Path:
     if sentence := would_drop(outcome, folder):
         raise FedBMError(sentence)
     path = folder / f"{outcome.name}.json"

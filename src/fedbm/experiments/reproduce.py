@@ -25,7 +25,7 @@ from fedbm.runs.config import Config, make_config, to_sections
 from fedbm.runs.reader import RunView, check_resumable
 from fedbm.runs.run_record import record_of
 from fedbm.runs.run_table import METRICS, describe_run, make_frame, mean_and_std
-from fedbm.runs.scheduler import cores, places_for
+from fedbm.runs.scheduler import find_pool
 from fedbm.runs.seed_list import format_seeds, list_seeds
 from fedbm.utils.html import make_html
 from fedbm.utils.io import make_folder
@@ -51,7 +51,7 @@ class ExperimentPlan:
     def estimate(self) -> str:
         """Return a line such as "12 runs remain, about 25 min on this device"; "" if no run remains."""
         device = device_name(find_device(self.config.engine.device))
-        parallel = sum(runs for runs, _ in places_for(self.config, cores()))
+        parallel = sum(runs for runs, _ in find_pool(self.config).places)
         out = Path(self.config.engine.out).expanduser()
         return estimate_remaining(self.states(), out, self.records, device, parallel)
 

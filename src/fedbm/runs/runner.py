@@ -137,6 +137,11 @@ def run_path(plan: Plan) -> Path:
 
 def run(plan: Plan) -> Iterator[Event]:
     """Run the remaining rounds, then write summary, model and pictures. A finished run is not touched."""
+    if plan.config.engine.on != "processes":
+        raise FedBMError(
+            f"on is {plan.config.engine.on}, which applies only if a command has several runs, with data and methods "
+            "that other processes can read from files. Remove on."
+        )
     return (event for event in advance(plan) if event is not None)
 
 

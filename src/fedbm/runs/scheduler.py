@@ -4,6 +4,7 @@ On a CPU each core has a process with one thread and one run; two such processes
 Each GPU has one process. Its runs advance by turns, each on its own streams, because several streams can use a GPU at
 the same time. Several processes can do so only under NVIDIA MPS (`processes_per_gpu`). Processes share the data through
 memory-mapped files. Every run computes what it would compute alone (on a CPU: with one thread).
+The workers of a Ray cluster take the place of these processes if the engine's `on` is ray (`ray_cluster.py`).
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -31,6 +32,7 @@ from fedbm.runs.config import Config
 
 END = None  # sent in place of a job: stop this run after its current round
 MAX_SECONDS_TO_END = 10.0  # for an idle process
+Place = tuple[int, dict[str, Any]]  # how many runs a worker takes at a time, and which engine options change for them
 
 
 class Job(NamedTuple):
@@ -41,15 +43,64 @@ class Job(NamedTuple):
     id: str | None
 
 
+class Worker(Protocol):
+    """A process, here or on another machine, and the numbers of its current runs."""
+
+    runs_per_gpu: int
+    changes: dict[str, Any]
+    runs: set[int]
+
+    def send(self, number: int, job: Job | None) -> None:
+        """Send a run, or END; nothing happens if the worker has ended."""
+
+    def receive(self) -> tuple[int, Event | str | None]:
+        """Return the next news; raise EOFError if the worker has ended."""
+
+    def why_ended(self) -> str:
+        """Return a sentence about a worker that has ended."""
+
+    def stop(self) -> None:
+        """End the worker and its runs."""
+
+
+class Pool(NamedTuple):
+    """Where workers can start, and how to start them and wait for them."""
+
+    places: list[Place]
+    start: Callable[[int, dict[str, Any]], Worker]
+    wait: Callable[[Sequence[Any], float | None], Sequence[Worker]]  # returns the workers with news
+
+
 @dataclass(eq=False)
 class RunProcess:
-    """A process and its current runs."""
+    """A worker on this machine."""
 
     process: Any
     pipe: Connection  # one per process: a process killed while writing must not block the others
     runs_per_gpu: int
-    changes: dict[str, Any]  # engine options for its runs
+    changes: dict[str, Any]
     runs: set[int] = field(default_factory=set)
+
+    def send(self, number: int, job: Job | None) -> None:
+        with suppress(BrokenPipeError):
+            self.pipe.send((number, job))
+
+    def receive(self) -> tuple[int, Event | str | None]:
+        try:
+            news: tuple[int, Event | str | None] = self.pipe.recv()
+        except OSError as error:
+            raise EOFError from error
+        return news
+
+    def why_ended(self) -> str:
+        self.process.join()
+        return f"its process ended with status {self.process.exitcode}"
+
+    def stop(self) -> None:
+        self.pipe.close()  # an idle process then ends by itself
+        self.process.join(0 if self.runs else MAX_SECONDS_TO_END)
+        self.process.terminate()
+        self.process.join()
 
 
 def run_all(
@@ -76,8 +127,9 @@ def run_all(
         (number of the run, event), or (number, sentence) if the run failed.
     """
     waiting = list(enumerate(configs))
-    places = places_for(configs[0], processes or cores())[: len(configs)] if configs else []
-    workers: list[RunProcess] = []
+    pool = find_pool(configs[0], processes) if configs else Pool([], _start_worker, _wait)
+    places = pool.places[: len(configs)]
+    workers: list[Worker] = []
     asked: set[int] = set()
     try:
         while waiting or any(worker.runs for worker in workers):
@@ -86,55 +138,59 @@ def run_all(
                     if is_last_round(number):
                         asked.add(number)
                         waiting.clear()
-                        with suppress(BrokenPipeError):
-                            worker.pipe.send((number, END))
-            for runs_per_gpu, changes in places[len(workers) :] if waiting else ():
-                workers.append(_start_worker(runs_per_gpu, changes))
+                        worker.send(number, END)
+            if waiting:
+                workers += [pool.start(*place) for place in places[len(workers) :]]
             for worker in sorted(workers, key=lambda worker: len(worker.runs)):
                 while waiting and len(worker.runs) < worker.runs_per_gpu:
                     number, config = waiting.pop(0)
                     worker.runs.add(number)
-                    with suppress(BrokenPipeError):  # it has ended; recv() below reports that
-                        config = config.with_values("engine", **worker.changes)
-                        job = Job(pickle.dumps(config), config.train.rounds, ids[number] if ids else None)
-                        worker.pipe.send((number, job))
+                    config = config.with_values("engine", **worker.changes)
+                    worker.send(number, Job(pickle.dumps(config), config.train.rounds, ids[number] if ids else None))
             seconds = remaining()
-            ready = wait([worker.pipe for worker in workers], None if seconds is None else max(0.0, seconds))
-            for worker in [worker for worker in workers if worker.pipe in ready]:
+            for worker in pool.wait(workers, None if seconds is None else max(0.0, seconds)):
                 try:
-                    number, news = worker.pipe.recv()
-                except (EOFError, OSError):
-                    worker.process.join()
+                    number, news = worker.receive()
+                except EOFError:
                     workers.remove(worker)
                     places.remove(place := (worker.runs_per_gpu, worker.changes))
-                    places.append(place)  # a new process takes the place
+                    places.append(place)  # a new worker takes the place
                     for number in worker.runs:
-                        yield number, f"its process ended with status {worker.process.exitcode}"
+                        yield number, worker.why_ended()
                     continue
                 if not isinstance(news, Event):
-                    worker.runs.remove(number)
+                    worker.runs.discard(number)
                 if news is not None:
                     yield number, news
             if seconds is not None and seconds <= 0:
                 break
     finally:
         for worker in workers:
-            worker.pipe.close()  # an idle process then ends by itself
-        for worker in workers:
-            worker.process.join(0 if worker.runs else MAX_SECONDS_TO_END)
-            worker.process.terminate()
-            worker.process.join()
+            worker.stop()
 
 
-def places_for(config: Config, processes: int) -> list[tuple[int, dict[str, Any]]]:
-    """Return, for each process to start, how many runs it takes at a time and which engine options change."""
+def find_pool(config: Config, processes: int | None = None) -> Pool:
+    """Return where runs with this configuration can execute: on this machine, or on a Ray cluster."""
+    if config.engine.on == "ray":
+        from fedbm.runs.ray_cluster import connect
+
+        return connect(config)
+    return Pool(places_for(config, processes or cores()), _start_worker, _wait)
+
+
+def places_for(config: Config, processes: int) -> list[Place]:
+    """Return the places for processes on this machine."""
     device = find_device(config.engine.device)
     if device.type == "cpu":
         return [(1, {"threads": 1, "workers": 1})] * processes
     named = [device.index] if device.index is not None else range(torch.cuda.device_count())
+    return [(share, {"device": f"cuda:{index}"}) for index in named for share in gpu_shares(config)]
+
+
+def gpu_shares(config: Config) -> list[int]:
+    """Return how many runs each process of one GPU takes."""
     runs, count = config.engine.runs_per_gpu, config.engine.processes_per_gpu
-    shares = [len(range(first, runs, count)) for first in range(min(count, runs))]
-    return [(share, {"device": f"cuda:{index}"}) for index in named for share in shares]
+    return [len(range(first, runs, count)) for first in range(min(count, runs))]
 
 
 def cores() -> int:
@@ -149,6 +205,11 @@ def _start_worker(runs_per_gpu: int, changes: dict[str, Any]) -> RunProcess:
     _start_process(process)
     theirs.close()
     return RunProcess(process, ours, runs_per_gpu, changes)
+
+
+def _wait(workers: Sequence[RunProcess], seconds: float | None) -> list[Worker]:
+    ready = wait([worker.pipe for worker in workers], seconds)
+    return [worker for worker in workers if worker.pipe in ready]
 
 
 def _start_process(process: Any) -> None:
@@ -170,15 +231,30 @@ def _start_process(process: Any) -> None:
 
 def _work(pipe: Connection) -> None:
     """Advance the runs of this process by turns until the parent closes the pipe."""
+
+    def receive(is_busy: bool) -> Iterator[tuple[int, Job | None]]:
+        while pipe.poll(0 if is_busy else None):
+            is_busy = True
+            yield pipe.recv()
+
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        for news in advance_runs(receive):
+            pipe.send(news)
+
+
+def advance_runs(
+    receive: Callable[[bool], Iterator[tuple[int, Job | None]]],
+) -> Generator[tuple[int, Event | str | None], None, None]:
+    """Advance several runs by turns and yield (number, news); None ends a run.
+
+    *receive* returns the messages that have arrived: (number, job), or (number, END). If its argument is False, no run
+    is active, and it waits for a message.
+    """
     runs: dict[int, Generator[Event | None, None, None]] = {}
     rounds: dict[int, int] = {}  # number of rounds of each run
     ending: set[int] = set()
     while True:
-        while pipe.poll(0 if runs else None):
-            try:
-                number, job = pipe.recv()
-            except (EOFError, ConnectionResetError):
-                return
+        for number, job in receive(bool(runs)):
             if job is END:
                 ending.add(number)
             else:
@@ -187,11 +263,8 @@ def _work(pipe: Connection) -> None:
             news = _turn(runs[number], rounds[number] if number in ending else None)
             if news and not isinstance(news[-1], Event):
                 del runs[number]
-            try:
-                for one in news:
-                    pipe.send((number, one))
-            except (BrokenPipeError, ConnectionResetError):
-                return
+            for one in news:
+                yield number, one
 
 
 def _turn(run: Generator[Event | None, None, None], ending: int | None) -> list[Event | str | None]:
