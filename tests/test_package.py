@@ -52,7 +52,9 @@ def test_the_index_accepts_it_and_shows_its_readme(dist: Path) -> None:
 
 
 def test_the_archives_contain_the_files_of_the_package(dist: Path) -> None:
-    files = subprocess.run(["git", "ls-files", "src/fedbm"], cwd=ROOT, text=True, capture_output=True, check=True).stdout
+    files = subprocess.run(
+        ["git", "ls-files", "src/fedbm"], cwd=ROOT, text=True, capture_output=True, check=True
+    ).stdout
     (wheel,), (source,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
     with zipfile.ZipFile(wheel) as archive, tarfile.open(source) as sources:
         wheel_files = set(archive.namelist())
