@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-NUMBERS = ("N", "X", "PORT")  # metavars of values that are no paths
+NUMBERS = ("N", "X", "PORT")  # metavars of values that are not paths
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
