@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test e2e faults ray lint format docs concepts clean
+.PHONY: help demo test e2e package faults ray lint format docs concepts clean
 
 help:  ## show this list
 	@grep -E '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## /\1\t/' | expand -t 12
@@ -18,6 +18,9 @@ test: $(VENV)/.dev  ## run every test, with coverage
 
 e2e: $(VENV)/.dev  ## FedBM deployed here over TLS with three nodes, alone on loopback: the bits of one process
 	$(BIN)/python tests/deployed/alone.py $(BIN)/python -m pytest -m e2e tests/deployed
+
+package: $(VENV)/.dev  ## build the wheel, install it in an empty environment and run a comparison there
+	$(BIN)/python -m pytest -m package tests/test_package.py
 
 faults: $(VENV)/.dev  ## the deployment hurt: killed nodes and servers, strangers, nonsense (40 minutes)
 	$(BIN)/python -m pytest -m faults tests/deployed

@@ -149,7 +149,7 @@ def test_all_rounds_and_no_result(fedbm: Command, tmp_path: Path) -> None:
 def test_a_terminal_of_the_users_own_width(tmp_path: Path) -> None:
     runs = [fake_run(tmp_path, method, rounds=2) for method in ("fedavg", "fedbm")]
     terminal = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=55)
-    execute(Namespace(settings={"out": str(tmp_path)}), terminal)
+    execute(Namespace(settings={"out": str(tmp_path)}, json=False), terminal)
     assert isinstance(terminal.file, io.StringIO)
     head, *lines = terminal.file.getvalue().splitlines()
     assert head.split() == ["run", "partition", "rounds", "accuracy"]

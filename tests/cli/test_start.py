@@ -36,6 +36,7 @@ def started(start: list[str], beside: Path) -> subprocess.Popen[str]:
         (["--help"], 0, "train one model"),
         ([], 0, "train one model"),
         (["list", "--help"], 0, "List the runs"),
+        (["completion", "bash"], 0, "-F _shtab_fedbm fedbm"),
         (["report", "--nothing"], 2, "fedbm report does not know --nothing"),
         (["rnu"], 2, 'there is no command "rnu" (did you mean "run"?)'),
         (["federation", "inti"], 2, 'has no task "inti" (did you mean "init"?)'),
@@ -81,7 +82,7 @@ def test_without_pytorch_a_command_says_how_to_install_it(
     out, err = process.communicate()
     assert out == ""
     assert one_sentence(err) == (
-        f"{said}. Install FedBM with its dependencies, in its own folder: pip install -c constraints.txt -e ."
+        f"{said}. Install FedBM with its dependencies: pip install fedbm. 'fedbm doctor' lists what is missing."
     )
     assert process.returncode == 2
 

@@ -129,7 +129,9 @@ def test_parquet_needs_pyarrow(tmp_path, monkeypatch) -> None:
     make(tmp_path)
     (tmp_path / "table.parquet").write_bytes(b"PAR1")
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(FedBMError, match=r"table.parquet needs pyarrow: install it, or save .* CSV"):
+    with pytest.raises(
+        FedBMError, match=r'table.parquet needs pyarrow: pip install "fedbm\[parquet\]", or save it as CSV'
+    ):
         detect(tmp_path / "table.parquet")
 
     columns = {"path": [f"images/{i}.png" for i in range(6)], "label": [0, 1] * 3, "site": [None, *"abcde"]}

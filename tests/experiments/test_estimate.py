@@ -41,24 +41,24 @@ def test_time_is_rounds_times_seconds_per_round(out: Path, tmp_path: Path) -> No
         ([fedprox], 1, "1 run remains"),
         ([], 1, ""),
     ):
-        assert estimate_remaining(states, out, tmp_path / "results", "cpu", parallel) == line
+        assert str(estimate_remaining(states, out, tmp_path / "results", "cpu", parallel)) == line
 
 
 def test_another_device_gives_no_number(out: Path, tmp_path: Path) -> None:
-    assert estimate_remaining(not_run(out), out, tmp_path / "results", "NVIDIA H200", 1) == "3 runs remain"
+    assert str(estimate_remaining(not_run(out), out, tmp_path / "results", "NVIDIA H200", 1)) == "3 runs remain"
 
 
 def test_one_slow_run_does_not_change_the_median(out: Path, tmp_path: Path) -> None:
     for seed, seconds in ((1, 12.0), (2, 1e6)):
         edit(fake_run(out, "fedavg", seed, rounds=6) / "summary.json", seconds=seconds)
-    line = estimate_remaining(not_run(out)[:1], out, tmp_path / "results", "cpu", 1)
+    line = str(estimate_remaining(not_run(out)[:1], out, tmp_path / "results", "cpu", 1))
     assert line == "1 run remains, about 1 min 40 s on this device"
 
 
 def test_records_count_like_runs(out: Path, tmp_path: Path) -> None:
     for folder in out.glob("*-*"):
         write_record(read_run(folder), tmp_path / "results" / "runs" / f"{folder.name}.json")
-    line = estimate_remaining(not_run(out)[:2], tmp_path / "elsewhere", tmp_path / "results", "cpu", 1)
+    line = str(estimate_remaining(not_run(out)[:2], tmp_path / "elsewhere", tmp_path / "results", "cpu", 1))
     assert line == "2 runs remain, about 5 min 0 s on this device"
 
 
@@ -66,5 +66,5 @@ def test_rounds_before_the_checkpoint_are_not_counted(out: Path, tmp_path: Path)
     (fedavg, *_) = not_run(out)
     assert fedavg.folder is not None
     save_checkpoint(fedavg.folder, fedavg.folder.name, {}, Progress(round=40))
-    line = estimate_remaining([fedavg], out, tmp_path / "results", "cpu", 1)
+    line = str(estimate_remaining([fedavg], out, tmp_path / "results", "cpu", 1))
     assert line == "1 run remains, about 20.0 s on this device"

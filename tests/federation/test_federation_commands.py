@@ -98,9 +98,7 @@ def test_without_flower_that_is_said(
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(flower, "version", missing)
-    assert said(capsys, "status", "study") == (
-        *(2, 'fedbm: Flower is not installed: pip install -c constraints.txt -e ".[flower]"\n'),
-    )
+    assert said(capsys, "status", "study") == (2, 'fedbm: Flower is not installed: pip install "fedbm[flower]"\n')
 
 
 def test_alone_it_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:

@@ -94,7 +94,7 @@ def test_a_notebook_shows_means_over_seeds(scans: Path, shared: dict[str, Any]) 
 def test_to_pandas(scans: Path, shared: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     found = fedbm.compare(scans, ["fedavg"], seeds=1, **shared)
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(FedBMError, match="to_pandas\\(\\) needs pandas. Install it"):
+    with pytest.raises(FedBMError, match=r'needs pandas: pip install "fedbm\[pandas\]"'):
         found.to_pandas()
     fake = ModuleType("pandas")
     fake.DataFrame = list  # type: ignore[attr-defined]

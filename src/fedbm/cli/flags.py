@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedbm.cli.parser import Parser
 from fedbm.config.keys import Key, section_keys
 from fedbm.config.options import OPTION_NEEDS, EngineOptions, check
 from fedbm.errors import FedBMError, did_you_mean, join_words
@@ -38,8 +39,11 @@ def add_settings(parser: argparse.ArgumentParser, flags: Sequence[str]) -> None:
     _add_keys(parser, [key for key in section_keys() if key.flag in flags])
 
 
-def add_all_settings(parser: argparse.ArgumentParser, without: Sequence[str] = ()) -> None:
+def add_all_settings(parser: Parser, without: Sequence[str] = ()) -> None:
     """Add the flags of all keys, including options of methods. Flags such as --fedprox-mu are not in the help."""
+    if not parser.with_methods:
+        add_settings(parser, [key.flag for key in section_keys() if key.flag not in without])
+        return
     from fedbm.runs.config import keys, option_flags
 
     parser.usage = f"{parser.prog} [FILE.toml] [--KEY VALUE …]"  # a list of all flags would fill the screen
@@ -58,6 +62,11 @@ def add_method(parser: argparse.ArgumentParser) -> None:
     """Add --method, which names the class of a run by a method of the user's own."""
     text = "the class, if the run was trained by a method of your own, such as moon.py:Moon"
     parser.add_argument("--method", metavar="FILE.py:CLASS", help=text)
+
+
+def add_json(parser: Any, help_: str = "print a JSON document instead; docs/scripting.md lists its keys") -> None:
+    """Add --json to a command that calls output.print_json()."""
+    parser.add_argument("--json", action="store_true", help=help_)
 
 
 def add_averaged(parser: argparse.ArgumentParser) -> None:

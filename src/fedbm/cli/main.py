@@ -1,4 +1,4 @@
-"""fedbm COMMAND …: exit status 0 done, 2 bad input (one sentence on standard error), 130 interrupted."""
+"""fedbm COMMAND …: exit status 0 done, 2 failed (one sentence on standard error), 130 interrupted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedbm.errors import FedBMError, did_you_mean
 from fedbm.version import __version__
 
 RESUMABLE = (["run"], ["compare"], ["demo"], ["reproduce"], ["sweep"], ["federation", "up"])
-INSTALL = "Install FedBM with its dependencies, in its own folder: pip install -c constraints.txt -e ."
+INSTALL = "Install FedBM with its dependencies: pip install fedbm. 'fedbm doctor' lists what is missing."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             console = Output()
             args = parse(words)
+            console.quiet = args.json  # only print_json() writes to standard output
             load_command(args.command).execute(args, console)
         finally:
             sys.stdout.flush()  # at exit it would be too late to ignore a broken pipe
@@ -58,8 +59,11 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     return make_parser(name).parse(expand(words) or ["--help"])
 
 
-def make_parser(only: str | None = None) -> Parser:
-    """Return the parser of all commands. *only* one command gets its flags, because flags of methods need PyTorch."""
+def make_parser(only: str | None = None, with_methods: bool = True) -> Parser:
+    """Return the parser of all commands.
+
+    Flags of methods need PyTorch, so *only* the named command gets its flags, or no command gets flags of methods.
+    """
     parser = Parser(
         prog="fedbm",
         description="Train image classifiers across hospitals that cannot share data and see different diseases.",
@@ -74,6 +78,7 @@ def make_parser(only: str | None = None) -> Parser:
         module = load_command(name)
         summary, _, examples = (module.__doc__ or "").partition("\n\n")
         made = add_command(commands, name, summary.removeprefix(f"fedbm {name}: ").rstrip("."), epilog=examples)
+        made.with_methods = with_methods
         if only in (None, name):
             module.add_arguments(made)
     return parser

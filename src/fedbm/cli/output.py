@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from textwrap import TextWrapper
 from typing import Any
 
 from rich.console import Console
+
+
+def print_json(value: Any) -> None:
+    """Print a JSON document in ASCII, which every terminal and pipe carries; raise ValueError for NaN or infinity."""
+    print(json.dumps(value, indent=1, allow_nan=False, default=dict))  # dict: records are mappings
 
 
 class Output(Console):

@@ -13,6 +13,8 @@ from fedbm.errors import FedBMError, did_you_mean
 class Parser(argparse.ArgumentParser):
     """Raise FedBMError for a mistake, and suggest the closest known word."""
 
+    with_methods = True  # whether flags.add_all_settings adds the options of methods
+
     def error(self, message: str) -> NoReturn:
         raise FedBMError(f"{message}. See '{self.prog} --help'.")
 
@@ -47,5 +49,5 @@ def add_command(commands: Any, name: str, help_: str, **more: Any) -> Parser:
         allow_abbrev=False,
         **more,
     )
-    made.set_defaults(parser=made, settings={})  # settings: see flags.StoreSetting
+    made.set_defaults(parser=made, settings={}, json=False)  # settings: see flags.StoreSetting
     return made

@@ -12,7 +12,8 @@ from rich.table import Table
 from fedbm.data.dataset import Dataset
 from fedbm.data.partition import Partition, heterogeneity
 from fedbm.report.grouping import format_label
-from fedbm.runs.reader import RunView
+from fedbm.runs.reader import EDITED, RunView
+from fedbm.runs.run_table import describe_run
 
 MAX_CLASS_COLUMNS = 12
 
@@ -56,6 +57,19 @@ def describe_partition(partition: Partition, dataset: Dataset, max_clients: int 
     )
     if partition.moved:
         yield f"{len(partition.moved)} samples were moved from the largest client to reach the minimum size."
+
+
+def run_facts(run: RunView) -> dict[str, Any]:
+    """Return a run as 'fedbm list --json' and 'fedbm show --json' print it."""
+    return {
+        **describe_run(run),
+        "state": "finished" if run.finished else "failed" if run.failure else "unfinished",
+        "reason": run.failure or (f"config.toml {EDITED}" if run.edited else None),
+        "edited": run.edited,
+        "rounds_done": len(run.rounds),
+        "started": (run.environment or {}).get("started"),
+        "path": str(run.path),
+    }
 
 
 def result_table(runs: Sequence[RunView]) -> Table:

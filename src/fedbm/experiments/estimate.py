@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from fedbm.engine.checkpoint import rounds_behind
 from fedbm.errors import FedBMError
@@ -15,26 +16,39 @@ from fedbm.runs.run_record import read_record
 from fedbm.utils.text import format_seconds
 
 
-def estimate_remaining(states: Sequence[TrialState], out: Path, records: Path, device: str, parallel: int) -> str:
-    """Return a line such as "12 runs remain, about 25 min on this device", or "" if no run remains.
+class Estimate(NamedTuple):
+    """How many runs remain, and the seconds that those take for which a rate is known."""
+
+    remaining: int
+    timed: int
+    seconds: float | None
+
+    def __str__(self) -> str:
+        """Return a line such as "12 runs remain, about 25 min on this device", or "" if no run remains."""
+        if not self.remaining:
+            return ""
+        line = "1 run remains" if self.remaining == 1 else f"{self.remaining} runs remain"
+        if self.seconds is None:
+            return line
+        some = "" if self.timed == self.remaining else f" for {self.timed} of them"
+        return f"{line}, about {format_seconds(self.seconds)} on this device{some}"
+
+
+def estimate_remaining(states: Sequence[TrialState], out: Path, records: Path, device: str, parallel: int) -> Estimate:
+    """Estimate how long the remaining runs take.
 
     The time is rounds × seconds per round ÷ runs in parallel. Seconds per round are the median over finished runs and
     records of the same method on the same data and device. Runs without such a record are not in the time.
     """
     remaining = {s.folder: s for s in states if s.folder is not None and s.state not in DONE}
-    if not remaining:
-        return ""
-    rates = seconds_per_round(_read_all(out, records), device)
+    rates = seconds_per_round(_read_all(out, records), device) if remaining else {}
     known = [
         rate * (s.config.train.rounds - rounds_behind(folder))
         for folder, s in remaining.items()
         if s.config is not None and (rate := rates.get((Path(s.config.data.name).stem, s.config.method.name)))
     ]
-    line = "1 run remains" if len(remaining) == 1 else f"{len(remaining)} runs remain"
-    if not known:
-        return line
-    some = "" if len(known) == len(remaining) else f" for {len(known)} of them"
-    return f"{line}, about {format_seconds(sum(known) / min(parallel, len(known)))} on this device{some}"
+    seconds = sum(known) / min(parallel, len(known)) if known else None
+    return Estimate(len(remaining), len(known), seconds)
 
 
 def seconds_per_round(runs: Iterator[RunView], device: str) -> dict[tuple[str, str], float]:

@@ -14,7 +14,7 @@ from fedbm.engine.environment import device_name
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError, join_words
 from fedbm.experiments.contrasts import hide_withheld
-from fedbm.experiments.estimate import estimate_remaining
+from fedbm.experiments.estimate import Estimate, estimate_remaining
 from fedbm.experiments.outcomes import Outcome, outcome_of, read_outcome, unread_outcome
 from fedbm.experiments.record_store import would_drop, write_outcome
 from fedbm.experiments.spec import Experiment, find_experiment, paper_experiments, read_experiment
@@ -48,12 +48,32 @@ class ExperimentPlan:
     def _states(self, places: Iterable[TrialPlace]) -> list[TrialState]:
         return [find_state(place, self.records) for place in places]
 
-    def estimate(self) -> str:
-        """Return a line such as "12 runs remain, about 25 min on this device"; "" if no run remains."""
+    def estimate(self) -> Estimate:
+        """Return how many runs remain, and how long they take."""
         device = device_name(find_device(self.config.engine.device))
         parallel = sum(runs for runs, _ in find_pool(self.config).places)
         out = Path(self.config.engine.out).expanduser()
         return estimate_remaining(self.states(), out, self.records, device, parallel)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as JSON data: every chosen run with its state, and the time that the rest takes."""
+        return {
+            "runs": [
+                {
+                    "experiment": s.trial.experiment,
+                    "row": s.trial.row,
+                    "at": dict(s.trial.at),
+                    "seed": s.trial.seed,
+                    "state": s.state,
+                    "reason": s.why or None,
+                    "path": s.folder and str(s.folder),
+                }
+                for s in self.states()
+            ],
+            **self.estimate()._asdict(),
+            "notes": self.notes(),
+            "refusals": self.refusals(),
+        }
 
     def notes(self) -> list[str]:
         """Return a sentence for each data set with an axis β and a partition that does not use β."""

@@ -17,7 +17,7 @@ def write_events(runs: Sequence[RunView], to: Path) -> list[Path]:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise FedBMError("TensorBoard is not installed: pip install 'fedbm[tensorboard]'") from error
+        raise FedBMError('writing events needs tensorboard: pip install "fedbm[tensorboard]"') from error
     folders = [to / run.id for run in runs]
     for run, folder in zip(runs, folders, strict=True):
         try:

@@ -49,5 +49,5 @@ def make_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
     try:
         import pandas
     except ModuleNotFoundError as error:
-        raise FedBMError("to_pandas() needs pandas. Install it with: pip install pandas") from error
+        raise FedBMError('to_pandas() needs pandas: pip install "fedbm[pandas]"') from error
     return pandas.DataFrame(rows)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from fedbm.cli.flags import add_all_settings, check_applies
+from fedbm.cli.parser import Parser
 from fedbm.errors import FedBMError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 SEEDS_HELP = "how many seeds, from 0; or which: 3-12, or 0,1,5"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     parser.add_argument("file", nargs="?", help="a configuration file that all runs share")
     text = "names with commas, all, or classes of your own as FILE.py:CLASS (default fedavg,fedbm)"
     parser.add_argument("--methods", default="fedavg,fedbm", help=text)

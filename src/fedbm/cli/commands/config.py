@@ -11,11 +11,14 @@ import argparse
 
 from rich.console import Console
 
-from fedbm.cli.flags import format_default
+from fedbm.cli.flags import add_json, format_default
+from fedbm.cli.output import print_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--toml", action="store_true", help="print a complete configuration file instead")
+    formats = parser.add_mutually_exclusive_group()
+    formats.add_argument("--toml", action="store_true", help="print a complete configuration file instead")
+    add_json(formats)
     parser.add_argument("--method", default="fedbm", help="the method of that file (default fedbm)")
 
 
@@ -26,6 +29,9 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     config = make_config({"method": {"name": find_method(args.method).name}})
     if args.toml:
         print(to_toml(config))
+        return
+    if args.json:
+        print_json([vars(key) | {"flag": key.switch} for key in keys()])
         return
     rows = []
     for key in keys():

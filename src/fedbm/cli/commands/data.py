@@ -14,11 +14,12 @@ import argparse
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from fedbm.cli.flags import add_setting, add_settings, check_applies, section_flags
+from fedbm.cli.flags import add_json, add_setting, add_settings, check_applies, section_flags
+from fedbm.cli.output import print_json
 from fedbm.cli.parser import add_command
 from fedbm.config.options import PARTITION_KEYS, DataOptions, check
 from fedbm.data.catalog.entries import CATALOG
@@ -43,8 +44,8 @@ an .npz; try 'fedbm data inspect PATH'."""
 
 def expand(words: Sequence[str]) -> list[str]:
     """Complete the short forms: 'data PATH' is 'data partition PATH', and 'data' is 'data list'."""
-    if len(words) == 1:
-        return ["data", "list"]
+    if words[1:] in ([], ["--json"]):
+        return ["data", "list", *words[1:]]
     word = words[1]
     if word in (*TASKS, "-h", "--help"):
         return list(words)
@@ -71,6 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     partition = add_command(tasks, "partition", "show a data set and its partition among clients")
     partition.add_argument("--picture", metavar="FILE", help="draw the partition (client × class) to this .svg file")
     partition.add_argument("--save", metavar="FILE", help="write it to this .json file, for --partition file")
+    for task in tasks.choices.values():
+        add_json(task)
     for task, more in ((prepare, ()), (inspect, ()), (partition, (*PARTITION_KEYS, "seed"))):
         task.add_argument("what", help="a catalogued name, or a path: an image folder, archive, table or .npz")
         add_settings(task, [*image_flags, *more, "cache"])
@@ -86,12 +89,16 @@ def list_catalog(args: argparse.Namespace, console: Console) -> None:
     from fedbm.data.catalog.download import find_download
     from fedbm.data.dataset import download_folder
 
-    rows = []
+    rows, facts = [], []
     for entry in CATALOG.values():
         source = "get" if entry.md5 else "by hand" if entry.by_hand else "built in"
         if source != "built in" and find_download(entry.name, download_folder()):
             source = "here"
         rows.append((entry.name, entry.title, len(entry.classes), f"{entry.size} px", source, entry.licence))
+        names = ("name", "title", "modality", "channels", "size", "licence", "citation", "origin")
+        facts.append({key: getattr(entry, key) for key in names} | {"classes": entry.classes, "images": source})
+    if args.json:
+        print_json(facts)
     console.print(table("", ("name", "what", "classes", "size", "images", "licence"), rows, text_columns=2))
     console.print(OWN_DATA)
 
@@ -106,6 +113,8 @@ def get(args: argparse.Namespace, console: Console) -> None:
     to = Path(args.to).expanduser() if args.to else download_folder()
     with show_download(console) as progress:
         path = get_file(args.what, to, size=size, accept=args.accept_licence, progress=progress)
+    if args.json:
+        print_json({"name": args.what, "path": str(path)})
     console.print(f"here: {path}")
     console.print(f"next: fedbm data inspect {path if args.to else args.what}")
 
@@ -117,12 +126,15 @@ def prepare(args: argparse.Namespace, console: Console) -> None:
     from fedbm.data.cache import remove_if_damaged
 
     _, dataset = load_and_print(args, console)
+    folder = None  # the built-in digits need no prepared copy
     if isinstance(dataset.images, np.memmap) and dataset.images.filename is not None:
         folder = Path(dataset.images.filename).parent
         if damage := remove_if_damaged(folder):
             console.print(f"note: the prepared copy {folder} was damaged ({damage}) and is made again")
             load_and_print(args, console)
         console.print(f"prepared: {folder} ({dataset.images.nbytes / 1e6:,.0f} MB, every byte checked)")
+    if args.json:
+        print_json({**data_facts(dataset), "path": folder and str(folder)})
 
 
 def inspect(args: argparse.Namespace, console: Console) -> None:
@@ -140,6 +152,8 @@ def inspect(args: argparse.Namespace, console: Console) -> None:
     write_json(to / "inspect.json", inspection.to_json())
     console.print(f"drawn: {to / 'samples.png'}")
     console.print(f"saved: {to / 'inspect.json'}")
+    if args.json:
+        print_json({**inspection.to_json(), "files": [str(to / "samples.png"), str(to / "inspect.json")]})
 
 
 def describe_inspection(inspection: Inspection) -> Iterator[str]:
@@ -168,6 +182,7 @@ def describe_inspection(inspection: Inspection) -> Iterator[str]:
 def partition(args: argparse.Namespace, console: Console) -> None:
     """Print the partition of a data set, and draw or save it."""
     from fedbm.cli.tables import describe_partition
+    from fedbm.data.partition import heterogeneity
     from fedbm.runs.config import recommend
     from fedbm.runs.plan import make_partition
     from fedbm.utils.io import write_json
@@ -190,6 +205,22 @@ def partition(args: argparse.Namespace, console: Console) -> None:
         counts = made.counts(dataset.labels, len(dataset.classes))
         save_svg(Path(args.picture), partition_bubbles(counts, dataset.classes, f"{dataset.name}: who holds what"))
         console.print(f"drawn: {args.picture}")
+    if args.json:
+        measured = heterogeneity(made.counts(dataset.labels, len(dataset.classes)))
+        value = made.to_json(dataset.labels, dataset.classes)
+        print_json({**data_facts(dataset), "partition": value, "heterogeneity": measured})
+
+
+def data_facts(dataset: Dataset) -> dict[str, Any]:
+    """Return a data set as the tasks of 'fedbm data' print it as JSON."""
+    return {
+        "name": dataset.name,
+        "checksum": dataset.checksum,
+        "shape": dataset.shape,
+        "classes": dict(zip(dataset.classes, dataset.concepts, strict=True)),
+        "counts": dict(zip(("train", "val", "test"), dataset.counts().tolist(), strict=True)),
+        "notes": dataset.notes,
+    }
 
 
 def load_and_print(args: argparse.Namespace, console: Console) -> tuple[Config, Dataset]:

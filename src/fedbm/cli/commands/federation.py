@@ -25,6 +25,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from fedbm.cli.flags import add_json
+from fedbm.cli.output import print_json
 from fedbm.cli.parser import add_command
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.federation.deploy.site_files import FILES, all_folders, kind_of, node_folder, server_folder
@@ -89,7 +91,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     task = add_task("status", "show which processes run, and the state of the run", ANY)
     text = "serve it as a page (default port 8080)"
-    task.add_argument("--page", nargs="?", const=8080, type=read_count, metavar="PORT", help=text)
+    formats = task.add_mutually_exclusive_group()
+    formats.add_argument("--page", nargs="?", const=8080, type=read_count, metavar="PORT", help=text)
+    add_json(formats)
     task.add_argument("--address", default="127.0.0.1", help="where to serve the page (default: this machine only)")
 
     task = add_task("stop", "end all processes of a folder, or only the run", ANY)
@@ -261,17 +265,24 @@ def status(args: argparse.Namespace, console: Console) -> None:
     if args.page:
         serve_page(args, console)
         return
+    sites = []
     for folder in all_folders(args.folder):
-        processes = ", ".join(f"{role} ({pid})" for role, pid in running(folder).items())
-        console.print(f"{folder.name}: {processes or 'nothing runs'}")
-        if why := read_refusal(folder / "state"):
+        processes, why = running(folder), read_refusal(folder / "state")
+        sites.append({"name": folder.name, "path": str(folder), "processes": processes, "refused": why or None})
+        words = ", ".join(f"{role} ({pid})" for role, pid in processes.items())
+        console.print(f"{folder.name}: {words or 'nothing runs'}")
+        if why:
             console.print(f"{folder.name}: the server refused this node: {why}")
+    found, remark = None, ""
     if kind_of(args.folder) != "node":
         home = server_folder(args.folder)
         found = read_status(home)
+        remark = found.remark(has_server_app(home)) if found else ""
         console.print(draw_status(found) if found else "no run yet")
-        if found and (remark := found.remark(has_server_app(home))):
+        if remark:
             console.print(remark)
+    if args.json:
+        print_json({"sites": sites, "run": found and {**found.to_json(), "remark": remark or None}})
 
 
 def serve_page(args: argparse.Namespace, console: Console) -> None:

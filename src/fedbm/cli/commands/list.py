@@ -2,7 +2,8 @@
 
 examples:
   fedbm list                                                  the runs in runs/
-  fedbm list --out trial
+  fedbm list trial                                            the runs in trial/; --out trial means the same
+  fedbm list --json | jq -r '.[] | select(.state == "failed") | .reason'
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.table import Table
 
-from fedbm.cli.flags import add_settings, runs_folder
+from fedbm.cli.flags import StoreSetting, add_json, add_settings, runs_folder
+from fedbm.cli.output import print_json
 from fedbm.errors import FedBMError
 
 if TYPE_CHECKING:
@@ -33,35 +35,43 @@ MIN_METHOD_WIDTH = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    text = "folder of runs (default runs)"
+    parser.add_argument("out", nargs="?", metavar="DIR", action=StoreSetting, default=argparse.SUPPRESS, help=text)
     add_settings(parser, ["out"])
+    add_json(parser)
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
     """Print the table, then why runs failed, are edited or cannot be read."""
-    from fedbm.cli.tables import describe_reasons
+    from fedbm.cli.tables import describe_reasons, run_facts
     from fedbm.runs.reader import EDITED, read_run
 
     out = runs_folder(args)
     rows: list[Mapping[str, str]] = []
     reasons: list[tuple[str, str, str]] = []
+    facts: list[Mapping[str, Any]] = []
     for path in sorted(p.parent for p in out.glob("*/config.toml")):
         try:
             run = read_run(path)
         except FedBMError as error:
             rows.append(dict.fromkeys(SHOWN, "") | {"run": path.name, "rounds": "unreadable"})
             reasons.append(("unreadable", path.name, str(error)))
+            facts.append({"run": path.name, "state": "unreadable", "reason": str(error), "path": str(path)})
             continue
         rows.append(describe_run(run))
+        facts.append(run_facts(run))
         if run.failure:
             reasons.append(("failed", run.id, run.failure))
         if run.edited:
             reasons.append(("edited", run.id, f"config.toml {EDITED}"))
-    if not rows:
+    if args.json:
+        print_json(facts)
+    elif not rows:
         console.print(f"There are no runs in {out} yet. 'fedbm demo' and 'fedbm run' make some.")
-        return
-    console.print(fit_table(rows, console.width if console.is_terminal else sys.maxsize), soft_wrap=True)
-    for line in describe_reasons(reasons):
-        console.print(line)
+    else:
+        console.print(fit_table(rows, console.width if console.is_terminal else sys.maxsize), soft_wrap=True)
+        for line in describe_reasons(reasons):
+            console.print(line)
 
 
 def describe_run(run: RunView) -> dict[str, str]:

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from fedbm.cli.commands.compare import SEEDS_HELP, check_failures
-from fedbm.cli.flags import add_settings, section_flags
+from fedbm.cli.flags import add_json, add_settings, section_flags
+from fedbm.cli.output import print_json
+from fedbm.errors import FedBMError
 
 if TYPE_CHECKING:
     from fedbm.experiments.outcomes import Outcome
@@ -42,6 +44,7 @@ def add_experiment_arguments(parser: argparse.ArgumentParser) -> None:
     text = "where to write records; runs with a record there are not computed again (default results)"
     parser.add_argument("--records", default="results", metavar="DIR", help=text)
     parser.add_argument("--plan", action="store_true", help="print which runs remain and how long they take; run none")
+    add_json(parser, "with --plan, print the plan as a JSON document; docs/scripting.md lists its keys")
     add_settings(parser, section_flags("engine", without=["data_dir"]))
 
 
@@ -54,6 +57,8 @@ def execute(args: argparse.Namespace, console: Console) -> None:
         run_experiments(find_experiments(args.names), args, console)
         return
     rows = [(e.name, e.shows, e.title) for e in find_experiments(shipped_experiments())]
+    if args.json:
+        print_json([dict(zip(("name", "shows", "title"), row, strict=True)) for row in rows])
     console.print(table("", ("experiment", "shows", "what"), rows, text_columns=3))
 
 
@@ -64,6 +69,8 @@ def run_experiments(experiments: Sequence[Experiment], args: argparse.Namespace,
     from fedbm.runs.budget import Budget, parse_duration
     from fedbm.runs.progress import show_batch, show_decoding
 
+    if args.json and not args.plan:
+        raise FedBMError("--json prints a plan. Add --plan, or remove --json to run the experiments.")
     budget = Budget(parse_duration(args.budget) if args.budget else None)
     engine = reproduce.engine_settings(args.settings, args.folder)
     with show_decoding(console) as progress:
@@ -74,6 +81,8 @@ def run_experiments(experiments: Sequence[Experiment], args: argparse.Namespace,
     if args.plan:
         for sentence in plan.refusals():
             console.print(f"note: no run would start: {sentence}")
+        if args.json:
+            print_json(plan.to_json())
         return
     plan.check()  # before hours of computing
     jobs = plan.jobs()
@@ -110,7 +119,7 @@ def print_states(plan: ExperimentPlan, console: Console) -> None:
         console.print(
             f"Runs on record in {plan.records} are not computed again. To compute them, set another --records folder."
         )
-    if line := plan.estimate():
+    if line := str(plan.estimate()):
         console.print(line)
     for line in describe_reasons((s.state, s.trial.words, s.why) for s in found if s.why):
         console.print(line)

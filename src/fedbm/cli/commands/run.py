@@ -16,12 +16,13 @@ import argparse
 from rich.console import Console
 
 from fedbm.cli.flags import add_all_settings, check_applies, read_config
+from fedbm.cli.parser import Parser
 
 MAX_CLIENTS_SHOWN = 50
 MAX_ADVICE = 2  # a report has the rest
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     parser.add_argument("file", nargs="?", help="a configuration file; 'fedbm config --toml' prints one with all keys")
     add_all_settings(parser)
 

@@ -11,25 +11,33 @@ import argparse
 from rich.console import Console
 from rich.text import Text
 
-from fedbm.cli.flags import add_settings, runs_folder
+from fedbm.cli.flags import add_json, add_settings, runs_folder
+from fedbm.cli.output import print_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="the run: its folder, its id, or a part of the id")
     add_settings(parser, ["out"])
+    add_json(parser)
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
     import numpy as np
 
-    from fedbm.cli.tables import partition_table, result_table
+    from fedbm.cli.tables import partition_table, result_table, run_facts
     from fedbm.report.privacy_sentences import client_losses
     from fedbm.runs.plan import find_run
     from fedbm.runs.reader import EDITED, read_run
 
     run = read_run(find_run(runs_folder(args), args.run))
+    command = (run.environment or {}).get("command")
+    files = {path: path.stat().st_size for path in sorted(run.path.glob("*")) if path.is_file() and path.name != "lock"}
+    if args.json:
+        sizes = [{"path": str(path), "bytes": size} for path, size in files.items()]
+        print_json({**run_facts(run), "command": command, "config": run.config, "summary": run.summary, "files": sizes})
+        return
     console.print(Text(run.id, style="bold"), soft_wrap=True)
-    if command := (run.environment or {}).get("command"):
+    if command:
         console.print(f"command: {command}")
     console.print(run.config_text)
     if run.edited:
@@ -42,6 +50,5 @@ def execute(args: argparse.Namespace, console: Console) -> None:
             console.print(f"privacy of {sentence}")
     else:
         console.print(f"{run.state}; the same command continues it")
-    for path in sorted(run.path.glob("*")):
-        if path.is_file() and path.name != "lock":
-            console.print(f"{path}  {path.stat().st_size:,} bytes")
+    for path, size in files.items():
+        console.print(f"{path}  {size:,} bytes")

@@ -280,7 +280,7 @@ def _read_parquet(path: Path) -> Table:
     try:
         columns = import_module("pyarrow.parquet").read_table(path).to_pydict()
     except ImportError as error:
-        raise FedBMError(f"reading {path} needs pyarrow: install it, or save the table as CSV") from error
+        raise FedBMError(f'reading {path} needs pyarrow: pip install "fedbm[parquet]", or save it as CSV') from error
     except (OSError, ValueError) as error:  # pyarrow's errors are subclasses of these
         raise FedBMError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
     if not any(columns.values()):

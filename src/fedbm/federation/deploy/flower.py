@@ -59,7 +59,7 @@ def check_flower() -> str:
     try:
         found = version("flwr")
     except PackageNotFoundError as error:
-        raise FedBMError('Flower is not installed: pip install -c constraints.txt -e ".[flower]"') from error
+        raise FedBMError('Flower is not installed: pip install "fedbm[flower]"') from error
     if not OLDEST <= tuple(int(part) for part in found.split(".")[:2]) < NEWEST:
         wanted = f">={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1]}"
         raise FedBMError(f"flwr {found} is installed, but this version of fedbm needs flwr{wanted}")

@@ -78,6 +78,11 @@ class RunStatus:
         mean, remaining = self.seconds_per_round, int(self.status["rounds"]) - len(self.rounds)
         return None if mean is None else mean * max(0, remaining)
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields of status.json and what follows from the records."""
+        more = {"rounds_done": len(self.rounds), "seconds_per_round": self.seconds_per_round}
+        return {**self.status, **more, "seconds_remaining": self.seconds_remaining}
+
     def curve(self, side: str = "val") -> list[tuple[int, float]]:
         """Return (round, accuracy) of every evaluated round."""
         return [(int(r["round"]), float(r[side]["accuracy"])) for r in self.rounds if r.get(side)]
