@@ -55,9 +55,9 @@ class Model:
             raise FedBMError(
                 f"images must be uint8 [n, {height}, {width}, {channels}], not {images.dtype} {list(images.shape)}"
             )
-        pixels = torch.from_numpy(images).to(self.device)
-        positions = torch.arange(len(images), device=self.device)
-        samples = Samples(pixels, positions, positions, self.task.normalise().to(self.device))
+        positions = torch.arange(len(images))
+        labels = positions.to(self.device)  # not used, but on the device of the model
+        samples = Samples(torch.from_numpy(images), labels, positions, self.task.normalise().to(self.device))
         return predict_probabilities(self.method, self.module, samples)
 
     def classify(self, paths: Iterable[Path]) -> Iterator[tuple[Path, NDArray[Any] | str]]:

@@ -22,6 +22,7 @@ from fedbm.data.dataset import Dataset, load
 from fedbm.data.decode import Decoded
 from fedbm.data.readers.sample_index import SampleIndex
 from fedbm.data.splits import SPLITS
+from fedbm.engine.device import place_images
 from fedbm.engine.local_training import Samples
 from fedbm.errors import FedBMError
 from fedbm.federation.protocol.messages import Refusal
@@ -44,8 +45,8 @@ class SiteData:
     split: NDArray[np.uint8]
 
     def samples(self, side: str, normalise: Normalise, device: torch.device) -> Samples:
-        images, labels = (torch.from_numpy(array).to(device) for array in (self.images, self.labels))
-        return Samples(images, labels, self._indices(side).to(device), normalise)
+        images, labels = place_images(self.images, device), torch.from_numpy(self.labels).to(device)
+        return Samples(images, labels, self._indices(side).to(images.device), normalise)
 
     def facts(self, client: int, classes: int) -> Facts:
         own = self.labels[self._indices("train").numpy()]
