@@ -9,15 +9,19 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from torch import nn
 
 import fedbm
 from fedbm import public
-from fedbm.runs.progress import progress_console
+from fedbm.engine.round_loop import Event
+from fedbm.engine.round_record import RoundRecord, Traffic
+from fedbm.runs.progress import progress_console, show_run
 
 
 def test_import_is_light_until_a_name_is_asked_for() -> None:
@@ -153,6 +157,26 @@ def test_progress_is_shown_on_request(tiny: dict[str, Any], tmp_path: Path, caps
     shown = capsys.readouterr().out
     assert "seed 2 round 2/2" in shown
     assert shown.count("was split 7:1:2") == 1
+
+
+def test_progress_in_a_notebook_is_one_line_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []  # as a notebook has it at the end
+
+    class Handle:
+        def update(self, bundle: dict[str, str], raw: bool) -> None:
+            shown[-1] = bundle["text/plain"]
+
+    def display(bundle: dict[str, str], **_: Any) -> Handle:
+        shown.append(bundle["text/plain"])
+        return Handle()
+
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
+    with show_run(Console(force_jupyter=True), "fedavg", rounds=3) as show:
+        for number in (1, 2, 3):
+            values = {"clients": (), "dropped": (), "generator": None, "val": None, "test": None, "personal": None}
+            values |= {"loss": {"cross_entropy": 1 / number}, "seconds": {"total": 2.0}}
+            show(Event(number, "done", record=RoundRecord(round=number, bytes=Traffic(), **values)))
+    assert shown == ["fedavg round 3/3  loss 0.333  2.0 s  remaining 0:00"]
 
 
 def test_progress_is_shown_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ from fedbm.utils.io import digest_of, read_json
 MAX_FILES_AT_ONCE = 256  # bounds the memory
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Model:
     """The classifier of a finished run."""
 
@@ -47,6 +47,9 @@ class Model:
     module: nn.Module
     device: torch.device
     value_range: tuple[float, ...] = ()  # see fedbm.load()
+
+    def __repr__(self) -> str:
+        return f"Model({self.method.name}: images of {self.shape}, classes {', '.join(self.classes)})"
 
     def predict(self, images: NDArray[np.uint8]) -> NDArray[Any]:
         """Return class probabilities [n,K] of uint8 images [n,H,W,C] that have the model's size."""
