@@ -43,6 +43,8 @@ class JpegImages:
     data loader without workers does.
     """
 
+    is_cpu = False  # its batches are on the device
+
     def __init__(self, path: Path, size: int, channels: int, device: torch.device) -> None:
         with np.load(path, allow_pickle=False) as file:
             self._bytes, self._offsets = file["jpeg"], file["offsets"]

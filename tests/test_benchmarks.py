@@ -62,6 +62,12 @@ def test_the_baseline_sees_the_prepared_images(engine: ModuleType, tmp_path: Pat
     assert torch.equal(work.jpegs[chosen], torch.from_numpy(work.dataset.images[chosen.numpy()]))
 
 
+def test_images_in_host_memory(engine: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert importlib.import_module("host_data").main(["--quick", "--device", "cpu"]) == 0
+    printed = capsys.readouterr().out
+    assert all(f"| {what} | host | " in printed for what in ("fedavg, reference", "fedbm, reference", "evaluation"))
+
+
 def test_mistakes(engine: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert engine.main(["--data", str(tmp_path / "none.npz"), "--device", "cpu"]) == 2
     assert capsys.readouterr().err.startswith("benchmark: ")

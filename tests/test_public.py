@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from torch import nn
 
 import fedbm
 from fedbm import public
-from fedbm.runs.progress import progress_console
+from fedbm.engine.round_loop import Event
+from fedbm.engine.round_record import RoundRecord, Traffic
+from fedbm.runs.progress import progress_console, show_run
 
 
 def test_import_is_light_until_a_name_is_asked_for() -> None:
@@ -95,17 +100,26 @@ def test_an_id_that_is_not_there(run: Any, monkeypatch: Any) -> None:
             read("fedbm-x")
 
 
+def words_in(picture: str) -> list[str]:
+    return re.findall(r"<text[^>]*>([^<]*)</text>", picture)
+
+
 def test_objects_in_a_notebook(run: Any, tiny: dict[str, Any]) -> None:
-    """One line as text, and a table as HTML."""
+    """One line as text, and a table or picture as HTML."""
     data = fedbm.load(tiny["data"], size=16, channels=1)
     assert repr(data) == "Dataset(scans: 90 images of (1, 16, 16), 3 classes, train 63, val 9, test 18)"
     assert "<tr><td>cyst</td><td>cyst</td><td>21</td><td>3</td><td>6</td></tr>" in data._repr_html_()
     labels, train = data.labels, data.indices("train")
     parts = fedbm.by_classes(labels, train, clients=3, classes_per_client=1, seed=0)
     assert repr(parts) == "Partition(classes: 3 clients with 21 samples)"
-    owner = next(client for client, samples in enumerate(parts.clients) if labels[samples[0]] == 1)
-    assert f"<tr><td>{owner}</td><td>21</td><td></td><td>21</td><td></td></tr>" in parts._repr_html_()
-    assert "<tr><td>0</td><td>32</td></tr>" in fedbm.iid(train, clients=2, seed=0)._repr_html_()
+    assert words_in(parts._repr_html_()) == [
+        *("class 0", "class 1", "class 2", "client", "total"),
+        *(text for client in "012" for text in (client, "21")),
+    ]
+    assert words_in(fedbm.iid(train, clients=2, seed=0)._repr_html_())[3:] == ["0", "32", "1", "31"]
+    many = fedbm.iid(train, clients=60, min_samples=1, seed=0)._repr_html_()
+    assert ", the first 50</p>" in many
+    assert words_in(many)[-2] == "49"
     accuracy = f"{100 * run.summary.best.accuracy:.1f}"
     assert repr(run) == f"Run({run.id}: fedavg on scans, finished, accuracy {accuracy} %)"
     assert f"<tr><td>best</td><td>1</td><td>{accuracy}</td>" in run._repr_html_()
@@ -143,6 +157,26 @@ def test_progress_is_shown_on_request(tiny: dict[str, Any], tmp_path: Path, caps
     shown = capsys.readouterr().out
     assert "seed 2 round 2/2" in shown
     assert shown.count("was split 7:1:2") == 1
+
+
+def test_progress_in_a_notebook_is_one_line_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []  # as a notebook has it at the end
+
+    class Handle:
+        def update(self, bundle: dict[str, str], raw: bool) -> None:
+            shown[-1] = bundle["text/plain"]
+
+    def display(bundle: dict[str, str], **_: Any) -> Handle:
+        shown.append(bundle["text/plain"])
+        return Handle()
+
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
+    with show_run(Console(force_jupyter=True), "fedavg", rounds=3) as show:
+        for number in (1, 2, 3):
+            values = {"clients": (), "dropped": (), "generator": None, "val": None, "test": None, "personal": None}
+            values |= {"loss": {"cross_entropy": 1 / number}, "seconds": {"total": 2.0}}
+            show(Event(number, "done", record=RoundRecord(round=number, bytes=Traffic(), **values)))
+    assert shown == ["fedavg round 3/3  loss 0.333  2.0 s  remaining 0:00"]
 
 
 def test_progress_is_shown_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,19 @@ def inspected(images, labels=None, split=None, classes=("cyst", "polyp"), **more
     return inspect(dataset_of(images, labels, split, classes, **more))
 
 
+def test_statistics_of_sites_combine_to_those_of_all_images():
+    """By the formulas of docs/your-data.md, which hospitals use because no machine sees the images of all."""
+    sites = [noise(10, seed=1), noise(35, seed=2) // 2 + 100]
+    found = [inspected(images).pixels for images in sites]
+    n = np.array([[6], [21]])  # training images
+    means, stds = (np.array([getattr(pixels, key) for pixels in found]) for key in ("mean", "std"))
+    mean = (n * means).sum(0) / n.sum()
+    std = np.sqrt((n * (stds**2 + means**2)).sum(0) / n.sum() - mean**2)
+    whole = inspected(np.concatenate(sites)).pixels
+    assert np.allclose(mean, whole.mean, atol=1e-12)
+    assert np.allclose(std, whole.std, atol=1e-12)
+
+
 def dataset_of(images, labels=None, split=None, classes=("cyst", "polyp"), **more) -> Dataset:
     """Return a data set with alternating labels. Of every five samples 3 are train, 1 is val and 1 is test."""
     count = len(images)

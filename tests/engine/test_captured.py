@@ -51,14 +51,15 @@ def train_rounds(
     rounds=ROUNDS,
     observe=None,
     make_body=TinyBody,
+    images_on="cuda",
 ):
     """Some rounds at half participation; the server's state, every client's state and the losses."""
     torch.set_default_dtype(dtype)
     data = image_data(clients, size=SIZE)
-    images = torch.cat([own.images for own in data]).cuda()
+    images = torch.cat([own.images for own in data]).to(images_on)
     labels = torch.cat([own.labels for own in data]).cuda()
     starts = torch.tensor([0, *[len(own.labels) for own in data]]).cumsum(0)
-    own = [torch.arange(starts[i], starts[i + 1]).cuda() for i in range(clients)]
+    own = [torch.arange(starts[i], starts[i + 1], device=images_on) for i in range(clients)]
     setting = task(make_body=make_body, size=SIZE)
     model = method.model(setting).to("cuda", dtype)
     server, progress = method.server_init(model), Progress()
@@ -143,6 +144,19 @@ def test_the_one_client_of_a_node_is_the_reference(name):
 
 
 FEDBM = FedBM(generator_steps=3, generator_width=4, generator_every=2)
+
+
+# FedProto reads a client's images again after its training, FedRep trains in two phases
+@pytest.mark.parametrize("method", [FedAvg(), FEDBM, METHODS["fedproto"](), METHODS["fedrep"]()], ids=lambda m: m.name)
+@pytest.mark.parametrize("captured", [False, True], ids=["reference", "captured"])
+def test_images_in_host_memory_give_the_same_bits(method, captured, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    train = TrainOptions(batch=4, epochs=2, lr=2**-7, keep_optimizer=True, freeze_batchnorm_after=2)
+    on_gpu, on_host = (
+        train_rounds(method, train, torch.float32, tmp_path / place, captured, images_on=place)
+        for place in ("cuda", "cpu")
+    )
+    assert_equal(on_gpu, on_host, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ def test_sites_normalise_by_agreed_numbers(tmp_path: Path) -> None:
     task = agree(*read_run_file(path)).task
     assert (task.mean, task.std) == ((0.7, 0.5, 0.5), (0.1, 0.2, 0.3))
     path.write_text('[data]\nname = "ham10000"\nnormalise = "own"\n[method]\nname = "fedavg"\n')
-    with pytest.raises(FedBMError, match="cannot measure the images of all sites: give the same mean and std to all"):
+    with pytest.raises(FedBMError, match="normalise = own needs the images of all sites"):
         agree(*read_run_file(path))
 
 

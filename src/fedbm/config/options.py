@@ -290,6 +290,10 @@ class EngineOptions:
         "auto",
         "reference: a plain loop; captured: CUDA graphs on streams; auto: captured on CUDA for this package's methods",
     )
+    data_on: Literal["auto", "gpu", "host"] = option(
+        "auto",
+        "where images are: gpu, host (copied batch by batch), auto (gpu if they take at most half of its free memory)",
+    )
     slots: int = option(6, "clients that the captured engine trains in parallel", least=1)
     compile: bool = option(
         False, "captured engine: use torch.compile; takes a minute or two, faster from some hundred rounds on"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,12 +13,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedbm.data.dataset import Dataset
 from fedbm.errors import FedBMError
-from fedbm.utils.html import make_html
 from fedbm.utils.io import digest_of, read_json
 from fedbm.utils.schema import PLAIN, TEXT, check, each, keys, number, or_null, whole
 from fedbm.utils.text import format_count, format_range
 
 FORMAT = 1
+MAX_DRAWN = 50  # clients in a notebook
 SETTINGS = keys({"beta?": or_null(number(0))}, PLAIN)
 
 _NUMBER = whole(0, 2**63 - 1)  # of a sample or client
@@ -71,13 +72,15 @@ class Partition:
         return f"Partition({self.kind}: {format_count(len(self.clients), 'client')} with {sizes} samples)"
 
     def _repr_html_(self) -> str:
-        totals = [(client, len(samples)) for client, samples in enumerate(self.clients)]
-        if self.labels is None:
-            return make_html(repr(self), ("client", "samples"), totals)
-        classes = int(self.labels.max()) + 1
-        counts = self.counts(self.labels, classes).tolist()
-        rows = [(*total, *(count or "" for count in row)) for total, row in zip(totals, counts, strict=True)]
-        return make_html(repr(self), ("client", "samples", *(f"class {k}" for k in range(classes))), rows)
+        """Draw the first clients × classes, or only the clients if the labels are not known."""
+        from fedbm.report.figures.matrices import partition_bubbles  # matplotlib takes a while to import
+
+        labels = np.zeros(1 + max(map(np.max, self.clients)), int) if self.labels is None else self.labels
+        names = ["all"] if self.labels is None else [f"class {k}" for k in range(int(labels.max()) + 1)]
+        counts, title = self.counts(labels, len(names)), escape(repr(self))
+        if len(counts) > MAX_DRAWN:
+            title += f", the first {MAX_DRAWN}"
+        return f"<p>{title}</p>{partition_bubbles(counts[:MAX_DRAWN], names, repr(self))}"
 
     @property
     def digest(self) -> str:

@@ -17,6 +17,7 @@ from fedbm.errors import FedBMError
 from fedbm.utils.metrics import Array
 
 STATE_CACHE_SHARE = 1 / 16  # largest share of a GPU's memory for the client states of one run
+IMAGES_SHARE = 1 / 2  # largest share of a GPU's free memory for images; training needs the rest
 POLL_SECONDS = 0.0002  # between two looks at a busy device
 
 
@@ -82,6 +83,48 @@ def share_on_device(array: Array, name: str, device: torch.device) -> Tensor:
     return found
 
 
+def place_images(array: Array, device: torch.device, data_on: str = "auto", name: str | None = None) -> Tensor:
+    """Return images on the device, or in host memory if *data_on* is host or they take too much of a GPU's memory.
+
+    Args:
+        name: runs of one process that use the same name share the images on the device.
+
+    Raises:
+        FedBMError: if *data_on* is gpu and the device is not a GPU or has too little memory.
+    """
+    if data_on == "gpu" and device.type != "cuda":
+        raise FedBMError(f"data_on = gpu needs a CUDA device, but the device is {device}; use data_on = auto")
+    if device.type != "cuda" or data_on == "host":
+        return torch.from_numpy(array)
+    free = torch.cuda.mem_get_info(device)[0]
+    if data_on == "auto" and (name, device) not in _SHARED and array.nbytes > free * IMAGES_SHARE:
+        return torch.from_numpy(array)
+    try:
+        return torch.from_numpy(array).to(device) if name is None else share_on_device(array, name, device)
+    except torch.OutOfMemoryError as error:
+        raise FedBMError(
+            f"the images take {format_gigabytes(array.nbytes)}, but {device} has only {format_gigabytes(free)} of free "
+            "memory; use data_on = host or auto"
+        ) from error
+
+
+def format_gigabytes(count: int) -> str:
+    return f"{count / 1e9:.1f} GB"
+
+
+def gather_rows(array: Tensor, chosen: Tensor, pin: bool) -> Tensor:
+    """Return array[chosen] of an array in host memory; if *pin*, in pinned memory, which a GPU copies in parallel."""
+    found = torch.empty(*chosen.shape, *array.shape[1:], dtype=array.dtype, pin_memory=pin)
+    # index_select copies row by row; array[chosen] copies byte by byte and is 30 times slower
+    torch.index_select(array, 0, chosen.flatten(), out=found.flatten(0, chosen.dim() - 1))
+    return found
+
+
+def send_to(value: Tensor, device: torch.device) -> Tensor:
+    """Return *value* on the device. The host does not wait for the copy."""
+    return value if value.device == device else value.pin_memory().to(device, non_blocking=True)
+
+
 def state_cache_bytes(device: torch.device) -> int:
     """Return how many bytes of client states to keep on the device; 0 on a CPU, where they are read from disk."""
     if device.type != "cuda":
@@ -107,5 +150,9 @@ def explain_memory_errors(device: torch.device) -> Iterator[None]:
         raise
     except (MemoryError, RuntimeError) as error:  # PyTorch raises a plain RuntimeError on the CPU
         if isinstance(error, MemoryError) or re.search("out of memory|allocate memory|enough memory", str(error)):
-            raise FedBMError(f"the memory of {device} is too small; try a smaller batch, width or size") from error
+            images = sum(t.nbytes for (_, place), t in _SHARED.items() if place == device and t.dtype == torch.uint8)
+            advice = f", or data_on = host: the images take {format_gigabytes(images)} of it" if images else ""
+            raise FedBMError(
+                f"the memory of {device} is too small; try a smaller batch, width or size{advice}"
+            ) from error
         raise

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fedbm.config.options import TrainOptions
 from fedbm.engine.checkpoint import OPTIMIZER_PREFIX
-from fedbm.engine.device import autocast
+from fedbm.engine.device import autocast, gather_rows, send_to
 from fedbm.errors import FedBMError
 from fedbm.methods.base import Batch, Facts, Method, State, Task, Upload, move_to, train_only
 from fedbm.models.generator_loss import batch_norms
@@ -31,8 +31,9 @@ CHUNK = 64  # steps that share one draw of random numbers; part of the definitio
 
 @dataclass(frozen=True)
 class Samples:
-    """A subset of a data set on a device: all uint8 images [n,H,W,C], all labels, and the subset's indices.
+    """A subset of a data set: all uint8 images [n,H,W,C], all labels, and the subset's indices.
 
+    The labels are on the device that trains. The images are there, too, or in host memory; the indices are with them.
     *sources* contains the number of the source of each sample of the subset, if they are scored by source.
     """
 
@@ -47,8 +48,13 @@ class Samples:
         return self.indices.cpu()
 
     def batch(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        chosen = self.indices[positions]
-        return self.normalise.pixels(self.images[chosen]), self.labels[chosen]
+        chosen, device = self.indices[positions], self.labels.device
+        images = send_to(self.gather(chosen), device) if self.images.is_cpu else self.images[chosen]
+        return self.normalise.pixels(images), self.labels[send_to(chosen, device)]
+
+    def gather(self, chosen: Tensor) -> Tensor:
+        """Return the chosen images in host memory, pinned if a GPU trains."""
+        return gather_rows(self.images, chosen, pin=self.labels.is_cuda)
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield all samples, in order, in batches that are large enough to use the device well."""

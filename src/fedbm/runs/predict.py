@@ -36,7 +36,7 @@ from fedbm.utils.io import digest_of, read_json
 MAX_FILES_AT_ONCE = 256  # bounds the memory
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Model:
     """The classifier of a finished run."""
 
@@ -48,6 +48,9 @@ class Model:
     device: torch.device
     value_range: tuple[float, ...] = ()  # see fedbm.load()
 
+    def __repr__(self) -> str:
+        return f"Model({self.method.name}: images of {self.shape}, classes {', '.join(self.classes)})"
+
     def predict(self, images: NDArray[np.uint8]) -> NDArray[Any]:
         """Return class probabilities [n,K] of uint8 images [n,H,W,C] that have the model's size."""
         channels, height, width = self.shape
@@ -55,9 +58,9 @@ class Model:
             raise FedBMError(
                 f"images must be uint8 [n, {height}, {width}, {channels}], not {images.dtype} {list(images.shape)}"
             )
-        pixels = torch.from_numpy(images).to(self.device)
-        positions = torch.arange(len(images), device=self.device)
-        samples = Samples(pixels, positions, positions, self.task.normalise().to(self.device))
+        positions = torch.arange(len(images))
+        labels = positions.to(self.device)  # not used, but on the device of the model
+        samples = Samples(torch.from_numpy(images), labels, positions, self.task.normalise().to(self.device))
         return predict_probabilities(self.method, self.module, samples)
 
     def classify(self, paths: Iterable[Path]) -> Iterator[tuple[Path, NDArray[Any] | str]]:

@@ -1,14 +1,18 @@
-"""Show the progress of runs, decoding and downloads: live bars in a terminal, plain lines elsewhere."""
+"""Show the progress of runs, decoding and downloads.
+
+A terminal has live bars, a notebook has one line per run that changes in place, and a log has one line per round.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -39,6 +43,22 @@ def print_notes(console: Console, notes: Iterable[str]) -> None:
         console.print(f"note: {note}")
 
 
+def replace_line(console: Console) -> Callable[[str], None]:
+    """Return a function that prints a line, in a notebook in the place of the line that it printed before."""
+    if not console.is_jupyter:
+        return console.print
+    handle: Any = None
+
+    def show(line: str) -> None:
+        nonlocal handle
+        if handle is None:
+            handle = import_module("IPython.display").display({"text/plain": line}, raw=True, display_id=True)
+        else:
+            handle.update({"text/plain": line}, raw=True)
+
+    return show
+
+
 @contextmanager
 def show_run(console: Console, title: str, rounds: int) -> Iterator[ShowEvent]:
     """Yield a function to call with each event of a run."""
@@ -58,6 +78,7 @@ def show_batch(console: Console, jobs: Sequence[BatchRun]) -> Iterator[Callable[
         }
 
         estimate = BatchEstimate([job for job in jobs if not job.is_finished])
+        show_estimate = replace_line(console)
 
         def show(job: BatchRun, news: Event | str) -> None:
             if isinstance(news, str):
@@ -65,7 +86,7 @@ def show_batch(console: Console, jobs: Sequence[BatchRun]) -> Iterator[Callable[
             else:
                 shows[job.folder](news)
             if sentence := estimate.update(job, news):
-                console.print(sentence)
+                show_estimate(sentence)
 
         yield show
 
@@ -139,10 +160,11 @@ class RunBar:
 
 
 class RunLog:
-    """One run as lines of a log, one line per round."""
+    """One run as lines of a log, one line per round, or in a notebook as the line of the last round."""
 
     def __init__(self, console: Console, title: str, rounds: int) -> None:
         self._console, self._title, self._rounds = console, title, rounds
+        self._show_round = replace_line(console)
         self._seconds: list[float] = []
         self._started = False
 
@@ -164,7 +186,7 @@ class RunLog:
             f"remaining {format_clock(remaining)}",
             *describe_dropped(event.record),
         ]
-        self._console.print("  ".join(filter(None, parts)))
+        self._show_round("  ".join(filter(None, parts)))
 
 
 def show_decoding(console: Console) -> AbstractContextManager[ShowCount]:

@@ -22,7 +22,9 @@ from fedbm.engine.clients.base import LocalSetup
 from fedbm.engine.device import (
     explain_memory_errors,
     find_device,
+    format_gigabytes,
     numeric_settings,
+    place_images,
     separate_stream,
     share_on_device,
     state_cache_bytes,
@@ -189,23 +191,24 @@ def _turns(plan: Plan, device: torch.device) -> Generator[Event | None, None, No
 def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> RoundLoop:
     """Return the run in memory, at its start or at its last checkpoint."""
     config, dataset, task = plan.config, plan.dataset, plan.task
+    notes: list[str] = []
+    images = place_images(dataset.images, device, config.engine.data_on, f"{dataset.checksum} images")
+    labels = share_on_device(dataset.labels, f"{dataset.checksum} labels", device)
+    if images.is_cpu and labels.is_cuda and config.engine.data_on == "auto":
+        size = format_gigabytes(images.nbytes)
+        notes.append(f"the images ({size}) stay in host memory, because {device} has too little free memory for them")
     start = start_or_resume(folder, plan.id, config, task, device, lambda: write_initial_files(plan, folder, device))
     model, progress = start.model, start.progress
-    images, labels = (
-        share_on_device(array, f"{dataset.checksum} {name}", device)
-        for name, array in (("images", dataset.images), ("labels", dataset.labels))
-    )
     states = ClientStates(folder.path / "clients", device, progress.client_rounds, state_cache_bytes(device))
-    own = [torch.from_numpy(indices).to(device) for indices in plan.partition.clients]
+    own = [torch.from_numpy(indices).to(images.device) for indices in plan.partition.clients]
     if config.method.central:
         own = [torch.cat(own).sort().values]
-    notes: list[str] = []
     setup = LocalSetup(config.method, task, config.train, model, images, labels, own, states, progress)
     backend = make_backend(setup, config.engine, dataset.images, notes.append)
     normalise = task.normalise().to(device)
     normalise.memory_format = backend.memory_format
     sets = {
-        name: Samples(images, labels, torch.from_numpy(dataset.indices(name)).to(device), normalise)
+        name: Samples(images, labels, torch.from_numpy(dataset.indices(name)).to(images.device), normalise)
         for name in ("val", "test")
     }
     if (sources := find_sources(dataset, plan.partition, "test")) is not None:

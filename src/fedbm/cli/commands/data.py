@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,6 @@ from fedbm.errors import FedBMError, did_you_mean
 
 if TYPE_CHECKING:
     from fedbm.data.dataset import Dataset
-    from fedbm.data.inspection.inspect import Inspection
     from fedbm.runs.config import Config
 
 GET_EXAMPLES = """examples:
@@ -145,8 +144,7 @@ def inspect(args: argparse.Namespace, console: Console) -> None:
 
     _, dataset = load_and_print(args, console)
     inspection = inspect_dataset(dataset)
-    for line in describe_inspection(inspection):
-        console.print(line)
+    console.print(repr(inspection))
     to = Path(args.to or f"inspect-{dataset.name}").expanduser()
     save_contact_sheet(to / "samples.png", dataset)
     write_json(to / "inspect.json", inspection.to_json())
@@ -154,29 +152,6 @@ def inspect(args: argparse.Namespace, console: Console) -> None:
     console.print(f"saved: {to / 'inspect.json'}")
     if args.json:
         print_json({**inspection.to_json(), "files": [str(to / "samples.png"), str(to / "inspect.json")]})
-
-
-def describe_inspection(inspection: Inspection) -> Iterator[str]:
-    """Yield a line for each measurement and each warning."""
-    import numpy as np
-
-    from fedbm.data.inspection.inspect import pairs_across_splits
-
-    data, pixels = inspection.dataset, inspection.pixels
-    mean, std = (" ".join(f"{value:.3f}" for value in values) for values in (pixels.mean, pixels.std))
-    constant = 100 * len(pixels.constant) / len(data.labels)
-    yield (
-        f"pixels: mean {mean}, standard deviation {std} over training (0 to 1); values {pixels.low} to {pixels.high}; "
-        f"{constant:.1f} % of images have only one colour"
-    )
-    for pairs, kind in ((inspection.exact, "equal"), (inspection.near, "nearly equal")):
-        crossing = len(pairs_across_splits(data.split, pairs))
-        yield f"duplicates: {len(pairs)} pairs of {kind} images, {crossing} of them in different subsets"
-    for column, values in inspection.shared.items():
-        known = np.unique(data.columns[column][data.columns[column] != ""])
-        yield f"{column}: {len(values)} of {len(known)} values are in more than one subset"
-    for sentence in inspection.warnings:
-        yield f"warning: {sentence}"
 
 
 def partition(args: argparse.Namespace, console: Console) -> None:

@@ -35,7 +35,7 @@ class Pixels:
     constant: tuple[int, ...]  # samples with a single colour
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Inspection:
     """The result of inspect().
 
@@ -59,6 +59,23 @@ class Inspection:
     def warnings(self) -> list[str]:
         """Sentences about problems that may spoil training or scores."""
         return list(_find_warnings(self))
+
+    def __repr__(self) -> str:
+        """Return a line for each measurement and each warning."""
+        data, pixels = self.dataset, self.pixels
+        mean, std = (" ".join(f"{value:.3f}" for value in values) for values in (pixels.mean, pixels.std))
+        constant = 100 * len(pixels.constant) / len(data.labels)
+        lines = [
+            f"pixels: mean {mean}, standard deviation {std} over training (0 to 1); values {pixels.low} to "
+            f"{pixels.high}; {constant:.1f} % of images have only one colour"
+        ]
+        for pairs, kind in ((self.exact, "equal"), (self.near, "nearly equal")):
+            crossing = len(pairs_across_splits(data.split, pairs))
+            lines.append(f"duplicates: {len(pairs)} pairs of {kind} images, {crossing} of them in different subsets")
+        for column, values in self.shared.items():
+            known = np.unique(data.columns[column][data.columns[column] != ""])
+            lines.append(f"{column}: {len(values)} of {len(known)} values are in more than one subset")
+        return "\n".join([*lines, *(f"warning: {sentence}" for sentence in self.warnings)])
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON data."""
@@ -95,7 +112,7 @@ def inspect(dataset: Dataset) -> Inspection:
         dataset: the data set.
 
     Returns:
-        Counts, pixel statistics and duplicates. Print `.warnings`, or write `.to_json()`.
+        Counts, pixel statistics and duplicates. Print it, or write `.to_json()`.
 
     Example:
         >>> import fedbm

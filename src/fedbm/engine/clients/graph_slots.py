@@ -3,7 +3,8 @@
 Each phase of training has one captured step: gather a batch, compute the loss, backward, adjust gradients, optimiser
 step. A phase has a second one if BatchNorm is frozen from some round on. Inputs that are not trained (generated images)
 are precomputed for several steps at once on a second stream, in parallel with the training. Threads draw the random
-numbers. The host only issues work and never waits for the device.
+numbers. They also gather images in host memory, which are copied to the device for a chunk of steps at once. The host
+only issues work and never waits for the device.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from fedbm.methods.base import Batch, Facts, Method, State, Task, Upload, copy_a
 
 StepKey = tuple[int, bool, tuple[str, ...]]  # phase, whether BatchNorm is frozen, names of the random draws
 MAX_CHUNKS_AHEAD = 8  # issued to a slot and not finished: keeps the device busy and bounds the host's memory
+MAX_IMAGE_CHUNKS_AHEAD = 2  # the same if chunks contain images
+INDEX, IMAGES = "index", "batch.images"  # the rows of a step next to its random draws
 
 
 @dataclass
@@ -56,10 +59,10 @@ class Job:
 
 
 def step_terms(method: Method, model: nn.Module, data: Samples, context: State, row: State) -> dict[str, Tensor]:
-    """Return the loss terms of one step, for the sample indices and random draws of *row*."""
-    chosen = row["index"]
-    draws = {name: value for name, value in row.items() if name != "index"}
-    images = data.normalise.pixels(data.images[chosen])
+    """Return the loss terms of one step, for the sample indices, images on the host and random draws of *row*."""
+    chosen = row[INDEX]
+    draws = {name: value for name, value in row.items() if name not in (INDEX, IMAGES)}
+    images = data.normalise.pixels(row[IMAGES] if IMAGES in row else data.images[chosen])
     return method.loss(model, Batch(images, data.labels[chosen], draws), context)
 
 
@@ -93,6 +96,7 @@ class Slot:
         self._terms = compile_function(step_terms) if compile_ else step_terms
         self._precompute = compile_function(method.precompute) if compile_ else method.precompute
         self._context: State = {}
+        self._sample_rows: State = {}  # indices and images on the host, for all steps
         self._rows: dict[tuple[str, ...], CapturedRows] = {}
         self._steps: dict[StepKey, CapturedStep] = {}
         self._lr = torch.zeros((), dtype=torch.float32, device=like.device)  # read by the fused kernels
@@ -112,8 +116,9 @@ class Slot:
         begun = self._stream.record_event()
         in_flight: deque[torch.cuda.Event] = deque()
         used: dict[int, CapturedStep] = {}
+        ahead = MAX_IMAGE_CHUNKS_AHEAD if job.data.images.is_cpu else MAX_CHUNKS_AHEAD
         for number, (chunk, drawing) in enumerate(self._draw_chunks(round_, job)):
-            while not drawing.done() or (len(in_flight) >= MAX_CHUNKS_AHEAD and not in_flight[0].query()):  # type: ignore[no-untyped-call]
+            while not drawing.done() or (len(in_flight) >= ahead and not in_flight[0].query()):  # type: ignore[no-untyped-call]
                 yield False
             first = CHUNK * (number % 2)  # training reads one half of the rows while the other is written
             self._input_stream.wait_event(in_flight[-2] if len(in_flight) > 1 else begun)
@@ -130,7 +135,7 @@ class Slot:
                         self._stream.wait_event(ready.popleft())
                     step.replay()
             in_flight.append(self._stream.record_event())
-            if len(in_flight) > MAX_CHUNKS_AHEAD:
+            if len(in_flight) > ahead:
                 in_flight.popleft()
             job.steps += len(chunk.positions)
             yield True
@@ -147,14 +152,16 @@ class Slot:
         job.times = (started, ended)
 
     def _draw_chunks(self, round_: int, job: Job) -> Iterator[tuple[Chunk, Future[tuple[State, State]]]]:
-        """Yield the job's chunks with their rows: sample indices and random draws. Threads draw a few chunks ahead."""
+        """Yield the job's chunks with their rows: samples and random draws. Threads draw a few chunks ahead."""
 
         def draw(chunk: Chunk) -> tuple[State, State]:
-            index = {"index": job.data.indices_on_host[chunk.positions]}
+            samples = {INDEX: job.data.indices_on_host[chunk.positions]}
+            if job.data.images.is_cpu:
+                samples[IMAGES] = job.data.gather(samples[INDEX])
             draws = self._method.sample_randomness(
                 self._model, self._task, job.received, len(chunk.positions), chunk.rng
             )
-            return pin_rows(index, self._like.dtype), pin_rows(draws, self._like.dtype)
+            return pin_rows(samples, self._like.dtype), pin_rows(draws, self._like.dtype)
 
         pending: deque[tuple[Chunk, Future[tuple[State, State]]]] = deque()
         for chunk in schedule(self._method, self._task, self._train, round_, job.facts):
@@ -170,20 +177,20 @@ class Slot:
 
         Returns: the step that reads them, captured on first use, and an event for each ROWS_PER_REPLAY rows.
         """
-        index, drawn = rows
+        samples, drawn = rows
         names = tuple(drawn)
         key = (chunk.phase, chunk.freeze_batchnorm, names)
         if key not in self._steps:
-            self._capture(key, chunk, index, drawn, data)
+            self._capture(key, chunk, samples, drawn, data)
         step = self._steps[key]
         with torch.cuda.stream(self._input_stream):
-            copy_rows(step.rows, index, first)
+            copy_rows(step.rows, samples, first)
             if not drawn:
                 return step, deque([self._input_stream.record_event()])
             copy_rows(self._rows[names].rows, drawn)
             return step, deque(self._rows[names].replay(len(chunk.positions), first))
 
-    def _capture(self, key: StepKey, chunk: Chunk, index: State, drawn: State, data: Samples) -> None:
+    def _capture(self, key: StepKey, chunk: Chunk, samples: State, drawn: State, data: Samples) -> None:
         """Capture a phase's step for this kind of input, and the computation of its inputs.
 
         Other work on the device has to finish first. Warming up trains the model, so its state is restored afterwards.
@@ -205,13 +212,14 @@ class Slot:
                         self._input_stream,
                     )
             precomputed = self._rows[names].results if drawn else {}
+            self._sample_rows = self._sample_rows or allocate_rows(samples, like, 2 * CHUNK)
             torch.cuda.synchronize()
             with torch.cuda.stream(self._stream):
                 self._steps[key] = CapturedStep(
                     lambda row: self._terms(self._method, self._model, data, self._context, row),
                     capturable_optimizer(self._train, [p for _, p in trained], self._lr),
                     lambda: self._method.adjust_gradients(self._model, self._context),
-                    {**allocate_rows(index, like, 2 * CHUNK), **precomputed},
+                    {**self._sample_rows, **precomputed},
                     self._stream,
                 )
                 copy_all(tensors, before)

@@ -21,6 +21,7 @@ from fedbm.data.dataset import Dataset, load
 from fedbm.data.decode import Decoded
 from fedbm.data.readers.sample_index import SampleIndex
 from fedbm.data.splits import SPLITS
+from fedbm.engine.device import place_images
 from fedbm.engine.local_training import Samples
 from fedbm.errors import FedBMError
 from fedbm.federation.protocol.messages import Refusal
@@ -39,9 +40,9 @@ class SiteData:
     status: Mapping[str, Any]  # of the files at their last full check
 
     def samples(self, normalise: Normalise, device: torch.device) -> dict[str, Samples]:
-        """Return the images of each split that has some, on the device."""
-        images, labels = (torch.from_numpy(array).to(device) for array in (self.images, self.labels))
-        indices = {side: self._indices(side).to(device) for side in SPLITS}
+        """Return the images of each split that has some, on the device, or on the host if they do not fit."""
+        images, labels = place_images(self.images, device), torch.from_numpy(self.labels).to(device)
+        indices = {side: self._indices(side).to(images.device) for side in SPLITS}
         return {side: Samples(images, labels, own, normalise) for side, own in indices.items() if len(own)}
 
     def facts(self, client: int, classes: int) -> Facts:

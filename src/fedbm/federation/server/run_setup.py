@@ -50,8 +50,8 @@ def agree(config: Config, options: FederationOptions) -> Agreement:
         check_privacy(config.method, options)
     if config.data.normalise == "own":
         raise FedBMError(
-            "a federation cannot measure the images of all sites: give the same mean and std to all, for example the "
-            "averages of what 'fedbm data inspect' prints at each site, weighted by its number of images"
+            "normalise = own needs the images of all sites, which no machine of a federation sees. Combine what 'fedbm "
+            "data inspect' prints at each site (docs/your-data.md, Normalisation), and set mean and std"
         )
     dataset = load_dataset(config) if options.evaluate == "server" else None
     source = find_entry(config) if dataset is None else dataset

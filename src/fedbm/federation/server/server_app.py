@@ -26,7 +26,7 @@ from torch import nn
 from fedbm.engine.checkpoint import ClientStates
 from fedbm.engine.clients.backends import uses_cuda_graphs
 from fedbm.engine.clients.cuda_graphs import CapturedSteps
-from fedbm.engine.device import explain_memory_errors, find_device, numeric_settings
+from fedbm.engine.device import explain_memory_errors, find_device, numeric_settings, place_images
 from fedbm.engine.evaluate import first_state
 from fedbm.engine.local_training import Samples, plain_steps
 from fedbm.engine.round_loop import RoundLoop
@@ -210,9 +210,10 @@ class ServerRun:
         dataset = self.agreement.dataset
         if dataset is None or first_state(self.agreement.config.method, server, {}) is None:
             return {}
-        images, labels = (torch.from_numpy(array).to(self.device) for array in (dataset.images, dataset.labels))
+        images = place_images(dataset.images, self.device, self.agreement.config.engine.data_on)
+        labels = torch.from_numpy(dataset.labels).to(self.device)
         normalise = self.agreement.task.normalise().to(self.device)
-        indices = {side: torch.from_numpy(dataset.indices(side)).to(self.device) for side in SCORED}
+        indices = {side: torch.from_numpy(dataset.indices(side)).to(images.device) for side in SCORED}
         return {side: Samples(images, labels, own, normalise) for side, own in indices.items()}
 
     def write_initial_files(self) -> None:

@@ -1,0 +1,77 @@
+"""Where the images of a run are: on the GPU or in host memory, with the same results."""
+
+import numpy as np
+import pytest
+import torch
+from small import TinyBody, image_data
+from whole_runs import assert_same_run
+
+import fedbm
+from fedbm.engine import device as devices
+from fedbm.engine.device import explain_memory_errors, gather_rows, place_images
+from fedbm.errors import FedBMError
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+
+
+def test_rows_are_gathered_for_one_step_and_for_several():
+    [data] = image_data(1)
+    for chosen in (torch.tensor([2, 0, 2]), torch.tensor([[1, 0], [0, 2]])):
+        assert torch.equal(gather_rows(data.images, chosen, pin=False), data.images[chosen])
+
+
+@pytest.mark.parametrize(("data_on", "free"), [("auto", 199), ("host", 10**9)])
+def test_images_stay_in_host_memory_if_asked_or_larger_than_half_of_the_free_memory(data_on, free, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, free))
+    images = np.arange(100, dtype=np.uint8)
+    found = place_images(images, CUDA, data_on, "some images")
+    assert found.is_cpu
+    assert found.data_ptr() == images.ctypes.data, "and are not copied"
+
+
+def test_errors_name_the_place_of_the_images(monkeypatch, tmp_path):
+    with pytest.raises(
+        FedBMError, match="^data_on = gpu needs a CUDA device, but the device is cpu; use data_on = auto"
+    ):
+        fedbm.simulate("digits", method="fedavg", body=TinyBody, device="cpu", data_on="gpu", out=str(tmp_path / "out"))
+    assert not list(tmp_path.glob("out/*/config.toml"))
+
+    def full(*_):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(devices, "share_on_device", full)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2 * 10**9, 8 * 10**9))
+    with pytest.raises(FedBMError, match=r"^the images take 3.0 GB, but cuda has only 2.0 GB of free memory; use data"):
+        place_images(np.empty(3 * 10**9, dtype=np.uint8), CUDA, "gpu", "images")
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_full_memory_while_the_images_are_on_the_gpu():
+    images = place_images(np.zeros(10**8, dtype=np.uint8), CUDA, "gpu", "zeros")
+    assert images.is_cuda
+    message = "width or size, or data_on = host: the images take 0.1 GB of it$"
+    with pytest.raises(FedBMError, match=message), explain_memory_errors(CUDA):
+        torch.empty(1 << 45, dtype=torch.uint8, device="cuda")
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("method", ["fedavg", "fedbm"])
+@pytest.mark.parametrize("engine", ["reference", "captured"])
+def test_a_run_gives_the_same_bits_with_its_images_in_host_memory(engine, method, tmp_path, monkeypatch):
+    """Training and evaluation; "auto" chooses the host if memory is short."""
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 1000))
+    own = {"generator_steps": 3, "generator_width": 4, "generator_every": 2} if method == "fedbm" else {}
+    settings = {"size": 16, "batch": 8, "clients": 4, "beta": 0.5, "rounds": 3, "device": "cuda", "engine": engine}
+    runs = [
+        fedbm.simulate(
+            "digits", method=method, body=TinyBody, data_on=place, out=str(tmp_path / place), **settings, **own
+        )
+        for place in ("gpu", "auto")
+    ]
+    assert_same_run(runs[0].path, runs[1].path)
+    assert not any("host memory" in note for note in runs[0].rounds[0]["notes"])
+    assert any("stay in host memory" in note for note in runs[1].rounds[0]["notes"])
