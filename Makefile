@@ -14,7 +14,8 @@ demo: $(VENV)/.core  ## compare FedAvg and FedBM on digits; ends with a table an
 	$(BIN)/fedbm demo
 
 test: $(VENV)/.dev  ## run every test, with coverage
-	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report=term --cov-fail-under=90
+	$(BIN)/python -m slipcover --json --out .coverage.json -m pytest -n auto --dist worksteal
+	$(BIN)/python -m slipcover --merge .coverage.json --out .coverage.json --skip-covered --fail-under 90
 
 e2e: $(VENV)/.dev  ## FedBM deployed here over TLS with three nodes, alone on loopback: the bits of one process
 	$(BIN)/python tests/deployed/alone.py $(BIN)/python -m pytest -m e2e tests/deployed
@@ -46,7 +47,7 @@ concepts: $(VENV)/.dev  ## rebuild the shipped embeddings: make concepts MODEL=f
 	$(BIN)/python tools/bundle_concepts.py "$(MODEL)"
 
 clean:  ## remove the virtual environment and caches (runs are kept)
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage.json
 
 $(VENV)/.core: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) install -c constraints.txt -e .

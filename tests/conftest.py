@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import multiprocessing
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from PIL import Image
 
 from fedbm.language.concepts import ConceptDistribution
@@ -67,32 +63,6 @@ def partitions_are_drawn_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(artifacts, "partition_bubbles", draw_once)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def libraries_are_not_traced() -> Iterator[None]:
-    """Suspend coverage in calls of libraries that never call this package.
-
-    Python 3.11 traces every line of every library, which doubles the time of the tests. Python 3.12 does not trace.
-    """
-
-    def suspend_tracing(call: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(call)
-        def untraced(*arguments: Any, **more: Any) -> Any:
-            tracer = sys.gettrace()
-            sys.settrace(None)
-            try:
-                return call(*arguments, **more)
-            finally:
-                sys.settrace(tracer)
-
-        return untraced
-
-    slow = [(Figure, "savefig"), (Figure, "add_axes"), (Axes, "plot"), (torch.Tensor, "backward")]
-    with pytest.MonkeyPatch.context() as patch:
-        for owner, name in slow if sys.gettrace() else ():
-            patch.setattr(owner, name, suspend_tracing(getattr(owner, name)))
         yield
 
 

@@ -58,7 +58,6 @@ def test_it_is_listed_as_edited_and_in_no_report(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert "was edited" not in fedbm("list")[1] + fedbm("show", run)[1]
-    assert fedbm("report", "--to", "before.html")[0] == 0
     edit(run, pattern, line)
     status, out, err = fedbm("list")
     assert (status, err) == (0, "")
@@ -71,7 +70,7 @@ def test_it_is_listed_as_edited_and_in_no_report(
         status, out, err = fedbm(*words)
         assert (status, out) == (2, "")
         assert one_sentence(err) == f"runs/{run.name}/config.toml {REMEDY}"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["before.html", "runs"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["runs"]
     assert not (run / "features.json").exists()
 
 

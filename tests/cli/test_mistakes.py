@@ -171,32 +171,30 @@ def test_mistakes(fedbm: Command, words: str, sentence: str, tmp_path: Path, mon
     ]
 
 
-@pytest.mark.parametrize(
-    ("words", "flag"),
-    [
-        ("run --data chars74k --data-dir . --rounds 1 --beta 0.3", "--beta"),
-        ("compare --data chars74k --data-dir . --rounds 1 --beta 0.3", "--beta"),
-        ("compare --data chars74k --data-dir . --rounds 1 --betas 0.3,0.5", "--betas"),
-        ("data chars74k_hnd_16.npz --beta 0.3", "--beta"),
-        ("run --data chars74k --data-dir . --rounds 1 --classes-per-client 3", "--classes-per-client"),
-        ("compare --data chars74k --data-dir . --rounds 1 --classes-per-client 3", "--classes-per-client"),
-        ("data chars74k_hnd_16.npz --classes-per-client 3", "--classes-per-client"),
-    ],
-)
 def test_partition_flags_for_data_with_their_own_partition(
-    fedbm: Command, words: str, flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fedbm: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Chars74K is partitioned by writer unless another partition is given, so the flags would change nothing."""
     monkeypatch.chdir(tmp_path)
     np.savez("chars74k_hnd_16.npz", **small_chars74k())
-    status, _, err = fedbm(*words.split(), "--cache", "cache")
-    name = "chars74k_hnd_16.npz" if words.startswith("data") else "chars74k"
-    kinds = "classes" if "classes" in flag else "dirichlet or quantity"
-    assert one_sentence(err) == (
-        f"{flag} only applies if partition is {kinds}, but {name} uses column by default. "
-        f"Remove {flag} or set --partition {kinds.partition(' ')[0]}."
-    )
-    assert status == 2
+    for command, options in (
+        ("run --data chars74k --data-dir . --rounds 1", ("--beta 0.3", "--classes-per-client 3")),
+        (
+            "compare --data chars74k --data-dir . --rounds 1",
+            ("--beta 0.3", "--betas 0.3,0.5", "--classes-per-client 3"),
+        ),
+        ("data chars74k_hnd_16.npz", ("--beta 0.3", "--classes-per-client 3")),
+    ):
+        for option in options:
+            status, _, err = fedbm(*command.split(), *option.split(), "--cache", "cache")
+            flag = option.split()[0]
+            name = "chars74k_hnd_16.npz" if command.startswith("data") else "chars74k"
+            kinds = "classes" if "classes" in flag else "dirichlet or quantity"
+            assert one_sentence(err) == (
+                f"{flag} only applies if partition is {kinds}, but {name} uses column by default. "
+                f"Remove {flag} or set --partition {kinds.partition(' ')[0]}."
+            )
+            assert status == 2, (command, option)
     assert not Path("runs").exists()
     assert fedbm("data", "chars74k_hnd_16.npz", "--partition", "dirichlet", "--beta", "0.3", "--cache", "cache")[0] == 0
 

@@ -27,7 +27,6 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="a process that 
 
 @needs_fork
 @pytest.mark.parametrize(("finishing", "every"), [(False, 1), (True, 1), (False, 3)])
-@pytest.mark.no_cover
 def test_killed_at_any_write(plan: Plan, unbroken: Path, finishing: bool, every: int) -> None:
     """The n-th attempt dies just before its n-th flush, rename or removal; attempts add up to the whole run."""
     engine = replace(plan.config.engine, checkpoint_every=every)
@@ -134,7 +133,6 @@ def wait_for(text: str, process: subprocess.Popen[str]) -> None:
     assert any(text in line for line in process.stdout), process.communicate()
 
 
-@pytest.mark.no_cover
 def test_killed_in_earnest(tiny_fedbm: dict[str, Any], tmp_path: Path) -> None:
     """Other processes, killed at moments nobody chose; this one ends the run by the same command."""
     settings = {**tiny_fedbm, "rounds": 8, "checkpoint_every": 0}  # as often as takes a fiftieth of the time
@@ -156,7 +154,6 @@ def test_killed_in_earnest(tiny_fedbm: dict[str, Any], tmp_path: Path) -> None:
     assert environment["command"].startswith("fedbm run --data ")
 
 
-@pytest.mark.no_cover
 def test_interrupted_and_refused(
     tiny_fedbm: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

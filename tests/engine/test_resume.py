@@ -59,7 +59,6 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.no_cover
 def test_stopped_between_and_within_rounds(
     case: str, tiny: dict[str, Any], tiny_fedbm: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -80,7 +79,6 @@ def test_stopped_between_and_within_rounds(
 
 @pytest.mark.parametrize("held", [2, 4])  # clients' states that there is room for
 @pytest.mark.parametrize("method", ["scaffold", "fedproto"])
-@pytest.mark.no_cover
 def test_states_held_in_memory_change_nothing(
     method: str, held: int, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,7 +132,6 @@ def test_a_damaged_checkpoint_is_refused_and_nothing_is_lost(plan: Plan, unbroke
     assert_same_run(folder, unbroken)
 
 
-@pytest.mark.no_cover
 def test_without_its_checkpoint_a_run_starts_over(plan: Plan, unbroken: Path) -> None:
     folder = stop_after(2, plan)
     (folder / "checkpoint.safetensors").unlink()
@@ -201,7 +198,6 @@ def test_a_full_disk(plan: Plan, unbroken: Path, where: str, monkeypatch: pytest
 @pytest.mark.parametrize(
     "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")]
 )
-@pytest.mark.no_cover
 def test_too_little_memory(plan: Plan, unbroken: Path, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = stop_after(2, plan)
 

@@ -50,7 +50,6 @@ def test_selection():
     assert 40 < sum(3 in chosen for chosen in rounds) < 80, "each client about three rounds in ten"
 
 
-@pytest.mark.no_cover
 def test_same_configuration_same_result_to_the_last_bit(tmp_path):
     one, two = simulate(tmp_path / "a", "fedbm", **GENERATOR), simulate(tmp_path / "b", "fedbm", **GENERATOR)
     assert one.id == two.id
@@ -223,7 +222,6 @@ def test_clients_of_one_sample_and_of_one_class(tmp_path):
     assert sum(np.count_nonzero(row) == 1 for row in run.client_partition["counts"]) >= 10
 
 
-@pytest.mark.no_cover
 def test_memory_grows_neither_with_rounds_nor_with_clients(tmp_path):
     """The number of tensors alive after a round is the same at round 2 and at round 4, with 3 clients or 30."""
 
@@ -280,7 +278,6 @@ def test_personal_and_global_scores_are_kept_apart(tmp_path):
     assert simulate(tmp_path).rounds[-1]["personal"] is None
 
 
-@pytest.mark.no_cover
 def test_personal_scores_are_of_rounds_that_may_be_reported(tmp_path):
     run = simulate(tmp_path, FedBNLike(), participation=1.0, rounds=16, lr=0.3)
     reached, expected = -1.0, []
@@ -332,7 +329,6 @@ def test_when_checkpoints_are_written(every, share, expected, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("slow", ["whoever is told a note", "the disk"])
-@pytest.mark.no_cover
 def test_checkpoints_go_on_where_something_is_slow(slow, tmp_path, monkeypatch):
     """By a clock that counts looks at it: what a run waits for is not its checkpoint's, and a slow disk has a bound."""
     now, written, save = [0.0], [], rounds.save_checkpoint

@@ -138,7 +138,6 @@ values = st.recursive(
 )
 
 
-@pytest.mark.no_cover
 @given(values)
 def test_finite_leaves_all_but_infinities_as_it_is(value: Any) -> None:
     made = replace_nonfinite(value)

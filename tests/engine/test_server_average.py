@@ -163,7 +163,6 @@ def expected_average(states: list[dict[str, Any]]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["fedavg", "fedrep", "fedbm"])
 @pytest.mark.parametrize("every", [1, 2])
-@pytest.mark.no_cover
 def test_resumed_is_uninterrupted(
     name: str, every: int, tiny: dict[str, Any], tiny_fedbm: dict[str, Any], tmp_path: Path
 ) -> None:

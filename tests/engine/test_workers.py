@@ -114,7 +114,6 @@ class InThisProcess:
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "central"])
-@pytest.mark.no_cover
 def test_equal_to_the_reference(
     method: str, tiny: dict[str, Any], tiny_fedbm: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,7 +155,6 @@ def test_one_client_needs_no_process(
     play(small_plan_of({**tiny, **settings}, tmp_path, workers=4, rounds=1))
 
 
-@pytest.mark.no_cover
 def test_more_clients_than_wait_at_once(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Results stay in client order if only the first two remaining clients may be in training."""
     monkeypatch.setattr(workers, "ClientProcess", InThisProcess)
@@ -349,7 +347,6 @@ def test_a_process_that_dies_stops_the_run_which_can_be_resumed(
     assert_same_run(folder_of(plan), unbroken)
 
 
-@pytest.mark.no_cover
 def test_stopped_and_resumed_with_other_numbers_of_processes(
     unbroken: Path, tiny_fedbm: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -49,7 +49,6 @@ temperature = 7.5
 
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
-@pytest.mark.no_cover
 def test_a_sweep_killed_at_random_ends_with_the_same_table(tmp_path: Path) -> None:
     """Real processes, SIGKILL to all of them at once; moments from a seed, counted in lines seen and a moment more."""
     file = tmp_path / "grid.toml"

@@ -22,7 +22,6 @@ SCORES = ("accuracy", "f1", "recall", "precision")
 
 @pytest.mark.parametrize("evaluate", ["server", "nodes"])
 @pytest.mark.parametrize("name", AVERAGED)
-@pytest.mark.no_cover
 def test_in_process_is_flower(
     name: str, evaluate: str, tiny: dict[str, Any], tiny_fedbm: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +42,14 @@ def node_of(deployed: Deployed, client: int) -> Node:
     return next(node for node in deployed.grid.nodes.values() if node.config["client"] == client)
 
 
-def changed(change: Callable[[Envelope], Envelope], only_round: int) -> Callable[[Message, Message], Message]:
-    """Spoil what a node answers in one round of training."""
+def changed(changes: Mapping[int, Callable[[Envelope], Envelope]]) -> Callable[[Message, Message], Message]:
+    """Spoil what a node answers in some rounds of training."""
 
     def spoil(request: Message, reply: Message) -> Message:
-        asked = from_records(request.content).body
-        if request.metadata.message_type != "train" or asked["round"] != only_round:
+        if request.metadata.message_type != "train":
+            return reply
+        change = changes.get(from_records(request.content).body["round"])
+        if change is None:
             return reply
         with engine_process():
             return Message(to_records(change(from_records(reply.content))), reply_to=request)
@@ -102,25 +104,29 @@ UPLOADS = {
 }
 
 
-@pytest.mark.parametrize("what", UPLOADS)
-def test_a_bad_upload_is_named_and_left_out(what: str, settings: dict[str, Any], tmp_path: Path) -> None:
-    change, why = UPLOADS[what]
-    deployed = deploy(tmp_path, {**settings, "clients": 2, "rounds": 2, "batch": 32})
-    node_of(deployed, 1).spoil = changed(change, only_round=1)
+def test_bad_uploads_are_named_and_left_out(settings: dict[str, Any], tmp_path: Path) -> None:
+    """Client 1 sends each of them in a round of its own, and a good one at the end."""
+    rounds = len(UPLOADS) + 1
+    more = {"clients": 2, "rounds": rounds, "batch": 32}
+    deployed = deploy(tmp_path, {**settings, **more}, {"max_missed_deadlines": rounds})
+    changes = {number: change for number, (change, _) in enumerate(UPLOADS.values(), 1)}
+    node_of(deployed, 1).spoil = changed(changes)
     deployed.serve()
-    rounds = records_of(deployed)
-    assert [[entry["client"] for entry in record["clients"]] for record in rounds] == [[0], [0, 1]]
-    [dropped] = rounds[0]["dropped"]
-    assert dropped["client"] == 1
-    assert why in dropped["reason"]
+    records = records_of(deployed)
+    assert [[entry["client"] for entry in record["clients"]] for record in records] == [[0]] * len(UPLOADS) + [[0, 1]]
     told = events_of(deployed.state, "rejected") + events_of(deployed.state, "missed")
-    assert [(line["client"], line["round"], line["why"]) for line in told] == [(1, 1, dropped["reason"])]
+    reasons = {(line["client"], line["round"]): line["why"] for line in told}
+    assert len(told) == len(UPLOADS)
+    for number, (what, (_, why)) in enumerate(UPLOADS.items(), 1):
+        [dropped] = records[number - 1]["dropped"]
+        assert (dropped["client"], dropped["reason"]) == (1, reasons[1, number]), what
+        assert why in dropped["reason"], what
 
 
 def test_a_refused_client_goes_on_from_its_former_state(settings: dict[str, Any], tmp_path: Path) -> None:
     """Round 2 did not count for client 1, so in round 3 it starts from round 1, as it would in one process."""
     deployed = deploy(tmp_path, settings)
-    node_of(deployed, 1).spoil = changed(with_state(lambda s: {**s, W: s[W] * math.nan}), only_round=2)
+    node_of(deployed, 1).spoil = changed({2: with_state(lambda s: {**s, W: s[W] * math.nan})})
     deployed.serve()
     asked = [from_records(request.content).body for request in node_of(deployed, 1).requests[1:]]
     assert [(body["round"], body["counted"]) for body in asked] == [(1, 0), (2, 1), (3, 1)]

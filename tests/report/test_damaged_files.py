@@ -83,7 +83,6 @@ def thinned(value: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("run", RUNS)
-@pytest.mark.no_cover
 def test_a_damaged_record(tmp_path: Path, run: str) -> None:
     (tmp_path / "runs").mkdir()
     outcome = read_json(HERE / "comparison-ham10000.json")
@@ -102,7 +101,6 @@ def test_a_damaged_record(tmp_path: Path, run: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["comparison-ham10000", "search-ham10000"])
-@pytest.mark.no_cover
 def test_a_damaged_experiment(tmp_path: Path, name: str) -> None:
     value = read_json(HERE / f"{name}.json")
     value["trials"] = [trial for trial in value["trials"] if not trial["run"]][:1]
@@ -118,7 +116,6 @@ def test_a_damaged_experiment(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["summary.json", "details.json", "environment.json", "partition.json", "features.json", "rounds.jsonl"]
 )
-@pytest.mark.no_cover
 def test_a_damaged_file_of_a_run(tmp_path: Path, name: str) -> None:
     run = fake_run(tmp_path, rounds=1, clients=2)
     classes = ["0", "1", "2"]

@@ -85,7 +85,6 @@ def test_a_table_has_its_scores_as_pictures_before_it(ablation: Outcome, ablatio
     assert "of every seed at the round chosen" not in figure_page
 
 
-@pytest.mark.no_cover
 def test_what_the_lead_is_ahead_by_is_a_picture_where_it_can_be_tested(ablation: Outcome) -> None:
     def uneven(result: Result) -> Result:
         if result.run is None or result.run.summary is None:
@@ -161,7 +160,6 @@ def test_a_run_of_two_cells_is_counted_once(tmp_path: Path) -> None:
     assert "63 runs cannot be run here: no images" in text
 
 
-@pytest.mark.no_cover
 def test_a_cell_whose_runs_another_shows_has_its_table_alone(tmp_path: Path) -> None:
     """Central training does not depend on β. A cell without another finished run has only its table."""
     made = fake_outcome(tmp_path / "runs", "comparison-kvasir", seeds=1, rounds=2)
@@ -194,7 +192,6 @@ def _cells(outcome: Outcome) -> list[dict[str, object]]:
     return [dict(at) for at in {repr(r.at): r.at for r in outcome.results}.values()]
 
 
-@pytest.mark.no_cover
 def test_an_experiment_of_ones_own_has_its_own_title(ablation: Outcome, tmp_path: Path) -> None:
     own = [
         fake_outcome(tmp_path / name, parse(f'title = "{name}"\n[all]\ndata = "digits"', name, name), seeds=1, rounds=2)
@@ -204,7 +201,6 @@ def test_an_experiment_of_ones_own_has_its_own_title(ablation: Outcome, tmp_path
     assert f"<title>{TITLE}; Dropout · FedBM</title>" in page_of([ablation, own[0]])
 
 
-@pytest.mark.no_cover
 def test_cells_that_share_a_run_which_is_not_finished_count_it_once(tmp_path: Path) -> None:
     """FedAvg has no temperature: its two cells are one run, also where it failed or was not run."""
     grid = "[axes]\ntemperature = [7.5, 12.5]\n" + "".join(
@@ -229,7 +225,6 @@ def test_cells_that_share_a_run_which_is_not_finished_count_it_once(tmp_path: Pa
 
 @pytest.mark.parametrize("methods", [["fedbm"], ["fedbm", "fedavg"]])
 @pytest.mark.parametrize("seeds", [1, 2])
-@pytest.mark.no_cover
 def test_the_page_has_the_columns_of_the_table(tmp_path: Path, methods: list[str], seeds: int) -> None:
     rows = "".join(f'[[rows]]\nname = "{method}"\nmethod = "{method}"\n' for method in methods)
     own = parse(f'[all]\ndata = "digits"\n{rows}', "mine", "mine.toml")
@@ -243,7 +238,6 @@ def test_the_page_has_the_columns_of_the_table(tmp_path: Path, methods: list[str
     assert "Paper, Δ" not in text
 
 
-@pytest.mark.no_cover
 def test_the_page_of_the_papers_experiments(tmp_path: Path) -> None:
     outcome = fake_outcome(tmp_path, "comparison-femnist", seeds=1, rounds=2, absent={"femnist": "not here"})
     text = page_of([outcome])

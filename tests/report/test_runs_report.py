@@ -89,7 +89,6 @@ def test_the_page_is_well_formed_accessible_and_alone(tmp_path: Path) -> None:
     assert sum(tag == "h1" for tag, _ in page.tags) == 1
 
 
-@pytest.mark.no_cover
 def test_same_runs_same_bytes_in_whatever_order_they_are_given(tmp_path: Path) -> None:
     runs = two_methods(tmp_path / "runs", seeds=2, classes="ab", rounds=3)
     first = write_report(runs, tmp_path / "1.html").read_bytes()
@@ -165,7 +164,6 @@ def test_one_seed_has_no_plus_minus(tmp_path: Path) -> None:
     assert "there is no finished run of another method to compare with" in page.said()
 
 
-@pytest.mark.no_cover
 def test_an_unfinished_run_is_named_and_counted_nowhere(tmp_path: Path) -> None:
     runs = [fake_run(tmp_path / "runs", seed=seed, rounds=6) for seed in (0, 1)]
     counted = page_of(runs, tmp_path).rows

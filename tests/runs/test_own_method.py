@@ -91,7 +91,6 @@ def test_by_file_or_as_an_object_its_runs_are_the_same_and_parallel(
     assert found.runs[1].environment["method"] == "by_file.py:Halved"
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("guarded", [True, False])
 def test_a_script_is_imported_by_other_processes_only_if_it_has_a_guard(
     guarded: bool, scans: Path, shared: dict[str, Any], write: Write

@@ -9,7 +9,6 @@ from sklearn.metrics import accuracy_score, f1_score, precision_score, recall_sc
 from fedbm.utils.metrics import auc, mean_scores, score, scores_from_confusion
 
 
-@pytest.mark.no_cover
 @given(st.data())
 def test_equal_to_scikit_learn_over_present_classes(data):
     classes = data.draw(st.integers(2, 6))
