@@ -18,7 +18,7 @@ from fedbm.runs import runner as simulation
 from fedbm.runs.config import make_config, to_sections
 from fedbm.runs.plan import Plan, make_plan
 
-ENGINE = ("out =", "checkpoint_every =", "workers =", "data_on =")  # lines of config.toml that change no result
+ENGINE = ("out =", "checkpoint_every =", "workers =", "data_on =", "on =")  # lines of config.toml that change no result
 
 
 def plan_of(
