@@ -89,6 +89,8 @@ def show_batch(console: Console, jobs: Sequence[BatchRun]) -> Iterator[Callable[
                 show_estimate(sentence)
 
         yield show
+        if console.is_jupyter:
+            show_estimate("")  # nothing remains
 
 
 class BatchEstimate:
