@@ -15,7 +15,7 @@ from flwr.app import Error, Message
 from one_process import Deployed, Node, deploy, digests_in_process, engine_process, events_of, records_of
 
 from fedbm.errors import FedBMError
-from fedbm.federation.node import handler as node
+from fedbm.federation.node import loaded_run
 from fedbm.federation.protocol.codec import Envelope, from_records, to_records
 from fedbm.federation.protocol.messages import UPLOAD
 from fedbm.federation.protocol.packing import Packed, pack, unpack
@@ -155,7 +155,7 @@ def test_what_goes_wrong_at_a_site_stays_there(
         raise OSError("cannot read /srv/patients/smith.dcm")
 
     deployed = deploy(tmp_path, settings, {"max_round_attempts": 2})
-    monkeypatch.setattr(node, "train_client", fails)
+    monkeypatch.setattr(loaded_run, "train_client", fails)
     with pytest.raises(FedBMError, match="tried 2 times and never had enough usable updates"):
         deployed.serve()
     assert "smith.dcm" in capsys.readouterr().err  # the site's own log

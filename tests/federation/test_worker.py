@@ -196,19 +196,6 @@ def test_a_program_without_the_secret_gets_no_task(supernode: SuperNode, tmp_pat
         stranger.serve_next()
 
 
-def test_a_failure_is_not_told_to_the_server_and_the_next_message_is_served(
-    supernode: SuperNode, worker: Worker, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr("fedbm.federation.node.worker.app", lambda message, context: 1 / 0)
-        supernode.receive(refused("first"))
-        assert worker.serve_next()
-    assert "ZeroDivisionError" in capfd.readouterr().err
-    assert all(task.status.details == "" for task in supernode.state.get_tasks())
-    supernode.receive(refused("second"))
-    assert worker.serve_next()
-
-
 def test_the_pulse_stops_when_a_message_takes_longer_than_its_reply_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
