@@ -81,7 +81,7 @@ def test_a_comparison_runs_in_an_empty_environment(version: str, dist: Path, tmp
     found = json.loads(call(fedbm, "doctor", "--json"))
     assert found["works"]
     assert f"Python {version}." in str(found["findings"])
-    small = ("--width", "4", "--clients", "3", "--generator-steps", "2", "--device", "cpu")
+    small = ("--width", "8", "--clients", "3", "--generator-steps", "2", "--device", "cpu")
     call(fedbm, "compare", "--data", "digits", "--rounds", "2", "--seeds", "1", *small, cwd=tmp_path)
     assert "FedBM" in (tmp_path / "report.html").read_text(encoding="utf-8")
     runs = json.loads(call(fedbm, "list", "--json", cwd=tmp_path))
