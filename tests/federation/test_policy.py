@@ -132,6 +132,8 @@ def test_scores_stay_at_a_site_that_keeps_them(tiny: Any, tmp_path: Path) -> Non
 def test_a_real_site_starts_with_strict_rules_and_a_rehearsal_with_open_ones(tmp_path: Path) -> None:
     create(tmp_path / "real", 1, host="fl.example.org")
     create(tmp_path / "here", 1)
+    create(tmp_path / "rehearsal", 1, host="server", port=8443, rehearsal=True)
+    assert read_policy(tmp_path / "rehearsal" / "hospital-1") == OPEN_POLICY
     assert read_policy(tmp_path / "real" / "hospital-1") == Policy()
     assert Policy().approval
     assert not Policy().label_counts

@@ -66,6 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_count(task, "--port", None, "its port there (default 443, the nginx front; without --host 8000)")
     add_count(task, "--link-port", 8000, "the SuperLink's loopback port (default 8000)")
     add_count(task, "--days", 730, "validity of the server's certificate in days (default 730)")
+    text = "give the nodes open rules, as without --host: runs need no approval"
+    task.add_argument("--rehearsal", action="store_true", help=text)
 
     task = add_task("deal", "partition a run's data set among the nodes of this machine, for a rehearsal", WHOLE)
     task.add_argument("file", nargs="?", metavar="FILE.toml", help=RUN)
@@ -136,7 +138,7 @@ def init(args: argparse.Namespace, console: Console) -> None:
     from fedbm.federation.deploy.init import create
 
     names = args.names.split(",") if args.names else ()
-    made = create(args.folder, args.nodes, names, args.host, args.port, args.link_port, args.days)
+    made = create(args.folder, args.nodes, names, args.host, args.port, args.link_port, args.days, args.rehearsal)
     console.print(f"authority: {args.folder / 'authority'} (keep its ca.key private, and off the server)")
     console.print(f"server:    {made[0]} (RUNBOOK.md in it explains how to run it)")
     for site in made[1:]:

@@ -42,11 +42,13 @@ def create(
     port: int | None = None,
     link_port: int = 8000,
     days: int = certificates.SERVER_DAYS,
+    rehearsal: bool = False,
 ) -> list[Path]:
     """Make a federation in *folder*, which must be new or empty, and return the folders of server and nodes.
 
     By default there are as many nodes as *names*, or 3. Without *host*, nodes connect to the SuperLink on this machine;
-    otherwise to the nginx front at *port*, 443 by default.
+    otherwise to the nginx front at *port*, 443 by default. The nodes' rules are strict, unless they connect to this
+    machine or it is a *rehearsal*.
     """
     nodes = nodes or len(names) or 3
     names = list(names) or [f"hospital-{number}" for number in range(1, nodes + 1)]
@@ -68,7 +70,7 @@ def create(
     write_text(home / "nginx.conf", render("nginx.conf.j2", **values))
     write_service(home, "FedBM server", values)
     for client, name in enumerate(names):
-        make_site(folder, server, client, name)
+        make_site(folder, server, client, name, OPEN_POLICY if local or rehearsal else Policy())
     # last, so that a folder with this file is complete
     write_text(folder / "federation.toml", to_text(FederationSettings(folder.resolve().name, ",".join(names))))
     return [home, *(folder / name for name in names)]
@@ -83,13 +85,13 @@ def make_server_certificate(folder: Path, host: str, days: int) -> None:
     certificates.make_server(folder / "authority", folder / "server", hosts, days)
 
 
-def make_site(folder: Path, server: ServerSettings, client: int, name: str) -> None:
+def make_site(folder: Path, server: ServerSettings, client: int, name: str, policy: Policy) -> None:
     """Make a node's folder, and copy its public key to the server's folder."""
     site = folder / name
     node = NodeSettings(client, name, format_address(server), server.link_port + 1 + client)
     certificates.make_node(site, name)
     shutil.copyfile(folder / "authority" / "ca.crt", site / "ca.crt")
-    write_text(site / "node.toml", to_text(node, OPEN_POLICY if is_here(server.host) else Policy()))
+    write_text(site / "node.toml", to_text(node, policy))
     write_service(site, f"FedBM node {name}", {**template_values(folder, server, "node", name), "node": node})
     publish_key(folder, name)
 
@@ -107,7 +109,7 @@ def add(folder: Path, name: str) -> Path:
     if (folder / name).exists():
         raise FedBMError(f"{folder / name} exists already and is not overwritten; choose another name")
     client = len(names) - 1
-    make_site(folder, server, client, name)
+    make_site(folder, server, client, name, OPEN_POLICY if is_here(server.host) else Policy())
     places = [server.places.get(place, "") for place in range(client)]  # the places of former nodes stay empty
     write_text(folder / "server" / "server.toml", to_text(replace(server, nodes=",".join([*places, name]))))
     write_text(folder / "federation.toml", to_text(replace(whole, nodes=",".join(names))))
