@@ -19,7 +19,12 @@ class Normalise(nn.Module):
         self.memory_format = torch.contiguous_format
 
     def forward(self, images: Tensor) -> Tensor:
-        return (images - self.mean) / self.std
+        normalised = (images - self.mean) / self.std
+        if normalised.is_cuda or normalised.shape[1] != 1:
+            return normalised
+        # Grey images can have the strides (HW, 1, W, 1), which PyTorch takes for both memory formats. Its CPU
+        # convolutions (2.13) then write beyond their memory. This view has the usual strides (HW, HW, W, 1).
+        return normalised.squeeze(1).unsqueeze(1)
 
     def pixels(self, images: Tensor) -> Tensor:
         """Convert uint8 [B,H,W,C] to normalised [B,C,H,W]."""
