@@ -15,8 +15,8 @@ from fedbm.runs.run_files import PartitionRecord
 from fedbm.utils.statistics import Spread, spread_or_none
 from fedbm.utils.text import format_count
 
-# the seed, what a group's title contains, and a path: samples are compared by their digest
-NOT_A_SETTING = {"train.seed", "data.name", "data.beta", "data.partition_file"}
+# the seed, what a group's title contains, a path, and channels: images and samples are compared by their digest
+NOT_A_SETTING = {"train.seed", "data.name", "data.beta", "data.partition_file", "data.channels"}
 AVERAGE = "train.server_average"  # adds scores and changes none
 # options that runs of older versions do not have → the value with which those runs were computed
 ADDED_LATER = {AVERAGE: 0, "train.freeze_batchnorm_after": 0, "method.pseudo_in": "loss"}
@@ -97,6 +97,8 @@ def group_runs(runs: Sequence[RunView]) -> list[Group]:
 def settings(run: RunView, *sections: str) -> dict[str, Any]:
     """Return {"train.lr": 0.01, …} for these sections, without the seed and what the group's title contains."""
     found = {f"{section}.{key}": value for section in sections for key, value in run.config.get(section, {}).items()}
+    if found.get("data.partition") == "file" and run.client_partition is not None:  # such as one made in Python
+        found["data.partition"] = run.client_partition.kind
     return {key: v for key, v in found.items() if key not in NOT_A_SETTING and (key, v) not in ADDED_LATER.items()}
 
 

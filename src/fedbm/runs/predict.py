@@ -54,6 +54,8 @@ class Model:
     def predict(self, images: NDArray[np.uint8]) -> NDArray[Any]:
         """Return class probabilities [n,K] of uint8 images [n,H,W,C] that have the model's size."""
         channels, height, width = self.shape
+        if not isinstance(images, np.ndarray):
+            raise FedBMError(f"images must be an array, not {type(images).__name__}. For files use classify(paths).")
         if images.dtype != np.uint8 or images.shape[1:] != (height, width, channels):
             raise FedBMError(
                 f"images must be uint8 [n, {height}, {width}, {channels}], not {images.dtype} {list(images.shape)}"

@@ -114,7 +114,8 @@ def simulate(
 def check_method_object(method: Any, settings: Mapping[str, Any]) -> None:
     """Raise FedBMError if *method* is not a method object, or if its options are given apart from it."""
     if isinstance(method, type) or not isinstance(method, Method):
-        raise FedBMError(f"method must be a name or an object like fedbm.FedAvg(), not {method!r}")
+        hint = f": write {method.__name__}()" if isinstance(method, type) else ""
+        raise FedBMError(f"method must be a name or an object like fedbm.FedAvg(), not {method!r}{hint}")
     check_name(type(method))
     if misplaced := list(to_sections(settings).get("method", {})):
         raise FedBMError(f"{misplaced[0]} is an option of a method. Set it where you make the {method.name} object.")
