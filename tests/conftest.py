@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 from PIL import Image
 
 from fedbm.language.concepts import ConceptDistribution
@@ -18,6 +19,8 @@ from fedbm.runs import artifacts
 CLASSES = ("cyst", "normal", "polyp")
 
 pytest.register_assert_rewrite("whole_runs", "calling")  # its comparisons say what differs
+settings.register_profile("fedbm", deadline=None)  # a slow example on a busy machine is not a failure
+settings.load_profile("fedbm")
 
 
 @pytest.fixture(scope="session", autouse=True)

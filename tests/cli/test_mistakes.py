@@ -292,7 +292,7 @@ words = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(words=words | st.tuples(st.sampled_from(sorted(COMMANDS)), words).map(lambda pair: [pair[0], *pair[1]]))
 def test_any_words(words: list[str], fedbm: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is typed: done, or one sentence. What would compute or write is stopped where it would begin."""

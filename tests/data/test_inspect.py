@@ -96,7 +96,7 @@ def test_blank_images_are_not_duplicates() -> None:
     assert len(pairs) == 0
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(derandomize=True, max_examples=60)
 @given(st.lists(st.integers(0, 2**64 - 1), max_size=40), st.integers(0, 7), st.data())
 def test_close_hashes_equal_a_comparison_of_all_pairs(words, most, data) -> None:
     """Half of the words are copies with a few flipped bits, so that there are close pairs."""
@@ -137,7 +137,7 @@ def test_pixel_statistics_by_hand() -> None:
     assert found.constant == (0, 1)
 
 
-@settings(deadline=None, derandomize=True, max_examples=20)
+@settings(derandomize=True, max_examples=20)
 @given(st.integers(1, 300), st.sampled_from([1, 3]), st.integers(0, 99))
 def test_pixel_statistics_equal_numpy(count, channels, seed) -> None:
     images = np.random.default_rng(seed).integers(0, 256, (count, 16, 16, channels), dtype=np.uint8)

@@ -33,7 +33,7 @@ def enough_classes(labels, train, clients) -> int:
     return -(-len(np.unique(labels[train])) // clients)
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(problems())
 def test_every_training_sample_belongs_to_one_client(problem) -> None:
     labels, train, clients, beta, seed, min_samples = problem
@@ -49,7 +49,7 @@ def test_every_training_sample_belongs_to_one_client(problem) -> None:
         assert all((np.diff(client) > 0).all() for client in partition.clients)
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(problems())
 def test_partitions_are_reproducible_and_survive_json(problem) -> None:
     labels, train, clients, beta, seed, min_samples = problem
@@ -118,7 +118,7 @@ def test_quantity_varies_sizes_and_keeps_the_label_mix() -> None:
     assert np.mean(sizes, axis=0) == pytest.approx([0.25] * 4, abs=0.02)
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(derandomize=True, max_examples=60)
 @given(st.integers(1, 12), st.integers(1, 8), st.integers(1, 8), st.integers(0, 99))
 def test_by_classes_gives_k_classes_to_every_client_and_covers_every_class(clients, classes, each, seed) -> None:
     """With 12 samples of each class there is one for every owner; owners' numbers differ by one, shares by one."""

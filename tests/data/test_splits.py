@@ -44,7 +44,7 @@ def test_the_split_depends_on_the_seed() -> None:
     assert first.dtype == np.uint8
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.lists(st.integers(10, 80), min_size=1, max_size=20), st.integers(0, 1000))
 def test_classes_and_totals_are_within_rounding(sizes, seed) -> None:
     labels = labels_of_sizes(*sizes)
@@ -55,7 +55,7 @@ def test_classes_and_totals_are_within_rounding(sizes, seed) -> None:
     assert (np.abs(per_class.sum(axis=1) - quota.sum(axis=1)) <= 1 + 1e-9).all()
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.lists(st.integers(3, 9), min_size=1, max_size=30))
 def test_every_subset_has_every_class(sizes) -> None:
     labels = labels_of_sizes(*sizes)
@@ -101,7 +101,7 @@ def test_the_seed_decides_between_equal_groups() -> None:
     assert first.dtype == np.uint8
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.lists(st.text("abc", min_size=1, max_size=6), min_size=1, max_size=40), st.integers(0, 99))
 def test_no_group_is_shared_and_every_subset_has_every_class(members, seed) -> None:
     labels, groups = in_groups(*["abc"] * 3, *members)
@@ -110,7 +110,7 @@ def test_no_group_is_shared_and_every_subset_has_every_class(members, seed) -> N
     assert np.array(counts(labels, made)).min() >= 1
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.lists(st.integers(1, 4), min_size=40, max_size=80), st.integers(0, 99))
 def test_classes_of_many_small_groups_are_near_their_quotas(sizes, seed) -> None:
     labels, groups = in_groups(*[("a" if g % 2 else "b") * size for g, size in enumerate(sizes)])

@@ -224,7 +224,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return (folder / "checkpoint.safetensors").read_bytes()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.integers(0, 2000), junk=st.binary(max_size=40))
 def test_half_a_checkpoint_or_junk_is_refused(tmp_path: Path, whole: bytes, cut: int, junk: bytes) -> None:
     path = tmp_path / "checkpoint.safetensors"

@@ -72,7 +72,7 @@ def test_a_damaged_line_is_named(folder: RunFolder, line: str) -> None:
         read_rounds(path)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.integers(0, 400), junk=st.binary(max_size=12).filter(lambda junk: b"\n" not in junk))
 def test_cut_anywhere_the_whole_lines_remain(folder: RunFolder, cut: int, junk: bytes) -> None:
     path = folder.path / "rounds.jsonl"

@@ -119,9 +119,9 @@ def test_equal_to_the_reference(
 ) -> None:
     """Three rounds of every method with BatchNorm, client state and kept momentum: records, states and model.
 
-    The processes are real for FedBM, with its generator, and for FedRep, with client states and two phases.
+    The processes are real for FedBM, with its generator and kept momentum.
     """
-    if method not in ("fedbm", "fedrep"):
+    if method != "fedbm":
         monkeypatch.setattr(workers, "ClientProcess", InThisProcess)
     settings = tiny_fedbm if method == "fedbm" else {**tiny, "method": method}
     settings = settings | ({"optimizer": "adam", "lr": 0.001} if method in ("fedavg", "fedrep") else {})

@@ -37,7 +37,7 @@ def equal(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(states())
 def test_plain_is_bit_for_bit(state: dict[str, torch.Tensor]) -> None:
     packed = pack(state)
@@ -128,7 +128,7 @@ def test_a_header_that_lies_is_refused(change: dict[str, object]) -> None:
         unpack(Packed(header, packed.buffers))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.text(max_size=200) | st.recursive(st.none() | st.integers() | st.text(max_size=5), st.lists).map(json.dumps))
 def test_junk_is_refused(header: str) -> None:
     with pytest.raises(FedBMError):

@@ -198,7 +198,7 @@ def choices(draw: st.DrawFn) -> dict[str, Any]:
     return {**made, "method": method}
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(choices())
 def test_toml_and_back(tmp_path: Path, flat: dict[str, Any]) -> None:
     config = make_config(to_sections(flat))
@@ -231,7 +231,7 @@ numbers = st.integers().map(str) | st.floats().map(str) | st.sampled_from(["1e99
 odd = st.text(max_size=20) | numbers | st.sampled_from(["", "yes", "file"])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.dictionaries(st.sampled_from(sorted(FLAGS)), odd, max_size=4))
 def test_any_text_for_any_key_is_a_configuration_or_a_sentence(flat: dict[str, str]) -> None:
     assert refusal(lambda: make_config(to_sections(flat))) != ""
@@ -246,13 +246,13 @@ sections = st.sampled_from(["data", "train", "method", "model"])
 names = st.sampled_from([*(key.name for key in keys()), "x"])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.dictionaries(sections, st.dictionaries(names, toml_values, max_size=3), max_size=3))
 def test_any_value_for_any_key_is_a_configuration_or_a_sentence(values: dict[str, dict[str, Any]]) -> None:
     assert refusal(lambda: make_config(values)) != ""
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=60) | st.text("[]{}=\"'#. \nabtrain0_-", max_size=60).map(str.encode))
 def test_any_file_is_a_configuration_or_a_sentence(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "any.toml"
