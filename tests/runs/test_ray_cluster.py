@@ -72,7 +72,7 @@ def test_places(tiny: dict[str, Any], tmp_path: Path, use: Callable[[Any], None]
 @pytest.mark.parametrize(
     ("ray", "changes", "sentence"),
     [
-        (None, {}, "--on ray needs Ray: pip install 'fedbm[ray]' on every node"),
+        (None, {}, '--on ray needs Ray: pip install "fedbm[ray]" on every node'),
         (FakeRay(is_initialized=False), {}, "no Ray cluster was found. Start one with 'ray start --head', or set"),
         (FakeRay({"CPU": 2.0}), {"device": "cuda:1"}, "device is cuda:1, but Ray chooses the GPU of each worker"),
         (FakeRay({"CPU": 2.0}), {"device": "cuda"}, "device is cuda, but the Ray cluster has no GPU"),

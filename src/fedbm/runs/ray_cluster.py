@@ -85,7 +85,7 @@ def connect(config: Config) -> Pool:
     try:
         ray: Any = importlib.import_module("ray")
     except ImportError as error:
-        raise FedBMError("--on ray needs Ray: pip install 'fedbm[ray]' on every node") from error
+        raise FedBMError('--on ray needs Ray: pip install "fedbm[ray]" on every node') from error
     if not ray.is_initialized():
         try:
             ray.init(address="auto", logging_level="WARNING")
