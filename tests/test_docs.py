@@ -36,6 +36,7 @@ from fedbm.config.keys import SECTIONS, Key
 from fedbm.config.options import type_words
 from fedbm.errors import FedBMError
 from fedbm.experiments.outcomes import read_outcomes
+from fedbm.federation.deploy.site_files import read_policy
 from fedbm.federation.options import FederationOptions, read_run_file
 from fedbm.methods import METHODS
 from fedbm.methods.base import Facts, State, Task, size_of
@@ -330,6 +331,10 @@ def test_options_in_the_text_are_understood(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_configuration_files_are_valid(page: Path, tmp_path: Path) -> None:
     for block in blocks_of(page, "toml"):
+        if block.startswith("[policy]"):
+            (tmp_path / "node.toml").write_text(f"format = 1\n{block}", encoding="utf-8")
+            read_policy(tmp_path)
+            continue
         (tmp_path / "page.toml").write_text(block, encoding="utf-8")
         check_config(read_run_file(tmp_path / "page.toml")[0])
 
