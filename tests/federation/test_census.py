@@ -201,7 +201,7 @@ def test_a_log_on_a_full_disk_lets_no_text_out(deployed: Deployed, monkeypatch: 
 
 def test_a_node_of_another_protocol_says_so() -> None:
     with pytest.raises(Refusal) as found:
-        accept_terms({"versions": {"protocol": 2}})
+        accept_terms({"versions": {"protocol": protocol.PROTOCOL + 1}})
     assert found.value.code == "protocol"
 
 

@@ -119,7 +119,7 @@ def summary_of(deployed: Deployed, seed: int = 0) -> tuple[Path, Mapping[str, An
 def test_nothing_leaves_a_site_with_a_damaged_ledger(tiny: dict[str, Any], tmp_path: Path, noise: float) -> None:
     deployed = run_of(tiny, tmp_path, dp_noise=noise, max_round_attempts=1)
     for client in range(2):
-        (tmp_path / f"node-{client}").mkdir()
+        (tmp_path / f"node-{client}").mkdir(exist_ok=True)
         (tmp_path / f"node-{client}" / "privacy.json").write_text("{")
     with pytest.raises(FedBMError, match="never had enough usable updates"):
         deployed.serve()

@@ -105,7 +105,7 @@ class SuperNode:
 
 @pytest.fixture
 def site(tmp_path: Path) -> dict[str, Any]:
-    return {"client": 0, "name": "a site", "data": "nowhere", "state": str(tmp_path / "state")}
+    return {"client": 0, "name": "a site", "data": "nowhere", "folder": str(tmp_path), "state": str(tmp_path / "state")}
 
 
 @pytest.fixture
