@@ -94,7 +94,7 @@ def test_frozen_batch_norm_by_hand():
         for start in (0, 4, 8):
             chosen = order[(torch.arange(start, start + 4)) % 11]
             images = (data.images[chosen].permute(0, 3, 1, 2).float() / 255 - 0.5) / 0.25
-                images = images.squeeze(1).unsqueeze(1)  # the usual strides
+            images = images.squeeze(1).unsqueeze(1)  # the usual strides
             x, bn = plain.body.conv(images), plain.body.bn
             if round_ == 1:
                 x = bn(x)
