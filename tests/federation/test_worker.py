@@ -242,7 +242,6 @@ class Direct:
         return lambda request: handler(request, self.state, self.task)
 
 
-@pytest.mark.no_cover
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
 def test_two_hundred_messages_need_no_more_memory_and_files_than_twenty(
     supernode: SuperNode, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
