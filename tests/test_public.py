@@ -109,15 +109,14 @@ def test_objects_in_a_notebook(run: Any, tiny: dict[str, Any]) -> None:
     data = fedbm.load(tiny["data"], size=16, channels=1)
     assert repr(data) == "Dataset(scans: 90 images of (1, 16, 16), 3 classes, train 63, val 9, test 18)"
     assert "<tr><td>cyst</td><td>cyst</td><td>21</td><td>3</td><td>6</td></tr>" in data._repr_html_()
-    labels, train = data.labels, data.indices("train")
-    parts = fedbm.by_classes(labels, train, clients=3, classes_per_client=1, seed=0)
+    parts = fedbm.by_classes(data, clients=3, classes_per_client=1, seed=0)
     assert repr(parts) == "Partition(classes: 3 clients with 21 samples)"
     assert words_in(parts._repr_html_()) == [
         *("class 0", "class 1", "class 2", "client", "total"),
         *(text for client in "012" for text in (client, "21")),
     ]
-    assert words_in(fedbm.iid(train, clients=2, seed=0)._repr_html_())[3:] == ["0", "32", "1", "31"]
-    many = fedbm.iid(train, clients=60, min_samples=1, seed=0)._repr_html_()
+    assert words_in(fedbm.iid(data, clients=2, seed=0)._repr_html_())[3:] == ["0", "32", "1", "31"]
+    many = fedbm.iid(data, clients=60, min_samples=1, seed=0)._repr_html_()
     assert ", the first 50</p>" in many
     assert words_in(many)[-2] == "49"
     accuracy = f"{100 * run.summary.best.accuracy:.1f}"

@@ -2,7 +2,7 @@
 
 import fedbm
 data = fedbm.load("digits")
-parts = fedbm.dirichlet(data.labels, data.indices("train"), clients=10, beta=0.05, seed=0)
+parts = fedbm.dirichlet(data, clients=10, beta=0.05, seed=0)
 run = fedbm.simulate(data, parts, method="fedbm", rounds=20)
 print(run.summary["best"])
 fedbm.write_report(fedbm.compare("digits", ["fedavg", "fedbm"], beta=0.05, seeds=3), "report.html")

@@ -15,7 +15,7 @@ class FedBMError(Exception):
         >>> import fedbm
         >>> fedbm.load("digitz")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        fedbm.errors.FedBMError: no data set is called "digitz" (did you mean "digits"?); ...
+        fedbm.errors.FedBMError: ... no data set is called "digitz" (did you mean "digits"?); ...
     """
 
 

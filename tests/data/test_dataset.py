@@ -378,7 +378,10 @@ def test_a_missing_data_set_says_how_to_get_it() -> None:
 
 
 def test_mistyped_names_and_paths_suggest_the_nearest(folder) -> None:
-    with pytest.raises(FedBMError, match=r'no data set is called "digit" \(did you mean "digits"\?\)'):
+    with pytest.raises(
+        FedBMError,
+        match=r'there is no such file or folder here, and no data set is called "digit" \(did you mean "digits"\?\)',
+    ):
         load("digit")
     with pytest.raises(FedBMError, match=r'clinik does not exist .*\(did you mean "clinic"\?\)'):
         load(str(folder.with_name("clinik")))

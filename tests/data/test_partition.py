@@ -28,6 +28,33 @@ def problems(draw):
     return labels, train, clients, beta, draw(st.integers(0, 99)), min(min_samples, len(train))
 
 
+def sixty_images():
+    """A data set of three classes and two sites, in which 40 images are for training."""
+    images, labels, split = np.zeros((60, 16, 16, 1), np.uint8), np.arange(60) % 3, np.arange(60) // 20
+    columns = {"site": np.array(["a", "b"] * 30)}
+    return make_dataset(images, labels, np.maximum(split - 1, 0), ("a", "b", "c"), columns=columns)
+
+
+def test_a_data_set_is_divided_as_its_labels_and_training_samples_are() -> None:
+    data = sixty_images()
+    train = data.indices("train")
+    for drawn, same in (
+        (dirichlet(data, clients=3), dirichlet(data.labels, train, 3, 0.1, 0)),
+        (quantity(data, clients=3, beta=1), quantity(data.labels, train, 3, 1, 0)),
+        (by_classes(data, clients=3), by_classes(data.labels, train, 3, 2, 0)),
+        (by_column(data, column="site"), by_column(data.columns, train, "site")),
+        (iid(data, clients=3), iid(train, 3, 0)),
+    ):
+        assert drawn.digest == same.digest
+    assert dirichlet(np.arange(60) % 3, clients=3).digest == dirichlet(np.arange(60) % 3, np.arange(60), 3).digest
+
+
+@pytest.mark.parametrize("wrong", [lambda data: dirichlet(data, 10), lambda data: dirichlet(["a", "b"] * 30)])
+def test_wrong_arguments_get_a_sentence(wrong) -> None:
+    with pytest.raises(FedBMError, match="give the data set, or labels and sample numbers, and name the other arg"):
+        wrong(sixty_images())
+
+
 def enough_classes(labels, train, clients) -> int:
     """Return the fewest classes per client with which every class has a client."""
     return -(-len(np.unique(labels[train])) // clients)

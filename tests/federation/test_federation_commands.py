@@ -14,6 +14,7 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from fedbm.cli import main
 from fedbm.federation.audit import Audit
 from fedbm.federation.deploy import flower
+from fedbm.federation.deploy.site_files import Policy, read_policy
 from fedbm.federation.server.run_status import StatusFile
 
 
@@ -47,8 +48,10 @@ def test_init_says_what_to_hand_over_and_what_to_keep(
 
 
 def test_a_run_s_data_are_dealt_to_the_nodes(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rules = read_policy(study / "hospital-2")
     code, words = said(capsys, "deal", "study")
     assert code == 0
+    assert read_policy(study / "hospital-2") == rules != Policy()  # open, as init made them
     counts = [int(line.split(": ")[1].split()[0].replace(",", "")) for line in words.splitlines()]
     assert sum(counts) == 1258  # every training image of digits is someone's
     assert 'data = "data"' in (study / "hospital-2" / "node.toml").read_text()

@@ -137,14 +137,14 @@ def test_a_worker_answers_its_own_app_and_closes_its_connections(
 ) -> None:
     assert not worker.serve_next()
     files = []
-    for number in range(3):
+    for number in range(9):
         supernode.receive(refused(f"it is client {number}"))
         assert worker.serve_next()
         assert supernode.reply().body["code"] == "ok"
         files.append(usage()[1] if Path("/proc/self/statm").exists() else 0)
     told = [line["why"] for line in events_of(Path(site["state"]), "refused_by_server")]
-    assert told == ["it is client 0", "it is client 1", "it is client 2"]
-    assert files[2] <= files[0]
+    assert told == [f"it is client {number}" for number in range(9)]
+    assert files[8] - files[0] < 8  # one that stays open per message would be 8; the server closes a few late
     assert not worker.serve_next()
 
 

@@ -50,6 +50,21 @@ def test_an_unfinished_run_gets_no_advice(tmp_path: Path) -> None:
     assert advise(read_run(fake_run(tmp_path, rounds=6, done=3))) == []
 
 
+@pytest.mark.parametrize(
+    ("matrix", "found"),
+    [
+        (((0, 30, 0), (1, 29, 0), (0, 30, 0)), "99 % of the test images are predicted as"),
+        (((4, 26, 0), (1, 29, 0), (0, 30, 0)), ""),  # 94 %
+        (((0, 9, 0), (0, 82, 0), (0, 9, 0)), ""),  # most images are of that class
+    ],
+)
+def test_nearly_all_predictions_are_one_class(run: RunView, matrix: Sequence[Sequence[int]], found: str) -> None:
+    assert run.details is not None
+    details = replace(run.details, confusion=replace(run.details.confusion, best=matrix))
+    assert bool(found) == bool(evidence(replace(run, details=details)))
+    assert found in evidence(replace(run, details=details))
+
+
 def test_the_last_round_was_chosen(run: RunView) -> None:
     (found,) = advise(with_scores(run, [0.5] * 20, best=20))
     assert found.sentence == "The chosen round is the last one, 20. More training may help: use more --rounds."

@@ -13,7 +13,7 @@ def test_a_partition_made_in_python_is_no_other_setting(tiny: dict[str, Any], tm
     taken = ("data", "method", "size", "channels", "clients", "beta", "seed", "out")
     given = {key: value for key, value in tiny.items() if key not in taken}
     data = fedbm.load(tiny["data"], size=16, channels=1)
-    parts = fedbm.dirichlet(data.labels, data.indices("train"), clients=3, beta=0.5, seed=0)
+    parts = fedbm.dirichlet(data, clients=3, beta=0.5, seed=0)
     own = fedbm.simulate(data, parts, method="fedavg", seed=0, out=str(tmp_path), **given)
     named = fedbm.simulate(
         tiny["data"], size=16, channels=1, clients=3, beta=0.5, method="fedavg", seed=1, out=str(tmp_path), **given

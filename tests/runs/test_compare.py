@@ -47,8 +47,15 @@ def test_names_run_in_parallel_and_are_read_the_second_time(
     ]
     assert {title for title, _ in seen} == {f"{m}, β {b}, seed 1" for m in ("fedavg", "fedprox") for b in (0.1, 0.5)}
     assert repr(found) == "Comparison(4 runs of fedavg and fedprox)"
+    lines = str(found).splitlines()
+    assert lines[0] == "Test scores in %, mean ± std over seeds"
+    assert lines[1].split()[:5] == ["data", "partition", "β", "method", "seeds"]
+    assert [line.split()[:5] for line in lines[2:4]] == [
+        [scans.name, "dirichlet", "0.1", method, "1"] for method in ("fedavg", "fedprox")
+    ]
+    assert len(lines) == 6
     monkeypatch.setattr(batch, "run_all", None)  # nothing remains to be run
-    again = fedbm.compare(str(scans), ["fedavg", "fedprox"], betas=[0.1, 0.5], seeds=[1], **shared)
+    again = fedbm.compare(str(scans), "fedavg,fedprox", betas=[0.1, 0.5], seeds=[1], **shared)
     assert [run.id for run in again.runs] == [run.id for run in found.runs]
 
 
@@ -56,11 +63,11 @@ def test_a_script_needs_no_guard(scans: Path, shared: dict[str, Any], tmp_path: 
     """The parallel processes do not import the script again."""
     script = tmp_path / "script.py"
     script.write_text(
-        f"print('started')\nimport fedbm\nprint(fedbm.compare({str(scans)!r}, ['fedavg'], seeds=1, **{shared!r}))\n"
+        f"print('started')\nimport fedbm\nprint([fedbm.compare({str(scans)!r}, ['fedavg'], seeds=1, **{shared!r})])\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(fedbm.__file__).parents[1])}
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, check=True)
-    assert done.stdout == "started\nComparison(1 runs of fedavg)\n"
+    assert done.stdout == "started\n[Comparison(1 runs of fedavg)]\n"
 
 
 def test_loaded_data_run_in_this_process(scans: Path, shared: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

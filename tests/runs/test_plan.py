@@ -109,10 +109,14 @@ def test_finding_a_run(tmp_path: Path) -> None:
         (tmp_path / name / "config.toml").touch()
     one = tmp_path / "fedbm-digits-s0-bbbb"
     assert find_run(tmp_path, "bbbb") == find_run(tmp_path, one.name) == find_run(tmp_path, str(one)) == one
+    for name in ("fedavg-c-s0-cccd", "fedavg-chars-s0-dddd"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.toml").touch()
+    assert find_run(tmp_path, "fedavg-c") == tmp_path / "fedavg-c-s0-cccd"  # whole words are preferred
     with pytest.raises(FedBMError, match='"digits" matches 2 runs in '):
         find_run(tmp_path, "digits")
-    with pytest.raises(FedBMError, match='there is no run "cccc" in .*; "fedbm list --out .*" shows them'):
-        find_run(tmp_path, "cccc")
+    with pytest.raises(FedBMError, match='there is no run "ffff" in .*; "fedbm list --out .*" shows them'):
+        find_run(tmp_path, "ffff")
 
 
 def test_a_method_of_ones_own_is_named_by_its_code_and_its_fields(tmp_path: Path) -> None:

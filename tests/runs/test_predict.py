@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from torch import Tensor, nn
 
@@ -51,8 +52,15 @@ def test_the_loaded_model_scores_as_the_run_says(tiny: dict[str, Any], tmp_path:
     summary = json.loads((folder / "summary.json").read_text())
     found = score(data.labels[test], probabilities)[0]
     assert found == pytest.approx({name: summary["best"][name] for name in found})
-    with pytest.raises(FedBMError, match=r"images must be uint8 \[n, 16, 16, 1\], not float64 \[2, 16, 16, 1\]"):
-        model.predict(np.zeros((2, 16, 16, 1)))
+    grey = np.asarray(data.images[test])[..., 0]
+    for same in (grey, grey[:, None], grey / 255, torch.from_numpy(grey), grey.tolist()):
+        if isinstance(same, list):
+            with pytest.raises(FedBMError, match="images has int64 values: use uint8 from 0 to 255"):
+                model.predict(same)
+        else:
+            assert (model.predict(same) == probabilities).all()
+    with pytest.raises(FedBMError, match=r"images must be \[n, 16, 16, 1\], not \[2, 8, 16, 1\]"):
+        model.predict(np.zeros((2, 8, 16, 1)))
 
 
 def test_the_averaged_model_scores_as_the_run_says(tiny: dict[str, Any], tmp_path: Path) -> None:
@@ -108,3 +116,8 @@ def test_new_images_are_read_with_the_value_range_of_the_run(tmp_path: Path, in_
     seen = np.stack([np.full((16, 16, 3), round(255 * level / 4095), dtype=np.uint8) for level in (500, 3500)])
     found = np.stack([probabilities for _, probabilities in model.classify(files)])
     assert (found == model.predict(seen)).all()
+    (tmp_path / "new").mkdir()
+    files[0].rename(tmp_path / "new" / "scan.png")
+    [(path, alone)] = model.classify(str(tmp_path / "new"))
+    assert path.name == "scan.png"
+    assert (alone == model.predict(seen[:1])[0]).all()

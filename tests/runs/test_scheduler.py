@@ -25,11 +25,6 @@ from fedbm.runs.scheduler import _start_worker as hire
 from fedbm.runs.scheduler import places_for, run_all
 
 
-def play_in_a_process(plan: Any) -> None:
-    """Run a plan without an interruption in a process of its own, which no other test has changed."""
-    assert all(isinstance(event, Event) for _, event in run_all([plan.config], processes=1))
-
-
 def configs_of(settings: dict[str, Any], out: Path, *changes: dict[str, Any]) -> list[Any]:
     return [make_config(to_sections({**settings, **change, "out": str(out)})) for change in changes]
 
@@ -67,7 +62,7 @@ def test_runs_that_share_a_process(tiny: dict[str, Any], tmp_path: Path, monkeyp
     assert sorted(rounds) == [(n, r) for n in (0, 2) for r in (1, 2, 3, 4)]
     for seed in (0, 2):
         alone, beside = (plan_of(tiny, tmp_path / name, seed=seed) for name in ("alone", "together"))
-        play_in_a_process(alone)
+        play_alone(alone)
         assert_same_run(simulation.run_path(beside), simulation.run_path(alone))
 
 
@@ -128,7 +123,7 @@ def test_turning_away_ends_the_processes_and_the_run_can_be_resumed(tiny: dict[s
     assert multiprocessing.active_children() == []
     list(run_all([config]))
     alone, resumed = (plan_of(tiny, tmp_path / name, workers=1) for name in ("alone", "resumed"))
-    play_in_a_process(alone)
+    play_alone(alone)
     assert_same_run(simulation.run_path(resumed), simulation.run_path(alone))
 
 
@@ -156,7 +151,7 @@ def test_asked_to_end_runs_end_with_the_round_they_are_in_and_lose_nothing(
         assert progress.round == len(rounds)
     list(run_all(configs[:1]))
     alone, resumed = (plan_of(settings, tmp_path / name, seed=0, workers=1) for name in ("alone", "asked"))
-    play_in_a_process(alone)
+    play_alone(alone)
     assert_same_run(simulation.run_path(resumed), simulation.run_path(alone))
 
 

@@ -60,7 +60,7 @@ def from_arrays(
         Dataset(arrays: 20 images of (1, 28, 28), 2 classes, train 14, val 2, test 4)
     """
     check_image_shape(size, channels)
-    pixels = _to_pixels(_to_array(images, "images"), "images")
+    pixels = to_pixels(images, "images")
     count, height, width, depth = pixels.shape
     names, numbers = _read_labels(labels, classes, count)
     codes = None if split is None else _read_split(split, count)
@@ -144,11 +144,12 @@ def _image_pixels(image: Any, what: str) -> NDArray[np.uint8]:
     """Return a PIL image, tensor or array as [H,W,C]."""
     if hasattr(image, "convert") and not image.mode.startswith(("I", "F")):  # 16-bit modes are refused below
         image = image.convert("L" if image.mode in "1L" else "RGB")
-    return np.asarray(_to_pixels(_to_array(image, what)[None], what)[0])
+    return np.asarray(to_pixels(_to_array(image, what)[None], what)[0])
 
 
-def _to_pixels(images: NDArray[Any], what: str) -> NDArray[np.uint8]:
-    """Return images as uint8 [n,H,W,C]."""
+def to_pixels(given: ArrayLike, what: str) -> NDArray[np.uint8]:
+    """Return images as uint8 [n,H,W,C]; see `from_arrays()` for what may be given."""
+    images = _to_array(given, what)
     shape = images.shape
     if images.ndim == 3:
         images = images[..., None]

@@ -298,7 +298,7 @@ def _locate(
         source = detect(path, seed, **columns)
         absolute = Path(os.path.abspath(path))
         return normalize_name(absolute.name if absolute.is_dir() else absolute.stem.removesuffix(".tar")), source
-    entry = find_entry(str(name_or_path))
+    entry = find_entry(str(name_or_path), "there is no such file or folder here, and ")
     if place := find_download(entry.name, folder, size):
         return entry.name, detect(place, seed, **columns)
     raise FedBMError(
@@ -327,8 +327,8 @@ def _describe_entry(name: str, entry: Entry, catalog_name: str | None, concepts:
         if set(entry.classes) <= set(concepts):
             return []
         return [
-            f"the catalogue has no data set with the classes of {name}: class names are used as concepts, "
-            "and generated images may be flipped"
+            f"the catalogue has no data set with the classes of {name}: class names are used as concepts, for which "
+            "FedBM needs a language model (pip install 'fedbm[text]'), and generated images may be flipped"
         ]
     if catalog_name is not None or entry.name == name:
         return []

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedbm.data.dataset import Dataset
 from fedbm.data.partition import Ints, Move, Partition, sort_samples
 from fedbm.data.readers.sample_index import encode_labels
 from fedbm.errors import FedBMError, did_you_mean
@@ -29,7 +30,13 @@ Clients = list[list[int]]  # sample numbers by client
 
 
 def dirichlet(
-    labels: Ints, train: Ints, clients: int, beta: float, seed: int, min_samples: int = 2, strict: bool = False
+    data: Dataset | Ints,
+    train: Ints | None = None,
+    clients: int = 10,
+    beta: float = 0.1,
+    seed: int = 0,
+    min_samples: int = 2,
+    strict: bool = False,
 ) -> Partition:
     """Divide every class among the clients in proportions drawn from Dir(β).
 
@@ -37,8 +44,8 @@ def dirichlet(
     missing samples are moved from the largest client.
 
     Args:
-        labels: class number of every sample of the data set.
-        train: sample numbers to divide.
+        data: the data set, or the class number of every sample.
+        train: sample numbers to divide; by default the training samples, or all if *data* are class numbers.
         clients: number of clients.
         beta: β of the Dirichlet distribution; small values give very different clients.
         seed: seed of the draws.
@@ -53,9 +60,10 @@ def dirichlet(
 
     Example:
         >>> import fedbm, numpy
-        >>> fedbm.dirichlet(numpy.arange(60) % 3, numpy.arange(60), clients=4, beta=0.5, seed=0)
+        >>> fedbm.dirichlet(numpy.arange(60) % 3, clients=4, beta=0.5, seed=0)
         Partition(dirichlet: 4 clients with 8–29 samples)
     """
+    labels, train = _labels_and_train(data, train)
 
     def draw(rng: np.random.Generator) -> Clients:
         drawn: Clients = [[] for _ in range(clients)]
@@ -69,11 +77,11 @@ def dirichlet(
     return _draw_partition(labels, "dirichlet", draw, settings, len(train), strict)
 
 
-def iid(train: Ints, clients: int, seed: int, min_samples: int = 2) -> Partition:
+def iid(data: Dataset | Ints, clients: int = 10, seed: int = 0, min_samples: int = 2) -> Partition:
     """Shuffle the samples and divide them into equal parts; sizes differ by at most one.
 
     Args:
-        train: sample numbers to divide.
+        data: the data set, or the sample numbers to divide.
         clients: number of clients.
         seed: seed of the shuffle.
         min_samples: least number of samples of a client.
@@ -89,6 +97,7 @@ def iid(train: Ints, clients: int, seed: int, min_samples: int = 2) -> Partition
         >>> fedbm.iid(numpy.arange(60), clients=4, seed=0)
         Partition(iid: 4 clients with 15 samples)
     """
+    train = data.indices("train") if isinstance(data, Dataset) else data
     _check_sizes(len(train), clients, min_samples)
     parts = np.array_split(numpy_rng(seed, "partition").permutation(train), clients)
     settings = {"clients": clients, "seed": seed, "min_samples": min_samples}
@@ -96,7 +105,13 @@ def iid(train: Ints, clients: int, seed: int, min_samples: int = 2) -> Partition
 
 
 def quantity(
-    labels: Ints, train: Ints, clients: int, beta: float, seed: int, min_samples: int = 2, strict: bool = False
+    data: Dataset | Ints,
+    train: Ints | None = None,
+    clients: int = 10,
+    beta: float = 0.1,
+    seed: int = 0,
+    min_samples: int = 2,
+    strict: bool = False,
 ) -> Partition:
     """Draw the clients' sizes from Dir(β); each client has the label mix of the whole.
 
@@ -104,8 +119,8 @@ def quantity(
     proportion, up to one or two samples.
 
     Args:
-        labels: class number of every sample of the data set.
-        train: sample numbers to divide.
+        data: the data set, or the class number of every sample.
+        train: sample numbers to divide; by default the training samples, or all if *data* are class numbers.
         clients: number of clients.
         beta: β of the Dirichlet distribution; small values give very different sizes.
         seed: seed of the draws.
@@ -120,9 +135,10 @@ def quantity(
 
     Example:
         >>> import fedbm, numpy
-        >>> fedbm.quantity(numpy.arange(60) % 3, numpy.arange(60), clients=4, beta=1, seed=0)
+        >>> fedbm.quantity(numpy.arange(60) % 3, clients=4, beta=1, seed=0)
         Partition(quantity: 4 clients with 9–28 samples)
     """
+    labels, train = _labels_and_train(data, train)
 
     def draw(rng: np.random.Generator) -> Clients:
         classes = list(_shuffled_classes(labels, train, rng))
@@ -135,11 +151,11 @@ def quantity(
 
 
 def by_classes(
-    labels: Ints,
-    train: Ints,
-    clients: int,
-    classes_per_client: int,
-    seed: int,
+    data: Dataset | Ints,
+    train: Ints | None = None,
+    clients: int = 10,
+    classes_per_client: int = 2,
+    seed: int = 0,
     min_samples: int = 2,
     strict: bool = False,
 ) -> Partition:
@@ -148,8 +164,8 @@ def by_classes(
     If a class has fewer samples than clients, some of these clients do not receive a sample of it.
 
     Args:
-        labels: class number of every sample of the data set.
-        train: sample numbers to divide.
+        data: the data set, or the class number of every sample.
+        train: sample numbers to divide; by default the training samples, or all if *data* are class numbers.
         clients: number of clients.
         classes_per_client: number of classes of each client.
         seed: seed of the draws.
@@ -164,9 +180,10 @@ def by_classes(
 
     Example:
         >>> import fedbm, numpy
-        >>> fedbm.by_classes(numpy.arange(60) % 3, numpy.arange(60), clients=3, classes_per_client=1, seed=0)
+        >>> fedbm.by_classes(numpy.arange(60) % 3, clients=3, classes_per_client=1, seed=0)
         Partition(classes: 3 clients with 20 samples)
     """
+    labels, train = _labels_and_train(data, train)
     count = len(np.unique(labels[train]))
     if not 1 <= classes_per_client <= count:
         raise FedBMError(
@@ -190,13 +207,18 @@ def by_classes(
     return _draw_partition(labels, "classes", draw, settings, len(train), strict)
 
 
-def by_column(columns: Mapping[str, NDArray[np.str_]], train: Ints, column: str, min_samples: int = 2) -> Partition:
+def by_column(
+    data: Dataset | Mapping[str, NDArray[np.str_]],
+    train: Ints | None = None,
+    column: str = "site",
+    min_samples: int = 2,
+) -> Partition:
     """Make each value of a column a client, in the order of the values.
 
     Args:
-        columns: the columns of the data set, `data.columns`.
-        train: sample numbers to divide.
-        column: name of the column, such as "site".
+        data: the data set, or its columns.
+        train: sample numbers to divide; by default the training samples, or all if *data* are columns.
+        column: name of the column.
         min_samples: least number of samples of a client. A value with fewer samples raises an error.
 
     Returns:
@@ -207,12 +229,15 @@ def by_column(columns: Mapping[str, NDArray[np.str_]], train: Ints, column: str,
 
     Example:
         >>> import fedbm, numpy
-        >>> fedbm.by_column({"site": numpy.array(["Bern", "Oslo"] * 30)}, numpy.arange(60), "site")
+        >>> fedbm.by_column({"site": numpy.array(["Bern", "Oslo"] * 30)}, column="site")
         Partition(column: 2 clients with 30 samples)
     """
+    columns = data.columns if isinstance(data, Dataset) else data
     if column not in columns:
         known = f"the columns are {', '.join(columns)}" if columns else "there are none; add one with a metadata table"
         raise FedBMError(f'the data has no column "{column}"{did_you_mean(column, columns)}: {known}')
+    if train is None:
+        train = data.indices("train") if isinstance(data, Dataset) else np.arange(len(columns[column]))
     values, client_of = encode_labels(columns[column][train].tolist())
     sizes = np.bincount(client_of)
     if "" in values:
@@ -224,6 +249,15 @@ def by_column(columns: Mapping[str, NDArray[np.str_]], train: Ints, column: str,
         )
     settings = {"column": column, "values": list(values), "min_samples": min_samples}
     return Partition(sort_samples([train[client_of == client] for client in range(len(values))]), "column", settings)
+
+
+def _labels_and_train(data: Dataset | Ints, train: Ints | None) -> tuple[Ints, Ints]:
+    labels = data.labels if isinstance(data, Dataset) else np.asarray(data)
+    if labels.dtype.kind not in "iu" or (train is not None and np.ndim(train) != 1):
+        raise FedBMError("give the data set, or labels and sample numbers, and name the other arguments: clients=10")
+    if train is None:
+        train = data.indices("train") if isinstance(data, Dataset) else np.arange(len(labels))
+    return labels, np.asarray(train)
 
 
 def _shuffled_classes(labels: Ints, train: Ints, rng: np.random.Generator) -> Iterator[Ints]:

@@ -18,6 +18,8 @@ SWING = 0.2  # of accuracy between evaluations: more than methods differ by, and
 MIN_SWINGS, SWING_SHARE = 2, 0.1  # one jump may be chance; a long run has to jump in one of ten evaluations
 SAME_IMAGES = 0.05  # RMS of pixels in [0, 1]: HAM10000 and Kvasir have 0.19 or more; below 0.03, classes look blank
 SAME_AS_WITHIN = 1.05  # classes that differ no more than images of a class; made-up stripes by class have 1.1
+ONE_CLASS = 0.95  # share of predictions, if the class has at most 0.8 of the images: the model ignores the others
+MAX_CLASS = 0.8
 LARGE_CLIENT = 0.5  # with more than half of the images, a client outweighs all others together
 MIN_EVALUATIONS = 5  # in the last quarter: a line through fewer has no known error
 MIN_RISE = 0.01  # of macro-F1: a smaller change over a quarter of the rounds does not matter
@@ -41,8 +43,22 @@ def advise(run: RunView) -> list[Advice]:
     """Return advice on a finished run; [] if nothing needs attention."""
     if not run.finished:
         return []
-    found = (_chose_last_round(run), _swings(run), _same_images(run), _large_client(run))
+    found = (_one_class(run), _chose_last_round(run), _swings(run), _same_images(run), _large_client(run))
     return [advice for advice in found if advice is not None]
+
+
+def _one_class(run: RunView) -> Advice | None:
+    """Find a class that the model predicts for nearly every test image."""
+    if run.details is None:
+        return None
+    matrix = np.array(run.details.confusion.best)
+    predicted, true = matrix.sum(axis=0) / matrix.sum(), matrix.sum(axis=1) / matrix.sum()
+    most = int(predicted.argmax())
+    if predicted[most] < ONE_CLASS or true[most] > MAX_CLASS:
+        return None
+    evidence = f"{100 * predicted[most]:.0f} % of the test images are predicted as {run.details.classes[most]}"
+    action = "The model has learnt little: use more --rounds, a larger --beta, or another --method."
+    return Advice(evidence, action)
 
 
 def _chose_last_round(run: RunView) -> Advice | None:

@@ -196,7 +196,8 @@ def client_by_client(group: Group, colours: Colours) -> Section:
     instead = f" (for {names}, without one: the mean over all clients’ models)" if names else ""
     note = (
         f"A dot is a client at a seed: the global model’s accuracy{instead} on test images in the client’s own label "
-        "mix, at the round chosen on validation. The tick is their mean. A wide row leaves some clients behind."
+        "mix, at the round chosen on validation. The tick is their mean. If dots are far apart, the "
+        "model serves some clients worse."
     )
     title, axis = f"Accuracy in every client's label mix; {group.title}", "accuracy in a client’s label mix, %"
     why = "No run with clients has details.json and partition.json." if group.clients else CENTRAL_ALONE

@@ -307,7 +307,7 @@ def _tuned_values(lead: ComparedRow) -> list[Verdict]:
     if method is None or not method.tuned or lead.name != method.title or not set(method.tuned) <= set(values):
         return []
     words = join_words([f"{name}{NO_BREAK}{values[key]:g}" for key, name in method.tuned.items()], "and")
-    return [Verdict(False, f"{lead.name} was run with {words} only.")]
+    return [Verdict(False, f"{lead.name} was run with one setting, {words}; others were not tried.")]
 
 
 def _paper_verdicts(comparison: ComparedGroup) -> list[Verdict]:

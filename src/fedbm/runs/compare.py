@@ -24,6 +24,9 @@ from fedbm.runs.runner import check_engine, check_method_object, check_unused_se
 from fedbm.runs.seed_list import list_seeds
 from fedbm.utils.html import make_html
 
+CAPTION = "Test scores in %, mean ± std over seeds"
+HEADS = ("data", "partition", "β", "method", "seeds", *METRICS)
+
 Values = Mapping[str, Mapping[str, Any]]  # section → key → value, as in a configuration file
 
 
@@ -31,7 +34,7 @@ Values = Mapping[str, Mapping[str, Any]]  # section → key → value, as in a c
 class Comparison:
     """The runs of a comparison.
 
-    A notebook shows it as a table of means over seeds; `to_pandas()` has one row per run.
+    A notebook shows it as a table of means over seeds, and so does print(); `to_pandas()` has one row per run.
 
     Attributes:
         runs: the finished runs.
@@ -57,7 +60,16 @@ class Comparison:
         """Return a data frame with one row per run; raise FedBMError if pandas is not installed."""
         return make_frame([describe_run(run) for run in self.runs])
 
+    def __str__(self) -> str:
+        rows = [tuple(map(str, row)) for row in (HEADS, *self._rows())]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        return "\n".join([CAPTION, *lines, *self.failures])
+
     def _repr_html_(self) -> str:
+        return make_html(CAPTION, HEADS, self._rows(), self.failures)
+
+    def _rows(self) -> list[tuple[Any, ...]]:
         rows: dict[tuple[Any, ...], list[RunView]] = {}
         for run in self.runs:
             rows.setdefault((run.data, run.partition, run.beta, run.label), []).append(run)
@@ -66,13 +78,12 @@ class Comparison:
             found = [describe_run(run) for run in runs]
             scores = [mean_and_std([one[metric] for one in found]) for metric in METRICS]
             cells.append((data, partition, "" if beta is None else beta, label, len(runs), *scores))
-        heads = ("data", "partition", "β", "method", "seeds", *METRICS)
-        return make_html("Test scores in %, mean ± std over seeds", heads, cells, self.failures)
+        return cells
 
 
 def compare(
     data: str | Path | Dataset = "digits",
-    methods: Iterable[str | Method] = ("fedavg", "fedbm"),
+    methods: str | Iterable[str | Method] = ("fedavg", "fedbm"),
     *,
     beta: float | None = None,
     betas: Iterable[float] | None = None,
@@ -88,7 +99,8 @@ def compare(
 
     Args:
         data: a catalogued name, a path, or what `fedbm.load()` returned.
-        methods: names, objects such as `fedbm.FedBM(temperature=5)`, or classes of your own as "FILE.py:CLASS".
+        methods: names, objects such as `fedbm.FedBM(temperature=5)`, or classes of your own as "FILE.py:CLASS"; or
+            one text, such as "fedavg,fedbm" or "all".
         beta: the β of the Dirichlet partition; by default the data set's.
         betas: several values of β, in place of `beta`.
         seeds: how many seeds, from 0; or which, such as [0, 1, 5] or "3-12".
@@ -119,7 +131,7 @@ def compare(
     if dataset is None:
         check_source(data)
         settings["data"] = str(data)
-    chosen = [methods] if isinstance(methods, str) else list(methods)
+    chosen = list_methods(methods) if isinstance(methods, str) else list(methods)
     configs = make_grid({}, settings, chosen, list(betas) if betas is not None else [beta], list_seeds(seeds))
     console = progress_console(progress)
     with show_decoding(console) as decoding:

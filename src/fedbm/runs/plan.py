@@ -240,11 +240,12 @@ def _runs_in(folder: Path) -> list[Path]:
 
 
 def find_run(out: Path, name: str) -> Path:
-    """Return the run folder of *name*: a path, an id, or a part of one id."""
+    """Return the run folder of *name*: a path, an id, or a part of one id, such as its first words."""
     for path in (Path(name), out / name):
         if (path / "config.toml").exists():
             return path
-    found = [path for path in _runs_in(out) if name in path.name]
+    runs = _runs_in(out)
+    found = [path for path in runs if path.name.startswith(f"{name}-")] or [path for path in runs if name in path.name]
     if len(found) == 1:
         return found[0]
     if found:

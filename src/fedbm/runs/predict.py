@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
 from fedbm.config.options import parse_numbers
+from fedbm.data.arrays import to_pixels
+from fedbm.data.decode import DecodeError, decode_image
 from fedbm.engine.checkpoint import load_tensors
 from fedbm.engine.device import find_device
 from fedbm.engine.evaluate import predict_probabilities
@@ -51,26 +53,23 @@ class Model:
     def __repr__(self) -> str:
         return f"Model({self.method.name}: images of {self.shape}, classes {', '.join(self.classes)})"
 
-    def predict(self, images: NDArray[np.uint8]) -> NDArray[Any]:
-        """Return class probabilities [n,K] of uint8 images [n,H,W,C] that have the model's size."""
+    def predict(self, images: ArrayLike) -> NDArray[Any]:
+        """Return class probabilities [n,K] of images that have the model's size, in any form of `from_arrays()`."""
         channels, height, width = self.shape
-        if not isinstance(images, np.ndarray):
+        if isinstance(images, str | Path):
             raise FedBMError(f"images must be an array, not {type(images).__name__}. For files use classify(paths).")
-        if images.dtype != np.uint8 or images.shape[1:] != (height, width, channels):
-            raise FedBMError(
-                f"images must be uint8 [n, {height}, {width}, {channels}], not {images.dtype} {list(images.shape)}"
-            )
-        positions = torch.arange(len(images))
+        pixels = to_pixels(images, "images")
+        if pixels.shape[1:] != (height, width, channels):
+            raise FedBMError(f"images must be [n, {height}, {width}, {channels}], not {list(np.shape(images))}")
+        positions = torch.arange(len(pixels))
         labels = positions.to(self.device)  # not used, but on the device of the model
-        samples = Samples(torch.from_numpy(images), labels, positions, self.task.normalise().to(self.device))
+        samples = Samples(torch.from_numpy(pixels), labels, positions, self.task.normalise().to(self.device))
         return predict_probabilities(self.method, self.module, samples)
 
-    def classify(self, paths: Iterable[Path]) -> Iterator[tuple[Path, NDArray[Any] | str]]:
-        """Yield each file with its probabilities [K], or with the reason why it cannot be read."""
-        from fedbm.data.decode import DecodeError, decode_image
-
+    def classify(self, paths: str | Path | Iterable[str | Path]) -> Iterator[tuple[Path, NDArray[Any] | str]]:
+        """Yield each file, or each file of a folder, with its probabilities [K] or the reason why it cannot be read."""
         channels, size, _ = self.shape
-        remaining = iter(paths)
+        remaining = files_in(map(Path, [paths] if isinstance(paths, str | Path) else paths))
         while some := list(islice(remaining, MAX_FILES_AT_ONCE)):
             read: list[NDArray[np.uint8] | str] = []
             for path in some:

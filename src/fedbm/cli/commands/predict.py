@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.tables import table
     from fedbm.runs.plan import find_run
-    from fedbm.runs.predict import files_in, load_model
+    from fedbm.runs.predict import load_model
     from fedbm.utils.io import write_text
 
     if args.to and Path(args.to).suffix != ".csv":
@@ -40,7 +40,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     device = check(EngineOptions, "device", args.settings.get("device", EngineOptions.device))
     model = load_model(find_run(runs_folder(args), args.run), device, method=args.method, averaged=args.averaged)
     good, bad = [], []
-    for path, made in model.classify(files_in(map(Path, args.images))):
+    for path, made in model.classify(args.images):
         if isinstance(made, str):
             bad.append(f"{path} is not a readable image: {made}")
         else:

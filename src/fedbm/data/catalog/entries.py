@@ -67,12 +67,12 @@ def _read_catalog() -> dict[str, Entry]:
 CATALOG = _read_catalog()
 
 
-def find_entry(name: str) -> Entry:
-    """Return the entry *name*; raise FedBMError if there is none."""
+def find_entry(name: str, start: str = "") -> Entry:
+    """Return the entry *name*; raise FedBMError if there is none. *start* begins its sentence."""
     if name not in CATALOG:
         near = did_you_mean(name.lower(), CATALOG)
         raise FedBMError(
-            f'no data set is called "{name}"{near}; the catalogue contains {join_words(CATALOG, "and")}; '
+            f'{start}no data set is called "{name}"{near}; the catalogue contains {join_words(CATALOG, "and")}; '
             "give data of your own as the path of a folder or file"
         )
     return CATALOG[name]

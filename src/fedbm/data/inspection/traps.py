@@ -98,6 +98,6 @@ def _check_class_names(classes: Sequence[str]) -> Iterator[str]:
 def _check_stem(size: int, stem: str) -> Iterator[str]:
     if stem == "7x7" and size <= MAX_SIZE_FOR_3X3:
         yield (
-            f"the 7x7 stem leaves a single position of images of {size} pixels: stem = 3x3 (--stem 3x3) keeps more "
-            "detail, but takes longer"
+            f"images of {size} pixels are small for the 7x7 stem, which reduces them to one pixel: stem = 3x3 "
+            "(--stem 3x3) keeps more detail, but takes longer"
         )

@@ -11,7 +11,14 @@ import numpy as np
 
 from fedbm.errors import FedBMError
 from fedbm.federation.deploy import flower
-from fedbm.federation.deploy.site_files import FederationSettings, NodeSettings, ServerSettings, read_settings, to_text
+from fedbm.federation.deploy.site_files import (
+    FederationSettings,
+    NodeSettings,
+    ServerSettings,
+    read_policy,
+    read_settings,
+    to_text,
+)
 from fedbm.federation.deploy.supervisor import check_up
 from fedbm.federation.node.node_data import write_share
 from fedbm.federation.options import read_run_file
@@ -93,6 +100,6 @@ def give_shares(folder: Path, file: Path, data: str = "") -> list[tuple[str, int
         scored = [dataset.indices(side)[client :: len(sites)] for side in ("val", "test")]
         write_share(site / "data", dataset, np.sort(np.concatenate([own, *scored])))
         node = read_settings(site, NodeSettings)
-        write_text(site / "node.toml", to_text(replace(node, data="data")))
+        write_text(site / "node.toml", to_text(replace(node, data="data"), read_policy(site)))
         given.append((node.name, len(own)))
     return given
