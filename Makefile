@@ -17,13 +17,13 @@ test: $(VENV)/.dev  ## run every test, with coverage
 	$(BIN)/python -m slipcover --json --out .coverage.json -m pytest -n auto --dist worksteal
 	$(BIN)/python -m slipcover --merge .coverage.json --out .coverage.json --skip-covered --fail-under 90
 
-e2e: $(VENV)/.dev  ## FedBM deployed here over TLS with three nodes, alone on loopback: the bits of one process
+e2e: $(VENV)/.dev  ## deploy FedBM here over TLS with three nodes, and compare the model with that of one process
 	$(BIN)/python tests/deployed/alone.py $(BIN)/python -m pytest -m e2e tests/deployed
 
 package: $(VENV)/.dev  ## build the wheel, install it in an empty environment and run a comparison there
 	$(BIN)/python -m pytest -m package tests/test_package.py
 
-faults: $(VENV)/.dev  ## the deployment hurt: killed nodes and servers, strangers, nonsense (40 minutes)
+faults: $(VENV)/.dev  ## a deployment under faults: killed processes, unregistered nodes, wrong messages (50 minutes)
 	$(BIN)/python -m pytest -m faults tests/deployed
 
 ray: $(VENV)/.dev  ## runs on a Ray cluster of this machine; a minute
@@ -63,5 +63,5 @@ $(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "fedbm needs Python 3.11 or newer; say make PYTHON=python3.12 …"; exit 2; }
+	  { echo "fedbm needs Python 3.11 or newer; run: make PYTHON=python3.12 …"; exit 2; }
 	$(PYTHON) -m venv $(VENV)

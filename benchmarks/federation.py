@@ -1,7 +1,7 @@
 """Show where the seconds of a deployed round go, from the audits and the records of a study on this machine.
 
     fedbm federation init study --nodes 3
-    fedbm federation deal study benchmarks/federation.toml
+    fedbm federation partition study benchmarks/federation.toml
     fedbm federation up study benchmarks/federation.toml
     python benchmarks/federation.py study
 

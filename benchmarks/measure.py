@@ -187,7 +187,7 @@ def equal_clients(dataset: Dataset, clients: int, samples: int) -> Partition:
 
 
 def time_steps(bench: Bench, method: str, engine: Engine, clients: int = 1, **more: Any) -> dict[str, Any]:
-    """Seconds of a client step with *clients* side by side, and what goes with it."""
+    """Seconds of a client step with *clients* in parallel, and what goes with it."""
     batch = int(more.get("batch", bench.batch))
     steps = int(more.pop("steps", bench.steps))
     partition = equal_clients(more.get("dataset", bench.workload.dataset), clients, steps * batch)

@@ -13,7 +13,7 @@ from measure import Bench, Engine, bound_of_step, flops_of_step, play_rounds, ti
 
 import fedbm
 
-SIDE_BY_SIDE = (6, 12)  # clients in slots, beside one alone
+PARALLEL = (6, 12)  # clients in slots, next to one alone
 GENERATOR_EVERY = 5  # FedBM's own: a round's share of a generator training is a fifth
 WARM_UP = 2  # rounds: the first is without generated images, the second captures the step with them
 
@@ -29,7 +29,7 @@ class Section:
 
 
 def steps(bench: Bench, engines: Sequence[Engine], found: argparse.Namespace) -> Iterator[Row]:
-    """Each engine's client step, one client alone and several side by side, against the bound at its precision."""
+    """Each engine's client step, one client alone and several in parallel, against the bound at its precision."""
     for method in found.methods:
         flops = flops_of_step(bench, method)
         bounds: dict[str, float] = {}
@@ -50,7 +50,7 @@ def steps(bench: Bench, engines: Sequence[Engine], found: argparse.Namespace) ->
 def clients_of(engine: Engine) -> tuple[int, ...]:
     """How many clients are measured at once: one alone where they take turns anyway."""
     if engine.options["engine"] == "captured":
-        return 1, *SIDE_BY_SIDE
+        return 1, *PARALLEL
     return (max(1, int(engine.options["workers"])),)
 
 
@@ -77,11 +77,11 @@ def rounds(bench: Bench, engines: Sequence[Engine], found: argparse.Namespace) -
 
 
 def clients(bench: Bench, engines: Sequence[Engine], found: argparse.Namespace) -> Iterator[Row]:
-    """The same images dealt to more and more clients, half of them a round: the second round of FedAvg."""
+    """The same images partitioned among more and more clients, half of them a round: the second round of FedAvg."""
     engine, train = fastest(engines), bench.workload.dataset.indices("train")
     for number in (10, 40) if found.quick else (10, 100, 1000):
-        dealt = fedbm.iid(train, number, seed=0)
-        records, held = play_rounds(bench, "fedavg", engine, 2, dealt, evaluate_every=2)
+        parts = fedbm.iid(train, number, seed=0)
+        records, held = play_rounds(bench, "fedavg", engine, 2, parts, evaluate_every=2)
         seconds = records[1]["seconds"]["train"]
         yield {"method": "fedavg", "engine": engine.name, "clients": number, "seconds": seconds, "peak_bytes": held}
 

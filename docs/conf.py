@@ -17,17 +17,24 @@ REPOSITORY = "https://github.com/fedbm/fedbm"
 NAVIGATION = {
     "Getting started": ["Introduction <self>", "All pages </docs/index>"],
     "Tutorials": ["/docs/tutorials/first-ten-minutes", "/docs/your-data", "/docs/your-method"],
-    "How-to": ["/docs/recipes", "/docs/reproducing", "/docs/engine", "/docs/deploying"],
-    "Reference": ["/docs/api", "/docs/configuration", "/docs/records", "/docs/federation-protocol"],
+    "How-to": [
+        "/docs/recipes",
+        "/docs/reproducing",
+        "/docs/engine",
+        "/docs/scale-out",
+        "/docs/deploying",
+        "/docs/containers",
+    ],
+    "Reference": ["/docs/api", "/docs/configuration", "/docs/records", "/docs/scripting", "/docs/federation-protocol"],
     "Methods": ["/docs/methods/index"],
     "Results": ["All results </results/README>", "/docs/comparison-digits", "/docs/evidence-plan"],
-    "Project": ["/docs/architecture", "/CONTRIBUTING", "/CHANGELOG"],
+    "Project": ["/docs/architecture", "/CONTRIBUTING", "/SECURITY", "/CHANGELOG"],
 }
 METHOD_PAGES = sorted(f"/docs/methods/{path.stem}" for path in (ROOT / "docs/methods").glob("[!i]*.md"))
 
 project = "FedBM"
 root_doc = "README"
-include_patterns = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "results/README.md", "docs/**"]
+include_patterns = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "results/README.md", "docs/**"]
 exclude_patterns = [".*", "build", "src", "tests", "tools", "benchmarks", "runs"]
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 
@@ -99,9 +106,13 @@ def adapt_source(_: Any, page: str, source: list[str]) -> None:
     def link(found: re.Match[str]) -> str:
         target = (folder / found[1]).resolve()
         is_page = target.suffix in (".md", ".ipynb", ".png", ".svg") and "benchmarks" not in target.parts
-        return found[0] if is_page or not target.exists() else f"]({REPOSITORY}/blob/main/{target.relative_to(ROOT)})"
+        return (
+            found[0]
+            if is_page or not target.exists()
+            else f"]({REPOSITORY}/blob/main/{target.relative_to(ROOT)}{found[2] or ''})"
+        )
 
-    source[0] = re.sub(r"\]\(([\w./-]+)\)", link, text)
+    source[0] = re.sub(r"\]\(([\w./-]+)(#[\w-]+)?\)", link, text)
 
 
 def render_math(self: Any, node: Any) -> None:

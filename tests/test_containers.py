@@ -69,7 +69,7 @@ def test_every_container_is_confined(services: dict[str, Any]) -> None:
 
 
 def test_roles_have_their_commands_and_folders(services: dict[str, Any], study: Path) -> None:
-    roles = {name: service for name, service in services.items() if name != "front"}
+    roles = {name: service for name, service in services.items() if name != "proxy"}
     assert sorted(roles) == sorted(path.name for path in study.iterdir() if path.is_dir() and path.name != "authority")
     for name, service in roles.items():
         args = make_parser().parse_args(["federation", *service["command"]])
@@ -82,17 +82,17 @@ def test_roles_have_their_commands_and_folders(services: dict[str, Any], study: 
 
 def test_the_front_is_the_only_way_to_the_server(services: dict[str, Any], study: Path) -> None:
     """It shares the server's loopback, and reads only the files that its configuration names."""
-    front, server = services["front"], read_settings(study / "server", ServerSettings)
-    assert front["network_mode"] == "service:server"
+    proxy, server = services["proxy"], read_settings(study / "server", ServerSettings)
+    assert proxy["network_mode"] == "service:server"
     assert server.host in services
     text = (study / "server" / "nginx.conf").read_text(encoding="utf-8")
     files = set(re.findall(rf"{HOME}/server/\S+?(?=;)", text))
-    assert mounts(front) == {
+    assert mounts(proxy) == {
         **{path: (f"./study/server/{Path(path).name}", False) for path in files},
         "/etc/nginx/conf.d/default.conf": ("./study/server/nginx.conf", False),
     }
-    assert front["healthcheck"]["test"][-1] == str(server.port)
-    assert server.port >= 1024, "the front is not root"
+    assert proxy["healthcheck"]["test"][-1] == str(server.port)
+    assert server.port >= 1024, "the proxy is not root"
     assert {read_settings(study / name, NodeSettings).server for name in services if name.startswith("hospital")} == {
         f"{server.host}:{server.port}"
     }

@@ -85,5 +85,5 @@ def test_the_table_of_partitions_names_them_all() -> None:
 
     from fedbm.config.options import DataOptions
 
-    listed = re.findall(r"^\| `(\w+)` \|", section_of(PAGE, "Who holds what"), re.MULTILINE)
+    listed = re.findall(r"^\| `(\w+)` \|", section_of(PAGE, "Kinds of partition"), re.MULTILINE)
     assert listed == list(get_args(get_type_hints(DataOptions)["partition"]))

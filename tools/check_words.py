@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("src", "docs", "tools")
+FOLDERS = ("src", "docs", "tools", "benchmarks", "containers")
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 SUFFIXES = {".py", ".md", ".toml", ".j2"}
 RETIRED = {  # word → what to write instead
@@ -22,6 +22,7 @@ RETIRED = {  # word → what to write instead
     "alike": "similar, in the same way",
     "lacking": "missing",
     "dealt": "partitioned",
+    "federation deal": "federation partition",
     "side by side": "in parallel, next to each other",
 }
 RETIRED_FILES = {"along", "beside", "courier", "deal", "dealt", "fitting", "keeping", "left", "shapes", "told", "twins"}

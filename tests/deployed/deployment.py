@@ -57,7 +57,7 @@ evaluate = "server"
 
 
 class Deployment:
-    """DIR with its run file and its data dealt; everything that was started ends with it."""
+    """DIR with its run file and its data partitioned; everything that was started ends with it."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Deployment:
         self.file = folder / "run.toml"
         told = {"method": method, "options": options, "rounds": rounds}
         self.file.write_text(RUN.format(**told, min_updates=min_updates, deadline=deadline), encoding="utf-8")
-        self.fedbm("deal", self.folder, self.file)
+        self.fedbm("partition", self.folder, self.file)
         self.started: list[subprocess.Popen[str]] = []
 
     def __enter__(self) -> Deployment:

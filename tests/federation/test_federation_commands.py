@@ -49,7 +49,7 @@ def test_init_says_what_to_hand_over_and_what_to_keep(
 
 def test_a_run_s_data_are_dealt_to_the_nodes(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rules = read_policy(study / "hospital-2")
-    code, words = said(capsys, "deal", "study")
+    code, words = said(capsys, "partition", "study")
     assert code == 0
     assert read_policy(study / "hospital-2") == rules != Policy()  # open, as init made them
     counts = [int(line.split(": ")[1].split()[0].replace(",", "")) for line in words.splitlines()]
@@ -69,7 +69,7 @@ def test_a_run_s_data_are_dealt_to_the_nodes(study: Path, capsys: pytest.Capture
         (["up", "study/server"], "is the folder of one role"),
         (
             ["up", "study"],
-            "set data in study/hospital-1/node.toml, or run 'fedbm federation deal study' to give all nodes images",
+            "set data in study/hospital-1/node.toml, or run 'fedbm federation partition study'",
         ),
         (["node", "hospital-1"], "hospital-1 does not exist; give the folder from the server's operator"),
         (["node", "."], ". is not a folder of a federation; give the folder from the server's operator"),

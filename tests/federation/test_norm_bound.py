@@ -29,7 +29,7 @@ def test_sites_of_one_size_are_held_to_ten_times_their_median() -> None:
     found = history([(50, 1.0), (50, 2.0), (50, 3.0)])
     assert found.bound(2, 50) == 20.0
     found.accept(2, 50, 20.0)
-    with pytest.raises(FedBMError, match="has norm 20.1, above 20: 10 times the usual norm"):
+    with pytest.raises(FedBMError, match="the norm of its update is 20.1, above the bound 20: 10 times the usual norm"):
         found.accept(2, 50, 20.1)
 
 

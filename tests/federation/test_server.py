@@ -169,11 +169,13 @@ def test_initial_weights_reach_the_nodes(tiny: dict[str, Any], tmp_path: Path) -
     assert [line["state"] for line in events_of(deployed.state, "round")] == digests_in_process(deployed.plan)
 
 
-def test_options_do_not_change_the_run(tiny: dict[str, Any], tmp_path: Path) -> None:
+def test_only_options_that_change_updates_make_another_run(tiny: dict[str, Any], tmp_path: Path) -> None:
     deployed = small(tiny, tmp_path)
     config, options = read_run_file(deployed.config)
     other = dataclasses.replace(options, deadline_s=9.0, min_updates=5, max_missed_deadlines=7, max_norm=3.0, nodes=2)
     assert agree(config, options).id == agree(config, other).id
+    changes = ({}, {"compression": "half"}, {"dp_noise": 1.0}, {"dp_noise": 2.0}, {"dp_noise": 1.0, "dp_clip": 0.5})
+    assert len({agree(config, dataclasses.replace(options, **change)).id for change in changes}) == 5
 
 
 def test_a_server_without_images_knows_the_task_from_the_catalogue(tmp_path: Path) -> None:

@@ -157,7 +157,8 @@ class DataOptions:
     channels: Literal[1, 3] | None = option(None, "1 grey or 3 colour; unset: the data set's")
     split: Literal["auto", "official", "stratified", "grouped"] = option(
         "auto",
-        "how to split train, val and test: as the source, by class, or by class and group; auto: the best possible",
+        "how to split train, val and test: as the source, by class, or by class and group; auto: the first of "
+        "official, grouped, stratified that the data allow",
     )
     group: str = option(
         "", "a column, such as patient or lesion; samples with the same value stay in one subset; implies grouped"
@@ -167,7 +168,9 @@ class DataOptions:
     label_column: str = option(
         "", "column of a table (or of metadata, for a folder of images) with the labels; unset: label, class, dx, …"
     )
-    split_seed: int = option(0, "seed of the split if the source has none; does not depend on the run's seed", least=0)
+    split_seed: int = option(
+        0, "seed of the split if the source has no split of its own; does not depend on the run's seed", least=0
+    )
     on_bad_file: Literal["refuse", "skip"] = option("refuse", "what to do with files that are not readable images")
     value_range: str = option(
         "",
@@ -222,7 +225,7 @@ class LanguageOptions:
     encoder: str = option("minilm", "minilm, bert, roberta, biomedclip, or the name of any Hugging Face encoder")
     encoder_dir: str = option("", "folder with the encoder's files, to read it offline")
     pooling: Literal["", "mean", "cls", "biomedclip"] = option(
-        "", "pooling of an encoder that is not listed above; unset: as the encoder declares"
+        "", "pooling of an encoder other than those listed for encoder; unset: as the encoder declares"
     )
     concept_file: str = option("", "concept distributions saved by 'fedbm concepts --save'; needs no encoder")
     prompt_fraction: float = option(1.0, "fraction of the prompts to use, chosen by the run's seed", above=0, most=1)
@@ -265,7 +268,9 @@ class TrainOptions:
     )
     on_nonfinite: Literal["drop", "stop"] = option("drop", "what to do with an update that contains NaN or infinity")
     seed: int = option(
-        0, "seed of the partition, the selection of clients, the initial weights and all batches", least=0
+        0,
+        "seed of everything random: partition, choice of prompts, selection of clients, initial weights, batches",
+        least=0,
     )
 
 
@@ -282,7 +287,7 @@ class EngineOptions:
     )
     workers: int = option(
         0,
-        "processes that train clients on a CPU; 0: choose the fastest number, 1: only this process",
+        "processes that train clients on a CPU; 0: one per core if that saves time, 1: only this process",
         least=0,
         most=1024,
     )

@@ -299,7 +299,7 @@ def _draw_partition(
         if strict:
             raise FedBMError(
                 f"none of {MAX_DRAWS} draws gave each of the {clients} clients at least {min_samples} samples: "
-                "use less skew or fewer clients, or allow samples to be moved (strict off)"
+                "use fewer clients or a larger beta, or remove strict_min_samples so that samples can be moved"
             )
         moves = _fill_up(drawn, min_samples, numpy_rng(seed, "partition", "moves"))
     return Partition(sort_samples(drawn), kind, settings, tuple(moves), labels)
@@ -332,7 +332,7 @@ def _draw_cuts(rng: np.random.Generator, beta: float, clients: int, samples: int
 
 def _check_sizes(samples: int, clients: int, min_samples: int) -> None:
     if clients < 1 or min_samples < 1:
-        raise FedBMError(f"{clients} clients with at least {min_samples} samples each: both must be 1 or more")
+        raise FedBMError(f"clients is {clients} and min_samples is {min_samples}, but both must be 1 or more")
     if clients * min_samples > samples:
         raise FedBMError(
             f"{samples} training samples are too few for {clients} clients with at least {min_samples} each: "

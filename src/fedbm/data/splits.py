@@ -175,8 +175,8 @@ def split_grouped(
                 subsets = join_words(SPLITS[: len(fractions)], "and")
                 remedy = 'use split = "stratified"' if len(fractions) == len(SPLITS) else "add val images"
                 raise FedBMError(
-                    f'class "{classes[label]}" has images from only {groups_with[label]} values of {column}, too few '
-                    f"for {subsets} without a {column} in two of them: {remedy}, or remove the class"
+                    f'class "{classes[label]}" has images of only {groups_with[label]} different values of '
+                    f"{column}, but {subsets} need one each: {remedy}, or remove the class"
                 )
             assign(subset, free[0])
     quota = np.asarray(fractions)[:, None]

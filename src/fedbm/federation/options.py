@@ -1,7 +1,8 @@
-"""[federation]: the options of a run between machines. None of them is part of the run's id.
+"""[federation]: the options of a run between machines.
 
-Only these change what a run learns: `compression` rounds uploads, `dp_noise` adds noise to them, `max_norm` and
-`max_norm_ratio` can refuse them. The audit records all options.
+`compression` rounds uploads, and `dp_noise` adds noise to them after `dp_clip`: these change what a run learns and are
+part of the run's id. `max_norm` and `max_norm_ratio` can refuse updates; an operator may change them and resume the
+run. The audit records all options.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from fedbm.federation.protocol.packing import Compression
 from fedbm.runs.config import Config, make_config, read_toml
 
 SECTION = "federation"
+RESULT_OPTIONS = ("compression", "dp_noise", "dp_clip")  # part of the run's id
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ class FederationOptions:
     )
     max_norm_ratio: float = option(
         10.0,
-        "largest norm as a multiple of the median over the last five rounds; larger for a site with more images",
+        "largest norm of an update, as a multiple of the median of the accepted updates of the last five rounds; the "
+        "bound grows with the images of a site",
         least=1,
     )
     on_lost_state: Literal["refuse", "fresh"] = option(

@@ -46,7 +46,10 @@ class FedNH(FedAvg):
         body = task.body()
         features, classes = feature_dim(body, task.shape), len(task.classes)
         if classes > features:
-            raise FedBMError(f"FedNH needs as many features as classes; the body has {features}, not {classes}")
+            raise FedBMError(
+                f"FedNH needs at least as many features as classes, but the body has {features} features for {classes} "
+                "classes. Use a larger width"
+            )
         drawn = torch.randn(features, classes, generator=torch_rng(task.seed, "prototypes"), dtype=torch.float64)
         return Classifier(body, CosineHead(torch.linalg.qr(drawn).Q.T.float()))
 

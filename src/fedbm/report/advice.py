@@ -80,7 +80,7 @@ def _swings(run: RunView) -> Advice | None:
     use = "use its averaged model (--averaged)" if has_average else "average the server's model (--server-average 0.9)"
     evidence = f"between rounds, validation accuracy changed by {100 * SWING:.0f} points or more"
     times = f"{large} of {len(changes)} times in the second half"
-    return Advice(f"{evidence}, {times}", f"The score of a single round is a matter of luck: {use}.")
+    return Advice(f"{evidence}, {times}", f"The score of a single round varies by chance: {use}.")
 
 
 def _same_images(run: RunView) -> Advice | None:

@@ -71,7 +71,7 @@ def plan_jobs(
             config = dataclasses.replace(plan.config, method=for_processes(plan.config.method))
             jobs[folder] = BatchRun(folder, title, config, notes=plan.notes)
         except FedBMError as reason:
-            why = f"runs one after the other, because {reason}"
+            why = f"these runs are computed one after the other, because {reason}"
             jobs[folder] = BatchRun(folder, title, plan.config, plan, why, plan.notes)
     for folder in jobs:
         check_resumable(folder)

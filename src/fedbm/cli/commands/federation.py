@@ -1,7 +1,7 @@
 """fedbm federation: run the same methods between machines, over Flower.
 
 the operator of the server:
-  fedbm federation init study --nodes 3 --host fl.example.org     keys, certificates, services, front, runbooks
+  fedbm federation init study --nodes 3 --host fl.example.org     keys, certificates, services, runbooks
   fedbm federation server study                                   start it; see study/server/RUNBOOK.md
   fedbm federation run study                                      start study/server/run.toml, or continue it
   fedbm federation status study --page                            its state, as a page on this machine
@@ -10,7 +10,7 @@ a hospital, with the folder it received:
   fedbm federation approve hospital-1                             runs that wait for an approval here
 all on this machine, to rehearse:
   fedbm federation init study --nodes 3
-  fedbm federation deal study
+  fedbm federation partition study
   fedbm federation up study
 Flower carries the messages; its telemetry, update checks and run-time installs are off.
 """
@@ -57,19 +57,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     def add_count(task: argparse.ArgumentParser, flag: str, default: int | None, help_: str) -> None:
         task.add_argument(flag, type=read_count, default=default, metavar="N", help=help_)
 
-    text = "make keys, certificates, settings, services, front and runbooks for a new federation"
+    text = "make keys, certificates, settings, services, nginx.conf and runbooks for a new federation"
     task = add_task("init", text, "a folder that does not exist yet")
     add_count(task, "--nodes", None, "number of nodes (default: the number of names, or 3)")
     task.add_argument("--names", metavar="A,B,…", help="names of the nodes (default hospital-1, hospital-2, …)")
     text = "name or address at which nodes reach the server (default: this machine)"
     task.add_argument("--host", default="127.0.0.1", help=text)
-    add_count(task, "--port", None, "its port there (default 443, the nginx front; without --host 8000)")
+    add_count(task, "--port", None, "its port there (default 443, the nginx proxy; without --host 8000)")
     add_count(task, "--link-port", 8000, "the SuperLink's loopback port (default 8000)")
     add_count(task, "--days", 730, "validity of the server's certificate in days (default 730)")
     text = "give the nodes open rules, as without --host: runs need no approval"
     task.add_argument("--rehearsal", action="store_true", help=text)
 
-    task = add_task("deal", "partition a run's data set among the nodes of this machine, for a rehearsal", WHOLE)
+    task = add_task("partition", "partition a run's data set among the nodes of this machine, for a rehearsal", WHOLE)
     task.add_argument("file", nargs="?", metavar="FILE.toml", help=RUN)
     task.add_argument("--data", dest="images", default="", metavar="PATH", help="the data set (default: the run's)")
 
@@ -128,7 +128,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
 
     check_flower()
     args.folder = Path(args.folder).expanduser()
-    if args.task in ("deal", "up", "add", "rekey", "renew") and kind_of(args.folder) != "federation":
+    if args.task in ("partition", "up", "add", "rekey", "renew") and kind_of(args.folder) != "federation":
         whole = f"Give the folder of the whole federation, with {FILES['federation']}."
         raise FedBMError(f"{args.folder} is the folder of one role. {whole}")
     TASKS[args.task](args, console)
@@ -144,11 +144,11 @@ def init(args: argparse.Namespace, console: Console) -> None:
     for site in made[1:]:
         console.print(f"node:      {site} (hand over the whole folder; its node.key is secret)")
     console.print(
-        f"to rehearse on this machine: fedbm federation deal {args.folder} && fedbm federation up {args.folder}"
+        f"to rehearse on this machine: fedbm federation partition {args.folder} && fedbm federation up {args.folder}"
     )
 
 
-def deal(args: argparse.Namespace, console: Console) -> None:
+def partition(args: argparse.Namespace, console: Console) -> None:
     from fedbm.federation.deploy.run_control import give_shares
 
     for name, training in give_shares(args.folder, run_file(args, args.folder / "server"), args.images):
@@ -356,5 +356,6 @@ def run_file(args: argparse.Namespace, home: Path) -> Path:
 
 
 TASKS: dict[str, Callable[[argparse.Namespace, Console], None]] = {
-    task.__name__: task for task in (init, deal, up, server, node, approve, run, status, stop, audit, add, rekey, renew)
+    task.__name__: task
+    for task in (init, partition, up, server, node, approve, run, status, stop, audit, add, rekey, renew)
 }

@@ -77,8 +77,8 @@ def find_download(name: str, to: Path, size: int | None = None) -> Path | None:
         return available[min(enough)]
     if size:
         raise FedBMError(
-            f"{name} is here with {max(available)} pixels, but {size} are needed: run 'fedbm data get {name} "
-            f"--size {wanted}', or give {available[max(available)]} as --data to enlarge it"
+            f"{name} is downloaded at {max(available)} × {max(available)} pixels, but size is {size}: run 'fedbm data "
+            f"get {name} --size {wanted}', or give {available[max(available)]} as --data to enlarge it"
         )
     return available[max(available)]
 

@@ -35,7 +35,7 @@ def detect(
         source = table.find(labels, path_column, label_column, _open_tree(path))
     elif path_column or label_column:
         raise FedBMError(
-            f"path_column and label_column are columns of a table, but {path} is not a table: give one with the labels "
+            f"path_column and label_column name columns of a table, but {path} is not a table. Give the table "
             "of its images as --metadata TABLE, together with --label-column"
         )
     else:

@@ -1,4 +1,4 @@
-"""Make the folders of a federation: keys, certificates, settings, services, the front and runbooks.
+"""Make the folders of a federation: keys, certificates, settings, services, nginx.conf and runbooks.
 
     DIR/federation.toml   DIR/authority/{ca.key,ca.crt}   DIR/server/…   DIR/<node>/… for each node
 
@@ -47,7 +47,7 @@ def create(
     """Make a federation in *folder*, which must be new or empty, and return the folders of server and nodes.
 
     By default there are as many nodes as *names*, or 3. Without *host*, nodes connect to the SuperLink on this machine;
-    otherwise to the nginx front at *port*, 443 by default. The nodes' rules are strict, unless they connect to this
+    otherwise to the nginx proxy at *port*, 443 by default. The nodes' rules are strict, unless they connect to this
     machine or it is a *rehearsal*.
     """
     nodes = nodes or len(names) or 3

@@ -17,7 +17,7 @@ from fedbm.version import __version__
 
 TIMEOUT_S = 10.0
 SUPERLINK_STATUS = 415  # the answer of a SuperLink to a message without content
-GATEWAY_ERRORS = (502, 503, 504)  # the front answers with these if its SuperLink does not respond
+GATEWAY_ERRORS = (502, 503, 504)  # the reverse proxy answers with these if its SuperLink does not respond
 MAX_AHEAD_S, MAX_BEHIND_S = 5, 300  # of a node's clock; beyond this Flower refuses its signatures silently
 
 
@@ -41,7 +41,10 @@ def describe_policy(folder: Path) -> str:
     policy = read_policy(folder)
     for name in policy.method_names if policy.methods != "all" else ():
         if name not in METHODS:
-            raise FedBMError(f'[policy] in {folder / "node.toml"} allows "{name}"{did_you_mean(name, METHODS)}')
+            raise FedBMError(
+                f'methods in [policy] of {folder / "node.toml"} has "{name}", which is not a method of this package'
+                f"{did_you_mean(name, METHODS)}. Correct the name"
+            )
     waits = "each run waits for 'fedbm federation approve'" if policy.approval else "runs need no approval here"
     return f"policy: methods {policy.methods}, at most {policy.max_rounds} rounds; {waits}"
 
@@ -111,7 +114,9 @@ def check_server(node: NodeSettings, authority: Path) -> str:
     finally:
         connection.close()
     if response.status in GATEWAY_ERRORS:
-        raise FedBMError(f"the front at {where} answers, but its SuperLink does not; ask the operator to start it")
+        raise FedBMError(
+            f"the reverse proxy at {where} answers, but its SuperLink does not; ask the operator to start it"
+        )
     if response.status != SUPERLINK_STATUS:
         raise FedBMError(
             f"the program at {where} is not a SuperLink (it answered {response.status}); check server in node.toml"

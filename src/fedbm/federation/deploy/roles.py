@@ -73,7 +73,7 @@ def run_all(folder: Path, report: Report) -> Iterator[list[Child]]:
     images = []
     for site, node in zip(sites, nodes, strict=True):
         check_node_folder(site)
-        images.append(node.images(site, otherwise=f"run 'fedbm federation deal {folder}' to give all nodes images"))
+        images.append(node.images(site, otherwise=f"run 'fedbm federation partition {folder}'"))
         report(f"{node.name}: {check_data(node, images[-1])}")
     with supervise([home, *sites]) as children:
         start_server(home, settings, children, report)

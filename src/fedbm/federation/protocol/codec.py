@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
 POLL = 0.2  # seconds between looks for a reply
-MAX_INLINE_BYTES = 4 << 20  # of a state next to the text; a front may refuse a body of more than 16 MB
+MAX_INLINE_BYTES = 4 << 20  # of a state next to the text; a reverse proxy may refuse a body of more than 16 MB
 _BODY, _STYPE = "fedbm", "fedbm.flat"
 
 

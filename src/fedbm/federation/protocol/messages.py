@@ -43,9 +43,9 @@ TASK_LISTS = ("classes", "shape", "mean", "std")
 SCORED = ("val", "test")  # the splits that nodes score
 
 REFUSALS = {  # code → why a site did not do what it was asked; only the code leaves the site
-    "protocol": "speaks another protocol",
+    "protocol": "uses another version of the protocol",
     "version": "has another version of fedbm",
-    "app": "answers only to the app that its own version of fedbm makes",
+    "app": "refused the server's app, because it runs only its own version of fedbm",
     "terms": "cannot accept the run's terms",
     "setup": "is not set up: client, data or state is missing in its node configuration",
     "data": "cannot read its data, or they are damaged",

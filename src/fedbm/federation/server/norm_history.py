@@ -48,7 +48,7 @@ class NormHistory:
         """Remember an update, or raise FedBMError if its norm is above the bound."""
         if norm > (bound := self.bound(round_, n)):
             raise FedBMError(
-                f"its difference to what was sent has norm {norm:.3g}, above {bound:.3g}: {self._ratio:g} times "
-                "the usual norm for a site of its size"
+                f"the norm of its update is {norm:.3g}, above the bound {bound:.3g}: {self._ratio:g} times the usual "
+                "norm for a site of its size. If you trust this site, raise max_norm_ratio"
             )
         self._accepted.setdefault(round_, []).append((n, norm))

@@ -17,7 +17,7 @@ from fedbm.data.dataset import Dataset, choose_statistics, concept_texts
 from fedbm.engine.evaluate import first_state
 from fedbm.engine.server_average import no_common_model
 from fedbm.errors import FedBMError, did_you_mean
-from fedbm.federation.options import FederationOptions
+from fedbm.federation.options import RESULT_OPTIONS, FederationOptions
 from fedbm.federation.protocol.messages import PRIVACY_LIMITS, make_terms
 from fedbm.methods import METHODS
 from fedbm.methods.base import Method, Task
@@ -25,6 +25,7 @@ from fedbm.models.backbone import resnet_factory
 from fedbm.runs.config import Config, check_config, recommend
 from fedbm.runs.plan import agreed_concepts, load_dataset
 from fedbm.runs.run_id import make_run_id
+from fedbm.utils.fingerprint import changed_options
 
 
 @dataclass(frozen=True)
@@ -82,11 +83,13 @@ def agree(config: Config, options: FederationOptions) -> Agreement:
         server = config.method.server_init(config.method.model(task))
         if first_state(config.method, server, {}) is None:
             raise FedBMError(no_common_model(config.method.name))
-    inputs = {  # without the nodes' images, which the server never sees
+    inputs: dict[str, Any] = {  # without the nodes' images, which the server never sees
         "federated": True,
         "scored_on": dataset.checksum if dataset is not None else None,
         "task": [list(task.classes), list(task.shape), list(task.mean), list(task.std), task.hflip, task.vflip],
     }
+    if chosen := {key: value for key, value in changed_options(options).items() if key in RESULT_OPTIONS}:
+        inputs["federation"] = chosen
     run_id = make_run_id(config, task, source.name, inputs)
     privacy = {"noise": options.dp_noise, "clip": options.dp_clip, "delta": options.dp_delta}
     terms = make_terms(run_id, config, task, options.compression, privacy if options.dp_noise else None)
