@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import runpy
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -126,6 +127,13 @@ def test_the_federation_table_is_in_step() -> None:
         expected.append([f"`{field.name}`", kind, shown_default(field.default), field.metadata["meaning"]])
     lines = "\n".join(f"| {' | '.join(row)} |" for row in expected)
     assert rows == expected, f"the table should be:\n\n{lines}\n"
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    site = runpy.run_path(str(DOCS / "conf.py"))
+    listed = [page.partition("<")[2].rstrip(">") or page for pages in site["NAVIGATION"].values() for page in pages]
+    pages = {f"/{page.relative_to(ROOT).with_suffix('')}" for page in {*PAGES, ROOT / "CHANGELOG.md"}}
+    assert {*listed, *site["METHOD_PAGES"]} >= pages - {"/README"}
 
 
 def test_the_key_table_is_in_step() -> None:
