@@ -21,7 +21,7 @@ from fedbm.federation.deploy import certificates, watchdog
 from fedbm.federation.deploy.flower import call_flwr, tool
 from fedbm.federation.deploy.init import render
 from fedbm.federation.deploy.registration import fingerprint, read_registry
-from fedbm.federation.deploy.site_files import NodeSettings, ServerSettings, read_settings, to_text
+from fedbm.federation.deploy.site_files import NodeSettings, ServerSettings, read_policy, read_settings, to_text
 from fedbm.federation.deploy.supervisor import environment
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
@@ -171,7 +171,7 @@ def test_a_hospital_cannot_pretend_to_be_another(tmp_path: Path) -> None:
         ready([study.start("server", study.folder)])
         first, second, third = (study.folder / name for name in NODES)
         settings = read_settings(third, NodeSettings)
-        (third / "node.toml").write_text(to_text(replace(settings, client=1, name=NODES[1])))
+        (third / "node.toml").write_text(to_text(replace(settings, client=1, name=NODES[1]), read_policy(third)))
         ready([study.start("node", folder) for folder in (first, third)])
         study.fedbm("run", study.folder, study.file, "--detach")
         status = study.until(lambda s: any("refused" in node["state"] for node in s.get("nodes", [])))
