@@ -91,4 +91,4 @@ def test_the_run_is_left_as_any_run_is(served: Deployed) -> None:
 def test_no_client_state_reaches_the_server(served: Deployed) -> None:
     kept = {path.name for client in range(3) for path in (served.folder / f"node-{client}").rglob("clients/*")}
     method = served.plan.config.method.name
-    assert bool(kept) == (method in ("scaffold", "feddyn", "fedproto", "fedrep", "fedrod"))
+    assert bool(kept) == (method in ("scaffold", "feddyn", "moon", "fedproto", "fedrep", "fedrod"))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import fedbm
@@ -84,6 +85,12 @@ def test_a_common_model_is_there_however_few_clients_have_trained(tiny: dict[str
     assert model.classes == ("cyst", "normal", "polyp")
     with pytest.raises(FedBMError, match="has no common model: with fedrep, every client keeps its own head"):
         fedbm.load_model(trained(tiny, tmp_path, **one, method="fedrep"), "cpu")
+
+
+def test_parts_that_only_clients_in_training_need_are_not_saved(tiny: dict[str, Any], tmp_path: Path) -> None:
+    folder = trained(tiny, tmp_path, method="moon")
+    assert {name.partition(".")[0] for name in load_file(folder / "model.safetensors")} == {"body", "head"}
+    assert fedbm.load_model(folder, "cpu").classes == ("cyst", "normal", "polyp")
 
 
 def test_a_body_of_ones_own_is_given_again(tiny: dict[str, Any], tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def schedule(method: Method, task: Task, train: TrainOptions, round_: int, facts
 
 def check_batch_norms(method: Method, model: nn.Module, train: TrainOptions) -> None:
     """Raise FedBMError if BatchNorm is to be frozen, but no trained part of the model has BatchNorm layers."""
-    parts = {part for phase in method.phases(train.epochs) for part in phase.train}
+    parts = method.trained_parts
     if train.freeze_batchnorm_after and not any(batch_norms(model.get_submodule(part)) for part in parts):
         raise FedBMError(
             "freeze_batchnorm_after needs BatchNorm layers with running statistics, but the trained parts of this "

@@ -11,6 +11,7 @@ from fedbm.methods.fedproto import FedProto
 from fedbm.methods.fedprox import FedProx
 from fedbm.methods.fedrep import FedRep
 from fedbm.methods.fedrod import FedROD
+from fedbm.methods.moon import Moon
 from fedbm.methods.scaffold import Scaffold
 
 METHODS: dict[str, type[FedAvg]] = {
@@ -20,6 +21,7 @@ METHODS: dict[str, type[FedAvg]] = {
         FedProx,
         FedDyn,
         Scaffold,
+        Moon,
         FedRep,
         FedROD,
         FedNH,
@@ -54,6 +56,7 @@ __all__ = [
     "FedROD",
     "FedRep",
     "Method",
+    "Moon",
     "Scaffold",
     "is_central",
     "title_of",

@@ -205,6 +205,11 @@ class Method(ABC):
         """Return the phases of local training."""
         return (Phase(epochs, ("body", "head")),)
 
+    @property
+    def trained_parts(self) -> tuple[str, ...]:
+        """The parts of the model that some phase of local training trains."""
+        return tuple(dict.fromkeys(part for phase in self.phases(1) for part in phase.train))
+
     def sample_randomness(
         self, model: nn.Module, task: Task, received: State, steps: int, rng: torch.Generator
     ) -> State:
@@ -229,8 +234,7 @@ class Method(ABC):
 
     def finish_client(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
         """Return what the client uploads, and its new own state."""
-        trained = {part for phase in self.phases(1) for part in phase.train}
-        return copy_state(model, tuple(trained)), {}
+        return copy_state(model, self.trained_parts), {}
 
     @abstractmethod
     def aggregator(self, server: State, clients: int) -> Aggregator:

@@ -178,7 +178,8 @@ def load_model(
             f"the weights of {folder} do not fit the model in its config.toml. If the run had its own body, pass it: "
             "load_model(…, make_body=…)."
         ) from error
-    if missing := [name for name in module.state_dict() if name not in state]:
+    trained = config.method.trained_parts
+    if missing := [name for name in module.state_dict() if name not in state and name.partition(".")[0] in trained]:
         raise FedBMError(
             f"{folder} has no common model: with {config.method.name}, every client keeps its own "
             f"{missing[0].partition('.')[0]} (clients/ in the run's folder)"

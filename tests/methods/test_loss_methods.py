@@ -1,0 +1,74 @@
+"""Methods that change FedAvg's local loss, written out: two clients, a linear model, two steps, two rounds.
+
+The oracles are plain tensors and the formulas of each method, as in test_classifier_oracles.py.
+"""
+
+import math
+
+import pytest
+import torch
+from small import image_data, play, task
+from test_classifier_oracles import ROUNDS, by_size, ce, close, run, sample, sgd
+
+from fedbm.config.options import TrainOptions
+from fedbm.methods import FedAvg, Moon
+from fedbm.methods.moon import contrastive_loss
+
+SHARED = ("body.map.weight", "head.weight", "head.bias")
+LONGER = TrainOptions(batch=4, epochs=2)
+
+
+def is_fedavg(method):
+    """Whether three rounds at half participation leave FedAvg's server state, to the last bit."""
+    plain, _, _ = play(FedAvg(), task(), LONGER, image_data(), rounds=3, participation=0.5)
+    found, _, _ = play(method, task(), LONGER, image_data(), rounds=3, participation=0.5)
+    assert found.keys() == plain.keys()
+    return all(torch.equal(plain[name], found[name]) for name in plain)
+
+
+# --- MOON -----------------------------------------------------------------------------------------------------------
+
+
+def test_moon_contrast_by_hand():
+    """cos(z, z_g) = 0.6 and cos(z, z_p) = 0 for the first row, 0 and 1 for the second; τ = 0.5."""
+    z = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
+    towards, away = torch.tensor([[3.0, 4.0], [1.0, 0.0]]), torch.tensor([[0.0, 1.0], [0.0, 5.0]])
+    rows = [-math.log(math.exp(g / 0.5) / (math.exp(g / 0.5) + math.exp(p / 0.5))) for g, p in ((0.6, 0), (0, 1))]
+    assert contrastive_loss(z, towards, away, 0.5).item() == pytest.approx(sum(rows) / 2, rel=1e-6)
+
+
+def test_moon_written_out():
+    start, server, states = run(Moon(contrast_weight=0.7, contrast_temperature=0.4))
+    shared, previous = [start[name] for name in SHARED], {}
+    for _ in range(ROUNDS):
+        results, received = [], shared[0]
+        for i in (0, 1):
+            x, y, _ = sample(i)
+            before = previous.get(i, received)
+
+            def loss(W, A, a, x=x, y=y, received=received, before=before):
+                z, towards, away = W @ x, received @ x, before @ x
+                g, p = (z @ v / (z.norm() * v.norm()) / 0.4 for v in (towards, away))
+                return ce(A @ z + a, y) - 0.7 * torch.log(g.exp() / (g.exp() + p.exp()))
+
+            results.append(sgd(loss, *shared))
+            previous[i] = results[i][0]
+        shared = by_size(*results)
+    for name, value in zip(SHARED, shared, strict=True):
+        close(server[name], value)
+    for i in (0, 1):
+        assert set(states[i]) == {"previous.map.weight"}
+        close(states[i]["previous.map.weight"], previous[i])
+
+
+def test_moon_without_a_contrast_is_fedavg_to_the_last_bit():
+    assert is_fedavg(Moon(contrast_weight=0.0))
+    assert not is_fedavg(Moon(contrast_weight=1.0))
+
+
+def test_moon_has_no_contrast_in_a_clients_first_round():
+    """The previous model is then the received one: the term is μ log 2, without a gradient."""
+    plain, _, _ = play(FedAvg(), task(), LONGER, image_data())
+    found, _, uploads = play(Moon(contrast_weight=3.0), task(), LONGER, image_data())
+    assert all(torch.allclose(plain[name].double(), found[name].double(), atol=1e-6) for name in plain)
+    assert [upload.losses["contrast"] for upload in uploads] == pytest.approx([3 * math.log(2)] * 4, rel=1e-5)
