@@ -7,11 +7,14 @@ import math
 
 import pytest
 import torch
-from small import image_data, play, task
+import torch.nn.functional as F
+from small import image_data, linear_task, play, task
 from test_classifier_oracles import ROUNDS, by_size, ce, close, run, sample, sgd
 
 from fedbm.config.options import TrainOptions
-from fedbm.methods import FedAvg, Moon
+from fedbm.methods import FedAvg, FedLC, Moon
+from fedbm.methods.base import Batch, Facts
+from fedbm.methods.fedlc import label_margins
 from fedbm.methods.moon import contrastive_loss
 
 SHARED = ("body.map.weight", "head.weight", "head.bias")
@@ -72,3 +75,47 @@ def test_moon_has_no_contrast_in_a_clients_first_round():
     found, _, uploads = play(Moon(contrast_weight=3.0), task(), LONGER, image_data())
     assert all(torch.allclose(plain[name].double(), found[name].double(), atol=1e-6) for name in plain)
     assert [upload.losses["contrast"] for upload in uploads] == pytest.approx([3 * math.log(2)] * 4, rel=1e-5)
+
+
+# --- FedLC ----------------------------------------------------------------------------------------------------------
+
+
+def test_fedlc_margins_by_hand():
+    like = torch.zeros((), dtype=torch.float64)
+    assert label_margins((16, 0, 81), "mask", like, 3.0).tolist() == pytest.approx([1.5, math.inf, 1.0])
+    assert label_margins((16, 0, 81), "one", like, 3.0).tolist() == pytest.approx([1.5, 3.0, 1.0])
+    assert label_margins((16, 0, 81), "mask", like, 0.0).tolist() == [0.0, 0.0, 0.0], "τ = 0 masks nothing"
+
+
+def test_fedlc_written_out():
+    start, server, _ = run(FedLC(tau=0.6, missing_classes="one"))
+    shared = [start[name] for name in SHARED]
+    for _ in range(ROUNDS):
+        results = []
+        for i in (0, 1):
+            x, y, n = sample(i)
+            margin = torch.full((2,), 0.6, dtype=torch.float64)
+            margin[y] = 0.6 * n**-0.25
+            results.append(sgd(lambda W, A, a, x=x, y=y, m=margin: ce(A @ (W @ x) + a - m, y), *shared))
+        shared = by_size(*results)
+    for name, value in zip(SHARED, shared, strict=True):
+        close(server[name], value)
+
+
+def test_fedlc_without_calibration_is_fedavg_to_the_last_bit():
+    assert is_fedavg(FedLC(tau=0.0))
+    assert not is_fedavg(FedLC(tau=1.0))
+
+
+def test_fedlc_leaves_missing_classes_out():
+    """Two of three classes at the client: a softmax over these; a client with one class has no loss."""
+    method = FedLC(tau=2.0)
+    model = method.model(linear_task(2, 3))
+    images = torch.tensor([[3.0, 1.0], [0.0, 2.0]]).view(2, 1, 1, 2)
+    context = method.start_client(model, method.server_init(model), {}, Facts(0, 17, (16, 0, 1)))
+    z = model(images)[:, [0, 2]] - torch.tensor([1.0, 2.0])
+    expected = F.cross_entropy(z, torch.tensor([0, 1])).item()
+    found = method.loss(model, Batch(images, torch.tensor([0, 2])), context)["cross_entropy"]
+    assert found.item() == pytest.approx(expected, rel=1e-6)
+    context = method.start_client(model, method.server_init(model), {}, Facts(0, 4, (0, 4, 0)))
+    assert method.loss(model, Batch(images, torch.tensor([1, 1])), context)["cross_entropy"].item() == 0

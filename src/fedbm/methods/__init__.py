@@ -6,6 +6,7 @@ from fedbm.methods.fedavg import FedAvg
 from fedbm.methods.fedbm import FedBM
 from fedbm.methods.feddyn import FedDyn
 from fedbm.methods.fedetf import FedETF
+from fedbm.methods.fedlc import FedLC
 from fedbm.methods.fednh import FedNH
 from fedbm.methods.fedproto import FedProto
 from fedbm.methods.fedprox import FedProx
@@ -22,6 +23,7 @@ METHODS: dict[str, type[FedAvg]] = {
         FedDyn,
         Scaffold,
         Moon,
+        FedLC,
         FedRep,
         FedROD,
         FedNH,
@@ -50,6 +52,7 @@ __all__ = [
     "FedBM",
     "FedDyn",
     "FedETF",
+    "FedLC",
     "FedNH",
     "FedProto",
     "FedProx",
