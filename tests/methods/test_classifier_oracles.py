@@ -31,17 +31,17 @@ class Linear(nn.Module):
         return self.map(x.flatten(1))
 
 
-def setting():
-    task = linear_task(2, 2)
+def setting(classes=2):
+    task = linear_task(2, classes)
     return type(task)(**{**vars(task), "make_body": Linear})
 
 
-def run(method):
+def run(method, classes=2):
     """The package's two rounds, and the initial state they started from."""
-    model = method.model(setting()).double()
+    model = method.model(setting(classes)).double()
     start = {name: value.clone() for name, value in model.state_dict().items()}
     data = [samples([list(x)] * n, [y] * n) for x, y, n in CLIENTS]
-    server, states, _ = play(method, setting(), TRAIN, data, ROUNDS, model=model)
+    server, states, _ = play(method, setting(classes), TRAIN, data, ROUNDS, model=model)
     return start, server, states
 
 

@@ -12,9 +12,10 @@ from small import image_data, linear_task, play, task
 from test_classifier_oracles import ROUNDS, by_size, ce, close, run, sample, sgd
 
 from fedbm.config.options import TrainOptions
-from fedbm.methods import FedAvg, FedLC, Moon
+from fedbm.methods import FedAvg, FedLC, FedNTD, Moon
 from fedbm.methods.base import Batch, Facts
 from fedbm.methods.fedlc import label_margins
+from fedbm.methods.fedntd import not_true_divergence
 from fedbm.methods.moon import contrastive_loss
 
 SHARED = ("body.map.weight", "head.weight", "head.bias")
@@ -119,3 +120,51 @@ def test_fedlc_leaves_missing_classes_out():
     assert found.item() == pytest.approx(expected, rel=1e-6)
     context = method.start_client(model, method.server_init(model), {}, Facts(0, 4, (0, 4, 0)))
     assert method.loss(model, Batch(images, torch.tensor([1, 1])), context)["cross_entropy"].item() == 0
+
+
+# --- FedNTD ---------------------------------------------------------------------------------------------------------
+
+
+def test_fedntd_divergence_by_hand():
+    """True classes 0 and 2: softmaxes over (1, 2) and (0, 1) alone, at τ = 2; the true logits do not matter."""
+    logits, taught = torch.tensor([[5.0, 1.0, 3.0], [0.0, 2.0, -7.0]]), torch.tensor([[0.0, 2.0, 0.0], [1.0, 1.0, 9.0]])
+
+    def kl(ours, theirs):
+        q, g = ([math.exp(v / 2) / sum(math.exp(w / 2) for w in values) for v in values] for values in (ours, theirs))
+        return sum(g[c] * math.log(g[c] / q[c]) for c in (0, 1))
+
+    expected = (kl((1, 3), (2, 0)) + kl((0, 2), (1, 1))) / 2
+    assert not_true_divergence(logits, taught, torch.tensor([0, 2]), 2.0).item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_fedntd_written_out():
+    """Three classes: the not-true ones are the other two."""
+    start, server, states = run(FedNTD(distillation_weight=0.8, distillation_temperature=0.5), classes=3)
+    shared = [start[name] for name in SHARED]
+    for _ in range(ROUNDS):
+        results, (V, B, b) = [], shared
+        for i in (0, 1):
+            x, y, _ = sample(i)
+            others = [c for c in range(3) if c != y]
+            g = ((B @ (V @ x) + b)[others] / 0.5).softmax(0)
+
+            def loss(W, A, a, x=x, y=y, others=others, g=g):
+                z = A @ (W @ x) + a
+                q = (z[others] / 0.5).softmax(0)
+                return ce(z, y) + 0.8 * (g * (g / q).log()).sum()
+
+            results.append(sgd(loss, *shared))
+        shared = by_size(*results)
+    for name, value in zip(SHARED, shared, strict=True):
+        close(server[name], value)
+    assert states == {0: {}, 1: {}}, "nothing is kept"
+
+
+def test_fedntd_without_distillation_is_fedavg_to_the_last_bit():
+    assert is_fedavg(FedNTD(distillation_weight=0.0))
+    assert not is_fedavg(FedNTD(distillation_weight=1.0))
+
+
+def test_fedntd_with_two_classes_is_fedavg():
+    found, plain = run(FedNTD())[1], run(FedAvg())[1]
+    assert all(torch.equal(found[name], plain[name]) for name in plain)

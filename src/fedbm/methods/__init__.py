@@ -8,6 +8,7 @@ from fedbm.methods.feddyn import FedDyn
 from fedbm.methods.fedetf import FedETF
 from fedbm.methods.fedlc import FedLC
 from fedbm.methods.fednh import FedNH
+from fedbm.methods.fedntd import FedNTD
 from fedbm.methods.fedproto import FedProto
 from fedbm.methods.fedprox import FedProx
 from fedbm.methods.fedrep import FedRep
@@ -23,6 +24,7 @@ METHODS: dict[str, type[FedAvg]] = {
         FedDyn,
         Scaffold,
         Moon,
+        FedNTD,
         FedLC,
         FedRep,
         FedROD,
@@ -54,6 +56,7 @@ __all__ = [
     "FedETF",
     "FedLC",
     "FedNH",
+    "FedNTD",
     "FedProto",
     "FedProx",
     "FedROD",
