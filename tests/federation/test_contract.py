@@ -92,3 +92,15 @@ def test_no_client_state_reaches_the_server(served: Deployed) -> None:
     kept = {path.name for client in range(3) for path in (served.folder / f"node-{client}").rglob("clients/*")}
     method = served.plan.config.method.name
     assert bool(kept) == (method in ("scaffold", "feddyn", "moon", "fedproto", "fedrep", "fedrod"))
+
+
+def test_the_servers_optimiser_over_flower(tiny: dict[str, Any], tmp_path: Path) -> None:
+    """It runs at the server alone: nodes receive what they receive without it."""
+    settings = {**settings_of("fedavg", tiny, {}), "server_optimizer": "yogi", "server_lr": 0.01}
+    served = deploy(tmp_path, settings)
+    served.serve()
+    assert [line["state"] for line in events_of(served.state, "round")] == digests_in_process(served.plan)
+    plain = deploy(tmp_path / "plain", settings_of("fedavg", tiny, {}))
+    plain.serve()
+    sent, usual = ({tuple(line["parts"]) for line in events_of(run.state, "sent")} for run in (served, plain))
+    assert sent == usual

@@ -215,6 +215,7 @@ OPTION_NEEDS: Mapping[str, tuple[str, tuple[Any, ...]]] = {  # key → (other ke
     "beta": ("partition", BY_BETA),
     "classes_per_client": ("partition", ("classes",)),
     "momentum": ("optimizer", ("sgd",)),
+    **dict.fromkeys(("server_lr", "server_momentum"), ("server_optimizer", ("momentum", "adam", "yogi"))),
 }
 
 
@@ -263,6 +264,11 @@ class TrainOptions:
     server_average: float = option(
         0.0, "decay of a moving average of the global model, which is evaluated too; 0: no average", least=0, below=1
     )
+    server_optimizer: Literal["mean", "momentum", "adam", "yogi"] = option(
+        "mean", "what the server does with the mean of the clients' models: take it, or a step towards it (FedOpt)"
+    )
+    server_lr: float = option(1.0, "learning rate of the server's step; adam and yogi need about 0.01", above=0)
+    server_momentum: float = option(0.9, "momentum of the server's step, β₁ of adam and yogi", least=0, below=1)
     precision: Literal["tf32", "fp32", "bf16"] = option(
         "tf32", "arithmetic of convolutions and matrix products: tf32 (fp32 on a CPU), fp32, or bf16 by autocast"
     )

@@ -36,6 +36,7 @@ from fedbm.engine.round_record import (
 )
 from fedbm.engine.run_folder import RunFolder
 from fedbm.engine.server_average import ServerAverage, averaged_parts, no_common_model
+from fedbm.engine.server_optimizer import ServerOptimizer
 from fedbm.errors import FedBMError
 from fedbm.methods.base import Aggregator, Method, State, Steps, Task
 from fedbm.utils.metrics import Array
@@ -105,6 +106,7 @@ class RoundLoop:
     max_round_attempts: int = 1
     population: int | None = None
     average: ServerAverage | None = None
+    optimizer: ServerOptimizer | None = None
     _traffic: Traffic = field(default_factory=Traffic)  # of the current round
     _best: State | None = None  # the best state since the last checkpoint
     _checkpoint_seconds: float = 0.0  # of the previous round: a record is written before its own checkpoint
@@ -124,7 +126,7 @@ class RoundLoop:
         self._check_empty_rounds(round_, collected)
         yield Event(round_, "aggregate")
         if collected.clients:
-            self.server = collected.aggregator.result()
+            self.server = self._apply(collected.aggregator.result())
         clock.lap("aggregate")
         with self._autocast():
             after, server_losses = method.server_step(self.server, self.model, self.task, round_, self.steps)
@@ -229,6 +231,14 @@ class RoundLoop:
                 f"round {round_}: {who} sent a usable update (client {last.client}: {last.reason}); a lower lr may help"
             )
 
+    def _apply(self, mean: State) -> State:
+        """Return the new server state: the aggregated one, or a step of the server's optimiser towards it."""
+        if self.optimizer is None:
+            return mean
+        parts = self.method.trained_parts
+        parameters = [name for name, _ in self.model.named_parameters() if name.partition(".")[0] in parts]
+        return self.optimizer.step(self.server, mean, [name for name in parameters if name in mean])
+
     def _add_to_average(self) -> None:
         if self.average is None:
             return
@@ -253,7 +263,8 @@ class RoundLoop:
             save_tensors(best_path(self.folder.path, round_), self._best, {"run": self.run_id, "round": round_})
             self._best = None
         averages = self.average.saved() if self.average is not None else {}
-        save_checkpoint(self.folder.path, self.run_id, {**self.server, **averages}, self.progress)
+        moments = self.optimizer.moments if self.optimizer is not None else {}
+        save_checkpoint(self.folder.path, self.run_id, {**self.server, **averages, **moments}, self.progress)
         ended = time.perf_counter()
         self._next_checkpoint = ended + min((ended - began) / MAX_CHECKPOINT_SHARE, MAX_SECONDS_UNSAVED)
         return ended - began

@@ -28,6 +28,7 @@ from fedbm.config.options import (
     check_all,
 )
 from fedbm.engine.server_average import no_common_model
+from fedbm.engine.server_optimizer import check_server_optimizer
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.methods import METHODS, FedAvg, FedBM, Method
 from fedbm.utils.text import format_option
@@ -226,6 +227,7 @@ def check_config(config: Config) -> Config:
             raise FedBMError(f"partition_{kind} is given, so partition must be {kind}")
     if config.train.server_average and not config.method.common_model:
         raise FedBMError(no_common_model(config.method.name))
+    check_server_optimizer(config.method, config.train)
     return config
 
 

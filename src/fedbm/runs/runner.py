@@ -230,6 +230,7 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> RoundLoop:
         checkpoint_every=config.engine.checkpoint_every,
         notes=notes,
         average=start.average,
+        optimizer=start.optimizer,
     )
 
 

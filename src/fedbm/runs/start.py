@@ -14,6 +14,7 @@ from fedbm.engine.environment import environment, settings_digest
 from fedbm.engine.local_training import check_batch_norms
 from fedbm.engine.run_folder import RunFolder
 from fedbm.engine.server_average import ServerAverage, restore_average
+from fedbm.engine.server_optimizer import ServerOptimizer, restore_optimizer
 from fedbm.methods.base import State, Task
 from fedbm.runs.config import Config, to_toml
 from fedbm.runs.own_method import describe_class
@@ -27,6 +28,7 @@ class Start:
     model: nn.Module
     server: State
     average: ServerAverage | None
+    optimizer: ServerOptimizer | None
     progress: Progress
 
 
@@ -47,10 +49,11 @@ def start_or_resume(
         describe()
         found = {name: value.to(device) for name, value in initial.items()}, Progress()
     state, progress = found
+    state, optimizer = restore_optimizer(state, config.train)
     server, average = restore_average(state, config.train.server_average)
     folder.cut_after(progress.round)
     remove_stale_files(folder.path, progress)
-    return Start(model, server, average, progress)
+    return Start(model, server, average, optimizer, progress)
 
 
 def write_description(

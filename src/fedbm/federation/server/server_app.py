@@ -195,6 +195,7 @@ class ServerRun:
             population=options.nodes,
             notes=notes,
             average=start.average,
+            optimizer=start.optimizer,
         )
 
     def choose_steps(self, model: nn.Module, notes: list[str]) -> Steps:

@@ -1,0 +1,97 @@
+"""The server's optimiser: its formulas by hand, plain BatchNorm statistics, resuming, and methods that refuse it."""
+
+import math
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from whole_runs import after_round, assert_same_run, folder_of, play, small_plan_of
+
+from fedbm.config.options import TrainOptions
+from fedbm.engine.server_optimizer import ServerOptimizer
+from fedbm.errors import FedBMError
+from fedbm.methods import METHODS
+from fedbm.runs.config import check_config, make_config, to_sections
+
+MEANS = (2.0, -1.0, 0.5)  # of three rounds, from θ = 1
+
+
+def steps(**options):
+    """θ after each round, for one weight; the variance is not a parameter."""
+    optimizer, server, found = ServerOptimizer(TrainOptions(**options)), {"w": torch.tensor([1.0])}, []
+    for mean in MEANS:
+        new = {"w": torch.tensor([mean]), "running_var": torch.tensor([mean])}
+        server = optimizer.step(server, new, ["w"])
+        assert server["running_var"].item() == mean, "a plain mean"
+        found.append(server["w"].item())
+    return found
+
+
+def test_momentum_by_hand():
+    """Δ = 1, then −2.5 from θ = 1.5, then 0 from θ = 0.5: m = 1, −2, −1 with β = 0.5; η = 0.5."""
+    assert steps(server_optimizer="momentum", server_lr=0.5, server_momentum=0.5) == pytest.approx([1.5, 0.5, 0.0])
+
+
+@pytest.mark.parametrize("kind", ["adam", "yogi"])
+def test_adam_and_yogi_by_hand(kind):
+    theta, m, v, expected = 1.0, 0.0, 1e-6, []
+    for mean in MEANS:
+        delta = mean - theta
+        m = 0.8 * m + 0.2 * delta
+        v = 0.99 * v + 0.01 * delta**2 if kind == "adam" else v - 0.01 * delta**2 * math.copysign(1, v - delta**2)
+        theta += 0.1 * m / (math.sqrt(v) + 1e-3)
+        expected.append(theta)
+    assert steps(server_optimizer=kind, server_lr=0.1, server_momentum=0.8) == pytest.approx(expected, rel=1e-5)
+
+
+def trained(tiny, out, **options):
+    plan = small_plan_of(tiny, out, **options)
+    play(plan)
+    return load_file(folder_of(plan) / "checkpoint.safetensors")  # of the last round
+
+
+def test_without_momentum_at_rate_1_it_is_the_mean(tiny, tmp_path):
+    plain = trained(tiny, tmp_path)
+    same = trained(tiny, tmp_path, server_optimizer="momentum", server_momentum=0)
+    more = trained(tiny, tmp_path, server_optimizer="momentum")
+    assert all(torch.allclose(plain[name].double(), same[name].double(), atol=1e-6) for name in plain)
+    assert not torch.allclose(plain["head.weight"], more["head.weight"], atol=1e-4)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_that_do_more_than_average_refuse_it(name):
+    config = make_config(to_sections({"method": name, "server_optimizer": "yogi"}))
+    if name in ("feddyn", "scaffold", "fednh", "fedproto", "central"):
+        with pytest.raises(
+            FedBMError, match=f"^{name} does not average as FedAvg does, so server_optimizer = yogi does"
+        ):
+            check_config(config)
+    else:
+        assert check_config(config).train.server_optimizer == "yogi"
+
+
+def test_a_run_is_resumed_with_its_moments(tiny, tmp_path):
+    """They are in the checkpoint, and neither sent nor part of the model. The generator is not in their steps."""
+    options = {"server_optimizer": "adam", "server_lr": 0.01, "server_average": 0.5}
+    whole, stopped = (small_plan_of(tiny, tmp_path / name, **options) for name in ("whole", "stopped"))
+    play(whole)
+    play(stopped, until=after_round(2))
+    saved = load_file(folder_of(stopped) / "checkpoint.safetensors")
+    moments = {name for name in saved if name.startswith("server_optimizer.")}
+    assert {name.split(".", 2)[2] for name in moments} == {
+        "body.conv.weight", "body.conv.bias", "body.bn.weight", "body.bn.bias", "head.weight", "head.bias"
+    }  # fmt: skip
+    play(small_plan_of(tiny, tmp_path / "stopped", **options))
+    assert_same_run(folder_of(whole), folder_of(stopped))
+
+
+def test_parts_that_clients_do_not_train_or_send_take_no_step(tiny, tiny_fedbm, tmp_path):
+    """FedBM's generator is trained by the server; FedROD's personal heads stay at the clients."""
+    for settings, absent in ((tiny_fedbm, "generator."), ({**tiny, "method": "fedrod"}, "personal.")):
+        plan = small_plan_of(settings, tmp_path, server_optimizer="momentum", rounds=2)
+        play(plan)
+        names = [
+            n for n in load_file(folder_of(plan) / "checkpoint.safetensors") if n.startswith("server_optimizer.m.")
+        ]
+        assert names
+        assert not any(name.startswith(f"server_optimizer.m.{absent}") for name in names)
