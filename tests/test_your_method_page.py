@@ -12,31 +12,31 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "your-method.md"
 
 
 def test_every_code_block_runs_as_printed(tmp_path, monkeypatch, capsys):
-    """A block that starts with the name of a file is that file; fedbn.py is run, both are imported."""
+    """A block that starts with the name of a file is that file; fedper.py is run, both are imported."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     files = {found[1]: block for block in blocks if (found := re.match(r"# (\w+\.py)\n", block))}
-    assert (list(files), len(blocks)) == (["fedbn.py", "fedavgm.py"], 5)
+    assert (list(files), len(blocks)) == (["fedper.py", "fedavgm.py"], 5)
     for file, block in files.items():
         Path(file).write_text(block, encoding="utf-8")
-    runpy.run_path("fedbn.py", run_name="__main__")
+    runpy.run_path("fedper.py", run_name="__main__")
     page: dict[str, object] = {"__name__": "page"}
     for block in blocks[2:]:
         exec(compile(block, str(PAGE), "exec"), page)
     for file in files:
         del sys.modules[Path(file).stem]
     printed = capsys.readouterr().out
-    assert printed.startswith("fedbn ScoredRound(round=")
-    assert "Comparison(6 runs of fedavg, fedbn and fedavgm · momentum=0.5)" in printed
+    assert printed.startswith("fedper ScoredRound(round=")
+    assert "Comparison(6 runs of fedavg, fedper and fedavgm · momentum=0.5)" in printed
     run = page["run"]
     assert run.method == "fednh"
-    folder = next(Path("runs").glob("fedbn-*"))
+    folder = next(Path("runs").glob("fedper-*"))
     first = next(iter((folder / "clients").glob("*.safetensors")))
     from safetensors import safe_open
 
     with safe_open(first, framework="pt") as kept:
-        assert all("bn" in name or "downsample.1" in name for name in kept.keys())  # noqa: SIM118
+        assert sorted(kept.keys()) == ["head.bias", "head.weight"]
 
 
 def test_the_example_is_no_longer_than_it_says():

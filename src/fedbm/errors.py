@@ -22,11 +22,14 @@ class FedBMError(Exception):
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ' (did you mean "x"?)' for the closest known word in any case, or '' if none is close.
 
-    >>> did_you_mean("ruonds", ["rounds", "seed"])
-    ' (did you mean "rounds"?)'
+    Of several close words, one with the same letters is preferred.
+
+    >>> did_you_mean("ruonds", ["rounds", "seed"]), did_you_mean("fedmb", ["fedbn", "fedbm"])
+    (' (did you mean "rounds"?)', ' (did you mean "fedbm"?)')
     """
-    spelt = {each.casefold(): each for each in known}
-    matches = difflib.get_close_matches(word.casefold(), list(spelt), n=1, cutoff=0.6)
+    spelt, typed = {each.casefold(): each for each in known}, word.casefold()
+    matches = difflib.get_close_matches(typed, list(spelt), n=3, cutoff=0.6)
+    matches.sort(key=lambda match: sorted(match) != sorted(typed))
     return f' (did you mean "{spelt[matches[0]]}"?)' if matches else ""
 
 

@@ -16,7 +16,7 @@ from fedbm.federation.server.run_setup import agree
 from fedbm.runs.config import make_config, to_sections
 from fedbm.runs.runner import run_path
 
-AVERAGED = [name for name in FEDERATED if name not in ("fedproto", "fedrep")]
+AVERAGED = [name for name in FEDERATED if name not in ("fedproto", "fedrep", "fedbn")]
 SCORES = ("accuracy", "f1", "recall", "precision")
 
 
@@ -62,7 +62,7 @@ def test_only_the_averaged_model_is_sent_in_addition(
     assert sent[1] == {**sent[0], "model": sent[0]["model"] + 2}
 
 
-@pytest.mark.parametrize("name", ["fedproto", "fedrep"])
+@pytest.mark.parametrize("name", ["fedproto", "fedrep", "fedbn"])
 def test_what_stays_with_clients_cannot_be_averaged(name: str, tiny: dict[str, Any]) -> None:
     config = make_config(
         {**to_sections({**tiny, "method": name, "server_average": 0.9}), "concepts": {"a": "a", "b": "b"}}

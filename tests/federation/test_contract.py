@@ -42,7 +42,7 @@ def test_in_process_is_flower(served: Deployed) -> None:
         for entry in record["clients"]:
             del entry["seconds"]
     assert [record["clients"] for record in theirs] == [record["clients"] for record in ours]
-    if method.name not in ("fedproto", "fedrep"):  # their score is made of clients' own models: nodes give it
+    if method.name not in ("fedproto", "fedrep", "fedbn"):  # their score is made of clients' own models: nodes give it
         assert [record["test"] for record in theirs] == [record["test"] for record in ours]
 
 
@@ -91,7 +91,7 @@ def test_the_run_is_left_as_any_run_is(served: Deployed) -> None:
 def test_no_client_state_reaches_the_server(served: Deployed) -> None:
     kept = {path.name for client in range(3) for path in (served.folder / f"node-{client}").rglob("clients/*")}
     method = served.plan.config.method.name
-    assert bool(kept) == (method in ("scaffold", "feddyn", "moon", "fedproto", "fedrep", "fedrod"))
+    assert bool(kept) == (method in ("scaffold", "feddyn", "moon", "fedproto", "fedrep", "fedbn", "fedrod"))
 
 
 def test_the_servers_optimiser_over_flower(tiny: dict[str, Any], tmp_path: Path) -> None:

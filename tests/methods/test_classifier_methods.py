@@ -1,4 +1,4 @@
-"""FedRep, FedROD, FedNH, FedProto, FedETF and central training: their formulas by hand and their identities."""
+"""FedRep, FedBN, FedROD, FedNH, FedProto, FedETF and central training: their formulas by hand and their identities."""
 
 import math
 
@@ -10,7 +10,7 @@ from small import image_data, linear_task, play, samples, task
 from fedbm.config.options import TrainOptions
 from fedbm.engine.local_training import Samples, central_passes, schedule
 from fedbm.errors import FedBMError
-from fedbm.methods import Central, FedAvg, FedETF, FedNH, FedProto, FedRep, FedROD
+from fedbm.methods import Central, FedAvg, FedBN, FedETF, FedNH, FedProto, FedRep, FedROD
 from fedbm.methods._label_prior import log_prior
 from fedbm.methods.base import Batch, Facts, Upload, copy_state, load_state, train_only
 from fedbm.methods.fedetf import simplex_frame
@@ -78,6 +78,38 @@ def test_fedrep_scores_the_mean_head_or_lets_heads_vote():
     vote = FedRep(common_head="vote")
     assert vote.ensemble
     assert [s["head.weight"].item() for s in vote.global_states(server, clients)] == [1.0, 3.0]
+
+
+# --- FedBN ----------------------------------------------------------------------------------------------------------
+
+
+def test_fedbn_by_hand():
+    """One round: all but BatchNorm is FedAvg's mean of the uploads; what each client trained of it stays there."""
+    fedavg, _, trained = play(FedAvg(), task(), TRAIN, image_data(2))
+    server, states, uploads = play(FedBN(), task(), TRAIN, image_data(2))
+    shared = {"body.conv.weight", "body.conv.bias", "head.weight", "head.bias"}
+    assert set(server) == set(uploads[0].state) == shared
+    assert all(torch.equal(server[name], fedavg[name]) for name in shared)
+    for client in (0, 1):
+        assert set(states[client]) == {name for name in fedavg if ".bn." in name}
+        assert all(torch.equal(value, trained[client].state[name]) for name, value in states[client].items())
+    found = list(FedBN().global_states(server, states))
+    assert [set(state) for state in found] == [set(fedavg)] * 2
+    assert torch.equal(found[1]["body.bn.running_var"], states[1]["body.bn.running_var"])
+    assert not FedBN().common_model
+
+
+def test_fedbn_with_one_client_is_fedavg():
+    server, states, _ = play(FedBN(), task(), TRAIN, image_data(1), rounds=3)
+    plain, _, _ = play(FedAvg(), task(), TRAIN, image_data(1), rounds=3)
+    whole = FedBN().personal_state(server, states[0])
+    assert whole.keys() == plain.keys()
+    assert all(torch.equal(whole[name], plain[name]) for name in plain)
+
+
+def test_fedbn_needs_batch_norm():
+    with pytest.raises(FedBMError, match="^FedBN needs a body with BatchNorm layers; without them it is FedAvg"):
+        FedBN().model(linear_task(2, 3))
 
 
 # --- FedROD ---------------------------------------------------------------------------------------------------------

@@ -84,6 +84,8 @@ def test_gradient_of_the_local_loss(name):
 @pytest.mark.parametrize("name", METHODS)
 def test_runs_with_either_optimiser_and_norm_at_half_participation(name, optimizer, norm, tmp_path):
     more = {"lambda_dis": 0} if name == "fedbm" and norm == "group" else {}
+    if name == "fedbn":
+        norm = "batch"  # without it, the method refuses
     chosen = settings(name, optimizer=optimizer, norm=norm, lr=0.01 if optimizer == "sgd" else 0.001, out=str(tmp_path))
     plan = make_plan(make_config(to_sections({**chosen, "batch": 256, **more})))
     for _ in run(plan):
@@ -93,11 +95,11 @@ def test_runs_with_either_optimiser_and_norm_at_half_participation(name, optimiz
     assert all(r.dropped == () for r in done.rounds)
     assert 0 <= done.summary["best"]["f1"] <= 1
     personal = done.summary["personal"]["last"]
-    assert (personal is not None) == (name in ("fedrep", "fedrod", "fedproto"))
+    assert (personal is not None) == (name in ("fedrep", "fedbn", "fedrod", "fedproto"))
     assert (done.summary["bytes"]["sent"] == 0) == (name == "central")
 
 
-@pytest.mark.parametrize("name", ["feddyn", "scaffold", "moon", "fedrep", "fedrod", "fedproto", "central"])
+@pytest.mark.parametrize("name", ["feddyn", "scaffold", "moon", "fedrep", "fedbn", "fedrod", "fedproto", "central"])
 def test_client_state_survives_an_interruption_bit_for_bit(name, tmp_path):
     results = []
     for folder, stops in (("whole", False), ("stopped", True)):
@@ -145,6 +147,9 @@ def test_a_body_without_parameters(name, more, tmp_path):
             "Use a body that has some, or another method."
         )
         assert not (tmp_path / "runs").exists()
+    elif name == "fedbn":
+        with pytest.raises(FedBMError, match="^FedBN needs a body with BatchNorm layers"):
+            fedbm.simulate("digits", method=name, body=Pooled, **options)
     else:
         assert fedbm.simulate("digits", method=name, body=Pooled, **options).finished
 

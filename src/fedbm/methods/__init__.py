@@ -4,6 +4,7 @@ from fedbm.methods.base import Method
 from fedbm.methods.central import Central
 from fedbm.methods.fedavg import FedAvg
 from fedbm.methods.fedbm import FedBM
+from fedbm.methods.fedbn import FedBN
 from fedbm.methods.feddyn import FedDyn
 from fedbm.methods.fedetf import FedETF
 from fedbm.methods.fedlc import FedLC
@@ -27,6 +28,7 @@ METHODS: dict[str, type[FedAvg]] = {
         FedNTD,
         FedLC,
         FedRep,
+        FedBN,
         FedROD,
         FedNH,
         FedProto,
@@ -52,6 +54,7 @@ __all__ = [
     "Central",
     "FedAvg",
     "FedBM",
+    "FedBN",
     "FedDyn",
     "FedETF",
     "FedLC",
