@@ -124,6 +124,7 @@ def test_equal_to_the_reference(
     if method != "fedbm":
         monkeypatch.setattr(workers, "ClientProcess", InThisProcess)
     settings = tiny_fedbm if method == "fedbm" else {**tiny, "method": method}
+    settings = settings | ({"concept_file": tiny_fedbm["concept_file"]} if method == "fedglcl" else {})
     settings = settings | ({"optimizer": "adam", "lr": 0.001} if method in ("fedavg", "fedrep") else {})
     assert_same_run(*pair(settings, tmp_path, keep_optimizer=True, clients=5, participation=0.7, rounds=3, beta=0.5))
 

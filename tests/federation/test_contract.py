@@ -17,6 +17,8 @@ FEDERATED = [name for name in METHODS if name != "central"]
 
 def settings_of(name: str, tiny: dict[str, Any], tiny_fedbm: dict[str, Any]) -> dict[str, Any]:
     base = tiny_fedbm if name == "fedbm" else {**tiny, "method": name}
+    if name == "fedglcl":
+        base["concept_file"] = tiny_fedbm["concept_file"]
     return {**base, "clients": 3, "rounds": 3, "participation": 0.7, "beta": 0.5, "keep_optimizer": name == "scaffold"}
 
 
@@ -65,7 +67,7 @@ def test_nothing_is_sent_twice(served: Deployed) -> None:
         sent = [line["parts"] for line in events_of(served.state, "sent") if line["client"] == client]
         pairs = [(name, digest) for parts in sent for name, digest in parts.items()]
         assert len(set(pairs)) == len(pairs)
-        for frozen in ("concepts", "task.concepts", "frame"):
+        for frozen in ("concepts", "task.concepts", "frame", "text"):
             assert sum(name == frozen for name, _ in pairs) <= 1
 
 

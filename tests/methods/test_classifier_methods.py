@@ -1,5 +1,6 @@
-"""FedRep, FedBN, FedROD, FedNH, FedProto, FedETF and central training: their formulas by hand and their identities."""
+"""FedRep, FedBN, FedROD, FedNH, FedProto, FedETF, FedGLCL, central training: formulas by hand and identities."""
 
+import dataclasses
 import math
 
 import pytest
@@ -10,10 +11,11 @@ from small import image_data, linear_task, play, samples, task
 from fedbm.config.options import TrainOptions
 from fedbm.engine.local_training import Samples, central_passes, schedule
 from fedbm.errors import FedBMError
-from fedbm.methods import Central, FedAvg, FedBN, FedETF, FedNH, FedProto, FedRep, FedROD
+from fedbm.methods import Central, FedAvg, FedBM, FedBN, FedETF, FedGLCL, FedNH, FedProto, FedRep, FedROD
 from fedbm.methods._label_prior import log_prior
 from fedbm.methods.base import Batch, Facts, Upload, copy_state, load_state, train_only
 from fedbm.methods.fedetf import simplex_frame
+from fedbm.methods.fedglcl import TextHead
 
 TRAIN = TrainOptions(batch=4)
 
@@ -324,6 +326,39 @@ def test_fedetf_loss_by_hand_and_frozen_frame():
     new, _, uploads = play(method, task(), TRAIN, image_data(2))
     assert torch.equal(new["head.frame"], server["head.frame"])
     assert "head.frame" not in uploads[0].state
+
+
+# --- FedGLCL --------------------------------------------------------------------------------------------------------
+
+
+def test_fedglcl_logits_by_hand():
+    """h = (0.6, 0.8) for features (3, 4): t (h·T_k) with texts (1, 0) and (0, 0.5)."""
+    head = TextHead(torch.tensor([[1.0, 0.0], [0.0, 0.5]]), scale=10.0)
+    assert torch.allclose(head(torch.tensor([[3.0, 4.0]])), torch.tensor([[6.0, 4.0]]))
+    assert not list(head.parameters())
+
+
+def test_fedglcl_is_fedbm_with_embedding_means_and_no_generator():
+    """To the last bit: the same text and scale, three rounds at half participation."""
+    train, same = TrainOptions(batch=4, epochs=2), {"rounds": 3, "participation": 0.5}
+    theirs, _, _ = play(FedBM(classifier="mean", generator=False, temperature=9.0), task(), train, image_data(), **same)
+    ours, _, uploads = play(FedGLCL(logit_scale=9.0), task(), train, image_data(), **same)
+    trained = {name for name in theirs if name.startswith(("body.", "project."))}
+    assert set(uploads[0].state) == trained
+    assert set(ours) == trained | {"head.text"}
+    assert all(torch.equal(ours[name], theirs[name]) for name in trained)
+    assert torch.equal(ours["head.text"], theirs["head.mean"])
+
+
+def test_fedglcl_sends_the_texts_once_and_needs_them():
+    method = FedGLCL()
+    parts = method.broadcast(method.server_init(method.model(task())), 4)
+    assert {name: (part.version, "head.text" in part.state) for name, part in parts.items()} == {
+        "model": (4, False),
+        "text": (0, True),
+    }
+    with pytest.raises(FedBMError, match="^FedGLCL needs concept distributions"):
+        method.model(dataclasses.replace(task(), concepts=None))
 
 
 # --- central --------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""FedRep, FedROD, FedNH, FedProto and FedETF: two clients, a linear model, two steps, two rounds, written out.
+"""FedRep, FedROD, FedNH, FedProto, FedETF and FedGLCL: two clients, a linear model, two steps, two rounds, written out.
 
 The oracles below are plain tensors and the formulas of each method; nothing of the package is in them but the initial
 values. A client's samples are all alike, so every batch has the same loss and the order does not matter.
@@ -11,7 +11,7 @@ from small import linear_task, play, samples
 from torch import nn
 
 from fedbm.config.options import TrainOptions
-from fedbm.methods import FedETF, FedNH, FedProto, FedRep, FedROD
+from fedbm.methods import FedETF, FedGLCL, FedNH, FedProto, FedRep, FedROD
 
 CLIENTS = [((1, 2), 0, 1), ((2, 1), 1, 3)]  # x, y, n
 LR, STEPS, ROUNDS = 0.25, 2, 2
@@ -171,6 +171,20 @@ def test_fedetf_written_out():
                 return ce(beta * F.normalize(P @ (W @ x) + p, dim=0) @ V + prior, y)
 
             results.append(sgd(loss, *shared))
+        shared = by_size(*results)
+    for name, value in zip(names, shared, strict=True):
+        close(server[name], value)
+
+
+def test_fedglcl_written_out():
+    start, server, _ = run(FedGLCL(logit_scale=3.0))
+    names = ("body.map.weight", "project.weight", "project.bias")
+    shared, T = [start[n] for n in names], start["head.text"]
+    for _ in range(ROUNDS):
+        results = []
+        for i in (0, 1):
+            x, y, _ = sample(i)
+            results.append(sgd(lambda W, P, p, x=x, y=y: ce(3.0 * T @ F.normalize(P @ (W @ x) + p, dim=0), y), *shared))
         shared = by_size(*results)
     for name, value in zip(names, shared, strict=True):
         close(server[name], value)

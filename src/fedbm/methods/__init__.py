@@ -7,6 +7,7 @@ from fedbm.methods.fedbm import FedBM
 from fedbm.methods.fedbn import FedBN
 from fedbm.methods.feddyn import FedDyn
 from fedbm.methods.fedetf import FedETF
+from fedbm.methods.fedglcl import FedGLCL
 from fedbm.methods.fedlc import FedLC
 from fedbm.methods.fednh import FedNH
 from fedbm.methods.fedntd import FedNTD
@@ -33,6 +34,7 @@ METHODS: dict[str, type[FedAvg]] = {
         FedNH,
         FedProto,
         FedETF,
+        FedGLCL,
         FedBM,
         Central,
     )
@@ -57,6 +59,7 @@ __all__ = [
     "FedBN",
     "FedDyn",
     "FedETF",
+    "FedGLCL",
     "FedLC",
     "FedNH",
     "FedNTD",
