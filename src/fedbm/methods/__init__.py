@@ -7,6 +7,7 @@ from fedbm.methods.fedbm import FedBM
 from fedbm.methods.fedbn import FedBN
 from fedbm.methods.feddyn import FedDyn
 from fedbm.methods.fedetf import FedETF
+from fedbm.methods.fedgen import FedGen
 from fedbm.methods.fedglcl import FedGLCL
 from fedbm.methods.fedlc import FedLC
 from fedbm.methods.fednh import FedNH
@@ -34,6 +35,7 @@ METHODS: dict[str, type[FedAvg]] = {
         FedNH,
         FedProto,
         FedETF,
+        FedGen,
         FedGLCL,
         FedBM,
         Central,
@@ -60,6 +62,7 @@ __all__ = [
     "FedDyn",
     "FedETF",
     "FedGLCL",
+    "FedGen",
     "FedLC",
     "FedNH",
     "FedNTD",

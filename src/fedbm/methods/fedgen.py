@@ -1,0 +1,198 @@
+"""FedGen: the server learns to generate features on which the clients' heads agree; clients train their heads on them.
+
+    h_i     head of client i;  n_{i,y} its samples of class y;  α_{i,y} = n_{i,y} / Σ_P n_y;  p̂(y) = Σ_P n_y / Σ_P n
+    server  θ ← Σ_i w_i θ_i, then  min over G of E_{y~p̂, ε~N(0,I)} CE( Σ_i α_{i,y} h_i(G(y, ε)), y )
+    client  min CE(x, y) + λ · E_{y~p̂, ε} CE( h(G(y, ε)), y ),   G frozen; from round 2 on
+
+Heads are linear, so the ensemble for label y is one linear map, Σ_i α_{i,y} W_i: the server stores K of them, however
+many clients there are.
+
+Reference: Zhu, Hong, Zhou. Data-free knowledge distillation for heterogeneous federated learning. ICML 2021.
+Differs from the authors' code: no diversity term, no decay of λ, and no matching of soft labels.
+Clients send their label counts. With λ = 0 it is FedAvg to the last bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedbm.config.options import option
+from fedbm.methods.base import Aggregator, Batch, Facts, OwnData, Part, State, Steps, Task, Upload, load_state
+from fedbm.methods.fedavg import FedAvg, WeightedMean, linear_head
+from fedbm.models.heads import Classifier, LinearHead
+from fedbm.utils.seeds import seeded_modules, torch_rng
+
+PRIOR, COUNTS = "fedgen.prior", "fedgen.counts"
+NOISE, HIDDEN = 64, 256  # of the generator
+
+
+@dataclass(frozen=True)
+class FedGen(FedAvg):
+    """A generator of features at the server; clients add its features to the training of their heads."""
+
+    name: ClassVar[str] = "fedgen"
+    title: ClassVar[str] = "FedGen"
+    shares: ClassVar[tuple[str, ...]] = ("n", "label_counts")
+
+    feature_weight: float = option(1.0, "weight λ of the loss on generated features", least=0)
+    feature_batch: int = option(
+        32, "generated features that join each local step, and each step of the server", least=1
+    )
+    feature_steps: int = option(100, "Adam steps of the generator per round", least=1)
+    feature_lr: float = option(3e-4, "learning rate of the generator", above=0)
+
+    def model(self, task: Task) -> nn.Module:
+        body = task.body()
+        return FedGenModel(body, linear_head(body, task), task)
+
+    def server_init(self, model: nn.Module) -> State:
+        classes = model.state_dict()["head.bias"]
+        return {**super().server_init(model), PRIOR: torch.full_like(classes, 1 / len(classes))}
+
+    def broadcast(self, server: State, round_: int) -> dict[str, Part]:
+        parts = {"model": Part(round_, {n: v for n, v in server.items() if n.startswith(("body.", "head."))})}
+        if round_ > 1 and self.feature_weight:  # in round 1 the generator is untrained
+            generator = {n: v for n, v in server.items() if n.startswith("generator.")}
+            parts["generator"] = Part(round_, {**generator, PRIOR: server[PRIOR]})
+        return parts
+
+    def start_client(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
+        super().start_client(model, received, client, facts)
+        bias = received["head.bias"]
+        return {"cumulative": received.get(PRIOR, torch.full_like(bias, 1 / len(bias))).cumsum(0)}
+
+    def sample_randomness(
+        self, model: nn.Module, task: Task, received: State, steps: int, rng: torch.Generator
+    ) -> State:
+        return draw_features(steps, self.feature_batch, rng) if PRIOR in received else {}
+
+    def precompute(self, model: nn.Module, draws: State, context: State) -> State:
+        """Generate the features of all these steps at once: the generator is frozen while a client trains."""
+        if not draws:
+            return draws
+        assert isinstance(model, FedGenModel)
+        labels = choose_labels(draws["uniform"], context["cumulative"])
+        return {"labels": labels, "features": model.generator(labels, draws["noise"])}
+
+    def loss(self, model: nn.Module, batch: Batch, context: State) -> dict[str, Tensor]:
+        assert isinstance(model, FedGenModel)
+        terms = model.loss(batch.images, batch.labels)
+        if batch.draws:
+            generated = F.cross_entropy(model.head(batch.draws["features"]), batch.draws["labels"])
+            terms["generated"] = self.feature_weight * generated
+        return terms
+
+    def finish_client(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
+        upload, own = super().finish_client(model, data, context, facts)
+        return {**upload, COUNTS: torch.tensor(facts.label_counts).to(upload["head.bias"])}, own
+
+    def aggregator(self, server: State, clients: int) -> Aggregator:
+        return MeanWithTeachers(self, server)
+
+    def server_step(
+        self, server: State, model: nn.Module, task: Task, round_: int, steps: Steps
+    ) -> tuple[State, dict[str, Tensor]]:
+        if not self.feature_weight:
+            return server, {}
+        assert isinstance(model, FedGenModel)
+        load_state(model, self.model_state(server))
+        draws = draw_features(self.feature_steps, self.feature_batch, torch_rng(task.seed, "generator", round_))
+        labels = choose_labels(draws.pop("uniform"), server[PRIOR].cpu().cumsum(0))
+
+        def adam(parameters: list[nn.Parameter], capturable: bool) -> torch.optim.Optimizer:
+            return torch.optim.Adam(parameters, self.feature_lr, capturable=capturable)
+
+        losses = steps(model, ("generator",), model.generator_loss, adam, {"labels": labels, **draws})
+        trained = {n: v.clone() for n, v in model.state_dict().items() if n.startswith("generator.")}
+        return {**server, **trained}, losses
+
+
+def draw_features(steps: int, batch: int, rng: torch.Generator) -> State:
+    """Draw what *steps* batches of generated features are made of: numbers that choose labels, and noise."""
+    uniform = torch.rand(steps, batch, generator=rng)
+    return {"uniform": uniform, "noise": torch.randn(steps, batch, NOISE, generator=rng)}
+
+
+def choose_labels(uniform: Tensor, cumulative: Tensor) -> Tensor:
+    """Return labels with the probabilities that *cumulative* [K] sums up, from numbers in [0,1).
+
+    >>> choose_labels(torch.tensor([0.1, 0.3, 0.9]), torch.tensor([0.25, 0.25, 1.0]))
+    tensor([0, 2, 2])
+    """
+    scaled = uniform.to(cumulative.dtype) * cumulative[-1]  # which is 1 up to rounding
+    return torch.searchsorted(cumulative, scaled, right=True).clamp_max(len(cumulative) - 1)
+
+
+class MeanWithTeachers(WeightedMean):
+    """FedAvg's mean; for each label, the mean of the heads weighted by the clients' samples of that label."""
+
+    def __init__(self, method: FedGen, server: State) -> None:
+        super().__init__(method, server)
+        self._counts, self._weight, self._bias = (torch.zeros((), dtype=torch.float64) for _ in range(3))
+
+    def add(self, upload: Upload) -> None:
+        state = dict(upload.state)
+        counts = state.pop(COUNTS).double()
+        self._counts = self._counts + counts
+        self._weight = self._weight + counts[:, None, None] * state["head.weight"].double()
+        self._bias = self._bias + counts[:, None] * state["head.bias"].double()
+        super().add(Upload(upload.client, upload.n, state))
+
+    def result(self) -> State:
+        new, share = super().result(), 1 / self._counts.clamp_min(1)
+        dtype = new[PRIOR].dtype
+        return {
+            **new,
+            "teachers.weight": (share[:, None, None] * self._weight).to(dtype),
+            "teachers.bias": (share[:, None] * self._bias).to(dtype),
+            PRIOR: (self._counts / self._counts.sum()).to(dtype),
+        }
+
+
+class FedGenModel(Classifier):
+    """body and head, with the generator and the ensembles that teach it."""
+
+    def __init__(self, body: nn.Module, head: LinearHead, task: Task) -> None:
+        super().__init__(body, head)
+        with seeded_modules(task.seed, "generator"):
+            self.generator = FeatureGenerator(head.out_features, head.in_features)
+        self.teachers = Teachers(head.out_features, head.in_features)
+
+    def generator_loss(self, draws: State) -> dict[str, Tensor]:
+        """Return the ensemble's cross-entropy on generated features."""
+        labels = draws["labels"]
+        return {"ensemble": F.cross_entropy(self.teachers(self.generator(labels, draws["noise"]), labels), labels)}
+
+
+class FeatureGenerator(nn.Module):
+    """G(y, ε): a one-hot label and noise → features."""
+
+    def __init__(self, classes: int, features: int) -> None:
+        super().__init__()
+        self.classes = classes
+        self.expand, self.out = nn.Linear(NOISE + classes, HIDDEN), nn.Linear(HIDDEN, features)
+
+    def forward(self, labels: Tensor, noise: Tensor) -> Tensor:
+        given = torch.cat([noise, F.one_hot(labels, self.classes).to(noise.dtype)], dim=-1)
+        features: Tensor = self.out(F.relu(self.expand(given)))
+        return features
+
+
+class Teachers(nn.Module):
+    """The ensemble of heads for each label: weights [K,K,F] and biases [K,K]."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, classes: int, features: int) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.zeros(classes, classes, features))
+        self.register_buffer("bias", torch.zeros(classes, classes))
+
+    def forward(self, features: Tensor, labels: Tensor) -> Tensor:
+        return torch.einsum("bkf,bf->bk", self.weight[labels], features) + self.bias[labels]
