@@ -61,7 +61,7 @@ def test_without_momentum_at_rate_1_it_is_the_mean(tiny, tmp_path):
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_that_do_more_than_average_refuse_it(name):
     config = make_config(to_sections({"method": name, "server_optimizer": "yogi"}))
-    if name in ("feddyn", "scaffold", "fednh", "fedproto", "fedgen", "central"):
+    if name in ("feddyn", "scaffold", "fednh", "fedproto", "ccvr", "fedgen", "central"):
         with pytest.raises(
             FedBMError, match=f"^{name} does not average as FedAvg does, so server_optimizer = yogi does"
         ):

@@ -7,8 +7,9 @@ from small import image_data, linear_task, play, samples, task
 from test_classifier_oracles import CLIENTS, LR, ROUNDS, STEPS, TRAIN, by_size, ce, close, sample, setting
 
 from fedbm.config.options import TrainOptions
-from fedbm.methods import FedAvg, FedGen
+from fedbm.methods import CCVR, FedAvg, FedGen
 from fedbm.methods.base import Upload
+from fedbm.methods.ccvr import trained_model
 from fedbm.methods.fedgen import choose_labels, draw_features
 from fedbm.utils.seeds import torch_rng
 
@@ -124,3 +125,81 @@ def test_fedgen_sends_no_generator_before_it_is_trained():
     assert set(method.broadcast(server, 1)) == {"model"}
     assert set(method.broadcast(server, 2)) == {"model", "generator"}
     assert not [name for part in method.broadcast(server, 2).values() for name in part.state if "teachers" in name]
+
+
+# --- CCVR -----------------------------------------------------------------------------------------------------------
+
+
+def test_ccvr_trains_as_fedavg():
+    plain, _, _ = play(FedAvg(), task(), LONGER, image_data(), rounds=3, participation=0.5)
+    found, _, _ = play(CCVR(calibration_steps=2), task(), LONGER, image_data(), rounds=3, participation=0.5)
+    assert all(torch.equal(plain[name], found[f"ccvr.trained.{name}"]) for name in plain)
+
+
+def test_ccvr_gaussians_are_those_of_all_samples():
+    """What clients send of their own samples adds up to mean and covariance of all, under the received body."""
+    method, data = CCVR(calibration_steps=1), image_data()
+    servers = [method.server_init(method.model(task()))]
+    play(method, task(), LONGER, data, rounds=2, observe=lambda server, _: servers.append(server))
+    model = FedAvg().model(task())
+    model.load_state_dict({name: servers[1][f"ccvr.trained.{name}"] for name in model.state_dict()})
+    model.eval()
+    with torch.no_grad():
+        features = torch.cat([model.body(own.batch(own.indices)[0]) for own in data]).double()
+    labels = torch.cat([own.labels for own in data])
+    for k in range(3):
+        of_class = features[labels == k]
+        assert servers[2]["ccvr.counts"][k] == len(of_class)
+        assert torch.allclose(servers[2]["ccvr.mean"][k].double(), of_class.mean(0), atol=1e-6)
+        assert torch.allclose(servers[2]["ccvr.covariance"][k].double(), of_class.T.cov(), atol=1e-6)
+
+
+def test_ccvr_keeps_the_gaussian_of_a_class_that_nobody_had():
+    method = CCVR()
+    server = method.server_init(method.model(linear_task(1, 2)))
+    server |= {"ccvr.counts": torch.tensor([0.0, 5.0]), "ccvr.mean": torch.tensor([[0.0], [7.0]])}
+    sent = {
+        "ccvr.counts": torch.tensor([2.0, 0.0]),
+        "ccvr.mean": torch.tensor([[3.0], [0.0]]),
+        "ccvr.covariance": torch.tensor([[[4.0]], [[0.0]]]),
+    }
+    other = {**sent, "ccvr.counts": torch.tensor([1.0, 0.0]), "ccvr.mean": torch.tensor([[9.0], [0.0]])}
+    new = aggregate(method, server, [Upload(0, 1, sent), Upload(1, 1, other)])
+    assert new["ccvr.counts"].tolist() == [3.0, 5.0]
+    assert new["ccvr.mean"].flatten().tolist() == [5.0, 7.0]
+    # 3 ± √2 twice and 9 once: ((2 − 1)·4 + 2·9 + 81 − 3·25) / 2 = 14; a single sample has no covariance to add
+    assert new["ccvr.covariance"].flatten().tolist() == [14.0, 0.0]
+
+
+def test_ccvr_draws_from_the_gaussians():
+    method = CCVR(calibration_steps=100, calibration_batch=400)
+    covariance = torch.tensor([[[2.0, 1.0], [1.0, 3.0]], [[1.0, 1.0], [1.0, 1.0]], [[9.0, 0.0], [0.0, 9.0]]])
+    server = {
+        "ccvr.counts": torch.tensor([1.0, 3.0, 0.0]),
+        "ccvr.mean": torch.tensor([[1.0, -1.0], [4.0, 4.0], [0.0, 0.0]]),
+        "ccvr.covariance": covariance,
+    }
+    drawn = method.draw_virtual_features(server, torch.Generator().manual_seed(0))
+    labels, features = drawn["labels"].flatten(), drawn["features"].flatten(0, 1)
+    assert (labels.bincount(minlength=3) / 40_000).tolist() == pytest.approx([0.25, 0.75, 0.0], abs=0.01)
+    for k in (0, 1):
+        assert torch.allclose(features[labels == k].mean(0), server["ccvr.mean"][k].double(), atol=0.05)
+        assert torch.allclose(features[labels == k].T.cov(), covariance[k].double(), atol=0.1)
+
+
+def test_ccvr_scores_fedavgs_previous_model_calibrated():
+    """The body of the round before, and its head after Adam's steps on the virtual features: by torch alone."""
+    method, seen = CCVR(calibration_steps=3, calibration_batch=8, calibration_lr=0.01), []
+    play(method, task(), LONGER, image_data(), rounds=2, observe=lambda server, _: seen.append(server))
+    [scored] = method.global_states(seen[1], {})
+    before = trained_model(seen[0])
+    assert scored.keys() == before.keys()
+    assert all(torch.equal(value, before[name]) for name, value in scored.items() if name.startswith("body."))
+    head = [before[name].clone().requires_grad_() for name in ("head.weight", "head.bias")]
+    adam, drawn = torch.optim.Adam(head, 0.01), method.draw_virtual_features(seen[1], torch_rng(0, "calibration", 2))
+    for labels, features in zip(drawn["labels"], drawn["features"].float(), strict=True):
+        adam.zero_grad()
+        F.cross_entropy(features @ head[0].T + head[1], labels).backward()
+        adam.step()
+    assert torch.allclose(scored["head.weight"], head[0], atol=1e-6)
+    assert not torch.allclose(scored["head.weight"], before["head.weight"], atol=1e-3)

@@ -1,6 +1,7 @@
 """Every method by name. A new one needs one file and one line here, or is passed to `simulate(method=…)`."""
 
 from fedbm.methods.base import Method
+from fedbm.methods.ccvr import CCVR
 from fedbm.methods.central import Central
 from fedbm.methods.fedavg import FedAvg
 from fedbm.methods.fedbm import FedBM
@@ -35,6 +36,7 @@ METHODS: dict[str, type[FedAvg]] = {
         FedNH,
         FedProto,
         FedETF,
+        CCVR,
         FedGen,
         FedGLCL,
         FedBM,
@@ -54,6 +56,7 @@ def is_central(name: str) -> bool:
 
 
 __all__ = [
+    "CCVR",
     "METHODS",
     "Central",
     "FedAvg",

@@ -1,0 +1,160 @@
+"""CCVR: FedAvg, with a classifier that the server re-trains on virtual features before the model is scored.
+
+    client  trains as in FedAvg; of the received body, in eval mode, it sends each class's count n_{i,k}, and mean
+            μ_{i,k} and covariance Σ_{i,k} of its features
+    server  θ ← Σ_i w_i θ_i, as FedAvg; training does not use what follows
+            μ_k = Σ_i n_{i,k} μ_{i,k} / n_k
+            Σ_k = ( Σ_i (n_{i,k} − 1) Σ_{i,k} + Σ_i n_{i,k} μ_{i,k} μ_{i,k}ᵀ − n_k μ_k μ_kᵀ ) / (n_k − 1)
+            head* = argmin over the head, from the received one, of CE on z ~ N(μ_y, Σ_y), y drawn by n_k
+    score   the received body with head*
+
+The scored model of round t is therefore FedAvg's of round t − 1, calibrated by the clients of round t. A class that
+nobody had this round keeps its Gaussian and its count.
+
+Reference: Luo, Chen, Hu, Zhang, Liang, Feng. No fear of heterogeneity: classifier calibration for federated learning
+with non-IID data. NeurIPS 2021.
+Differs from the paper: it calibrates once, after training, in an extra exchange with all clients; here every round is
+calibrated, by the clients of the next round, so that rounds can be compared. Clients send their label counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from fedbm.config.options import option
+from fedbm.methods.base import Aggregator, Facts, OwnData, Part, State, Steps, Task, Upload, copy_state, load_state
+from fedbm.methods.fedavg import FedAvg, WeightedMean
+from fedbm.models.heads import Classifier
+from fedbm.utils.seeds import torch_rng
+
+MEAN, COVARIANCE, COUNTS = "ccvr.mean", "ccvr.covariance", "ccvr.counts"
+TRAINED = "ccvr.trained."  # FedAvg's model; body.… and head.… are the calibrated one
+
+
+@dataclass(frozen=True)
+class CCVR(FedAvg):
+    """Classifier calibration with virtual features from each class's Gaussian."""
+
+    name: ClassVar[str] = "ccvr"
+    title: ClassVar[str] = "CCVR"
+    shares: ClassVar[tuple[str, ...]] = ("n", "label_counts")
+
+    calibration_steps: int = option(200, "Adam steps of the head on virtual features per round", least=1)
+    calibration_batch: int = option(64, "virtual features per step", least=1)
+    calibration_lr: float = option(1e-3, "learning rate of the calibration", above=0)
+
+    def server_init(self, model: nn.Module) -> State:
+        state = super().server_init(model)
+        classes, features = state["head.weight"].shape
+        zeros = {MEAN: (classes, features), COVARIANCE: (classes, features, features), COUNTS: (classes,)}
+        gaussians = {name: state["head.weight"].new_zeros(shape) for name, shape in zeros.items()}
+        return {**state, **gaussians, **{TRAINED + name: value.clone() for name, value in state.items()}}
+
+    def broadcast(self, server: State, round_: int) -> dict[str, Part]:
+        trained = {name: value for name, value in server.items() if name.startswith(TRAINED)}
+        return {**super().broadcast(server, round_), "trained": Part(round_, trained)}
+
+    def start_client(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
+        trained = trained_model(received)
+        super().start_client(model, trained, client, facts)
+        return {name: value for name, value in trained.items() if name.startswith("body.")}
+
+    def finish_client(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
+        assert isinstance(model, Classifier)
+        state, own = super().finish_client(model, data, context, facts)
+        load_state(model, context)
+        gaussians = class_gaussians(model, data, len(facts.label_counts))
+        return {**{TRAINED + name: value for name, value in state.items()}, **gaussians}, own
+
+    def aggregator(self, server: State, clients: int) -> Aggregator:
+        return MeanWithGaussians(self, server)
+
+    def server_step(
+        self, server: State, model: nn.Module, task: Task, round_: int, steps: Steps
+    ) -> tuple[State, dict[str, Tensor]]:
+        if not bool(server[COUNTS].any()):  # no update was usable so far
+            return server, {}
+        assert isinstance(model, Classifier)
+        load_state(model, self.model_state(server))
+        draws = self.draw_virtual_features(server, torch_rng(task.seed, "calibration", round_))
+
+        def adam(parameters: list[nn.Parameter], capturable: bool) -> torch.optim.Optimizer:
+            return torch.optim.Adam(parameters, self.calibration_lr, capturable=capturable)
+
+        losses = steps(model, ("head",), lambda row: model.head.loss(row["features"], row["labels"]), adam, draws)
+        return {**server, **copy_state(model, ("head",))}, {"calibration": losses["cross_entropy"]}
+
+    def draw_virtual_features(self, server: State, rng: torch.Generator) -> State:
+        """Draw labels by the classes' counts [steps,B], and features from their Gaussians [steps,B,F], on the CPU."""
+        shape = (self.calibration_steps, self.calibration_batch)
+        counts, mean = server[COUNTS].cpu().double(), server[MEAN].double()
+        labels = torch.multinomial(counts, shape[0] * shape[1], replacement=True, generator=rng)
+        noise = torch.randn(len(labels), mean.shape[1], generator=rng).to(mean)
+        # the symmetric root: unlike a factor of eigenvectors, it does not depend on the device
+        values, vectors = torch.linalg.eigh(server[COVARIANCE].double())
+        root = (vectors * values.clamp_min(0).sqrt()[:, None]) @ vectors.mT
+        features = torch.empty_like(noise)
+        for label in range(len(counts)):
+            chosen = labels == label
+            features[chosen] = mean[label] + noise[chosen] @ root[label]
+        return {"labels": labels.view(shape), "features": features.view(*shape, -1).cpu()}
+
+
+def trained_model(state: State) -> State:
+    """Return FedAvg's model in *state*, under the names of the model."""
+    return {name.removeprefix(TRAINED): value for name, value in state.items() if name.startswith(TRAINED)}
+
+
+def class_gaussians(model: Classifier, data: OwnData, classes: int) -> State:
+    """Return count [K], mean [K,F] and unbiased covariance [K,F,F] of each class's features; 0 where undefined."""
+    model.eval()
+    counts, sums, squares = (torch.zeros(()) for _ in range(3))
+    with torch.no_grad():
+        for images, labels in data.batches():
+            found = model.features(images).double()
+            member = nn.functional.one_hot(labels, classes).to(found)
+            of_class = member.T[:, :, None] * found  # [K,B,F]
+            counts = counts.to(found) + member.sum(0)
+            sums = sums.to(found) + of_class.sum(1)
+            squares = squares.to(found) + of_class.mT @ found
+    mean = sums / counts.clamp_min(1)[:, None]
+    spread = squares - counts[:, None, None] * outer(mean)
+    dtype = next(model.parameters()).dtype
+    covariance = spread / (counts - 1).clamp_min(1)[:, None, None]
+    return {COUNTS: counts.to(dtype), MEAN: mean.to(dtype), COVARIANCE: covariance.to(dtype)}
+
+
+def outer(mean: Tensor) -> Tensor:
+    """Return μ μᵀ [K,F,F] of means [K,F]."""
+    return mean[:, :, None] * mean[:, None, :]
+
+
+class MeanWithGaussians(WeightedMean):
+    """FedAvg's mean, and the Gaussian of each class over all clients of the round."""
+
+    def __init__(self, method: CCVR, server: State) -> None:
+        super().__init__(method, server)
+        self._counts, self._sums, self._squares = (torch.zeros((), dtype=torch.float64) for _ in range(3))
+
+    def add(self, upload: Upload) -> None:
+        state = dict(upload.state)
+        counts, mean, covariance = (state.pop(name).double() for name in (COUNTS, MEAN, COVARIANCE))
+        within = (counts - 1).clamp_min(0)[:, None, None] * covariance
+        self._counts = self._counts + counts
+        self._sums = self._sums + counts[:, None] * mean
+        self._squares = self._squares + within + counts[:, None, None] * outer(mean)
+        super().add(Upload(upload.client, upload.n, state))
+
+    def result(self) -> State:
+        counts, seen = self._counts, self._counts > 0
+        mean = self._sums / counts.clamp_min(1)[:, None]
+        covariance = (self._squares - counts[:, None, None] * outer(mean)) / (counts - 1).clamp_min(1)[:, None, None]
+        new = super().result()
+        for name, value in ((COUNTS, counts), (MEAN, mean), (COVARIANCE, covariance)):
+            old = self._server[name]
+            new[name] = torch.where(seen.view(-1, *[1] * (old.dim() - 1)), value.to(old.dtype), old)
+        return {**new, **trained_model(self._server)}  # what clients received; server_step() calibrates its head
