@@ -24,8 +24,12 @@ def exact():
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("name", METHODS)
 def test_cuda_is_the_cpu_to_rounding(name, optimizer):
-    options = {"generator_steps": 3, "generator_width": 4, "generator_every": 1} if name == "fedbm" else {}
-    method = METHODS[name](**options)
+    few = {
+        "fedbm": {"generator_steps": 3, "generator_width": 4, "generator_every": 1},
+        "fedgen": {"feature_steps": 3},
+        "ccvr": {"calibration_steps": 3},
+    }
+    method = METHODS[name](**few.get(name, {}))
     train = TrainOptions(batch=4, optimizer=optimizer, lr=0.001, keep_optimizer=True)
     servers = []
     for device in ("cpu", "cuda"):
