@@ -215,6 +215,8 @@ OPTION_NEEDS: Mapping[str, tuple[str, tuple[Any, ...]]] = {  # key → (other ke
     "beta": ("partition", BY_BETA),
     "classes_per_client": ("partition", ("classes",)),
     "momentum": ("optimizer", ("sgd",)),
+    "lr_decay": ("lr_schedule", ("exponential",)),
+    "lr_decay_every": ("lr_schedule", ("exponential",)),
 }
 
 
@@ -249,17 +251,29 @@ class TrainOptions:
     epochs: int = option(1, "local epochs E per round", least=1)
     batch: int = option(8, "real samples per local step B", least=1)
     participation: float = option(0.5, "fraction of clients selected each round", above=0, most=1)
-    optimizer: Literal["sgd", "adam"] = option("sgd", "local optimiser")
+    optimizer: Literal["sgd", "adam", "adamw"] = option("sgd", "local optimiser")
     lr: float = option(0.01, "initial learning rate η", above=0)
     momentum: float = option(0.9, "SGD momentum", least=0, most=1)
-    weight_decay: float = option(5e-4, "L2 weight decay", least=0)
+    weight_decay: float = option(5e-4, "L2 weight decay; with adamw, decoupled from the gradient", least=0)
+    lr_schedule: Literal["exponential", "cosine"] = option(
+        "exponential", "how the learning rate falls: by lr_decay, or over all rounds as half a cosine towards 0"
+    )
+    warmup_rounds: int = option(
+        0, "first rounds, in which the learning rate rises in equal steps; at most all rounds but one", least=0
+    )
     lr_decay: float = option(0.99, "factor applied to the learning rate every round or local epoch", above=0, most=1)
     lr_decay_every: Literal["round", "epoch"] = option("round", "when lr_decay applies")
+    label_smoothing: float = option(
+        0.0, "share of each label that is spread over all classes; only for methods with FedAvg's loss", least=0, below=1
+    )
     keep_optimizer: bool = option(False, "clients keep the optimiser's state between rounds")
     freeze_batchnorm_after: int = option(
         0, "after this round, local training uses the global BatchNorm statistics unchanged (FixBN); 0: never", least=0
     )
     evaluate_every: int = option(1, "rounds between evaluations; the last round is always evaluated", least=1)
+    patience: int = option(
+        0, "stop after this many rounds without a better validation score (accuracy + macro-F1); 0: never", least=0
+    )
     server_average: float = option(
         0.0, "decay of a moving average of the global model, which is evaluated too; 0: no average", least=0, below=1
     )

@@ -6,6 +6,7 @@ step has B samples. Batches, pseudo-labels, noise and crops come from the stream
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from fedbm.models.generator_loss import batch_norms
 from fedbm.models.normalize import Normalise
 from fedbm.utils.seeds import seeded_modules, torch_rng
 
+ADAMS: dict[str, type[torch.optim.Adam]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 CHUNK = 64  # steps that share one draw of random numbers; part of the definition of the stream
 
 
@@ -92,9 +94,18 @@ def central_passes(train: TrainOptions, round_: int, n: int) -> Iterator[Pass]:
 
 
 def learning_rate(train: TrainOptions, round_: int, epoch: int) -> float:
-    """Return η · decay^(number of earlier rounds or local epochs)."""
+    """Return η · w · s: w rises to 1 in the warm-up rounds, and s falls.
+
+    With W warm-up rounds of T in round t, w = min(1, t/(W+1)). The schedule s is decay^(number of earlier rounds or
+    local epochs), or ½ (1 + cos(π (t−1−W)/(T−W))) after the warm-up.
+    """
+    warmup = min(train.warmup_rounds, train.rounds - 1)
+    lr = train.lr * min(1.0, round_ / (warmup + 1))
+    if train.lr_schedule == "cosine":
+        share = max(0, round_ - 1 - warmup) / (train.rounds - warmup)
+        return lr * (1 + math.cos(math.pi * share)) / 2
     done = round_ - 1 if train.lr_decay_every == "round" else (round_ - 1) * train.epochs + epoch
-    return float(train.lr * train.lr_decay**done)
+    return float(lr * train.lr_decay**done)
 
 
 class Chunk(NamedTuple):
@@ -116,7 +127,8 @@ def schedule(method: Method, task: Task, train: TrainOptions, round_: int, facts
         if method.central:
             passes = central_passes(train, round_, facts.n)
         for origin, epoch, steps in passes:
-            lr = learning_rate(train, origin if train.lr_decay_every == "epoch" else round_, epoch)
+            by_epoch = train.lr_schedule == "exponential" and train.lr_decay_every == "epoch"
+            lr = learning_rate(train, origin if by_epoch else round_, epoch)
             stream = (task.seed, "client", origin, facts.client, number, epoch)
             plan = epoch_plan(facts.n, train.batch, torch_rng(*stream, "order"))[steps]
             before = steps.start or 0  # steps of this pass in earlier rounds
@@ -176,7 +188,7 @@ def train_client(
                 images, labels = data.batch(positions[step])
                 with torch.no_grad():
                     row = method.precompute(model, {name: v[step : step + 1] for name, v in draws.items()}, context)
-                batch = Batch(images, labels, {name: value[0] for name, value in row.items()})
+                batch = Batch(images, labels, {name: value[0] for name, value in row.items()}, train.label_smoothing)
                 terms = method.loss(model, batch, context)
                 for name, term in descend(terms, optimizer, lambda: method.adjust_gradients(model, context)).items():
                     sums[name] = sums[name] + term if name in sums else term
@@ -226,8 +238,8 @@ def plain_steps(
 
 def make_optimizer(train: TrainOptions, trained: list[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
     parameters = [parameter for _, parameter in trained]
-    if train.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=train.lr, weight_decay=train.weight_decay)
+    if train.optimizer != "sgd":
+        return ADAMS[train.optimizer](parameters, lr=train.lr, weight_decay=train.weight_decay)
     return torch.optim.SGD(parameters, lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay)
 
 

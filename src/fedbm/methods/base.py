@@ -85,11 +85,15 @@ class Phase(NamedTuple):
 
 @dataclass
 class Batch:
-    """The input of one local step: normalised images, labels, and this step's rows of the method's random draws."""
+    """The input of one local step: normalised images, labels, and this step's rows of the method's random draws.
+
+    *label_smoothing* is 0 unless the method uses FedAvg's loss.
+    """
 
     images: Tensor
     labels: Tensor
     draws: State = field(default_factory=dict)
+    label_smoothing: float = 0.0
 
 
 class OwnData(Protocol):

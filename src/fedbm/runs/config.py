@@ -226,6 +226,11 @@ def check_config(config: Config) -> Config:
             raise FedBMError(f"partition_{kind} is given, so partition must be {kind}")
     if config.train.server_average and not config.method.common_model:
         raise FedBMError(no_common_model(config.method.name))
+    if config.train.label_smoothing and getattr(type(config.method), "loss", None) is not FedAvg.loss:
+        raise FedBMError(
+            f"label_smoothing changes FedAvg's cross-entropy, but {config.method.name} has a loss of its own. "
+            "Remove it, or choose a method with FedAvg's loss, such as fedprox or scaffold."
+        )
     return config
 
 

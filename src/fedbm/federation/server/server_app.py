@@ -50,7 +50,7 @@ from fedbm.methods.base import State, Steps
 from fedbm.runs.artifacts import write_final_files
 from fedbm.runs.config import method_label, recommended_at_beta
 from fedbm.runs.start import start_or_resume, write_description
-from fedbm.utils.io import digest_of, write_json
+from fedbm.utils.io import digest_of, read_json, write_json
 
 app = ServerApp()
 
@@ -81,7 +81,8 @@ def main(grid: Grid, context: Context) -> None:
             with numeric_settings(config.engine, config.train.precision), explain_memory_errors(run.device):
                 if not run.folder.done:
                     run.run_rounds()
-                run.status.write(phase="finished", round=config.train.rounds)
+                rounds = read_json(run.folder.path / "summary.json")["rounds"]  # fewer than planned, if patience was over
+                run.status.write(phase="finished", round=rounds, rounds=rounds)
         except FedBMError as error:
             run.audit.append("failed", run=agreement.id, why=str(error))
             run.status.write(phase="failed", why=str(error))
