@@ -60,7 +60,7 @@ def train_rounds(
     labels = torch.cat([own.labels for own in data]).cuda()
     starts = torch.tensor([0, *[len(own.labels) for own in data]]).cumsum(0)
     own = [torch.arange(starts[i], starts[i + 1], device=images_on) for i in range(clients)]
-    setting = task(make_body=make_body, size=SIZE)
+    setting = task(make_body=make_body, size=SIZE, hflip=True)
     model = method.model(setting).to("cuda", dtype)
     server, progress = method.server_init(model), Progress()
     states = ClientStates(folder, "cuda", progress.client_rounds, cache_bytes=1 << 30 if captured else 0)
@@ -183,6 +183,19 @@ def test_captured_with_a_cosine_and_smoothed_labels_is_the_reference(tmp_path):
     plain = train_rounds(FedAvg(), train, torch.float64, tmp_path / "plain", captured=False)
     graph = train_rounds(FedAvg(), train, torch.float64, tmp_path / "graph", captured=True)
     assert_equal(plain, graph, 1e-6)
+
+
+@pytest.mark.parametrize("images_on", ["cuda", "cpu"])
+@pytest.mark.parametrize(
+    ("method", "compile_"), [(FedAvg(), False), (METHODS["fedrep"](), False), (FEDBM, False), (FEDBM, True)]
+)
+def test_captured_with_augmentation_is_the_reference(method, compile_, images_on, tmp_path):
+    train = TrainOptions(batch=4, epochs=2, lr=2**-7, lr_decay=0.5, augment="standard")
+    plain = train_rounds(method, train, torch.float64, tmp_path / "plain", captured=False)
+    graph = train_rounds(
+        method, train, torch.float64, tmp_path / "graph", captured=True, compile_=compile_, images_on=images_on
+    )
+    assert_equal(plain, graph, 1e-9)
 
 
 def test_captured_with_generated_images_in_statistics_alone_is_the_reference(tmp_path):

@@ -263,6 +263,11 @@ class TrainOptions:
     )
     lr_decay: float = option(0.99, "factor applied to the learning rate every round or local epoch", above=0, most=1)
     lr_decay_every: Literal["round", "epoch"] = option("round", "when lr_decay applies")
+    augment: Literal["none", "flip", "standard"] = option(
+        "none",
+        "random changes of real training images: flips that the data set allows; standard: also shift, brightness, "
+        "contrast",
+    )
     label_smoothing: float = option(
         0.0, "share of each label that is spread over all classes; only for methods with FedAvg's loss", least=0, below=1
     )

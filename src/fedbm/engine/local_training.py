@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedbm.config.options import TrainOptions
+from fedbm.engine.augmentation import augment, draw_augmentation
 from fedbm.engine.checkpoint import OPTIMIZER_PREFIX
 from fedbm.engine.device import autocast, gather_rows, send_to
 from fedbm.errors import FedBMError
@@ -49,10 +50,11 @@ class Samples:
     def indices_on_host(self) -> Tensor:
         return self.indices.cpu()
 
-    def batch(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def batch(self, positions: Tensor, augmentation: State | None = None) -> tuple[Tensor, Tensor]:
+        """Return normalised images and labels. *augmentation* are one step's draws of `draw_augmentation`."""
         chosen, device = self.indices[positions], self.labels.device
         images = send_to(self.gather(chosen), device) if self.images.is_cpu else self.images[chosen]
-        return self.normalise.pixels(images), self.labels[send_to(chosen, device)]
+        return self.normalise.pixels(augment(images, augmentation or {})), self.labels[send_to(chosen, device)]
 
     def gather(self, chosen: Tensor) -> Tensor:
         """Return the chosen images in host memory, pinned if a GPU trains."""
@@ -116,7 +118,8 @@ class Chunk(NamedTuple):
     freeze_batchnorm: bool
     lr: float
     positions: Tensor  # [steps, B] of the client's samples
-    rng: torch.Generator  # for all other randomness of these steps
+    rng: torch.Generator  # for all randomness of the method in these steps
+    augmentation: State  # of the images, [steps, B, …]
 
 
 def schedule(method: Method, task: Task, train: TrainOptions, round_: int, facts: Facts) -> Iterator[Chunk]:
@@ -133,8 +136,10 @@ def schedule(method: Method, task: Task, train: TrainOptions, round_: int, facts
             plan = epoch_plan(facts.n, train.batch, torch_rng(*stream, "order"))[steps]
             before = steps.start or 0  # steps of this pass in earlier rounds
             for first in range(0, len(plan), CHUNK):
-                rng = torch_rng(*stream, "draws", before + first)
-                yield Chunk(number, phase.train, freeze, lr, plan[first : first + CHUNK], rng)
+                positions = plan[first : first + CHUNK]
+                rng, images_rng = (torch_rng(*stream, use, before + first) for use in ("draws", "augment"))
+                changes = draw_augmentation(train.augment, task, len(positions), train.batch, images_rng)
+                yield Chunk(number, phase.train, freeze, lr, positions, rng, changes)
 
 
 def check_batch_norms(method: Method, model: nn.Module, train: TrainOptions) -> None:
@@ -184,8 +189,9 @@ def train_client(
                 group["lr"] = chunk.lr
             positions = chunk.positions.to(data.indices.device)
             draws = move_to(method.sample_randomness(model, task, received, len(positions), chunk.rng), trained[0][1])
+            changes = move_to(chunk.augmentation, trained[0][1])
             for step in range(len(positions)):
-                images, labels = data.batch(positions[step])
+                images, labels = data.batch(positions[step], {name: value[step] for name, value in changes.items()})
                 with torch.no_grad():
                     row = method.precompute(model, {name: v[step : step + 1] for name, v in draws.items()}, context)
                 batch = Batch(images, labels, {name: value[0] for name, value in row.items()}, train.label_smoothing)

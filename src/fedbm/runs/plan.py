@@ -16,6 +16,7 @@ from fedbm.data.dataset import Dataset, load
 from fedbm.data.inspection.traps import find_traps
 from fedbm.data.partition import Partition, check_partition, load_partition
 from fedbm.data.partitioners import by_classes, by_column, dirichlet, iid, quantity
+from fedbm.engine.augmentation import check_augment
 from fedbm.errors import FedBMError, join_words
 from fedbm.language.bundled import ENCODER, find_bundled
 from fedbm.language.concepts import ConceptDistribution, build_concepts
@@ -78,6 +79,7 @@ def make_plan(
     if given is not None and "beta" in given.settings:  # recommendations depend on the partition's β
         config = config.with_values("data", beta=check(DataOptions, "beta", given.settings["beta"]))
     config = recommend(config, dataset.recommends)
+    check_augment(config.train.augment, dataset.hflip, dataset.vflip)
     made: dict[str, Any] = {}
     if partition is None:
         partition = make_partition(config, dataset)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbm.config.options import TrainOptions
+from fedbm.engine.augmentation import PREFIX, augment
 from fedbm.engine.clients.graph_capture import (
     ROWS_PER_REPLAY,
     CapturedRows,
@@ -61,10 +62,10 @@ class Job:
 def step_terms(
     method: Method, model: nn.Module, data: Samples, context: State, smoothing: float, row: State
 ) -> dict[str, Tensor]:
-    """Return the loss terms of one step, for the sample indices, images on the host and random draws of *row*."""
+    """Return the loss terms of one step. *row* has sample indices, images on the host, augmentation and random draws."""
     chosen = row[INDEX]
-    draws = {name: value for name, value in row.items() if name not in (INDEX, IMAGES)}
-    images = data.normalise.pixels(row[IMAGES] if IMAGES in row else data.images[chosen])
+    draws = {name: v for name, v in row.items() if name not in (INDEX, IMAGES) and not name.startswith(PREFIX)}
+    images = data.normalise.pixels(augment(row[IMAGES] if IMAGES in row else data.images[chosen], row))
     return method.loss(model, Batch(images, data.labels[chosen], draws, smoothing), context)
 
 
@@ -98,7 +99,7 @@ class Slot:
         self._terms = compile_function(step_terms) if compile_ else step_terms
         self._precompute = compile_function(method.precompute) if compile_ else method.precompute
         self._context: State = {}
-        self._sample_rows: State = {}  # indices and images on the host, for all steps
+        self._sample_rows: State = {}  # indices, images on the host and augmentation, for all steps
         self._rows: dict[tuple[str, ...], CapturedRows] = {}
         self._steps: dict[StepKey, CapturedStep] = {}
         self._lr = torch.zeros((), dtype=torch.float32, device=like.device)  # read by the fused kernels
@@ -157,7 +158,7 @@ class Slot:
         """Yield the job's chunks with their rows: samples and random draws. Threads draw a few chunks ahead."""
 
         def draw(chunk: Chunk) -> tuple[State, State]:
-            samples = {INDEX: job.data.indices_on_host[chunk.positions]}
+            samples = {INDEX: job.data.indices_on_host[chunk.positions], **chunk.augmentation}
             if job.data.images.is_cpu:
                 samples[IMAGES] = job.data.gather(samples[INDEX])
             draws = self._method.sample_randomness(

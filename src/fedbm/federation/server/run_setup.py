@@ -14,6 +14,7 @@ from typing import Any
 from fedbm.config.options import parse_numbers
 from fedbm.data.catalog.entries import CATALOG, Entry, Recommends
 from fedbm.data.dataset import Dataset, choose_statistics, concept_texts
+from fedbm.engine.augmentation import check_augment
 from fedbm.engine.evaluate import first_state
 from fedbm.engine.server_average import no_common_model
 from fedbm.errors import FedBMError, did_you_mean
@@ -57,6 +58,7 @@ def agree(config: Config, options: FederationOptions) -> Agreement:
     dataset = load_dataset(config) if options.evaluate == "server" else None
     source = find_entry(config) if dataset is None else dataset
     config = recommend(config, source.recommends)
+    check_augment(config.train.augment, source.hflip, source.vflip)
     if isinstance(source, Dataset):
         texts, shape = source.concepts, source.shape
     else:
