@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,12 @@ from test_local import facts, samples
 from whole_runs import after_round, assert_same_run, folder_of, play
 from whole_runs import small_plan_of as plan_of
 
-from fedbm.config.options import TrainOptions
+from fedbm.config.options import RECIPES, TrainOptions
 from fedbm.engine import round_loop
 from fedbm.engine.local_training import learning_rate, train_client
 from fedbm.errors import FedBMError
 from fedbm.methods import METHODS, FedAvg
-from fedbm.runs.config import check_config, make_config
+from fedbm.runs.config import check_config, make_config, recommend, to_toml
 from fedbm.runs.reader import read_run
 from fedbm.utils.seeds import torch_rng
 
@@ -124,6 +125,32 @@ def test_a_run_ends_only_after_an_evaluation(tiny: dict[str, Any], tmp_path: Pat
     run = read_run(folder_of(plan))
     assert [record.round for record in run.rounds if record.val] == [2, 4]
     assert run.summary["rounds"] == 4
+
+
+def test_a_recipe_sets_what_the_user_did_not_set(tiny: dict[str, Any], tmp_path: Path) -> None:
+    """The id depends on the values: whoever writes them out finds the same run."""
+    modern = plan_of(tiny, tmp_path, recipe="modern", lr=0.01)
+    assert modern.notes[-1] == (
+        "recipe modern sets optimizer = adamw, weight_decay = 0.05, lr_schedule = cosine, warmup_rounds = 5 and "
+        "augment = standard"
+    )
+    written = plan_of(tiny, tmp_path, **{**RECIPES["modern"], "lr": 0.01})
+    assert modern.id == written.id != plan_of(tiny, tmp_path).id == plan_of(tiny, tmp_path, recipe="paper").id
+    again = make_config(tomllib.loads(to_toml(modern.config)))
+    assert again.train == modern.config.train
+    assert not any("recipe" in note for note in written.notes)
+
+
+def test_a_recipe_wins_over_recommendations() -> None:
+    config = make_config({"train": {"recipe": "modern"}})
+    assert recommend(config, {"lr": 0.5, "epochs": 7}).train.lr == RECIPES["modern"]["lr"]
+    assert recommend(config, {"lr": 0.5, "epochs": 7}).train.epochs == 7
+
+
+def test_the_documented_recipe_is_the_one_that_is_set() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
+    table = text.partition("| `--recipe modern` | value |\n| --- | --- |\n")[2].partition("\n\n")[0]
+    assert table.splitlines() == [f"| `{key}` | {value} |" for key, value in RECIPES["modern"].items()]
 
 
 def test_defaults_do_not_enter_the_run_id(tiny: dict[str, Any], tmp_path: Path) -> None:

@@ -247,6 +247,9 @@ class ModelOptions:
 class TrainOptions:
     """The protocol that all methods share: rounds, selection, local optimisation, evaluation, seed."""
 
+    recipe: Literal["paper", "modern"] = option(
+        "paper", "modern: a newer combination of optimiser, schedule and augmentation, for the keys that are not set"
+    )
     rounds: int = option(50, "communication rounds", least=1)
     epochs: int = option(1, "local epochs E per round", least=1)
     batch: int = option(8, "real samples per local step B", least=1)
@@ -291,6 +294,18 @@ class TrainOptions:
         "seed of everything random: partition, choice of prompts, selection of clients, initial weights, batches",
         least=0,
     )
+
+
+RECIPES: Mapping[str, Mapping[str, Any]] = {  # the keys of [train] that a recipe sets
+    "modern": {
+        "optimizer": "adamw",
+        "lr": 3e-4,
+        "weight_decay": 0.05,
+        "lr_schedule": "cosine",
+        "warmup_rounds": 5,
+        "augment": "standard",
+    },
+}
 
 
 @dataclass(frozen=True)

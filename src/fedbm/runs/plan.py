@@ -24,7 +24,7 @@ from fedbm.language.prompts import choose_prompts
 from fedbm.methods.base import Method, Task, train_only
 from fedbm.models.backbone import resnet_factory
 from fedbm.models.heads import probe_body
-from fedbm.runs.config import Config, check_config, recommend
+from fedbm.runs.config import Config, check_config, describe_recipe, recommend
 from fedbm.runs.run_id import make_run_id, own_code
 from fedbm.utils.fingerprint import fingerprint
 from fedbm.utils.io import digest_of
@@ -117,7 +117,7 @@ def make_plan(
         check_trained(config.method, task, config.train.epochs)
     stem = config.model.stem if make_body is None else ""
     traps = find_traps(dataset, concepts=concepts.texts if concepts else (), stem=stem)
-    return Plan(config, dataset, partition, task, run_id, (*dataset.notes, *traps), own, digests)
+    return Plan(config, dataset, partition, task, run_id, (*dataset.notes, *traps, *describe_recipe(config.train)), own, digests)
 
 
 def load_dataset(config: Config, progress: Callable[[int, int], None] | None = None) -> Dataset:
