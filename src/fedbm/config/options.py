@@ -241,6 +241,9 @@ class ModelOptions:
     width: int = option(64, "channels of the first stage; features = 8 × width", least=4)
     norm: Literal["batch", "group"] = option("batch", "normalisation layers")
     init_weights: str = option("", "file with initial body weights (.safetensors, or torchvision's ResNet-18 .pth)")
+    freeze: str = option(
+        "", "layers of the body that are not trained: names with commas, such as conv1,layer1, or a share, such as 0.5"
+    )
 
 
 @dataclass(frozen=True)

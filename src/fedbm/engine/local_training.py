@@ -23,7 +23,7 @@ from fedbm.engine.augmentation import augment, draw_augmentation
 from fedbm.engine.checkpoint import OPTIMIZER_PREFIX
 from fedbm.engine.device import autocast, gather_rows, send_to
 from fedbm.errors import FedBMError
-from fedbm.methods.base import Batch, Facts, Method, State, Task, Upload, move_to, train_only
+from fedbm.methods.base import Batch, Facts, Method, OwnData, State, Task, Upload, frozen_names, move_to, train_only
 from fedbm.models.generator_loss import batch_norms
 from fedbm.models.normalize import Normalise
 from fedbm.utils.seeds import seeded_modules, torch_rng
@@ -199,12 +199,19 @@ def train_client(
                 for name, term in descend(terms, optimizer, lambda: method.adjust_gradients(model, context)).items():
                     sums[name] = sums[name] + term if name in sums else term
                 total += 1
-        upload, own = method.finish_client(model, data, context, facts)
+        upload, own = finish_client(method, model, data, context, facts)
     if train.keep_optimizer:
         for phase, (optimizer, trained) in optimizers.items():
             own |= save_optimizer(optimizer, trained, phase)
     losses = {name: float(value) / total for name, value in sums.items()}
     return Upload(facts.client, facts.n, upload, losses, time.perf_counter() - started), own
+
+
+def finish_client(method: Method, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
+    """Return what the client uploads and its new own state. Frozen layers are not uploaded: they are as received."""
+    upload, own = method.finish_client(model, data, context, facts)
+    frozen = frozen_names(model)
+    return {name: value for name, value in upload.items() if name not in frozen}, own
 
 
 def descend(

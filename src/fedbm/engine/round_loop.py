@@ -20,7 +20,7 @@ from torch import nn
 
 from fedbm.config.options import TrainOptions
 from fedbm.engine.checkpoint import ClientStates, Progress, best_path, save_checkpoint, save_tensors
-from fedbm.engine.clients.base import Cohort, ScoringCohort, find_nonfinite
+from fedbm.engine.clients.base import Cohort, ScoringCohort, broadcast, find_nonfinite
 from fedbm.engine.device import autocast, wait_until_idle
 from fedbm.engine.evaluate import Scores, first_state, global_score, global_states, personal_score, score_states
 from fedbm.engine.local_training import Samples, learning_rate
@@ -215,7 +215,8 @@ class RoundLoop:
         clients: list[ClientRound] = []
         dropped: list[Dropped] = []
         yield Event(round_, "train", 0, len(selected))
-        for result in self.cohort.exchange(round_, selected, self.method.broadcast(self.server, round_)):
+        parts = broadcast(self.method, self.model, self.server, round_)
+        for result in self.cohort.exchange(round_, selected, parts):
             if result is None:
                 yield None
                 continue
@@ -319,7 +320,7 @@ class RoundLoop:
                     scores = global_score(self.method, self.model, self.server, clients, self.sets)
             return join_scores(scores) if scores else None
         assert isinstance(self.cohort, ScoringCohort)
-        parts = self.method.broadcast(self.server, round_ + 1)
+        parts = broadcast(self.method, self.model, self.server, round_ + 1)
         if averaged is not None:
             parts = averaged_parts(parts, averaged, round_ + 1)
         for answer in self.cohort.score(round_, parts):

@@ -1,7 +1,9 @@
-"""Build the ResNet-18 body that the options describe, and load initial weights into it."""
+"""Build the ResNet-18 body that the options describe, load initial weights into it, and choose frozen layers."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbm.config.options import ModelOptions
-from fedbm.errors import FedBMError, shorten_list
+from fedbm.errors import FedBMError, did_you_mean, join_words, shorten_list
 from fedbm.models.resnet import ResNet18
 
 
@@ -24,7 +26,35 @@ def make_resnet(options: ModelOptions, channels: int, weights: dict[str, Tensor]
     body = ResNet18(channels, options.width, options.stem, options.norm)
     if weights is not None:
         load_weights(body, weights, options.init_weights)
+    if options.freeze:
+        body.frozen_layers = choose_layers(body, options.freeze)  # type: ignore[assignment]
     return body
+
+
+def choose_layers(body: nn.Module, freeze: str) -> tuple[str, ...]:
+    """Return the layers with a given name or within a given module, or the first layers up to a share of all.
+
+    >>> body = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3))
+    >>> choose_layers(body, "0,1"), choose_layers(body, "0.34")
+    (('0', '1'), ('0',))
+    """
+    layers = [
+        name
+        for name, layer in body.named_modules()
+        if name and (*layer.parameters(recurse=False), *layer.buffers(recurse=False))
+    ]
+    if re.fullmatch(r"[01]?\.\d+|1", freeze):
+        if not 0 < (share := float(freeze)) <= 1:
+            raise FedBMError(f"freeze must be a share above 0 and up to 1, or names of layers, not {freeze}")
+        return tuple(layers[: max(1, math.floor(share * len(layers) + 1e-9))])
+    chosen: list[str] = []
+    for word in (word.strip() for word in freeze.split(",")):
+        found = [name for name in layers if f"{name}.".startswith(f"{word}.")]
+        if not found:
+            known = join_words(dict.fromkeys(name.partition(".")[0] for name in layers), "and")
+            raise FedBMError(f'freeze: the body has no layer "{word}"{did_you_mean(word, layers)}; it has {known}')
+        chosen += found
+    return tuple(dict.fromkeys(chosen))
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

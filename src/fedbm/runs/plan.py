@@ -113,7 +113,7 @@ def make_plan(
     if make_body is not None:  # its code, because its initial weights differ from seed to seed
         code["body"] = [fingerprint(make_body), repr(task.body())]
     digests = {name: digest_of({name: what})[:8] for name, what in code.items()}
-    if code:  # the package's methods and bodies are known to fit each other
+    if code or config.model.freeze:  # the package's methods and bodies are known to fit each other
         check_trained(config.method, task, config.train.epochs)
     stem = config.model.stem if make_body is None else ""
     traps = find_traps(dataset, concepts=concepts.texts if concepts else (), stem=stem)
@@ -216,7 +216,7 @@ def check_trained(method: Method, task: Task, epochs: int) -> None:
             parts = join_words([f"the {part}" for part in phase.train] or ["nothing"], "and")
             raise FedBMError(
                 f"{method.name} has a phase that trains only {parts}, but there are no parameters to train. "
-                "Use a body that has some, or another method."
+                "Use a body that has some, freeze less of it, or use another method."
             )
 
 

@@ -30,7 +30,16 @@ from fedbm.engine.clients.graph_capture import (
     pin_rows,
 )
 from fedbm.engine.device import autocast
-from fedbm.engine.local_training import ADAMS, CHUNK, Chunk, Samples, save_optimizer, schedule, split_optimizer_state
+from fedbm.engine.local_training import (
+    ADAMS,
+    CHUNK,
+    Chunk,
+    Samples,
+    finish_client,
+    save_optimizer,
+    schedule,
+    split_optimizer_state,
+)
 from fedbm.methods.base import Batch, Facts, Method, State, Task, Upload, copy_all, train_only
 
 StepKey = tuple[int, bool, tuple[str, ...]]  # phase, whether BatchNorm is frozen, names of the random draws
@@ -62,7 +71,7 @@ class Job:
 def step_terms(
     method: Method, model: nn.Module, data: Samples, context: State, smoothing: float, row: State
 ) -> dict[str, Tensor]:
-    """Return the loss terms of one step. *row* has sample indices, images on the host, augmentation and random draws."""
+    """Return the loss terms of one step; *row* has sample indices, images on the host, augmentation, random draws."""
     chosen = row[INDEX]
     draws = {name: v for name, v in row.items() if name not in (INDEX, IMAGES) and not name.startswith(PREFIX)}
     images = data.normalise.pixels(augment(row[IMAGES] if IMAGES in row else data.images[chosen], row))
@@ -143,7 +152,7 @@ class Slot:
             job.steps += len(chunk.positions)
             yield True
         with torch.cuda.stream(self._stream), autocast(job.data.labels.device, train.precision):
-            upload, job.new_state = method.finish_client(self._model, job.data, self._context, job.facts)
+            upload, job.new_state = finish_client(method, self._model, job.data, self._context, job.facts)
             job.upload = Upload(job.facts.client, job.facts.n, upload)
             for phase, step in used.items():
                 for name, total in step.sums.items():

@@ -24,7 +24,7 @@ from fedbm.methods import METHODS
 from fedbm.methods.base import Method, Task
 from fedbm.models.backbone import resnet_factory
 from fedbm.runs.config import Config, check_config, recommend
-from fedbm.runs.plan import agreed_concepts, load_dataset
+from fedbm.runs.plan import agreed_concepts, check_trained, load_dataset
 from fedbm.runs.run_id import make_run_id
 from fedbm.utils.fingerprint import changed_options
 
@@ -81,6 +81,8 @@ def agree(config: Config, options: FederationOptions) -> Agreement:
         hflip=source.hflip,
         vflip=source.vflip,
     )
+    if config.model.freeze:
+        check_trained(config.method, task, config.train.epochs)
     if config.train.server_average:  # the server has no client states
         server = config.method.server_init(config.method.model(task))
         if first_state(config.method, server, {}) is None:
