@@ -14,7 +14,7 @@ from fedbm.engine.checkpoint import load_tensors
 from fedbm.errors import FedBMError
 from fedbm.methods import METHODS
 from fedbm.methods.base import frozen_names, size_of
-from fedbm.models.backbone import choose_layers, resnet_factory
+from fedbm.models.backbone import body_factory, choose_layers
 
 FROZEN = "conv1,bn1,layer1"
 
@@ -59,7 +59,7 @@ def test_they_are_sent_once(tiny: dict[str, Any], tmp_path: Path) -> None:
 
 
 def test_layers_by_name_and_by_share() -> None:
-    body = resnet_factory(ModelOptions(width=4), 1)()
+    body = body_factory(ModelOptions(width=4), 1)()
     assert choose_layers(body, "layer1.0") == tuple(f"layer1.0.{name}" for name in ("conv1", "bn1", "conv2", "bn2"))
     assert choose_layers(body, "bn1, conv1") == ("bn1", "conv1")
     assert choose_layers(body, "0.05") == ("conv1", "bn1")
@@ -81,7 +81,7 @@ def test_layers_by_name_and_by_share() -> None:
 )
 def test_mistakes(freeze: str, sentence: str) -> None:
     with pytest.raises(FedBMError) as caught:
-        resnet_factory(ModelOptions(width=4, freeze=freeze), 1)()
+        body_factory(ModelOptions(width=4, freeze=freeze), 1)()
     assert str(caught.value).startswith(sentence)
 
 

@@ -214,6 +214,7 @@ BY_BETA = ("dirichlet", "quantity")  # the partitions that depend on β
 OPTION_NEEDS: Mapping[str, tuple[str, tuple[Any, ...]]] = {  # key → (other key, its values for which the key applies)
     "beta": ("partition", BY_BETA),
     "classes_per_client": ("partition", ("classes",)),
+    **dict.fromkeys(("stem", "width", "norm"), ("body", ("resnet18",))),
     "momentum": ("optimizer", ("sgd",)),
     "lr_decay": ("lr_schedule", ("exponential",)),
     "lr_decay_every": ("lr_schedule", ("exponential",)),
@@ -235,11 +236,14 @@ class LanguageOptions:
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """The shared feature extractor: ResNet-18. Python can pass any module that maps images to features."""
+    """The shared feature extractor. Python can pass any module that maps images to features."""
 
-    stem: Literal["7x7", "3x3"] = option("7x7", "first layer: 7x7 with stride 2 and pooling, or 3x3 for small images")
-    width: int = option(64, "channels of the first stage; features = 8 × width", least=4)
-    norm: Literal["batch", "group"] = option("batch", "normalisation layers")
+    body: str = option("resnet18", "resnet18, or timm:NAME for a model of timm, such as timm:tf_efficientnet_lite0")
+    stem: Literal["7x7", "3x3"] = option(
+        "7x7", "ResNet-18's first layer: 7x7 with stride 2 and pooling, or 3x3 for small images"
+    )
+    width: int = option(64, "channels of ResNet-18's first stage; features = 8 × width", least=4)
+    norm: Literal["batch", "group"] = option("batch", "normalisation layers of ResNet-18")
     init_weights: str = option("", "file with initial body weights (.safetensors, or torchvision's ResNet-18 .pth)")
     freeze: str = option(
         "", "layers of the body that are not trained: names with commas, such as conv1,layer1, or a share, such as 0.5"
@@ -275,7 +279,10 @@ class TrainOptions:
         "contrast",
     )
     label_smoothing: float = option(
-        0.0, "share of each label that is spread over all classes; only for methods with FedAvg's loss", least=0, below=1
+        0.0,
+        "share of each label that is spread over all classes; only for methods with FedAvg's loss",
+        least=0,
+        below=1,
     )
     keep_optimizer: bool = option(False, "clients keep the optimiser's state between rounds")
     freeze_batchnorm_after: int = option(

@@ -1,4 +1,4 @@
-"""Build the ResNet-18 body that the options describe, load initial weights into it, and choose frozen layers."""
+"""Build the body that the options describe, load initial weights into it, and choose frozen layers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,41 @@ from fedbm.errors import FedBMError, did_you_mean, join_words, shorten_list
 from fedbm.models.resnet import ResNet18
 
 
-def resnet_factory(options: ModelOptions, channels: int) -> Callable[[], nn.Module]:
+def body_factory(options: ModelOptions, channels: int) -> Callable[[], nn.Module]:
     """Return a function that builds the body with weights from the global generator. Client processes unpickle it."""
     weights = read_weights(Path(options.init_weights).expanduser()) if options.init_weights else None
-    return partial(make_resnet, options, channels, weights)
+    check_body(options.body)
+    return partial(make_body, options, channels, weights)
 
 
-def make_resnet(options: ModelOptions, channels: int, weights: dict[str, Tensor] | None) -> nn.Module:
-    body = ResNet18(channels, options.width, options.stem, options.norm)
+def check_body(name: str) -> None:
+    """Raise FedBMError unless *name* is resnet18, or timm:NAME with a model of the installed timm."""
+    library, _, model = name.partition(":")
+    if name == "resnet18":
+        return
+    if library != "timm":
+        raise FedBMError(f'there is no body "{name}"; use resnet18, or timm:NAME for a model of timm')
+    try:
+        import timm
+    except ImportError as error:
+        raise FedBMError(f'the body {name} needs an extra: pip install "fedbm[timm]"') from error
+    except RuntimeError as error:  # torchvision's libraries are made for one build of PyTorch
+        raise FedBMError(
+            f"the body {name} needs timm, which cannot be imported ({_first_line(error)}). Install the build of "
+            f"torchvision that belongs to PyTorch {torch.__version__}."
+        ) from error
+    if not timm.is_model(model):  # in particular, it is not the address of a model to download
+        raise FedBMError(f'timm {timm.__version__} has no model "{model}"{did_you_mean(model, timm.list_models())}')
+
+
+def make_body(options: ModelOptions, channels: int, weights: dict[str, Tensor] | None) -> nn.Module:
+    body: nn.Module
+    if options.body == "resnet18":
+        body = ResNet18(channels, options.width, options.stem, options.norm)
+    else:
+        import timm
+
+        body = timm.create_model(options.body.removeprefix("timm:"), num_classes=0, in_chans=channels)
     if weights is not None:
         load_weights(body, weights, options.init_weights)
     if options.freeze:
@@ -75,19 +102,21 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def load_weights(body: nn.Module, weights: dict[str, Tensor], source: str) -> None:
-    """Load weights by name, with or without the prefix `body.` of a saved run. Ignore a classifier (`fc.…`)."""
+    """Load weights by name, with or without the prefix `body.` of a saved run. Ignore a classifier (such as `fc.…`)."""
+    classifier = getattr(body, "pretrained_cfg", {}).get("classifier") or "fc"  # models of timm name theirs
+    ignored = tuple(f"{name}." for name in ((classifier,) if isinstance(classifier, str) else classifier))
     if any(name.startswith("body.") for name in weights):
         weights = {name.removeprefix("body."): v for name, v in weights.items() if name.startswith("body.")}
     own = body.state_dict()
     matching = {name: v for name, v in weights.items() if name in own}
     missing = [name for name in own if name not in matching and not name.endswith("num_batches_tracked")]
-    unknown = [name for name in weights if name not in own and not name.startswith("fc.")]
+    unknown = [name for name in weights if name not in own and not name.startswith(ignored)]
     misfits = [name for name, v in matching.items() if v.shape != own[name].shape]
     for names, problem in ((missing, "missing"), (unknown, "unknown"), (misfits, "wrong shape for")):
         if names:
             raise FedBMError(
                 f"init_weights: {source} does not fit the body: {problem} {shorten_list(names, 1)}; "
-                "check stem, width, norm, channels"
+                "check body, stem, width, norm, channels"
             )
     body.load_state_dict({**own, **matching})
 

@@ -166,7 +166,7 @@ def probe_body(body: nn.Module, shape: tuple[int, int, int]) -> Tensor:
     try:
         with torch.no_grad():
             features: Tensor = body.eval()(torch.zeros(1, *shape))
-    except (RuntimeError, ValueError, TypeError) as error:
+    except (RuntimeError, ValueError, TypeError, AssertionError) as error:
         raise FedBMError(
             f"the body cannot read images of shape {shape} ({str(error).splitlines()[0]}): make it for "
             f"{shape[0]} channels and this height and width"

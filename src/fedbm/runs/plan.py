@@ -22,7 +22,7 @@ from fedbm.language.bundled import ENCODER, find_bundled
 from fedbm.language.concepts import ConceptDistribution, build_concepts
 from fedbm.language.prompts import choose_prompts
 from fedbm.methods.base import Method, Task, train_only
-from fedbm.models.backbone import resnet_factory
+from fedbm.models.backbone import body_factory
 from fedbm.models.heads import probe_body
 from fedbm.runs.config import Config, check_config, describe_recipe, recommend
 from fedbm.runs.run_id import make_run_id, own_code
@@ -98,7 +98,7 @@ def make_plan(
         mean=dataset.mean,
         std=dataset.std,
         seed=config.train.seed,
-        make_body=make_body or resnet_factory(config.model, dataset.shape[0]),
+        make_body=make_body or body_factory(config.model, dataset.shape[0]),
         concepts=concepts,
         hflip=dataset.hflip,
         vflip=dataset.vflip,
@@ -113,11 +113,12 @@ def make_plan(
     if make_body is not None:  # its code, because its initial weights differ from seed to seed
         code["body"] = [fingerprint(make_body), repr(task.body())]
     digests = {name: digest_of({name: what})[:8] for name, what in code.items()}
-    if code or config.model.freeze:  # the package's methods and bodies are known to fit each other
+    if code or config.model.freeze or config.model.body != "resnet18":  # the others are known to fit each other
         check_trained(config.method, task, config.train.epochs)
-    stem = config.model.stem if make_body is None else ""
+    stem = config.model.stem if make_body is None and config.model.body == "resnet18" else ""
     traps = find_traps(dataset, concepts=concepts.texts if concepts else (), stem=stem)
-    return Plan(config, dataset, partition, task, run_id, (*dataset.notes, *traps, *describe_recipe(config.train)), own, digests)
+    notes = (*dataset.notes, *traps, *describe_recipe(config.train))
+    return Plan(config, dataset, partition, task, run_id, notes, own, digests)
 
 
 def load_dataset(config: Config, progress: Callable[[int, int], None] | None = None) -> Dataset:

@@ -22,7 +22,7 @@ from fedbm.federation.options import RESULT_OPTIONS, FederationOptions
 from fedbm.federation.protocol.messages import PRIVACY_LIMITS, make_terms
 from fedbm.methods import METHODS
 from fedbm.methods.base import Method, Task
-from fedbm.models.backbone import resnet_factory
+from fedbm.models.backbone import body_factory
 from fedbm.runs.config import Config, check_config, recommend
 from fedbm.runs.plan import agreed_concepts, check_trained, load_dataset
 from fedbm.runs.run_id import make_run_id
@@ -76,12 +76,12 @@ def agree(config: Config, options: FederationOptions) -> Agreement:
         mean=mean,
         std=std,
         seed=config.train.seed,
-        make_body=resnet_factory(config.model, channels),
+        make_body=body_factory(config.model, channels),
         concepts=agreed_concepts(config, classes, texts, source.modality) if needs_concepts else None,
         hflip=source.hflip,
         vflip=source.vflip,
     )
-    if config.model.freeze:
+    if config.model.freeze or config.model.body != "resnet18":
         check_trained(config.method, task, config.train.epochs)
     if config.train.server_average:  # the server has no client states
         server = config.method.server_init(config.method.model(task))
