@@ -19,8 +19,10 @@ from fedbm.engine import round_loop
 from fedbm.engine.local_training import learning_rate, train_client
 from fedbm.errors import FedBMError
 from fedbm.methods import METHODS, FedAvg
+from fedbm.report.write import write_report
 from fedbm.runs.config import check_config, make_config, recommend, to_toml
 from fedbm.runs.reader import read_run
+from fedbm.runs.run_record import read_record, write_record
 from fedbm.utils.seeds import torch_rng
 
 
@@ -105,6 +107,10 @@ def test_patience_ends_a_run_and_says_why(tiny: dict[str, Any], tmp_path: Path) 
     assert run.summary["personal"]["last"] is not None, "the last round scores personal models"
     assert (run.finished, run.planned) == (True, 4)
     assert run.last_quarter == run.rounds[-1].test
+    write_record(run, tmp_path / "record.json")
+    kept = read_record(tmp_path / "record.json")
+    assert (kept.planned, [record.round for record in kept.rounds]) == (4, [1, 2, 3, 4])
+    assert "4 rounds" in write_report([folder_of(plan)], tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.usefixtures("rising_then_flat")
