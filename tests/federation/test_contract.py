@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,14 @@ def test_in_process_is_flower_with_frozen_batch_norm(tiny_fedbm: dict[str, Any],
 RECIPE = {"recipe": "modern", "lr": 0.001, "warmup_rounds": 1, "freeze": "conv1,bn1"}
 
 
-@pytest.mark.parametrize("more", [{"method": "fedavg", "label_smoothing": 0.1}, {"method": "scaffold"}, {}])
+TIMM = {"method": "fedavg", "body": "timm:test_efficientnet", "freeze": "conv_stem,bn1"}
+NEEDS_TIMM = pytest.mark.skipif(find_spec("timm") is None, reason="timm is not installed (the extra timm)")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"method": "fedavg", "label_smoothing": 0.1}, {"method": "scaffold"}, {}, pytest.param(TIMM, marks=NEEDS_TIMM)],
+)
 def test_in_process_is_flower_with_every_option_of_the_recipe(
     more: dict[str, Any], tiny: dict[str, Any], tiny_fedbm: dict[str, Any], tmp_path: Path
 ) -> None:

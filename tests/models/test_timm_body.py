@@ -11,6 +11,7 @@ import pytest
 import torch
 from whole_runs import play
 
+from fedbm import simulate
 from fedbm.cli import main
 from fedbm.config.options import ModelOptions
 from fedbm.errors import FedBMError
@@ -81,6 +82,12 @@ def test_a_run_is_found_again_by_the_name_of_its_body(tiny: dict[str, Any], tmp_
     assert {"body.conv_stem.weight", "body.bn1.running_mean"} <= frozen_names(model)
     assert main(["run", str(folder / "config.toml"), f"--out={tmp_path}"]) == 0
     assert list(tmp_path.iterdir()) == [folder]
+
+
+@needs_timm
+def test_the_name_in_python(tiny: dict[str, Any], tmp_path: Path) -> None:
+    run = simulate(**{**tiny, "rounds": 1, "out": str(tmp_path)}, body=SMALL, progress=False)
+    assert run.config["model"]["body"] == SMALL
 
 
 @needs_timm
