@@ -61,7 +61,7 @@ def train_rounds(
     labels = torch.cat([own.labels for own in data]).cuda()
     starts = torch.tensor([0, *[len(own.labels) for own in data]]).cumsum(0)
     own = [torch.arange(starts[i], starts[i + 1], device=images_on) for i in range(clients)]
-    setting = task(make_body=make_body, size=SIZE)
+    setting = task(make_body=make_body, size=SIZE, hflip=True)
     model = method.model(setting).to("cuda", dtype)
     server, progress = method.server_init(model), Progress()
     states = ClientStates(folder, "cuda", progress.client_rounds, cache_bytes=1 << 30 if captured else 0)
@@ -94,6 +94,7 @@ def train_rounds(
         ("adam", torch.float32, 1e-3),
         ("sgd", torch.float64, 1e-9),
         ("adam", torch.float64, 1e-9),
+        ("adamw", torch.float64, 1e-9),
     ],
 )
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "central"])
@@ -173,6 +174,29 @@ def test_captured_with_frozen_batch_norm_is_the_reference(method, compile_, tmp_
     statistics = [name for name in graph[0] if name.startswith("body.bn.running")]
     assert len(statistics) == 2
     assert all(torch.allclose(graph[0][name], early[0][name], rtol=1e-12) for name in statistics)
+
+
+def test_captured_with_a_cosine_and_smoothed_labels_is_the_reference(tmp_path):
+    """The graph reads the rate from a float32 tensor, which rounds those of a cosine."""
+    train = TrainOptions(
+        batch=4, rounds=4, optimizer="adamw", lr=2**-10, lr_schedule="cosine", warmup_rounds=1, label_smoothing=0.1
+    )
+    plain = train_rounds(FedAvg(), train, torch.float64, tmp_path / "plain", captured=False)
+    graph = train_rounds(FedAvg(), train, torch.float64, tmp_path / "graph", captured=True)
+    assert_equal(plain, graph, 1e-6)
+
+
+@pytest.mark.parametrize("images_on", ["cuda", "cpu"])
+@pytest.mark.parametrize(
+    ("method", "compile_"), [(FedAvg(), False), (METHODS["fedrep"](), False), (FEDBM, False), (FEDBM, True)]
+)
+def test_captured_with_augmentation_is_the_reference(method, compile_, images_on, tmp_path):
+    train = TrainOptions(batch=4, epochs=2, lr=2**-7, lr_decay=0.5, augment="standard")
+    plain = train_rounds(method, train, torch.float64, tmp_path / "plain", captured=False)
+    graph = train_rounds(
+        method, train, torch.float64, tmp_path / "graph", captured=True, compile_=compile_, images_on=images_on
+    )
+    assert_equal(plain, graph, 1e-9)
 
 
 def test_captured_with_generated_images_in_statistics_alone_is_the_reference(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from one_process import Deployed, deploy, digests_in_process, events_of, records
 from fedbm.federation.audit import verify
 from fedbm.methods import METHODS
 from fedbm.runs.reader import read_run
+from fedbm.utils.io import read_json
 
 FEDERATED = [name for name in METHODS if name != "central"]
 
@@ -58,6 +60,44 @@ def test_in_process_is_flower_with_frozen_batch_norm(tiny_fedbm: dict[str, Any],
     thawed = deploy(tmp_path / "thawed", settings | {"freeze_batchnorm_after": 0})
     others = digests_in_process(thawed.plan)
     assert [a == b for a, b in zip(states, others, strict=True)] == [True, True, False]
+
+
+RECIPE = {"recipe": "modern", "lr": 0.001, "warmup_rounds": 1, "freeze": "conv1,bn1"}
+
+
+TIMM = {"method": "fedavg", "body": "timm:test_efficientnet", "freeze": "conv_stem,bn1"}
+NEEDS_TIMM = pytest.mark.skipif(find_spec("timm") is None, reason="timm is not installed (the extra timm)")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"method": "fedavg", "label_smoothing": 0.1}, {"method": "scaffold"}, {}, pytest.param(TIMM, marks=NEEDS_TIMM)],
+)
+def test_in_process_is_flower_with_every_option_of_the_recipe(
+    more: dict[str, Any], tiny: dict[str, Any], tiny_fedbm: dict[str, Any], tmp_path: Path
+) -> None:
+    served = deploy(tmp_path, settings_of(more.get("method", "fedbm"), tiny, tiny_fedbm) | RECIPE | more)
+    served.serve()
+    states = [line["state"] for line in events_of(served.state, "round")]
+    assert states == digests_in_process(served.plan)
+    assert len(set(states)) == 3
+    for client in range(3):
+        sent = [line["parts"] for line in events_of(served.state, "sent") if line["client"] == client]
+        assert sum("frozen" in parts for parts in sent) <= 1
+
+
+def test_patience_ends_a_deployment(tiny: dict[str, Any], tmp_path: Path) -> None:
+    """Nothing is learnt at this rate, so no evaluation is better than the first."""
+    still = {"lr": 1e-30, "freeze": "1"}
+    settings = settings_of("fedavg", tiny, {}) | still | {"rounds": 9, "patience": 2, "evaluate_every": 2}
+    served = deploy(tmp_path, settings)
+    served.serve()
+    [folder] = (served.state / "runs").iterdir()
+    assert read_run(folder).summary["rounds"] == 4
+    status = read_json(served.state / "status.json")
+    assert (status["phase"], status["round"], status["rounds"]) == ("finished", 4, 4)
+    played = [line["state"] for line in events_of(served.state, "round")]
+    assert played == digests_in_process(served.plan)
 
 
 def test_nothing_is_sent_twice(served: Deployed) -> None:

@@ -144,7 +144,7 @@ def test_a_body_without_parameters(name, more, tmp_path):
             fedbm.simulate("digits", method=name, body=Pooled, **options)
         assert str(refused.value) == (
             f"{name} has a phase that trains only the body, but there are no parameters to train. "
-            "Use a body that has some, or another method."
+            "Use a body that has some, freeze less of it, or use another method."
         )
         assert not (tmp_path / "runs").exists()
     elif name == "fedbn":

@@ -6,7 +6,7 @@ from safetensors.torch import save_file
 
 from fedbm.config.options import ModelOptions
 from fedbm.errors import FedBMError
-from fedbm.models.backbone import load_weights, read_weights, resnet_factory
+from fedbm.models.backbone import body_factory, load_weights, read_weights
 from fedbm.models.heads import feature_dim
 from fedbm.models.resnet import ResNet18
 
@@ -46,7 +46,7 @@ def test_init_loads_a_torchvision_file_without_its_classifier(tmp_path, suffix):
     weights = {**ResNet18(3, 8).state_dict(), "fc.weight": torch.ones(5, 64), "fc.bias": torch.ones(5)}
     path = tmp_path / f"resnet18{suffix}"
     save_file(weights, path) if suffix == ".safetensors" else torch.save(weights, path)
-    body = resnet_factory(ModelOptions(width=8, init_weights=str(path)), 3)()
+    body = body_factory(ModelOptions(width=8, init_weights=str(path)), 3)()
     assert all(torch.equal(value, weights[name]) for name, value in body.state_dict().items())
 
 
@@ -68,8 +68,8 @@ def test_unusable_init_files_are_refused(tmp_path):
     with pytest.raises(FedBMError, match="does not contain a dictionary of tensors"):
         read_weights(bad)
     torch.save(ResNet18(3, 8).state_dict(), bad)
-    with pytest.raises(FedBMError, match="wrong shape for conv1.weight; check stem, width"):
-        resnet_factory(ModelOptions(width=8, init_weights=str(bad)), 1)()
+    with pytest.raises(FedBMError, match="wrong shape for conv1.weight; check body, stem, width"):
+        body_factory(ModelOptions(width=8, init_weights=str(bad)), 1)()
     with pytest.raises(FedBMError, match="missing conv1.weight"):
         load_weights(ResNet18(3, 8), {"fc.weight": torch.zeros(1)}, "x.pth")
     with pytest.raises(FedBMError, match="unknown odd.name"):

@@ -12,10 +12,11 @@ import pytest
 from fake_runs import edit, fake_run, plain
 
 from fedbm import ResNet18, simulate
+from fedbm.config.options import ModelOptions, TrainOptions
 from fedbm.errors import FedBMError
 from fedbm.methods import FedAvg
 from fedbm.report.comparison_checks import check_comparison
-from fedbm.report.grouping import Group, group_runs
+from fedbm.report.grouping import ADDED_LATER, NOT_A_SETTING, Group, group_runs
 from fedbm.runs.reader import read_runs
 
 
@@ -178,3 +179,14 @@ def test_a_path_of_a_partition_does_not_split_a_row(tmp_path: Path) -> None:
     for run in runs:
         with_settings(run, data_partition_file=str(run / "partition.json"))
     assert names_of(*runs) == ["FedBM"]
+
+
+def test_kept_records_differ_from_new_runs_in_no_key_at_its_default() -> None:
+    """A key that a version adds to [model] or [train] needs a line in ADDED_LATER."""
+    record = next(iter(sorted((Path(__file__).parents[2] / "results" / "runs").glob("*.json"))))
+    old = json.loads(record.read_text(encoding="utf-8"))["config"]
+    now = {"model": ModelOptions(), "train": TrainOptions()}
+    new = {f"{section}.{key}": value for section, made in now.items() for key, value in vars(made).items()}
+    added = {key for key in new if key.partition(".")[2] not in old[key.partition(".")[0]]}
+    assert added <= ADDED_LATER.keys() | NOT_A_SETTING
+    assert {key: ADDED_LATER[key] for key in added - NOT_A_SETTING} == {key: new[key] for key in added - NOT_A_SETTING}

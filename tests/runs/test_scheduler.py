@@ -77,7 +77,7 @@ def test_a_fault_of_one_run_is_told_and_the_others_of_its_process_go_on(
 
     class Pipe:
         def __init__(self) -> None:
-            self.given, self.told = [(number, side_by_side.Job(b"", 2, str(number))) for number in (0, 1)], list[Any]()
+            self.given, self.told = [(number, side_by_side.Job(b"", str(number))) for number in (0, 1)], list[Any]()
 
         def poll(self, timeout: float | None) -> bool:
             return bool(self.given) or timeout is None

@@ -122,7 +122,7 @@ def check_applies(flags: Iterable[str], configs: Sequence[Config], beta: str = "
     their partition is not known unless it was given.
     """
     for config in configs:
-        values = {**vars(config.data), **vars(config.train), **vars(config.method)}
+        values = {**vars(config.data), **vars(config.model), **vars(config.train), **vars(config.method)}
         needs = {**OPTION_NEEDS, **config.method.option_needs}
         for flag in flags:
             key, suitable = needs.get(flag.removeprefix(f"{config.method.name}_"), ("", ()))

@@ -214,8 +214,11 @@ BY_BETA = ("dirichlet", "quantity")  # the partitions that depend on β
 OPTION_NEEDS: Mapping[str, tuple[str, tuple[Any, ...]]] = {  # key → (other key, its values for which the key applies)
     "beta": ("partition", BY_BETA),
     "classes_per_client": ("partition", ("classes",)),
+    **dict.fromkeys(("stem", "width", "norm"), ("body", ("resnet18",))),
     "momentum": ("optimizer", ("sgd",)),
     **dict.fromkeys(("server_lr", "server_momentum"), ("server_optimizer", ("momentum", "adam", "yogi"))),
+    "lr_decay": ("lr_schedule", ("exponential",)),
+    "lr_decay_every": ("lr_schedule", ("exponential",)),
 }
 
 
@@ -234,33 +237,62 @@ class LanguageOptions:
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """The shared feature extractor: ResNet-18. Python can pass any module that maps images to features."""
+    """The shared feature extractor. Python can pass any module that maps images to features."""
 
-    stem: Literal["7x7", "3x3"] = option("7x7", "first layer: 7x7 with stride 2 and pooling, or 3x3 for small images")
-    width: int = option(64, "channels of the first stage; features = 8 × width", least=4)
-    norm: Literal["batch", "group"] = option("batch", "normalisation layers")
+    body: str = option("resnet18", "resnet18, or timm:NAME for a model of timm, such as timm:tf_efficientnet_lite0")
+    stem: Literal["7x7", "3x3"] = option(
+        "7x7", "ResNet-18's first layer: 7x7 with stride 2 and pooling, or 3x3 for small images"
+    )
+    width: int = option(64, "channels of ResNet-18's first stage; features = 8 × width", least=4)
+    norm: Literal["batch", "group"] = option("batch", "normalisation layers of ResNet-18")
     init_weights: str = option("", "file with initial body weights (.safetensors, or torchvision's ResNet-18 .pth)")
+    freeze: str = option(
+        "", "layers of the body that are not trained: names with commas, such as conv1,layer1, or a share, such as 0.5"
+    )
 
 
 @dataclass(frozen=True)
 class TrainOptions:
     """The protocol that all methods share: rounds, selection, local optimisation, evaluation, seed."""
 
+    recipe: Literal["paper", "modern"] = option(
+        "paper", "modern: a newer combination of optimiser, schedule and augmentation, for the keys that are not set"
+    )
     rounds: int = option(50, "communication rounds", least=1)
     epochs: int = option(1, "local epochs E per round", least=1)
     batch: int = option(8, "real samples per local step B", least=1)
     participation: float = option(0.5, "fraction of clients selected each round", above=0, most=1)
-    optimizer: Literal["sgd", "adam"] = option("sgd", "local optimiser")
+    optimizer: Literal["sgd", "adam", "adamw"] = option("sgd", "local optimiser")
     lr: float = option(0.01, "initial learning rate η", above=0)
     momentum: float = option(0.9, "SGD momentum", least=0, most=1)
-    weight_decay: float = option(5e-4, "L2 weight decay", least=0)
+    weight_decay: float = option(5e-4, "L2 weight decay; with adamw, decoupled from the gradient", least=0)
+    lr_schedule: Literal["exponential", "cosine"] = option(
+        "exponential", "how the learning rate falls: by lr_decay, or over all rounds as half a cosine towards 0"
+    )
+    warmup_rounds: int = option(
+        0, "first rounds, in which the learning rate rises in equal steps; at most all rounds but one", least=0
+    )
     lr_decay: float = option(0.99, "factor applied to the learning rate every round or local epoch", above=0, most=1)
     lr_decay_every: Literal["round", "epoch"] = option("round", "when lr_decay applies")
+    augment: Literal["none", "flip", "standard"] = option(
+        "none",
+        "random changes of real training images: flips that the data set allows; standard: also shift, brightness, "
+        "contrast",
+    )
+    label_smoothing: float = option(
+        0.0,
+        "share of each label that is spread over all classes; only for methods with FedAvg's loss",
+        least=0,
+        below=1,
+    )
     keep_optimizer: bool = option(False, "clients keep the optimiser's state between rounds")
     freeze_batchnorm_after: int = option(
         0, "after this round, local training uses the global BatchNorm statistics unchanged (FixBN); 0: never", least=0
     )
     evaluate_every: int = option(1, "rounds between evaluations; the last round is always evaluated", least=1)
+    patience: int = option(
+        0, "stop after this many rounds without a better validation score (accuracy + macro-F1); 0: never", least=0
+    )
     server_average: float = option(
         0.0, "decay of a moving average of the global model, which is evaluated too; 0: no average", least=0, below=1
     )
@@ -278,6 +310,18 @@ class TrainOptions:
         "seed of everything random: partition, choice of prompts, selection of clients, initial weights, batches",
         least=0,
     )
+
+
+RECIPES: Mapping[str, Mapping[str, Any]] = {  # the keys of [train] that a recipe sets
+    "modern": {
+        "optimizer": "adamw",
+        "lr": 3e-4,
+        "weight_decay": 0.05,
+        "lr_schedule": "cosine",
+        "warmup_rounds": 5,
+        "augment": "standard",
+    },
+}
 
 
 @dataclass(frozen=True)

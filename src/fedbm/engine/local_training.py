@@ -6,6 +6,7 @@ step has B samples. Batches, pseudo-labels, noise and crops come from the stream
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -18,14 +19,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedbm.config.options import TrainOptions
+from fedbm.engine.augmentation import augment, draw_augmentation
 from fedbm.engine.checkpoint import OPTIMIZER_PREFIX
 from fedbm.engine.device import autocast, gather_rows, send_to
 from fedbm.errors import FedBMError
-from fedbm.methods.base import Batch, Facts, Method, State, Task, Upload, move_to, train_only
+from fedbm.methods.base import Batch, Facts, Method, OwnData, State, Task, Upload, frozen_names, move_to, train_only
 from fedbm.models.generator_loss import batch_norms
 from fedbm.models.normalize import Normalise
 from fedbm.utils.seeds import seeded_modules, torch_rng
 
+ADAMS: dict[str, type[torch.optim.Adam]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 CHUNK = 64  # steps that share one draw of random numbers; part of the definition of the stream
 
 
@@ -47,10 +50,11 @@ class Samples:
     def indices_on_host(self) -> Tensor:
         return self.indices.cpu()
 
-    def batch(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def batch(self, positions: Tensor, augmentation: State | None = None) -> tuple[Tensor, Tensor]:
+        """Return normalised images and labels. *augmentation* are one step's draws of `draw_augmentation`."""
         chosen, device = self.indices[positions], self.labels.device
         images = send_to(self.gather(chosen), device) if self.images.is_cpu else self.images[chosen]
-        return self.normalise.pixels(images), self.labels[send_to(chosen, device)]
+        return self.normalise.pixels(augment(images, augmentation or {})), self.labels[send_to(chosen, device)]
 
     def gather(self, chosen: Tensor) -> Tensor:
         """Return the chosen images in host memory, pinned if a GPU trains."""
@@ -92,9 +96,18 @@ def central_passes(train: TrainOptions, round_: int, n: int) -> Iterator[Pass]:
 
 
 def learning_rate(train: TrainOptions, round_: int, epoch: int) -> float:
-    """Return η · decay^(number of earlier rounds or local epochs)."""
+    """Return η · w · s: w rises to 1 in the warm-up rounds, and s falls.
+
+    With W warm-up rounds of T in round t, w = min(1, t/(W+1)). The schedule s is decay^(number of earlier rounds or
+    local epochs), or ½ (1 + cos(π (t−1−W)/(T−W))) after the warm-up.
+    """
+    warmup = min(train.warmup_rounds, train.rounds - 1)
+    lr = train.lr * min(1.0, round_ / (warmup + 1))
+    if train.lr_schedule == "cosine":
+        share = max(0, round_ - 1 - warmup) / (train.rounds - warmup)
+        return lr * (1 + math.cos(math.pi * share)) / 2
     done = round_ - 1 if train.lr_decay_every == "round" else (round_ - 1) * train.epochs + epoch
-    return float(train.lr * train.lr_decay**done)
+    return float(lr * train.lr_decay**done)
 
 
 class Chunk(NamedTuple):
@@ -105,7 +118,8 @@ class Chunk(NamedTuple):
     freeze_batchnorm: bool
     lr: float
     positions: Tensor  # [steps, B] of the client's samples
-    rng: torch.Generator  # for all other randomness of these steps
+    rng: torch.Generator  # for all randomness of the method in these steps
+    augmentation: State  # of the images, [steps, B, …]
 
 
 def schedule(method: Method, task: Task, train: TrainOptions, round_: int, facts: Facts) -> Iterator[Chunk]:
@@ -116,13 +130,16 @@ def schedule(method: Method, task: Task, train: TrainOptions, round_: int, facts
         if method.central:
             passes = central_passes(train, round_, facts.n)
         for origin, epoch, steps in passes:
-            lr = learning_rate(train, origin if train.lr_decay_every == "epoch" else round_, epoch)
+            by_epoch = train.lr_schedule == "exponential" and train.lr_decay_every == "epoch"
+            lr = learning_rate(train, origin if by_epoch else round_, epoch)
             stream = (task.seed, "client", origin, facts.client, number, epoch)
             plan = epoch_plan(facts.n, train.batch, torch_rng(*stream, "order"))[steps]
             before = steps.start or 0  # steps of this pass in earlier rounds
             for first in range(0, len(plan), CHUNK):
-                rng = torch_rng(*stream, "draws", before + first)
-                yield Chunk(number, phase.train, freeze, lr, plan[first : first + CHUNK], rng)
+                positions = plan[first : first + CHUNK]
+                rng, images_rng = (torch_rng(*stream, use, before + first) for use in ("draws", "augment"))
+                changes = draw_augmentation(train.augment, task, len(positions), train.batch, images_rng)
+                yield Chunk(number, phase.train, freeze, lr, positions, rng, changes)
 
 
 def check_batch_norms(method: Method, model: nn.Module, train: TrainOptions) -> None:
@@ -172,21 +189,29 @@ def train_client(
                 group["lr"] = chunk.lr
             positions = chunk.positions.to(data.indices.device)
             draws = move_to(method.sample_randomness(model, task, received, len(positions), chunk.rng), trained[0][1])
+            changes = move_to(chunk.augmentation, trained[0][1])
             for step in range(len(positions)):
-                images, labels = data.batch(positions[step])
+                images, labels = data.batch(positions[step], {name: value[step] for name, value in changes.items()})
                 with torch.no_grad():
                     row = method.precompute(model, {name: v[step : step + 1] for name, v in draws.items()}, context)
-                batch = Batch(images, labels, {name: value[0] for name, value in row.items()})
+                batch = Batch(images, labels, {name: value[0] for name, value in row.items()}, train.label_smoothing)
                 terms = method.loss(model, batch, context)
                 for name, term in descend(terms, optimizer, lambda: method.adjust_gradients(model, context)).items():
                     sums[name] = sums[name] + term if name in sums else term
                 total += 1
-        upload, own = method.finish_client(model, data, context, facts)
+        upload, own = finish_client(method, model, data, context, facts)
     if train.keep_optimizer:
         for phase, (optimizer, trained) in optimizers.items():
             own |= save_optimizer(optimizer, trained, phase)
     losses = {name: float(value) / total for name, value in sums.items()}
     return Upload(facts.client, facts.n, upload, losses, time.perf_counter() - started), own
+
+
+def finish_client(method: Method, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
+    """Return what the client uploads and its new own state. Frozen layers are not uploaded: they are as received."""
+    upload, own = method.finish_client(model, data, context, facts)
+    frozen = frozen_names(model)
+    return {name: value for name, value in upload.items() if name not in frozen}, own
 
 
 def descend(
@@ -226,8 +251,8 @@ def plain_steps(
 
 def make_optimizer(train: TrainOptions, trained: list[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
     parameters = [parameter for _, parameter in trained]
-    if train.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=train.lr, weight_decay=train.weight_decay)
+    if train.optimizer != "sgd":
+        return ADAMS[train.optimizer](parameters, lr=train.lr, weight_decay=train.weight_decay)
     return torch.optim.SGD(parameters, lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay)
 
 

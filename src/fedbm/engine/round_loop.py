@@ -20,7 +20,7 @@ from torch import nn
 
 from fedbm.config.options import TrainOptions
 from fedbm.engine.checkpoint import ClientStates, Progress, best_path, save_checkpoint, save_tensors
-from fedbm.engine.clients.base import Cohort, ScoringCohort, find_nonfinite
+from fedbm.engine.clients.base import Cohort, ScoringCohort, broadcast, find_nonfinite
 from fedbm.engine.device import autocast, wait_until_idle
 from fedbm.engine.evaluate import Scores, first_state, global_score, global_states, personal_score, score_states
 from fedbm.engine.local_training import Samples, learning_rate
@@ -58,6 +58,7 @@ class Event:
     losses: Mapping[str, float] | None = None
     record: RoundRecord | None = None  # of a finished round
     note: str = ""  # a message of the engine
+    last: bool = False  # the run ends with this round
 
 
 def select_clients(clients: int, participation: float, seed: int, round_: int) -> list[int]:
@@ -114,8 +115,17 @@ class RoundLoop:
 
     def rounds(self) -> Generator[Event | None, None, None]:
         """Run the remaining rounds. None means that work continues and the caller may turn to another run."""
-        while self.progress.round < self.train.rounds:
+        while not self.is_last(self.progress.round):
             yield from self._round(self.progress.round + 1)
+
+    def is_last(self, round_: int) -> bool:
+        """Return whether the run ends with *round_*: it is the planned last one, or patience is over."""
+        return round_ == self.train.rounds or self._is_patience_over(round_)
+
+    def _is_patience_over(self, round_: int) -> bool:
+        """Return whether *round_* was evaluated, and the best round is at least `patience` rounds before it."""
+        best, patience = self.progress.best_round, self.train.patience
+        return best > 0 and 0 < patience <= round_ - best and round_ % self.train.evaluate_every == 0
 
     def _round(self, round_: int) -> Iterator[Event | None]:
         clock = Clock()
@@ -142,6 +152,11 @@ class RoundLoop:
             yield Event(round_, "evaluate")
             evaluation = yield from self._evaluate(round_)
         clock.lap("evaluate")
+        if round_ < train.rounds and self._is_patience_over(round_):
+            self.notes.append(
+                f"the run ends here: no better validation score since round {self.progress.best_round} "
+                f"(patience = {train.patience})"
+            )
         notes = tuple(self.notes)
         self.notes.clear()
         for note in notes:
@@ -174,7 +189,7 @@ class RoundLoop:
         due = self._is_checkpoint_due(round_)
         self._checkpoint_seconds = self._checkpoint() if due else 0.0
         try:
-            yield Event(round_, "done", record=record)
+            yield Event(round_, "done", record=record, last=self.is_last(round_))
         except GeneratorExit:
             if not due and not sys.is_finalizing():  # nothing can be written while Python exits
                 self._checkpoint()
@@ -200,7 +215,8 @@ class RoundLoop:
         clients: list[ClientRound] = []
         dropped: list[Dropped] = []
         yield Event(round_, "train", 0, len(selected))
-        for result in self.cohort.exchange(round_, selected, self.method.broadcast(self.server, round_)):
+        parts = broadcast(self.method, self.model, self.server, round_)
+        for result in self.cohort.exchange(round_, selected, parts):
             if result is None:
                 yield None
                 continue
@@ -246,7 +262,7 @@ class RoundLoop:
             raise FedBMError(no_common_model(self.method.name))
 
     def _is_checkpoint_due(self, round_: int) -> bool:
-        if round_ == self.train.rounds:
+        if self.is_last(round_):
             return True
         if self.checkpoint_every:
             return round_ % self.checkpoint_every == 0
@@ -289,7 +305,7 @@ class RoundLoop:
         evaluation = Evaluation(**found, round=round_, averaged=averaged)
         best = self.progress.best
         is_best = best is None or selection_score(evaluation.val) > selection_score(best.val)
-        if self.sets and (is_best or round_ == self.train.rounds):  # it costs one evaluation per client
+        if self.sets and (is_best or self.is_last(round_)):  # it costs one evaluation per client
             facts = self.cohort.census() if self.method.personalises and clients else {}
             with self._autocast():
                 personal = personal_score(self.method, self.model, self.server, clients, facts, self.sets["test"])
@@ -313,7 +329,7 @@ class RoundLoop:
                     scores = global_score(self.method, self.model, self.server, clients, self.sets)
             return join_scores(scores) if scores else None
         assert isinstance(self.cohort, ScoringCohort)
-        parts = self.method.broadcast(self.server, round_ + 1)
+        parts = broadcast(self.method, self.model, self.server, round_ + 1)
         if averaged is not None:
             parts = averaged_parts(parts, averaged, round_ + 1)
         for answer in self.cohort.score(round_, parts):

@@ -85,11 +85,15 @@ class Phase(NamedTuple):
 
 @dataclass
 class Batch:
-    """The input of one local step: normalised images, labels, and this step's rows of the method's random draws."""
+    """The input of one local step: normalised images, labels, and this step's rows of the method's random draws.
+
+    *label_smoothing* is 0 unless the method uses FedAvg's loss.
+    """
 
     images: Tensor
     labels: Tensor
     draws: State = field(default_factory=dict)
+    label_smoothing: float = 0.0
 
 
 class OwnData(Protocol):
@@ -301,7 +305,7 @@ def train_only(
     """Put the named parts in train mode and all others, without gradients, in eval mode; return trained parameters.
 
     With *freeze_batchnorm*, BatchNorm layers normalise by their running statistics and do not change them. Their
-    weights and biases are still trained.
+    weights and biases are still trained. Frozen layers of the body are never trained.
     """
     for part, module in model.named_children():
         module.train(part in parts)
@@ -309,7 +313,26 @@ def train_only(
     if freeze_batchnorm:
         for layer in batch_norms(model):
             layer.eval()
+    for _, frozen in frozen_layers(model):
+        frozen.training = False
+        for parameter in frozen.parameters(recurse=False):
+            parameter.requires_grad_(False)
     return [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+
+
+def frozen_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Return the layers of the body that the option `freeze` chose, by name."""
+    names = getattr(getattr(model, "body", None), "frozen_layers", ())
+    return [(f"body.{name}", model.get_submodule(f"body.{name}")) for name in names]
+
+
+def frozen_names(model: nn.Module) -> set[str]:
+    """Return the state names of the frozen layers."""
+    return {
+        f"{layer}.{name}"
+        for layer, module in frozen_layers(model)
+        for name, _ in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
+    }
 
 
 def trained_parameters(model: nn.Module) -> tuple[list[str], list[Tensor], list[Tensor]]:

@@ -47,7 +47,7 @@ class FedAvg(Method):
 
     def loss(self, model: nn.Module, batch: Batch, context: State) -> dict[str, Tensor]:
         assert isinstance(model, Classifier)
-        return model.loss(batch.images, batch.labels)
+        return model.loss(batch.images, batch.labels, batch.label_smoothing)
 
     def aggregator(self, server: State, clients: int) -> Aggregator:
         return WeightedMean(self, server)

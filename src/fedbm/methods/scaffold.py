@@ -87,7 +87,8 @@ class ControlledMean:
         server, mean = self._server, self._means.plain.exact()
         new = {**server, **self._means.weighted.result()}
         for name in self._names:
-            new[name] = mean[name].to(server[name].dtype)
+            if name in mean:  # not if it is frozen
+                new[name] = mean[name].to(server[name].dtype)
             control = server[C + name].double() + self._means.count / self._clients * mean[DELTA + name]
             new[C + name] = control.to(server[C + name].dtype)
         return new

@@ -1,7 +1,9 @@
-"""Build the ResNet-18 body that the options describe, and load initial weights into it."""
+"""Build the body that the options describe, load initial weights into it, and choose frozen layers."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,21 +12,76 @@ import torch
 from torch import Tensor, nn
 
 from fedbm.config.options import ModelOptions
-from fedbm.errors import FedBMError, shorten_list
+from fedbm.errors import FedBMError, did_you_mean, join_words, shorten_list
 from fedbm.models.resnet import ResNet18
 
 
-def resnet_factory(options: ModelOptions, channels: int) -> Callable[[], nn.Module]:
+def body_factory(options: ModelOptions, channels: int) -> Callable[[], nn.Module]:
     """Return a function that builds the body with weights from the global generator. Client processes unpickle it."""
     weights = read_weights(Path(options.init_weights).expanduser()) if options.init_weights else None
-    return partial(make_resnet, options, channels, weights)
+    check_body(options.body)
+    return partial(make_body, options, channels, weights)
 
 
-def make_resnet(options: ModelOptions, channels: int, weights: dict[str, Tensor] | None) -> nn.Module:
-    body = ResNet18(channels, options.width, options.stem, options.norm)
+def check_body(name: str) -> None:
+    """Raise FedBMError unless *name* is resnet18, or timm:NAME with a model of the installed timm."""
+    library, _, model = name.partition(":")
+    if name == "resnet18":
+        return
+    if library != "timm":
+        raise FedBMError(f'there is no body "{name}"; use resnet18, or timm:NAME for a model of timm')
+    try:
+        import timm
+    except ImportError as error:
+        raise FedBMError(f'the body {name} needs an extra: pip install "fedbm[timm]"') from error
+    except RuntimeError as error:  # torchvision's libraries are made for one build of PyTorch
+        raise FedBMError(
+            f"the body {name} needs timm, which cannot be imported ({_first_line(error)}). Install the build of "
+            f"torchvision that belongs to PyTorch {torch.__version__}."
+        ) from error
+    if not timm.is_model(model):  # in particular, it is not the address of a model to download
+        raise FedBMError(f'timm {timm.__version__} has no model "{model}"{did_you_mean(model, timm.list_models())}')
+
+
+def make_body(options: ModelOptions, channels: int, weights: dict[str, Tensor] | None) -> nn.Module:
+    body: nn.Module
+    if options.body == "resnet18":
+        body = ResNet18(channels, options.width, options.stem, options.norm)
+    else:
+        import timm
+
+        body = timm.create_model(options.body.removeprefix("timm:"), num_classes=0, in_chans=channels)
     if weights is not None:
         load_weights(body, weights, options.init_weights)
+    if options.freeze:
+        body.frozen_layers = choose_layers(body, options.freeze)  # type: ignore[assignment]
     return body
+
+
+def choose_layers(body: nn.Module, freeze: str) -> tuple[str, ...]:
+    """Return the layers with a given name or within a given module, or the first layers up to a share of all.
+
+    >>> body = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3))
+    >>> choose_layers(body, "0,1"), choose_layers(body, "0.34")
+    (('0', '1'), ('0',))
+    """
+    layers = [
+        name
+        for name, layer in body.named_modules()
+        if name and (*layer.parameters(recurse=False), *layer.buffers(recurse=False))
+    ]
+    if re.fullmatch(r"[01]?\.\d+|1", freeze):
+        if not 0 < (share := float(freeze)) <= 1:
+            raise FedBMError(f"freeze must be a share above 0 and up to 1, or names of layers, not {freeze}")
+        return tuple(layers[: max(1, math.floor(share * len(layers) + 1e-9))])
+    chosen: list[str] = []
+    for word in (word.strip() for word in freeze.split(",")):
+        found = [name for name in layers if f"{name}.".startswith(f"{word}.")]
+        if not found:
+            known = join_words(dict.fromkeys(name.partition(".")[0] for name in layers), "and")
+            raise FedBMError(f'freeze: the body has no layer "{word}"{did_you_mean(word, layers)}; it has {known}')
+        chosen += found
+    return tuple(dict.fromkeys(chosen))
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -45,19 +102,21 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def load_weights(body: nn.Module, weights: dict[str, Tensor], source: str) -> None:
-    """Load weights by name, with or without the prefix `body.` of a saved run. Ignore a classifier (`fc.…`)."""
+    """Load weights by name, with or without the prefix `body.` of a saved run. Ignore a classifier (such as `fc.…`)."""
+    classifier = getattr(body, "pretrained_cfg", {}).get("classifier") or "fc"  # models of timm name theirs
+    ignored = tuple(f"{name}." for name in ((classifier,) if isinstance(classifier, str) else classifier))
     if any(name.startswith("body.") for name in weights):
         weights = {name.removeprefix("body."): v for name, v in weights.items() if name.startswith("body.")}
     own = body.state_dict()
     matching = {name: v for name, v in weights.items() if name in own}
     missing = [name for name in own if name not in matching and not name.endswith("num_batches_tracked")]
-    unknown = [name for name in weights if name not in own and not name.startswith("fc.")]
+    unknown = [name for name in weights if name not in own and not name.startswith(ignored)]
     misfits = [name for name, v in matching.items() if v.shape != own[name].shape]
     for names, problem in ((missing, "missing"), (unknown, "unknown"), (misfits, "wrong shape for")):
         if names:
             raise FedBMError(
                 f"init_weights: {source} does not fit the body: {problem} {shorten_list(names, 1)}; "
-                "check stem, width, norm, channels"
+                "check body, stem, width, norm, channels"
             )
     body.load_state_dict({**own, **matching})
 

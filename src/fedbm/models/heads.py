@@ -116,8 +116,8 @@ class ConceptHead(nn.Module):
 class CrossEntropyHead(nn.Module):
     """Base of heads trained by cross-entropy, with the same methods as ConceptHead."""
 
-    def loss(self, features: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        return {"cross_entropy": F.cross_entropy(self(features), labels)}
+    def loss(self, features: Tensor, labels: Tensor, smoothing: float = 0.0) -> dict[str, Tensor]:
+        return {"cross_entropy": F.cross_entropy(self(features), labels, label_smoothing=smoothing)}
 
 
 class LinearHead(CrossEntropyHead, nn.Linear):
@@ -146,8 +146,10 @@ class Classifier(nn.Module):
         logits: Tensor = self.head(self.features(images))
         return logits
 
-    def loss(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        return self.head.loss(self.features(images), labels)
+    def loss(self, images: Tensor, labels: Tensor, smoothing: float = 0.0) -> dict[str, Tensor]:
+        """Return the head's loss terms; only heads trained by cross-entropy have *smoothing*."""
+        more = {"smoothing": smoothing} if smoothing else {}
+        return self.head.loss(self.features(images), labels, **more)
 
 
 def feature_dim(body: nn.Module, shape: tuple[int, int, int]) -> int:
@@ -164,7 +166,7 @@ def probe_body(body: nn.Module, shape: tuple[int, int, int]) -> Tensor:
     try:
         with torch.no_grad():
             features: Tensor = body.eval()(torch.zeros(1, *shape))
-    except (RuntimeError, ValueError, TypeError) as error:
+    except (RuntimeError, ValueError, TypeError, AssertionError) as error:
         raise FedBMError(
             f"the body cannot read images of shape {shape} ({str(error).splitlines()[0]}): make it for "
             f"{shape[0]} channels and this height and width"

@@ -15,11 +15,23 @@ from fedbm.runs.run_files import PartitionRecord
 from fedbm.utils.statistics import Spread, spread_or_none
 from fedbm.utils.text import format_count
 
-# the seed, what a group's title contains, a path, and channels: images and samples are compared by their digest
-NOT_A_SETTING = {"train.seed", "data.name", "data.beta", "data.partition_file", "data.channels"}
+# the seed, what a group's title contains, a path, channels (images and samples are compared by their digest), and the
+# recipe, because the values that it sets are compared
+NOT_A_SETTING = {"train.seed", "data.name", "data.beta", "data.partition_file", "data.channels", "train.recipe"}
 AVERAGE = "train.server_average"  # adds scores and changes none
 # options that runs of older versions do not have → the value with which those runs were computed
-ADDED_LATER = {AVERAGE: 0, "train.freeze_batchnorm_after": 0, "method.pseudo_in": "loss"}
+ADDED_LATER = {
+    AVERAGE: 0,
+    "train.freeze_batchnorm_after": 0,
+    "train.lr_schedule": "exponential",
+    "train.warmup_rounds": 0,
+    "train.augment": "none",
+    "train.label_smoothing": 0,
+    "train.patience": 0,
+    "model.body": "resnet18",
+    "model.freeze": "",
+    "method.pseudo_in": "loss",
+}
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ def write_final_files(
         method=loop.method.name,
         data=data,
         seed=loop.train.seed,
-        rounds=loop.train.rounds,
+        rounds=progress.round,
         clients=clients,
         partition=partition,
         beta=beta,

@@ -10,7 +10,7 @@ import dataclasses
 import inspect
 import json
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any, TypeGuard
 from fedbm.config.keys import SECTIONS, Key, keys_of, section_keys
 from fedbm.config.options import (
     BY_BETA,
+    RECIPES,
     DataOptions,
     EngineOptions,
     LanguageOptions,
@@ -127,6 +128,8 @@ def make_config(values: Mapping[str, Mapping[str, Any]], where: str = "the confi
         if section not in FILE_SECTIONS:
             near = did_you_mean(section, FILE_SECTIONS)
             raise FedBMError(f'{where} has no section "{section}"{near}; there are {join_words(FILE_SECTIONS)}')
+    if (recipe := str(values.get("train", {}).get("recipe"))) in RECIPES:  # its values count as set by the user
+        values = {**values, "train": {**RECIPES[recipe], **values["train"]}}
     made: dict[str, Any] = {
         section: _make(options, values.get(section, {}), f"[{section}] in {where}")
         for section, options in SECTIONS.items()
@@ -211,6 +214,14 @@ def recommend(config: Config, recommends: Mapping[str, Any]) -> Config:
     return dataclasses.replace(config, **parts)
 
 
+def describe_recipe(train: TrainOptions) -> Iterator[str]:
+    """Yield a sentence that lists what the recipe sets; nothing for the recipe "paper"."""
+    if train.recipe in RECIPES:
+        values = ((key, value) for key, value in RECIPES[train.recipe].items() if getattr(train, key) == value)
+        found = [f"{key} = {format_option(value)}" for key, value in values]
+        yield f"recipe {train.recipe} sets {join_words(found or ['nothing'], 'and')}"
+
+
 def check_config(config: Config) -> Config:
     """Return *config* with every value checked and converted; raise FedBMError if settings contradict each other."""
     checked: dict[str, Any] = {}
@@ -228,6 +239,11 @@ def check_config(config: Config) -> Config:
     if config.train.server_average and not config.method.common_model:
         raise FedBMError(no_common_model(config.method.name))
     check_server_optimizer(config.method, config.train)
+    if config.train.label_smoothing and getattr(type(config.method), "loss", None) is not FedAvg.loss:
+        raise FedBMError(
+            f"label_smoothing changes FedAvg's cross-entropy, but {config.method.name} has a loss of its own. "
+            "Remove it, or choose a method with FedAvg's loss, such as fedprox or scaffold."
+        )
     return config
 
 

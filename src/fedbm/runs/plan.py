@@ -16,14 +16,15 @@ from fedbm.data.dataset import Dataset, load
 from fedbm.data.inspection.traps import find_traps
 from fedbm.data.partition import Partition, check_partition, load_partition
 from fedbm.data.partitioners import by_classes, by_column, dirichlet, iid, quantity
+from fedbm.engine.augmentation import check_augment
 from fedbm.errors import FedBMError, join_words
 from fedbm.language.bundled import ENCODER, find_bundled
 from fedbm.language.concepts import ConceptDistribution, build_concepts
 from fedbm.language.prompts import choose_prompts
 from fedbm.methods.base import Method, Task, train_only
-from fedbm.models.backbone import resnet_factory
+from fedbm.models.backbone import body_factory
 from fedbm.models.heads import probe_body
-from fedbm.runs.config import Config, check_config, recommend
+from fedbm.runs.config import Config, check_config, describe_recipe, recommend
 from fedbm.runs.run_id import make_run_id, own_code
 from fedbm.utils.fingerprint import fingerprint
 from fedbm.utils.io import digest_of
@@ -78,6 +79,7 @@ def make_plan(
     if given is not None and "beta" in given.settings:  # recommendations depend on the partition's β
         config = config.with_values("data", beta=check(DataOptions, "beta", given.settings["beta"]))
     config = recommend(config, dataset.recommends)
+    check_augment(config.train.augment, dataset.hflip, dataset.vflip)
     made: dict[str, Any] = {}
     if partition is None:
         partition = make_partition(config, dataset)
@@ -96,7 +98,7 @@ def make_plan(
         mean=dataset.mean,
         std=dataset.std,
         seed=config.train.seed,
-        make_body=make_body or resnet_factory(config.model, dataset.shape[0]),
+        make_body=make_body or body_factory(config.model, dataset.shape[0]),
         concepts=concepts,
         hflip=dataset.hflip,
         vflip=dataset.vflip,
@@ -111,11 +113,12 @@ def make_plan(
     if make_body is not None:  # its code, because its initial weights differ from seed to seed
         code["body"] = [fingerprint(make_body), repr(task.body())]
     digests = {name: digest_of({name: what})[:8] for name, what in code.items()}
-    if code:  # the package's methods and bodies are known to fit each other
+    if code or config.model.freeze or config.model.body != "resnet18":  # the others are known to fit each other
         check_trained(config.method, task, config.train.epochs)
-    stem = config.model.stem if make_body is None else ""
+    stem = config.model.stem if make_body is None and config.model.body == "resnet18" else ""
     traps = find_traps(dataset, concepts=concepts.texts if concepts else (), stem=stem)
-    return Plan(config, dataset, partition, task, run_id, (*dataset.notes, *traps), own, digests)
+    notes = (*dataset.notes, *traps, *describe_recipe(config.train))
+    return Plan(config, dataset, partition, task, run_id, notes, own, digests)
 
 
 def load_dataset(config: Config, progress: Callable[[int, int], None] | None = None) -> Dataset:
@@ -214,7 +217,7 @@ def check_trained(method: Method, task: Task, epochs: int) -> None:
             parts = join_words([f"the {part}" for part in phase.train] or ["nothing"], "and")
             raise FedBMError(
                 f"{method.name} has a phase that trains only {parts}, but there are no parameters to train. "
-                "Use a body that has some, or another method."
+                "Use a body that has some, freeze less of it, or use another method."
             )
 
 

@@ -28,7 +28,7 @@ from fedbm.errors import FedBMError
 from fedbm.language.concepts import ConceptDistribution
 from fedbm.methods import METHODS
 from fedbm.methods.base import Method, Task, load_state
-from fedbm.models.backbone import resnet_factory
+from fedbm.models.backbone import body_factory
 from fedbm.runs.config import Config, make_config, method_values, read_toml
 from fedbm.runs.own_method import load_method, with_method
 from fedbm.runs.reader import RunView, find_folder
@@ -167,7 +167,7 @@ def load_model(
         mean=tuple(notes["mean"]),
         std=tuple(notes["std"]),
         seed=config.train.seed,
-        make_body=make_body or resnet_factory(architecture, notes["shape"][0]),
+        make_body=make_body or body_factory(architecture, notes["shape"][0]),
         concepts=ConceptDistribution.load(saved) if saved.exists() else None,
     )
     module = config.method.model(task).to(place)

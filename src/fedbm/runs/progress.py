@@ -112,7 +112,7 @@ class BatchEstimate:
             if news.record is None:
                 return ""
             seconds.append(news.record.seconds["total"])
-        left = job.config.train.rounds - news.round if isinstance(news, Event) else 0
+        left = job.config.train.rounds - news.round if isinstance(news, Event) and not news.last else 0
         self._rounds[job.folder] = left
         if not left:
             self._active.discard(job.folder)
@@ -179,7 +179,7 @@ class RunLog:
         if event.record is None:
             return
         self._seconds = [*self._seconds, event.record.seconds["total"]][-RECENT_ROUNDS:]
-        remaining = (self._rounds - event.round) * fmean(self._seconds)
+        remaining = 0.0 if event.last else (self._rounds - event.round) * fmean(self._seconds)
         parts = [
             f"{self._title} round {event.round}/{self._rounds}",
             format_loss(event.record.loss),

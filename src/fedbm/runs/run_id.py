@@ -31,13 +31,15 @@ def make_run_id(config: Config, task: Task, data: str, inputs: Mapping[str, Any]
         model = {"body": fingerprint(task.body())}
     elif weights:
         model["init_weights"] = sha256_file(Path(weights).expanduser())
+    train = changed_options(config.train)
+    train.pop("recipe", None)  # the values that it sets are there
     determines = {
         "protocol": PROTOCOL,
         **inputs,
         "concepts": task.concepts.checksum if task.concepts else None,
         "model": model,
         "method": {**changed_options(config.method), "name": config.method.name, **own_code(config.method)},
-        "train": changed_options(config.train),
+        "train": train,
     }
     words = [config.method.name, data, f"s{config.train.seed}", digest_of(determines)[:12]]
     return "-".join(re.sub(r"[^\w.]+", "_", word, flags=re.ASCII) for word in words)

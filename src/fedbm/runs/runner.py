@@ -48,7 +48,7 @@ def simulate(
     partition: Partition | str | None = None,
     method: str | Method = "fedbm",
     *,
-    body: Callable[[], nn.Module] | None = None,
+    body: str | Callable[[], nn.Module] | None = None,
     on_event: Callable[[Event], None] | None = None,
     progress: bool | None = None,
     **settings: Any,
@@ -59,7 +59,8 @@ def simulate(
         data: a name of the catalogue, a folder, a packed .npz file, or what `fedbm.load()` returned.
         partition: what a partitioner such as `fedbm.dirichlet()` returned, or its name, such as "dirichlet".
         method: a name, an object such as `fedbm.FedBM(temperature=5)`, or the class of your own as "FILE.py:CLASS".
-        body: a function that makes the feature extractor, a module from images to features.
+        body: a name such as "timm:tf_efficientnet_lite0", or a function that makes the feature extractor, a module
+            from images to features.
         on_event: called with each event of the run.
         progress: whether to print notes and progress. Default: in a terminal or a notebook only.
         settings: any key of `fedbm config`, such as clients=5, beta=0.1, rounds=20, device="cuda", out="runs".
@@ -85,6 +86,8 @@ def simulate(
         settings["partition"], partition = partition, None
     if not isinstance(partition, Partition | None):
         raise FedBMError("partition must be what a partitioner such as fedbm.dirichlet() returned, or the name of one")
+    if isinstance(body, str):
+        settings["body"], body = body, None
     if body is not None and (isinstance(body, nn.Module) or not callable(body)):
         raise FedBMError(
             "body must be a function that makes the module, such as lambda: MyBody(), not the module itself"

@@ -39,7 +39,6 @@ class Job(NamedTuple):
     """A run for a process. The configuration is pickled apart: if that fails in the process, only this run fails."""
 
     config: bytes
-    rounds: int
     id: str | None
 
 
@@ -146,7 +145,7 @@ def run_all(
                     number, config = waiting.pop(0)
                     worker.runs.add(number)
                     config = config.with_values("engine", **worker.changes)
-                    worker.send(number, Job(pickle.dumps(config), config.train.rounds, ids[number] if ids else None))
+                    worker.send(number, Job(pickle.dumps(config), ids[number] if ids else None))
             seconds = remaining()
             for worker in pool.wait(workers, None if seconds is None else max(0.0, seconds)):
                 try:
@@ -251,32 +250,31 @@ def advance_runs(
     is active, and it waits for a message.
     """
     runs: dict[int, Generator[Event | None, None, None]] = {}
-    rounds: dict[int, int] = {}  # number of rounds of each run
     ending: set[int] = set()
     while True:
         for number, job in receive(bool(runs)):
             if job is END:
                 ending.add(number)
             else:
-                runs[number], rounds[number] = _advance(job), job.rounds
+                runs[number] = _advance(job)
         for number in list(runs):
-            news = _turn(runs[number], rounds[number] if number in ending else None)
+            news = _turn(runs[number], number in ending)
             if news and not isinstance(news[-1], Event):
                 del runs[number]
             for one in news:
                 yield number, one
 
 
-def _turn(run: Generator[Event | None, None, None], ending: int | None) -> list[Event | str | None]:
+def _turn(run: Generator[Event | None, None, None], ending: bool) -> list[Event | str | None]:
     """Return a run's events of one turn; the last is None if the run is over, or a sentence if it failed.
 
-    *ending*: the run's number of rounds, if it must stop after its current round.
+    *ending*: whether the run must stop after its current round.
     """
     try:
         event = next(run)
         if event is None:
             return []
-        if ending is not None and event.record is not None and event.round < ending:
+        if ending and event.record is not None and not event.last:
             run.close()  # writes a checkpoint
             return [event, None]
         return [event]

@@ -14,7 +14,7 @@ from fedbm.config.options import TrainOptions
 from fedbm.engine.checkpoint import ClientStates, Progress
 from fedbm.engine.local_training import Samples, train_client
 from fedbm.engine.round_record import ModelScores
-from fedbm.methods.base import Facts, Method, Part, State, Task, Upload, size_of
+from fedbm.methods.base import Facts, Method, Part, State, Task, Upload, frozen_names, size_of
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,19 @@ class LocalCohort:
         if self._method.central:
             return ClientResult(upload, rejection, 0, 0)
         return ClientResult(upload, rejection, sum(size_of(part.state) for part in missing), size_of(upload.state))
+
+
+def broadcast(method: Method, model: nn.Module, server: State, round_: int) -> dict[str, Part]:
+    """Return the parts that clients need. Tensors of frozen layers are a part of their own, which is sent once."""
+    parts, frozen = method.broadcast(server, round_), frozen_names(model)
+    fixed = {name: value for name, value in merge_parts(parts).items() if name in frozen}
+    if not fixed:
+        return parts
+    rest = {
+        name: Part(part.version, {key: value for key, value in part.state.items() if key not in frozen})
+        for name, part in parts.items()
+    }
+    return {**rest, "frozen": Part(0, fixed)}
 
 
 def merge_parts(parts: Mapping[str, Part]) -> State:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbm.config.options import TrainOptions
+from fedbm.engine.augmentation import PREFIX, augment
 from fedbm.engine.clients.graph_capture import (
     ROWS_PER_REPLAY,
     CapturedRows,
@@ -29,7 +30,16 @@ from fedbm.engine.clients.graph_capture import (
     pin_rows,
 )
 from fedbm.engine.device import autocast
-from fedbm.engine.local_training import CHUNK, Chunk, Samples, save_optimizer, schedule, split_optimizer_state
+from fedbm.engine.local_training import (
+    ADAMS,
+    CHUNK,
+    Chunk,
+    Samples,
+    finish_client,
+    save_optimizer,
+    schedule,
+    split_optimizer_state,
+)
 from fedbm.methods.base import Batch, Facts, Method, State, Task, Upload, copy_all, train_only
 
 StepKey = tuple[int, bool, tuple[str, ...]]  # phase, whether BatchNorm is frozen, names of the random draws
@@ -58,12 +68,14 @@ class Job:
         return self.times is not None and self.times[1].query()  # type: ignore[no-untyped-call]
 
 
-def step_terms(method: Method, model: nn.Module, data: Samples, context: State, row: State) -> dict[str, Tensor]:
-    """Return the loss terms of one step, for the sample indices, images on the host and random draws of *row*."""
+def step_terms(
+    method: Method, model: nn.Module, data: Samples, context: State, smoothing: float, row: State
+) -> dict[str, Tensor]:
+    """Return the loss terms of one step; *row* has sample indices, images on the host, augmentation, random draws."""
     chosen = row[INDEX]
-    draws = {name: value for name, value in row.items() if name not in (INDEX, IMAGES)}
-    images = data.normalise.pixels(row[IMAGES] if IMAGES in row else data.images[chosen])
-    return method.loss(model, Batch(images, data.labels[chosen], draws), context)
+    draws = {name: v for name, v in row.items() if name not in (INDEX, IMAGES) and not name.startswith(PREFIX)}
+    images = data.normalise.pixels(augment(row[IMAGES] if IMAGES in row else data.images[chosen], row))
+    return method.loss(model, Batch(images, data.labels[chosen], draws, smoothing), context)
 
 
 def compile_function(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -96,7 +108,7 @@ class Slot:
         self._terms = compile_function(step_terms) if compile_ else step_terms
         self._precompute = compile_function(method.precompute) if compile_ else method.precompute
         self._context: State = {}
-        self._sample_rows: State = {}  # indices and images on the host, for all steps
+        self._sample_rows: State = {}  # indices, images on the host and augmentation, for all steps
         self._rows: dict[tuple[str, ...], CapturedRows] = {}
         self._steps: dict[StepKey, CapturedStep] = {}
         self._lr = torch.zeros((), dtype=torch.float32, device=like.device)  # read by the fused kernels
@@ -140,7 +152,7 @@ class Slot:
             job.steps += len(chunk.positions)
             yield True
         with torch.cuda.stream(self._stream), autocast(job.data.labels.device, train.precision):
-            upload, job.new_state = method.finish_client(self._model, job.data, self._context, job.facts)
+            upload, job.new_state = finish_client(method, self._model, job.data, self._context, job.facts)
             job.upload = Upload(job.facts.client, job.facts.n, upload)
             for phase, step in used.items():
                 for name, total in step.sums.items():
@@ -155,7 +167,7 @@ class Slot:
         """Yield the job's chunks with their rows: samples and random draws. Threads draw a few chunks ahead."""
 
         def draw(chunk: Chunk) -> tuple[State, State]:
-            samples = {INDEX: job.data.indices_on_host[chunk.positions]}
+            samples = {INDEX: job.data.indices_on_host[chunk.positions], **chunk.augmentation}
             if job.data.images.is_cpu:
                 samples[IMAGES] = job.data.gather(samples[INDEX])
             draws = self._method.sample_randomness(
@@ -201,7 +213,7 @@ class Slot:
         before = [value.clone() for value in tensors]
         trained = train_only(self._model, chunk.train, chunk.freeze_batchnorm)
         names = tuple(drawn)
-        like = trained[0][1]
+        like, smoothing = trained[0][1], self._train.label_smoothing
         with autocast(like.device, self._train.precision):
             if drawn and names not in self._rows:
                 with torch.no_grad(), torch.cuda.stream(self._input_stream):
@@ -216,7 +228,7 @@ class Slot:
             torch.cuda.synchronize()
             with torch.cuda.stream(self._stream):
                 self._steps[key] = CapturedStep(
-                    lambda row: self._terms(self._method, self._model, data, self._context, row),
+                    lambda row: self._terms(self._method, self._model, data, self._context, smoothing, row),
                     capturable_optimizer(self._train, [p for _, p in trained], self._lr),
                     lambda: self._method.adjust_gradients(self._model, self._context),
                     {**self._sample_rows, **precomputed},
@@ -247,7 +259,7 @@ class Slot:
 
 def capturable_optimizer(train: TrainOptions, parameters: list[nn.Parameter], lr: Tensor) -> torch.optim.Optimizer:
     """Return the optimiser of local_training with the learning rate in a tensor, which a graph reads at each replay."""
-    if train.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=lr, weight_decay=train.weight_decay, capturable=True)
+    if train.optimizer != "sgd":
+        return ADAMS[train.optimizer](parameters, lr=lr, weight_decay=train.weight_decay, capturable=True)
     momentum, decay = train.momentum, train.weight_decay
     return torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=decay, fused=True)

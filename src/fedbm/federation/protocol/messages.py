@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 from fedbm.errors import FedBMError
 from fedbm.federation.protocol.packing import Compression
 from fedbm.methods.base import Facts, State, Task
-from fedbm.models.backbone import load_weights, resnet_factory
+from fedbm.models.backbone import body_factory, check_body, load_weights
 from fedbm.runs.config import Config, make_config, method_values
 from fedbm.utils.io import digest_of
 from fedbm.version import __version__
@@ -47,6 +47,7 @@ REFUSALS = {  # code → why a site did not do what it was asked; only the code 
     "version": "has another version of fedbm",
     "app": "refused the server's app, because it runs only its own version of fedbm",
     "terms": "cannot accept the run's terms",
+    "body": "cannot make the run's body; see its own log",
     "setup": "is not set up: client, data or state is missing in its node configuration",
     "data": "cannot read its data, or they are damaged",
     "size": "has prepared images of another size or number of channels",
@@ -135,7 +136,7 @@ class Terms:
             concepts = ConceptDistribution.fit(self.classes, declared["texts"], parts[CONCEPTS]["embeddings"], {})
             if concepts.checksum != declared["checksum"]:
                 raise Refusal("terms")
-        make_random = resnet_factory(self.config.model, self.shape[0])
+        make_random = body_factory(self.config.model, self.shape[0])
 
         def make_initial() -> Any:
             body = make_random()
@@ -164,6 +165,10 @@ def accept_terms(values: Any) -> Terms:
         if theirs["fedbm"] != __version__:
             raise Refusal("version")
         config = make_config({section: values[section] for section in ("method", "train", "model")})
+        try:
+            check_body(config.model.body)
+        except FedBMError as error:
+            raise Refusal("body") from error
         task, run = values["task"], values["run"]
         classes, shape = tuple(task["classes"]), tuple(task["shape"])
         sound = (

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbm.engine.clients.base import find_nonfinite, merge_parts
+from fedbm.engine.local_training import finish_client
 from fedbm.errors import FedBMError
 from fedbm.federation.protocol.packing import DTYPES, Packed, TensorEntry, read_header, start_of, unpack
 from fedbm.methods.base import Facts, Method, Part, State, Task
@@ -67,7 +68,7 @@ def expected_upload(method: Method, model: nn.Module, task: Task, parts: Mapping
     """Return name → dtype and shape of what a client sends. This loads the parts into *model*."""
     facts = Facts(0, 1, (1, *[0] * (len(task.classes) - 1)))
     context = method.start_client(model, merge_parts(parts), method.client_init(task, facts), facts)
-    upload, _ = method.finish_client(model, _OneImage(task.shape, next(model.parameters())), context, facts)
+    upload, _ = finish_client(method, model, _OneImage(task.shape, next(model.parameters())), context, facts)
     return {name: (value.dtype, tuple(value.shape)) for name, value in upload.items()}
 
 

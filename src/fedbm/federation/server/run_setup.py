@@ -14,6 +14,7 @@ from typing import Any
 from fedbm.config.options import parse_numbers
 from fedbm.data.catalog.entries import CATALOG, Entry, Recommends
 from fedbm.data.dataset import Dataset, choose_statistics, concept_texts
+from fedbm.engine.augmentation import check_augment
 from fedbm.engine.evaluate import first_state
 from fedbm.engine.server_average import no_common_model
 from fedbm.errors import FedBMError, did_you_mean
@@ -21,9 +22,9 @@ from fedbm.federation.options import RESULT_OPTIONS, FederationOptions
 from fedbm.federation.protocol.messages import PRIVACY_LIMITS, make_terms
 from fedbm.methods import METHODS
 from fedbm.methods.base import Method, Task
-from fedbm.models.backbone import resnet_factory
+from fedbm.models.backbone import body_factory
 from fedbm.runs.config import Config, check_config, recommend
-from fedbm.runs.plan import agreed_concepts, load_dataset
+from fedbm.runs.plan import agreed_concepts, check_trained, load_dataset
 from fedbm.runs.run_id import make_run_id
 from fedbm.utils.fingerprint import changed_options
 
@@ -57,6 +58,7 @@ def agree(config: Config, options: FederationOptions) -> Agreement:
     dataset = load_dataset(config) if options.evaluate == "server" else None
     source = find_entry(config) if dataset is None else dataset
     config = recommend(config, source.recommends)
+    check_augment(config.train.augment, source.hflip, source.vflip)
     if isinstance(source, Dataset):
         texts, shape = source.concepts, source.shape
     else:
@@ -74,11 +76,13 @@ def agree(config: Config, options: FederationOptions) -> Agreement:
         mean=mean,
         std=std,
         seed=config.train.seed,
-        make_body=resnet_factory(config.model, channels),
+        make_body=body_factory(config.model, channels),
         concepts=agreed_concepts(config, classes, texts, source.modality) if needs_concepts else None,
         hflip=source.hflip,
         vflip=source.vflip,
     )
+    if config.model.freeze or config.model.body != "resnet18":
+        check_trained(config.method, task, config.train.epochs)
     if config.train.server_average:  # the server has no client states
         server = config.method.server_init(config.method.model(task))
         if first_state(config.method, server, {}) is None:

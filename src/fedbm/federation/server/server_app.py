@@ -25,6 +25,7 @@ from torch import nn
 
 from fedbm.engine.checkpoint import ClientStates
 from fedbm.engine.clients.backends import uses_cuda_graphs
+from fedbm.engine.clients.base import broadcast
 from fedbm.engine.clients.cuda_graphs import CapturedSteps
 from fedbm.engine.device import explain_memory_errors, find_device, numeric_settings, place_images
 from fedbm.engine.evaluate import first_state
@@ -50,7 +51,7 @@ from fedbm.methods.base import State, Steps
 from fedbm.runs.artifacts import write_final_files
 from fedbm.runs.config import method_label, recommended_at_beta
 from fedbm.runs.start import start_or_resume, write_description
-from fedbm.utils.io import digest_of, write_json
+from fedbm.utils.io import digest_of, read_json, write_json
 
 app = ServerApp()
 
@@ -81,7 +82,8 @@ def main(grid: Grid, context: Context) -> None:
             with numeric_settings(config.engine, config.train.precision), explain_memory_errors(run.device):
                 if not run.folder.done:
                     run.run_rounds()
-                run.status.write(phase="finished", round=config.train.rounds)
+                done = read_json(run.folder.path / "summary.json")["rounds"]  # fewer than planned if patience is over
+                run.status.write(phase="finished", round=done, rounds=done)
         except FedBMError as error:
             run.audit.append("failed", run=agreement.id, why=str(error))
             run.status.write(phase="failed", why=str(error))
@@ -157,7 +159,7 @@ class ServerRun:
         start = start_or_resume(self.folder, self.agreement.id, config, task, self.device, self.write_initial_files)
         server, progress = start.server, start.progress
         every = config.engine.checkpoint_every or 1  # a round between machines costs more than a checkpoint
-        parts = config.method.broadcast(server, progress.round + 1)
+        parts = broadcast(config.method, start.model, server, progress.round + 1)
         sets = self.load_sets(server)
         rules = CensusRules(
             classes=task.classes,

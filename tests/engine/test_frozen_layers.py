@@ -1,0 +1,91 @@
+"""Layers of the body that are not trained: their weights and statistics stay, and they are sent once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from whole_runs import folder_of, plan_of, play, records_of
+
+from fedbm.config.options import ModelOptions
+from fedbm.engine.checkpoint import load_tensors
+from fedbm.errors import FedBMError
+from fedbm.methods import METHODS
+from fedbm.methods.base import frozen_names, size_of
+from fedbm.models.backbone import body_factory, choose_layers
+
+FROZEN = "conv1,bn1,layer1"
+
+
+def state_of(plan: Any) -> dict[str, torch.Tensor]:
+    return load_tensors(folder_of(plan) / "checkpoint.safetensors")[0]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_frozen_layers_stay_to_the_bit(
+    name: str, tiny: dict[str, Any], tiny_fedbm: dict[str, Any], tmp_path: Path
+) -> None:
+    settings = tiny_fedbm if name == "fedbm" else {**tiny, "method": name}
+    plan = plan_of(settings, tmp_path, rounds=2, freeze=FROZEN, keep_optimizer=True)
+    model = plan.config.method.model(plan.task)
+    play(plan)
+    found = state_of(plan)
+    if name == "fedproto":  # its models stay with the clients
+        found = load_tensors(next(folder_of(plan).glob("clients/*.safetensors")))[0]
+    frozen = frozen_names(model)
+    assert {"body.conv1.weight", "body.bn1.running_var", "body.layer1.1.bn2.num_batches_tracked"} <= frozen
+    assert not any(layer.startswith(("body.layer2", "body.layer3")) for layer in frozen)
+    for part, value in model.state_dict().items():
+        if part in frozen:
+            assert torch.equal(found[part], value), part
+    assert not torch.equal(found["body.layer2.0.conv1.weight"], model.state_dict()["body.layer2.0.conv1.weight"])
+    assert not any(slot.partition("body.")[2].startswith("layer1") for slot in found if slot.startswith("optimizer."))
+
+
+def test_they_are_sent_once(tiny: dict[str, Any], tmp_path: Path) -> None:
+    plan = plan_of(tiny, tmp_path, rounds=2, participation=1, freeze=FROZEN)
+    play(plan)
+    state = plan.config.method.model(plan.task).state_dict()
+    names = frozen_names(plan.config.method.model(plan.task))
+    fixed = size_of({name: value for name, value in state.items() if name in names})
+    trained = size_of(dict(state)) - fixed
+    traffic = [record["bytes"] for record in records_of(folder_of(plan) / "rounds.jsonl")]
+    assert traffic == [
+        {"sent": 4 * (trained + fixed), "received": 4 * trained},
+        {"sent": 4 * trained, "received": 4 * trained},
+    ]
+
+
+def test_layers_by_name_and_by_share() -> None:
+    body = body_factory(ModelOptions(width=4), 1)()
+    assert choose_layers(body, "layer1.0") == tuple(f"layer1.0.{name}" for name in ("conv1", "bn1", "conv2", "bn2"))
+    assert choose_layers(body, "bn1, conv1") == ("bn1", "conv1")
+    assert choose_layers(body, "0.05") == ("conv1", "bn1")
+    everything = choose_layers(body, "1")
+    assert len(everything) == 40
+    assert choose_layers(body, "0.5") == everything[:20]
+    assert choose_layers(body, "0.0001") == ("conv1",)
+
+
+@pytest.mark.parametrize(
+    ("freeze", "sentence"),
+    [
+        ("layre1", 'freeze: the body has no layer "layre1"'),
+        ("conv1,", 'freeze: the body has no layer ""; it has conv1, bn1, layer1, layer2, layer3 and layer4'),
+        ("conv", 'freeze: the body has no layer "conv" (did you mean "conv1"?); it has'),
+        ("1.5", "freeze must be a share above 0 and up to 1, or names of layers, not 1.5"),
+        ("0.0", "freeze must be a share above 0 and up to 1, or names of layers, not 0.0"),
+    ],
+)
+def test_mistakes(freeze: str, sentence: str) -> None:
+    with pytest.raises(FedBMError) as caught:
+        body_factory(ModelOptions(width=4, freeze=freeze), 1)()
+    assert str(caught.value).startswith(sentence)
+
+
+def test_a_phase_needs_something_to_train(tiny: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(FedBMError, match="fedrep has a phase that trains only the body, but .* freeze less of it"):
+        plan_of(tiny, tmp_path, method="fedrep", freeze="1")
+    assert plan_of(tiny, tmp_path, method="fedavg", freeze="1").id != plan_of(tiny, tmp_path, method="fedavg").id
