@@ -7,9 +7,10 @@ from pathlib import Path
 
 from fedbm.data.arrays import from_arrays, from_torch
 from fedbm.data.dataset import Dataset, load
+from fedbm.data.feature_shift import shift_features
 from fedbm.data.inspection.inspect import inspect
 from fedbm.data.partition import Partition, load_partition
-from fedbm.data.partitioners import by_classes, by_column, dirichlet, iid, quantity
+from fedbm.data.partitioners import balanced, by_classes, by_column, dirichlet, hold_out, iid, quantity, shards
 from fedbm.errors import FedBMError
 from fedbm.experiments.reproduce import Reproduction, reproduce
 from fedbm.language.bundled import load_bundled
@@ -45,6 +46,7 @@ __all__ = [
     "Reproduction",
     "ResNet18",
     "RunView",
+    "balanced",
     "build_concepts",
     "by_classes",
     "by_column",
@@ -55,6 +57,7 @@ __all__ = [
     "diversity_loss",
     "from_arrays",
     "from_torch",
+    "hold_out",
     "iid",
     "inspect",
     "load",
@@ -65,6 +68,8 @@ __all__ = [
     "read_run",
     "reproduce",
     "sample_concepts",
+    "shards",
+    "shift_features",
     "simulate",
     "write_report",
 ]

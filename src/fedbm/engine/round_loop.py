@@ -11,9 +11,10 @@ import dataclasses
 import math
 import sys
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -40,6 +41,8 @@ from fedbm.errors import FedBMError
 from fedbm.methods.base import Aggregator, Method, State, Steps, Task
 from fedbm.utils.metrics import Array
 from fedbm.utils.seeds import numpy_rng
+
+ScoresT = TypeVar("ScoresT", bound=ModelScores)
 
 MAX_CHECKPOINT_SHARE = 1 / 50  # of the time, unless checkpoint_every is set
 MAX_SECONDS_UNSAVED = 60.0
@@ -105,6 +108,7 @@ class RoundLoop:
     max_round_attempts: int = 1
     population: int | None = None
     average: ServerAverage | None = None
+    held_out: Samples | None = None  # of clients that never train; its sources are their numbers
     _traffic: Traffic = field(default_factory=Traffic)  # of the current round
     _best: State | None = None  # the best state since the last checkpoint
     _checkpoint_seconds: float = 0.0  # of the previous round: a record is written before its own checkpoint
@@ -280,7 +284,13 @@ class RoundLoop:
         evaluation = Evaluation(**found, round=round_, averaged=averaged)
         best = self.progress.best
         is_best = best is None or selection_score(evaluation.val) > selection_score(best.val)
-        if self.sets and (is_best or round_ == self.train.rounds):  # it costs one evaluation per client
+        is_last = round_ == self.train.rounds
+        if self.held_out is not None and (is_best or is_last):
+            if is_last and averaged is not None and self.average is not None:
+                averaged = self._score_held_out(averaged, [self.average.state()])
+                evaluation = dataclasses.replace(evaluation, averaged=averaged)
+            evaluation = self._score_held_out(evaluation, global_states(self.method, self.server, clients))
+        if self.sets and (is_best or is_last):  # it costs one evaluation per client
             facts = self.cohort.census() if self.method.personalises and clients else {}
             with self._autocast():
                 personal = personal_score(self.method, self.model, self.server, clients, facts, self.sets["test"])
@@ -317,6 +327,15 @@ class RoundLoop:
             f"round {round_}: too few clients scored the model. Start the run again to continue from this round."
         )
 
+    def _score_held_out(self, found: ScoresT, states: Iterable[State]) -> ScoresT:
+        """Return *found* with the confusion matrix of *states* for each held-out client."""
+        assert self.held_out is not None
+        with self._autocast():
+            scores = score_states(self.method, self.model, states, {"held_out": self.held_out})
+        assert scores is not None
+        _, matrices = scores["held_out"]
+        return dataclasses.replace(found, held_out=nested_tuples(matrices))
+
     def common_state(self) -> State | None:
         """Return the one state that is scored; None if there are several, or if it is a single client's own."""
         clients = self.states.method_states()
@@ -330,9 +349,14 @@ class RoundLoop:
 def join_scores(scores: Mapping[str, tuple[Scores, Array]]) -> ModelScores:
     """Join scores and confusion matrices on "val" and "test"."""
     (val, _), (test, confusion) = scores["val"], scores["test"]
-    by_source = tuple(tuple(map(tuple, one.tolist())) for one in confusion) if confusion.ndim == 3 else None
+    by_source = nested_tuples(confusion) if confusion.ndim == 3 else None
     total = confusion.sum(axis=0) if confusion.ndim == 3 else confusion
     return ModelScores(val=val, test=test, confusion=tuple(map(tuple, total.tolist())), by_source=by_source)
+
+
+def nested_tuples(matrices: Array) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """Return matrices [S,K,K] as tuples."""
+    return tuple(tuple(map(tuple, matrix.tolist())) for matrix in matrices)
 
 
 def mean_losses(clients: Sequence[ClientRound]) -> dict[str, float]:

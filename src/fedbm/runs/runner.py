@@ -9,11 +9,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from fedbm.config.options import PARTITION_KEYS
 from fedbm.data.dataset import Dataset, check_source
+from fedbm.data.feature_shift import shift_images
 from fedbm.data.partition import Partition
 from fedbm.data.sources import find_sources
 from fedbm.engine.checkpoint import ClientStates
@@ -193,7 +196,10 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> RoundLoop:
     """Return the run in memory, at its start or at its last checkpoint."""
     config, dataset, task = plan.config, plan.dataset, plan.task
     notes: list[str] = []
-    images = place_images(dataset.images, device, config.engine.data_on, f"{dataset.checksum} images")
+    stored, shared_name = shift_images(dataset, plan.partition), f"{dataset.checksum} images"
+    if plan.partition.shift is not None:
+        shared_name += f" {plan.partition.digest}"
+    images = place_images(stored, device, config.engine.data_on, shared_name)
     labels = share_on_device(dataset.labels, f"{dataset.checksum} labels", device)
     if images.is_cpu and labels.is_cuda and config.engine.data_on == "auto":
         size = format_gigabytes(images.nbytes)
@@ -205,14 +211,20 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> RoundLoop:
     if config.method.central:
         own = [torch.cat(own).sort().values]
     setup = LocalSetup(config.method, task, config.train, model, images, labels, own, states, progress)
-    backend = make_backend(setup, config.engine, dataset.images, notes.append)
+    backend = make_backend(setup, config.engine, stored, notes.append)
     normalise = task.normalise().to(device)
     normalise.memory_format = backend.memory_format
-    sets = {
-        name: Samples(images, labels, torch.from_numpy(dataset.indices(name)).to(images.device), normalise)
-        for name in ("val", "test")
-    }
-    if (sources := find_sources(dataset, plan.partition, "test")) is not None:
+
+    def subset(indices: NDArray[np.int64], sources: NDArray[np.int64] | None = None) -> Samples:
+        return Samples(images, labels, torch.from_numpy(indices).to(images.device), normalise, sources)
+
+    partition = plan.partition
+    sets = {name: subset(partition.scored_samples(dataset, name)) for name in ("val", "test")}
+    held_out = None
+    if partition.held_out:
+        owners = np.repeat(np.arange(len(partition.held_out)), list(map(len, partition.held_out)))
+        held_out = subset(np.concatenate(partition.held_out), owners)
+    if (sources := find_sources(dataset, partition, "test")) is not None:
         sets["test"] = dataclasses.replace(sets["test"], sources=sources.numbers)
     return RoundLoop(
         run_id=plan.id,
@@ -230,6 +242,7 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> RoundLoop:
         checkpoint_every=config.engine.checkpoint_every,
         notes=notes,
         average=start.average,
+        held_out=held_out,
     )
 
 
