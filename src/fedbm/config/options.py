@@ -267,6 +267,12 @@ class TrainOptions:
     epochs: int = option(1, "local epochs E per round", least=1)
     batch: int = option(8, "real samples per local step B", least=1)
     participation: float = option(0.5, "fraction of clients selected each round", above=0, most=1)
+    drop_rate: float = option(
+        0.0,
+        "probability that a selected client fails or answers too late, so that its update is lost",
+        least=0,
+        below=1,
+    )
     optimizer: Literal["sgd", "adam"] = option("sgd", "local optimiser")
     lr: float = option(0.01, "initial learning rate η", above=0)
     momentum: float = option(0.9, "SGD momentum", least=0, most=1)

@@ -38,7 +38,7 @@ from fedbm.engine.round_record import (
 from fedbm.engine.run_folder import RunFolder
 from fedbm.engine.server_average import ServerAverage, averaged_parts, no_common_model
 from fedbm.errors import FedBMError
-from fedbm.methods.base import Aggregator, Method, State, Steps, Task
+from fedbm.methods.base import Aggregator, Method, State, Steps, Task, size_of
 from fedbm.utils.metrics import Array
 from fedbm.utils.seeds import numpy_rng
 
@@ -46,6 +46,7 @@ ScoresT = TypeVar("ScoresT", bound=ModelScores)
 
 MAX_CHECKPOINT_SHARE = 1 / 50  # of the time, unless checkpoint_every is set
 MAX_SECONDS_UNSAVED = 60.0
+LOST = "no answer in time, as drop_rate drew it"
 MAX_EMPTY_ROUNDS = 10  # consecutive rounds without a usable update; then the run stops
 
 
@@ -69,6 +70,11 @@ def select_clients(clients: int, participation: float, seed: int, round_: int) -
     count = max(1, math.floor(participation * clients + 1e-9))  # 0.29 · 100 is 28.999…
     chosen = numpy_rng(seed, "selection", round_).choice(clients, size=count, replace=False)
     return sorted(int(client) for client in chosen)
+
+
+def draw_lost(clients: Sequence[int], drop_rate: float, seed: int, round_: int) -> set[int]:
+    """Return the clients without an update, each with probability *drop_rate*, from (seed, "drop", round, client)."""
+    return {client for client in clients if drop_rate and numpy_rng(seed, "drop", round_, client).random() < drop_rate}
 
 
 @dataclass(frozen=True)
@@ -203,8 +209,15 @@ class RoundLoop:
         aggregator = self.method.aggregator(self.server, self.population or len(census))
         clients: list[ClientRound] = []
         dropped: list[Dropped] = []
-        yield Event(round_, "train", 0, len(selected))
-        for result in self.cohort.exchange(round_, selected, self.method.broadcast(self.server, round_)):
+        parts = self.method.broadcast(self.server, round_)
+        lost = set() if self.method.central else draw_lost(selected, self.train.drop_rate, self.task.seed, round_)
+        for client in sorted(lost):  # as between machines, it was sent to, and it continues from its former state
+            held = self.progress.holds.get(client, {})
+            missing = [part for name, part in parts.items() if held.get(name) != part.version]
+            self._traffic += Traffic(sent=sum(size_of(part.state) for part in missing))
+            dropped.append(Dropped(client, LOST))
+        yield Event(round_, "train", len(dropped), len(selected))
+        for result in self.cohort.exchange(round_, [client for client in selected if client not in lost], parts):
             if result is None:
                 yield None
                 continue
@@ -220,6 +233,7 @@ class RoundLoop:
             else:
                 dropped.append(Dropped(upload.client, result.rejection))
             yield Event(round_, "train", len(clients) + len(dropped), len(selected), upload.losses)
+        dropped.sort(key=lambda one: one.client)
         return Collected(tuple(selected), aggregator, tuple(clients), tuple(dropped))
 
     def _check_empty_rounds(self, round_: int, collected: Collected) -> None:
@@ -229,8 +243,9 @@ class RoundLoop:
         if empty == min(MAX_EMPTY_ROUNDS, self.train.rounds):  # the model of a shorter run would be untrained
             last = collected.dropped[-1]
             who = f"in {empty} consecutive rounds no client" if empty > 1 else "no client"
+            advice = "lower drop_rate" if last.reason == LOST else "a lower lr may help"
             raise FedBMError(
-                f"round {round_}: {who} sent a usable update (client {last.client}: {last.reason}); a lower lr may help"
+                f"round {round_}: {who} sent a usable update (client {last.client}: {last.reason}); {advice}"
             )
 
     def _add_to_average(self) -> None:
