@@ -24,6 +24,7 @@ from fedbm.report.experiments_report import experiments_report as _experiments_r
 from fedbm.report.write import report_path as _report_path
 from fedbm.report.write import save_report as _save_report
 from fedbm.report.write import write_report as _write_runs
+from fedbm.runs.callbacks import Callback, RunInfo
 from fedbm.runs.compare import Comparison, compare
 from fedbm.runs.plan import find_runs as _find_runs
 from fedbm.runs.predict import load_model
@@ -33,6 +34,7 @@ from fedbm.runs.runner import simulate
 __all__ = [
     "METHODS",
     "BatchNormGap",
+    "Callback",
     "Comparison",
     "ConceptDistribution",
     "ConceptHead",
@@ -45,6 +47,7 @@ __all__ = [
     "Partition",
     "Reproduction",
     "ResNet18",
+    "RunInfo",
     "RunView",
     "balanced",
     "build_concepts",

@@ -335,4 +335,7 @@ class EngineOptions:
     checkpoint_every: int = option(
         0, "rounds between checkpoints; 0: as often as possible within 2 % of the time, in a federation 1", least=0
     )
+    track: Literal["none", "tensorboard", "mlflow", "wandb"] = option(
+        "none", "where to log the numbers of each round during the run"
+    )
     deterministic: bool = option(False, "on CUDA, use only deterministic kernels (slower)")

@@ -252,12 +252,17 @@ def to_toml(config: Config, own: Mapping[str, str] | None = None) -> str:
 
     [concepts] is added if the user described classes, [own] if method or body were made in Python.
     """
+    texts = {"concepts": config.concepts, "own": own or {}}
+    return format_sections(to_values(config) | {section: pairs for section, pairs in texts.items() if pairs})
+
+
+def to_values(config: Config) -> dict[str, Mapping[str, Any]]:
+    """Return *config* as {section: {key: value}}, without [concepts]."""
     values: dict[str, Mapping[str, Any]] = {}
     for section in ("data", "language", "model", "method", "train", "engine"):
         options = getattr(config, section)
         values[section] = method_values(options) if section == "method" else dataclasses.asdict(options)
-    texts = {"concepts": config.concepts, "own": own or {}}
-    return format_sections(values | {section: pairs for section, pairs in texts.items() if pairs})
+    return values
 
 
 def format_sections(values: Mapping[str, Mapping[str, Any]]) -> str:
