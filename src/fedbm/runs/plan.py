@@ -21,6 +21,7 @@ from fedbm.errors import FedBMError, join_words
 from fedbm.language.bundled import ENCODER, find_bundled
 from fedbm.language.concepts import ConceptDistribution, build_concepts
 from fedbm.language.prompts import choose_prompts
+from fedbm.methods import is_plugin
 from fedbm.methods.base import Method, Task, train_only
 from fedbm.models.backbone import resnet_factory
 from fedbm.models.heads import probe_body
@@ -111,7 +112,8 @@ def make_plan(
     code: dict[str, Any] = own_code(config.method)
     if make_body is not None:  # its code, because its initial weights differ from seed to seed
         code["body"] = [fingerprint(make_body), repr(task.body())]
-    digests = {name: digest_of({name: what})[:8] for name, what in code.items()}
+    own_parts = {name: what for name, what in code.items() if name != "code" or not is_plugin(config.method)}
+    digests = {name: digest_of({name: what})[:8] for name, what in own_parts.items()}
     if code:  # the package's methods and bodies are known to fit each other
         check_trained(config.method, task, config.train.epochs)
     stem = config.model.stem if make_body is None else ""
