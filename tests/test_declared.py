@@ -14,7 +14,11 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 FOR_MAINTAINERS = {"all", "dev", "docs"}
-INDIRECT = {"torch.utils.tensorboard": "tensorboard"}  # modules of declared packages that need another one
+INDIRECT = {  # modules that need another package, or have another name than their package
+    "torch.utils.tensorboard": "tensorboard",
+    "mlflow.entities": "mlflow-skinny",
+    "mlflow.tracking": "mlflow-skinny",
+}
 
 
 def name_of(requirement: str) -> str:

@@ -199,6 +199,7 @@ def folders(tiny: dict[str, Any], tiny_fedbm: dict[str, Any], tmp_path_factory: 
     own = {key: value for key, value in tiny.items() if key not in ("data", "method")}
     # three classes over four clients at this β: one always has too few, and samples are moved to it
     spoilt = {**own, "rounds": 2, "participation": 1.0, "beta": 0.001, "evaluate_every": 2}
+    shifted = {**own, "rounds": 1, "held_out": 1, "feature_shift": "blur", "server_average": 0.9, "method": "fedavg"}
     made = {key: value for key, value in tiny_fedbm.items() if key != "data"}
     scans = fedbm.load(tiny["data"], size=16, channels=1)
     sites = dataclasses.replace(scans, columns={"site": np.resize(np.array(["a", "b"]), len(scans.labels))})
@@ -207,6 +208,7 @@ def folders(tiny: dict[str, Any], tiny_fedbm: dict[str, Any], tmp_path_factory: 
     return [
         fedbm.simulate(sites, out=out, **own, **column).path,
         fedbm.simulate(tiny["data"], method=Spoilt(), out=out, **spoilt).path,
+        fedbm.simulate(tiny["data"], out=out, **shifted).path,
         fedbm.simulate(tiny["data"], out=out, **made, server_average=0.9).path,
     ]
 
@@ -300,7 +302,8 @@ def test_relative_links_resolve(page: Path) -> None:
 
 def try_command(words: list[str]) -> None:
     """Parse, and check every value given; FedBMError where the command line would refuse them. A $variable is 1."""
-    words = [re.sub(r"\w+\.py:\w+", "fedavg", re.sub(r"\$\w+", "1", word)) for word in words]  # FILE.py:CLASS
+    own = r"\w+\.py:\w+|^fedavgm$"  # FILE.py:CLASS, or the plug-in of a page
+    words = [re.sub(own, "fedavg", re.sub(r"\$\w+", "1", word)) for word in words]
     if {"--help", "--version"} & set(words):
         with pytest.raises(SystemExit, match="0"):
             make_parser().parse(words)

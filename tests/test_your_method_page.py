@@ -17,7 +17,7 @@ def test_every_code_block_runs_as_printed(tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     files = {found[1]: block for block in blocks if (found := re.match(r"# (\w+\.py)\n", block))}
-    assert (list(files), len(blocks)) == (["fedper.py", "fedavgm.py"], 5)
+    assert (list(files), len(blocks)) == (["fedper.py", "fedavgm.py", "npy_reader.py"], 6)
     for file, block in files.items():
         Path(file).write_text(block, encoding="utf-8")
     runpy.run_path("fedper.py", run_name="__main__")
@@ -25,7 +25,7 @@ def test_every_code_block_runs_as_printed(tmp_path, monkeypatch, capsys):
     for block in blocks[2:]:
         exec(compile(block, str(PAGE), "exec"), page)
     for file in files:
-        del sys.modules[Path(file).stem]
+        sys.modules.pop(Path(file).stem, None)
     printed = capsys.readouterr().out
     assert printed.startswith("fedper ScoredRound(round=")
     assert "Comparison(6 runs of fedavg, fedper and fedavgm · momentum=0.5)" in printed

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from fedbm.data.arrays import from_arrays, from_torch
 from fedbm.data.dataset import Dataset, load
+from fedbm.data.feature_shift import shift_features
 from fedbm.data.inspection.inspect import inspect
 from fedbm.data.partition import Partition, load_partition
-from fedbm.data.partitioners import by_classes, by_column, dirichlet, iid, quantity
+from fedbm.data.partitioners import balanced, by_classes, by_column, dirichlet, hold_out, iid, quantity, shards
 from fedbm.errors import FedBMError
 from fedbm.experiments.reproduce import Reproduction, reproduce
 from fedbm.language.bundled import load_bundled
@@ -23,6 +24,7 @@ from fedbm.report.experiments_report import experiments_report as _experiments_r
 from fedbm.report.write import report_path as _report_path
 from fedbm.report.write import save_report as _save_report
 from fedbm.report.write import write_report as _write_runs
+from fedbm.runs.callbacks import Callback, RunInfo
 from fedbm.runs.compare import Comparison, compare
 from fedbm.runs.plan import find_runs as _find_runs
 from fedbm.runs.predict import load_model
@@ -32,6 +34,7 @@ from fedbm.runs.runner import simulate
 __all__ = [
     "METHODS",
     "BatchNormGap",
+    "Callback",
     "Comparison",
     "ConceptDistribution",
     "ConceptHead",
@@ -44,7 +47,9 @@ __all__ = [
     "Partition",
     "Reproduction",
     "ResNet18",
+    "RunInfo",
     "RunView",
+    "balanced",
     "build_concepts",
     "by_classes",
     "by_column",
@@ -55,6 +60,7 @@ __all__ = [
     "diversity_loss",
     "from_arrays",
     "from_torch",
+    "hold_out",
     "iid",
     "inspect",
     "load",
@@ -65,6 +71,8 @@ __all__ = [
     "read_run",
     "reproduce",
     "sample_concepts",
+    "shards",
+    "shift_features",
     "simulate",
     "write_report",
 ]

@@ -159,7 +159,9 @@ def test_data_path_is_short_for_partition(fedbm: Command, scans: Path) -> None:
     [
         (["--partition", "iid", "--clients", 3], "iid", 3),
         (["--partition", "quantity", "--beta", 0.5, "--clients", 3], "quantity", 3),
+        (["--partition", "balanced", "--beta", 0.5, "--clients", 3], "balanced", 3),
         (["--partition", "classes", "--classes-per-client", 1, "--clients", 3], "classes", 3),
+        (["--partition", "shards", "--shards-per-client", 2, "--clients", 3], "shards", 3),
         (["--partition", "column", "--partition-column", "site"], "column", 3),
     ],
 )
@@ -182,6 +184,29 @@ def test_partition(fedbm: Command, sites: Path, tmp_path: Path, more: list[Any],
     assert np.array(counts).sum() == 63
     again = fedbm("data", sites, *SMALL, "--partition", "file", "--partition-file", saved)[1]
     assert sentence in again.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("more", "names"),
+    [
+        (["--clients", 3, "--held-out", 2], ["3", "4"]),
+        (["--partition", "column", "--partition-column", "site", "--held-out-values", "Rom, Oslo"], ["Rom", "Oslo"]),
+    ],
+)
+def test_held_out_clients_and_a_shift_are_shown_and_saved(
+    fedbm: Command, sites: Path, tmp_path: Path, more: list[Any], names: list[str]
+) -> None:
+    saved, shift = tmp_path / "p.json", ["--feature-shift", "noise", "--shift-strength", 0.5]
+    status, out, err = fedbm("data", "partition", sites, *SMALL, *more, *shift, "--save", saved)
+    assert (status, err) == (0, "")
+    below = out.partition("held out, never trained on:")[2].splitlines()
+    assert [line.split()[0] for line in below[2:4]] == names
+    assert "Feature shift (noise) of the clients' images, the held-out clients last: +" in out
+    value = json.loads(saved.read_text())
+    assert len(value["held_out"]) == 2
+    assert len(value["shift"]["levels"]) == 2 + len(value["clients"])
+    again = fedbm("data", sites, *SMALL, "--partition", "file", "--partition-file", saved)[1]
+    assert again.splitlines()[-2:] == out.splitlines()[-3:-1]
 
 
 def test_a_run_by_column(fedbm: Command, sites: Path, tiny: dict[str, Any], tmp_path: Path) -> None:
@@ -242,7 +267,10 @@ def test_help_teaches(fedbm: Command) -> None:
         ("inspect digits --mean 0.5 --std 0.1,0.1", "mean and std must have 1 number each, one per channel"),
         ("inspect digits --normalise self", "normalise must be fixed or own"),
         ("inspect digits --size 30", "image size 30 is not supported: use a multiple of 4 from 16 up"),
-        ("partition digits --partition colum", "partition must be dirichlet, iid, quantity, classes, column or file"),
+        (
+            "partition digits --partition colum",
+            "partition must be dirichlet, balanced, iid, quantity, classes, shards, column or file",
+        ),
         ("partition digits --partition column", "partition = column needs partition_column"),
         ("partition digits --partition-column site", "partition_column is given, so partition must be column"),
         (
@@ -251,6 +279,13 @@ def test_help_teaches(fedbm: Command) -> None:
         ),
         ("digits --partition classes --classes-per-client 11", "classes_per_client is 11, but it must be from 1 to"),
         ("digits --partition classes --clients 3", "3 clients with 2 classes each cannot cover all 10 classes"),
+        ("digits --partition shards --shards-per-client 200", "1258 training samples cannot be cut into 2000 shards"),
+        ("digits --partition shards --classes-per-client 2", "only applies if partition is classes, but it is shards"),
+        ("digits --held-out -1", "held_out must be at least 0, not -1"),
+        ("digits --held-out-values Oslo", "--held-out-values only applies if partition is column"),
+        ("digits --shift-strength 0.5", "--shift-strength only applies if feature_shift is brightness, contrast, blur"),
+        ("digits --feature-shift colour", "feature_shift must be none, brightness, contrast, blur or noise"),
+        ("digits --feature-shift blur --shift-strength 2", "shift_strength must be at most 1, not 2"),
         ("digits --clients 2000", "1258 training samples are too few for 2000 clients"),
         ("--save x.json", "the following arguments are required: what. See 'fedbm data partition --help'."),
     ],

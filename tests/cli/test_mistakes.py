@@ -78,15 +78,15 @@ from fedbm.runs.config import keys, make_config, to_sections
         ("compare --beta 0.3 --betas 0.1,0.2", "--beta and --betas are both given. Give every β in --betas."),
         (
             "compare --partition iid --betas 0.1,0.5",
-            "--betas only applies if partition is dirichlet or quantity",
+            "--betas only applies if partition is dirichlet, balanced or quantity",
         ),
         (
             "compare --partition classes --beta 0.1",
-            "--beta only applies if partition is dirichlet or quantity",
+            "--beta only applies if partition is dirichlet, balanced or quantity",
         ),
         (
             "run --partition iid --beta 0.3",
-            "--beta only applies if partition is dirichlet or quantity",
+            "--beta only applies if partition is dirichlet, balanced or quantity",
         ),
         (
             "run --classes-per-client 3",
@@ -137,7 +137,7 @@ from fedbm.runs.config import keys, make_config, to_sections
         ),
         (
             "data digits --partition iid --beta 0.3",
-            "--beta only applies if partition is dirichlet or quantity",
+            "--beta only applies if partition is dirichlet, balanced or quantity",
         ),
         ("run --method fedavg --fedprox-mu 1", "fedprox_mu is an option of fedprox, not of fedavg"),
         ("run --method fedprox --fedprox-mu many", 'mu must be a number, not "many"'),
@@ -189,10 +189,10 @@ def test_partition_flags_for_data_with_their_own_partition(
             status, _, err = fedbm(*command.split(), *option.split(), "--cache", "cache")
             flag = option.split()[0]
             name = "chars74k_hnd_16.npz" if command.startswith("data") else "chars74k"
-            kinds = "classes" if "classes" in flag else "dirichlet or quantity"
+            kinds = "classes" if "classes" in flag else "dirichlet, balanced or quantity"
             assert one_sentence(err) == (
                 f"{flag} only applies if partition is {kinds}, but {name} uses column by default. "
-                f"Remove {flag} or set --partition {kinds.partition(' ')[0]}."
+                f"Remove {flag} or set --partition {kinds.partition(',')[0]}."
             )
             assert status == 2, (command, option)
     assert not Path("runs").exists()

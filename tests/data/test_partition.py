@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pictures import make_dataset
 
 from fedbm.data.partition import Move, Partition, heterogeneity, load_partition, parse_partition
-from fedbm.data.partitioners import by_classes, by_column, dirichlet, iid, quantity
+from fedbm.data.partitioners import balanced, by_classes, by_column, dirichlet, hold_out, iid, quantity, shards
 from fedbm.errors import FedBMError
 
 
@@ -69,6 +69,8 @@ def test_every_training_sample_belongs_to_one_client(problem) -> None:
         quantity(labels, train, clients, beta, seed, min_samples),
         by_classes(labels, train, clients, enough_classes(labels, train, clients), seed, min_samples),
         iid(train, clients, seed, min_samples),
+        balanced(labels, train, clients, beta, seed, min_samples),
+        shards(labels, train, clients, 1, seed, min_samples),
     ):
         assert len(partition.clients) == clients
         assert np.sort(np.concatenate(partition.clients)).tolist() == train.tolist()
@@ -85,6 +87,8 @@ def test_partitions_are_reproducible_and_survive_json(problem) -> None:
         ("dirichlet", lambda: dirichlet(labels, train, clients, beta, seed, min_samples)),
         ("quantity", lambda: quantity(labels, train, clients, beta, seed, min_samples)),
         ("classes", lambda: by_classes(labels, train, clients, each, seed, min_samples)),
+        ("balanced", lambda: balanced(labels, train, clients, beta, seed, min_samples)),
+        ("shards", lambda: shards(labels, train, clients, 1, seed, min_samples)),
         ("column", lambda: by_column({"site": labels.astype(np.str_)}, train, "site", 1)),
     ):
         first = partition()
@@ -196,6 +200,60 @@ def test_a_class_with_fewer_samples_than_clients() -> None:
         by_classes(labels, train, 5, 1, 0, strict=True)
 
 
+def test_shards_cut_the_samples_sorted_by_class_into_equal_pieces() -> None:
+    """Classes of 12, 6 and 6 samples make 8 shards of 3 samples, each of one class."""
+    labels, train = np.array([0, 1, 0, 2] * 6), np.arange(24)
+    counts = shards(labels, train, 4, 2, 0).counts(labels, 3)
+    assert (counts.sum(axis=1) == 6).all()
+    assert (counts % 3 == 0).all()
+    assert shards(labels, train, 4, 2, 0).digest != shards(labels, train, 4, 2, 1).digest
+    assert {len(client) for client in shards(labels, train, 5, 2, 0).clients} <= {4, 5, 6}  # 10 shards of 2 or 3
+
+
+@pytest.mark.parametrize("each", [0, 6])
+def test_invalid_shards_per_client_are_refused(each) -> None:
+    with pytest.raises(FedBMError, match=f"10 training samples cannot be cut into {2 * each} shards: use 1 to 5"):
+        shards(np.arange(10) % 2, np.arange(10), 2, each, 0)
+
+
+def test_balanced_clients_have_equal_sizes_and_mixes_that_differ_less_with_a_larger_beta() -> None:
+    labels, train = np.arange(8000) % 4, np.arange(8000)
+    counts = balanced(labels, train, 7, 0.5, 0).counts(labels, 4)
+    assert sorted(counts.sum(axis=1)) == [1142] + [1143] * 6
+    spread = [
+        heterogeneity(balanced(labels, train, 10, beta, 0).counts(labels, 4))["total_variation"]
+        for beta in (0.1, 1.0, 10.0, 1e6)
+    ]
+    assert spread == sorted(spread, reverse=True)
+    assert spread[0] > 0.4
+    assert spread[-1] < 0.05
+
+
+def test_the_last_clients_are_held_out() -> None:
+    whole = iid(np.arange(40), 5, 0)
+    partition = hold_out(whole, 2)
+    assert [c.tolist() for c in partition.clients] == [c.tolist() for c in whole.clients[:3]]
+    assert [c.tolist() for c in partition.held_out] == [c.tolist() for c in whole.clients[3:]]
+    assert partition.held_out_names == ("3", "4")
+    assert partition.digest != iid(np.arange(40), 3, 0).digest
+    for wrong, count in ((whole, 5), (whole, 0), (partition, 1)):
+        with pytest.raises(FedBMError, match=f"cannot hold out {count} of a partition"):
+            hold_out(wrong, count)
+
+
+def test_a_held_out_site_has_all_its_samples() -> None:
+    """Ålesund has no training sample; it can be held out, too."""
+    partition = by_column(SITES, np.array([0, 1, 3]), "site", held_out=["Oslo", "Ålesund"])
+    assert [client.tolist() for client in partition.clients] == [[1, 3]]
+    assert [client.tolist() for client in partition.held_out] == [[0, 2], [4]]
+    assert partition.settings["values"] == ["Bern"]
+    assert partition.held_out_names == ("Oslo", "Ålesund")
+    with pytest.raises(FedBMError, match='the column "site" has no value "oslo" to hold out .did you mean "Oslo".'):
+        by_column(SITES, np.arange(4), "site", held_out=["oslo"])
+    with pytest.raises(FedBMError, match='all values of the column "site" are held out: keep at least one'):
+        by_column(SITES, np.arange(4), "site", held_out=["Oslo", "Bern"])
+
+
 SITES = {"site": np.array(["Oslo", "Bern", "Oslo", "Bern", "Ålesund", "Bern"]), "scanner": np.array([""] * 6)}
 
 
@@ -263,7 +321,7 @@ def test_draws_are_repeated_before_anything_is_moved() -> None:
     ],
 )
 def test_invalid_arguments_are_refused(clients, beta, min_samples, sentence) -> None:
-    for partition in (dirichlet, quantity):
+    for partition in (dirichlet, quantity, balanced):
         with pytest.raises(FedBMError, match=sentence):
             partition(np.arange(10) % 2, np.arange(10), clients, beta, 0, min_samples)
 
@@ -349,6 +407,19 @@ def test_an_edited_file_loses_its_kind_and_settings(tmp_path) -> None:
             "it does not have the classes of toy",
         ),
         ('{"format": 1, "clients": [[0, 1, 2, 3]], "moved": [[0, 1, 2]]}', "moved\\[0\\] must be an object"),
+        ('{"format": 1, "clients": [[0, 1]], "held_out": [[2]]}', "does not contain 1 of the training samples of toy"),
+        ('{"format": 1, "clients": [[0, 1, 2, 3]], "held_out": [[3]]}', "contains sample 3 more than once"),
+        ('{"format": 1, "clients": [[0, 1, 2, 3]], "held_out": [[]]}', "client 1 of .* has no samples"),
+        (
+            '{"format": 1, "clients": [[0, 1, 2, 3]], '
+            '"shift": {"kind": "hue", "strength": 1, "seed": 0, "levels": [1]}}',
+            'has the feature shift "hue", but it must be brightness, contrast, blur or noise',
+        ),
+        (
+            '{"format": 1, "clients": [[0, 1, 2, 3]], '
+            '"shift": {"kind": "blur", "strength": 1, "seed": 0, "levels": []}}',
+            "has 0 levels of its feature shift for 1 clients",
+        ),
         ('{"format": 1, "clients": [[0, 1, 2, 3]], "settings": 3}', "settings must be an object"),
         (
             '{"format": 1, "clients": [[0, 1, 2, 3]], "settings": {"beta": "0.1"}}',

@@ -53,6 +53,7 @@ CASES: dict[str, dict[str, Any]] = {
     "client state": {"own": OwnNorm()},
     "kept momentum": {"method": "fedavg", "keep_optimizer": True},
     "kept Adam": {"method": "fedavg", "keep_optimizer": True, "optimizer": "adam", "lr": 0.001},
+    "lost updates": {"own": OwnNorm(), "drop_rate": 0.4},
     "frozen BatchNorm": {"method": "fedavg", "freeze_batchnorm_after": 2},
     "rare checkpoints": {"method": "fedbm", "checkpoint_every": 2, "evaluate_every": 2, "keep_optimizer": True},
 }

@@ -16,7 +16,7 @@ import fedbm
 from fedbm.engine import round_loop as rounds
 from fedbm.engine.evaluate import personal_score
 from fedbm.engine.local_training import Samples
-from fedbm.engine.round_loop import mean_losses, select_clients
+from fedbm.engine.round_loop import draw_lost, mean_losses, select_clients
 from fedbm.engine.round_record import ClientRound, Dropped
 from fedbm.methods import FedAvg, FedBM, FedProto, FedRep
 from fedbm.methods.base import Facts, copy_state, size_of
@@ -105,6 +105,49 @@ def test_a_round_without_a_usable_update_changes_nothing_and_the_run_continues(t
     assert [len(r["dropped"]) for r in run.rounds] == [int(not one) for one in used]
     for before, after, changes in zip(run.rounds, run.rounds[1:], used[1:], strict=False):
         assert (before["val"] == after["val"]) is not changes
+
+
+def test_lost_clients_are_drawn_one_by_one():
+    assert draw_lost(range(10), 0.0, seed=0, round_=1) == set()
+    lost = draw_lost(range(10), 0.4, seed=0, round_=1)
+    assert draw_lost([3], 0.4, seed=0, round_=1) == lost & {3}, "whether a client fails does not depend on the others"
+    count = sum(len(draw_lost(range(10), 0.3, 0, round_)) for round_ in range(200))
+    assert 540 < count < 660, "three of ten clients a round"
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedrep"])
+def test_lost_updates_change_nothing_and_are_recorded(tmp_path, method):
+    """A run in which exactly these clients are not selected computes the same model."""
+    lossy = simulate(tmp_path, method, participation=1.0, drop_rate=0.5, rounds=4)
+    lost = [draw_lost(range(4), 0.5, 0, round_) for round_ in range(1, 5)]
+    assert 0 < sum(map(len, lost)) < 16
+    for record, missing in zip(lossy.rounds, lost, strict=True):
+        assert record.selected == (0, 1, 2, 3)
+        assert record.dropped == tuple(Dropped(client, rounds.LOST) for client in sorted(missing))
+        assert [one.client for one in record.clients] == sorted({0, 1, 2, 3} - missing)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rounds, "select_clients", lambda n, p, s, r: [c for c in range(4) if c not in lost[r - 1]])
+        selected = simulate(tmp_path / "selected", method, participation=1.0, rounds=4)
+    assert equal(weights(lossy), weights(selected))
+    whole = simulate(tmp_path, method, participation=1.0, rounds=4)
+    assert lossy.id != whole.id
+    assert lossy.rounds[-1].loss != whole.rounds[-1].loss
+    first = lossy.rounds[0].bytes
+    assert first.sent == whole.rounds[0].bytes.sent, "the server sends before it knows who fails"
+    assert 4 * first.received == (4 - len(lost[0])) * whole.rounds[0].bytes.received
+
+
+def test_central_training_loses_no_round(tmp_path):
+    one, two = (simulate(tmp_path, "central", drop_rate=rate) for rate in (0.0, 0.9))
+    assert equal(weights(one), weights(two))
+    assert not any(record.dropped for record in two.rounds)
+
+
+def test_a_run_in_which_all_clients_fail_stops(tmp_path):
+    with pytest.raises(
+        fedbm.FedBMError, match="no client sent a usable update .client .: no answer in time.*lower drop"
+    ):
+        simulate(tmp_path, drop_rate=0.999999, rounds=1)
 
 
 @pytest.mark.parametrize(("method", "options"), [(FedProto, {}), (FedRep, {}), (FedRep, {"common_head": "vote"})])

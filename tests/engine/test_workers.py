@@ -138,6 +138,16 @@ def test_equal_to_the_reference_with_frozen_batch_norm(
     assert_same_run(*pair(tiny_fedbm, tmp_path, **more, clients=5, participation=0.7, rounds=3, beta=0.5))
 
 
+def test_equal_to_the_reference_with_lost_updates(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "ClientProcess", InThisProcess)
+    more = {"method": "scaffold", "drop_rate": 0.4, "clients": 5, "participation": 1.0, "beta": 0.5}
+    plain, parallel = pair(tiny, tmp_path, **more)
+    assert any(json.loads(line)["dropped"] for line in (plain / "rounds.jsonl").read_text().splitlines())
+    assert_same_run(plain, parallel)
+
+
 def test_more_processes_than_clients(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "ClientProcess", InThisProcess)
     one, many = (

@@ -48,6 +48,10 @@ def describe_partition(partition: Partition, dataset: Dataset, max_clients: int 
     counts = partition.counts(dataset.labels, len(dataset.classes))
     if max_clients is None or len(counts) <= max_clients:
         yield partition_table(counts, dataset.classes, partition.settings.get("values"))  # a column has named clients
+        if partition.held_out:
+            yield "held out, never trained on:"
+            held_out = [np.bincount(dataset.labels[own], minlength=len(dataset.classes)) for own in partition.held_out]
+            yield partition_table(np.stack(held_out), dataset.classes, partition.held_out_names)
     found = heterogeneity(counts)
     yield (
         f"{len(counts)} clients ({partition.kind}). Effective number of clients by size: "
@@ -55,6 +59,9 @@ def describe_partition(partition: Partition, dataset: Dataset, max_clients: int 
         f"between a client's labels and all labels: {found['total_variation']:.2f} (total variation, 0 equal to 1 "
         f"disjoint), Jensen–Shannon {found['jensen_shannon']:.2f} bits."
     )
+    if partition.shift is not None:
+        levels = ", ".join(f"{partition.shift.strength * level:+.2f}" for level in partition.shift.levels)
+        yield f"Feature shift ({partition.shift.kind}) of the clients' images, the held-out clients last: {levels}."
     if partition.moved:
         yield f"{len(partition.moved)} samples were moved from the largest client to reach the minimum size."
 

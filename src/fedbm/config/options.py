@@ -182,7 +182,7 @@ class DataOptions:
     )
     mean: str = option("", "mean of each channel for normalisation, from 0 to 1, separated by commas; needs std")
     std: str = option("", "standard deviation of each channel for normalisation, separated by commas; needs mean")
-    partition: Literal["dirichlet", "iid", "quantity", "classes", "column", "file"] = option(
+    partition: Literal["dirichlet", "balanced", "iid", "quantity", "classes", "shards", "column", "file"] = option(
         "dirichlet", "how training samples are partitioned among clients"
     )
     partition_file: str = option("", "the partition to use when partition = file (a run's partition.json)")
@@ -190,7 +190,16 @@ class DataOptions:
         "", "when partition = column: the column; each of its values (site, writer) is a client"
     )
     classes_per_client: int = option(2, "when partition = classes: number of classes per client", least=1)
+    shards_per_client: int = option(2, "when partition = shards: number of shards per client", least=1)
     clients: int = option(10, "number of clients N; a column or a file sets it itself", least=1)
+    held_out: int = option(0, "number of clients, in addition to N, that never train and are scored", least=0)
+    held_out_values: str = option(
+        "", "when partition = column: values, separated by commas, that never train and are scored"
+    )
+    feature_shift: Literal["none", "brightness", "contrast", "blur", "noise"] = option(
+        "none", "a change of the images that differs from client to client"
+    )
+    shift_strength: float = option(0.2, "largest change of a client's images by feature_shift", above=0, most=1)
     beta: float = option(
         0.1, "Dirichlet concentration β; smaller means more skewed labels (quantity: more skewed sizes)", above=0
     )
@@ -205,15 +214,24 @@ PARTITION_KEYS = (  # the keys of [data] that describe the partition; the others
     "partition_file",
     "partition_column",
     "classes_per_client",
+    "shards_per_client",
     "clients",
+    "held_out",
+    "held_out_values",
+    "feature_shift",
+    "shift_strength",
     "beta",
     "min_samples",
     "strict_min_samples",
 )
-BY_BETA = ("dirichlet", "quantity")  # the partitions that depend on β
+BY_BETA = ("dirichlet", "balanced", "quantity")  # the partitions that depend on β
 OPTION_NEEDS: Mapping[str, tuple[str, tuple[Any, ...]]] = {  # key → (other key, its values for which the key applies)
     "beta": ("partition", BY_BETA),
     "classes_per_client": ("partition", ("classes",)),
+    "shards_per_client": ("partition", ("shards",)),
+    "held_out": ("partition", (*BY_BETA, "iid", "classes", "shards")),
+    "held_out_values": ("partition", ("column",)),
+    "shift_strength": ("feature_shift", ("brightness", "contrast", "blur", "noise")),
     **dict.fromkeys(("stem", "width", "norm"), ("body", ("resnet18",))),
     "momentum": ("optimizer", ("sgd",)),
     **dict.fromkeys(("server_lr", "server_momentum"), ("server_optimizer", ("momentum", "adam", "yogi"))),
@@ -262,6 +280,12 @@ class TrainOptions:
     epochs: int = option(1, "local epochs E per round", least=1)
     batch: int = option(8, "real samples per local step B", least=1)
     participation: float = option(0.5, "fraction of clients selected each round", above=0, most=1)
+    drop_rate: float = option(
+        0.0,
+        "probability that a selected client fails or answers too late, so that its update is lost",
+        least=0,
+        below=1,
+    )
     optimizer: Literal["sgd", "adam", "adamw"] = option("sgd", "local optimiser")
     lr: float = option(0.01, "initial learning rate η", above=0)
     momentum: float = option(0.9, "SGD momentum", least=0, most=1)
@@ -360,5 +384,8 @@ class EngineOptions:
     processes_per_gpu: int = option(1, "processes for these runs; 2 are faster only under NVIDIA MPS", least=1)
     checkpoint_every: int = option(
         0, "rounds between checkpoints; 0: as often as possible within 2 % of the time, in a federation 1", least=0
+    )
+    track: Literal["none", "tensorboard", "mlflow", "wandb"] = option(
+        "none", "where to log the numbers of each round during the run"
     )
     deterministic: bool = option(False, "on CUDA, use only deterministic kernels (slower)")

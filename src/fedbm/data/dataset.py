@@ -18,7 +18,7 @@ from fedbm.data.catalog.entries import CATALOG, Entry, Recommends, entry_for_cla
 from fedbm.data.decode import BadFiles, Decoded, Progress, ValueRange, decode_images
 from fedbm.data.image_sizes import describe_enlarging, watch_sizes
 from fedbm.data.readers.dicom import expand_frames
-from fedbm.data.readers.dispatch import detect, digits
+from fedbm.data.readers.dispatch import detect, digits, find_by_reader
 from fedbm.data.readers.file_tree import normalize_name
 from fedbm.data.readers.sample_index import Source
 from fedbm.data.readers.table import is_table, join_metadata
@@ -293,6 +293,10 @@ def _locate(
         if any(columns.values()):
             raise FedBMError("path_column and label_column have no effect on digits: remove them")
         return "digits", digits()
+    if (found := find_by_reader(str(name_or_path))) is not None:
+        if any(columns.values()):
+            raise FedBMError(f"path_column and label_column have no effect on {name_or_path}: remove them")
+        return normalize_name(found[0].stem), found[1]
     path = Path(name_or_path).expanduser()
     if isinstance(name_or_path, Path) or path.name != name_or_path or path.suffix or os.path.exists(path):
         source = detect(path, seed, **columns)

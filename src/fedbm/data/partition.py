@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -12,19 +13,23 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedbm.data.dataset import Dataset
-from fedbm.errors import FedBMError
+from fedbm.errors import FedBMError, join_words
 from fedbm.utils.io import digest_of, read_json
 from fedbm.utils.schema import PLAIN, TEXT, check, each, keys, number, or_null, whole
 from fedbm.utils.text import format_count, format_range
 
 FORMAT = 1
 MAX_DRAWN = 50  # clients in a notebook
+SHIFTS = ("brightness", "contrast", "blur", "noise")  # kinds of a feature shift
 SETTINGS = keys({"beta?": or_null(number(0))}, PLAIN)
 
 _NUMBER = whole(0, 2**63 - 1)  # of a sample or client
+SHIFT = keys({"kind": TEXT, "strength": number(0, 1), "seed": whole(0), "levels": each(number(-1, 1))})
 _FILE = keys(
     {
         "clients": each(each(_NUMBER), least=1),
+        "held_out?": each(each(_NUMBER)),
+        "shift?": or_null(SHIFT),
         "kind?": TEXT,
         "settings?": SETTINGS,
         "moved?": each(keys({"source": _NUMBER, "target": _NUMBER, "sample": _NUMBER})),
@@ -42,6 +47,16 @@ class Move(NamedTuple):
     sample: int
 
 
+@dataclass(frozen=True)
+class Shift:
+    """A change of the images that differs from client to client; see `fedbm.data.feature_shift`."""
+
+    kind: str
+    strength: float
+    seed: int
+    levels: tuple[float, ...]  # of the clients, then of the held-out clients
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Partition:
     """Which client has which training samples.
@@ -52,6 +67,8 @@ class Partition:
         settings: arguments of the partitioner.
         moved: samples moved to clients that had too few.
         labels: class number of each sample of the data set, if the partitioner knows it; only for notebooks.
+        held_out: sample numbers of each client that never trains. A held-out site also has its val and test samples.
+        shift: the change of each client's images, or None.
 
     Example:
         >>> import fedbm, numpy
@@ -66,10 +83,14 @@ class Partition:
     settings: Mapping[str, Any] = field(default_factory=dict)
     moved: tuple[Move, ...] = ()
     labels: Ints | None = None
+    held_out: tuple[Ints, ...] = ()
+    shift: Shift | None = None
 
     def __repr__(self) -> str:
         sizes = format_range(min(map(len, self.clients)), max(map(len, self.clients)))
-        return f"Partition({self.kind}: {format_count(len(self.clients), 'client')} with {sizes} samples)"
+        more = f", {len(self.held_out)} held out" if self.held_out else ""
+        more += f", {self.shift.kind} shift" if self.shift else ""
+        return f"Partition({self.kind}: {format_count(len(self.clients), 'client')} with {sizes} samples{more})"
 
     def _repr_html_(self) -> str:
         """Draw the first clients × classes, or only the clients if the labels are not known."""
@@ -85,7 +106,21 @@ class Partition:
     @property
     def digest(self) -> str:
         """SHA-256 of the assignment, independent of kind and settings."""
-        return digest_of({"clients": [client.tolist() for client in self.clients]})
+        return assignment_digest([client.tolist() for client in self.clients], *self._more().values())
+
+    def _more(self) -> dict[str, Any]:
+        shift = dataclasses.asdict(self.shift) | {"levels": list(self.shift.levels)} if self.shift else None
+        return {"held_out": [client.tolist() for client in self.held_out], "shift": shift}
+
+    @property
+    def held_out_names(self) -> tuple[str, ...]:
+        """Names of the held-out clients: values of the column, or numbers that continue those of the clients."""
+        numbers = range(len(self.clients), len(self.clients) + len(self.held_out))
+        return tuple(map(str, self.settings.get("held_out") or numbers))
+
+    def scored_samples(self, dataset: Dataset, subset: str) -> Ints:
+        """Return the samples of "val" or "test" without those of held-out clients."""
+        return np.setdiff1d(dataset.indices(subset), np.concatenate([np.empty(0, np.int64), *self.held_out]))
 
     def counts(self, labels: Ints, classes: int) -> Ints:
         """Return the number of samples by client and class, [N,K]."""
@@ -101,7 +136,14 @@ class Partition:
             "counts": self.counts(labels, len(classes)).tolist(),
             "classes": list(classes),
             "moved": [move._asdict() for move in self.moved],
+            **{name: value for name, value in self._more().items() if value},
         }
+
+
+def assignment_digest(clients: Any, held_out: Any = None, shift: Any = None) -> str:
+    """Return the SHA-256 of lists of sample numbers. What a partition does not have is left out."""
+    more = {name: value for name, value in (("held_out", held_out), ("shift", shift)) if value}
+    return digest_of({"clients": clients, **more})
 
 
 def parse_partition(value: Any, where: str = "the partition") -> Partition:
@@ -110,7 +152,15 @@ def parse_partition(value: Any, where: str = "the partition") -> Partition:
         raise FedBMError(f'{where} is not a partition of format {FORMAT}: it must contain "format": {FORMAT}')
     check(value, _FILE, where)
     moved = tuple(Move(move["source"], move["target"], move["sample"]) for move in value.get("moved", []))
-    return Partition(sort_samples(value["clients"]), value.get("kind", "file"), value.get("settings", {}), moved)
+    shift = value.get("shift")
+    return Partition(
+        sort_samples(value["clients"]),
+        value.get("kind", "file"),
+        value.get("settings", {}),
+        moved,
+        held_out=sort_samples(value.get("held_out", ())),
+        shift=Shift(shift["kind"], shift["strength"], shift["seed"], tuple(shift["levels"])) if shift else None,
+    )
 
 
 def load_partition(path: Path, dataset: Dataset) -> Partition:
@@ -137,7 +187,8 @@ def load_partition(path: Path, dataset: Dataset) -> Partition:
     value = read_json(path)
     partition = parse_partition(value, str(path))
     check_partition(partition, dataset, str(path))
-    if missing := len(dataset.indices("train")) - sum(map(len, partition.clients)):
+    assigned = np.concatenate([*partition.clients, *partition.held_out])
+    if missing := len(np.setdiff1d(dataset.indices("train"), assigned)):
         raise FedBMError(
             f"{path} does not contain {missing} of the training samples of {dataset.name}: assign each to a client"
         )
@@ -145,24 +196,35 @@ def load_partition(path: Path, dataset: Dataset) -> Partition:
     if value.get("classes", actual["classes"]) != actual["classes"]:
         raise FedBMError(f"{path} was made for other data: it does not have the classes of {dataset.name}")
     edited = value.get("counts", actual["counts"]) != actual["counts"]
-    return Partition(partition.clients, "file") if edited else partition
+    return dataclasses.replace(partition, kind="file", settings={}, moved=()) if edited else partition
 
 
 def check_partition(partition: Partition, dataset: Dataset, where: str) -> None:
-    """Raise FedBMError unless clients have only training samples of *dataset*, each at most once."""
+    """Raise FedBMError unless clients have only training samples of *dataset*, each at most once.
+
+    Held-out clients may have all kinds of samples.
+    """
     check(dict(partition.settings), SETTINGS, f"settings of {where}")
     if not partition.clients:
         raise FedBMError(f"{where} has no clients")
-    for place, client in enumerate(partition.clients):
+    everyone = (*partition.clients, *partition.held_out)
+    for place, client in enumerate(everyone):
         if not len(client):
             raise FedBMError(f"client {place} of {where} has no samples: give it some or remove it")
-    assigned = np.concatenate(partition.clients)
+    if partition.shift is not None:
+        if partition.shift.kind not in SHIFTS:
+            known = join_words(SHIFTS)
+            raise FedBMError(f'{where} has the feature shift "{partition.shift.kind}", but it must be {known}')
+        if (levels := len(partition.shift.levels)) != len(everyone):
+            raise FedBMError(f"{where} has {levels} levels of its feature shift for {len(everyone)} clients")
+    assigned = np.concatenate(everyone)
     outside = assigned[(assigned < 0) | (assigned >= len(dataset.labels))]
     if len(outside):
         raise FedBMError(
             f"{where} contains sample {outside[0]}, but {dataset.name} has samples 0 to {len(dataset.labels) - 1}"
         )
-    foreign = assigned[dataset.split[assigned] != 0]
+    trained = np.concatenate(partition.clients)
+    foreign = trained[dataset.split[trained] != 0]
     if len(foreign):
         raise FedBMError(f"{where} assigns sample {foreign[0]} to a client, but it is not a training sample")
     samples, times = np.unique(assigned, return_counts=True)

@@ -1,9 +1,11 @@
 """Assign every training sample to exactly one client.
 
     dirichlet:   p_k ~ Dir(β·1_N) for each class k; its shuffled samples are cut at the cumulative sums of p_k
+    balanced:    q_i ~ Dir(β·1_K) for each client i; clients of equal size draw the classes of their samples from q_i
     iid:         shuffled, equal parts
     quantity:    sizes q ~ Dir(β·1_N); each client has the label mix of the whole
     by_classes:  each client has k classes; the samples of a class are divided evenly among its clients
+    shards:      the samples sorted by class are cut into N·s equal shards; each client has s of them
     by_column:   each value of a column (site, writer, scanner) is a client
 
 A small β gives each class to few clients (quantity: most samples to few clients). A large β makes clients similar.
@@ -11,8 +13,9 @@ A small β gives each class to few clients (quantity: most samples to few client
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,6 +78,53 @@ def dirichlet(
 
     settings = {"clients": clients, "beta": beta, "seed": seed, "min_samples": min_samples}
     return _draw_partition(labels, "dirichlet", draw, settings, len(train), strict)
+
+
+def balanced(
+    data: Dataset | Ints,
+    train: Ints | None = None,
+    clients: int = 10,
+    beta: float = 0.1,
+    seed: int = 0,
+    min_samples: int = 2,
+) -> Partition:
+    """Give all clients the same number of samples, with a label mix drawn from Dir(β); sizes differ by at most one.
+
+    Clients take turns in random order. At its turn, a client draws a class from its mix, among the classes that have
+    samples left, and takes one of them.
+
+    Args:
+        data: the data set, or the class number of every sample.
+        train: sample numbers to divide; by default the training samples, or all if *data* are class numbers.
+        clients: number of clients.
+        beta: β of the Dirichlet distribution; small values give very different clients.
+        seed: seed of the draws.
+        min_samples: least number of samples of a client.
+
+    Returns:
+        The partition.
+
+    Raises:
+        FedBMError: if an argument is invalid or there are too few samples.
+
+    Example:
+        >>> import fedbm, numpy
+        >>> fedbm.balanced(numpy.arange(60) % 3, clients=4, beta=0.5, seed=0)
+        Partition(balanced: 4 clients with 15 samples)
+    """
+    labels, train = _labels_and_train(data, train)
+    _check_sizes(len(train), clients, min_samples)
+    rng = numpy_rng(seed, "partition")
+    classes = [members.tolist() for members in _shuffled_classes(labels, train, rng)]
+    mixes = np.stack([_draw_log_shares(rng, beta, len(classes)) for _ in range(clients)])
+    drawn: Clients = [[] for _ in range(clients)]
+    for client in rng.permuted(np.arange(len(train)) % clients):
+        # the largest of log q + Gumbel noise is a draw from q, even if q has underflowed for all classes that are left
+        scores = mixes[client] + rng.gumbel(size=len(classes))
+        label = int(np.argmax(np.where([bool(members) for members in classes], scores, -np.inf)))
+        drawn[client].append(classes[label].pop())
+    settings = {"clients": clients, "beta": beta, "seed": seed, "min_samples": min_samples}
+    return Partition(sort_samples(drawn), "balanced", settings, labels=labels)
 
 
 def iid(data: Dataset | Ints, clients: int = 10, seed: int = 0, min_samples: int = 2) -> Partition:
@@ -207,11 +257,60 @@ def by_classes(
     return _draw_partition(labels, "classes", draw, settings, len(train), strict)
 
 
+def shards(
+    data: Dataset | Ints,
+    train: Ints | None = None,
+    clients: int = 10,
+    shards_per_client: int = 2,
+    seed: int = 0,
+    min_samples: int = 2,
+) -> Partition:
+    """Sort the samples by class, cut them into equal shards, and give each client *shards_per_client* of them.
+
+    So a client has about *shards_per_client* classes. Sizes of shards differ by at most one sample (McMahan et al.
+    *Communication-efficient learning of deep networks from decentralized data.* AISTATS 2017).
+
+    Args:
+        data: the data set, or the class number of every sample.
+        train: sample numbers to divide; by default the training samples, or all if *data* are class numbers.
+        clients: number of clients.
+        shards_per_client: number of shards of each client.
+        seed: seed of the shuffles.
+        min_samples: least number of samples of a client.
+
+    Returns:
+        The partition.
+
+    Raises:
+        FedBMError: if an argument is invalid or there are too few samples.
+
+    Example:
+        >>> import fedbm, numpy
+        >>> fedbm.shards(numpy.arange(60) % 3, clients=5, shards_per_client=2, seed=0)
+        Partition(shards: 5 clients with 12 samples)
+    """
+    labels, train = _labels_and_train(data, train)
+    _check_sizes(len(train), clients, min_samples)
+    count = clients * shards_per_client
+    if not 1 <= shards_per_client <= len(train) // clients:
+        raise FedBMError(
+            f"{len(train)} training samples cannot be cut into {count} shards: use 1 to {len(train) // clients} shards "
+            "per client"
+        )
+    rng = numpy_rng(seed, "partition")
+    row = np.concatenate(list(_shuffled_classes(labels, train, rng)))
+    parts, order = np.array_split(row, count), rng.permutation(count).reshape(clients, shards_per_client)
+    settings = {"clients": clients, "shards_per_client": shards_per_client, "seed": seed, "min_samples": min_samples}
+    drawn = [np.concatenate([parts[shard] for shard in own]) for own in order]
+    return Partition(sort_samples(drawn), "shards", settings, labels=labels)
+
+
 def by_column(
     data: Dataset | Mapping[str, NDArray[np.str_]],
     train: Ints | None = None,
     column: str = "site",
     min_samples: int = 2,
+    held_out: Sequence[str] = (),
 ) -> Partition:
     """Make each value of a column a client, in the order of the values.
 
@@ -220,6 +319,7 @@ def by_column(
         train: sample numbers to divide; by default the training samples, or all if *data* are columns.
         column: name of the column.
         min_samples: least number of samples of a client. A value with fewer samples raises an error.
+        held_out: values that never train. All their samples, also of val and test, are only scored at the end.
 
     Returns:
         The partition.
@@ -238,17 +338,55 @@ def by_column(
         raise FedBMError(f'the data has no column "{column}"{did_you_mean(column, columns)}: {known}')
     if train is None:
         train = data.indices("train") if isinstance(data, Dataset) else np.arange(len(columns[column]))
+    for name in held_out:
+        if name not in columns[column]:
+            near = did_you_mean(name, set(columns[column].tolist()))
+            raise FedBMError(f'the column "{column}" has no value "{name}" to hold out{near}')
     values, client_of = encode_labels(columns[column][train].tolist())
     sizes = np.bincount(client_of)
     if "" in values:
         raise FedBMError(f'the column "{column}" is empty for {sizes[0]} training samples: fill it in')
-    if sizes.min() < min_samples:
+    trained = [number for number, value in enumerate(values) if value not in held_out]
+    if not trained:
+        raise FedBMError(f'all values of the column "{column}" are held out: keep at least one to train on')
+    smallest = min(trained, key=lambda number: sizes[number])
+    if sizes[smallest] < min_samples:
         raise FedBMError(
-            f'{column} "{values[sizes.argmin()]}" has {sizes.min()} training samples, fewer than min_samples = '
+            f'{column} "{values[smallest]}" has {sizes[smallest]} training samples, fewer than min_samples = '
             f"{min_samples}: lower min_samples, or merge it with another {column} in the data"
         )
-    settings = {"column": column, "values": list(values), "min_samples": min_samples}
-    return Partition(sort_samples([train[client_of == client] for client in range(len(values))]), "column", settings)
+    settings = {"column": column, "values": [values[number] for number in trained], "min_samples": min_samples}
+    return Partition(
+        sort_samples([train[client_of == number] for number in trained]),
+        "column",
+        settings | ({"held_out": list(held_out)} if held_out else {}),
+        held_out=sort_samples([np.flatnonzero(columns[column] == value) for value in held_out]),
+    )
+
+
+def hold_out(partition: Partition, count: int) -> Partition:
+    """Return a drawn partition with its last *count* clients held out: they never train and are scored at the end.
+
+    Args:
+        partition: what a partitioner such as `fedbm.dirichlet()` returned.
+        count: number of clients to hold out.
+
+    Returns:
+        The partition with fewer clients and *count* held-out ones.
+
+    Raises:
+        FedBMError: if no client would be left to train, or clients are held out already.
+
+    Example:
+        >>> import fedbm, numpy
+        >>> fedbm.hold_out(fedbm.iid(numpy.arange(60), clients=4, seed=0), 1)
+        Partition(iid: 3 clients with 15 samples, 1 held out)
+    """
+    kept = len(partition.clients) - count
+    if partition.held_out or count < 1 or kept < 1:
+        state = "clients are held out already" if partition.held_out else f"{len(partition.clients)} clients"
+        raise FedBMError(f"cannot hold out {count} of a partition: {state}, and at least 1 must train")
+    return dataclasses.replace(partition, clients=partition.clients[:kept], held_out=partition.clients[kept:])
 
 
 def _labels_and_train(data: Dataset | Ints, train: Ints | None) -> tuple[Ints, Ints]:
@@ -318,16 +456,21 @@ def _fill_up(clients: Clients, min_samples: int, rng: np.random.Generator) -> li
 
 
 def _draw_cuts(rng: np.random.Generator, beta: float, clients: int, samples: int) -> Ints:
-    """Return where to cut a row of *samples* so that the parts follow Dir(β).
+    """Return where to cut a row of *samples* so that the parts follow Dir(β)."""
+    shares = np.exp(_draw_log_shares(rng, beta, clients))
+    return np.asarray(np.rint(np.cumsum(shares / shares.sum())[:-1] * samples), dtype=np.int64)
+
+
+def _draw_log_shares(rng: np.random.Generator, beta: float, count: int) -> NDArray[np.float64]:
+    """Return logarithms of *count* shares that follow Dir(β), up to a constant.
 
     Logarithms of gamma variates are drawn, log G(β) = log G(β+1) + log U / β, because gamma variates themselves
     underflow to 0 for a small β.
     """
     if not (math.isfinite(beta) and beta >= 1e-6):
         raise FedBMError(f"beta is {beta}, but it must be a finite number from 0.000001 up")
-    logs = np.log(rng.standard_gamma(beta + 1, clients)) - rng.standard_exponential(clients) / beta
-    shares = np.exp(logs - logs.max())
-    return np.asarray(np.rint(np.cumsum(shares / shares.sum())[:-1] * samples), dtype=np.int64)
+    logs = np.log(rng.standard_gamma(beta + 1, count)) - rng.standard_exponential(count) / beta
+    return np.asarray(logs - logs.max())
 
 
 def _check_sizes(samples: int, clients: int, min_samples: int) -> None:

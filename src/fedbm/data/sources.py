@@ -21,7 +21,7 @@ class Sources(NamedTuple):
 
 
 def find_sources(dataset: Dataset, partition: Partition, subset: str) -> Sources | None:
-    """Return the sources of a subset's images, in the order of the clients.
+    """Return the sources of a subset's images without held-out clients, in the order of the clients.
 
     A source without training images comes last. Images with an empty value have the source "without <column>".
 
@@ -36,7 +36,7 @@ def find_sources(dataset: Dataset, partition: Partition, subset: str) -> Sources
     column = str(partition.settings.get("column", ""))
     if partition.kind != "column" or column not in dataset.columns:
         return None
-    values = dataset.columns[column][dataset.indices(subset)].tolist()
+    values = dataset.columns[column][partition.scored_samples(dataset, subset)].tolist()
     clients = [str(value) for value in partition.settings.get("values", ())]
     known = [value for value in dict.fromkeys([*clients, *sorted(set(values))]) if value in set(values)]
     if len(known) > MAX_SOURCES:

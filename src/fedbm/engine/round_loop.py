@@ -11,9 +11,10 @@ import dataclasses
 import math
 import sys
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -38,12 +39,15 @@ from fedbm.engine.run_folder import RunFolder
 from fedbm.engine.server_average import ServerAverage, averaged_parts, no_common_model
 from fedbm.engine.server_optimizer import ServerOptimizer
 from fedbm.errors import FedBMError
-from fedbm.methods.base import Aggregator, Method, State, Steps, Task
+from fedbm.methods.base import Aggregator, Method, State, Steps, Task, size_of
 from fedbm.utils.metrics import Array
 from fedbm.utils.seeds import numpy_rng
 
+ScoresT = TypeVar("ScoresT", bound=ModelScores)
+
 MAX_CHECKPOINT_SHARE = 1 / 50  # of the time, unless checkpoint_every is set
 MAX_SECONDS_UNSAVED = 60.0
+LOST = "no answer in time, as drop_rate drew it"
 MAX_EMPTY_ROUNDS = 10  # consecutive rounds without a usable update; then the run stops
 
 
@@ -68,6 +72,11 @@ def select_clients(clients: int, participation: float, seed: int, round_: int) -
     count = max(1, math.floor(participation * clients + 1e-9))  # 0.29 · 100 is 28.999…
     chosen = numpy_rng(seed, "selection", round_).choice(clients, size=count, replace=False)
     return sorted(int(client) for client in chosen)
+
+
+def draw_lost(clients: Sequence[int], drop_rate: float, seed: int, round_: int) -> set[int]:
+    """Return the clients without an update, each with probability *drop_rate*, from (seed, "drop", round, client)."""
+    return {client for client in clients if drop_rate and numpy_rng(seed, "drop", round_, client).random() < drop_rate}
 
 
 @dataclass(frozen=True)
@@ -108,6 +117,7 @@ class RoundLoop:
     population: int | None = None
     average: ServerAverage | None = None
     optimizer: ServerOptimizer | None = None
+    held_out: Samples | None = None  # of clients that never train; its sources are their numbers
     _traffic: Traffic = field(default_factory=Traffic)  # of the current round
     _best: State | None = None  # the best state since the last checkpoint
     _checkpoint_seconds: float = 0.0  # of the previous round: a record is written before its own checkpoint
@@ -214,9 +224,15 @@ class RoundLoop:
         aggregator = self.method.aggregator(self.server, self.population or len(census))
         clients: list[ClientRound] = []
         dropped: list[Dropped] = []
-        yield Event(round_, "train", 0, len(selected))
         parts = broadcast(self.method, self.model, self.server, round_)
-        for result in self.cohort.exchange(round_, selected, parts):
+        lost = set() if self.method.central else draw_lost(selected, self.train.drop_rate, self.task.seed, round_)
+        for client in sorted(lost):  # as between machines, it was sent to, and it continues from its former state
+            held = self.progress.holds.get(client, {})
+            missing = [part for name, part in parts.items() if held.get(name) != part.version]
+            self._traffic += Traffic(sent=sum(size_of(part.state) for part in missing))
+            dropped.append(Dropped(client, LOST))
+        yield Event(round_, "train", len(dropped), len(selected))
+        for result in self.cohort.exchange(round_, [client for client in selected if client not in lost], parts):
             if result is None:
                 yield None
                 continue
@@ -232,6 +248,7 @@ class RoundLoop:
             else:
                 dropped.append(Dropped(upload.client, result.rejection))
             yield Event(round_, "train", len(clients) + len(dropped), len(selected), upload.losses)
+        dropped.sort(key=lambda one: one.client)
         return Collected(tuple(selected), aggregator, tuple(clients), tuple(dropped))
 
     def _check_empty_rounds(self, round_: int, collected: Collected) -> None:
@@ -241,8 +258,9 @@ class RoundLoop:
         if empty == min(MAX_EMPTY_ROUNDS, self.train.rounds):  # the model of a shorter run would be untrained
             last = collected.dropped[-1]
             who = f"in {empty} consecutive rounds no client" if empty > 1 else "no client"
+            advice = "lower drop_rate" if last.reason == LOST else "a lower lr may help"
             raise FedBMError(
-                f"round {round_}: {who} sent a usable update (client {last.client}: {last.reason}); a lower lr may help"
+                f"round {round_}: {who} sent a usable update (client {last.client}: {last.reason}); {advice}"
             )
 
     def _apply(self, mean: State) -> State:
@@ -305,7 +323,13 @@ class RoundLoop:
         evaluation = Evaluation(**found, round=round_, averaged=averaged)
         best = self.progress.best
         is_best = best is None or selection_score(evaluation.val) > selection_score(best.val)
-        if self.sets and (is_best or self.is_last(round_)):  # it costs one evaluation per client
+        is_last = self.is_last(round_)
+        if self.held_out is not None and (is_best or is_last):
+            if is_last and averaged is not None and self.average is not None:
+                averaged = self._score_held_out(averaged, [self.average.state()])
+                evaluation = dataclasses.replace(evaluation, averaged=averaged)
+            evaluation = self._score_held_out(evaluation, global_states(self.method, self.server, clients))
+        if self.sets and (is_best or is_last):  # it costs one evaluation per client
             facts = self.cohort.census() if self.method.personalises and clients else {}
             with self._autocast():
                 personal = personal_score(self.method, self.model, self.server, clients, facts, self.sets["test"])
@@ -342,6 +366,15 @@ class RoundLoop:
             f"round {round_}: too few clients scored the model. Start the run again to continue from this round."
         )
 
+    def _score_held_out(self, found: ScoresT, states: Iterable[State]) -> ScoresT:
+        """Return *found* with the confusion matrix of *states* for each held-out client."""
+        assert self.held_out is not None
+        with self._autocast():
+            scores = score_states(self.method, self.model, states, {"held_out": self.held_out})
+        assert scores is not None
+        _, matrices = scores["held_out"]
+        return dataclasses.replace(found, held_out=nested_tuples(matrices))
+
     def common_state(self) -> State | None:
         """Return the one state that is scored; None if there are several, or if it is a single client's own."""
         clients = self.states.method_states()
@@ -355,9 +388,14 @@ class RoundLoop:
 def join_scores(scores: Mapping[str, tuple[Scores, Array]]) -> ModelScores:
     """Join scores and confusion matrices on "val" and "test"."""
     (val, _), (test, confusion) = scores["val"], scores["test"]
-    by_source = tuple(tuple(map(tuple, one.tolist())) for one in confusion) if confusion.ndim == 3 else None
+    by_source = nested_tuples(confusion) if confusion.ndim == 3 else None
     total = confusion.sum(axis=0) if confusion.ndim == 3 else confusion
     return ModelScores(val=val, test=test, confusion=tuple(map(tuple, total.tolist())), by_source=by_source)
+
+
+def nested_tuples(matrices: Array) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """Return matrices [S,K,K] as tuples."""
+    return tuple(tuple(map(tuple, matrix.tolist())) for matrix in matrices)
 
 
 def mean_losses(clients: Sequence[ClientRound]) -> dict[str, float]:

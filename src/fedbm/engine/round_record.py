@@ -98,6 +98,7 @@ class ModelScores(JsonRecord):
     test: Scores
     confusion: tuple[tuple[Count, ...], ...]
     by_source: tuple[tuple[tuple[Count, ...], ...], ...] | None = None
+    held_out: tuple[tuple[tuple[Count, ...], ...], ...] | None = None  # confusion matrices of held-out clients
     personal: PersonalScores | None = None
     scored: tuple[Index, ...] | None = None
 

@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.errors import FedBMError, did_you_mean, join_words
-from fedbm.methods import METHODS, title_of
-from fedbm.runs.config import check_method_options, keys, option_flags, to_sections
+from fedbm.methods import title_of
+from fedbm.runs.config import check_method_options, find_method, keys, option_flags, to_sections
 from fedbm.runs.seed_list import DEFAULT, format_seeds, parse_seeds
 
 KEYS: dict[str, type] = {
@@ -301,8 +301,7 @@ def _rows(values: Mapping[str, Any], axis: Sequence[Any]) -> tuple[RowPlan, ...]
     names = [row.name for row in rows]
     for row_plan in rows:
         method = row_plan.settings["method"]
-        if not isinstance(method, str) or method not in METHODS:
-            raise FedBMError(f'there is no method "{method}"{did_you_mean(str(method), METHODS)}')
+        find_method(str(method))
         if names.count(row_plan.name) > 1:
             raise FedBMError(f'two rows are named "{row_plan.name}". Give each its own name.')
     return tuple(rows)

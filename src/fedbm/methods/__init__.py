@@ -1,4 +1,11 @@
-"""Every method by name. A new one needs one file and one line here, or is passed to `simulate(method=…)`."""
+"""Every method by name. A new one needs one file and one line here, or is passed to `simulate(method=…)`.
+
+Other packages add methods as plug-ins.
+"""
+
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Any
 
 from fedbm.methods.base import Method
 from fedbm.methods.ccvr import CCVR
@@ -19,6 +26,7 @@ from fedbm.methods.fedrep import FedRep
 from fedbm.methods.fedrod import FedROD
 from fedbm.methods.moon import Moon
 from fedbm.methods.scaffold import Scaffold
+from fedbm.utils.plugins import Plugin, load_plugins, usable
 
 METHODS: dict[str, type[FedAvg]] = {
     method.name: method
@@ -43,6 +51,36 @@ METHODS: dict[str, type[FedAvg]] = {
         Central,
     )
 }
+
+
+@cache
+def method_plugins() -> dict[str, Plugin]:
+    """Return the methods that other installed packages declare in the entry points "fedbm.methods"."""
+    return load_plugins("fedbm.methods", METHODS, _check_plugin)
+
+
+def all_methods() -> dict[str, type[FedAvg]]:
+    """Return the methods of this package and of the plug-ins."""
+    return METHODS | usable(method_plugins())
+
+
+def is_plugin(method: Method) -> bool:
+    """Return whether the method is the one of a plug-in."""
+    return method.name not in METHODS and all_methods().get(method.name) is type(method)
+
+
+def _check_plugin(name: str, kind: Any) -> str:
+    if not isinstance(kind, type) or not issubclass(kind, Method):
+        return "it is not a subclass of fedbm.FedAvg or fedbm.Method"
+    if getattr(kind, "name", None) != name:
+        return f'its class has the name "{getattr(kind, "name", "")}"'
+    if not is_dataclass(kind) or not all("meaning" in field.metadata for field in fields(kind)):
+        return "its class is not a dataclass in which fedbm.config.options.option declares every field"
+    try:
+        kind()
+    except TypeError as error:  # an abstract class
+        return str(error)
+    return ""
 
 
 def title_of(name: str) -> str:
@@ -76,6 +114,9 @@ __all__ = [
     "Method",
     "Moon",
     "Scaffold",
+    "all_methods",
     "is_central",
+    "is_plugin",
+    "method_plugins",
     "title_of",
 ]

@@ -148,8 +148,10 @@ def _title(run: RunView) -> str:
     beta = "" if run.beta is None else f" β\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{run.beta:g}"
     how = {
         "dirichlet": f"Dirichlet{beta}",
+        "balanced": f"Dirichlet{beta} with equal sizes",
         "quantity": f"sizes by Dirichlet{beta}",
         "classes": "a few classes per client",
+        "shards": "a few shards per client",
         "column": "partitioned by a column",
         "iid": "partitioned evenly",
         "file": "partition from a file",

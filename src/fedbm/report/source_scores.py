@@ -22,6 +22,10 @@ MOMENTS = {  # the averaged model first: it depends least on luck
 }
 SHOWN = {"f1": "Macro-F1", "accuracy": "Accuracy"}
 OWN_MODEL = "own model"  # accuracy of a site's personal model on its own images, at the last round
+HELD_OUT_NOTE = (
+    "The global model’s scores on all images of each client that never trains. Bar: mean over seeds; line: lowest to "
+    "highest seed. Drawn clients differ from seed to seed; sites of a column are the same."
+)
 NOTE = (
     "The global model’s scores on the test images of each source. Macro-F1 is the mean over the classes that the "
     "source has, so compare it between methods, not between sources. Bar: mean over seeds; line: lowest to highest "
@@ -31,26 +35,35 @@ Scores = dict[str, dict[str, list[float]]]  # source → metric → one value pe
 
 
 def source_sections(group: Group, name: str, colours: Mapping[str, int]) -> tuple[Section, ...]:
-    """Return a section with bars and a table by source; none if no run of the group has scores by source."""
+    """Return sections with bars and a table by source and by held-out client; none for what no run of the group has."""
+    return (
+        *_section(group, name, colours, "sources", "source", "Source by source", NOTE),
+        *_section(group, name, colours, "held_out", "held-out client", "Held-out clients", HELD_OUT_NOTE),
+    )
+
+
+def _section(
+    group: Group, name: str, colours: Mapping[str, int], field: str, by: str, title: str, note: str
+) -> tuple[Section, ...]:
     panels: dict[str, list[Figure]] = {}
     table: Table | None = None
-    images = _images(group)
+    images = _images(group, field)
     for moment, words in MOMENTS.items():
-        found = {row.name: scores for row in group.rows if (scores := source_scores(row, moment))}
+        found = {row.name: scores for row in group.rows if (scores := source_scores(row, moment, field))}
         if not found:
             continue
         panels[words] = [
-            Figure(partial(_draw, found, images, colours, metric, f"{title} by source, {words.lower()}; {group.title}"))
-            for metric, title in SHOWN.items()
+            Figure(partial(_draw, found, images, colours, metric, f"{shown} by {by}, {words.lower()}; {group.title}"))
+            for metric, shown in SHOWN.items()
         ]
-        table = table or _table(found, images, colours, f"{name} by source", f"{words}.")
-    return (Section("Source by source", NOTE, (Figures(panels), table), whole=True),) if table else ()
+        table = table or _table(found, images, colours, f"{name} by {by}", f"{words}.")
+    return (Section(title, note, (Figures(panels), table), whole=True),) if table else ()
 
 
-def source_scores(row: MethodRuns, moment: str) -> Scores:
-    """Return accuracy and macro-F1 by source, a value for every seed that has them."""
+def source_scores(row: MethodRuns, moment: str, field: str = "sources") -> Scores:
+    """Return accuracy and macro-F1 by source (or by held-out client), a value for every seed that has them."""
     scores: Scores = {}
-    for source in _sources(row):
+    for source in _sources(row, field):
         matrix = getattr(source, moment)
         if matrix is not None and np.any(matrix):
             own = {} if source.personal is None else {OWN_MODEL: source.personal}
@@ -59,18 +72,21 @@ def source_scores(row: MethodRuns, moment: str) -> Scores:
     return scores
 
 
-def _sources(row: MethodRuns) -> list[SourceConfusion]:
-    return [source for run in row.runs if run.details for source in run.details.sources or ()]
+def _sources(row: MethodRuns, field: str) -> list[SourceConfusion]:
+    return [source for run in row.runs if run.details for source in run.details[field] or ()]
 
 
-def _images(group: Group) -> dict[str, str]:
-    """Return source → its number of test images in words, "" if seeds differ or several models score each image."""
+def _images(group: Group, field: str) -> dict[str, str]:
+    """Return source → its number of images in words, "" if seeds differ or several models score each image."""
     counts: dict[str, set[int]] = {}
     for row in group.rows:
-        for source in _sources(row):
+        for source in _sources(row, field):
             total = int(np.sum(source.last))
             counts.setdefault(source.name, set()).update({total} if row.global_model else {})
-    return {name: f", {format_count(n.pop(), 'test image')}" if len(n) == 1 else "" for name, n in counts.items()}
+    return {
+        name: f", {format_count(n.pop(), 'test image' if field == 'sources' else 'image')}" if len(n) == 1 else ""
+        for name, n in counts.items()
+    }
 
 
 def _draw(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from fedbm.engine.round_record import RoundRecord
 from fedbm.errors import FedBMError
 from fedbm.runs.reader import RunView
-
-PARTS = ("loss", "generator", "val", "test", "bytes", "seconds")
+from fedbm.runs.tracking import scalars
 
 
 def write_events(runs: Sequence[RunView], to: Path) -> list[Path]:
@@ -31,19 +29,3 @@ def write_events(runs: Sequence[RunView], to: Path) -> list[Path]:
         except OSError as error:
             raise FedBMError(f"cannot write events to {folder}: {error.strerror}. Choose another folder.") from error
     return folders
-
-
-def scalars(record: RoundRecord) -> Iterator[tuple[str, float]]:
-    """Yield ("test/accuracy", 0.91), … for one round, without values that are null or missing."""
-    if record.lr is not None:
-        yield "lr", record.lr
-    parts = {part: record.get(part) for part in PARTS}
-    if record.averaged:
-        parts |= {"averaged val": record.averaged.val, "averaged test": record.averaged.test}
-    for part, values in parts.items():
-        for name, value in (values or {}).items():
-            if value is not None:
-                yield f"{part}/{name}", float(value)
-    if record.personal:
-        yield "personal/accuracy", record.personal.accuracy
-    yield "clients/dropped", float(len(record.dropped))

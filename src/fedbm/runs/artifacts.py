@@ -52,6 +52,7 @@ def finish_simulation(plan: Plan, loop: RoundLoop) -> None:
         partition=partition.kind,
         beta=partition.settings.get("beta"),
         sources=sources.names if (sources := find_sources(plan.dataset, partition, "test")) else (),
+        held_out=partition.held_out_names,
     )
 
 
@@ -65,10 +66,12 @@ def write_final_files(
     beta: float | None,
     privacy: Privacy | None = None,
     sources: Sequence[str] = (),
+    held_out: Sequence[str] = (),
 ) -> None:
     """Write details, model, pictures and, last, the summary, which marks the run as finished.
 
-    *sources* are the names of the sources of the test images, if they are scored by source.
+    *sources* are the names of the sources of the test images, if they are scored by source; *held_out* are those of
+    the held-out clients.
     """
     folder, progress, task = loop.folder.path, loop.progress, loop.task
     best, last = progress.best, progress.last
@@ -82,6 +85,7 @@ def write_final_files(
         similarity=tuple(map(tuple, concepts.similarity().tolist())) if concepts else None,
         confusion=Confusion(best.confusion, last.confusion, averaged.confusion if averaged else None),
         sources=_by_source(sources, best, last, averaged),
+        held_out=_of_held_out(held_out, best, last, averaged),
     )
     write_json(folder / "details.json", {"format": FORMAT, **dataclasses.asdict(details)})
     draw_generated(loop, folder / "generated.png")
@@ -126,6 +130,16 @@ def _by_source(
     own = [last.personal.clients.get(str(site)) if by_sites and last.personal else None for site in range(len(names))]
     found = map(SourceConfusion, names, best.by_source, last.by_source, of_averages, own)
     return tuple(source for source in found if any(map(sum, (*source.best, *source.last))))
+
+
+def _of_held_out(
+    names: Sequence[str], best: ModelScores, last: ModelScores, averaged: ModelScores | None
+) -> tuple[SourceConfusion, ...] | None:
+    """Return the confusion matrices of each held-out client."""
+    if not names or best.held_out is None or last.held_out is None:
+        return None
+    of_averages = (averaged.held_out if averaged else None) or [None] * len(names)
+    return tuple(map(SourceConfusion, names, best.held_out, last.held_out, of_averages))
 
 
 def _scored_round(round_: int, scores: ModelScores) -> ScoredRound:

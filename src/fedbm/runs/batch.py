@@ -125,7 +125,11 @@ def _events(jobs: Sequence[BatchRun], budget: Budget) -> Generator[tuple[BatchRu
             if job.note:
                 yield job, Event(0, "train", note=job.note)
             try:
-                for event in run(job.plan):
-                    yield job, event
+                with closing(run(job.plan)) as rounds:
+                    for event in rounds:
+                        yield job, event
+                        is_between_rounds = event.record is not None and event.round < job.config.train.rounds
+                        if is_between_rounds and budget.is_last_round(job.folder):
+                            return  # closing it writes a checkpoint
             except FedBMError as error:
                 yield job, str(error)

@@ -23,6 +23,11 @@ class Budget:
         self.rounds = 0  # finished within the budget
         self._began = time.monotonic()
         self._latest: dict[Hashable, float] = {}  # seconds of each run's latest round
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Let every run stop after its current round."""
+        self._stopped = True
 
     def add_round(self, run: Hashable, seconds: float) -> None:
         """Record how many seconds a finished round of this run took."""
@@ -31,8 +36,8 @@ class Budget:
 
     def is_last_round(self, run: Hashable) -> bool:
         """Return whether the run must stop after its current round."""
-        if self.seconds is None:
-            return False
+        if self.seconds is None or self._stopped:
+            return self._stopped
         return self.elapsed() > self.seconds - min(self._latest.get(run, 0.0), MAX_RESERVE * self.seconds)
 
     def elapsed(self) -> float:

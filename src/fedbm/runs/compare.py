@@ -15,7 +15,9 @@ from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError, join_words
 from fedbm.methods import METHODS, Method
 from fedbm.runs.batch import BatchRun, plan_jobs, run_batch
-from fedbm.runs.config import Config, check_method_options, find_method, make_config, override, settings_for
+from fedbm.runs.budget import Budget
+from fedbm.runs.callbacks import Callback, Notifier, RunInfo, check_callbacks
+from fedbm.runs.config import Config, check_method_options, find_method, make_config, override, settings_for, to_values
 from fedbm.runs.own_method import resolve_method, with_method
 from fedbm.runs.progress import print_notes, progress_console, show_batch, show_decoding
 from fedbm.runs.reader import RunView, read_run
@@ -89,6 +91,7 @@ def compare(
     betas: Iterable[float] | None = None,
     seeds: int | str | Iterable[int] = 3,
     on_event: Callable[[str, Event], None] | None = None,
+    callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
     **settings: Any,
 ) -> Comparison:
@@ -105,6 +108,8 @@ def compare(
         betas: several values of β, in place of `beta`.
         seeds: how many seeds, from 0; or which, such as [0, 1, 5] or "3-12".
         on_event: called with a run's title and each of its events.
+        callbacks: objects of subclasses of `fedbm.Callback`, called in this process for the rounds of all runs. If one
+            fails, all runs stop after their current round.
         progress: whether to print notes and progress. Default: in a terminal or a notebook only.
         settings: any key of `fedbm config`, such as rounds=20, clients=5, device="cuda", out="runs". An option of a
             method applies to the methods that have it; `fedprox_mu=…` applies to FedProx alone.
@@ -133,18 +138,33 @@ def compare(
         settings["data"] = str(data)
     chosen = list_methods(methods) if isinstance(methods, str) else list(methods)
     configs = make_grid({}, settings, chosen, list(betas) if betas is not None else [beta], list_seeds(seeds))
+    check_callbacks(callbacks)
     console = progress_console(progress)
     with show_decoding(console) as decoding:
         jobs = plan_jobs(configs, dataset, decoding)
     print_notes(console, (note for job in jobs for note in job.notes))
+    budget, notifiers, failures = Budget(None), dict[Path, Notifier](), list[FedBMError]()
     with show_batch(console, jobs) as show:
 
         def report(job: BatchRun, news: Event | str) -> None:
             show(job, news)
-            if on_event is not None and isinstance(news, Event):
+            if not isinstance(news, Event):
+                return
+            if on_event is not None:
                 on_event(job.title, news)
+            info = RunInfo(job.folder.name, job.folder, to_values(job.config))
+            try:
+                notifiers.setdefault(job.folder, Notifier(callbacks, info))(news)
+            except FedBMError as error:
+                failures.append(error)
+                budget.stop()
 
-        result = run_batch(jobs, report)
+        result = run_batch(jobs, report, budget)
+    for job in jobs:
+        if job.folder in notifiers:
+            notifiers[job.folder].end(job.is_finished)
+    if failures:
+        raise failures[0]
     runs = tuple(read_run(job.folder) for job in jobs if job.is_finished)
     if not runs:
         raise FedBMError(result.failures[0])

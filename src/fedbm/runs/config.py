@@ -31,7 +31,8 @@ from fedbm.config.options import (
 from fedbm.engine.server_average import no_common_model
 from fedbm.engine.server_optimizer import check_server_optimizer
 from fedbm.errors import FedBMError, did_you_mean, join_words
-from fedbm.methods import METHODS, FedAvg, FedBM, Method
+from fedbm.methods import METHODS, FedAvg, FedBM, Method, all_methods, method_plugins
+from fedbm.utils.plugins import check_usable
 from fedbm.utils.text import format_option
 
 FILE_SECTIONS = (*SECTIONS, "method", "concepts")
@@ -63,11 +64,12 @@ def keys() -> tuple[Key, ...]:
     An option that methods inherit, or declare in the same way, is one key. If two methods declare different options
     with the same name, the second is listed with its method, such as `fedprox_mu`.
     """
-    name_key = Key("method", "name", "method", " | ".join(METHODS), FedBM.name, "the federated method", tuple(METHODS))
+    methods = all_methods()
+    name_key = Key("method", "name", "method", " | ".join(methods), FedBM.name, "the federated method", tuple(methods))
     found = (*section_keys(), name_key)
     taken = {key.flag: key for key in found}  # the declaration that has the flag
     by_flag: dict[str, Key] = {}
-    for name, method in METHODS.items():
+    for name, method in methods.items():
         for key in keys_of("method", method):
             declared = _declaration(method, key.name)
             flag = key.flag if taken.setdefault(key.flag, declared) == declared else f"{name}_{key.flag}"
@@ -87,7 +89,7 @@ def option_flags() -> dict[str, dict[str, str]]:
     """Return the option of each method that a flag sets: {"mu": {"fedprox": "mu", …}, "fedprox_mu": …, …}."""
     shared = {key.flag for key in keys() if not key.is_option}
     found: dict[str, dict[str, str]] = {}
-    for name, method in METHODS.items():
+    for name, method in all_methods().items():
         for key in keys_of("method", method):
             for flag in (key.flag, f"{name}_{key.flag}"):
                 if flag not in shared:
@@ -109,7 +111,7 @@ def check_method_options(settings: Iterable[str], methods: Sequence[str]) -> Non
         if owners and not chosen:
             others = f"not of {join_words(methods)}" if methods else "no such method is named"
             raise FedBMError(f"{switch} is an option of {join_words(owners)}, but {others}")
-        if len({_declaration(METHODS[name], owners[name]) for name in chosen}) > 1:
+        if len({_declaration(all_methods()[name], owners[name]) for name in chosen}) > 1:
             own = join_words([f"--{name}-{flag.replace('_', '-')}" for name in chosen])
             raise FedBMError(f"{switch} is a different option for {join_words(chosen, 'and')}. Use {own}.")
 
@@ -153,9 +155,12 @@ def is_reference(method: object) -> TypeGuard[str]:
 def find_method(name: str) -> type[FedAvg]:
     if is_reference(name):  # not imported here: configurations come from other machines too
         raise FedBMError(f"{name} is your own code; only 'fedbm run', 'fedbm compare' and Python run it")
-    if name not in METHODS:
-        raise FedBMError(f'there is no method "{name}"{did_you_mean(name, METHODS)}; choose {join_words(METHODS)}')
-    return METHODS[name]
+    if name in METHODS:
+        return METHODS[name]
+    check_usable(method_plugins(), name)
+    if name not in (known := all_methods()):
+        raise FedBMError(f'there is no method "{name}"{did_you_mean(name, known)}; choose {join_words(known)}')
+    return known[name]
 
 
 def _make(options: type, values: Mapping[str, Any], where: str) -> Any:
@@ -270,12 +275,17 @@ def to_toml(config: Config, own: Mapping[str, str] | None = None) -> str:
 
     [concepts] is added if the user described classes, [own] if method or body were made in Python.
     """
+    texts = {"concepts": config.concepts, "own": own or {}}
+    return format_sections(to_values(config) | {section: pairs for section, pairs in texts.items() if pairs})
+
+
+def to_values(config: Config) -> dict[str, Mapping[str, Any]]:
+    """Return *config* as {section: {key: value}}, without [concepts]."""
     values: dict[str, Mapping[str, Any]] = {}
     for section in ("data", "language", "model", "method", "train", "engine"):
         options = getattr(config, section)
         values[section] = method_values(options) if section == "method" else dataclasses.asdict(options)
-    texts = {"concepts": config.concepts, "own": own or {}}
-    return format_sections(values | {section: pairs for section, pairs in texts.items() if pairs})
+    return values
 
 
 def format_sections(values: Mapping[str, Mapping[str, Any]]) -> str:
@@ -314,7 +324,7 @@ def to_sections(flags: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             section, name = shared[flag].section, shared[flag].name
         elif method in owners:
             section, name = "method", owners[method]
-        elif owners and method not in METHODS and not is_reference(method):
+        elif owners and method not in all_methods() and not is_reference(method):
             continue  # make_config() reports the unknown method
         elif owners:
             raise FedBMError(f"{flag} is an option of {join_words(owners)}, not of {method}")

@@ -10,17 +10,19 @@ from typing import Any
 
 from torch import nn
 
-from fedbm.config.options import DataOptions, LanguageOptions, check, parse_numbers
+from fedbm.config.options import OPTION_NEEDS, DataOptions, LanguageOptions, check, parse_numbers
 from fedbm.data.cache import checksum
 from fedbm.data.dataset import Dataset, load
+from fedbm.data.feature_shift import shift_features
 from fedbm.data.inspection.traps import find_traps
 from fedbm.data.partition import Partition, check_partition, load_partition
-from fedbm.data.partitioners import by_classes, by_column, dirichlet, iid, quantity
+from fedbm.data.partitioners import balanced, by_classes, by_column, dirichlet, hold_out, iid, quantity, shards
 from fedbm.engine.augmentation import check_augment
 from fedbm.errors import FedBMError, join_words
 from fedbm.language.bundled import ENCODER, find_bundled
 from fedbm.language.concepts import ConceptDistribution, build_concepts
 from fedbm.language.prompts import choose_prompts
+from fedbm.methods import is_plugin
 from fedbm.methods.base import Method, Task, train_only
 from fedbm.models.backbone import body_factory
 from fedbm.models.heads import probe_body
@@ -112,7 +114,8 @@ def make_plan(
     code: dict[str, Any] = own_code(config.method)
     if make_body is not None:  # its code, because its initial weights differ from seed to seed
         code["body"] = [fingerprint(make_body), repr(task.body())]
-    digests = {name: digest_of({name: what})[:8] for name, what in code.items()}
+    own_parts = {name: what for name, what in code.items() if name != "code" or not is_plugin(config.method)}
+    digests = {name: digest_of({name: what})[:8] for name, what in own_parts.items()}
     if code or config.model.freeze or config.model.body != "resnet18":  # the others are known to fit each other
         check_trained(config.method, task, config.train.epochs)
     stem = config.model.stem if make_body is None and config.model.body == "resnet18" else ""
@@ -148,27 +151,44 @@ def load_dataset(config: Config, progress: Callable[[int, int], None] | None = N
 def make_partition(config: Config, dataset: Dataset) -> Partition:
     """Partition the training samples among clients as the options describe."""
     options, seed = config.data, config.train.seed
-    train = dataset.indices("train")
+    for key in ("held_out", "held_out_values"):
+        if getattr(options, key) and options.partition not in (suitable := OPTION_NEEDS[key][1]):
+            raise FedBMError(f"{key} only applies if partition is {join_words(suitable)}, not {options.partition}")
     if options.partition in ("file", "column"):
         if options.partition == "file":
             partition = load_partition(Path(options.partition_file), dataset)
         else:
-            partition = by_column(dataset.columns, train, options.partition_column, options.min_samples)
+            held_out = [value.strip() for value in options.held_out_values.split(",") if value.strip()]
+            train = dataset.indices("train")
+            partition = by_column(dataset.columns, train, options.partition_column, options.min_samples, held_out)
         if "data.clients" in config.given and options.clients != len(partition.clients):
             source = options.partition_file or f'the column "{options.partition_column}"'
             raise FedBMError(
                 f"clients is {options.clients}, but {source} has {len(partition.clients)}. Remove clients."
             )
+    else:
+        partition = _draw_partition(options, dataset, options.clients + options.held_out, seed)
+        partition = hold_out(partition, options.held_out) if options.held_out else partition
+    if options.feature_shift == "none":
         return partition
+    return shift_features(partition, options.feature_shift, options.shift_strength, seed)
+
+
+def _draw_partition(options: DataOptions, dataset: Dataset, clients: int, seed: int) -> Partition:
+    labels, train = dataset.labels, dataset.indices("train")
     if options.partition == "iid":
-        return iid(train, options.clients, seed, options.min_samples)
+        return iid(train, clients, seed, options.min_samples)
+    if options.partition == "balanced":
+        return balanced(labels, train, clients, options.beta, seed, options.min_samples)
+    if options.partition == "shards":
+        return shards(labels, train, clients, options.shards_per_client, seed, options.min_samples)
     guard = (seed, options.min_samples, options.strict_min_samples)
     if options.partition == "quantity":
-        return quantity(dataset.labels, train, options.clients, options.beta, *guard)
+        return quantity(labels, train, clients, options.beta, *guard)
     if options.partition == "classes":
-        return by_classes(dataset.labels, train, options.clients, options.classes_per_client, *guard)
+        return by_classes(labels, train, clients, options.classes_per_client, *guard)
     assert options.partition == "dirichlet"
-    return dirichlet(dataset.labels, train, options.clients, options.beta, *guard)
+    return dirichlet(labels, train, clients, options.beta, *guard)
 
 
 def agreed_concepts(config: Config, classes: Sequence[str], texts: Sequence[str], modality: str) -> ConceptDistribution:

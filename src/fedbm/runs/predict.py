@@ -26,7 +26,7 @@ from fedbm.engine.evaluate import predict_probabilities
 from fedbm.engine.local_training import Samples
 from fedbm.errors import FedBMError
 from fedbm.language.concepts import ConceptDistribution
-from fedbm.methods import METHODS
+from fedbm.methods import METHODS, all_methods, method_plugins
 from fedbm.methods.base import Method, Task, load_state
 from fedbm.models.backbone import body_factory
 from fedbm.runs.config import Config, make_config, method_values, read_toml
@@ -34,6 +34,7 @@ from fedbm.runs.own_method import load_method, with_method
 from fedbm.runs.reader import RunView, find_folder
 from fedbm.runs.run_id import own_code
 from fedbm.utils.io import digest_of, read_json
+from fedbm.utils.plugins import check_usable
 
 MAX_FILES_AT_ONCE = 256  # bounds the memory
 
@@ -104,9 +105,13 @@ def read_config(folder: Path, method: Method | str | None = None) -> Config:
     name = options.pop("name", "")
     if isinstance(method, Method):
         return with_method(make_config(values), method)
-    if code is None and name in METHODS:
+    if code is None:
         if method is not None:
-            raise FedBMError(f"{folder} was trained by {name} of this package. Remove the method {method}.")
+            raise FedBMError(f"{folder} was trained by {name}, an installed method. Remove the method {method}.")
+        if name not in METHODS and name not in all_methods():
+            package = read_json(folder / "environment.json").get("method", "another package")
+            check_usable(method_plugins(), name)
+            raise FedBMError(f"{folder} was trained by {name} of {package}, which is not installed here")
         return make_config({**values, "method": {"name": name, **options}})
     if method is None:
         known = read_json(folder / "environment.json").get("method", "FILE.py:CLASS")

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from fedbm.config.options import BY_BETA, EngineOptions
 from fedbm.data.catalog.entries import CATALOG
+from fedbm.data.partition import assignment_digest
 from fedbm.engine.checkpoint import rounds_behind
 from fedbm.engine.environment import settings_digest
 from fedbm.engine.round_record import RoundRecord, Scores
@@ -22,7 +23,7 @@ from fedbm.runs.plan import find_run
 from fedbm.runs.run_files import CONFIG, ENVIRONMENT, Details, Features, PartitionRecord, ScoredRound, Summary
 from fedbm.runs.run_table import METRICS, mean_and_std
 from fedbm.utils.html import make_html
-from fedbm.utils.io import digest_of, read_json
+from fedbm.utils.io import read_json
 from fedbm.utils.schema import Lengths, check, keys, whole
 from fedbm.utils.typed_json import decode
 
@@ -221,7 +222,7 @@ def last_quarter_scores(tests: Mapping[int, Scores | None], planned: int) -> Sco
 
 def partition_digest(partition: PartitionRecord) -> str:
     """Return a digest that is equal if the clients have the same samples."""
-    return partition.digest or digest_of({"clients": partition.clients})
+    return partition.digest or assignment_digest(partition.clients, partition.held_out, partition.shift)
 
 
 def _read_config(path: Path) -> str:

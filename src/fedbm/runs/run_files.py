@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fedbm.data.partition import SETTINGS
+from fedbm.data.partition import SETTINGS, SHIFT
 from fedbm.engine.round_record import SCORE, Index, RoundNumber, Score, Scores, Seconds, Traffic
 from fedbm.utils.schema import PLAIN, SCALAR, TEXT, Lengths, Schema, each, keys, number, or_null, whole
 from fedbm.utils.typed_json import JsonRecord
@@ -89,7 +89,10 @@ class Confusion(JsonRecord):
 
 @dataclass(frozen=True, eq=False)
 class SourceConfusion(JsonRecord):
-    """Confusion matrices of the test images of one source: a value of the column that makes the clients, or a site."""
+    """Confusion matrices of the test images of one source: a value of the column that makes the clients, or a site.
+
+    Or those of all images of a held-out client.
+    """
 
     name: str
     best: Matrix
@@ -108,6 +111,7 @@ class Details(JsonRecord):
     similarity: Annotated[tuple[tuple[float, ...], ...], each(each(number(), "classes"), "classes")] | None
     confusion: Confusion
     sources: tuple[SourceConfusion, ...] | None = None
+    held_out: tuple[SourceConfusion, ...] | None = None  # of clients that never train
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,6 +144,8 @@ class PartitionRecord(JsonRecord):
     clients: Annotated[tuple[Any, ...], each(PLAIN, "clients")] | None = None
     digest: str = ""
     of: PartitionSource | None = None
+    held_out: tuple[Any, ...] | None = None  # samples of each held-out client
+    shift: Annotated[Mapping[str, Any], SHIFT] | None = None  # the change of each client's images
 
 
 TUNED = ("temperature?", "lambda_dis?", "pseudo_batch?", "generator_every?")  # FedBM's numbers

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedbm.methods import METHODS
+from fedbm.methods import METHODS, is_plugin
 from fedbm.methods.base import Method, Task
 from fedbm.runs.config import Config
-from fedbm.utils.fingerprint import changed_options, class_digest, fingerprint
+from fedbm.utils.fingerprint import changed_options, class_digest, fingerprint, package_digest
 from fedbm.utils.io import digest_of, sha256_file
 
 PROTOCOL = 4  # raised when the same configuration would give another result
@@ -48,4 +48,6 @@ def make_run_id(config: Config, task: Task, data: str, inputs: Mapping[str, Any]
 def own_code(method: Method) -> dict[str, str]:
     """Return the digest of the code of a method that is not part of this package, else nothing."""
     kind = type(method)
-    return {} if METHODS.get(method.name) is kind else {"code": class_digest(kind)}
+    if METHODS.get(method.name) is kind:
+        return {}
+    return {"code": package_digest(kind) if is_plugin(method) else class_digest(kind)}

@@ -224,4 +224,5 @@ def _summarise_partition(partition: PartitionRecord) -> dict[str, Any]:
         "classes": partition.classes,
         "moved": [None] * len(partition.moved),
         "digest": partition_digest(partition),
+        **({"shift": partition.shift} if partition.shift else {}),
     }

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from fedbm.config.options import PARTITION_KEYS
 from fedbm.data.dataset import Dataset, check_source
+from fedbm.data.feature_shift import shift_images
 from fedbm.data.partition import Partition
 from fedbm.data.sources import find_sources
 from fedbm.engine.checkpoint import ClientStates
@@ -35,12 +38,14 @@ from fedbm.engine.run_folder import RunFolder
 from fedbm.errors import FedBMError
 from fedbm.methods.base import Method
 from fedbm.runs.artifacts import draw_if_due, finish_simulation, write_initial_files
-from fedbm.runs.config import Config, find_method, keys, make_config, to_sections
+from fedbm.runs.callbacks import Callback, Notifier, RunInfo, check_callbacks
+from fedbm.runs.config import Config, find_method, keys, make_config, to_sections, to_values
 from fedbm.runs.own_method import check_name, resolve_method, with_method
 from fedbm.runs.plan import Plan, make_plan
 from fedbm.runs.progress import print_notes, progress_console, show_decoding, show_run
 from fedbm.runs.reader import RunView, read_run
 from fedbm.runs.start import start_or_resume
+from fedbm.runs.tracking import make_trackers
 
 
 def simulate(
@@ -50,6 +55,7 @@ def simulate(
     *,
     body: str | Callable[[], nn.Module] | None = None,
     on_event: Callable[[Event], None] | None = None,
+    callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
     **settings: Any,
 ) -> RunView:
@@ -62,6 +68,7 @@ def simulate(
         body: a name such as "timm:tf_efficientnet_lite0", or a function that makes the feature extractor, a module
             from images to features.
         on_event: called with each event of the run.
+        callbacks: objects of subclasses of `fedbm.Callback`, called at the start and end of rounds.
         progress: whether to print notes and progress. Default: in a terminal or a notebook only.
         settings: any key of `fedbm config`, such as clients=5, beta=0.1, rounds=20, device="cuda", out="runs".
 
@@ -100,17 +107,21 @@ def simulate(
     if not isinstance(method, str):
         config = with_method(config, method)
     check_engine(config)
+    check_callbacks(callbacks)
     dataset, console = data if isinstance(data, Dataset) else None, progress_console(progress)
     with show_decoding(console) as decoding:
         plan = make_plan(config, dataset=dataset, partition=partition, make_body=body, progress=decoding)
     if RunFolder(run_path(plan)).done:
         return read_run(run_path(plan))
     print_notes(console, plan.notes)
-    with show_run(console, plan.config.method.name, plan.config.train.rounds) as show:
-        for event in run(plan):
+    notify = Notifier(callbacks, run_info(plan))
+    title, rounds = plan.config.method.name, plan.config.train.rounds
+    with notify, show_run(console, title, rounds) as show, closing(run(plan)) as events:
+        for event in events:
             show(event)
             if on_event is not None:
                 on_event(event)
+            notify(event)
     return read_run(run_path(plan))
 
 
@@ -141,7 +152,11 @@ def run_path(plan: Plan) -> Path:
     return Path(plan.config.engine.out).expanduser() / plan.id
 
 
-def run(plan: Plan) -> Iterator[Event]:
+def run_info(plan: Plan) -> RunInfo:
+    return RunInfo(plan.id, run_path(plan), to_values(plan.config))
+
+
+def run(plan: Plan) -> Generator[Event, None, None]:
     """Run the remaining rounds, then write summary, model and pictures. A finished run is not touched."""
     if plan.config.engine.on != "processes":
         raise FedBMError(
@@ -182,21 +197,28 @@ def _turns(plan: Plan, device: torch.device) -> Generator[Event | None, None, No
     with folder.lock(), explain_memory_errors(device):
         if folder.done:  # another process finished it since we looked
             return
+        trackers = make_trackers(plan.config.engine.track)
         loop = assemble(plan, folder, device)
-        with closing(loop.cohort), closing(loop.rounds()) as events:
-            draw_if_due(loop)  # if the run was stopped between a round's checkpoint and its picture
-            for event in events:
-                if event is not None and event.record is not None:
-                    draw_if_due(loop)
-                yield event
-        finish_simulation(plan, loop)
+        with Notifier(trackers, run_info(plan)) as notify:
+            with closing(loop.cohort), closing(loop.rounds()) as events:
+                draw_if_due(loop)  # if the run was stopped between a round's checkpoint and its picture
+                for event in events:
+                    if event is not None:
+                        notify(event)
+                        if event.record is not None:
+                            draw_if_due(loop)
+                    yield event
+            finish_simulation(plan, loop)
 
 
 def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> RoundLoop:
     """Return the run in memory, at its start or at its last checkpoint."""
     config, dataset, task = plan.config, plan.dataset, plan.task
     notes: list[str] = []
-    images = place_images(dataset.images, device, config.engine.data_on, f"{dataset.checksum} images")
+    stored, shared_name = shift_images(dataset, plan.partition), f"{dataset.checksum} images"
+    if plan.partition.shift is not None:
+        shared_name += f" {plan.partition.digest}"
+    images = place_images(stored, device, config.engine.data_on, shared_name)
     labels = share_on_device(dataset.labels, f"{dataset.checksum} labels", device)
     if images.is_cpu and labels.is_cuda and config.engine.data_on == "auto":
         size = format_gigabytes(images.nbytes)
@@ -208,14 +230,20 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> RoundLoop:
     if config.method.central:
         own = [torch.cat(own).sort().values]
     setup = LocalSetup(config.method, task, config.train, model, images, labels, own, states, progress)
-    backend = make_backend(setup, config.engine, dataset.images, notes.append)
+    backend = make_backend(setup, config.engine, stored, notes.append)
     normalise = task.normalise().to(device)
     normalise.memory_format = backend.memory_format
-    sets = {
-        name: Samples(images, labels, torch.from_numpy(dataset.indices(name)).to(images.device), normalise)
-        for name in ("val", "test")
-    }
-    if (sources := find_sources(dataset, plan.partition, "test")) is not None:
+
+    def subset(indices: NDArray[np.int64], sources: NDArray[np.int64] | None = None) -> Samples:
+        return Samples(images, labels, torch.from_numpy(indices).to(images.device), normalise, sources)
+
+    partition = plan.partition
+    sets = {name: subset(partition.scored_samples(dataset, name)) for name in ("val", "test")}
+    held_out = None
+    if partition.held_out:
+        owners = np.repeat(np.arange(len(partition.held_out)), list(map(len, partition.held_out)))
+        held_out = subset(np.concatenate(partition.held_out), owners)
+    if (sources := find_sources(dataset, partition, "test")) is not None:
         sets["test"] = dataclasses.replace(sets["test"], sources=sources.numbers)
     return RoundLoop(
         run_id=plan.id,
@@ -234,6 +262,7 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> RoundLoop:
         notes=notes,
         average=start.average,
         optimizer=start.optimizer,
+        held_out=held_out,
     )
 
 

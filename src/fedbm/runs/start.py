@@ -15,6 +15,7 @@ from fedbm.engine.local_training import check_batch_norms
 from fedbm.engine.run_folder import RunFolder
 from fedbm.engine.server_average import ServerAverage, restore_average
 from fedbm.engine.server_optimizer import ServerOptimizer, restore_optimizer
+from fedbm.methods import is_plugin, method_plugins
 from fedbm.methods.base import State, Task
 from fedbm.runs.config import Config, to_toml
 from fedbm.runs.own_method import describe_class
@@ -65,6 +66,8 @@ def write_description(
     known = {**environment(device), "settings": settings_digest(tomllib.loads(text))}
     if own and "code" in own:
         known["method"] = describe_class(type(config.method))
+    if is_plugin(config.method):
+        known["method"] = method_plugins()[config.method.name].package
     write_json(folder.path / "environment.json", known)
     if task.concepts is not None:
         task.concepts.save(folder.path / "concepts.safetensors")

@@ -10,6 +10,7 @@ import functools
 import hashlib
 import inspect
 import re
+import sys
 import types
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
@@ -82,6 +83,17 @@ def code_digest(definition: Any) -> str:
         members = vars(definition).values() if isinstance(definition, type) else [definition]
         text = repr([_describe_code(member.__code__) for member in members if hasattr(member, "__code__")])
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def package_digest(definition: Any) -> str:
+    """Return the SHA-256 of all Python files of the package, or of the file, that defines a class or function."""
+    top = sys.modules[str(definition.__module__).partition(".")[0]]
+    found = hashlib.sha256()
+    for folder in sorted(map(Path, getattr(top, "__path__", ()))) or [Path(str(top.__file__))]:
+        for path in sorted(folder.rglob("*.py")) if folder.is_dir() else [folder]:
+            found.update(f"{path.relative_to(folder.parent).as_posix()}\n".encode())
+            found.update(hashlib.sha256(path.read_bytes()).digest())
+    return found.hexdigest()
 
 
 def _is_published(definition: Any) -> bool:

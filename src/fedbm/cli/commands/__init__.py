@@ -13,7 +13,7 @@ from types import ModuleType
 COMMANDS = (
     *("demo", "run", "compare", "reproduce", "sweep"),
     *("list", "show", "report", "features", "export", "predict"),
-    *("concepts", "data", "federation", "config", "doctor", "completion"),
+    *("methods", "concepts", "data", "federation", "config", "doctor", "completion"),
 )
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import tarfile
 import zipfile
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +18,8 @@ from fedbm.data.readers.sample_index import SampleIndex, Source
 from fedbm.data.splits import check_usable
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.utils.io import digest_of
+from fedbm.utils.plugins import Plugin, load_plugins
+from fedbm.utils.plugins import check_usable as check_plugin
 
 
 def detect(
@@ -47,6 +52,50 @@ def detect(
         return index
 
     return Source(source.fingerprint, scan)
+
+
+@cache
+def reader_plugins() -> dict[str, Plugin]:
+    """Return the readers that other installed packages declare in the entry points "fedbm.readers"."""
+    return load_plugins("fedbm.readers", (), lambda name, value: "" if callable(value) else "it is not a function")
+
+
+def find_by_reader(name: str) -> tuple[Path, Source] | None:
+    """Return path and source of a name READER:PATH; None if it has another form or is a file."""
+    from fedbm.utils.fingerprint import package_digest  # imports PyTorch
+
+    reader, colon, place = name.partition(":")
+    if not colon or os.path.exists(name) or len(reader) < 2:  # C: is a drive
+        return None
+    plugins = reader_plugins()
+    check_plugin(plugins, reader)
+    if reader not in plugins:
+        near = did_you_mean(reader, plugins)
+        raise FedBMError(
+            f'there is no reader "{reader}"{near} for {name}; installed are: {", ".join(plugins) or "none"}'
+        )
+    path, plugin = Path(place).expanduser(), plugins[reader]
+
+    def call(function: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except (FedBMError, OSError):
+            raise
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+            raise FedBMError(f'the reader "{reader}" of {plugin.package} failed for {path}: {problem}') from error
+
+    source = call(plugin.value, path)
+    if not isinstance(source, Source):
+        raise FedBMError(f'the reader "{reader}" of {plugin.package} must return a Source, not {type(source).__name__}')
+
+    def scan() -> SampleIndex:
+        index: SampleIndex = call(source.scan)
+        check_usable(index.labels, index.split, index.classes, str(path))
+        return index
+
+    known = {"reader": reader, "code": package_digest(plugin.value), "source": source.fingerprint}
+    return path, Source(digest_of(known), scan)
 
 
 def digits() -> Source:

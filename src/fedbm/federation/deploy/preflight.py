@@ -36,14 +36,14 @@ def check_node_folder(folder: Path) -> list[str]:
 
 def describe_policy(folder: Path) -> str:
     """Return this site's rules in one line; raise FedBMError if they name a method that is not installed."""
-    from fedbm.methods import METHODS
+    from fedbm.methods import all_methods
 
     policy = read_policy(folder)
     for name in policy.method_names if policy.methods != "all" else ():
-        if name not in METHODS:
+        if name not in (known := all_methods()):
             raise FedBMError(
                 f'methods in [policy] of {folder / "node.toml"} has "{name}", which is not a method of this package'
-                f"{did_you_mean(name, METHODS)}. Correct the name"
+                f"{did_you_mean(name, known)}. Correct the name"
             )
     waits = "each run waits for 'fedbm federation approve'" if policy.approval else "runs need no approval here"
     return f"policy: methods {policy.methods}, at most {policy.max_rounds} rounds; {waits}"

@@ -20,7 +20,7 @@ from fedbm.engine.server_average import no_common_model
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.federation.options import RESULT_OPTIONS, FederationOptions
 from fedbm.federation.protocol.messages import PRIVACY_LIMITS, make_terms
-from fedbm.methods import METHODS
+from fedbm.methods import all_methods
 from fedbm.methods.base import Method, Task
 from fedbm.models.backbone import body_factory
 from fedbm.runs.config import Config, check_config, recommend
@@ -46,10 +46,12 @@ class Agreement:
 def agree(config: Config, options: FederationOptions) -> Agreement:
     """Return the task, the terms and the run's id; raise FedBMError if the run cannot be federated."""
     config = check_config(config)
-    if METHODS.get(config.method.name) is not type(config.method) or config.method.central:
-        raise FedBMError(f"{config.method.name} cannot be federated; choose a federated method of this package")
+    if all_methods().get(config.method.name) is not type(config.method) or config.method.central:
+        raise FedBMError(f"{config.method.name} cannot be federated; choose a federated method that is installed")
     if options.dp_noise:
         check_privacy(config.method, options)
+    if config.train.drop_rate:
+        raise FedBMError("drop_rate only applies to simulations: nodes of a federation fail by themselves. Remove it.")
     if config.data.normalise == "own":
         raise FedBMError(
             "normalise = own needs the images of all sites, which no machine of a federation sees. Combine what 'fedbm "

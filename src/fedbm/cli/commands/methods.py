@@ -1,0 +1,57 @@
+"""fedbm methods: list the methods and readers that are installed, and the packages that they come from.
+
+examples:
+  fedbm methods                                               this package's, and plug-ins of other packages
+  fedbm config --toml --method fedprox                        the options of a method
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.console import Console
+
+from fedbm.cli.flags import add_json
+from fedbm.cli.output import print_json
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_json(parser)
+
+
+def execute(args: argparse.Namespace, console: Console) -> None:
+    from fedbm.cli.tables import table
+    from fedbm.config.keys import keys_of
+    from fedbm.data.readers.dispatch import reader_plugins
+    from fedbm.methods import all_methods, method_plugins
+    from fedbm.utils.plugins import usable
+    from fedbm.version import __version__
+
+    plugins, readers = method_plugins(), reader_plugins()
+    methods = [
+        {
+            "name": name,
+            "package": plugins[name].package if name in plugins else f"fedbm {__version__}",
+            "meaning": first_line(kind),
+            "options": [key.name for key in keys_of("method", kind)],
+        }
+        for name, kind in all_methods().items()
+    ]
+    read = [
+        {"name": name, "package": readers[name].package, "meaning": first_line(value)}
+        for name, value in usable(readers).items()
+    ]
+    problems = [plugin.problem for plugin in (*plugins.values(), *readers.values()) if plugin.problem]
+    if args.json:
+        print_json({"methods": methods, "readers": read, "problems": problems})
+    shown = ("name", "package", "meaning")
+    console.print(table("", ("method", *shown[1:]), [[one[key] for key in shown] for one in methods], text_columns=3))
+    if read:
+        console.print(table("", ("reader", *shown[1:]), [[one[key] for key in shown] for one in read], text_columns=3))
+    for problem in problems:
+        console.print(f"problem: {problem}")
+
+
+def first_line(value: object) -> str:
+    """Return the first line of a docstring."""
+    return (value.__doc__ or "").strip().partition("\n")[0]

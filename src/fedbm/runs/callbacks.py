@@ -1,0 +1,121 @@
+"""Callbacks: code of the user, and trackers, that are called during a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from fedbm.engine.round_loop import Event
+from fedbm.engine.round_record import RoundRecord
+from fedbm.errors import FedBMError
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """The run that calls a callback.
+
+    Attributes:
+        id: the run's id, which is the name of its folder.
+        path: the run's folder.
+        settings: the configuration, {section: {key: value}}.
+
+    Example:
+        >>> import fedbm
+        >>> class Name(fedbm.Callback):
+        ...     def on_end(self, run, finished):
+        ...         print(run.id == run.path.name, run.settings["train"]["rounds"])
+        >>> settings = dict(method="fedavg", clients=5, rounds=1, size=16, width=8, batch=32)
+        >>> run = fedbm.simulate("digits", callbacks=[Name()], seed=8, **settings)
+        True 1
+    """
+
+    id: str
+    path: Path
+    settings: Mapping[str, Mapping[str, Any]]
+
+
+class Callback:
+    """Base class of callbacks for `simulate()` and `compare()`. Override the methods that you need.
+
+    A resumed run calls them from the round after its last checkpoint on. A finished run, which is only read, does not
+    call them. If a method raises an exception, the run finishes its round, writes a checkpoint and stops with a
+    sentence. The same call resumes it.
+
+    Example:
+        >>> import fedbm
+        >>> class Print(fedbm.Callback):
+        ...     def on_evaluation(self, run, record):
+        ...         print(f"round {record.round}: {sorted(record.val)}")
+        >>> settings = dict(method="fedavg", clients=5, rounds=1, size=16, width=8, batch=32)
+        >>> run = fedbm.simulate("digits", callbacks=[Print()], seed=9, **settings)
+        round 1: ['accuracy', 'auc', 'f1', 'precision', 'recall']
+    """
+
+    def on_round_start(self, run: RunInfo, round_: int) -> None:
+        """Do something before the clients of a round train."""
+
+    def on_evaluation(self, run: RunInfo, record: RoundRecord) -> None:
+        """Do something after a round in which the model was scored: `record.val` and `record.test`."""
+
+    def on_round_end(self, run: RunInfo, record: RoundRecord) -> None:
+        """Do something after each round, when its record is in rounds.jsonl; after `on_evaluation`."""
+
+    def on_end(self, run: RunInfo, finished: bool) -> None:
+        """Do something when the run is finished, or when it stops early."""
+
+
+class Notifier:
+    """Call the callbacks of one run for its events. As a context, call on_end when it ends."""
+
+    def __init__(self, callbacks: Sequence[Callback], run: RunInfo) -> None:
+        self._callbacks, self._run = callbacks, run
+        self._round = 0  # the current one
+        self._failure: FedBMError | None = None
+
+    def __call__(self, event: Event) -> None:
+        """Raise FedBMError at the end of a round in which a callback failed: a run that stops there is saved."""
+        if event.round > self._round:
+            self._round = event.round
+            self._call("on_round_start", event.round)
+        if (record := event.record) is not None:
+            if record.val is not None:
+                self._call("on_evaluation", record)
+            self._call("on_round_end", record)
+        if record is not None and self._failure is not None:
+            raise self._failure
+
+    def end(self, finished: bool) -> None:
+        """Call on_end. Raise FedBMError if it fails for a finished run."""
+        self._failure = None
+        self._call("on_end", finished)
+        if self._failure is not None and finished:
+            raise self._failure
+
+    def __enter__(self) -> Notifier:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.end(finished=kind is None)
+
+    def _call(self, hook: str, *arguments: Any) -> None:
+        for callback in self._callbacks:
+            try:
+                getattr(callback, hook)(self._run, *arguments)
+            except Exception as error:
+                name, saved = type(callback).__name__, "The run is saved"
+                if hook != "on_end":
+                    saved = f"The run is saved up to round {self._round}. Run the same command again to continue"
+                if self._failure is None:
+                    self._failure = FedBMError(f"{name}.{hook} failed: {type(error).__name__}: {error}. {saved}.")
+                    self._failure.__cause__ = error
+
+
+def check_callbacks(callbacks: Sequence[Callback]) -> None:
+    """Raise FedBMError if one of them is not a callback object."""
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            hint = f": write {callback.__name__}()" if isinstance(callback, type) else ""
+            raise FedBMError(f"callbacks must be objects of subclasses of fedbm.Callback, not {callback!r}{hint}")

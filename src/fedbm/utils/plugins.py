@@ -1,0 +1,85 @@
+"""Plug-ins: methods and readers that other installed packages declare as entry points.
+
+    [project.entry-points."fedbm.methods"]
+    fedavgm = "fedbm_fedavgm:FedAvgM"
+
+A plug-in is imported when a name is not one of this package, or when all names are listed. One that cannot be used does
+not disturb the others: it is listed with the reason, and using its name raises FedBMError with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from fedbm.errors import FedBMError, join_words
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A plug-in that can be used, or the reason why it cannot."""
+
+    name: str
+    package: str  # name and version of the distribution
+    value: Any = None
+    problem: str = ""
+
+
+def load_plugins(group: str, taken: Collection[str], check: Callable[[str, Any], str]) -> dict[str, Plugin]:
+    """Import all plug-ins of a group of entry points, and return them by name.
+
+    Args:
+        group: "fedbm.methods" or "fedbm.readers".
+        taken: the names of this package, which a plug-in cannot have.
+        check: called with a name and the object; returns what is wrong with it, or "".
+    """
+    declared: dict[str, dict[str, EntryPoint]] = defaultdict(dict)
+    for entry in _entry_points(group):
+        declared[entry.name][_package_of(entry)] = entry
+    return {name: _load(name, entries, taken, check) for name, entries in sorted(declared.items())}
+
+
+def usable(plugins: dict[str, Plugin]) -> dict[str, Any]:
+    """Return name → object of the plug-ins without a problem."""
+    return {name: plugin.value for name, plugin in plugins.items() if not plugin.problem}
+
+
+def check_usable(plugins: dict[str, Plugin], name: str) -> None:
+    """Raise FedBMError if there is a plug-in of this name that cannot be used."""
+    if name in plugins and plugins[name].problem:
+        raise FedBMError(plugins[name].problem)
+
+
+def _load(
+    name: str, entries: dict[str, EntryPoint], taken: Collection[str], check: Callable[[str, Any], str]
+) -> Plugin:
+    package, (first, *others) = join_words(sorted(entries), "and"), entries.values()
+    who = f'the plug-in "{name}" of {package}'
+    if name in taken:
+        return Plugin(name, package, problem=f"{who} has a name of fedbm's own. It must be renamed, or uninstalled.")
+    if others:
+        return Plugin(name, package, problem=f'the plug-in "{name}" is declared by {package}. Uninstall all but one.')
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        words = "A name has lower-case letters, digits and underscores, and starts with a letter."
+        return Plugin(name, package, problem=f"{who} cannot be used. {words}")
+    try:
+        value = first.load()
+    except (Exception, SystemExit) as error:
+        reason = f"{type(error).__name__}: {error}"
+        return Plugin(name, package, problem=f"{who} cannot be imported: {reason}. Correct or uninstall it.")
+    problem = check(name, value)
+    return Plugin(name, package, value, f"{who} cannot be used: {problem}." if problem else "")
+
+
+@cache
+def _entry_points(group: str) -> tuple[EntryPoint, ...]:
+    return tuple(entry_points(group=group))
+
+
+def _package_of(entry: EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
