@@ -183,7 +183,7 @@ def test_fednh_starts_with_orthonormal_rows_and_scale_20():
     assert [name for name, _ in head.named_parameters()] == ["scale"]
     features = torch.tensor([[3.0, 0, 0, 0, 0, 0]])
     assert torch.allclose(head(features), 20 * head.weight[:, 0][None], atol=1e-5)
-    with pytest.raises(FedBMError, match="needs as many features as classes; the body has 2, not 3"):
+    with pytest.raises(FedBMError, match="at least as many features as classes, but the body has 2 features for 3"):
         FedNH().model(linear_task(2, 3))
 
 
