@@ -27,13 +27,13 @@ def state_of(plan: Any) -> dict[str, torch.Tensor]:
 def test_frozen_layers_stay_to_the_bit(
     name: str, tiny: dict[str, Any], tiny_fedbm: dict[str, Any], tmp_path: Path
 ) -> None:
-    settings = tiny_fedbm if name == "fedbm" else {**tiny, "method": name}
+    concepts = {"concept_file": tiny_fedbm["concept_file"]} if name == "fedglcl" else {}
+    settings = tiny_fedbm if name == "fedbm" else {**tiny, **concepts, "method": name}
     plan = plan_of(settings, tmp_path, rounds=2, freeze=FROZEN, keep_optimizer=True)
     model = plan.config.method.model(plan.task)
     play(plan)
-    found = state_of(plan)
-    if name == "fedproto":  # its models stay with the clients
-        found = load_tensors(next(folder_of(plan).glob("clients/*.safetensors")))[0]
+    kept = load_tensors(next(folder_of(plan).glob("clients/*.safetensors")))[0]
+    found = {**kept, **state_of(plan)}  # FedProto's models and FedBN's statistics stay with the clients
     frozen = frozen_names(model)
     assert {"body.conv1.weight", "body.bn1.running_var", "body.layer1.1.bn2.num_batches_tracked"} <= frozen
     assert not any(layer.startswith(("body.layer2", "body.layer3")) for layer in frozen)

@@ -67,7 +67,7 @@ def test_a_step_of_adamw_with_smoothed_labels_by_hand() -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_only_methods_with_fedavgs_loss_smooth_labels(name: str) -> None:
     config = make_config({"method": {"name": name}, "train": {"label_smoothing": 0.1}})
-    if name in ("fedrod", "fedproto", "fedetf", "fedbm"):
+    if name in ("moon", "fedlc", "fedntd", "fedgen", "fedrod", "fedproto", "fedetf", "fedbm"):
         with pytest.raises(FedBMError, match=f"label_smoothing changes FedAvg's cross-entropy, but {name} has a loss"):
             check_config(config)
     else:
