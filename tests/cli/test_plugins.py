@@ -25,6 +25,7 @@ PAGE = DOCS / "your-method.md"
 ODD = """
 import dataclasses
 from typing import ClassVar
+import torch
 import fedbm
 from fedbm.config.options import option
 from odd_fl.factor import FACTOR
@@ -46,6 +47,14 @@ class NoMethod:
 class Undeclared(fedbm.FedAvg):
     name: ClassVar[str] = "undeclared"
     scale: float = 0.5
+
+class Flat(torch.nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(channels, int(3 * FACTOR), 5, stride=4)
+
+    def forward(self, images):
+        return self.conv(images).relu().mean(dim=(2, 3))
 
 def read(path):
     raise KeyError(path.name)
@@ -161,16 +170,16 @@ def test_the_run_id_covers_every_file_of_the_package(odd: Path, tiny: dict[str, 
     ("entries", "name", "sentence"),
     [
         ({"fedavg": "odd_fl:Odd"}, None, 'the plug-in "fedavg" of bad-fl 0.1 has a name of fedbm\'s own. It must be'),
-        ({"Moon": "odd_fl:Odd"}, "Moon", 'the plug-in "Moon" of bad-fl 0.1 cannot be used. A name has lower-case'),
-        ({"moon": "odd_fl:Odd"}, "moon", '"moon" of bad-fl 0.1 cannot be used: its class has the name "odd".'),
-        ({"moon": "odd_fl:NoMethod"}, "moon", "cannot be used: it is not a subclass of fedbm.FedAvg or fedbm.Method."),
+        ({"Luna": "odd_fl:Odd"}, "Luna", 'the plug-in "Luna" of bad-fl 0.1 cannot be used. A name has lower-case'),
+        ({"luna": "odd_fl:Odd"}, "luna", '"luna" of bad-fl 0.1 cannot be used: its class has the name "odd".'),
+        ({"luna": "odd_fl:NoMethod"}, "luna", "cannot be used: it is not a subclass of fedbm.FedAvg or fedbm.Method."),
         (
             {"undeclared": "odd_fl:Undeclared"},
             "undeclared",
             "its class is not a dataclass in which fedbm.config.options",
         ),
-        ({"moon": "odd_fl:Moon"}, "moon", "bad-fl 0.1 cannot be imported: AttributeError: module 'odd_fl' has no"),
-        ({"moon": "no_such:Moon"}, "moon", "cannot be imported: ModuleNotFoundError: No module named 'no_such'."),
+        ({"luna": "odd_fl:Luna"}, "luna", "bad-fl 0.1 cannot be imported: AttributeError: module 'odd_fl' has no"),
+        ({"luna": "no_such:Luna"}, "luna", "cannot be imported: ModuleNotFoundError: No module named 'no_such'."),
         ({"odd": "odd_fl:Odd"}, "odd", 'the plug-in "odd" is declared by bad-fl 0.1 and odd-fl 0.1. Uninstall all but'),
     ],
 )
@@ -212,13 +221,39 @@ def test_readers_that_fail(fedbm: Command, site: Path, data: str, sentence: str)
     assert one_sentence(err) == sentence
 
 
+def test_a_body_by_name(fedbm: Command, site: Path, tiny: dict[str, Any], tmp_path: Path, scans: Path) -> None:
+    write_package(site, "odd-fl", FILES, {"fedbm.bodies": {"flat": "odd_fl:Flat", "bad": "odd_fl.factor:FACTOR"}})
+    forget_plugins()
+    own = {key: value for key, value in tiny.items() if key != "width"}
+    status, _, err = fedbm(
+        "run", *flags({**own, "rounds": 1, "body": "flat", "workers": 2}), "--out", tmp_path / "runs"
+    )
+    assert (status, err) == (0, "")
+    [run] = (tmp_path / "runs").iterdir()
+    assert "this run is finished" in fedbm("run", run / "config.toml")[1]
+    assert fedbm("predict", run, next(scans.rglob("*.png")))[0] == 0
+    config = make_config(to_sections({**own, "body": "flat"}))
+    first = make_plan(config).id
+    (site / "odd_fl" / "factor.py").write_text("FACTOR = 3.0\n")
+    assert make_plan(config).id != first
+    found = json.loads(fedbm("methods", "--json")[1])
+    assert [one["name"] for one in found["bodies"]] == ["flat"]
+    assert found["problems"] == ['the plug-in "bad" of odd-fl 0.1 cannot be used: it is not a function.']
+    status, _, err = fedbm("run", *flags({**own, "body": "bad"}))
+    assert one_sentence(err) == found["problems"][0]
+    status, _, err = fedbm("run", *flags({**own, "body": "flut"}))
+    assert one_sentence(err).startswith(
+        'there is no body "flut" (did you mean "flat"?); use resnet18, bad, flat, or timm'
+    )
+
+
 def test_the_list_without_plug_ins(fedbm: Command) -> None:
     status, out, err = fedbm("methods", "--json")
     assert (status, err) == (0, "")
     found = json.loads(out)
     assert [one["name"] for one in found["methods"]] == list(METHODS)
     assert all(one["meaning"] for one in found["methods"])
-    assert (found["readers"], found["problems"]) == ([], [])
+    assert (found["bodies"], found["readers"], found["problems"]) == ([], [], [])
     fedprox = next(one for one in found["methods"] if one["name"] == "fedprox")
     assert fedprox["options"] == ["weighting", "mu"]
     assert "fedprox" in fedbm("methods")[1]

@@ -53,7 +53,7 @@ def test_a_site_with_other_source_refuses(half: Path, tmp_path: Path, monkeypatc
     assert accept_terms(agreed.terms).config.method.name == "half"
     assert len(agreed.terms["code"]) == 64
     (half / "half_fl.py").write_text(HALF.replace("/ 2", "/ 3"))
-    with pytest.raises(Refusal, match="has another version of the plug-in that defines the run's method"):
+    with pytest.raises(Refusal, match="has another version of a plug-in that the run uses, or none"):
         accept_terms(agreed.terms)
     (half / "half_fl-0.1.dist-info" / "entry_points.txt").unlink()
     forget_plugins()

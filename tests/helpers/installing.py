@@ -12,6 +12,7 @@ import pytest
 
 from fedbm import methods
 from fedbm.data.readers import dispatch
+from fedbm.models import backbone
 from fedbm.runs import config
 from fedbm.utils import plugins
 
@@ -21,6 +22,7 @@ def forget_plugins() -> None:
     for cached in (plugins._entry_points, methods.method_plugins, dispatch.reader_plugins, config.keys):
         cached.cache_clear()
     config.option_flags.cache_clear()
+    backbone.body_plugins.cache_clear()
 
 
 def write_package(

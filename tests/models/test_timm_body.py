@@ -37,7 +37,8 @@ def refused(name: str) -> str:
 
 
 def test_a_body_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert refused("resnet19") == 'there is no body "resnet19"; use resnet18, or timm:NAME for a model of timm'
+    near = 'there is no body "resnet19" (did you mean "resnet18"?)'
+    assert refused("resnet19") == f"{near}; use resnet18, or timm:NAME for a model of timm"
     monkeypatch.setitem(sys.modules, "timm", None)  # importing it raises ImportError
     assert refused(SMALL) == f'the body {SMALL} needs an extra: pip install "fedbm[timm]"'
 

@@ -257,7 +257,9 @@ class LanguageOptions:
 class ModelOptions:
     """The shared feature extractor. Python can pass any module that maps images to features."""
 
-    body: str = option("resnet18", "resnet18, or timm:NAME for a model of timm, such as timm:tf_efficientnet_lite0")
+    body: str = option(
+        "resnet18", "resnet18, a plug-in, or timm:NAME for a model of timm, such as timm:tf_efficientnet_lite0"
+    )
     stem: Literal["7x7", "3x3"] = option(
         "7x7", "ResNet-18's first layer: 7x7 with stride 2 and pooling, or 3x3 for small images"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -14,6 +14,10 @@ from torch import Tensor, nn
 from fedbm.config.options import ModelOptions
 from fedbm.errors import FedBMError, did_you_mean, join_words, shorten_list
 from fedbm.models.resnet import ResNet18
+from fedbm.utils.fingerprint import package_digest
+from fedbm.utils.plugins import Plugin, check_usable, load_plugins, usable
+
+OWN_BODIES = ("resnet18", "timm")
 
 
 def body_factory(options: ModelOptions, channels: int) -> Callable[[], nn.Module]:
@@ -23,13 +27,33 @@ def body_factory(options: ModelOptions, channels: int) -> Callable[[], nn.Module
     return partial(make_body, options, channels, weights)
 
 
+@cache
+def body_plugins() -> dict[str, Plugin]:
+    """Return the bodies that other installed packages declare in the entry points "fedbm.bodies"."""
+    return load_plugins(
+        "fedbm.bodies", OWN_BODIES, lambda name, value: "" if callable(value) else "it is not a function"
+    )
+
+
+def body_code(name: str) -> dict[str, str]:
+    """Return the digest of the source of a plug-in's body, else nothing."""
+    plugins = {} if name.partition(":")[0] in OWN_BODIES else usable(body_plugins())
+    return {"body_code": package_digest(plugins[name])} if name in plugins else {}
+
+
 def check_body(name: str) -> None:
-    """Raise FedBMError unless *name* is resnet18, or timm:NAME with a model of the installed timm."""
+    """Raise FedBMError unless *name* is resnet18, a plug-in, or timm:NAME with a model of the installed timm."""
     library, _, model = name.partition(":")
     if name == "resnet18":
         return
     if library != "timm":
-        raise FedBMError(f'there is no body "{name}"; use resnet18, or timm:NAME for a model of timm')
+        plugins = body_plugins()
+        check_usable(plugins, name)
+        if name not in plugins:
+            near = did_you_mean(name, ["resnet18", *plugins])
+            known = ", ".join(["resnet18", *plugins])
+            raise FedBMError(f'there is no body "{name}"{near}; use {known}, or timm:NAME for a model of timm')
+        return
     try:
         import timm
     except ImportError as error:
@@ -47,6 +71,8 @@ def make_body(options: ModelOptions, channels: int, weights: dict[str, Tensor] |
     body: nn.Module
     if options.body == "resnet18":
         body = ResNet18(channels, options.width, options.stem, options.norm)
+    elif not options.body.startswith("timm:"):
+        body = body_plugins()[options.body].value(channels)
     else:
         import timm
 

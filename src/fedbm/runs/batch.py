@@ -128,7 +128,7 @@ def _events(jobs: Sequence[BatchRun], budget: Budget) -> Generator[tuple[BatchRu
                 with closing(run(job.plan)) as rounds:
                     for event in rounds:
                         yield job, event
-                        is_between_rounds = event.record is not None and event.round < job.config.train.rounds
+                        is_between_rounds = event.record is not None and not event.last
                         if is_between_rounds and budget.is_last_round(job.folder):
                             return  # closing it writes a checkpoint
             except FedBMError as error:

@@ -12,6 +12,7 @@ from typing import Any
 
 from fedbm.methods import METHODS, is_plugin
 from fedbm.methods.base import Method, Task
+from fedbm.models.backbone import body_code
 from fedbm.runs.config import Config
 from fedbm.utils.fingerprint import changed_options, class_digest, fingerprint, package_digest
 from fedbm.utils.io import digest_of, sha256_file
@@ -29,7 +30,9 @@ def make_run_id(config: Config, task: Task, data: str, inputs: Mapping[str, Any]
     weights = model.pop("init_weights", "")
     if own_body:
         model = {"body": fingerprint(task.body())}
-    elif weights:
+    else:
+        model |= body_code(config.model.body)
+    if weights and not own_body:
         model["init_weights"] = sha256_file(Path(weights).expanduser())
     train = changed_options(config.train)
     train.pop("recipe", None)  # the values that it sets are there
@@ -43,6 +46,11 @@ def make_run_id(config: Config, task: Task, data: str, inputs: Mapping[str, Any]
     }
     words = [config.method.name, data, f"s{config.train.seed}", digest_of(determines)[:12]]
     return "-".join(re.sub(r"[^\w.]+", "_", word, flags=re.ASCII) for word in words)
+
+
+def plugin_code(config: Config) -> dict[str, str]:
+    """Return digests of the source of plug-ins that define the method and the body."""
+    return own_code(config.method) | body_code(config.model.body)
 
 
 def own_code(method: Method) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Plug-ins: methods and readers that other installed packages declare as entry points.
+"""Plug-ins: methods, bodies and readers that other installed packages declare as entry points.
 
     [project.entry-points."fedbm.methods"]
     fedavgm = "fedbm_fedavgm:FedAvgM"
@@ -34,7 +34,7 @@ def load_plugins(group: str, taken: Collection[str], check: Callable[[str, Any],
     """Import all plug-ins of a group of entry points, and return them by name.
 
     Args:
-        group: "fedbm.methods" or "fedbm.readers".
+        group: "fedbm.methods", "fedbm.bodies" or "fedbm.readers".
         taken: the names of this package, which a plug-in cannot have.
         check: called with a name and the object; returns what is wrong with it, or "".
     """

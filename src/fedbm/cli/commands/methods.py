@@ -1,4 +1,4 @@
-"""fedbm methods: list the methods and readers that are installed, and the packages that they come from.
+"""fedbm methods: list the installed methods, bodies and readers, and the packages that they come from.
 
 examples:
   fedbm methods                                               this package's, and plug-ins of other packages
@@ -8,6 +8,7 @@ examples:
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from rich.console import Console
 
@@ -24,10 +25,11 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.config.keys import keys_of
     from fedbm.data.readers.dispatch import reader_plugins
     from fedbm.methods import all_methods, method_plugins
+    from fedbm.models.backbone import body_plugins
     from fedbm.utils.plugins import usable
     from fedbm.version import __version__
 
-    plugins, readers = method_plugins(), reader_plugins()
+    plugins, bodies, readers = method_plugins(), body_plugins(), reader_plugins()
     methods = [
         {
             "name": name,
@@ -37,17 +39,19 @@ def execute(args: argparse.Namespace, console: Console) -> None:
         }
         for name, kind in all_methods().items()
     ]
-    read = [
-        {"name": name, "package": readers[name].package, "meaning": first_line(value)}
-        for name, value in usable(readers).items()
-    ]
-    problems = [plugin.problem for plugin in (*plugins.values(), *readers.values()) if plugin.problem]
+    found: dict[str, list[dict[str, Any]]] = {"methods": methods}
+    for kind, known in (("bodies", bodies), ("readers", readers)):
+        found[kind] = [
+            {"name": name, "package": known[name].package, "meaning": first_line(value)}
+            for name, value in usable(known).items()
+        ]
+    problems = [plugin.problem for some in (plugins, bodies, readers) for plugin in some.values() if plugin.problem]
     if args.json:
-        print_json({"methods": methods, "readers": read, "problems": problems})
-    shown = ("name", "package", "meaning")
-    console.print(table("", ("method", *shown[1:]), [[one[key] for key in shown] for one in methods], text_columns=3))
-    if read:
-        console.print(table("", ("reader", *shown[1:]), [[one[key] for key in shown] for one in read], text_columns=3))
+        print_json({**found, "problems": problems})
+    for kind, rows in found.items():
+        if rows:
+            shown = [[row[key] for key in ("name", "package", "meaning")] for row in rows]
+            console.print(table("", (kind, "package", "meaning"), shown, text_columns=3))
     for problem in problems:
         console.print(f"problem: {problem}")
 

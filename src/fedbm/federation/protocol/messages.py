@@ -29,7 +29,7 @@ from fedbm.federation.protocol.packing import Compression
 from fedbm.methods.base import Facts, State, Task
 from fedbm.models.backbone import body_factory, check_body, load_weights
 from fedbm.runs.config import Config, make_config, method_values
-from fedbm.runs.run_id import own_code
+from fedbm.runs.run_id import plugin_code
 from fedbm.utils.io import digest_of
 from fedbm.version import __version__
 
@@ -59,7 +59,7 @@ REFUSALS = {  # code → why a site did not do what it was asked; only the code 
     "nonfinite": "reached a client state that is not finite",
     "compression": "has values that do not fit the compression",
     "privacy": "cannot count its privacy loss, so nothing leaves it; see its own log",
-    "code": "has another version of the plug-in that defines the run's method",
+    "code": "has another version of a plug-in that the run uses, or none",
     "method": "does not allow the run's method (methods in its policy)",
     "rounds": "does not allow so many rounds (max_rounds in its policy)",
     "counts": "does not let label counts leave, which the method needs (label_counts in its policy)",
@@ -107,7 +107,7 @@ def make_terms(
         "versions": {key: versions()[key] for key in ("protocol", "fedbm")},
         "run": run,
         "method": method_values(config.method),
-        **own_code(config.method),  # of a plug-in: a digest of its source
+        **plugin_code(config),  # digests of the source
         "train": dataclasses.asdict(config.train),
         "model": {**dataclasses.asdict(config.model), "init_weights": ""},
         "task": {**{key: list(getattr(task, key)) for key in TASK_LISTS}, "hflip": task.hflip, "vflip": task.vflip},
@@ -172,7 +172,7 @@ def accept_terms(values: Any) -> Terms:
             check_body(config.model.body)
         except FedBMError as error:
             raise Refusal("body") from error
-        if own_code(config.method).get("code") != values.get("code"):
+        if plugin_code(config) != {key: values[key] for key in ("code", "body_code") if key in values}:
             raise Refusal("code")
         task, run = values["task"], values["run"]
         classes, shape = tuple(task["classes"]), tuple(task["shape"])
