@@ -45,7 +45,7 @@ def overhear(deployed: Deployed) -> Told:
         told[NAMES.get(kind, kind) if envelope.body["code"] == "ok" else "refusal"] |= set(envelope.body)
         assert set(envelope.packed) == ({"upload"} if kind == "train" and envelope.body["code"] == "ok" else set())
         if kind == "train":  # it will lack what it was taken to hold
-            for parts in deployed.folder.glob("node-1/*/parts"):
+            for parts in deployed.folder.glob("node-1/runs/*/*/parts"):
                 shutil.rmtree(parts)
         return reply
 

@@ -46,6 +46,7 @@ from fedbm.federation.protocol.messages import (
 )
 from fedbm.federation.protocol.packing import pack
 from fedbm.methods.base import State
+from fedbm.utils.io import digest_of
 from fedbm.utils.schema import whole
 from fedbm.utils.typed_json import decode
 
@@ -115,7 +116,8 @@ def _answer(kind: str, request: Envelope, site: Site, audit: Audit, kept: dict[S
     check_terms(policy, terms, state, request.body.get("evaluates") is True)
     run = load_run(site, terms, kept)
     check_counts(policy, run.facts)
-    store = NodeStore(state / terms.run, site.client, run.device)
+    folder = run_folder(state, terms)
+    store = NodeStore(folder, site.client, run.device)
     handler = Handler(request, terms, site, policy, run, store, audit)
     if kind == CENSUS:
         return handler.census()
@@ -123,11 +125,20 @@ def _answer(kind: str, request: Envelope, site: Site, audit: Audit, kept: dict[S
     engine = EngineOptions(device=site.device, threads=site.threads)
     with ExitStack() as stack:
         try:  # another message may arrive while this one is processed
-            stack.enter_context(RunFolder(state / terms.run).lock())
+            stack.enter_context(RunFolder(folder).lock())
         except FedBMError as error:
             raise Refusal("busy") from error
         with numeric_settings(engine, terms.config.train.precision), explain_memory_errors(run.device):
             return handler.train() if kind == TRAIN else handler.evaluate()
+
+
+def run_folder(state: Path, terms: Terms) -> Path:
+    """Return what a node keeps a run in: a client's state is read only with the terms of training that made it.
+
+    The server chooses the run's name, so the name alone would let another method load and send such a state.
+    """
+    training = {key: terms.values[key] for key in ("method", "train", "model", "task", "concepts")}
+    return state / "runs" / terms.run / digest_of(training)
 
 
 def load_run(site: Site, terms: Terms, kept: dict[Site, LoadedRun]) -> LoadedRun:

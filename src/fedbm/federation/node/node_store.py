@@ -1,7 +1,9 @@
 """What a node keeps of a run between messages: the parts it received, and its client's own state.
 
-    <state>/<run>/parts/<part>.safetensors              the latest version of each part
-    <state>/<run>/clients/<client>-<round>.safetensors  the client's state after that round
+    <folder>/parts/<part>.safetensors              the latest version of each part
+    <folder>/clients/<client>-<round>.safetensors  the client's state after that round
+
+The folder is <state>/runs/<run>/<digest>, with the digest of method, training, model, task and concepts.
 
 A round can be lost or repeated, and a killed server resumes from its last checkpoint. So a new state does not replace
 the one before it. Every request names the round that last *counted* for this client, and the round that is *durable* at

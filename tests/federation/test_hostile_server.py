@@ -1,0 +1,65 @@
+"""A server that asks for more than its run needs: what a site keeps nevertheless."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from one_process import Deployed, Node, deploy
+
+from fedbm.federation.deploy.site_files import OPEN_POLICY, NodeSettings, to_text
+from fedbm.federation.node import client_app
+from fedbm.federation.node.handler import answer
+from fedbm.federation.protocol.codec import Envelope, from_records
+
+
+def make(tiny: dict[str, Any], folder: Path, options: dict[str, Any] | None = None, **more: Any) -> Deployed:
+    settings = {**tiny, "clients": 3, "rounds": 2, "participation": 1.0, "beta": 0.5, "batch": 32, **more}
+    return deploy(folder, settings, {"deadline_s": 0.01, **(options or {})})
+
+
+def served(tiny: dict[str, Any], folder: Path, options: dict[str, Any] | None = None, **more: Any) -> Node:
+    """Serve a run, and return its second node with all requests; the node has just been started."""
+    deployed = make(tiny, folder, options, **more)
+    deployed.serve()
+    client_app.KEPT.clear()
+    return list(deployed.grid.nodes.values())[1]
+
+
+def restart(node: Node, state: Path, **rules: Any) -> Path:
+    """Give a node an empty state folder and other rules, and return the folder."""
+    node.config["state"] = str(state)
+    policy = dataclasses.replace(OPEN_POLICY, **rules)
+    (Path(node.config["folder"]) / "node.toml").write_text(to_text(NodeSettings(), policy), encoding="utf-8")
+    return state
+
+
+def request_of(node: Node, kind: str) -> Envelope:
+    return next(from_records(one.content) for one in node.requests if one.metadata.message_type == kind)
+
+
+@pytest.mark.parametrize("method", ["fedrep", "fedproto"])
+def test_another_method_cannot_load_a_clients_own_state(method: str, tiny: dict[str, Any], tmp_path: Path) -> None:
+    node = served(tiny, tmp_path / "own", {"evaluate": "nodes"}, method=method)
+    own = sorted(Path(node.config["state"]).rglob("clients/1-2.safetensors"))
+    assert len(own) == 1
+    run = request_of(node, "train").body["terms"]["run"]
+    asked = request_of(served(tiny, tmp_path / "other"), "train")
+    terms = {**asked.body["terms"], "run": run}
+    body = {**asked.body, "terms": terms, "counted": 2, "durable": 0}
+    found = answer("train", Envelope(body, asked.packed), node.config)
+    assert found.body["code"] == "lost"
+    assert not found.packed
+    assert own[0].exists()
+
+
+@pytest.mark.parametrize("name", ["privacy.lock", "privacy.json", "refused.json", "approvals", "audit.jsonl"])
+def test_a_run_cannot_have_the_name_of_a_file_of_the_site(name: str, tiny: dict[str, Any], tmp_path: Path) -> None:
+    node = served(tiny, tmp_path / "run")
+    restart(node, tmp_path / "state")
+    asked = request_of(node, "train")
+    other = {**asked.body, "terms": {**asked.body["terms"], "run": name}}
+    assert answer("train", Envelope(other, asked.packed), node.config).body["code"] == "ok"
+    assert answer("train", asked, node.config).body["code"] == "ok"
