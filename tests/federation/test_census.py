@@ -110,7 +110,7 @@ def test_a_node_that_is_set_up_wrong(deployed: Deployed, change: dict[str, Any],
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        ({"versions": {"protocol": 0, "fedbm": "0.1.0"}}, "it has protocol 0 and the server has 2: install the same"),
+        ({"versions": {"protocol": 0, "fedbm": "0.1.0"}}, "it has protocol 0 and the server has 3: install the same"),
         ({"versions": None}, "its answer has no versions that can be read"),
         ({"classes": ["cyst", "<b>"]}, 'it has the class "<b>", but the run has only cyst, normal, polyp'),
         ({"n": 0}, "it has 0 training images"),

@@ -12,6 +12,7 @@ from one_process import Deployed, Node, deploy
 from fedbm.federation.deploy.site_files import OPEN_POLICY, NodeSettings, to_text
 from fedbm.federation.node import client_app
 from fedbm.federation.node.handler import answer
+from fedbm.federation.node.policy import approve, describe_request, list_requests
 from fedbm.federation.protocol.codec import Envelope, from_records
 
 
@@ -63,3 +64,24 @@ def test_a_run_cannot_have_the_name_of_a_file_of_the_site(name: str, tiny: dict[
     other = {**asked.body, "terms": {**asked.body["terms"], "run": name}}
     assert answer("train", Envelope(other, asked.packed), node.config).body["code"] == "ok"
     assert answer("train", asked, node.config).body["code"] == "ok"
+
+
+def test_an_approval_without_scores_lets_no_score_leave(tiny: dict[str, Any], tmp_path: Path) -> None:
+    node = served(tiny, tmp_path / "run", {"evaluate": "nodes"})
+    census, train, evaluate = (request_of(node, kind) for kind in ("query.census", "train", "evaluate"))
+    state = restart(node, tmp_path / "state", approval=True)
+    quiet = {**census.body["terms"], "evaluates": False}
+    assert answer("query.census", Envelope({"terms": quiet}), node.config).body["code"] == "approval"
+    [(request, approved)] = list_requests(state)
+    assert "confusion" not in describe_request(request, approved)
+    approve(state, request["run"])
+    told = answer("query.census", Envelope({"terms": quiet, "evaluates": True}), node.config).body
+    assert told["code"] == "ok"
+    assert not {"val", "test"} & set(told)
+    parts = {**train.packed, **evaluate.packed}
+    body = {**evaluate.body, "terms": quiet, "counted": 0}
+    found = answer("evaluate", Envelope(body, parts), node.config).body
+    assert (found["code"], "confusion" in found) == ("terms", False)
+    body = {**evaluate.body, "counted": 0}  # the terms with scores are others, which nobody has approved
+    assert answer("evaluate", Envelope(body, parts), node.config).body["code"] == "approval"
+    assert "confusion matrices" in describe_request(*list_requests(state)[1])

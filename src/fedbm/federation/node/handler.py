@@ -113,7 +113,7 @@ def _answer(kind: str, request: Envelope, site: Site, audit: Audit, kept: dict[S
         policy = read_policy(Path(site.folder))
     except FedBMError as error:
         raise Refusal("setup") from error
-    check_terms(policy, terms, state, request.body.get("evaluates") is True)
+    check_terms(policy, terms, state)
     run = load_run(site, terms, kept)
     check_counts(policy, run.facts)
     folder = run_folder(state, terms)
@@ -175,12 +175,10 @@ class Handler:
 
         The numbers of val and test images leave only if nodes score the model.
         """
-        evaluates, method = self.request.body.get("evaluates") is True, self.terms.config.method
+        method = self.terms.config.method
         shares_counts = "label_counts" in method.shares
         if shares_counts:
             self._count_release()
-        if evaluates:
-            self._refuse_exact_counts()
         body = {
             "code": "ok",
             "versions": versions(),
@@ -193,7 +191,7 @@ class Handler:
         }
         if shares_counts:
             body["label_counts"] = list(self.run.facts.label_counts)
-        if evaluates:
+        if self.terms.values["evaluates"]:
             body |= {side: self._scored(side) for side in SCORED}
         self._record("census", n=self.run.facts.n, told=sorted(body), method=method.name)
         return Envelope(body)
@@ -244,7 +242,8 @@ class Handler:
 
     def evaluate(self) -> Envelope:
         """Return confusion matrices on this site's own val and test images; none if there is nothing to score yet."""
-        self._refuse_exact_counts()
+        if not self.terms.values["evaluates"]:
+            raise Refusal("terms")
         method, client = self.terms.config.method, self.run.facts.client
         built, received, saved = self._load()
         model, sets = built.model, {side: built.samples[side] for side in SCORED if self._scored(side)}
@@ -273,11 +272,6 @@ class Handler:
     def _scored(self, side: str) -> int:
         """Return how many images of a split this site scores: none if its policy keeps scores here."""
         return self.run.data.count(side) if self.policy.scores else 0
-
-    def _refuse_exact_counts(self) -> None:
-        """Raise Refusal if the run adds noise: exact counts would leave alongside noisy updates."""
-        if self.terms.values["privacy"] is not None:
-            raise Refusal("terms")
 
     def _load(self) -> tuple[Built, State, State | None]:
         """Return the task with its model, what the method received, and the client's saved state."""

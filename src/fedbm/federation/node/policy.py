@@ -23,7 +23,7 @@ from fedbm.utils.io import read_json, write_json, write_text
 FORMAT = 1
 
 
-def check_terms(policy: Policy, terms: Terms, state: Path, evaluates: bool) -> None:
+def check_terms(policy: Policy, terms: Terms, state: Path) -> None:
     """Raise Refusal if the policy does not allow a run with these terms, or if nobody has approved it yet."""
     config, privacy = terms.config, terms.values["privacy"]
     if policy.methods != "all" and config.method.name not in policy.method_names:
@@ -39,7 +39,7 @@ def check_terms(policy: Policy, terms: Terms, state: Path, evaluates: bool) -> N
     if policy.approval and not _approved(state, terms.digest).exists():
         request = state / "approvals" / f"{terms.digest}.json"
         if not request.exists():
-            write_json(request, {"format": FORMAT, "run": terms.run, **summarise(terms, policy, evaluates)})
+            write_json(request, {"format": FORMAT, "run": terms.run, **summarise(terms, policy)})
         raise Refusal("approval")
 
 
@@ -49,12 +49,13 @@ def check_counts(policy: Policy, facts: Facts) -> None:
         raise Refusal("few")
 
 
-def summarise(terms: Terms, policy: Policy, evaluates: bool) -> dict[str, Any]:
+def summarise(terms: Terms, policy: Policy) -> dict[str, Any]:
     """Return what a person must know to approve a run."""
     config, privacy = terms.config, terms.values["privacy"]
-    leaves = ["model updates", "mean losses", "the number of training images"]
+    leaves = ["model updates", *([] if privacy else ["mean losses"]), "class names", "the number of training images"]
     leaves += ["label counts"] if "label_counts" in config.method.shares else []
-    leaves += ["confusion matrices"] if evaluates and policy.scores else []
+    if terms.values["evaluates"] and policy.scores:
+        leaves += ["the numbers of val and test images", "confusion matrices"]
     return {
         "method": config.method.name,
         "rounds": config.train.rounds,

@@ -1,12 +1,13 @@
 """The messages between server and nodes: the terms of a run, four requests, and the refusals of a site.
 
-    census    terms, evaluates                       → client, classes, n, holds; if asked for: label counts, numbers
+    census    terms                                  → client, classes, n, holds; if asked for: label counts, numbers
                                                        of val and test images
     train     terms, round, parts, counted, durable  → round, n, losses, seconds, and the upload
     evaluate  terms, round, parts, counted           → confusion matrices of the site's own val and test images
     refused   why the server refuses this node       → nothing
 
-*Terms* contain everything that a node must know about a run: method, training, model and task. Every request contains
+*Terms* contain everything that a node must know about a run: method, training, model and task. They also contain
+whether nodes score the model, because that decides what leaves. Every request contains
 them, since a node may have restarted. A node runs only methods of its own installed package, checks every
 value, and names the terms by their digest in every answer. An error leaves a site only as a code.
 """
@@ -35,7 +36,7 @@ from fedbm.version import __version__
 
 T = TypeVar("T")
 
-PROTOCOL = 2
+PROTOCOL = 3
 CENSUS, REFUSED, TRAIN, EVALUATE = "query.census", "query.refused", "train", "evaluate"  # Flower's message types
 CONCEPTS, INIT = "task.concepts", "task.init"  # parts of the task itself, each sent once
 UPLOAD = "upload"
@@ -99,7 +100,12 @@ def versions() -> dict[str, Any]:
 
 
 def make_terms(
-    run: str, config: Config, task: Task, compression: Compression, privacy: Mapping[str, float] | None = None
+    run: str,
+    config: Config,
+    task: Task,
+    compression: Compression,
+    privacy: Mapping[str, float] | None,
+    evaluates: bool,
 ) -> dict[str, Any]:
     """Return the terms of a run as plain JSON. Initial weights and embeddings are sent as parts."""
     concepts = task.concepts
@@ -115,6 +121,7 @@ def make_terms(
         "init_weights": bool(config.model.init_weights),
         "compression": compression,
         "privacy": dict(privacy) if privacy else None,
+        "evaluates": evaluates,  # nodes score the model on their own images
     }
 
 
@@ -189,7 +196,8 @@ def accept_terms(values: Any) -> Terms:
             and values["compression"] in ("none", "half", "delta")
             and (values["concepts"] is None or len(values["concepts"]["texts"]) == len(classes))
             and not config.model.init_weights
-            and (values["privacy"] is None or _is_private(values["privacy"], config.method.shares))
+            and type(values["evaluates"]) is bool
+            and (values["privacy"] is None or _is_private(values, config.method.shares))
         )
         if not sound:
             raise Refusal("terms")
@@ -198,11 +206,11 @@ def accept_terms(values: Any) -> Terms:
         raise Refusal("terms") from error
 
 
-def _is_private(value: Any, shares: tuple[str, ...]) -> bool:
-    """Return whether noise, clip and delta are in range and the method sends no exact counts."""
-    limits = PRIVACY_LIMITS.items()
+def _is_private(values: Any, shares: tuple[str, ...]) -> bool:
+    """Return whether noise, clip and delta are in range, and neither the method nor scores send exact counts."""
+    limits, value = PRIVACY_LIMITS.items(), values["privacy"]
     sound = all(isinstance(value[key], float) and least <= value[key] <= most for key, (least, most) in limits)
-    return sound and "label_counts" not in shares
+    return sound and "label_counts" not in shares and not values["evaluates"]
 
 
 def is_safe_name(name: Any) -> bool:

@@ -136,7 +136,7 @@ class Roster:
             if node not in self._registry:
                 self._refuse(node, "its key is not the key of a node in server.toml; this server did not register it")
                 continue
-            request = Envelope({"terms": self.terms, "evaluates": self._rules.evaluates, "head": self.audit.head})
+            request = Envelope({"terms": self.terms, "head": self.audit.head})
             if (sent := send(self.grid, node, CENSUS, request, CENSUS_LIFETIME_S)) is not None:
                 self._asked[node] = sent, time.monotonic() + self.options.deadline_s
         for node, (request_id, deadline) in list(self._asked.items()):

@@ -85,10 +85,10 @@ def agree(config: Config, options: FederationOptions) -> Agreement:
     )
     if config.model.freeze or config.model.body != "resnet18":
         check_trained(config.method, task, config.train.epochs)
-    if config.train.server_average:  # the server has no client states
-        server = config.method.server_init(config.method.model(task))
-        if first_state(config.method, server, {}) is None:
-            raise FedBMError(no_common_model(config.method.name))
+    server = config.method.server_init(config.method.model(task))
+    has_common_model = first_state(config.method, server, {}) is not None  # the server has no client states
+    if config.train.server_average and not has_common_model:
+        raise FedBMError(no_common_model(config.method.name))
     inputs: dict[str, Any] = {  # without the nodes' images, which the server never sees
         "federated": True,
         "scored_on": dataset.checksum if dataset is not None else None,
@@ -98,7 +98,8 @@ def agree(config: Config, options: FederationOptions) -> Agreement:
         inputs["federation"] = chosen
     run_id = make_run_id(config, task, source.name, inputs)
     privacy = {"noise": options.dp_noise, "clip": options.dp_clip, "delta": options.dp_delta}
-    terms = make_terms(run_id, config, task, options.compression, privacy if options.dp_noise else None)
+    evaluates = dataset is None or not has_common_model
+    terms = make_terms(run_id, config, task, options.compression, privacy if options.dp_noise else None, evaluates)
     return Agreement(run_id, config, options, task, terms, dataset, source.name, source.recommends)
 
 

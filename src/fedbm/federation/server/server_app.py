@@ -28,7 +28,6 @@ from fedbm.engine.clients.backends import uses_cuda_graphs
 from fedbm.engine.clients.base import broadcast
 from fedbm.engine.clients.cuda_graphs import CapturedSteps
 from fedbm.engine.device import explain_memory_errors, find_device, numeric_settings, place_images
-from fedbm.engine.evaluate import first_state
 from fedbm.engine.local_training import Samples, plain_steps
 from fedbm.engine.round_loop import RoundLoop
 from fedbm.engine.run_folder import FORMAT, RunFolder
@@ -160,13 +159,13 @@ class ServerRun:
         server, progress = start.server, start.progress
         every = config.engine.checkpoint_every or 1  # a round between machines costs more than a checkpoint
         parts = broadcast(config.method, start.model, server, progress.round + 1)
-        sets = self.load_sets(server)
+        sets = self.load_sets()
         rules = CensusRules(
             classes=task.classes,
             nodes=options.nodes,
             max_samples=self.settings.max_samples,
             shares_counts="label_counts" in config.method.shares,
-            evaluates=not sets,
+            evaluates=self.agreement.terms["evaluates"],
         )
         notes: list[str] = []
         roster = Roster(self.grid, self.agreement, self.registry, rules, self.audit, self.status)
@@ -208,10 +207,10 @@ class ServerRun:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return CapturedSteps(lambda: False, config.engine.compile, notes.append)
 
-    def load_sets(self, server: State) -> Mapping[str, Samples]:
+    def load_sets(self) -> Mapping[str, Samples]:
         """Return the server's val and test images; none if nodes score the model."""
         dataset = self.agreement.dataset
-        if dataset is None or first_state(self.agreement.config.method, server, {}) is None:
+        if dataset is None or self.agreement.terms["evaluates"]:
             return {}
         images = place_images(dataset.images, self.device, self.agreement.config.engine.data_on)
         labels = torch.from_numpy(dataset.labels).to(self.device)
