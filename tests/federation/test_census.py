@@ -230,6 +230,9 @@ def terms(deployed: Deployed) -> dict[str, Any]:
         {"privacy": {"noise": 0.0, "clip": 1.0, "delta": 1e-5}},
         {"privacy": {"noise": 1.0, "clip": 1.0, "delta": 1e-5}, "method": {"name": "fednh"}},
         {"task": None},
+        {"junk": 1},
+        {"evaluates": 1},
+        {"concepts": {"texts": ["a", "b", "c"], "checksum": "", "junk": 1}},
         {"concepts": {"texts": ["one"], "checksum": ""}},
     ],
 )

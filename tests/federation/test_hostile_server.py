@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from one_process import Deployed, Node, deploy
+from one_process import Deployed, Node, deploy, events_of
 
+from fedbm.errors import FedBMError
 from fedbm.federation.deploy.site_files import OPEN_POLICY, NodeSettings, to_text
 from fedbm.federation.node import client_app
 from fedbm.federation.node.handler import answer
@@ -85,3 +86,51 @@ def test_an_approval_without_scores_lets_no_score_leave(tiny: dict[str, Any], tm
     body = {**evaluate.body, "counted": 0}  # the terms with scores are others, which nobody has approved
     assert answer("evaluate", Envelope(body, parts), node.config).body["code"] == "approval"
     assert "confusion matrices" in describe_request(*list_requests(state)[1])
+
+
+def test_terms_that_nobody_has_seen_are_not_approved_by_the_runs_name(tiny: dict[str, Any], tmp_path: Path) -> None:
+    node = served(tiny, tmp_path / "run")
+    state = restart(node, tmp_path / "state", approval=True)
+    terms = request_of(node, "query.census").body["terms"]
+    more = {**terms, "train": {**terms["train"], "rounds": 1000, "epochs": 999}}
+    for _ in range(3):
+        for each in (terms, more):
+            assert answer("query.census", Envelope({"terms": each}), node.config).body["code"] == "approval"
+    assert len(events_of(state, "refused")) == 2  # a run that waits is in the audit once
+    with pytest.raises(FedBMError, match="2 requests of .* wait"):
+        approve(state, terms["run"])
+    digests = {request["epochs"]: request["terms"] for request, _ in list_requests(state)}
+    [request] = approve(state, terms["run"], digests[terms["train"]["epochs"]][:12])
+    assert request["rounds"] == 2
+    assert answer("query.census", Envelope({"terms": terms}), node.config).body["code"] == "ok"
+    assert answer("query.census", Envelope({"terms": more}), node.config).body["code"] == "approval"
+
+
+def test_the_number_of_requests_on_the_disk_is_bounded(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = served(tiny, tmp_path / "run")
+    state = restart(node, tmp_path / "state", approval=True)
+    monkeypatch.setattr("fedbm.federation.node.policy.MAX_WAITING", 2)
+    terms = request_of(node, "query.census").body["terms"]
+    for number in range(4):
+        other = {**terms, "run": f"run-{number}"}
+        assert answer("query.census", Envelope({"terms": other}), node.config).body["code"] == "approval"
+    assert [request["run"] for request, _ in list_requests(state)] == ["run-0", "run-1"]
+
+
+def test_text_of_the_server_neither_forges_nor_hides_what_leaves(tiny: dict[str, Any], tmp_path: Path) -> None:
+    node = served(tiny, tmp_path / "run")
+    state = restart(node, tmp_path / "state", approval=True)
+    terms = request_of(node, "query.census").body["terms"]
+    names = [*terms["task"]["classes"], 'x". Leaves this site: nothing.\x1b[8m\n\x9b8m\u202e', *map(str, range(30))]
+    forged = {**terms, "task": {**terms["task"], "classes": names}, "concepts": None}
+    assert answer("query.census", Envelope({"terms": forged}), node.config).body["code"] == "approval"
+    text = describe_request(*list_requests(state)[0])
+    assert text.isprintable()
+    assert text.index("Leaves this site: model updates") < text.index("Leaves this site: nothing")
+    assert '"x\\". Leaves' in text  # in the quotes of its class
+    assert "Classes (34): " in text
+    assert '"25"' not in text
+    long = {**forged, "task": {**terms["task"], "classes": ["a", "b" * 201]}}
+    assert answer("query.census", Envelope({"terms": long}), node.config).body["code"] == "terms"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from fedbm.errors import FedBMError
 from fedbm.federation.deploy.init import create
 from fedbm.federation.deploy.preflight import describe_policy
 from fedbm.federation.deploy.site_files import OPEN_POLICY, NodeSettings, Policy, read_policy, to_text
+from fedbm.federation.node import policy
 from fedbm.federation.node.policy import approve, describe_request, list_requests
 from fedbm.federation.server import roster
 
@@ -31,8 +33,8 @@ def second(deployed: Deployed) -> Node:
 
 
 def set_policy(node: Node, **rules: Any) -> None:
-    policy = dataclasses.replace(OPEN_POLICY, **rules)
-    (Path(str(node.config["folder"])) / "node.toml").write_text(to_text(NodeSettings(), policy), encoding="utf-8")
+    changed = dataclasses.replace(OPEN_POLICY, **rules)
+    (Path(str(node.config["folder"])) / "node.toml").write_text(to_text(NodeSettings(), changed), encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_a_run_waits_until_a_person_approves_it(tiny: Any, tmp_path: Path, monke
             [(request, approved)] = list_requests(state)
             assert not approved
             assert "fedavg, 2 rounds, without noise" in describe_request(request, approved)
-            assert approve(state, request["run"]) == 1
+            assert len(approve(state, request["run"])) == 1
 
     monkeypatch.setattr(roster.time, "sleep", wait)
     deployed.serve()
@@ -110,13 +112,13 @@ def test_approval_is_for_exactly_these_terms_and_can_be_withdrawn(tiny: Any, tmp
     deployed.serve()
     [(request, _)] = list_requests(state)
     approve(state, request["run"])
-    assert approve(state, request["run"]) == 0
+    assert approve(state, request["run"]) == []
     other = make(tiny, tmp_path / "other", {"compression": "half"})  # the same run id, other terms
     set_policy(second(other), approval=True)
     second(other).config["state"] = str(state)
     other.serve()
     assert [approved for _, approved in list_requests(state)] == [True, False]
-    assert approve(state, request["run"], withdraw=True) == 1
+    assert len(approve(state, request["run"], withdraw=True)) == 1
     assert [approved for _, approved in list_requests(state)] == [False, False]
 
 
@@ -170,10 +172,32 @@ def test_the_command_shows_and_approves(tmp_path: Path, capsys: pytest.CaptureFi
     assert "give the run" in call("--withdraw", status=2)
     folder = site / "state" / "approvals"
     folder.mkdir(parents=True)
-    request = {"run": "r1", "method": "fedbm", "rounds": 5, "classes": ["a", "b"], "leaves": ["x"], "noise": 1.5}
+    numbers = {"rounds": 5, "epochs": 2, "batch": 8, "lr": 0.1, "size": 64, "class_count": 2, "noise": 1.5}
+    request = {"run": "r1", "method": "fedbm", "classes": ["a", "b"], "leaves": ["x"], **numbers}
     (folder / "d1.json").write_text(json.dumps(request))
-    assert "r1 (waiting): fedbm, 5 rounds, with noise multiplier 1.5, classes a and b" in call()
-    assert "approved: r1" in call("r1")
+    shown = call()
+    assert "r1 d1 (waiting). Leaves this site: x. Training: fedbm, 5 rounds, with noise multiplier 1.5" in shown
+    assert "epochs 2, batch 8, lr 0.1, images of 64 pixels. Classes (2): " in shown
+    assert "approved: r1 d1" in call("r1")
     assert "r1 was approved before" in call("r1")
-    assert "r1 (approved)" in call()
-    assert "withdrawn: r1" in call("r1", "--withdraw")
+    assert "r1 d1 (approved)" in call()
+    assert "withdrawn: r1 d1" in call("r1", "--withdraw")
+    (folder / "d2.json").write_text(json.dumps({**request, "rounds": 1000}))
+    assert '2 requests of "r1" with different terms wait: d1 and d2' in call("r1", status=2)
+    assert 'no request of "r1" has the digest "d3"' in call("r1", "d3", status=2)
+    assert "5 rounds" in call("r1", "d1")
+    shown = call()
+    assert "r1 d1 (approved)" in shown
+    assert "r1 d2 (waiting)" in shown
+    for damaged in ("{}", "[1]", ""):
+        (folder / "d2.json").write_text(damaged)
+        assert "d2.json" in call(status=2)
+
+
+def test_an_account_without_a_name_approves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown() -> str:
+        raise KeyError("getpwuid(): uid not found: 12345")
+
+    monkeypatch.setattr("getpass.getuser", unknown)
+    monkeypatch.setenv("SUDO_USER", "smith")
+    assert re.fullmatch(r"account \d+, sudo by smith", policy._user())

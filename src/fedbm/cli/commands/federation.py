@@ -85,6 +85,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     task = add_task("approve", "show the runs that wait for this site's approval, or approve one", "the node's folder")
     task.add_argument("run", nargs="?", metavar="RUN", help="the run to approve (default: show all)")
+    text = "the shown digest of its terms, needed if several requests of the run wait"
+    task.add_argument("digest", nargs="?", default="", metavar="DIGEST", help=text)
     task.add_argument("--withdraw", action="store_true", help="withdraw the approval: the next request is refused")
 
     task = add_task("run", "start or continue a run at the server, and show it; Ctrl-C does not stop the run", SERVER)
@@ -224,9 +226,12 @@ def approve(args: argparse.Namespace, console: Console) -> None:
 
     state = node_folder(args.folder) / "state"
     if args.run:
-        changed = policy.approve(state, args.run, args.withdraw)
+        changed = policy.approve(state, args.run, args.digest, args.withdraw)
         action = "withdrawn" if args.withdraw else "approved"
-        console.print(f"{action}: {args.run}" if changed else f"{args.run} was {action} before")
+        for request in changed:
+            console.print(f"{action}: {policy.describe_request(request, not args.withdraw)}", soft_wrap=True)
+        if not changed:
+            console.print(f"{args.run} was {action} before")
         return
     if args.withdraw:
         raise FedBMError("give the run whose approval to withdraw: fedbm federation approve DIR RUN --withdraw")

@@ -89,7 +89,7 @@ def answer(
         cause = error.__cause__ if isinstance(error, Refusal) else error
         if cause is not None:
             log_error(cause)
-        if audit is not None:
+        if audit is not None and not (refusal.repeated and kind == CENSUS):
             terms = request.body.get("terms")
             run = terms.get("run") if isinstance(terms, dict) else None
             audit.append("refused", request=kind, run=str(run)[:200], code=refusal.code)

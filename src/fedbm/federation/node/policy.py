@@ -1,7 +1,8 @@
 """A site's own rules: [policy] in its node.toml, checked at the site before anything is computed.
 
 The file is read again for every request, so a change applies at once. A refusal leaves the site as a code. Runs that
-need an approval are in <state>/approvals/, one file per digest of terms:
+need an approval are in <state>/approvals/, one file per digest of terms. The server chooses a run's name, so a person
+approves a digest, and texts of the server are made printable before a person reads them:
 
     <digest>.json       a summary of the terms, written when the server first asks
     <digest>.approved   a person has approved exactly these terms
@@ -10,17 +11,36 @@ need an approval are in <state>/approvals/, one file per digest of terms:
 from __future__ import annotations
 
 import getpass
+import json
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.federation.audit import Audit
 from fedbm.federation.deploy.site_files import Policy
-from fedbm.federation.protocol.messages import Refusal, Terms
+from fedbm.federation.protocol.messages import Refusal, Terms, printable
 from fedbm.methods.base import Facts
 from fedbm.utils.io import read_json, write_json, write_text
+from fedbm.utils.schema import TEXT, check, each, keys, number, or_null, whole
 
 FORMAT = 1
+MAX_WAITING = 100  # requests on the disk; the server decides how many it sends
+MAX_CLASSES = 20  # that a person is shown
+DIGEST_LENGTH = 12  # characters of a digest that a person is shown
+
+_REQUEST = keys(
+    {
+        "run": TEXT,
+        "method": TEXT,
+        **{key: whole(1) for key in ("rounds", "epochs", "batch", "size", "class_count")},
+        "lr": number(0),
+        "classes": each(TEXT, least=1),
+        "leaves": each(TEXT, least=1),
+        "noise": or_null(number(0)),
+    }
+)
 
 
 def check_terms(policy: Policy, terms: Terms, state: Path) -> None:
@@ -37,10 +57,11 @@ def check_terms(policy: Policy, terms: Terms, state: Path) -> None:
     if policy.max_epsilon is not None and privacy is None:
         raise Refusal("epsilon")
     if policy.approval and not _approved(state, terms.digest).exists():
-        request = state / "approvals" / f"{terms.digest}.json"
-        if not request.exists():
+        request, refusal = state / "approvals" / f"{terms.digest}.json", Refusal("approval")
+        refusal.repeated = request.exists()
+        if not refusal.repeated and len(_request_files(state)) < MAX_WAITING:
             write_json(request, {"format": FORMAT, "run": terms.run, **summarise(terms, policy)})
-        raise Refusal("approval")
+        raise refusal
 
 
 def check_counts(policy: Policy, facts: Facts) -> None:
@@ -59,7 +80,12 @@ def summarise(terms: Terms, policy: Policy) -> dict[str, Any]:
     return {
         "method": config.method.name,
         "rounds": config.train.rounds,
-        "classes": list(terms.classes),
+        "epochs": config.train.epochs,
+        "batch": config.train.batch,
+        "lr": config.train.lr,
+        "size": terms.shape[1],
+        "classes": list(terms.classes[:MAX_CLASSES]),
+        "class_count": len(terms.classes),
         "leaves": leaves,
         "noise": privacy["noise"] if privacy else None,
     }
@@ -67,34 +93,70 @@ def summarise(terms: Terms, policy: Policy) -> dict[str, Any]:
 
 def list_requests(state: Path) -> list[tuple[dict[str, Any], bool]]:
     """Return every run that asked for an approval, the oldest first, and whether it has one."""
-    files = sorted((state / "approvals").glob("*.json"), key=lambda path: path.stat().st_mtime)
-    return [({**read_json(path), "terms": path.stem}, _approved(state, path.stem).exists()) for path in files]
+    found = []
+    for path in sorted(_request_files(state), key=lambda path: path.stat().st_mtime):
+        request = read_json(path)
+        check(request, _REQUEST, path, "; remove the file, and the run asks again")
+        found.append(({**request, "terms": path.stem}, _approved(state, path.stem).exists()))
+    return found
 
 
 def describe_request(request: dict[str, Any], approved: bool) -> str:
-    """Return a waiting or approved run in one sentence."""
+    """Return a waiting or approved run in a few sentences; what leaves comes before all text of the server."""
     noise = f"with noise multiplier {request['noise']:g}" if request["noise"] else "without noise"
+    names = ", ".join(json.dumps(printable(name), ensure_ascii=False) for name in request["classes"][:MAX_CLASSES])
+    status = "approved" if approved else "waiting"
     return (
-        f"{request['run']} ({'approved' if approved else 'waiting'}): {request['method']}, {request['rounds']} rounds, "
-        f"{noise}, classes {join_words(request['classes'], 'and')}. Leaves this site: "
-        f"{join_words(request['leaves'], 'and')}."
+        f"{printable(request['run'], 200)} {request['terms'][:DIGEST_LENGTH]} ({status}). "
+        f"Leaves this site: {join_words(request['leaves'], 'and')}. "
+        f"Training: {printable(request['method'])}, {request['rounds']} rounds, {noise}, epochs {request['epochs']}, "
+        f"batch {request['batch']}, lr {request['lr']:g}, images of {request['size']} pixels. "
+        f"Classes ({request['class_count']}): {names}{', …' if request['class_count'] > MAX_CLASSES else ''}."
     )
 
 
-def approve(state: Path, run: str, withdraw: bool = False) -> int:
-    """Approve the terms that *run* asks for, or withdraw that, and return how many terms changed."""
+def approve(state: Path, run: str, digest: str = "", withdraw: bool = False) -> list[dict[str, Any]]:
+    """Approve the request of *run* that waits, or withdraw its approvals, and return the requests that changed.
+
+    If several requests of the run wait, *digest* must name one, so that nobody approves terms they have not read.
+    """
     requests = list_requests(state)
     if run not in (known := sorted({request["run"] for request, _ in requests})):
         raise FedBMError(f'no run "{run}" has asked for an approval here{did_you_mean(run, known)}')
-    changed = [request["terms"] for request, approved in requests if request["run"] == run and approved == withdraw]
-    for digest in changed:
+    own = [each for each in requests if each[0]["run"] == run and each[0]["terms"].startswith(digest)]
+    if not own:
+        raise FedBMError(f'no request of "{run}" has the digest "{digest}"')
+    changed = [request for request, approved in own if approved == withdraw]
+    if len(changed) > 1 and not withdraw:
+        waiting = join_words([request["terms"][:DIGEST_LENGTH] for request in changed], "and")
+        raise FedBMError(
+            f'{len(changed)} requests of "{run}" with different terms wait: {waiting}. Read them with '
+            "'fedbm federation approve DIR', and approve one with 'fedbm federation approve DIR RUN DIGEST'."
+        )
+    for request in changed:
         event = "approval_withdrawn" if withdraw else "approved"
-        Audit(state / "audit.jsonl").append(event, run=run, terms=digest, by=getpass.getuser())
+        Audit(state / "audit.jsonl").append(event, run=run, terms=request["terms"], by=_user())
         if withdraw:
-            _approved(state, digest).unlink()
+            _approved(state, request["terms"]).unlink()
         else:
-            write_text(_approved(state, digest), "")
-    return len(changed)
+            write_text(_approved(state, request["terms"]), "")
+    return changed
+
+
+def _user() -> str:
+    """Return who approves: the account, which may have no name, and who became it with sudo."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        name = f"account {os.getuid()}"
+    return f"{name}, sudo by {os.environ['SUDO_USER']}" if "SUDO_USER" in os.environ else name
+
+
+def _request_files(state: Path) -> list[Path]:
+    folder, names = state / "approvals", list[str]()
+    with suppress(FileNotFoundError):
+        names = os.listdir(folder)  # unlike glob(), it reports a folder that this account may not read
+    return [folder / name for name in names if name.endswith(".json")]
 
 
 def _approved(state: Path, digest: str) -> Path:

@@ -42,6 +42,14 @@ CONCEPTS, INIT = "task.concepts", "task.init"  # parts of the task itself, each 
 UPLOAD = "upload"
 PRIVACY_LIMITS = {"noise": (1e-6, 1e6), "clip": (1e-9, 1e9), "delta": (1e-30, 1.0)}
 TASK_LISTS = ("classes", "shape", "mean", "std")
+TERMS = {  # section → its keys; make_config() checks those of method, train and model
+    "versions": {"protocol", "fedbm"},
+    "task": {*TASK_LISTS, "hflip", "vflip"},
+    "concepts": {"texts", "checksum"},
+    "privacy": set(PRIVACY_LIMITS),
+}
+OTHER_TERMS = {"run", "method", "train", "model", "init_weights", "compression", "evaluates"}
+MAX_CLASS_NAME = 200  # characters
 SCORED = ("val", "test")  # the splits that nodes score
 
 REFUSALS = {  # code → why a site did not do what it was asked; only the code leaves the site
@@ -79,6 +87,7 @@ class Refusal(Exception):
     def __init__(self, code: str, **about: Any) -> None:
         super().__init__(REFUSALS[code])
         self.code, self.about = code, about
+        self.repeated = False  # the audit already has it
 
 
 def log_error(error: BaseException) -> None:
@@ -184,10 +193,12 @@ def accept_terms(values: Any) -> Terms:
         task, run = values["task"], values["run"]
         classes, shape = tuple(task["classes"]), tuple(task["shape"])
         sound = (
-            is_safe_name(run)
+            set(values) == TERMS.keys() | OTHER_TERMS | plugin_code(config).keys()
+            and all(values[section] is None or set(values[section]) == known for section, known in TERMS.items())
+            and is_safe_name(run)
             and not config.method.central
             and 2 <= len(classes) <= 10_000
-            and all(isinstance(name, str) for name in classes)
+            and all(isinstance(name, str) and len(name) <= MAX_CLASS_NAME for name in classes)
             and len(set(classes)) == len(classes)
             and len(shape) == 3
             and all(type(n) is int and 0 < n <= 1 << 14 for n in shape)
