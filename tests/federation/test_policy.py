@@ -105,6 +105,61 @@ def test_a_run_waits_until_a_person_approves_it(tiny: Any, tmp_path: Path, monke
     assert len(events_of(state, "approved")) == 1
 
 
+@pytest.mark.parametrize("approval", [False, True])
+def test_too_few_nodes_never_make_a_round(
+    approval: bool, tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of three nodes are away, or nobody there approves. No update of the third leaves or counts."""
+    deployed = make(tiny, tmp_path, {"min_updates": 2, "deadline_s": 0.1, "max_round_attempts": 20 if approval else 2})
+    for node in list(deployed.grid.nodes.values())[1:]:
+        node.connected = approval
+        set_policy(node, approval=approval)
+        node.delay = lambda request: 0.005  # an answer takes a moment, as over Flower
+    monkeypatch.setattr(roster, "APPROVAL_POLL_S", 0.001)
+    monkeypatch.setattr(roster, "POLL", 0.002)
+    state = Path(str(second(deployed).config["state"]))
+    refusals: list[str] = []
+
+    def count(node: int, why: str, silently: bool = False) -> None:
+        refusals.append(why)
+        if len(refusals) == 20:  # long after the deadline
+            approve(state, list_requests(state)[0][0]["run"])
+
+    watched = roster.Roster._refuse
+    monkeypatch.setattr(roster.Roster, "_refuse", lambda self, *a, **k: (watched(self, *a, **k), count(*a, **k))[0])
+    if approval:
+        deployed.serve()
+        assert [line["counted"] for line in events_of(deployed.state, "round")] == [[0, 1], [0, 1]]
+        return
+    with pytest.raises(FedBMError, match=r"never had enough usable updates .min_updates = 2"):
+        deployed.serve()
+    assert not events_of(deployed.state, "round")
+    assert not events_of(deployed.state, "sent")
+
+
+def test_participation_of_all_nodes_decides_how_many_are_asked(tiny: Any, tmp_path: Path) -> None:
+    deployed = make(tiny, tmp_path, {"min_updates": 2}, participation=0.7)  # two of three
+    second(deployed).connected = False
+    deployed.serve()
+    assert [line["counted"] for line in events_of(deployed.state, "round")] == [[0, 2], [0, 2]]
+
+
+def test_a_node_that_refused_is_asked_again(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roster, "REFUSAL_POLL_S", 0.0)
+    deployed = make(tiny, tmp_path, rounds=3)
+    set_policy(second(deployed), max_rounds=1)
+
+    def correct(request: Any, reply: Any) -> Any:
+        if events_of(deployed.state, "round"):
+            set_policy(second(deployed), max_rounds=3)
+        return reply
+
+    second(deployed).spoil = correct
+    deployed.serve()
+    assert [line["counted"] for line in events_of(deployed.state, "round")] == [[0, 2], [0, 2], [0, 1, 2]]
+    assert len(events_of(deployed.state, "refused")) == 1  # the same reason is recorded once
+
+
 def test_approval_is_for_exactly_these_terms_and_can_be_withdrawn(tiny: Any, tmp_path: Path) -> None:
     deployed = make(tiny, tmp_path)
     set_policy(second(deployed), approval=True)

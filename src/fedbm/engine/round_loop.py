@@ -65,11 +65,19 @@ class Event:
     last: bool = False  # the run ends with this round
 
 
-def select_clients(clients: int, participation: float, seed: int, round_: int) -> list[int]:
-    """Return max(1, ⌊participation·N⌋) clients in ascending order, drawn from the stream (seed, "selection", round)."""
-    if not clients:
-        return []
-    count = max(1, math.floor(participation * clients + 1e-9))  # 0.29 · 100 is 28.999…
+def count_selected(clients: int, participation: float) -> int:
+    """Return how many of N clients are selected each round: max(1, ⌊participation·N⌋)."""
+    return max(1, math.floor(participation * clients + 1e-9))  # 0.29 · 100 is 28.999…
+
+
+def select_clients(
+    clients: int, participation: float, seed: int, round_: int, population: int | None = None
+) -> list[int]:
+    """Return max(1, ⌊participation·N⌋) clients in ascending order, drawn from the stream (seed, "selection", round).
+
+    N is *clients*, or *population* if only *clients* of them are available; then at most those are selected.
+    """
+    count = min(clients, count_selected(population or clients, participation))
     chosen = numpy_rng(seed, "selection", round_).choice(clients, size=count, replace=False)
     return sorted(int(client) for client in chosen)
 
@@ -94,8 +102,8 @@ class RoundLoop:
     """A run in memory.
 
     If clients may fail to reply, a round with fewer than *min_updates* usable updates is repeated, up to
-    *max_round_attempts* times. *population* is N if fewer clients may be available. If *sets* is empty, the clients
-    score the model on their own images.
+    *max_round_attempts* times, unless participation selects fewer of the N clients. *population* is N if fewer
+    clients may be available. If *sets* is empty, the clients score the model on their own images.
     """
 
     run_id: str
@@ -207,9 +215,10 @@ class RoundLoop:
 
     def _collect_enough(self, round_: int) -> Generator[Event | None, None, Collected]:
         """Repeat the exchange with the clients until there are enough usable updates."""
+        needed = min(self.min_updates, count_selected(self.population or 0, self.train.participation))
         for _ in range(self.max_round_attempts):
             collected = yield from self._collect(round_)
-            if len(collected.clients) >= min(self.min_updates, max(1, len(collected.selected))):
+            if len(collected.clients) >= needed:
                 return collected
         raise FedBMError(
             f"round {round_} was tried {self.max_round_attempts} times and never had enough usable updates "
@@ -220,7 +229,8 @@ class RoundLoop:
         """Ask the selected clients for their updates and aggregate the usable ones, in client order."""
         census = self.cohort.census()
         present = sorted(census)
-        selected = [present[i] for i in select_clients(len(present), self.train.participation, self.task.seed, round_)]
+        chosen = select_clients(len(present), self.train.participation, self.task.seed, round_, self.population)
+        selected = [present[i] for i in chosen]
         aggregator = self.method.aggregator(self.server, self.population or len(census))
         clients: list[ClientRound] = []
         dropped: list[Dropped] = []

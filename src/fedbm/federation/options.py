@@ -26,7 +26,10 @@ class FederationOptions:
 
     nodes: int = option(3, "number of nodes N; their clients are numbered 0 to N − 1", least=1)
     min_updates: int = option(
-        2, "usable updates that a round needs (all requested ones, if fewer); otherwise the round is repeated", least=1
+        2,
+        "usable updates that a round needs (as many as participation selects of nodes, if fewer); otherwise the round "
+        "is repeated",
+        least=1,
     )
     deadline_s: float = option(600.0, "seconds a node has to answer", above=0)
     max_round_attempts: int = option(

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from fedbm.engine.round_loop import count_selected
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
 from fedbm.federation.deploy.registration import Registered
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 # must stay readable for longer than that.
 CENSUS_LIFETIME_S = 24 * 3600.0
 APPROVAL_POLL_S = 30.0  # how often a node is asked again while a person must approve the run there
+REFUSAL_POLL_S = 300.0  # how often a node that refused for another reason is asked again
 
 
 @dataclass
@@ -64,19 +66,24 @@ class Roster:
         self.rejections: dict[int, str] = {}  # client → why its latest unusable answer was rejected
         self.refused: dict[int, tuple[str, str]] = {}  # node id → its name, and why it cannot take part
         self._asked: dict[int, tuple[str, float]] = {}  # node id → its open census request, and when that expires
-        self._unapproved: dict[int, float] = {}  # node id → when it is asked again whether the run is approved
-        self._reminded: set[int] = set()  # nodes that know that a person must approve the run
+        self._ask_again: dict[int, float] = {}  # id of a node that refused the run → when it is asked again
+        self._reasons: dict[int, str] = {}  # node id → why it was last refused, until it is admitted or leaves
+        self._unapproved: set[int] = set()  # nodes that last answered that a person must approve the run
+        self._needed = min(
+            self.options.min_updates, count_selected(self.options.nodes, agreement.config.train.participation)
+        )
         self._first = True
 
     @property
     def needed(self) -> int:
         """The number of nodes without which no round can count."""
-        return min(self.options.min_updates, self.options.nodes)
+        return self._needed
 
     def gather(self, heal: bool) -> list[int]:
         """Return the clients that can be asked now. Wait for all nodes the first time, later for those needed.
 
-        There is no limit to the wait for needed nodes at which a person must still approve the run.
+        There is no limit to the wait for needed nodes at which a person must still approve the run. If fewer nodes
+        than needed are there, none is asked: their updates could not count, but would have left their sites.
         With *heal*, leaving a node out reduces its missed deadlines by one.
         """
         wanted = self.options.nodes if self._first else self.needed
@@ -97,7 +104,7 @@ class Roster:
         for client in resting:
             self.missed_deadlines[client] -= heal
         self.write_status()
-        return [client for client in sorted(self.peers) if client not in resting]
+        return [client for client in sorted(self.peers) if client not in resting and len(self.peers) >= self.needed]
 
     def identify(self, client: int) -> dict[str, Any]:
         """Return the fields that identify a client in an audit line."""
@@ -126,9 +133,11 @@ class Roster:
             del self.peers[client]
             self.audit.append("left", **self.identify(client))
         now = time.monotonic()
-        due = [node for node, again in self._unapproved.items() if node not in nodes or now >= again]
+        due = [node for node, again in self._ask_again.items() if node not in nodes or now >= again]
         for node in due:
-            del self._unapproved[node]
+            del self._ask_again[node]
+        self._unapproved &= nodes
+        self._reasons = {node: why for node, why in self._reasons.items() if node in nodes}
         self.refused = {node: why for node, why in self.refused.items() if node in nodes and node not in due}
         self._asked = {node: request for node, request in self._asked.items() if node in nodes}
         known = {peer.node for peer in self.peers.values()} | self.refused.keys() | self._asked.keys()
@@ -156,10 +165,14 @@ class Roster:
             self.audit.append("unreachable", **owner.identify(), why=reply)
             return
         body = reply.body
-        if body.get("code") == "approval":
-            self._unapproved[node] = time.monotonic() + APPROVAL_POLL_S
+        code = body.get("code")
+        self._unapproved.discard(node)
+        if code == "approval":
+            self._unapproved.add(node)
+        if code != "ok":
+            self._ask_again[node] = time.monotonic() + (APPROVAL_POLL_S if code == "approval" else REFUSAL_POLL_S)
         try:
-            if body.get("code") != "ok":
+            if code != "ok":
                 raise FedBMError(explain_refusal(body, self.classes))
             found = read_census(body, self._rules)
             check_equal(body, terms=self.terms_digest)
@@ -169,10 +182,10 @@ class Roster:
                     f'{owner.client}, "{owner.name}"'
                 )
         except FedBMError as error:
-            self._refuse(node, str(error), silently=node in self._reminded)
-            self._reminded |= {node} if node in self._unapproved else set()
+            self._refuse(node, str(error), silently=self._reasons.get(node) == str(error))
+            self._reasons[node] = str(error)
             return
-        self._reminded.discard(node)
+        self._reasons.pop(node, None)
         self.peers[found.client] = Peer(node, found, found.holds)
         self.audit.append(
             "joined",
