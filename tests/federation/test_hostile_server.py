@@ -13,6 +13,7 @@ from fedbm.errors import FedBMError
 from fedbm.federation.deploy.site_files import OPEN_POLICY, NodeSettings, to_text
 from fedbm.federation.node import client_app
 from fedbm.federation.node.handler import answer
+from fedbm.federation.node.loaded_run import LoadedRun
 from fedbm.federation.node.policy import approve, describe_request, list_requests
 from fedbm.federation.protocol.codec import Envelope, from_records
 
@@ -134,3 +135,35 @@ def test_text_of_the_server_neither_forges_nor_hides_what_leaves(tiny: dict[str,
     assert '"25"' not in text
     long = {**forged, "task": {**terms["task"], "classes": ["a", "b" * 201]}}
     assert answer("query.census", Envelope({"terms": long}), node.config).body["code"] == "terms"
+
+
+@pytest.mark.parametrize(("rules", "code"), [({}, "approval"), ({"max_rounds": 1}, "rounds")])
+def test_nothing_leaves_after_an_approval_is_withdrawn_or_a_rule_is_stricter(
+    rules: dict[str, Any], code: str, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = served(tiny, tmp_path / "run")
+    state = restart(node, tmp_path / "state", approval=True)
+    train = request_of(node, "train")
+    assert answer("train", train, node.config).body["code"] == "approval"
+    approve(state, train.body["terms"]["run"])
+    really_train = LoadedRun.train
+
+    def change_rules(self: LoadedRun, *inputs: Any) -> Any:
+        if rules:
+            restart(node, state, **rules)
+        else:
+            approve(state, self.terms.run, withdraw=True)
+        return really_train(self, *inputs)
+
+    monkeypatch.setattr(LoadedRun, "train", change_rules)
+    found = answer("train", train, node.config)
+    assert (found.body["code"], dict(found.packed)) == (code, {})
+    assert not events_of(state, "trained")
+    assert not (state / "privacy.json").exists()
+    assert [line["code"] for line in events_of(state, "refused")] == ["approval", code]
+
+
+def test_a_policy_that_cannot_be_read_is_named(tiny: dict[str, Any], tmp_path: Path) -> None:
+    node = served(tiny, tmp_path / "run")
+    (Path(node.config["folder"]) / "node.toml").write_text("format = 1\n[policy]\nmax_round = 3\n", encoding="utf-8")
+    assert answer("train", request_of(node, "train"), node.config).body["code"] == "policy"

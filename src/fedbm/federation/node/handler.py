@@ -109,16 +109,12 @@ def _answer(kind: str, request: Envelope, site: Site, audit: Audit, kept: dict[S
         write_refusal(state, why)
         return Envelope({"code": "ok"})
     terms = accept_terms(request.body.get("terms"))
-    try:
-        policy = read_policy(Path(site.folder))
-    except FedBMError as error:
-        raise Refusal("setup") from error
-    check_terms(policy, terms, state)
+    read_rules(site, terms)
     run = load_run(site, terms, kept)
-    check_counts(policy, run.facts)
     folder = run_folder(state, terms)
     store = NodeStore(folder, site.client, run.device)
-    handler = Handler(request, terms, site, policy, run, store, audit)
+    handler = Handler(request, terms, site, run, store, audit)
+    handler.check_rules()
     if kind == CENSUS:
         return handler.census()
     clear_refusal(state)
@@ -130,6 +126,16 @@ def _answer(kind: str, request: Envelope, site: Site, audit: Audit, kept: dict[S
             raise Refusal("busy") from error
         with numeric_settings(engine, terms.config.train.precision), explain_memory_errors(run.device):
             return handler.train() if kind == TRAIN else handler.evaluate()
+
+
+def read_rules(site: Site, terms: Terms) -> Policy:
+    """Return the site's rules as they are now; raise Refusal if they do not allow a run with these terms."""
+    try:
+        policy = read_policy(Path(site.folder))
+    except FedBMError as error:
+        raise Refusal("policy") from error
+    check_terms(policy, terms, Path(site.state))
+    return policy
 
 
 def run_folder(state: Path, terms: Terms) -> Path:
@@ -165,10 +171,15 @@ class Handler:
     request: Envelope
     terms: Terms
     site: Site
-    policy: Policy
     run: LoadedRun
     store: NodeStore
     audit: Audit
+
+    def check_rules(self) -> Policy:
+        """Return the site's rules as they are now; raise Refusal if they do not allow this run with this data."""
+        policy = read_rules(self.site, self.terms)
+        check_counts(policy, self.run.facts)
+        return policy
 
     def census(self) -> Envelope:
         """Describe this node. Label counts leave only for a method that declares that it shares them.
@@ -192,7 +203,8 @@ class Handler:
         if shares_counts:
             body["label_counts"] = list(self.run.facts.label_counts)
         if self.terms.values["evaluates"]:
-            body |= {side: self._scored(side) for side in SCORED}
+            policy = self.check_rules()
+            body |= {side: self._scored(policy, side) for side in SCORED}
         self._record("census", n=self.run.facts.n, told=sorted(body), method=method.name)
         return Envelope(body)
 
@@ -246,7 +258,8 @@ class Handler:
             raise Refusal("terms")
         method, client = self.terms.config.method, self.run.facts.client
         built, received, saved = self._load()
-        model, sets = built.model, {side: built.samples[side] for side in SCORED if self._scored(side)}
+        before = self.check_rules()
+        model, sets = built.model, {side: built.samples[side] for side in SCORED if self._scored(before, side)}
         own = {} if saved is None else {client: split_optimizer_state(self._place(saved))[0]}
         body = self._identify_answer()
         with autocast(self.run.device, self.terms.config.train.precision):
@@ -255,6 +268,8 @@ class Handler:
             if method.personalises and own and "test" in sets:
                 state = method.personal_state(received, own[client])
                 body["personal"] = personal_confusion(method, model, state, sets["test"]).tolist()
+        if self.check_rules() != before:  # they may now keep these scores here
+            raise Refusal("policy")
         self._count_release()
         self._record(
             "evaluated",
@@ -269,9 +284,9 @@ class Handler:
         round_ = int(self.request.body["round"])
         return {"code": "ok", "terms": self.terms.digest, "round": round_, "client": self.run.facts.client}
 
-    def _scored(self, side: str) -> int:
+    def _scored(self, policy: Policy, side: str) -> int:
         """Return how many images of a split this site scores: none if its policy keeps scores here."""
-        return self.run.data.count(side) if self.policy.scores else 0
+        return self.run.data.count(side) if policy.scores else 0
 
     def _load(self) -> tuple[Built, State, State | None]:
         """Return the task with its model, what the method received, and the client's saved state."""
@@ -288,11 +303,12 @@ class Handler:
     def _count_release(self, count: bool = True) -> dict[str, Any] | None:
         """Count a release before it leaves, and return the site's privacy loss, or None if the run adds no noise.
 
-        Raise Refusal if that would exceed the policy's ε over all runs. With *count* = False, only check this.
+        Raise Refusal if the rules have changed and no longer allow the run, or if that would exceed the policy's ε over
+        all runs. With *count* = False, only check this.
         """
+        policy = self.check_rules()
         ledger, privacy = PrivacyLedger(Path(self.site.state) / "privacy.json"), self.terms.values["privacy"]
-        most = self.policy.max_epsilon
-        limit = None if most is None else Limit(most, self.policy.delta)
+        limit = None if policy.max_epsilon is None else Limit(policy.max_epsilon, policy.delta)
         try:
             if not count:
                 if limit is not None:

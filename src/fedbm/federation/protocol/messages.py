@@ -59,6 +59,7 @@ REFUSALS = {  # code → why a site did not do what it was asked; only the code 
     "terms": "cannot accept the run's terms",
     "body": "cannot make the run's body; see its own log",
     "setup": "is not set up: client, data or state is missing in its node configuration",
+    "policy": "cannot read its policy, or the policy changed in the meantime; see its own log",
     "data": "cannot read its data, or they are damaged",
     "size": "has prepared images of another size or number of channels",
     "classes": "has a class that the run does not know",
