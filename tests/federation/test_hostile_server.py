@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -167,3 +168,19 @@ def test_a_policy_that_cannot_be_read_is_named(tiny: dict[str, Any], tmp_path: P
     node = served(tiny, tmp_path / "run")
     (Path(node.config["folder"]) / "node.toml").write_text("format = 1\n[policy]\nmax_round = 3\n", encoding="utf-8")
     assert answer("train", request_of(node, "train"), node.config).body["code"] == "policy"
+
+
+def test_a_run_gets_a_bounded_number_of_answers(tiny: dict[str, Any], tmp_path: Path) -> None:
+    node = served(tiny, tmp_path / "run", {"evaluate": "nodes"}, rounds=1)
+    train, evaluate = request_of(node, "train"), request_of(node, "evaluate")
+    state = restart(node, tmp_path / "state", max_rounds=1)
+    scored = Envelope({**evaluate.body, "counted": 0}, {**train.packed, **evaluate.packed})
+    for kind, request in (("train", train), ("evaluate", scored)):
+        kept: dict[Any, Any] = {}
+        codes = [answer(kind, request, node.config, kept).body["code"] for _ in range(6)]
+        assert codes == ["ok"] * 5 + ["answers"]
+        for round_ in (0, 2, 10**6):
+            other = Envelope({**request.body, "round": round_}, request.packed)
+            assert answer(kind, other, node.config, kept).body["code"] == "terms"
+    [run] = json.loads((state / "privacy.json").read_text())["runs"].values()
+    assert run["answers"] == {"train": 5, "evaluate": 5}

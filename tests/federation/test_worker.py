@@ -249,7 +249,7 @@ def test_two_hundred_messages_need_no_more_memory_and_files_than_twenty(
     """A site trains the same round over and over, with twenty other messages after each."""
     monkeypatch.setattr(RuntimeHttpClient, "from_server_address", Direct(supernode).connect)
     worker = Worker("nowhere", SECRET, Pulse(tmp_path / "pulse"))
-    deployed = deploy(tmp_path, {**tiny, "clients": 1, "rounds": 1, "participation": 1.0, "batch": 32})
+    deployed = deploy(tmp_path, {**tiny, "clients": 1, "rounds": 3, "participation": 1.0, "batch": 32})
     [node] = deployed.grid.nodes.values()
     deployed.serve()
     train = next(request for request in node.requests if request.metadata.message_type == "train")

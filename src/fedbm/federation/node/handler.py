@@ -28,7 +28,7 @@ from fedbm.federation.node.node_data import open_site
 from fedbm.federation.node.node_store import NodeStore
 from fedbm.federation.node.policy import check_counts, check_terms
 from fedbm.federation.node.privacy import privatise
-from fedbm.federation.node.privacy_ledger import Limit, LimitError, PrivacyLedger
+from fedbm.federation.node.privacy_ledger import AnswersError, Limit, LimitError, PrivacyLedger
 from fedbm.federation.protocol.codec import Envelope
 from fedbm.federation.protocol.messages import (
     CENSUS,
@@ -50,6 +50,7 @@ from fedbm.utils.io import digest_of
 from fedbm.utils.schema import whole
 from fedbm.utils.typed_json import decode
 
+ANSWERS_PER_ROUND = 5  # of train, and of evaluate: a round can be repeated, and an averaged model is scored too
 MAX_REFUSAL_LENGTH = 400  # characters of the server's reason that are kept
 
 
@@ -211,9 +212,7 @@ class Handler:
     def train(self) -> Envelope:
         """Train the client for one round, and return its upload, with noise if the terms ask for it."""
         config, privacy = self.terms.config, self.terms.values["privacy"]
-        method, round_ = config.method, int(self.request.body["round"])
-        if not 1 <= round_ <= config.train.rounds:
-            raise Refusal("terms")
+        method, round_ = config.method, self._round()
         self._count_release(count=False)
         built, received, saved = self._load()
         state = method.client_init(built.task, self.run.facts) if saved is None else saved
@@ -232,7 +231,7 @@ class Handler:
             raise Refusal("compression") from error
         if own:
             self.store.keep(round_, own)
-        spent = self._count_release()
+        spent = self._count_release(TRAIN)
         self._record(
             "trained",
             round=round_,
@@ -243,7 +242,7 @@ class Handler:
             privacy=spent,
         )
         body = {
-            **self._identify_answer(),
+            **self._identify_answer(round_),
             "n": upload.n,
             "losses": replace_nonfinite(losses),
             "seconds": upload.seconds,
@@ -256,12 +255,12 @@ class Handler:
         """Return confusion matrices on this site's own val and test images; none if there is nothing to score yet."""
         if not self.terms.values["evaluates"]:
             raise Refusal("terms")
-        method, client = self.terms.config.method, self.run.facts.client
+        method, client, round_ = self.terms.config.method, self.run.facts.client, self._round()
         built, received, saved = self._load()
         before = self.check_rules()
         model, sets = built.model, {side: built.samples[side] for side in SCORED if self._scored(before, side)}
         own = {} if saved is None else {client: split_optimizer_state(self._place(saved))[0]}
-        body = self._identify_answer()
+        body = self._identify_answer(round_)
         with autocast(self.run.device, self.terms.config.train.precision):
             scores = global_score(method, model, received, own, sets) or {}
             body["confusion"] = {side: matrix.tolist() for side, (_, matrix) in scores.items()}
@@ -270,18 +269,24 @@ class Handler:
                 body["personal"] = personal_confusion(method, model, state, sets["test"]).tolist()
         if self.check_rules() != before:  # they may now keep these scores here
             raise Refusal("policy")
-        self._count_release()
+        self._count_release(EVALUATE)
         self._record(
             "evaluated",
-            round=body["round"],
+            round=round_,
             told=sorted(key for key in body if key not in ("code", "terms")),
             bytes_received=sum(item.size for item in self.request.packed.values()),
         )
         return Envelope(body)
 
-    def _identify_answer(self) -> dict[str, Any]:
-        """Return the fields by which the server matches an answer with its request."""
+    def _round(self) -> int:
+        """Return the request's round; raise Refusal if the run does not have it."""
         round_ = int(self.request.body["round"])
+        if not 1 <= round_ <= self.terms.config.train.rounds:
+            raise Refusal("terms")
+        return round_
+
+    def _identify_answer(self, round_: int) -> dict[str, Any]:
+        """Return the fields by which the server matches an answer with its request."""
         return {"code": "ok", "terms": self.terms.digest, "round": round_, "client": self.run.facts.client}
 
     def _scored(self, policy: Policy, side: str) -> int:
@@ -300,11 +305,11 @@ class Handler:
         digests = {item["name"]: item["digest"] for item in body["parts"] if item["name"].startswith("task.")}
         return self.run.build(digests, parts), received, saved
 
-    def _count_release(self, count: bool = True) -> dict[str, Any] | None:
+    def _count_release(self, kind: str = "", count: bool = True) -> dict[str, Any] | None:
         """Count a release before it leaves, and return the site's privacy loss, or None if the run adds no noise.
 
         Raise Refusal if the rules have changed and no longer allow the run, or if that would exceed the policy's ε over
-        all runs. With *count* = False, only check this.
+        all runs, or the run's number of answers of this *kind*. With *count* = False, only check rules and ε.
         """
         policy = self.check_rules()
         ledger, privacy = PrivacyLedger(Path(self.site.state) / "privacy.json"), self.terms.values["privacy"]
@@ -314,12 +319,16 @@ class Handler:
                 if limit is not None:
                     ledger.check_limit(self.terms.run, privacy, limit)
                 return None
+            if kind:
+                ledger.count_answer(self.terms.run, kind, ANSWERS_PER_ROUND * self.terms.config.train.rounds)
             if privacy is None:
                 ledger.record_exact(self.terms.run)
                 return None
             return ledger.count_noisy(self.terms.run, privacy, limit)
         except LimitError as error:
             raise Refusal("epsilon") from error
+        except AnswersError as error:
+            raise Refusal("answers") from error
         except FedBMError as error:
             raise Refusal("privacy") from error
 

@@ -1,6 +1,7 @@
 """<state>/privacy.json: counts what has left a site in all runs on its data, so that their privacy loss adds up.
 
-    {"format": 1, "runs": {run: {"releases": [{"noise": z, "clip": C, "count": n}, …], "exact": false}}}
+    {"format": 1, "runs": {run: {"releases": [{"noise": z, "clip": C, "count": n}, …], "exact": false,
+                                 "answers": {"train": n, "evaluate": n}}}}
 
 A release is counted before it leaves: a crash can count an update that never left, but never misses one. *exact* is
 true if anything left in that run without noise: an update, label counts, or confusion matrices. Then no finite ε bounds
@@ -30,7 +31,7 @@ def _flag(value: Any, at: str, lengths: Lengths) -> str:
 
 
 _RELEASE = keys({"noise": number(*PRIVACY_LIMITS["noise"]), "clip": number(*PRIVACY_LIMITS["clip"]), "count": whole(1)})
-_RUN = keys({"releases": each(_RELEASE), "exact": _flag})
+_RUN = keys({"releases": each(_RELEASE), "exact": _flag, "answers?": keys({}, whole(1))})
 _LEDGER = keys({"format": whole(FORMAT, FORMAT), "runs": keys({}, _RUN)})
 
 
@@ -43,6 +44,10 @@ class Limit(NamedTuple):
 
 class LimitError(FedBMError):
     """An update would exceed the site's limit."""
+
+
+class AnswersError(FedBMError):
+    """A run has had all the answers that it gets."""
 
 
 class PrivacyLedger:
@@ -72,6 +77,18 @@ class PrivacyLedger:
         """Raise LimitError if one more noisy update of *run* would exceed *limit*. Nothing is counted."""
         with self._locked() as runs:
             _add_release(runs, run, privacy, limit)
+
+    def count_answer(self, run: str, kind: str, most: int) -> None:
+        """Count one more answer of this kind in *run*; raise AnswersError if it already has *most*.
+
+        Raise other errors as count_noisy() does.
+        """
+        with self._locked() as runs:
+            answers = runs.setdefault(run, {"releases": [], "exact": False}).setdefault("answers", {})
+            if answers.get(kind, 0) >= most:
+                raise AnswersError(f"run {run} already has {most} answers to {kind}")
+            answers[kind] = answers.get(kind, 0) + 1
+            self._write(runs)
 
     def record_exact(self, run: str) -> None:
         """Record that something leaves in *run* without noise; raise FedBMError as count_noisy() does."""

@@ -72,6 +72,7 @@ REFUSALS = {  # code → why a site did not do what it was asked; only the code 
     "code": "has another version of a plug-in that the run uses, or none",
     "method": "does not allow the run's method (methods in its policy)",
     "rounds": "does not allow so many rounds (max_rounds in its policy)",
+    "answers": "has answered this run as often as it allows: five times the number of its rounds",
     "counts": "does not let label counts leave, which the method needs (label_counts in its policy)",
     "noise": "asks for more noise (min_noise in its policy)",
     "epsilon": "does not allow a larger privacy loss (max_epsilon in its policy)",
