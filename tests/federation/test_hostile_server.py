@@ -184,3 +184,14 @@ def test_a_run_gets_a_bounded_number_of_answers(tiny: dict[str, Any], tmp_path: 
             assert answer(kind, other, node.config, kept).body["code"] == "terms"
     [run] = json.loads((state / "privacy.json").read_text())["runs"].values()
     assert run["answers"] == {"train": 5, "evaluate": 5}
+
+
+def test_no_score_leaves_a_split_with_few_images_of_a_class(tiny: dict[str, Any], tmp_path: Path) -> None:
+    node = served(tiny, tmp_path / "run", {"evaluate": "nodes"}, rounds=1)
+    train, evaluate = request_of(node, "train"), request_of(node, "evaluate")
+    restart(node, tmp_path / "state", min_per_class=2)  # its val images are one of each class, its test images two
+    told = answer("query.census", request_of(node, "query.census"), node.config).body
+    assert (told["code"], told["val"], told["test"]) == ("ok", 0, 6)
+    body = {**evaluate.body, "counted": 0}
+    found = answer("evaluate", Envelope(body, {**train.packed, **evaluate.packed}), node.config).body
+    assert (found["code"], list(found["confusion"])) == ("ok", ["test"])

@@ -26,7 +26,7 @@ from fedbm.federation.deploy.site_files import Policy, clear_refusal, read_polic
 from fedbm.federation.node.loaded_run import Built, LoadedRun
 from fedbm.federation.node.node_data import open_site
 from fedbm.federation.node.node_store import NodeStore
-from fedbm.federation.node.policy import check_counts, check_terms
+from fedbm.federation.node.policy import check_terms, has_few
 from fedbm.federation.node.privacy import privatise
 from fedbm.federation.node.privacy_ledger import AnswersError, Limit, LimitError, PrivacyLedger
 from fedbm.federation.protocol.codec import Envelope
@@ -179,7 +179,8 @@ class Handler:
     def check_rules(self) -> Policy:
         """Return the site's rules as they are now; raise Refusal if they do not allow this run with this data."""
         policy = read_rules(self.site, self.terms)
-        check_counts(policy, self.run.facts)
+        if has_few(policy, self.run.facts.label_counts):
+            raise Refusal("few")
         return policy
 
     def census(self) -> Envelope:
@@ -290,8 +291,12 @@ class Handler:
         return {"code": "ok", "terms": self.terms.digest, "round": round_, "client": self.run.facts.client}
 
     def _scored(self, policy: Policy, side: str) -> int:
-        """Return how many images of a split this site scores: none if its policy keeps scores here."""
-        return self.run.data.count(side) if policy.scores else 0
+        """Return how many images of a split this site scores: none if its policy keeps scores here.
+
+        The rows of a confusion matrix show the number of images per class, so min_per_class applies to them too.
+        """
+        counts = self.run.data.label_counts(side, len(self.terms.classes))
+        return sum(counts) if policy.scores and not has_few(policy, counts) else 0
 
     def _load(self) -> tuple[Built, State, State | None]:
         """Return the task with its model, what the method received, and the client's saved state."""

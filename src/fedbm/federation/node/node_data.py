@@ -46,12 +46,12 @@ class SiteData:
         return {side: Samples(images, labels, own, normalise) for side, own in indices.items() if len(own)}
 
     def facts(self, client: int, classes: int) -> Facts:
-        own = self.labels[self._indices("train").numpy()]
-        return Facts(client, len(own), tuple(np.bincount(own, minlength=classes).tolist()))
+        counts = self.label_counts("train", classes)
+        return Facts(client, sum(counts), counts)
 
-    def count(self, side: str) -> int:
-        """Return the number of images of a split."""
-        return len(self._indices(side))
+    def label_counts(self, side: str, classes: int) -> tuple[int, ...]:
+        """Return the number of images per class of a split."""
+        return tuple(np.bincount(self.labels[self._indices(side).numpy()], minlength=classes).tolist())
 
     def _indices(self, side: str) -> Tensor:
         return torch.from_numpy(np.flatnonzero(self.split == SPLITS.index(side)))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,6 @@ from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.federation.audit import Audit
 from fedbm.federation.deploy.site_files import Policy
 from fedbm.federation.protocol.messages import Refusal, Terms, printable
-from fedbm.methods.base import Facts
 from fedbm.utils.io import read_json, write_json, write_text
 from fedbm.utils.schema import TEXT, check, each, keys, number, or_null, whole
 
@@ -64,10 +64,9 @@ def check_terms(policy: Policy, terms: Terms, state: Path) -> None:
         raise refusal
 
 
-def check_counts(policy: Policy, facts: Facts) -> None:
-    """Raise Refusal if the site has training images of a class, but fewer than the policy asks for."""
-    if any(0 < count < policy.min_per_class for count in facts.label_counts):
-        raise Refusal("few")
+def has_few(policy: Policy, label_counts: Sequence[int]) -> bool:
+    """Return whether a class has images, but fewer than the policy asks for."""
+    return any(0 < count < policy.min_per_class for count in label_counts)
 
 
 def summarise(terms: Terms, policy: Policy) -> dict[str, Any]:
