@@ -44,7 +44,7 @@ from fedbm.federation.deploy.flower import APP
 from fedbm.federation.node import client_app
 from fedbm.federation.node.worker import Pulse, Worker, is_own_app
 from fedbm.federation.protocol.codec import Envelope, from_records, to_records
-from fedbm.federation.protocol.messages import REFUSED, explain_refusal
+from fedbm.federation.protocol.messages import CENSUS, REFUSED, explain_refusal
 
 SECRET = b"a secret of this test"
 OWN_APP = build_fab_from_files({"pyproject.toml": APP.encode()})[0]
@@ -196,18 +196,58 @@ def test_a_program_without_the_secret_gets_no_task(supernode: SuperNode, tmp_pat
         stranger.serve_next()
 
 
-def test_the_pulse_stops_when_a_message_takes_longer_than_its_reply_is_kept(
+def test_the_pulse_pauses_while_a_message_takes_longer_than_its_reply_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedbm.federation.node.worker.PULSE_S", 0.001)
-    before = threading.active_count()
-    pulse = Pulse(tmp_path / "pulse")
-    while not (tmp_path / "pulse").exists():
+    path, beats = tmp_path / "pulse", []
+    touch = Path.touch
+
+    def count(self: Path) -> None:
+        beats.append(self)
+        if len(beats) == 2:
+            raise OSError("read-only")  # it beats on
+        touch(self)
+
+    monkeypatch.setattr(Path, "touch", count)
+    pulse = Pulse(path)
+    while len(beats) < 4:
         time.sleep(0.001)
     pulse.busy_until = 0.0
-    while threading.active_count() > before:
+    time.sleep(0.05)
+    before = len(beats)
+    time.sleep(0.05)
+    assert len(beats) == before
+    pulse.busy_until = float("inf")  # the late message is answered
+    while len(beats) == before:
         time.sleep(0.001)
-    assert (tmp_path / "pulse").exists()
+    pulse.busy_until = 0.0
+    assert path.exists()
+
+
+@pytest.mark.parametrize("kind", ["query", "query.hello", "train.more"])
+def test_a_message_of_an_unknown_type_is_refused(
+    kind: str, supernode: SuperNode, worker: Worker, site: dict[str, Any]
+) -> None:
+    supernode.receive(Message(to_records(Envelope({})), NODE, kind, ttl=60))
+    assert worker.serve_next()
+    assert supernode.reply().body["code"] == "app"
+    assert [line["code"] for line in events_of(Path(site["state"]), "refused")] == ["app"]
+
+
+def test_a_census_that_hangs_does_not_keep_its_worker_for_a_day(
+    supernode: SuperNode, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy: list[float] = []
+
+    def look(message: Message, context: Context) -> Message:
+        busy.append(worker._pulse.busy_until - time.monotonic())
+        return client_app.reply(message, context)
+
+    monkeypatch.setattr("fedbm.federation.node.worker.reply", look)
+    supernode.receive(Message(to_records(Envelope({})), NODE, CENSUS, ttl=86400))
+    assert worker.serve_next()
+    assert 3600 < busy[0] <= 7200
 
 
 def usage() -> tuple[int, int]:

@@ -56,6 +56,7 @@ class Child:
     started: float = 0.0  # time of the latest start
     quick_deaths: int = 0  # of a worker, in a row
     log_start: int = 0  # position in the log at which the latest start begins
+    last_pulse: tuple[int, float] = (0, 0.0)  # of a worker: the file's time, and when it was first seen
 
     @property
     def log(self) -> Path:
@@ -67,11 +68,15 @@ class Child:
 
     @property
     def frozen(self) -> bool:
-        """Whether a program with a pulse has had none for a while."""
+        """Whether a program with a pulse has had none for a while. The system's clock may be set meanwhile."""
         try:
-            return self.role == "worker" and time.time() - (self.folder / PULSE).stat().st_mtime > FROZEN_SECONDS
+            pulse = (self.folder / PULSE).stat().st_mtime_ns if self.role == "worker" else 0
         except FileNotFoundError:  # it is still loading
             return False
+        now = time.monotonic()
+        if pulse != self.last_pulse[0]:
+            self.last_pulse = pulse, now
+        return self.role == "worker" and now - self.last_pulse[1] > FROZEN_SECONDS
 
     def start(self) -> None:
         if self.role == "worker":

@@ -5,7 +5,7 @@
 It acquires a task from the SuperNode, pulls the message, calls this package's client app and pushes the reply. It runs
 only that app: what the server sent as the run's app is compared with it, never installed and never loaded.
 
-The worker touches PULSE_FILE every few seconds. It stops when a message takes longer than Flower keeps its reply. The
+The worker touches PULSE_FILE every few seconds, except while a message takes longer than Flower keeps its reply. The
 supervisor replaces a worker without a pulse.
 """
 
@@ -17,6 +17,7 @@ import threading
 import time
 import tomllib
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -37,10 +38,12 @@ from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, 
 from fedbm.federation.deploy.flower import APP, WORKER_READY
 from fedbm.federation.flower_waits import IdleWait, shorten_object_waits
 from fedbm.federation.node import handler as handler  # loads torch before the first message
-from fedbm.federation.node.client_app import app, refuse_app
+from fedbm.federation.node.client_app import refuse_app, reply
+from fedbm.federation.protocol.messages import CENSUS
 
 LONGEST_WAIT_S = 1.0
 PULSE_S = 2.0
+MAX_CENSUS_S = 2 * 3600.0  # a census may have to prepare the images
 MAX_APP_BYTES = 10_000
 TASKS = (TaskType.CLIENT_APP, TaskType.AGENT_APP)  # an AgentApp is never ours; it is refused like any other app
 
@@ -53,8 +56,10 @@ class Pulse:
         threading.Thread(target=self._beat, daemon=True).start()
 
     def _beat(self) -> None:
-        while time.monotonic() < self.busy_until:
-            self._path.touch()
+        while True:
+            if time.monotonic() < self.busy_until:
+                with suppress(OSError):
+                    self._path.touch()
             time.sleep(PULSE_S)
 
 
@@ -96,8 +101,12 @@ class Worker:
         heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(client))
         heartbeat.start()
         message, context, _, bundle = pull_task_input(client)
-        self._pulse.busy_until = time.monotonic() + message.metadata.ttl
-        respond = app if is_own_app(bundle.content) else refuse_app
+        lifetime = message.metadata.ttl
+        if message.metadata.message_type == CENSUS:  # its answer is kept for a day
+            lifetime = min(lifetime, MAX_CENSUS_S)
+        self._pulse.busy_until = time.monotonic() + lifetime
+        # not through Flower's ClientApp, which raises for a message of an unknown type
+        respond = reply if is_own_app(bundle.content) else refuse_app
         push_message(client, respond(message, context), context)
         self._pulse.busy_until = float("inf")
         push_task_output(client, context, SubStatus.COMPLETED, "")
