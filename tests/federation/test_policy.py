@@ -186,6 +186,25 @@ def test_scores_stay_at_a_site_that_keeps_them(tiny: Any, tmp_path: Path) -> Non
     assert scored == [[0, 2], [0, 2]]
 
 
+def test_a_late_score_is_asked_for_again_if_the_others_keep_theirs(tiny: Any, tmp_path: Path) -> None:
+    deployed = make(tiny, tmp_path, {**EVALUATED, "min_updates": 2})
+    first, *others = deployed.grid.nodes.values()
+    for node in others:
+        set_policy(node, scores=False)
+    lost: list[Any] = []
+
+    def lose_one_score(request: Any, reply: Any) -> Any:
+        if request.metadata.message_type == "evaluate" and not lost:
+            lost.append(reply)
+            return None
+        return reply
+
+    first.spoil = lose_one_score
+    deployed.serve()
+    assert lost
+    assert [[node["client"] for node in line["nodes"]] for line in events_of(deployed.state, "scored")] == [[0], [0]]
+
+
 def test_a_real_site_starts_with_strict_rules_and_a_rehearsal_with_open_ones(tmp_path: Path) -> None:
     create(tmp_path / "real", 1, host="fl.example.org")
     create(tmp_path / "here", 1)

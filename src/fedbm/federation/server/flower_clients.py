@@ -46,7 +46,13 @@ class FlowerCohort:
     privacy_file: Path | None  # if sites add noise
 
     def census(self) -> Mapping[int, Facts]:
-        return {client: self.roster.peers[client].census.facts for client in self.roster.gather(heal=True)}
+        clients = self.roster.gather(heal=True)
+        if self.roster.terms["evaluates"] and len(self.roster.peers) == self.roster.options.nodes:
+            announced = [peer.census.scored for peer in self.roster.peers.values()]
+            for side in SCORED:
+                if not any(one[side] for one in announced):  # before an update leaves for a model that nobody scores
+                    raise FedBMError(no_images(side))
+        return {client: self.roster.peers[client].census.facts for client in clients}
 
     def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[ClientResult | None]:
         self.requests.begin(round_)
@@ -128,7 +134,9 @@ class FlowerCohort:
                     found[reply.client] = self._matrices(round_, reply.client, reply.answer.body)
                 except FedBMError as error:
                     self.roster.reject(reply.client, round_, str(error))
-            if clients and len(found) >= min(self.roster.needed, len(clients)):
+            covered = all(any(side in own for own in found.values()) for side in SCORED)
+            enough = clients and len(found) >= min(self.roster.needed, len(clients))
+            if enough and (covered or len(found) == len(clients)):  # a node that is late may be the one that scores
                 scored = {client: own for client, own in found.items() if own}
                 yield self._evaluation(round_, scored), sent
                 return
@@ -155,9 +163,7 @@ class FlowerCohort:
         sums = {side: sum((own[side] for own in found.values() if side in own), zero) for side in SCORED}
         for side, total in sums.items():
             if not total.sum():
-                raise FedBMError(
-                    f'round {round_}: no node has {side} images to score; add some, or set evaluate = "server"'
-                )
+                raise FedBMError(f"round {round_}: {no_images(side)}")
         personal = {
             str(client): scores_from_confusion(own["personal"])["accuracy"]
             for client, own in found.items()
@@ -177,6 +183,13 @@ class FlowerCohort:
             personal=PersonalScores(float(np.mean(list(personal.values()))), personal) if personal else None,
             scored=tuple(sorted(found)),
         )
+
+
+def no_images(side: str) -> str:
+    return (
+        f'no node has {side} images to score. Add some, set evaluate = "server", or ask the sites: scores = false or '
+        "min_per_class in a site's policy keeps its scores there"
+    )
 
 
 def read_privacy_file(path: Path, delta: float) -> Privacy:
