@@ -79,3 +79,11 @@ def test_a_file_of_another_kind_is_not_appended_to(tmp_path: Path) -> None:
     (tmp_path / "audit.jsonl").write_text("hello\n")
     with pytest.raises(FedBMError, match="last line of .* is damaged"):
         Audit(tmp_path / "audit.jsonl").append("x")
+
+
+def test_half_a_surrogate_pair_is_written_and_is_not_taken_for_damage(tmp_path: Path) -> None:
+    audit = Audit(tmp_path / "audit.jsonl")
+    audit.append("first", text="\ud800 é")
+    audit.append("second")
+    assert [line["event"] for line in verify(audit.path).lines] == ["first", "second"]
+    assert "é" in audit.path.read_text(encoding="utf-8")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from one_process import Deployed, Node, deploy, events_of
 
 from fedbm.errors import FedBMError
@@ -17,6 +18,7 @@ from fedbm.federation.node.handler import answer
 from fedbm.federation.node.loaded_run import LoadedRun
 from fedbm.federation.node.policy import approve, describe_request, list_requests
 from fedbm.federation.protocol.codec import Envelope, from_records
+from fedbm.federation.protocol.packing import pack
 
 
 def make(tiny: dict[str, Any], folder: Path, options: dict[str, Any] | None = None, **more: Any) -> Deployed:
@@ -195,3 +197,31 @@ def test_no_score_leaves_a_split_with_few_images_of_a_class(tiny: dict[str, Any]
     body = {**evaluate.body, "counted": 0}
     found = answer("evaluate", Envelope(body, {**train.packed, **evaluate.packed}), node.config).body
     assert (found["code"], list(found["confusion"])) == ("ok", ["test"])
+
+
+def test_text_that_has_no_encoding_is_in_the_audit(tiny: dict[str, Any], tmp_path: Path) -> None:
+    node = served(tiny, tmp_path / "run")
+    state = restart(node, tmp_path / "state")
+    census = request_of(node, "query.census").body
+    strange = {**census, "terms": {**census["terms"], "run": "\ud800"}}
+    assert answer("query.census", Envelope(strange), node.config).body["code"] == "terms"
+    assert answer("query.census", Envelope({**census, "head": "\ud800" * 1_000_000}), node.config).body["code"] == "ok"
+    assert (
+        answer("query.refused", Envelope({"why": "\ud800", "head": ["x" * 1_000_000]}), node.config).body["code"]
+        == "ok"
+    )
+    [line] = events_of(state, "refused")
+    assert line["run"] == "?"
+    assert max(map(len, (state / "audit.jsonl").read_bytes().splitlines())) < 1000
+
+
+def test_parts_that_a_run_no_longer_names_do_not_stay(tiny: dict[str, Any], tmp_path: Path) -> None:
+    node = served(tiny, tmp_path / "run")
+    state = restart(node, tmp_path / "state")
+    train = request_of(node, "train")
+    more = pack({"a": torch.zeros(1)})
+    for name in ("junk0", "junk1"):
+        parts = [*train.body["parts"], {"name": name, "digest": more.digest}]
+        answer("train", Envelope({**train.body, "parts": parts}, {**train.packed, name: more}), node.config)
+    assert answer("train", train, node.config).body["code"] == "ok"
+    assert {path.stem for path in state.rglob("parts/*")} == {item["name"] for item in train.body["parts"]}

@@ -53,22 +53,27 @@ class Audit:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a+b") as stream, exclusive_lock(stream.fileno()):
                 last, end = _last_line(stream)
+                try:
+                    number = json.loads(last)["number"] + 1 if last else 1
+                except (ValueError, KeyError, TypeError) as error:
+                    raise FedBMError(
+                        f"the last line of {self.path} is damaged: restore the file or move it away"
+                    ) from error
                 stream.truncate(end)  # a killed process can leave half a line
                 line = {
                     "format": FORMAT,
-                    "number": json.loads(last)["number"] + 1 if last else 1,
+                    "number": number,
                     "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
                     "event": event,
                     **replace_nonfinite(facts),
                     "before": _hash(last),
                 }
-                stream.write(json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+                text = json.dumps(line, ensure_ascii=False, allow_nan=False)
+                stream.write(text.encode(errors="backslashreplace") + b"\n")  # half a surrogate pair has no UTF-8
                 stream.flush()
                 os.fsync(stream.fileno())
         except OSError as error:
             raise cannot_write(self.path, error) from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise FedBMError(f"the last line of {self.path} is damaged: restore the file or move it away") from error
 
 
 def verify(path: Path) -> Chain:

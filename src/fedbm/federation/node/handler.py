@@ -93,7 +93,7 @@ def answer(
         if audit is not None and not (refusal.repeated and kind == CENSUS):
             terms = request.body.get("terms")
             run = terms.get("run") if isinstance(terms, dict) else None
-            audit.append("refused", request=kind, run=str(run)[:200], code=refusal.code)
+            audit.append("refused", request=kind, run=printable(run, 200), code=refusal.code)
         found = Envelope({"code": refusal.code, "versions": versions(), **who, **refusal.about})
     if audit is not None:
         found.body["head"] = audit.head
@@ -106,7 +106,7 @@ def _answer(kind: str, request: Envelope, site: Site, audit: Audit, kept: dict[S
         raise Refusal("app")
     if kind == REFUSED:
         why = printable(request.body.get("why"), MAX_REFUSAL_LENGTH)
-        audit.append("refused_by_server", why=why, server_head=request.body.get("head"))
+        audit.append("refused_by_server", why=why, server_head=server_head(request))
         write_refusal(state, why)
         return Envelope({"code": "ok"})
     terms = accept_terms(request.body.get("terms"))
@@ -127,6 +127,11 @@ def _answer(kind: str, request: Envelope, site: Site, audit: Audit, kept: dict[S
             raise Refusal("busy") from error
         with numeric_settings(engine, terms.config.train.precision), explain_memory_errors(run.device):
             return handler.train() if kind == TRAIN else handler.evaluate()
+
+
+def server_head(request: Envelope) -> str:
+    """Return the hash of the server's last audit line, cut to the length of a hash."""
+    return printable(request.body.get("head"), 64)
 
 
 def read_rules(site: Site, terms: Terms) -> Policy:
@@ -338,7 +343,7 @@ class Handler:
             raise Refusal("privacy") from error
 
     def _record(self, event: str, **facts: Any) -> None:
-        head = self.request.body.get("head")
+        head = server_head(self.request)
         self.audit.append(event, run=self.terms.run, terms=self.terms.digest, **facts, server_head=head)
 
     def _place(self, state: State) -> State:

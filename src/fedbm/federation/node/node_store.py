@@ -37,8 +37,15 @@ class NodeStore:
         return {path.stem: digest(state) for path in paths if (state := _read(path)) is not None}
 
     def parts(self, wanted: Sequence[Mapping[str, Any]], sent: Mapping[str, Packed]) -> dict[str, State]:
-        """Return the parts that a request names: those it contains, which are saved, and those saved before."""
+        """Return the parts that a request names: those it contains, which are saved, and those saved before.
+
+        Others are removed: the server counts on the parts of its latest request, and could send any number of them.
+        """
         found, missing = {}, []
+        names = {str(item["name"]) for item in wanted}
+        for path in (self._folder / "parts").glob("*.safetensors"):
+            if path.stem not in names:
+                path.unlink(missing_ok=True)
         for item in wanted:
             name, expected = item["name"], item["digest"]
             if not is_safe_name(name):
