@@ -164,3 +164,15 @@ def test_a_certificate_is_renewed(study: Path, capsys: pytest.CaptureFixture[str
     code, words = said(capsys, "renew", "study", "--days", "30")
     assert (code, "valid until" in words) == (0, True)
     assert (study / "server" / "server.pem").read_bytes() != before
+
+
+@pytest.mark.parametrize("task", ["approve", "status", "audit", "node"])
+def test_a_folder_of_another_account_is_one_sentence(
+    task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def forbid(self: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "is_file", forbid)
+    assert main(["federation", task, str(tmp_path)]) == 2
+    assert f"cannot read or write {tmp_path / 'federation.toml'}: permission denied" in capsys.readouterr().err

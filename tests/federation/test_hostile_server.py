@@ -225,3 +225,12 @@ def test_parts_that_a_run_no_longer_names_do_not_stay(tiny: dict[str, Any], tmp_
         answer("train", Envelope({**train.body, "parts": parts}, {**train.packed, name: more}), node.config)
     assert answer("train", train, node.config).body["code"] == "ok"
     assert {path.stem for path in state.rglob("parts/*")} == {item["name"] for item in train.body["parts"]}
+
+
+def test_a_folder_that_cannot_be_written_is_not_called_busy(tiny: dict[str, Any], tmp_path: Path) -> None:
+    node = served(tiny, tmp_path / "run")
+    state = restart(node, tmp_path / "state")
+    (state / "runs").mkdir(parents=True)
+    train = request_of(node, "train")
+    (state / "runs" / train.body["terms"]["run"]).write_text("a file where the run's folder should be")
+    assert answer("train", train, node.config).body["code"] == "failed"

@@ -214,7 +214,9 @@ def test_a_real_site_starts_with_strict_rules_and_a_rehearsal_with_open_ones(tmp
     assert Policy().approval
     assert not Policy().label_counts
     assert read_policy(tmp_path / "here" / "hospital-1") == OPEN_POLICY
-    assert "waits for 'fedbm federation approve'" in describe_policy(tmp_path / "real" / "hospital-1")
+    assert describe_policy(tmp_path / "real" / "hospital-1").endswith("waits for 'fedbm federation approve'")
+    rules = "approval = false, min_per_class = 1, label_counts = true"
+    assert f"rules that are not the defaults: {rules}" in describe_policy(tmp_path / "rehearsal" / "hospital-1")
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         is_resumable = any(words[: len(command)] == command for command in RESUMABLE)
         print(f"fedbm: interrupted{hint if is_resumable else ''}", file=sys.stderr)
         return 130
+    except PermissionError as error:
+        return _fail(f"cannot read or write {error.filename}: permission denied. Use the account that owns it")
     except BrokenPipeError:  # the reader of the output is gone, as with `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Exception as error:

@@ -27,6 +27,10 @@ from fedbm.utils.typed_json import decode
 FORMAT = 1
 
 
+class BusyError(FedBMError):
+    """Another process works on the folder."""
+
+
 class RunFolder:
     """The folder runs/<id>: a lock, and rounds.jsonl."""
 
@@ -49,7 +53,7 @@ class RunFolder:
             try:
                 lock_file(handle.fileno())
             except (BlockingIOError, PermissionError) as error:
-                raise FedBMError(
+                raise BusyError(
                     f"another process is working on {self.path}. Wait for it, or choose another --out."
                 ) from error
             except OSError as error:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import http.client
+import json
 import ssl
 import time
 from datetime import UTC, datetime, timedelta
@@ -12,7 +14,7 @@ from pathlib import Path
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.federation.deploy import certificates
 from fedbm.federation.deploy.flower import check_flower, connect
-from fedbm.federation.deploy.site_files import NodeSettings, read_policy
+from fedbm.federation.deploy.site_files import NodeSettings, Policy, read_policy
 from fedbm.version import __version__
 
 TIMEOUT_S = 10.0
@@ -46,7 +48,11 @@ def describe_policy(folder: Path) -> str:
                 f"{did_you_mean(name, known)}. Correct the name"
             )
     waits = "each run waits for 'fedbm federation approve'" if policy.approval else "runs need no approval here"
-    return f"policy: methods {policy.methods}, at most {policy.max_rounds} rounds; {waits}"
+    defaults = dataclasses.asdict(Policy())
+    other = {key: value for key, value in dataclasses.asdict(policy).items() if value != defaults[key]}
+    changed = ", ".join(f"{key} = {json.dumps(value)}" for key, value in other.items())
+    rules = f"; rules that are not the defaults: {changed}" if changed else ""
+    return f"policy: methods {policy.methods}, at most {policy.max_rounds} rounds; {waits}{rules}"
 
 
 def describe_versions() -> str:

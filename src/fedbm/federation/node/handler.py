@@ -19,7 +19,7 @@ from fedbm.engine.clients.base import find_nonfinite
 from fedbm.engine.device import autocast, explain_memory_errors, find_device, numeric_settings
 from fedbm.engine.evaluate import global_score, personal_confusion
 from fedbm.engine.local_training import split_optimizer_state
-from fedbm.engine.run_folder import RunFolder, replace_nonfinite
+from fedbm.engine.run_folder import BusyError, RunFolder, replace_nonfinite
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
 from fedbm.federation.deploy.site_files import Policy, clear_refusal, read_policy, write_refusal
@@ -123,7 +123,7 @@ def _answer(kind: str, request: Envelope, site: Site, audit: Audit, kept: dict[S
     with ExitStack() as stack:
         try:  # another message may arrive while this one is processed
             stack.enter_context(RunFolder(folder).lock())
-        except FedBMError as error:
+        except BusyError as error:
             raise Refusal("busy") from error
         with numeric_settings(engine, terms.config.train.precision), explain_memory_errors(run.device):
             return handler.train() if kind == TRAIN else handler.evaluate()
