@@ -121,6 +121,10 @@ def test_the_number_of_requests_on_the_disk_is_bounded(
         other = {**terms, "run": f"run-{number}"}
         assert answer("query.census", Envelope({"terms": other}), node.config).body["code"] == "approval"
     assert [request["run"] for request, _ in list_requests(state)] == ["run-0", "run-1"]
+    approve(state, "run-0")  # makes room for one
+    for number in (2, 3):
+        answer("query.census", Envelope({"terms": {**terms, "run": f"run-{number}"}}), node.config)
+    assert {request["run"] for request, _ in list_requests(state)} == {"run-0", "run-1", "run-2"}
 
 
 def test_text_of_the_server_neither_forges_nor_hides_what_leaves(tiny: dict[str, Any], tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from fedbm.utils.io import read_json, write_json, write_text
 from fedbm.utils.schema import TEXT, check, each, keys, number, or_null, whole
 
 FORMAT = 1
-MAX_WAITING = 100  # requests on the disk; the server decides how many it sends
+MAX_WAITING = 100  # requests without an approval on the disk; the server decides how many it sends
 MAX_CLASSES = 20  # that a person is shown
 DIGEST_LENGTH = 12  # characters of a digest that a person is shown
 
@@ -59,7 +59,8 @@ def check_terms(policy: Policy, terms: Terms, state: Path) -> None:
     if policy.approval and not _approved(state, terms.digest).exists():
         request, refusal = state / "approvals" / f"{terms.digest}.json", Refusal("approval")
         refusal.repeated = request.exists()
-        if not refusal.repeated and len(_request_files(state)) < MAX_WAITING:
+        waiting = [path for path in _request_files(state) if not _approved(state, path.stem).exists()]
+        if not refusal.repeated and len(waiting) < MAX_WAITING:
             write_json(request, {"format": FORMAT, "run": terms.run, **summarise(terms, policy)})
         raise refusal
 
