@@ -165,7 +165,7 @@ def test_code_that_the_server_sends_is_neither_installed_nor_run(
     assert worker.serve_next()
     body = supernode.reply().body
     assert (body["code"], body["name"]) == ("app", "a site")
-    assert "answers only to the app that its own version of fedbm makes" in explain_refusal(body, ())
+    assert "it runs only its own version of fedbm" in explain_refusal(body, ())
     assert [line["code"] for line in events_of(Path(site["state"]), "refused")] == ["app"]
     assert not events_of(Path(site["state"]), "refused_by_server")
     assert not trace.exists()
