@@ -136,7 +136,10 @@ def test_val_is_cut_from_train_by_group() -> None:
         "clinic has no val images: 2 of its 16 train images became val, with each value of patient in one of the two, "
         "with seed 0",
     )
-    with pytest.raises(FedBMError, match='class "a" has images from only 1 values of patient, .* train and val .* add'):
+    with pytest.raises(
+        FedBMError,
+        match='class "a" has images of only 1 different values of patient, but train and val need one each: add',
+    ):
         choose_split(make_index([0] * 16 + [2] * 4, patient=["x"] * 16 + ["y"] * 4), "auto", None, 0, "clinic")
 
 

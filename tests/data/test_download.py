@@ -265,7 +265,7 @@ def test_downloads_are_found_by_name_and_size(tmp_path: Path) -> None:
     assert find_download("bloodmnist", tmp_path) == tmp_path / "bloodmnist_64.npz"
     with pytest.raises(
         FedBMError,
-        match=r"^bloodmnist is here with 64 pixels, but 100 are needed: run 'fedbm data get bloodmnist "
+        match=r"^bloodmnist is downloaded at 64 × 64 pixels, but size is 100: run 'fedbm data get bloodmnist "
         r"--size 128', or give .*bloodmnist_64.npz as --data to enlarge it$",
     ):
         find_download("bloodmnist", tmp_path, 100)

@@ -312,7 +312,7 @@ def test_draws_are_repeated_before_anything_is_moved() -> None:
     ("clients", "beta", "min_samples", "sentence"),
     [
         (6, 1.0, 2, "10 training samples are too few for 6 clients with at least 2 each: use at most 5"),
-        (0, 1.0, 2, "0 clients"),
+        (0, 1.0, 2, "clients is 0"),
         (2, 1.0, 0, "both must be 1 or more"),
         (2, 0.0, 2, "beta is 0.0"),
         (2, -1.0, 2, "beta is -1.0"),

@@ -133,7 +133,8 @@ def test_groups_of_every_size_are_split_seven_one_two() -> None:
 def test_a_class_with_two_groups_is_refused() -> None:
     labels, groups = in_groups("a", "a", "a", "bb", "bbb")
     with pytest.raises(
-        FedBMError, match='class "b" has images from only 2 values of patient, too few .* use split = "stratified"'
+        FedBMError,
+        match='class "b" has images of only 2 different values of patient, .* need one each: use split = "stratified"',
     ):
         split_groups(labels, groups)
 

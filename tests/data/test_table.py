@@ -249,7 +249,7 @@ def test_labels_of_a_folder_may_be_in_another_file(tmp_path, name, archive) -> N
         (["9,cat"], {}, r"1 of the 7 images in .*labels.csv are missing in .*images, the first is 9: add them"),
         (["0.png,cat"], {}, r'labels.csv contains the sample "0.png" twice'),
         (["twice,cat"], {}, r"names an image that is twice in .*images, a/twice.png and b/twice.png: write its folder"),
-        ([], {"metadata": None}, "columns of a table, but .*images is not a table: give .* as --metadata TABLE"),
+        ([], {"metadata": None}, "columns of a table, but .*images is not a table. Give .* as --metadata TABLE"),
     ],
 )
 def test_labels_that_do_not_fit_a_folder_are_refused(tmp_path, rows, options, sentence) -> None:

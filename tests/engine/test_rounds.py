@@ -126,7 +126,7 @@ def test_lost_updates_change_nothing_and_are_recorded(tmp_path, method):
         assert record.dropped == tuple(Dropped(client, rounds.LOST) for client in sorted(missing))
         assert [one.client for one in record.clients] == sorted({0, 1, 2, 3} - missing)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rounds, "select_clients", lambda n, p, s, r: [c for c in range(4) if c not in lost[r - 1]])
+        patch.setattr(rounds, "select_clients", lambda n, p, s, r, _: [c for c in range(4) if c not in lost[r - 1]])
         selected = simulate(tmp_path / "selected", method, participation=1.0, rounds=4)
     assert equal(weights(lossy), weights(selected))
     whole = simulate(tmp_path, method, participation=1.0, rounds=4)
