@@ -102,7 +102,8 @@ def test_a_script_is_imported_by_other_processes_only_if_it_has_a_guard(
     script = write("script.py", HALVED + show + body)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, check=True)
     note = (
-        'these runs are computed one after the other, because script.py has no `if __name__ == "__main__":` around its calls. '
+        "these runs are computed one after the other, because "
+        'script.py has no `if __name__ == "__main__":` around its calls. '
         "Put it in a file of its own and import it, then its runs are parallel."
     )
     assert done.stdout.splitlines() == ([] if guarded else ["started", note]) + ["halved · scale=0.25"]
@@ -117,7 +118,8 @@ def test_a_class_that_others_cannot_import_runs_here_with_a_note(
     seen: list[Event] = []
     monkeypatch.setattr(batch, "run_all", None)
     fedbm.compare(scans, [Local()], seeds=1, on_event=lambda _, event: seen.append(event), **shared)
-    assert seen[0].note.startswith("these runs are computed one after the other, because local cannot be sent to other processes: ")
+    start = "these runs are computed one after the other, because local cannot be sent to other processes: "
+    assert seen[0].note.startswith(start)
     Local.__module__ = "__main__"
     with pytest.raises(
         FedBMError, match="^Local is not at the top level of a file. Put it in a file of its own and import it"
