@@ -5,6 +5,9 @@ from __future__ import annotations
 import inspect
 import re
 import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -42,6 +45,38 @@ def test_the_supernode_looks_soon_after_a_message_and_seldom_when_idle(
     assert slept[:3] == [0.1, 0.2, 0.3]
     assert slept == sorted(slept)
     assert slept[-1] == 3
+
+
+def test_the_supernode_waits_for_the_reply_to_its_own_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reply to a message of a run that ended is sent first; Flower would then look for messages only."""
+    replies, sent = [["old"], ["census"]], []
+
+    def pull(*, receive: Callable[[], Any], run: int) -> int:
+        receive()
+        return run
+
+    def push(*, send: Callable[..., Any], state: str) -> None:
+        for name in replies.pop(0):
+            send(SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id=name)), state)
+
+    monkeypatch.setattr(start_client_internal, "_pull_and_store_message", pull)
+    monkeypatch.setattr(start_client_internal, "_push_messages", push)
+    flower_waits.wait_for_own_reply()
+    message = SimpleNamespace(metadata=SimpleNamespace(message_id="census"))
+    assert start_client_internal._pull_and_store_message(receive=lambda: (message, None), run=3) == 3
+    start_client_internal._push_messages(
+        send=lambda message, state: sent.append((message.metadata.reply_to_message_id, state)), state="state"
+    )
+    assert sent == [("old", "state"), ("census", "state")]
+
+
+def test_the_supernode_calls_what_this_package_wraps() -> None:
+    loop = inspect.getsource(start_client_internal.start_client_internal)
+    assert "run_id = _pull_and_store_message(\n                state=state," in loop
+    assert "receive=receive," in loop
+    assert "_push_messages(\n                state=state," in loop
+    assert "send=send," in loop
+    assert "if run_id is None:" in loop, "the push stage is skipped without a message"
 
 
 def test_a_missing_object_is_looked_for_soon(slept: list[float], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,11 +3,16 @@
 A SuperNode asks for a message every 3 s and for its own app's reply every 0.5 s. A program that finds an object missing
 waits 1 s before its second attempt. Here a wait lasts a tenth of the time since the last message, within bounds: a
 message is found soon, and an idle node asks no more often than Flower intends.
+
+A SuperNode takes one message, waits for a reply, sends it and takes the next message. If the server dies while one
+arrives, there is a second reply, of a run that no longer exists. Flower sends that one first and keeps the other until
+the next message, so that every answer is late by one message. Here it waits for the reply to its own message.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,6 +41,35 @@ def shorten_object_waits() -> None:
     for function in (inflatable_utils.pull_objects, inflatable_utils.pull_and_inflate_object_from_tree):
         defaults: dict[str, Any] = function.__kwdefaults__  # type: ignore[assignment]
         defaults["initial_backoff"] = SHORTEST_WAIT_S
+
+
+def wait_for_own_reply() -> None:
+    """Let the SuperNode in this process send replies until the one to its latest message is among them."""
+    from flwr.supernode import start_client_internal as supernode
+
+    pull, push = supernode._pull_and_store_message, supernode._push_messages
+    latest = ""
+
+    def pull_and_note(*, receive: Callable[[], Any], **more: Any) -> int | None:
+        def note() -> Any:
+            nonlocal latest
+            received = receive()
+            latest = received[0].metadata.message_id if received else ""
+            return received
+
+        return pull(receive=note, **more)
+
+    def push_until_answered(*, send: Callable[..., Any], **more: Any) -> None:
+        answered = set()
+
+        def note(message: Any, *rest: Any) -> Any:
+            answered.add(message.metadata.reply_to_message_id)
+            return send(message, *rest)
+
+        while latest not in answered:
+            push(send=note, **more)
+
+    vars(supernode).update(_pull_and_store_message=pull_and_note, _push_messages=push_until_answered)
 
 
 def shorten_supernode_waits() -> None:
