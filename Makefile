@@ -23,7 +23,7 @@ e2e: $(VENV)/.dev  ## deploy FedBM here over TLS with three nodes, and compare t
 package: $(VENV)/.dev  ## build the wheel, install it in an empty environment and run a comparison there
 	$(BIN)/python -m pytest -m package tests/test_package.py
 
-faults: $(VENV)/.dev  ## a deployment under faults: killed processes, unregistered nodes, wrong messages (50 minutes)
+faults: $(VENV)/.dev  ## a deployment under faults: killed processes, unregistered nodes, wrong messages (an hour)
 	$(BIN)/python -m pytest -m faults tests/deployed
 
 ray: $(VENV)/.dev  ## runs on a Ray cluster of this machine; a minute

@@ -114,10 +114,10 @@ def test_nothing_is_sent_twice(served: Deployed) -> None:
 def test_what_leaves_a_site_is_what_the_method_declares(served: Deployed) -> None:
     shares = served.plan.config.method.shares
     for line in events_of(served.state, "joined"):
-        assert ("label_counts" in line["told"]) == ("label_counts" in shares)
+        assert ("label_counts" in line["fields"]) == ("label_counts" in shares)
     for client in range(3):
         [line] = events_of(served.folder / f"node-{client}", "census")
-        assert ("label_counts" in line["told"]) == ("label_counts" in shares)
+        assert ("label_counts" in line["fields"]) == ("label_counts" in shares)
     assert len(verify(served.state / "audit.jsonl").lines) > 10
 
 

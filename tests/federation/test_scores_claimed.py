@@ -83,12 +83,12 @@ def test_the_census_announces_what_will_be_scored(tiny: dict[str, Any], tmp_path
     deployed = small(tiny, tmp_path)
     deployed.serve()
     for line in events_of(deployed.state, "joined"):
-        assert line["told"] == ["classes", "n", "val", "test"]
+        assert line["fields"] == ["classes", "n", "val", "test"]
     announced = {line["client"]: (line["val"], line["test"]) for line in events_of(deployed.state, "joined")}
     for line in events_of(deployed.state, "scored"):
         assert {node["client"]: tuple(node["images"].values()) for node in line["nodes"]} == announced
     [own] = events_of(tmp_path / "node-1", "census")
-    assert {"val", "test"} <= set(own["told"])
+    assert {"val", "test"} <= set(own["fields"])
 
 
 def test_where_the_server_scores_the_numbers_do_not_leave(tiny: dict[str, Any], tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_where_the_server_scores_the_numbers_do_not_leave(tiny: dict[str, Any], 
     deployed.serve()
     for client in range(3):
         [own] = events_of(tmp_path / f"node-{client}", "census")
-        assert not {"val", "test"} & set(own["told"])
+        assert not {"val", "test"} & set(own["fields"])
 
 
 def test_with_privacy_a_node_does_not_announce_them(tiny: dict[str, Any], tmp_path: Path) -> None:

@@ -160,7 +160,8 @@ class RoundLoop:
             after, server_losses = method.server_step(self.server, self.model, self.task, round_, self.steps)
         yield from wait_until_idle(self._device)
         if after is not self.server and (problem := find_nonfinite(after)) is not None:
-            raise FedBMError(f"round {round_}: the server's own training failed, {problem}; lower its learning rate")
+            rates = " or ".join(name for name in vars(method) if name.endswith("_lr")) or "learning rate"
+            raise FedBMError(f"round {round_}: the server's own training failed, {problem}; a lower {rates} may help")
         self.server = after
         clock.lap("generator")
         self._add_to_average()

@@ -212,7 +212,7 @@ class Handler:
         if self.terms.values["evaluates"]:
             policy = self.check_rules()
             body |= {side: self._scored(policy, side) for side in SCORED}
-        self._record("census", n=self.run.facts.n, told=sorted(body), method=method.name)
+        self._record("census", n=self.run.facts.n, fields=sorted(body), method=method.name)
         return Envelope(body)
 
     def train(self) -> Envelope:
@@ -279,7 +279,7 @@ class Handler:
         self._record(
             "evaluated",
             round=round_,
-            told=sorted(key for key in body if key not in ("code", "terms")),
+            fields=sorted(key for key in body if key not in ("code", "terms")),
             bytes_received=sum(item.size for item in self.request.packed.values()),
         )
         return Envelope(body)

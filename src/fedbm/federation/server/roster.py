@@ -192,7 +192,7 @@ class Roster:
             **owner.identify(),
             n=found.facts.n,
             **found.scored,
-            told=["classes", "n", *found.scored, *(["label_counts"] if self._rules.shares_counts else [])],
+            fields=["classes", "n", *found.scored, *(["label_counts"] if self._rules.shares_counts else [])],
             versions=found.versions,
             head=found.head,
         )
