@@ -101,9 +101,12 @@ def train_rounds(
 def test_captured_is_the_reference(name, optimizer, dtype, tolerance, tmp_path):
     options = {"fedbm": {"generator_steps": 3, "generator_width": 4, "generator_every": 2}, **FEW_STEPS}.get(name, {})
     method = METHODS[name](**options)
-    # a learning rate that float32 holds exactly: the graph reads it from a float32 tensor
+    # float32 holds this learning rate exactly, and 1 - lr * decay of AdamW: the graph reads lr from a float32 tensor
     lr = 2**-7 if optimizer == "sgd" else 2**-12
-    train = TrainOptions(batch=4, epochs=2, optimizer=optimizer, lr=lr, lr_decay=0.5, keep_optimizer=True)
+    decay = 2**-6 if optimizer == "adamw" else 5e-4
+    train = TrainOptions(
+        batch=4, epochs=2, optimizer=optimizer, lr=lr, lr_decay=0.5, keep_optimizer=True, weight_decay=decay
+    )
     plain = train_rounds(method, train, dtype, tmp_path / "plain", captured=False)
     graph = train_rounds(method, train, dtype, tmp_path / "graph", captured=True)
     assert_equal(plain, graph, tolerance)
