@@ -20,7 +20,7 @@ from typing import Any
 from fedbm.config.options import check
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.methods import METHODS, Method
-from fedbm.runs.config import Config, is_reference, make_config, method_values
+from fedbm.runs.run_config import Config, is_reference, make_config, method_values
 
 OWN_FILE = "Put it in a file of its own and import it, then its runs are parallel."
 

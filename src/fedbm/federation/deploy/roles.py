@@ -17,7 +17,7 @@ from fedbm.errors import FedBMError
 from fedbm.federation.deploy import flower
 from fedbm.federation.deploy.preflight import check_data, check_node_folder, check_server, check_server_folder
 from fedbm.federation.deploy.registration import register
-from fedbm.federation.deploy.site_files import (
+from fedbm.federation.deploy.settings_files import (
     FederationSettings,
     NodeSettings,
     ServerSettings,
