@@ -1,7 +1,7 @@
 """Methods that are not part of the package: found by FILE.py:CLASS, and computed in other processes.
 
 A file is imported only if the user names it or made the method's object. Configurations that come from elsewhere (a
-server, a run folder) can name installed methods alone.
+server, a run folder) can only name installed methods.
 """
 
 from __future__ import annotations

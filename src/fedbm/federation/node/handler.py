@@ -146,7 +146,7 @@ def read_rules(site: Site, terms: Terms) -> Policy:
 
 
 def run_folder(state: Path, terms: Terms) -> Path:
-    """Return what a node keeps a run in: a client's state is read only with the terms of training that made it.
+    """Return the folder of a run. A client's state is read only with the training terms that made it.
 
     The server chooses the run's name, so the name alone would let another method load and send such a state.
     """

@@ -37,7 +37,7 @@ class Agreement:
     config: Config
     options: FederationOptions
     task: Task
-    terms: Mapping[str, Any]  # what every request tells the nodes of it
+    terms: Mapping[str, Any]  # what every request contains about the run
     dataset: Dataset | None  # the server's own, if it scores the model
     data: str  # name of the data set
     recommends: Recommends
