@@ -24,13 +24,14 @@ from workload import Workload
 
 from fedbm.data.dataset import Dataset
 from fedbm.data.partition import Partition
-from fedbm.engine.clients.base import LocalCohort, LocalSetup
+from fedbm.engine.clients.cohort import LocalSetup
+from fedbm.engine.clients.sequential import LocalCohort
 from fedbm.engine.device import explain_memory_errors, numeric_settings
 from fedbm.engine.local_training import Samples
 from fedbm.engine.round_loop import RoundLoop
 from fedbm.engine.run_folder import RunFolder
-from fedbm.runs.config import make_config, to_sections
 from fedbm.runs.plan import Plan, make_plan
+from fedbm.runs.run_config import make_config, to_sections
 from fedbm.runs.runner import assemble, run
 
 BOUND_IMAGES = 576  # of the one large batch: 24 times 8 real and 16 generated

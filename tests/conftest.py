@@ -13,7 +13,7 @@ import torch
 from hypothesis import settings
 from PIL import Image
 
-from fedbm.language.concepts import ConceptDistribution
+from fedbm.language.concept_distribution import ConceptDistribution
 from fedbm.runs import artifacts
 
 CLASSES = ("cyst", "normal", "polyp")

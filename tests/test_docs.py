@@ -37,13 +37,13 @@ from fedbm.config.keys import SECTIONS, Key
 from fedbm.config.options import type_words
 from fedbm.errors import FedBMError
 from fedbm.experiments.outcomes import read_outcomes
-from fedbm.federation.deploy.site_files import read_policy
-from fedbm.federation.options import FederationOptions, read_run_file
+from fedbm.federation.deploy.settings_files import read_policy
+from fedbm.federation.federation_options import FederationOptions, read_run_file
 from fedbm.methods import METHODS
 from fedbm.methods.base import Facts, State, Task, size_of
 from fedbm.methods.fedrep import FedRep
-from fedbm.runs.compare import list_methods, make_grid
-from fedbm.runs.config import check_config, keys, make_config, to_sections
+from fedbm.runs.method_comparison import list_methods, make_grid
+from fedbm.runs.run_config import check_config, keys, make_config, to_sections
 
 # --- options and keys -----------------------------------------------------------------------------------------------
 

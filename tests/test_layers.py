@@ -51,3 +51,8 @@ def test_a_package_imports_lower_layers_only(package: str) -> None:
     ]
     siblings = {"language": "data"}  # concepts belong to the classes of the catalogue
     assert [line for line in upwards if f"fedbm.{siblings.get(package)}." not in line] == []
+
+
+def test_file_names_are_unique() -> None:
+    names = [path.name for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"]
+    assert sorted(names) == sorted(set(names))

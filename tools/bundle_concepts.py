@@ -14,7 +14,7 @@ import fedbm.language.bundled
 from fedbm.data.catalog.entries import CATALOG, Entry, find_entry
 from fedbm.errors import FedBMError
 from fedbm.language.bundled import ENCODER
-from fedbm.language.concepts import build_concepts
+from fedbm.language.concept_distribution import build_concepts
 
 EMBEDDINGS = Path(fedbm.language.bundled.__file__).parent / "embeddings"
 

@@ -21,8 +21,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from fedbm.engine.device import find_device
 from fedbm.engine.round_loop import select_clients
 from fedbm.models.resnet import ResNet18
-from fedbm.runs.config import make_config, to_sections
 from fedbm.runs.plan import Plan, make_plan
+from fedbm.runs.run_config import make_config, to_sections
 
 EVALUATION_BATCH = 512
 VARIABLE = "FEDBM_PEERS"  # the settings, for the processes that a simulator starts

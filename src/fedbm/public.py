@@ -12,9 +12,9 @@ from fedbm.data.inspection.inspect import inspect
 from fedbm.data.partition import Partition, load_partition
 from fedbm.data.partitioners import balanced, by_classes, by_column, dirichlet, hold_out, iid, quantity, shards
 from fedbm.errors import FedBMError
-from fedbm.experiments.reproduce import Reproduction, reproduce
+from fedbm.experiments.reproduction import Reproduction, reproduce
 from fedbm.language.bundled import load_bundled
-from fedbm.language.concepts import ConceptDistribution, build_concepts, sample_concepts
+from fedbm.language.concept_distribution import ConceptDistribution, build_concepts, sample_concepts
 from fedbm.methods import METHODS, FedAvg, FedBM, Method
 from fedbm.models.generator import Generator
 from fedbm.models.generator_loss import BatchNormGap, diversity_loss
@@ -25,10 +25,10 @@ from fedbm.report.write import report_path as _report_path
 from fedbm.report.write import save_report as _save_report
 from fedbm.report.write import write_report as _write_runs
 from fedbm.runs.callbacks import Callback, RunInfo
-from fedbm.runs.compare import Comparison, compare
+from fedbm.runs.method_comparison import Comparison, compare
 from fedbm.runs.plan import find_runs as _find_runs
-from fedbm.runs.predict import load_model
-from fedbm.runs.reader import RunView, read_run
+from fedbm.runs.prediction import load_model
+from fedbm.runs.run_view import RunView, read_run
 from fedbm.runs.runner import simulate
 
 __all__ = [

@@ -25,8 +25,8 @@ from fedbm.experiments import trials
 from fedbm.federation.deploy import run_control as play
 from fedbm.federation.server import run_setup as agreement
 from fedbm.methods import FedBM
-from fedbm.runs import batch, features, plan, runner
-from fedbm.runs.config import keys, make_config, to_sections
+from fedbm.runs import batch, feature_map, plan, runner
+from fedbm.runs.run_config import keys, make_config, to_sections
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_a_terminal_that_knows_no_greek(fedbm: Command, monkeypatch: pytest.Monk
     assert b"Dirichlet concentration ?" in shown.getvalue()
 
 
-COMPUTING = (plan, batch, runner, features, trials, agreement, play)  # what begins to, or names it
+COMPUTING = (plan, batch, runner, feature_map, trials, agreement, play)  # what begins to, or names it
 words = st.lists(
     st.sampled_from(
         [*COMMANDS, *DATA_TASKS, *(key.switch for key in keys()), "--save", "--to", "--help", "--", "-x", "digits"]

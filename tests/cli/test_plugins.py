@@ -17,9 +17,9 @@ from pages import DOCS, blocks_of, section_of, text_of
 
 import fedbm as package
 from fedbm.methods import METHODS, all_methods
-from fedbm.runs.config import make_config, to_sections
 from fedbm.runs.plan import make_plan
-from fedbm.runs.predict import load_model
+from fedbm.runs.prediction import load_model
+from fedbm.runs.run_config import make_config, to_sections
 
 PAGE = DOCS / "your-method.md"
 ODD = """

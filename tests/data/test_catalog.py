@@ -6,7 +6,7 @@ import pytest
 
 from fedbm.data.catalog.entries import CATALOG, entry_for_classes, find_entry
 from fedbm.errors import FedBMError
-from fedbm.runs.config import keys
+from fedbm.runs.run_config import keys
 
 SETTINGS = {key.name for key in keys()}
 

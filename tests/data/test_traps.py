@@ -17,9 +17,9 @@ from fedbm.data.dataset import load
 from fedbm.data.inspection.inspect import inspect
 from fedbm.data.inspection.traps import describe_wordless, find_traps
 from fedbm.errors import FedBMError
-from fedbm.language.concepts import ConceptDistribution
-from fedbm.runs.config import make_config, to_sections
+from fedbm.language.concept_distribution import ConceptDistribution
 from fedbm.runs.plan import make_plan
+from fedbm.runs.run_config import make_config, to_sections
 
 CLASSES = ("debris", "mucus")
 

@@ -17,9 +17,9 @@ from typing import Any
 from fedbm.engine.checkpoint import load_tensors
 from fedbm.federation.audit import verify
 from fedbm.federation.deploy import watchdog
-from fedbm.federation.deploy.site_files import all_folders
+from fedbm.federation.deploy.settings_files import all_folders
 from fedbm.federation.deploy.supervisor import end_all, programs
-from fedbm.federation.options import read_run_file
+from fedbm.federation.federation_options import read_run_file
 from fedbm.federation.protocol.packing import digest
 from fedbm.runs.plan import make_plan
 from fedbm.runs.runner import run, run_path

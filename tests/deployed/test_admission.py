@@ -21,7 +21,7 @@ from fedbm.federation.deploy import certificates, watchdog
 from fedbm.federation.deploy.flower import call_flwr, tool
 from fedbm.federation.deploy.init import render
 from fedbm.federation.deploy.registration import fingerprint, read_registry
-from fedbm.federation.deploy.site_files import NodeSettings, ServerSettings, read_policy, read_settings, to_text
+from fedbm.federation.deploy.settings_files import NodeSettings, ServerSettings, read_policy, read_settings, to_text
 from fedbm.federation.deploy.supervisor import environment
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]

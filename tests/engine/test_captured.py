@@ -15,8 +15,9 @@ from small import TinyBody, image_data, task
 from fedbm.config.options import TrainOptions
 from fedbm.engine.checkpoint import ClientStates, Progress
 from fedbm.engine.clients import cuda_graphs as graphs
-from fedbm.engine.clients.base import LocalCohort, LocalSetup, merge_parts
+from fedbm.engine.clients.cohort import LocalSetup, merge_parts
 from fedbm.engine.clients.cuda_graphs import CapturedClient, CapturedCohort, CapturedSteps
+from fedbm.engine.clients.sequential import LocalCohort
 from fedbm.engine.local_training import Samples, plain_steps, train_client
 from fedbm.engine.round_loop import select_clients
 from fedbm.methods import METHODS, FedAvg, FedBM

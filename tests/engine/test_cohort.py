@@ -4,7 +4,7 @@ import pytest
 import torch
 from small import TinyBody
 
-from fedbm.engine.clients.base import find_nonfinite
+from fedbm.engine.clients.cohort import find_nonfinite
 from fedbm.methods.base import copy_all, copy_state, load_state
 
 

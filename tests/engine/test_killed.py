@@ -62,7 +62,7 @@ def test_stopped_between_a_checkpoint_and_its_picture(plan: Plan, monkeypatch: p
 
 HELD = """
 import json, sys
-from fedbm.runs.config import make_config, to_sections
+from fedbm.runs.run_config import make_config, to_sections
 from fedbm.runs.plan import make_plan
 from fedbm.runs.runner import run
 

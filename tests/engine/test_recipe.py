@@ -20,9 +20,9 @@ from fedbm.engine.local_training import learning_rate, train_client
 from fedbm.errors import FedBMError
 from fedbm.methods import METHODS, FedAvg
 from fedbm.report.write import write_report
-from fedbm.runs.config import check_config, make_config, recommend, to_toml
-from fedbm.runs.reader import read_run
+from fedbm.runs.run_config import check_config, make_config, recommend, to_toml
 from fedbm.runs.run_record import read_record, write_record
+from fedbm.runs.run_view import read_run
 from fedbm.utils.seeds import torch_rng
 
 

@@ -224,8 +224,8 @@ def test_bytes_are_counted_by_version(tmp_path):
     run = simulate(tmp_path, "fedbm", participation=1.0, rounds=4, **{**GENERATOR, "generator_every": 2})
     method = FedBM(**GENERATOR)
     plan = make_plan(
-        fedbm.runs.config.make_config(
-            fedbm.runs.config.to_sections({"data": "digits", "method": "fedbm", **TINY, **GENERATOR})
+        fedbm.runs.run_config.make_config(
+            fedbm.runs.run_config.to_sections({"data": "digits", "method": "fedbm", **TINY, **GENERATOR})
         ),
         make_body=TinyBody,
     )

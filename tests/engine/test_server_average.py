@@ -21,8 +21,8 @@ from fedbm.engine.server_average import ServerAverage, restore_average
 from fedbm.errors import FedBMError
 from fedbm.runs import runner
 from fedbm.runs.artifacts import finish_simulation
-from fedbm.runs.reader import read_run
 from fedbm.runs.run_record import read_record, write_record
+from fedbm.runs.run_view import read_run
 
 DECAY = 0.6  # from round 3 on below (t − 1)/t, so that short runs see both halves of the rule
 

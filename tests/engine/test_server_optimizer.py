@@ -11,7 +11,7 @@ from fedbm.config.options import TrainOptions
 from fedbm.engine.server_optimizer import ServerOptimizer
 from fedbm.errors import FedBMError
 from fedbm.methods import METHODS
-from fedbm.runs.config import check_config, make_config, to_sections
+from fedbm.runs.run_config import check_config, make_config, to_sections
 
 MEANS = (2.0, -1.0, 0.5)  # of three rounds, from θ = 1
 

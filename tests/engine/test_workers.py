@@ -28,7 +28,8 @@ from fedbm import FedBMError
 from fedbm.cli import main
 from fedbm.engine.clients import backends, worker_process
 from fedbm.engine.clients import worker_cohort as workers
-from fedbm.engine.clients.base import LocalCohort, LocalSetup
+from fedbm.engine.clients.cohort import LocalSetup
+from fedbm.engine.clients.sequential import LocalCohort
 from fedbm.engine.clients.worker_process import read_states, write_states
 from fedbm.methods import METHODS, FedAvg
 from fedbm.methods.base import Batch
@@ -412,7 +413,7 @@ def test_workers_are_for_a_cpu() -> None:
     labels = torch.zeros(1, dtype=torch.int64, device=device)
     setting: Any = LocalSetup(FedAvg(), None, None, None, None, labels, [], {}, None)  # type: ignore[arg-type]
     with pytest.raises(FedBMError, match="workers only apply to the CPU"):
-        backends.make_backend(setting, fedbm.runs.config.EngineOptions(workers=2), np.zeros(1, np.uint8), print)
+        backends.make_backend(setting, fedbm.runs.run_config.EngineOptions(workers=2), np.zeros(1, np.uint8), print)
 
 
 def test_the_command_line_has_it(tiny: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,8 +20,8 @@ from fedbm.cli import main
 from fedbm.engine.round_loop import Event
 from fedbm.experiments.outcomes import read_outcome
 from fedbm.runs.budget import Budget
-from fedbm.runs.reader import read_run
 from fedbm.runs.run_record import read_record, write_record
+from fedbm.runs.run_view import read_run
 
 
 def grid(folder: Path, tiny_fedbm: dict[str, Any], rounds: int = 3) -> Path:

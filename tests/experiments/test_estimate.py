@@ -11,8 +11,8 @@ from fedbm.engine.checkpoint import Progress, save_checkpoint
 from fedbm.experiments.estimate import estimate_remaining
 from fedbm.experiments.spec import parse
 from fedbm.experiments.trials import TrialState, trials
-from fedbm.runs.reader import read_run
 from fedbm.runs.run_record import write_record
+from fedbm.runs.run_view import read_run
 
 GRID = '[all]\ndata = "digits"\nrounds = 50\n[axes]\nmethod = ["fedavg", "fedbm", "fedprox"]'
 

@@ -24,7 +24,7 @@ from fedbm.experiments.spec import (
 )
 from fedbm.experiments.trials import Trial, trials
 from fedbm.report.comparison import CENTRAL, leading_row
-from fedbm.runs.config import check_config
+from fedbm.runs.run_config import check_config
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 

@@ -20,14 +20,14 @@ from fedbm.experiments.outcomes import Outcome, read_outcome, read_outcomes
 from fedbm.experiments.record_store import write_outcome
 from fedbm.report.comparison_checks import check_comparison
 from fedbm.report.experiments_report import experiments_report
-from fedbm.report.figures.generated import galleries
+from fedbm.report.figures.generated_images import galleries
 from fedbm.report.grouping import group_runs
 from fedbm.report.render.csv import render_csv
 from fedbm.report.render.html import render_html
 from fedbm.report.render.markdown import render_markdown
 from fedbm.report.runs_report import runs_report
-from fedbm.runs.reader import RunView, read_run
 from fedbm.runs.run_record import MAX_POINTS, _kept_rounds, read_record, record_of, write_record
+from fedbm.runs.run_view import RunView, read_run
 
 FAILED = ("failed", "round 3: the update of client 1 is unusable: body.bn is not finite")
 

@@ -357,7 +357,7 @@ def test_ctrl_c_stays_one_where_records_cannot_be_written(
     shutil.rmtree(next((swept / "runs").glob("fedprox-*")))
     next((swept / "results" / "runs").glob("fedprox-*.json")).unlink()
     monkeypatch.setattr("fedbm.runs.batch.run_all", interrupted)
-    monkeypatch.setattr("fedbm.experiments.reproduce.write_outcome", full)
+    monkeypatch.setattr("fedbm.experiments.reproduction.write_outcome", full)
     capsys.readouterr()
     assert main(command()) == 130
     said = capsys.readouterr()

@@ -13,7 +13,7 @@ from fedbm.experiments.outcomes import Outcome, Result
 from fedbm.experiments.search import search
 from fedbm.experiments.spec import parse
 from fedbm.runs.failure import keep_failure
-from fedbm.runs.reader import read_run
+from fedbm.runs.run_view import read_run
 
 SEARCH = """
 [all]

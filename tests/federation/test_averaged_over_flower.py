@@ -11,9 +11,9 @@ from test_contract import FEDERATED, settings_of
 
 from fedbm.engine.checkpoint import load_tensors
 from fedbm.errors import FedBMError
-from fedbm.federation.options import make_options
+from fedbm.federation.federation_options import make_options
 from fedbm.federation.server.run_setup import agree
-from fedbm.runs.config import make_config, to_sections
+from fedbm.runs.run_config import make_config, to_sections
 from fedbm.runs.runner import run_path
 
 AVERAGED = [name for name in FEDERATED if name not in ("fedproto", "fedrep", "fedbn")]

@@ -16,7 +16,7 @@ from flwr.app import Message
 from one_process import Deployed, Node, deploy, digests_in_process, engine_process, events_of, with_scores
 
 from fedbm.errors import FedBMError
-from fedbm.federation.deploy.site_files import ServerSettings, read_refusal
+from fedbm.federation.deploy.settings_files import ServerSettings, read_refusal
 from fedbm.federation.node import handler as node
 from fedbm.federation.node.node_data import open_site, write_share
 from fedbm.federation.protocol import messages as protocol

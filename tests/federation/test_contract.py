@@ -11,7 +11,7 @@ from one_process import Deployed, deploy, digests_in_process, events_of, records
 
 from fedbm.federation.audit import verify
 from fedbm.methods import METHODS
-from fedbm.runs.reader import read_run
+from fedbm.runs.run_view import read_run
 from fedbm.utils.io import read_json
 
 FEDERATED = [name for name in METHODS if name != "central"]

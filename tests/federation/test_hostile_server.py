@@ -12,11 +12,12 @@ import torch
 from one_process import Deployed, Node, deploy, events_of
 
 from fedbm.errors import FedBMError
-from fedbm.federation.deploy.site_files import OPEN_POLICY, NodeSettings, to_text
+from fedbm.federation.deploy.settings_files import NodeSettings, to_text
 from fedbm.federation.node import client_app
 from fedbm.federation.node.handler import answer
 from fedbm.federation.node.loaded_run import LoadedRun
-from fedbm.federation.node.policy import approve, describe_request, list_requests
+from fedbm.federation.node.policy_checks import approve, describe_request, list_requests
+from fedbm.federation.policy import OPEN_POLICY
 from fedbm.federation.protocol.codec import Envelope, from_records
 from fedbm.federation.protocol.packing import pack
 
@@ -115,7 +116,7 @@ def test_the_number_of_requests_on_the_disk_is_bounded(
 ) -> None:
     node = served(tiny, tmp_path / "run")
     state = restart(node, tmp_path / "state", approval=True)
-    monkeypatch.setattr("fedbm.federation.node.policy.MAX_WAITING", 2)
+    monkeypatch.setattr("fedbm.federation.node.policy_checks.MAX_WAITING", 2)
     terms = request_of(node, "query.census").body["terms"]
     for number in range(4):
         other = {**terms, "run": f"run-{number}"}

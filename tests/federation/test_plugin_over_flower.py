@@ -10,7 +10,7 @@ from installing import forget_plugins, on_the_path, write_package
 from one_process import deploy, digests_in_process, events_of, records_of
 
 from fedbm.errors import FedBMError
-from fedbm.federation.options import read_run_file
+from fedbm.federation.federation_options import read_run_file
 from fedbm.federation.protocol import messages
 from fedbm.federation.protocol.messages import Refusal, accept_terms
 from fedbm.federation.server.run_setup import agree

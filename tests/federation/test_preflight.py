@@ -28,7 +28,7 @@ from fedbm.federation.deploy.preflight import (
     describe_versions,
     split_address,
 )
-from fedbm.federation.deploy.site_files import NodeSettings
+from fedbm.federation.deploy.settings_files import NodeSettings
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from fedbm.federation.protocol.codec import from_records
 from fedbm.federation.protocol.messages import CENSUS, EVALUATE
 from fedbm.report.privacy_sentences import client_losses
 from fedbm.report.write import write_report
-from fedbm.runs.reader import read_run
+from fedbm.runs.run_view import read_run
 
 ASKED = {"noise": 1.0, "clip": 0.5, "delta": 1e-5}
 NONE = {"epsilon_all_runs": None, "bound": "none"}

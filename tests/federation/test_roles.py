@@ -25,7 +25,7 @@ from fedbm.federation.deploy.certificates import make_authority
 from fedbm.federation.deploy.init import create
 from fedbm.federation.deploy.registration import KnownKey, fingerprint, read_registry
 from fedbm.federation.deploy.run_control import Follower, give_shares, start_run
-from fedbm.federation.deploy.site_files import (
+from fedbm.federation.deploy.settings_files import (
     NodeSettings,
     ServerSettings,
     all_folders,

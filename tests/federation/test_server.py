@@ -17,10 +17,10 @@ from small import SmallResNet
 from fedbm.engine.checkpoint import load_tensors
 from fedbm.engine.run_folder import RunFolder
 from fedbm.errors import FedBMError
-from fedbm.federation.options import FederationOptions, make_options, read_run_file
+from fedbm.federation.federation_options import FederationOptions, make_options, read_run_file
 from fedbm.federation.protocol.packing import digest
 from fedbm.federation.server.run_setup import agree
-from fedbm.runs.reader import read_run
+from fedbm.runs.run_view import read_run
 from fedbm.utils.io import sha256_file
 from fedbm.utils.metrics import NAMES
 

@@ -10,7 +10,7 @@ from one_process import deploy
 
 from fedbm.report.model import Section, Table
 from fedbm.report.runs_report import runs_report
-from fedbm.runs.reader import read_run
+from fedbm.runs.run_view import read_run
 
 
 def test_sites_are_scored_apart_and_their_own_models_too(tiny: dict[str, Any], tmp_path: Path) -> None:

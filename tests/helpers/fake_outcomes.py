@@ -11,7 +11,7 @@ from fake_runs import fake_run
 from fedbm.experiments.outcomes import Outcome, Result, with_results
 from fedbm.experiments.spec import Experiment, find_experiment
 from fedbm.experiments.trials import trials
-from fedbm.runs.reader import read_run
+from fedbm.runs.run_view import read_run
 
 CLASSES = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
 

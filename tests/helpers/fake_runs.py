@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from fedbm.runs.reader import RunView
 from fedbm.runs.run_files import ScoredRound, Summary
+from fedbm.runs.run_view import RunView
 
 METRICS = ("accuracy", "f1", "auc", "recall", "precision")
 LEVEL = {"central": 0.95, "fedavg": 0.74, "fedprox": 0.76, "scaffold": 0.72, "fedbm": 0.91}

@@ -7,7 +7,7 @@ from torch import nn
 
 from fedbm.engine.local_training import Samples, plain_steps, train_client
 from fedbm.engine.round_loop import select_clients
-from fedbm.language.concepts import ConceptDistribution
+from fedbm.language.concept_distribution import ConceptDistribution
 from fedbm.methods.base import Facts, Task
 from fedbm.models.normalize import Normalise
 

@@ -15,8 +15,8 @@ from fedbm.engine.checkpoint import load_tensors
 from fedbm.engine.round_loop import Event
 from fedbm.methods.base import Method
 from fedbm.runs import runner as simulation
-from fedbm.runs.config import make_config, to_sections
 from fedbm.runs.plan import Plan, make_plan
+from fedbm.runs.run_config import make_config, to_sections
 
 ENGINE = ("out =", "checkpoint_every =", "workers =", "data_on =", "on =")  # lines of config.toml that change no result
 

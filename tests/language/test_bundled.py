@@ -10,7 +10,7 @@ from bundle_concepts import bundle, entries_to_bundle
 
 from fedbm.data.catalog.entries import CATALOG
 from fedbm.language.bundled import bundled_names, find_bundled, load_bundled
-from fedbm.language.concepts import ConceptDistribution
+from fedbm.language.concept_distribution import ConceptDistribution
 from fedbm.language.prompts import make_prompts
 from fedbm.language.separability import count_misassigned
 

@@ -16,7 +16,7 @@ from tiny_models import SIZES, TEXTS, perturb, save_bytelevel, save_wordpiece, t
 from torch import Tensor
 
 from fedbm.errors import FedBMError
-from fedbm.language.concepts import build_concepts
+from fedbm.language.concept_distribution import build_concepts
 from fedbm.language.encoders.encode import ENCODERS, encode, find_encoder, masked_mean
 from fedbm.utils.io import sha256_file
 

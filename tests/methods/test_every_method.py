@@ -14,9 +14,9 @@ import fedbm
 from fedbm.errors import FedBMError
 from fedbm.methods import METHODS, FedAvg, Method
 from fedbm.methods.base import Batch, Facts, Phase, move_to, train_only
-from fedbm.runs.config import make_config, to_sections
 from fedbm.runs.plan import make_plan
-from fedbm.runs.reader import read_run
+from fedbm.runs.run_config import make_config, to_sections
+from fedbm.runs.run_view import read_run
 from fedbm.runs.runner import run, run_path
 
 TINY = {"data": "digits", "size": 16, "width": 4, "batch": 32, "clients": 4, "beta": 0.5, "rounds": 2}

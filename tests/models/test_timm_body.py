@@ -19,9 +19,9 @@ from fedbm.federation.protocol.messages import Refusal, accept_terms, make_terms
 from fedbm.methods.base import frozen_names
 from fedbm.models.backbone import body_factory
 from fedbm.models.heads import probe_body
-from fedbm.runs.config import make_config, to_sections
 from fedbm.runs.plan import make_plan
-from fedbm.runs.predict import load_model
+from fedbm.runs.prediction import load_model
+from fedbm.runs.run_config import make_config, to_sections
 
 SMALL = "timm:test_efficientnet"  # timm's own, for tests
 needs_timm = pytest.mark.skipif(find_spec("timm") is None, reason="timm is not installed (the extra timm)")

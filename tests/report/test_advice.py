@@ -14,7 +14,7 @@ from PIL import Image
 from fedbm.report.advice import advise, class_distances, judge_convergence
 from fedbm.report.comparison_checks import collect_advice
 from fedbm.report.grouping import group_runs
-from fedbm.runs.reader import RunView, read_run
+from fedbm.runs.run_view import RunView, read_run
 
 EVEN = ((10, 10, 10),) * 4
 

@@ -23,7 +23,7 @@ from fedbm.report.render.markdown import render_markdown
 from fedbm.report.runs_report import runs_report
 from fedbm.report.tables import metrics_table
 from fedbm.report.write import write_report
-from fedbm.runs.reader import read_runs
+from fedbm.runs.run_view import read_runs
 from fedbm.runs.tracking import scalars
 
 BLOCK = "Averaged model, after the last round"

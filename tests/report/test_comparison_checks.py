@@ -9,7 +9,7 @@ from fake_runs import edit, fake_run, two_methods
 
 from fedbm.report.comparison_checks import check_comparison
 from fedbm.report.grouping import Group, group_runs
-from fedbm.runs.reader import read_runs
+from fedbm.runs.run_view import read_runs
 
 
 def only_group(runs: list[Path]) -> Group:

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from fake_runs import fake_run
 
-from fedbm.cli.commands.list import describe_run
-from fedbm.cli.tables import result_table
+from fedbm.cli.commands.list import format_run
+from fedbm.cli.console_tables import result_table
 from fedbm.errors import FedBMError
 from fedbm.experiments.outcomes import read_outcomes
 from fedbm.report.experiments_report import experiments_report
 from fedbm.report.render.markdown import render_markdown
 from fedbm.report.runs_report import runs_report
 from fedbm.report.write import write_report
-from fedbm.runs.reader import read_run, read_runs
 from fedbm.runs.run_record import read_record, record_of, write_record
+from fedbm.runs.run_view import read_run, read_runs
 from fedbm.utils.io import read_json
 
 NEW = (None, "abc", "\udcff", -3, 1.5, math.nan, 1e308, 10**400, True, [1, "x"], [], {}, {"a": 1})
@@ -125,7 +125,7 @@ def test_a_damaged_file_of_a_run(tmp_path: Path, name: str) -> None:
 
     def read() -> None:
         seen = read_run(run)
-        describe_run(seen)
+        format_run(seen)
         result_table([seen])
         record_of(seen)
         render_markdown(runs_report(read_runs([run])))

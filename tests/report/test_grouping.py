@@ -17,7 +17,7 @@ from fedbm.errors import FedBMError
 from fedbm.methods import FedAvg
 from fedbm.report.comparison_checks import check_comparison
 from fedbm.report.grouping import ADDED_LATER, NOT_A_SETTING, Group, group_runs
-from fedbm.runs.reader import read_runs
+from fedbm.runs.run_view import read_runs
 
 
 def only_group(runs: list[Path]) -> Group:

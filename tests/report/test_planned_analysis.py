@@ -20,7 +20,7 @@ from rich.console import Console
 from scipy.stats import ttest_rel
 
 from fedbm.cli.commands.reproduce import print_tables
-from fedbm.engine.clients.base import find_nonfinite
+from fedbm.engine.clients.cohort import find_nonfinite
 from fedbm.errors import FedBMError
 from fedbm.experiments.contrasts import pool_clusters
 from fedbm.experiments.outcomes import Outcome, Result, outcome_of, read_outcome, read_outcomes, with_results
@@ -38,7 +38,7 @@ from fedbm.report.render.markdown import render_markdown
 from fedbm.report.tables import ladder_table
 from fedbm.report.verdicts import planned_verdict, verdicts
 from fedbm.runs.failure import is_divergence
-from fedbm.runs.reader import RunView
+from fedbm.runs.run_view import RunView
 from fedbm.utils.statistics import holm
 
 PLAN = """

@@ -13,7 +13,7 @@ from fedbm.report.comparison import compare_outcome
 from fedbm.report.experiments_report import experiments_report
 from fedbm.report.render.csv import render_csv
 from fedbm.report.runs_report import runs_report
-from fedbm.runs.reader import read_runs
+from fedbm.runs.run_view import read_runs
 
 
 def test_experiments_have_a_line_per_row_and_moment(tmp_path: Path) -> None:

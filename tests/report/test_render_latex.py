@@ -16,7 +16,7 @@ from fedbm.experiments.spec import parse
 from fedbm.report.experiments_report import experiments_report
 from fedbm.report.render.latex import FITTED, NEEDS, WIDEST, escape, render_latex
 from fedbm.report.runs_report import runs_report
-from fedbm.runs.reader import read_runs
+from fedbm.runs.run_view import read_runs
 
 ROWS = ("50%_a & b #1 {x} \\y ~ ^", "'fedbm run --out a_b' [x] $m$", "[first", "Łódź ≥ 90 °C, 猫")
 

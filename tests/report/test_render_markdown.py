@@ -16,7 +16,7 @@ from fedbm.experiments.spec import parse
 from fedbm.report.experiments_report import experiments_report
 from fedbm.report.render.markdown import escape, render_markdown
 from fedbm.report.runs_report import runs_report
-from fedbm.runs.reader import read_runs
+from fedbm.runs.run_view import read_runs
 
 
 @given(st.text(st.characters(exclude_categories=["Cc", "Cs"])))

@@ -15,8 +15,8 @@ from fedbm.report.figures.palette import assign_colours
 from fedbm.report.grouping import Group, MethodRuns
 from fedbm.report.model import Figures, Section, Text
 from fedbm.report.sections import client_by_client, confusions, features, partition
-from fedbm.runs.reader import RunView, read_run
 from fedbm.runs.run_files import Confusion, Features
+from fedbm.runs.run_view import RunView, read_run
 
 
 def drawn(section: Section) -> str:

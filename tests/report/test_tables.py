@@ -28,8 +28,8 @@ from fedbm.report.tables import (
     target_table,
 )
 from fedbm.report.write import write_report
-from fedbm.runs.reader import read_run, read_runs
 from fedbm.runs.run_record import read_record, write_record
+from fedbm.runs.run_view import read_run, read_runs
 
 
 def only_group(runs: list[Path]) -> Group:

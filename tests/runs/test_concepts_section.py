@@ -13,9 +13,9 @@ from fedbm.cli import main
 from fedbm.cli.flags import read_config
 from fedbm.cli.main import make_parser
 from fedbm.errors import FedBMError
-from fedbm.language.concepts import ConceptDistribution
-from fedbm.runs.config import make_config, read_toml, to_sections, to_toml
+from fedbm.language.concept_distribution import ConceptDistribution
 from fedbm.runs.plan import make_plan
+from fedbm.runs.run_config import make_config, read_toml, to_sections, to_toml
 
 WORDS = {"cyst": "fluid-filled cyst", "polyp": 'sessile "polyp" \\ é'}
 

@@ -16,9 +16,9 @@ from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError
 from fedbm.methods import Scaffold
 from fedbm.runs import batch, own_method
-from fedbm.runs.compare import make_grid
-from fedbm.runs.config import make_config, to_sections
+from fedbm.runs.method_comparison import make_grid
 from fedbm.runs.own_method import for_processes, load_class, load_method, make_own_config, with_method
+from fedbm.runs.run_config import make_config, to_sections
 from fedbm.runs.scheduler import run_all
 
 HALVED = """
@@ -216,7 +216,7 @@ def test_what_is_wrong_with_a_file_is_one_sentence(write: Write, tmp_path: Path)
 
 def test_a_configuration_from_elsewhere_imports_no_file(write: Write, tmp_path: Path) -> None:
     """Nodes of a federation make a configuration of what a server sends them."""
-    from fedbm.federation.options import read_run_file
+    from fedbm.federation.federation_options import read_run_file
 
     marker = tmp_path / "imported"
     file = write("sent.py", f"open({str(marker)!r}, 'w').close()\n{HALVED}")

@@ -14,8 +14,8 @@ import pytest
 import fedbm
 from fedbm.errors import FedBMError
 from fedbm.methods import FedAvg, FedProx
-from fedbm.runs.config import check_config, make_config, to_sections
 from fedbm.runs.plan import find_run, make_plan
+from fedbm.runs.run_config import check_config, make_config, to_sections
 
 
 def run_id(flat: dict[str, Any], **more: Any) -> str:
@@ -121,8 +121,8 @@ def test_finding_a_run(tmp_path: Path) -> None:
 
 def test_a_method_of_ones_own_is_named_by_its_code_and_its_fields(tmp_path: Path) -> None:
     """Also one that is no dataclass, or holds a function; and the id is the same in another process."""
-    from fedbm.runs.config import Config
     from fedbm.runs.plan import make_plan
+    from fedbm.runs.run_config import Config
 
     class Mine(fedbm.FedAvg):
         def __init__(self, scale: float) -> None:
@@ -241,7 +241,7 @@ def test_what_cannot_be_computed_here_is_said_before_anything_is_made(tiny: dict
 
 
 def test_code_and_body_of_ones_own_stand_in_the_saved_configuration(tmp_path: Path) -> None:
-    from fedbm.runs.config import read_toml
+    from fedbm.runs.run_config import read_toml
 
     run = fedbm.simulate("digits", method=Curious(), body=lambda: fedbm.ResNet18(1, 4), size=16, rounds=1, out=tmp_path)
     saved = read_toml(run.path / "config.toml")

@@ -14,7 +14,7 @@ from whole_runs import assert_same_run, plan_of
 
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError
-from fedbm.runs.config import make_config, to_sections
+from fedbm.runs.run_config import make_config, to_sections
 from fedbm.runs.runner import run, run_path
 from fedbm.runs.scheduler import find_pool, run_all
 

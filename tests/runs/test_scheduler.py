@@ -20,7 +20,7 @@ from fedbm.engine.checkpoint import load_checkpoint
 from fedbm.engine.round_loop import Event
 from fedbm.runs import artifacts as run_files
 from fedbm.runs import scheduler as side_by_side
-from fedbm.runs.config import make_config, to_sections
+from fedbm.runs.run_config import make_config, to_sections
 from fedbm.runs.scheduler import _start_worker as hire
 from fedbm.runs.scheduler import places_for, run_all
 

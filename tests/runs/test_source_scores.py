@@ -22,11 +22,11 @@ from fedbm.report.render.html import render_html
 from fedbm.report.render.markdown import render_markdown
 from fedbm.report.runs_report import runs_report
 from fedbm.report.source_scores import source_sections
-from fedbm.runs.config import make_config, to_sections
 from fedbm.runs.plan import Plan, make_plan
-from fedbm.runs.predict import load_model
-from fedbm.runs.reader import read_run, read_runs
+from fedbm.runs.prediction import load_model
+from fedbm.runs.run_config import make_config, to_sections
 from fedbm.runs.run_record import read_record, write_record
+from fedbm.runs.run_view import read_run, read_runs
 
 
 @pytest.fixture(scope="module")

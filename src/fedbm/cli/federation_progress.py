@@ -10,7 +10,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from fedbm.cli.tables import percent, table
+from fedbm.cli.console_tables import percent, table
 from fedbm.federation.server.run_status import RunStatus, format_age, format_duration
 
 HEALTHY = ("ready", "asked", "answered")  # states of a node that need no line

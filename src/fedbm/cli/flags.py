@@ -17,7 +17,7 @@ from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.utils.text import format_option
 
 if TYPE_CHECKING:
-    from fedbm.runs.config import Config
+    from fedbm.runs.run_config import Config
 
 METAVARS = {"whole number": "N", "number": "X", "yes or no": "yes|no", "text": "TEXT"}
 
@@ -44,7 +44,7 @@ def add_all_settings(parser: Parser, without: Sequence[str] = ()) -> None:
     if not parser.with_methods:
         add_settings(parser, [key.flag for key in section_keys() if key.flag not in without])
         return
-    from fedbm.runs.config import keys, option_flags
+    from fedbm.runs.run_config import keys, option_flags
 
     parser.usage = f"{parser.prog} [FILE.toml] [--KEY VALUE …]"  # a list of all flags would fill the screen
     _add_keys(parser, [key for key in keys() if key.flag not in without])
@@ -94,8 +94,8 @@ def format_default(key: Key) -> str:
 
 def read_config(args: argparse.Namespace) -> Config:
     """Return the configuration file's values, overridden by the flags."""
-    from fedbm.runs.config import is_reference, make_config, override, read_toml
     from fedbm.runs.own_method import make_own_config
+    from fedbm.runs.run_config import is_reference, make_config, override, read_toml
 
     file = args.file
     if file and not file.endswith(".toml") and not Path(file).exists():
@@ -137,7 +137,7 @@ def check_applies(flags: Iterable[str], configs: Sequence[Config], beta: str = "
             raise FedBMError(f"{switch} only applies if {key} is {only}, but {now}. Remove {switch}{advice}.")
     switches = [key.switch for key in section_keys() if key.section == "language" and key.flag in flags]
     if switches and not any(config.method.needs_concepts for config in configs):
-        from fedbm.runs.config import method_label
+        from fedbm.runs.run_config import method_label
 
         names = join_words(dict.fromkeys(method_label(config.method, {}) for config in configs))
         raise FedBMError(

@@ -21,7 +21,7 @@ class Parser(argparse.ArgumentParser):
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """Parse the words of a command; raise FedBMError if a word is unknown."""
         joined: list[str] = []
-        for word in words:  # argparse takes a value like -1000,400 for a flag, unless an equals sign joins them
+        for word in words:  # argparse mistakes a value like -1000,400 for a flag, unless an equals sign joins them
             if re.match(r"-[\d.]+,", word) and joined and joined[-1].startswith("--"):
                 joined[-1] += f"={word}"
             else:

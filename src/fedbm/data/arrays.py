@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedbm.data.cache import Prepared, checksum
 from fedbm.data.dataset import Dataset, check_image_shape, make_dataset
 from fedbm.data.decode import decode_image, decode_images
-from fedbm.data.image_sizes import describe_enlarging, round_up_size
+from fedbm.data.enlargement import describe_enlarging, round_up_size
 from fedbm.data.readers.sample_index import SampleIndex, encode_labels, text_array
 from fedbm.data.splits import SPLIT_CODES, choose_split
 from fedbm.errors import FedBMError, did_you_mean

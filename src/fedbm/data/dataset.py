@@ -16,7 +16,7 @@ from fedbm.data.cache import FORMAT, Prepared, open_or_build
 from fedbm.data.catalog.download import find_download
 from fedbm.data.catalog.entries import CATALOG, Entry, Recommends, entry_for_classes, find_entry
 from fedbm.data.decode import BadFiles, Decoded, Progress, ValueRange, decode_images
-from fedbm.data.image_sizes import describe_enlarging, watch_sizes
+from fedbm.data.enlargement import describe_enlarging, watch_sizes
 from fedbm.data.readers.dicom import expand_frames
 from fedbm.data.readers.dispatch import detect, digits, find_by_reader
 from fedbm.data.readers.file_tree import normalize_name
@@ -24,8 +24,8 @@ from fedbm.data.readers.sample_index import Source
 from fedbm.data.readers.table import is_table, join_metadata
 from fedbm.data.splits import SPLITS, Split, check_split_option, choose_split
 from fedbm.errors import FedBMError, did_you_mean
-from fedbm.utils.html import make_html
 from fedbm.utils.io import digest_of, sha256_file
+from fedbm.utils.notebook_table import make_html
 from fedbm.utils.text import format_count
 
 

@@ -21,7 +21,7 @@ from torch import nn
 
 from fedbm.config.options import TrainOptions
 from fedbm.engine.checkpoint import ClientStates, Progress, best_path, save_checkpoint, save_tensors
-from fedbm.engine.clients.base import Cohort, ScoringCohort, broadcast, find_nonfinite
+from fedbm.engine.clients.cohort import Cohort, ScoringCohort, broadcast, find_nonfinite
 from fedbm.engine.device import autocast, wait_until_idle
 from fedbm.engine.evaluate import Scores, first_state, global_score, global_states, personal_score, score_states
 from fedbm.engine.local_training import Samples, learning_rate

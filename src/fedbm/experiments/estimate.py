@@ -11,8 +11,8 @@ from typing import NamedTuple
 from fedbm.engine.checkpoint import rounds_behind
 from fedbm.errors import FedBMError
 from fedbm.experiments.trials import DONE, TrialState
-from fedbm.runs.reader import RunView, read_run
 from fedbm.runs.run_record import read_record
+from fedbm.runs.run_view import RunView, read_run
 from fedbm.utils.text import format_seconds
 
 

@@ -25,8 +25,8 @@ from fedbm.experiments.spec import (
 )
 from fedbm.experiments.trials import DONE, TrialState, finished_run, key_of
 from fedbm.runs.failure import is_divergence
-from fedbm.runs.reader import RunView, read_run
 from fedbm.runs.run_record import SCORES, read_checked_record
+from fedbm.runs.run_view import RunView, read_run
 from fedbm.runs.seed_list import MAX_SEED
 from fedbm.utils.io import read_json
 from fedbm.utils.schema import SCALAR, TEXT, check, each, keys, number, or_null, whole

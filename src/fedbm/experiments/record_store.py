@@ -11,8 +11,8 @@ from typing import Any
 from fedbm.errors import FedBMError
 from fedbm.experiments.outcomes import FORMAT, TEXTS, Outcome, Result, read_outcome
 from fedbm.experiments.spec import cells
-from fedbm.runs.reader import RunView
 from fedbm.runs.run_record import read_checked_record, write_record
+from fedbm.runs.run_view import RunView
 from fedbm.utils.io import atomic_write, cannot_write, lock_file, make_folder
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from fedbm.engine.round_record import selection_score
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.spec import cells
-from fedbm.runs.reader import RunView
+from fedbm.runs.run_view import RunView
 from fedbm.utils.statistics import Spread, spread
 
 

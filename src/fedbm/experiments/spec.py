@@ -32,7 +32,7 @@ from typing import Any
 
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.methods import title_of
-from fedbm.runs.config import check_method_options, find_method, keys, option_flags, to_sections
+from fedbm.runs.run_config import check_method_options, find_method, keys, option_flags, to_sections
 from fedbm.runs.seed_list import DEFAULT, format_seeds, parse_seeds
 
 KEYS: dict[str, type] = {

@@ -12,11 +12,11 @@ from typing import Any
 
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.experiments.spec import Experiment, cells, prefix_errors
-from fedbm.runs.config import Config, make_config, settings_for, to_sections
 from fedbm.runs.failure import failure_of
 from fedbm.runs.plan import make_plan
-from fedbm.runs.reader import RunView, check_unedited, read_run
+from fedbm.runs.run_config import Config, make_config, settings_for, to_sections
 from fedbm.runs.run_record import read_checked_record
+from fedbm.runs.run_view import RunView, check_unedited, read_run
 from fedbm.runs.runner import run_path
 
 DONE = ("finished", "on record")  # states of a run that need not be computed

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib.resources import as_file, files
 
 from fedbm.data.catalog.entries import CATALOG
-from fedbm.language.concepts import ConceptDistribution
+from fedbm.language.concept_distribution import ConceptDistribution
 
 ENCODER = "minilm"
 _SUFFIX = ".safetensors"

@@ -32,7 +32,7 @@ from fedbm.models.normalize import Normalise
 from fedbm.utils.seeds import seeded_modules
 
 if TYPE_CHECKING:
-    from fedbm.language.concepts import ConceptDistribution
+    from fedbm.language.concept_distribution import ConceptDistribution
 
 State = dict[str, Tensor]
 

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from fedbm.config.options import option
 from fedbm.errors import FedBMError
-from fedbm.language.concepts import sample_concepts
+from fedbm.language.concept_distribution import sample_concepts
 from fedbm.methods.base import Batch, Part, Phase, State, Steps, Task, load_state, move_to
 from fedbm.methods.fedavg import FedAvg, linear_head
 from fedbm.models.generator import Generator

@@ -10,9 +10,9 @@ import numpy as np
 
 from fedbm.config.options import BY_BETA
 from fedbm.methods import METHODS, FedAvg, is_central
-from fedbm.report.figures.generated import COLUMNS, read_sheet
+from fedbm.report.figures.generated_images import COLUMNS, read_sheet
 from fedbm.report.format import NO_BREAK, percent, points
-from fedbm.runs.reader import RunView
+from fedbm.runs.run_view import RunView
 
 SWING = 0.2  # of accuracy between evaluations: more than methods differ by, and Central never does it on HAM10000
 MIN_SWINGS, SWING_SHARE = 2, 0.1  # one jump may be chance; a long run has to jump in one of ten evaluations

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedbm.experiments.contrasts import Contrast
 from fedbm.experiments.outcomes import Outcome
-from fedbm.experiments.unrecorded import Unrecorded
+from fedbm.experiments.unrecorded_experiments import Unrecorded
 from fedbm.report.comparison import MOMENTS, ComparedGroup, ComparedRow, missing_words
 from fedbm.report.model import Cell, Column, Row, Table
 from fedbm.report.tables import SHOWN, has_averaged_model

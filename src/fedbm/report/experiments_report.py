@@ -8,7 +8,7 @@ from typing import Any
 from fedbm.experiments.contrasts import hide_withheld
 from fedbm.experiments.outcomes import Outcome, Result
 from fedbm.experiments.spec import find_experiment, shipped_experiments
-from fedbm.experiments.unrecorded import list_unrecorded, trials_of
+from fedbm.experiments.unrecorded_experiments import list_unrecorded, trials_of
 from fedbm.report.comparison import (
     ComparedGroup,
     compare_outcome,
@@ -34,7 +34,7 @@ from fedbm.report.sections import group_sections, training
 from fedbm.report.source_scores import source_sections
 from fedbm.report.tables import cost_table, ladder_table, pooled_table, results_table, search_table, summary_table
 from fedbm.report.verdicts import plain_verdict, planned_verdict, verdicts
-from fedbm.runs.reader import RunView
+from fedbm.runs.run_view import RunView
 from fedbm.utils.text import format_count
 
 TITLE = "FedBM: the paper’s tables and figures, measured again"

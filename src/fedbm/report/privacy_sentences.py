@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable
 
 from fedbm.report.grouping import Group
-from fedbm.runs.reader import RunView
 from fedbm.runs.run_files import PrivacyLoss
+from fedbm.runs.run_view import RunView
 
 
 def client_losses(run: RunView) -> list[str]:

@@ -15,7 +15,7 @@ from fedbm.report.advice import judge_convergence
 from fedbm.report.comparison_checks import check_comparison, collect_advice
 from fedbm.report.figures.bars import stacked_bars
 from fedbm.report.figures.curves import Curve, Points, curve_plot
-from fedbm.report.figures.generated import galleries
+from fedbm.report.figures.generated_images import galleries
 from fedbm.report.figures.lanes import Lane, draw_lanes
 from fedbm.report.figures.matrices import WRITTEN_UP_TO, confusion, partition_bubbles, similarity
 from fedbm.report.figures.scatter import scatter
@@ -33,7 +33,7 @@ from fedbm.report.tables import (
     seeds_table,
     target_table,
 )
-from fedbm.runs.reader import RunView
+from fedbm.runs.run_view import RunView
 from fedbm.utils.metrics import label_mix_accuracy
 from fedbm.utils.statistics import spread
 from fedbm.utils.text import format_bytes, format_count, format_seconds

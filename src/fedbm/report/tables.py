@@ -16,7 +16,7 @@ from fedbm.report.comparison import HEADLINE_METRIC, MOMENTS, ComparedGroup, Com
 from fedbm.report.format import NO_VALUE, format_interval, percent, points
 from fedbm.report.grouping import Group, MethodRuns
 from fedbm.report.model import Cell, Column, Kind, Row, Table
-from fedbm.runs.reader import RunView
+from fedbm.runs.run_view import RunView
 from fedbm.utils.statistics import Paired, Spread, paired, spread, spread_or_none
 from fedbm.utils.text import format_range
 

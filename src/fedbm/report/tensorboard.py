@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedbm.errors import FedBMError
-from fedbm.runs.reader import RunView
+from fedbm.runs.run_view import RunView
 from fedbm.runs.tracking import scalars
 
 

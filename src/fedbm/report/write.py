@@ -12,7 +12,7 @@ from fedbm.report.render.html import render_html
 from fedbm.report.render.latex import render_latex
 from fedbm.report.render.markdown import render_markdown
 from fedbm.report.runs_report import runs_report
-from fedbm.runs.reader import read_runs
+from fedbm.runs.run_view import read_runs
 from fedbm.utils.io import write_text
 
 RENDERERS: dict[str, Callable[[Report], str]] = {

@@ -9,17 +9,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedbm.data.sources import find_sources
+from fedbm.data.column_sources import find_sources
 from fedbm.engine.checkpoint import best_path, load_best, save_tensors
 from fedbm.engine.round_loop import RoundLoop
 from fedbm.engine.round_record import ModelScores, Traffic
 from fedbm.engine.run_folder import FORMAT, RunFolder, replace_nonfinite
 from fedbm.methods.base import load_state
-from fedbm.report.figures.generated import COLUMNS
+from fedbm.report.figures.generated_images import COLUMNS
 from fedbm.report.figures.matrices import partition_bubbles
 from fedbm.report.figures.svg import save_svg
-from fedbm.runs.config import method_label, recommended_at_beta
 from fedbm.runs.plan import Plan
+from fedbm.runs.run_config import method_label, recommended_at_beta
 from fedbm.runs.run_files import Confusion, Details, PersonalSummary, Privacy, ScoredRound, SourceConfusion, Summary
 from fedbm.runs.start import write_description
 from fedbm.utils.io import atomic_write, write_json

@@ -13,11 +13,11 @@ from fedbm.data.dataset import Dataset
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError
 from fedbm.runs.budget import Budget
-from fedbm.runs.config import Config
 from fedbm.runs.failure import clear_failure, keep_failure
 from fedbm.runs.own_method import for_processes
 from fedbm.runs.plan import Plan, make_plan
-from fedbm.runs.reader import check_resumable
+from fedbm.runs.run_config import Config
+from fedbm.runs.run_view import check_resumable
 from fedbm.runs.runner import run, run_path
 from fedbm.runs.scheduler import run_all
 

@@ -1,7 +1,7 @@
 """Methods that are not part of the package: found by FILE.py:CLASS, and computed in other processes.
 
 A file is imported only if the user names it or made the method's object. Configurations that come from elsewhere (a
-server, a run folder) can name installed methods alone.
+server, a run folder) can only name installed methods.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from fedbm.config.options import check
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.methods import METHODS, Method
-from fedbm.runs.config import Config, is_reference, make_config, method_values
+from fedbm.runs.run_config import Config, is_reference, make_config, method_values
 
 OWN_FILE = "Put it in a file of its own and import it, then its runs are parallel."
 

@@ -20,13 +20,13 @@ from fedbm.data.partitioners import balanced, by_classes, by_column, dirichlet, 
 from fedbm.engine.augmentation import check_augment
 from fedbm.errors import FedBMError, join_words
 from fedbm.language.bundled import ENCODER, find_bundled
-from fedbm.language.concepts import ConceptDistribution, build_concepts
+from fedbm.language.concept_distribution import ConceptDistribution, build_concepts
 from fedbm.language.prompts import choose_prompts
 from fedbm.methods import is_plugin
 from fedbm.methods.base import Method, Task, train_only
 from fedbm.models.backbone import body_factory
 from fedbm.models.heads import probe_body
-from fedbm.runs.config import Config, check_config, describe_recipe, recommend
+from fedbm.runs.run_config import Config, check_config, describe_recipe, recommend
 from fedbm.runs.run_id import make_run_id, own_code
 from fedbm.utils.fingerprint import fingerprint
 from fedbm.utils.io import digest_of

@@ -15,7 +15,7 @@ from typing import Any
 
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError
-from fedbm.runs.config import Config
+from fedbm.runs.run_config import Config
 from fedbm.runs.scheduler import Job, Place, Pool, Worker, advance_runs, gpu_shares
 from fedbm.utils.io import make_folder
 from fedbm.version import __version__

@@ -13,7 +13,7 @@ from typing import Any
 from fedbm.methods import METHODS, is_plugin
 from fedbm.methods.base import Method, Task
 from fedbm.models.backbone import body_code
-from fedbm.runs.config import Config
+from fedbm.runs.run_config import Config
 from fedbm.utils.fingerprint import changed_options, class_digest, fingerprint, package_digest
 from fedbm.utils.io import digest_of, sha256_file
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedbm.errors import FedBMError
 
 if TYPE_CHECKING:
-    from fedbm.runs.reader import RunView
+    from fedbm.runs.run_view import RunView
 
 METRICS = ("accuracy", "f1", "auc", "recall", "precision")
 

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedbm.config.options import PARTITION_KEYS
+from fedbm.data.column_sources import find_sources
 from fedbm.data.dataset import Dataset, check_source
 from fedbm.data.feature_shift import shift_images
 from fedbm.data.partition import Partition
-from fedbm.data.sources import find_sources
 from fedbm.engine.checkpoint import ClientStates
 from fedbm.engine.clients.backends import make_backend, uses_cuda_graphs
-from fedbm.engine.clients.base import LocalSetup
+from fedbm.engine.clients.cohort import LocalSetup
 from fedbm.engine.device import (
     explain_memory_errors,
     find_device,
@@ -39,11 +39,11 @@ from fedbm.errors import FedBMError
 from fedbm.methods.base import Method
 from fedbm.runs.artifacts import draw_if_due, finish_simulation, write_initial_files
 from fedbm.runs.callbacks import Callback, Notifier, RunInfo, check_callbacks
-from fedbm.runs.config import Config, find_method, keys, make_config, to_sections, to_values
 from fedbm.runs.own_method import check_name, resolve_method, with_method
 from fedbm.runs.plan import Plan, make_plan
 from fedbm.runs.progress import print_notes, progress_console, show_decoding, show_run
-from fedbm.runs.reader import RunView, read_run
+from fedbm.runs.run_config import Config, find_method, keys, make_config, to_sections, to_values
+from fedbm.runs.run_view import RunView, read_run
 from fedbm.runs.start import start_or_resume
 from fedbm.runs.tracking import make_trackers
 

@@ -28,7 +28,7 @@ import torch
 from fedbm.engine.device import find_device
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError
-from fedbm.runs.config import Config
+from fedbm.runs.run_config import Config
 
 END = None  # sent in place of a job: stop this run after its current round
 MAX_SECONDS_TO_END = 10.0  # for an idle process

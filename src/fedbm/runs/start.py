@@ -17,8 +17,8 @@ from fedbm.engine.server_average import ServerAverage, restore_average
 from fedbm.engine.server_optimizer import ServerOptimizer, restore_optimizer
 from fedbm.methods import is_plugin, method_plugins
 from fedbm.methods.base import State, Task
-from fedbm.runs.config import Config, to_toml
 from fedbm.runs.own_method import describe_class
+from fedbm.runs.run_config import Config, to_toml
 from fedbm.utils.io import write_json, write_text
 
 

@@ -3,8 +3,8 @@
     [project.entry-points."fedbm.methods"]
     fedavgm = "fedbm_fedavgm:FedAvgM"
 
-A plug-in is imported when a name is not one of this package, or when all names are listed. One that cannot be used does
-not disturb the others: it is listed with the reason, and using its name raises FedBMError with it.
+A plug-in is imported when a name is not one of this package, or when all names are listed. A plug-in that cannot be
+used does not affect the others. It is listed with the reason, and using its name raises FedBMError with that reason.
 """
 
 from __future__ import annotations

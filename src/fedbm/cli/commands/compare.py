@@ -23,7 +23,7 @@ from fedbm.errors import FedBMError
 
 if TYPE_CHECKING:
     from fedbm.runs.batch import BatchResult, BatchRun
-    from fedbm.runs.config import Config
+    from fedbm.runs.run_config import Config
 
 SEEDS_HELP = "how many seeds, from 0; or which: 3-12, or 0,1,5"
 
@@ -44,7 +44,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.report.write import write_report
     from fedbm.runs.batch import plan_jobs
     from fedbm.runs.progress import print_notes, show_decoding
-    from fedbm.runs.reader import read_runs
+    from fedbm.runs.run_view import read_runs
 
     configs = read_grid(args)
     flags, beta = ([*args.settings, "beta"], "--betas") if args.betas else (list(args.settings), "--beta")
@@ -65,8 +65,8 @@ def execute(args: argparse.Namespace, console: Console) -> None:
 
 def read_grid(args: argparse.Namespace) -> list[Config]:
     """Return the configuration of every run."""
-    from fedbm.runs.compare import list_methods, make_grid
-    from fedbm.runs.config import read_toml
+    from fedbm.runs.method_comparison import list_methods, make_grid
+    from fedbm.runs.run_config import read_toml
     from fedbm.runs.seed_list import parse_seeds
 
     if args.betas and "beta" in args.settings:

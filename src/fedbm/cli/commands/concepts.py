@@ -17,7 +17,7 @@ from rich.table import Table
 from fedbm.cli.flags import add_settings, read_config, section_flags
 
 if TYPE_CHECKING:
-    from fedbm.language.concepts import ConceptDistribution
+    from fedbm.language.concept_distribution import ConceptDistribution
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +49,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
 
 def similarity_table(concepts: ConceptDistribution) -> Table:
     """Return the cosines between class means; with many classes, the nearest other class of each class."""
-    from fedbm.cli.tables import MAX_CLASS_COLUMNS, table
+    from fedbm.cli.console_tables import MAX_CLASS_COLUMNS, table
 
     classes, cosines = concepts.classes, concepts.similarity()
     if len(classes) <= MAX_CLASS_COLUMNS:

@@ -23,8 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.cli.tables import table
-    from fedbm.runs.config import find_method, keys, make_config, to_toml
+    from fedbm.cli.console_tables import table
+    from fedbm.runs.run_config import find_method, keys, make_config, to_toml
 
     config = make_config({"method": {"name": find_method(args.method).name}})
     if args.toml:

@@ -27,7 +27,7 @@ from fedbm.errors import FedBMError, did_you_mean
 
 if TYPE_CHECKING:
     from fedbm.data.dataset import Dataset
-    from fedbm.runs.config import Config
+    from fedbm.runs.run_config import Config
 
 GET_EXAMPLES = """examples:
   fedbm data get bloodmnist                         128 pixels, the data set's own size
@@ -84,7 +84,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
 
 def list_catalog(args: argparse.Namespace, console: Console) -> None:
     """Print the catalogue."""
-    from fedbm.cli.tables import table
+    from fedbm.cli.console_tables import table
     from fedbm.data.catalog.download import find_download
     from fedbm.data.dataset import download_folder
 
@@ -156,10 +156,10 @@ def inspect(args: argparse.Namespace, console: Console) -> None:
 
 def partition(args: argparse.Namespace, console: Console) -> None:
     """Print the partition of a data set, and draw or save it."""
-    from fedbm.cli.tables import describe_partition
+    from fedbm.cli.console_tables import describe_partition
     from fedbm.data.partition import heterogeneity
-    from fedbm.runs.config import recommend
     from fedbm.runs.plan import make_partition
+    from fedbm.runs.run_config import recommend
     from fedbm.utils.io import write_json
 
     if args.picture and Path(args.picture).suffix.lower() != ".svg":
@@ -200,10 +200,10 @@ def data_facts(dataset: Dataset) -> dict[str, Any]:
 
 def load_and_print(args: argparse.Namespace, console: Console) -> tuple[Config, Dataset]:
     """Load the data set, decode it if necessary, and print its counts and notes."""
-    from fedbm.cli.tables import table
-    from fedbm.runs.config import check_config, make_config, to_sections
+    from fedbm.cli.console_tables import table
     from fedbm.runs.plan import load_dataset
     from fedbm.runs.progress import show_decoding
+    from fedbm.runs.run_config import check_config, make_config, to_sections
 
     config = check_config(make_config(to_sections({**args.settings, "data": args.what})))
     check_applies(args.settings, [config], planned=False)

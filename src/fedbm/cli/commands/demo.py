@@ -31,12 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.cli.tables import describe_partition, result_table
+    from fedbm.cli.console_tables import describe_partition, result_table
     from fedbm.report.write import write_report
     from fedbm.runs.batch import plan_jobs
-    from fedbm.runs.compare import make_grid
+    from fedbm.runs.method_comparison import make_grid
     from fedbm.runs.plan import make_plan
-    from fedbm.runs.reader import read_run
+    from fedbm.runs.run_view import read_run
     from fedbm.runs.seed_list import parse_seeds
 
     configs = make_grid({}, {**SETTINGS, **args.settings}, METHODS, [None], parse_seeds(args.seeds))

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.report.tensorboard import write_events
     from fedbm.runs.plan import find_runs
-    from fedbm.runs.reader import read_runs
+    from fedbm.runs.run_view import read_runs
 
     out = runs_folder(args)
     chosen = find_runs(out, args.runs)

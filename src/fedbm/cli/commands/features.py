@@ -24,10 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.runs.features import write_features
+    from fedbm.runs.feature_map import write_features
     from fedbm.runs.plan import find_run
-    from fedbm.runs.reader import check_unedited, read_run
     from fedbm.runs.run_record import renew_record
+    from fedbm.runs.run_view import check_unedited, read_run
 
     settings = {flag: value for flag, value in args.settings.items() if flag != "out"}
     for name in args.runs:

@@ -29,7 +29,7 @@ from fedbm.cli.flags import add_json
 from fedbm.cli.output import print_json
 from fedbm.cli.parser import add_command
 from fedbm.errors import FedBMError, did_you_mean
-from fedbm.federation.deploy.site_files import FILES, all_folders, kind_of, node_folder, server_folder
+from fedbm.federation.deploy.settings_files import FILES, all_folders, kind_of, node_folder, server_folder
 
 WHOLE = "the folder that init made"
 WITH_AUTHORITY = f"{WHOLE}, with authority/ in it"
@@ -222,22 +222,22 @@ def node(args: argparse.Namespace, console: Console) -> None:
 
 
 def approve(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.federation.node import policy
+    from fedbm.federation.node import policy_checks
 
     state = node_folder(args.folder) / "state"
     if args.run:
-        changed = policy.approve(state, args.run, args.digest, args.withdraw)
+        changed = policy_checks.approve(state, args.run, args.digest, args.withdraw)
         action = "withdrawn" if args.withdraw else "approved"
         for request in changed:
-            console.print(f"{action}: {policy.describe_request(request, not args.withdraw)}", soft_wrap=True)
+            console.print(f"{action}: {policy_checks.describe_request(request, not args.withdraw)}", soft_wrap=True)
         if not changed:
             console.print(f"{args.run} was {action} before")
         return
     if args.withdraw:
         raise FedBMError("give the run whose approval to withdraw: fedbm federation approve DIR RUN --withdraw")
-    for request, approved in policy.list_requests(state):
-        console.print(policy.describe_request(request, approved), soft_wrap=True)
-    if not policy.list_requests(state):
+    for request, approved in policy_checks.list_requests(state):
+        console.print(policy_checks.describe_request(request, approved), soft_wrap=True)
+    if not policy_checks.list_requests(state):
         console.print("no run has asked for an approval")
 
 
@@ -265,7 +265,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
 def status(args: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.federation_progress import draw_status
     from fedbm.federation.deploy.flower import has_server_app
-    from fedbm.federation.deploy.site_files import read_refusal
+    from fedbm.federation.deploy.settings_files import read_refusal
     from fedbm.federation.deploy.supervisor import running
     from fedbm.federation.server.run_status import read_status
 
@@ -345,9 +345,9 @@ def until_stopped(work: Callable[[], None], console: Console) -> None:
 
 def print_result(home: Path, console: Console) -> None:
     """Print the folder and the scores of the server's latest run."""
-    from fedbm.cli.tables import result_table
+    from fedbm.cli.console_tables import result_table
     from fedbm.federation.server.run_status import read_status
-    from fedbm.runs.reader import read_run
+    from fedbm.runs.run_view import read_run
 
     if found := read_status(home):
         path = home / "state" / "runs" / str(found.status["run"])

@@ -24,7 +24,7 @@ from fedbm.cli.output import print_json
 from fedbm.errors import FedBMError
 
 if TYPE_CHECKING:
-    from fedbm.runs.reader import RunView
+    from fedbm.runs.run_view import RunView
 
 TEXTS = ("run", "method", "data", "partition")
 SHOWN = (*TEXTS, "clients", "rounds", "seed", "accuracy", "F1", "started")  # from left to right
@@ -43,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> None:
     """Print the table, then why runs failed, are edited or cannot be read."""
-    from fedbm.cli.tables import describe_reasons, run_facts
-    from fedbm.runs.reader import EDITED, read_run
+    from fedbm.cli.console_tables import describe_reasons, run_facts
+    from fedbm.runs.run_view import EDITED, read_run
 
     out = runs_folder(args)
     rows: list[Mapping[str, str]] = []
@@ -58,7 +58,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
             reasons.append(("unreadable", path.name, str(error)))
             facts.append({"run": path.name, "state": "unreadable", "reason": str(error), "path": str(path)})
             continue
-        rows.append(describe_run(run))
+        rows.append(format_run(run))
         facts.append(run_facts(run))
         if run.failure:
             reasons.append(("failed", run.id, run.failure))
@@ -74,9 +74,9 @@ def execute(args: argparse.Namespace, console: Console) -> None:
             console.print(line)
 
 
-def describe_run(run: RunView) -> dict[str, str]:
+def format_run(run: RunView) -> dict[str, str]:
     """Return the text of each column."""
-    from fedbm.cli.tables import percent
+    from fedbm.cli.console_tables import percent
 
     best = run.summary.best if run.summary else None
     marks = "edited " * run.edited + "failed " * bool(run.failure)  # lines below the table explain them
@@ -102,7 +102,7 @@ def describe_run(run: RunView) -> dict[str, str]:
 
 def fit_table(rows: Sequence[Mapping[str, str]], width: int) -> Table:
     """Return a table that fits the width: methods are shortened first, then columns are dropped."""
-    from fedbm.cli.tables import table
+    from fedbm.cli.console_tables import table
 
     needed = {head: max(map(cell_len, (head, *(row[head] for row in rows)))) for head in WANTED}
     widths: dict[str, int] = {}

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.cli.tables import table
+    from fedbm.cli.console_tables import table
     from fedbm.config.keys import keys_of
     from fedbm.data.readers.dispatch import reader_plugins
     from fedbm.methods import all_methods, method_plugins

@@ -30,9 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.cli.tables import table
+    from fedbm.cli.console_tables import table
     from fedbm.runs.plan import find_run
-    from fedbm.runs.predict import load_model
+    from fedbm.runs.prediction import load_model
     from fedbm.utils.io import write_text
 
     if args.to and Path(args.to).suffix != ".csv":

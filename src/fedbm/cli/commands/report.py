@@ -52,7 +52,7 @@ def read_report(out: Path, names: Sequence[str]) -> Report:
     from fedbm.report.experiments_report import experiments_report
     from fedbm.report.runs_report import runs_report
     from fedbm.runs.plan import find_runs
-    from fedbm.runs.reader import read_runs
+    from fedbm.runs.run_view import read_runs
 
     records = [Path(name) for name in names if is_records(Path(name))]
     if records and len(records) < len(names):

@@ -25,7 +25,7 @@ from fedbm.errors import FedBMError
 
 if TYPE_CHECKING:
     from fedbm.experiments.outcomes import Outcome
-    from fedbm.experiments.reproduce import ExperimentPlan
+    from fedbm.experiments.reproduction import ExperimentPlan
     from fedbm.experiments.spec import Experiment
 
 
@@ -49,8 +49,8 @@ def add_experiment_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.cli.tables import table
-    from fedbm.experiments.reproduce import find_experiments
+    from fedbm.cli.console_tables import table
+    from fedbm.experiments.reproduction import find_experiments
     from fedbm.experiments.spec import shipped_experiments
 
     if args.names:
@@ -64,7 +64,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
 
 def run_experiments(experiments: Sequence[Experiment], args: argparse.Namespace, console: Console) -> None:
     """Print the state of all runs, run those that remain, write records, and print the new state and tables."""
-    from fedbm.experiments import reproduce
+    from fedbm.experiments import reproduction
     from fedbm.experiments.outcomes import read_outcome
     from fedbm.runs.budget import Budget, parse_duration
     from fedbm.runs.progress import show_batch, show_decoding
@@ -72,9 +72,9 @@ def run_experiments(experiments: Sequence[Experiment], args: argparse.Namespace,
     if args.json and not args.plan:
         raise FedBMError("--json prints a plan. Add --plan, or remove --json to run the experiments.")
     budget = Budget(parse_duration(args.budget) if args.budget else None)
-    engine = reproduce.engine_settings(args.settings, args.folder)
+    engine = reproduction.engine_settings(args.settings, args.folder)
     with show_decoding(console) as progress:
-        plan = reproduce.plan_experiments(experiments, args.seeds, engine, args.only, Path(args.records), progress)
+        plan = reproduction.plan_experiments(experiments, args.seeds, engine, args.only, Path(args.records), progress)
     for note in plan.notes():
         console.print(f"note: {note}")
     print_states(plan, console)
@@ -88,7 +88,7 @@ def run_experiments(experiments: Sequence[Experiment], args: argparse.Namespace,
     jobs = plan.jobs()
     try:
         with show_batch(console, jobs) as show:
-            result = reproduce.run_experiments(plan, show, budget)
+            result = reproduction.run_experiments(plan, show, budget)
     except KeyboardInterrupt as interrupt:
         for note in getattr(interrupt, "__notes__", ()):
             console.print(note)
@@ -101,12 +101,12 @@ def run_experiments(experiments: Sequence[Experiment], args: argparse.Namespace,
         print_tables(read_outcome(path) if outcome.analysis else outcome, console)
         console.print(f"records: {path}")
     check_failures(result.failures, len(jobs))
-    reproduce.check_runnable(plan)
+    reproduction.check_runnable(plan)
 
 
 def print_states(plan: ExperimentPlan, console: Console) -> None:
     """Print how many runs are in which state, how long the rest takes, and why runs are missing."""
-    from fedbm.cli.tables import describe_reasons
+    from fedbm.cli.console_tables import describe_reasons
     from fedbm.experiments.trials import DONE
     from fedbm.utils.text import format_count
 

@@ -28,12 +28,12 @@ def add_arguments(parser: Parser) -> None:
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.cli.tables import describe_partition, result_table
+    from fedbm.cli.console_tables import describe_partition, result_table
     from fedbm.engine.run_folder import RunFolder
     from fedbm.report.advice import advise
     from fedbm.runs.plan import make_plan
     from fedbm.runs.progress import print_notes, show_decoding, show_run
-    from fedbm.runs.reader import check_resumable, read_run
+    from fedbm.runs.run_view import check_resumable, read_run
     from fedbm.runs.runner import check_engine, run, run_path
 
     config = read_config(args)

@@ -17,8 +17,9 @@ import torch
 from numpy.typing import NDArray
 
 from fedbm.config.options import EngineOptions
-from fedbm.engine.clients.base import LocalCohort, LocalSetup
+from fedbm.engine.clients.cohort import LocalSetup
 from fedbm.engine.clients.cuda_graphs import CapturedCohort, CapturedSteps
+from fedbm.engine.clients.sequential import LocalCohort
 from fedbm.engine.clients.worker_cohort import WorkerCohort, explain_one_process
 from fedbm.engine.local_training import plain_steps
 from fedbm.engine.round_loop import select_clients

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from fedbm.config.options import TrainOptions
-from fedbm.engine.clients.base import ClientResult, LocalCohort, LocalSetup, merge_parts
+from fedbm.engine.clients.cohort import ClientResult, LocalSetup, merge_parts
 from fedbm.engine.clients.graph_capture import CannotCapture, CapturedStep, allocate_rows, copy_rows, pin_rows
 from fedbm.engine.clients.graph_slots import Job, Slot, compile_function
+from fedbm.engine.clients.sequential import LocalCohort
 from fedbm.engine.device import POLL_SECONDS
 from fedbm.engine.local_training import Samples, plain_steps
 from fedbm.methods.base import Facts, Method, Part, State, Task, Upload, copy_all, train_only

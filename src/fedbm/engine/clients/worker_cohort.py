@@ -32,7 +32,8 @@ from torch import nn
 
 from fedbm.config.options import EngineOptions
 from fedbm.engine.checkpoint import Progress
-from fedbm.engine.clients.base import ClientResult, LocalCohort, LocalSetup, merge_parts
+from fedbm.engine.clients.cohort import ClientResult, LocalSetup, merge_parts
+from fedbm.engine.clients.sequential import LocalCohort
 from fedbm.engine.clients.worker_process import ClientWork, share_array, write_states
 from fedbm.errors import FedBMError
 from fedbm.methods.base import Part, State, Upload

@@ -33,7 +33,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from fedbm.config.options import EngineOptions
-from fedbm.engine.clients.base import LocalCohort, LocalSetup
+from fedbm.engine.clients.cohort import LocalSetup
+from fedbm.engine.clients.sequential import LocalCohort
 from fedbm.engine.device import explain_memory_errors, numeric_settings
 from fedbm.errors import FedBMError
 from fedbm.methods.base import State, Upload

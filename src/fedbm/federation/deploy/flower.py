@@ -15,7 +15,7 @@ from typing import Any
 
 from fedbm.errors import FedBMError
 from fedbm.federation.deploy.certificates import write_private
-from fedbm.federation.deploy.site_files import NodeSettings, ServerSettings
+from fedbm.federation.deploy.settings_files import NodeSettings, ServerSettings
 from fedbm.federation.deploy.supervisor import PULSE, Child, environment, programs
 from fedbm.utils.io import write_text
 from fedbm.version import __version__

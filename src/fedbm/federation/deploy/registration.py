@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from fedbm.errors import FedBMError
 from fedbm.federation.deploy.flower import LINK, call_flwr, connect
-from fedbm.federation.deploy.site_files import ServerSettings
+from fedbm.federation.deploy.settings_files import ServerSettings
 from fedbm.utils.io import read_json, write_json
 
 FORMAT = 1

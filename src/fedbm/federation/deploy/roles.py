@@ -17,7 +17,7 @@ from fedbm.errors import FedBMError
 from fedbm.federation.deploy import flower
 from fedbm.federation.deploy.preflight import check_data, check_node_folder, check_server, check_server_folder
 from fedbm.federation.deploy.registration import register
-from fedbm.federation.deploy.site_files import (
+from fedbm.federation.deploy.settings_files import (
     FederationSettings,
     NodeSettings,
     ServerSettings,
@@ -33,7 +33,7 @@ Tick = Callable[[], bool]  # called twice a second; False ends the work
 START_SECONDS = 60.0
 ADMISSION_SECONDS = 90.0  # a server that lost a node accepts its key again after about 60 s
 RETRY_SECONDS = 3.0
-QUICK_DEATH_SECONDS, MAX_QUICK_DEATHS = 300.0, 3  # a worker that dies as often as this, each time as soon, is given up
+QUICK_DEATH_SECONDS, MAX_QUICK_DEATHS = 300.0, 3  # a worker that dies so soon, so often, is not replaced
 
 
 def run_server(folder: Path, report: Report, tick: Tick) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedbm.errors import FedBMError
 from fedbm.federation.deploy import flower
-from fedbm.federation.deploy.site_files import (
+from fedbm.federation.deploy.settings_files import (
     FederationSettings,
     NodeSettings,
     ServerSettings,
@@ -20,11 +20,11 @@ from fedbm.federation.deploy.site_files import (
     to_text,
 )
 from fedbm.federation.deploy.supervisor import check_up
+from fedbm.federation.federation_options import read_run_file
 from fedbm.federation.node.node_data import write_share
-from fedbm.federation.options import read_run_file
 from fedbm.federation.server.run_status import RunStatus, read_status
-from fedbm.runs.config import recommend
 from fedbm.runs.plan import load_dataset, make_partition
+from fedbm.runs.run_config import recommend
 from fedbm.utils.io import write_text
 
 REASONS = {"finished:stopped": "it was stopped", "finished:failed": "its server app ended early"}

@@ -15,20 +15,21 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fedbm.config.options import EngineOptions
-from fedbm.engine.clients.base import find_nonfinite
+from fedbm.engine.clients.cohort import find_nonfinite
 from fedbm.engine.device import autocast, explain_memory_errors, find_device, numeric_settings
 from fedbm.engine.evaluate import global_score, personal_confusion
 from fedbm.engine.local_training import split_optimizer_state
 from fedbm.engine.run_folder import BusyError, RunFolder, replace_nonfinite
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
-from fedbm.federation.deploy.site_files import Policy, clear_refusal, read_policy, write_refusal
+from fedbm.federation.deploy.settings_files import clear_refusal, read_policy, write_refusal
 from fedbm.federation.node.loaded_run import Built, LoadedRun
 from fedbm.federation.node.node_data import open_site
 from fedbm.federation.node.node_store import NodeStore
-from fedbm.federation.node.policy import check_terms, has_few
+from fedbm.federation.node.policy_checks import check_terms, has_few
 from fedbm.federation.node.privacy import privatise
 from fedbm.federation.node.privacy_ledger import AnswersError, Limit, LimitError, PrivacyLedger
+from fedbm.federation.policy import Policy
 from fedbm.federation.protocol.codec import Envelope
 from fedbm.federation.protocol.messages import (
     CENSUS,
@@ -145,7 +146,7 @@ def read_rules(site: Site, terms: Terms) -> Policy:
 
 
 def run_folder(state: Path, terms: Terms) -> Path:
-    """Return what a node keeps a run in: a client's state is read only with the terms of training that made it.
+    """Return the folder of a run. A client's state is read only with the training terms that made it.
 
     The server chooses the run's name, so the name alone would let another method load and send such a state.
     """

@@ -7,7 +7,7 @@ The folder is <state>/runs/<run>/<digest>, with the digest of method, training, 
 
 A round can be lost or repeated, and a killed server resumes from its last checkpoint. So a new state does not replace
 the one before it. Every request names the round that last *counted* for this client, and the round that is *durable* at
-the server. The node continues from the first and keeps every state from the second on.
+the server. The node continues from the counted round, and keeps every state since the durable round.
 """
 
 from __future__ import annotations

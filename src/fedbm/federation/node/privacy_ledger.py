@@ -47,7 +47,7 @@ class LimitError(FedBMError):
 
 
 class AnswersError(FedBMError):
-    """A run has had all the answers that it gets."""
+    """A run has already received its maximum number of answers."""
 
 
 class PrivacyLedger:

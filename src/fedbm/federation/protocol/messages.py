@@ -29,7 +29,7 @@ from fedbm.errors import FedBMError
 from fedbm.federation.protocol.packing import Compression
 from fedbm.methods.base import Facts, State, Task
 from fedbm.models.backbone import body_factory, check_body, load_weights
-from fedbm.runs.config import Config, make_config, method_values
+from fedbm.runs.run_config import Config, make_config, method_values
 from fedbm.runs.run_id import plugin_code
 from fedbm.utils.io import digest_of
 from fedbm.version import __version__
@@ -149,7 +149,7 @@ class Terms:
 
     def task(self, parts: Mapping[str, State]) -> Task:
         """Return the same task that the server has."""
-        from fedbm.language.concepts import ConceptDistribution
+        from fedbm.language.concept_distribution import ConceptDistribution
 
         values = self.values["task"]
         concepts = None

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedbm.engine.clients.base import find_nonfinite, merge_parts
+from fedbm.engine.clients.cohort import find_nonfinite, merge_parts
 from fedbm.engine.local_training import finish_client
 from fedbm.errors import FedBMError
 from fedbm.federation.protocol.packing import DTYPES, Packed, TensorEntry, read_header, start_of, unpack

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedbm.engine.clients.base import ClientResult, merge_parts
+from fedbm.engine.clients.cohort import ClientResult, merge_parts
 from fedbm.engine.evaluate import score_confusion
 from fedbm.engine.round_record import ModelScores, PersonalScores
 from fedbm.engine.run_folder import FORMAT
@@ -36,7 +36,7 @@ from fedbm.utils.typed_json import decode
 
 @dataclass
 class FlowerCohort:
-    """census(), exchange() and score() over a grid; see fedbm.engine.clients.base."""
+    """census(), exchange() and score() over a grid; see fedbm.engine.clients.cohort."""
 
     method: Method
     roster: Roster

@@ -82,7 +82,7 @@ class Roster:
     def gather(self, heal: bool) -> list[int]:
         """Return the clients that can be asked now. Wait for all nodes the first time, later for those needed.
 
-        There is no limit to the wait for needed nodes at which a person must still approve the run. If fewer nodes
+        The wait has no limit while a person must still approve the run at a needed node. If fewer nodes
         than needed are there, none is asked: their updates could not count, but would have left their sites.
         With *heal*, leaving a node out reduces its missed deadlines by one.
         """

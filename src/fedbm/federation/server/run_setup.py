@@ -18,13 +18,13 @@ from fedbm.engine.augmentation import check_augment
 from fedbm.engine.evaluate import first_state
 from fedbm.engine.server_average import no_common_model
 from fedbm.errors import FedBMError, did_you_mean
-from fedbm.federation.options import RESULT_OPTIONS, FederationOptions
+from fedbm.federation.federation_options import RESULT_OPTIONS, FederationOptions
 from fedbm.federation.protocol.messages import PRIVACY_LIMITS, make_terms
 from fedbm.methods import all_methods
 from fedbm.methods.base import Method, Task
 from fedbm.models.backbone import body_factory
-from fedbm.runs.config import Config, check_config, recommend
 from fedbm.runs.plan import agreed_concepts, check_trained, load_dataset
+from fedbm.runs.run_config import Config, check_config, recommend
 from fedbm.runs.run_id import make_run_id
 from fedbm.utils.fingerprint import changed_options
 
@@ -37,7 +37,7 @@ class Agreement:
     config: Config
     options: FederationOptions
     task: Task
-    terms: Mapping[str, Any]  # what every request tells the nodes of it
+    terms: Mapping[str, Any]  # what every request contains about the run
     dataset: Dataset | None  # the server's own, if it scores the model
     data: str  # name of the data set
     recommends: Recommends

@@ -25,7 +25,7 @@ from torch import nn
 
 from fedbm.engine.checkpoint import ClientStates
 from fedbm.engine.clients.backends import uses_cuda_graphs
-from fedbm.engine.clients.base import broadcast
+from fedbm.engine.clients.cohort import broadcast
 from fedbm.engine.clients.cuda_graphs import CapturedSteps
 from fedbm.engine.device import explain_memory_errors, find_device, numeric_settings, place_images
 from fedbm.engine.local_training import Samples, plain_steps
@@ -34,9 +34,9 @@ from fedbm.engine.run_folder import FORMAT, RunFolder
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
 from fedbm.federation.deploy.registration import Registered, read_registry
-from fedbm.federation.deploy.site_files import ServerSettings, read_settings
+from fedbm.federation.deploy.settings_files import ServerSettings, read_settings
+from fedbm.federation.federation_options import read_run_file
 from fedbm.federation.flower_waits import shorten_object_waits
-from fedbm.federation.options import read_run_file
 from fedbm.federation.protocol.messages import CONCEPTS, INIT, SCORED, CensusRules, versions
 from fedbm.federation.protocol.packing import digest
 from fedbm.federation.protocol.reply_checks import expected_upload
@@ -48,7 +48,7 @@ from fedbm.federation.server.run_setup import Agreement, agree
 from fedbm.federation.server.run_status import StatusFile
 from fedbm.methods.base import State, Steps
 from fedbm.runs.artifacts import write_final_files
-from fedbm.runs.config import method_label, recommended_at_beta
+from fedbm.runs.run_config import method_label, recommended_at_beta
 from fedbm.runs.start import start_or_resume, write_description
 from fedbm.utils.io import digest_of, read_json, write_json
 

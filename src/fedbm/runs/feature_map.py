@@ -24,7 +24,7 @@ from fedbm.errors import FedBMError
 from fedbm.methods import Method
 from fedbm.models.heads import Classifier, ConceptHead
 from fedbm.runs.plan import load_dataset
-from fedbm.runs.predict import Model, load_model, read_config
+from fedbm.runs.prediction import Model, load_model, read_config
 from fedbm.utils.io import write_json
 from fedbm.utils.seeds import numpy_rng
 

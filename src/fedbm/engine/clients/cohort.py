@@ -1,4 +1,4 @@
-"""The interface between the round loop and its clients, and the cohort that trains clients one after the other."""
+"""The interface between the round loop and its clients. Every back end is a `Cohort`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from fedbm.config.options import TrainOptions
 from fedbm.engine.checkpoint import ClientStates, Progress
-from fedbm.engine.local_training import Samples, train_client
 from fedbm.engine.round_record import ModelScores
-from fedbm.methods.base import Facts, Method, Part, State, Task, Upload, frozen_names, size_of
+from fedbm.methods.base import Facts, Method, Part, State, Task, Upload, frozen_names
 
 
 @dataclass(frozen=True)
@@ -69,63 +68,6 @@ class LocalSetup:
     clients: Sequence[Tensor]  # indices of each client's samples
     states: ClientStates
     progress: Progress
-
-
-class LocalCohort:
-    """Train clients one after the other on one model in this process. Memory does not grow with the clients."""
-
-    def __init__(self, setup: LocalSetup) -> None:
-        self._method, self._task, self._train, self._model = setup.method, setup.task, setup.train, setup.model
-        labels, classes = setup.labels, len(setup.task.classes)
-        normalise = setup.task.normalise().to(labels.device)
-        self._data = [Samples(setup.images, labels, indices, normalise) for indices in setup.clients]
-        self._states, self._holds = setup.states, setup.progress.holds
-        self._facts = {
-            client: Facts(client, len(own), tuple(labels[own].bincount(minlength=classes).tolist()))
-            for client, own in enumerate(setup.clients)
-        }
-
-    def census(self) -> Mapping[int, Facts]:
-        return self._facts
-
-    def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[ClientResult | None]:
-        received = merge_parts(parts)
-        for client in clients:
-            yield self._accept(round_, *self.train(round_, client, received), parts)
-
-    def close(self) -> None:
-        pass
-
-    def train(self, round_: int, client: int, received: State) -> tuple[Upload, State]:
-        """Train one client for one round. Return its upload and its new state."""
-        return train_client(
-            self._method,
-            self._model,
-            self._task,
-            self._train,
-            round_,
-            self._facts[client],
-            self._data[client],
-            received,
-            self._load_state(client),
-        )
-
-    def _load_state(self, client: int) -> State:
-        if client in self._states:
-            return self._states[client]
-        return self._method.client_init(self._task, self._facts[client])
-
-    def _accept(self, round_: int, upload: Upload, own: State, parts: Mapping[str, Part]) -> ClientResult:
-        """Check an upload, store the client's new state, and count the bytes sent and received."""
-        rejection = find_nonfinite(upload.state) or find_nonfinite(own)
-        if own and rejection is None:  # after a rejection the client continues from its former state
-            self._states.put(upload.client, round_, own)
-        held = self._holds.setdefault(upload.client, {})
-        missing = [part for name, part in parts.items() if held.get(name) != part.version]
-        held.update({name: part.version for name, part in parts.items()})
-        if self._method.central:
-            return ClientResult(upload, rejection, 0, 0)
-        return ClientResult(upload, rejection, sum(size_of(part.state) for part in missing), size_of(upload.state))
 
 
 def broadcast(method: Method, model: nn.Module, server: State, round_: int) -> dict[str, Part]:

@@ -21,8 +21,8 @@ from fedbm.methods import METHODS
 from fedbm.methods.fedavg import FedAvg
 from fedbm.methods.fedprox import FedProx
 from fedbm.runs import batch
-from fedbm.runs.compare import make_grid
-from fedbm.runs.config import keys, make_config, option_flags, to_sections
+from fedbm.runs.method_comparison import make_grid
+from fedbm.runs.run_config import keys, make_config, option_flags, to_sections
 
 
 @pytest.fixture

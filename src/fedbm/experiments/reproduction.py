@@ -21,14 +21,14 @@ from fedbm.experiments.spec import Experiment, find_experiment, paper_experiment
 from fedbm.experiments.trials import DONE, TrialPlace, TrialState, check_only, find_state, finished_run, locate, trials
 from fedbm.runs.batch import BatchResult, BatchRun, OnNews, run_batch
 from fedbm.runs.budget import Budget, parse_duration
-from fedbm.runs.config import Config, make_config, to_sections
-from fedbm.runs.reader import RunView, check_resumable
+from fedbm.runs.run_config import Config, make_config, to_sections
 from fedbm.runs.run_record import record_of
 from fedbm.runs.run_table import METRICS, describe_run, make_frame, mean_and_std
+from fedbm.runs.run_view import RunView, check_resumable
 from fedbm.runs.scheduler import find_pool
 from fedbm.runs.seed_list import format_seeds, list_seeds
-from fedbm.utils.html import make_html
 from fedbm.utils.io import make_folder
+from fedbm.utils.notebook_table import make_html
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedbm.config.options import option
-from fedbm.federation.deploy.site_files import check_keys
+from fedbm.federation.deploy.settings_files import check_keys
 from fedbm.federation.protocol.packing import Compression
-from fedbm.runs.config import Config, make_config, read_toml
+from fedbm.runs.run_config import Config, make_config, read_toml
 
 SECTION = "federation"
 RESULT_OPTIONS = ("compression", "dp_noise", "dp_clip")  # part of the run's id

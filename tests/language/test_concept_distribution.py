@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedbm.errors import FedBMError
-from fedbm.language.concepts import ConceptDistribution, sample_concepts
+from fedbm.language.concept_distribution import ConceptDistribution, sample_concepts
 from fedbm.language.separability import count_misassigned
 
 # Two classes of two prompts in three dimensions. By hand:

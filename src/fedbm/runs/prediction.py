@@ -25,14 +25,14 @@ from fedbm.engine.device import find_device
 from fedbm.engine.evaluate import predict_probabilities
 from fedbm.engine.local_training import Samples
 from fedbm.errors import FedBMError
-from fedbm.language.concepts import ConceptDistribution
+from fedbm.language.concept_distribution import ConceptDistribution
 from fedbm.methods import METHODS, all_methods, method_plugins
 from fedbm.methods.base import Method, Task, load_state
 from fedbm.models.backbone import body_factory
-from fedbm.runs.config import Config, make_config, method_values, read_toml
 from fedbm.runs.own_method import load_method, with_method
-from fedbm.runs.reader import RunView, find_folder
+from fedbm.runs.run_config import Config, make_config, method_values, read_toml
 from fedbm.runs.run_id import own_code
+from fedbm.runs.run_view import RunView, find_folder
 from fedbm.utils.io import digest_of, read_json
 from fedbm.utils.plugins import check_usable
 

@@ -1,4 +1,4 @@
-"""Where images come from: the values of the column that partitions the training images among clients."""
+"""The sources of images: the values of the column that partitions the training images among clients."""
 
 from __future__ import annotations
 

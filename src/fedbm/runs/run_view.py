@@ -17,13 +17,13 @@ from fedbm.engine.environment import settings_digest
 from fedbm.engine.round_record import RoundRecord, Scores
 from fedbm.engine.run_folder import FORMAT, read_rounds
 from fedbm.errors import FedBMError
-from fedbm.runs.config import make_config, method_label, recommended_at_beta
 from fedbm.runs.failure import failure_of
 from fedbm.runs.plan import find_run
+from fedbm.runs.run_config import make_config, method_label, recommended_at_beta
 from fedbm.runs.run_files import CONFIG, ENVIRONMENT, Details, Features, PartitionRecord, ScoredRound, Summary
 from fedbm.runs.run_table import METRICS, mean_and_std
-from fedbm.utils.html import make_html
 from fedbm.utils.io import read_json
+from fedbm.utils.notebook_table import make_html
 from fedbm.utils.schema import Lengths, check, keys, whole
 from fedbm.utils.typed_json import decode
 

@@ -8,8 +8,8 @@ import pytest
 from fake_runs import edit, fake_run
 
 from fedbm.errors import FedBMError
-from fedbm.runs.reader import last_quarter_scores, read_run, read_runs
 from fedbm.runs.run_record import read_record, write_record
+from fedbm.runs.run_view import last_quarter_scores, read_run, read_runs
 
 
 def test_last_quarter_scores_worked_by_hand() -> None:

@@ -6,9 +6,9 @@ import dataclasses
 
 import numpy as np
 
+from fedbm.data.column_sources import MAX_SOURCES, find_sources
 from fedbm.data.dataset import Dataset, load
 from fedbm.data.partitioners import by_column, iid
-from fedbm.data.sources import MAX_SOURCES, find_sources
 
 
 def with_sites(values: list[str]) -> Dataset:

@@ -1,4 +1,4 @@
-"""Notice images that are enlarged, which costs time and adds nothing."""
+"""Find images that are smaller than the run's size. Enlarging them costs time and adds no information."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fedbm.config.options import DataOptions, ModelOptions, TrainOptions, check, type_words
 from fedbm.errors import FedBMError
 from fedbm.methods import METHODS, FedAvg, FedBM
-from fedbm.runs.config import (
+from fedbm.runs.run_config import (
     Config,
     check_config,
     keys,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from fedbm.errors import FedBMError
 from fedbm.report.grouping import Group
 from fedbm.report.model import Gallery
-from fedbm.runs.reader import RunView
+from fedbm.runs.run_view import RunView
 
 if TYPE_CHECKING:
     from PIL.Image import Image

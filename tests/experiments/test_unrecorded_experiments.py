@@ -13,7 +13,7 @@ from fedbm.cli import main
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.record_store import write_outcome
 from fedbm.experiments.spec import parse, shipped_experiments
-from fedbm.experiments.unrecorded import list_unrecorded
+from fedbm.experiments.unrecorded_experiments import list_unrecorded
 
 
 @pytest.fixture(scope="module")

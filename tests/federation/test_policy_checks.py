@@ -15,9 +15,10 @@ from fedbm.cli import main
 from fedbm.errors import FedBMError
 from fedbm.federation.deploy.init import create
 from fedbm.federation.deploy.preflight import describe_policy
-from fedbm.federation.deploy.site_files import OPEN_POLICY, NodeSettings, Policy, read_policy, to_text
-from fedbm.federation.node import policy
-from fedbm.federation.node.policy import approve, describe_request, list_requests
+from fedbm.federation.deploy.settings_files import NodeSettings, read_policy, to_text
+from fedbm.federation.node import policy_checks
+from fedbm.federation.node.policy_checks import approve, describe_request, list_requests
+from fedbm.federation.policy import OPEN_POLICY, Policy
 from fedbm.federation.server import roster
 
 EVALUATED = {"evaluate": "nodes"}
@@ -276,4 +277,4 @@ def test_an_account_without_a_name_approves(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr("getpass.getuser", unknown)
     monkeypatch.setenv("SUDO_USER", "smith")
-    assert re.fullmatch(r"account \d+, sudo by smith", policy._user())
+    assert re.fullmatch(r"account \d+, sudo by smith", policy_checks._user())

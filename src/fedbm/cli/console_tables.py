@@ -12,8 +12,8 @@ from rich.table import Table
 from fedbm.data.dataset import Dataset
 from fedbm.data.partition import Partition, heterogeneity
 from fedbm.report.grouping import format_label
-from fedbm.runs.reader import EDITED, RunView
 from fedbm.runs.run_table import describe_run
+from fedbm.runs.run_view import EDITED, RunView
 
 MAX_CLASS_COLUMNS = 12
 
