@@ -166,6 +166,23 @@ def test_the_run_id_covers_every_file_of_the_package(odd: Path, tiny: dict[str, 
     assert make_plan(config).id != first
 
 
+def test_predict_refuses_a_plug_in_that_changed_since_the_run(
+    fedbm: Command, odd: Path, tiny: dict[str, Any], tmp_path: Path, scans: Path
+) -> None:
+    assert fedbm("run", *flags({**tiny, "method": "odd", "rounds": 1}), "--out", tmp_path / "runs")[0] == 0
+    [run] = (tmp_path / "runs").iterdir()
+    image = next(scans.rglob("*.png"))
+    assert fedbm("predict", run, image)[0] == 0
+    (odd / "odd_fl" / "factor.py").write_text("FACTOR = 3.0\n")
+    for command in (["predict", run, image], ["features", run]):
+        status, _, err = fedbm(*command)
+        assert status == 2
+        assert one_sentence(err) == (
+            f"the installed plug-in of the method odd is not the code that trained {run}: install the version that "
+            "trained it, or train again"
+        )
+
+
 @pytest.mark.parametrize(
     ("entries", "name", "sentence"),
     [

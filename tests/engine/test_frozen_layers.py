@@ -58,6 +58,23 @@ def test_they_are_sent_once(tiny: dict[str, Any], tmp_path: Path) -> None:
     ]
 
 
+def test_ccvr_sends_the_frozen_layers_of_one_copy_once(tiny: dict[str, Any], tmp_path: Path) -> None:
+    """Two copies of the model go down, one goes up with the statistics; frozen layers go down once in all."""
+    plan = plan_of({**tiny, "method": "ccvr"}, tmp_path, rounds=2, participation=1, freeze=FROZEN)
+    play(plan)
+    model = plan.config.method.model(plan.task)
+    state, names = model.state_dict(), frozen_names(model)
+    fixed = size_of({name: value for name, value in state.items() if name in names})
+    trained = size_of(dict(state)) - fixed
+    classes, features = state["head.weight"].shape
+    statistics = 4 * classes * (1 + features + features**2)
+    traffic = [record["bytes"] for record in records_of(folder_of(plan) / "rounds.jsonl")]
+    assert traffic == [
+        {"sent": 4 * (2 * trained + fixed), "received": 4 * (trained + statistics)},
+        {"sent": 4 * 2 * trained, "received": 4 * (trained + statistics)},
+    ]
+
+
 def test_layers_by_name_and_by_share() -> None:
     body = body_factory(ModelOptions(width=4), 1)()
     assert choose_layers(body, "layer1.0") == tuple(f"layer1.0.{name}" for name in ("conv1", "bn1", "conv2", "bn2"))

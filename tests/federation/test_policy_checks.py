@@ -178,6 +178,26 @@ def test_approval_is_for_exactly_these_terms_and_can_be_withdrawn(tiny: Any, tmp
     assert [approved for _, approved in list_requests(state)] == [False, False]
 
 
+@pytest.mark.parametrize(
+    ("method", "statistics"),
+    [
+        ("ccvr", "the mean and covariance of the features of each class"),
+        ("fednh", "the mean of the features of each class"),
+        ("fedproto", "the mean of the features of each class"),
+        ("fedgen", ""),
+    ],
+)
+def test_a_person_reads_which_class_statistics_leave(method: str, statistics: str, tiny: Any, tmp_path: Path) -> None:
+    deployed = make(tiny, tmp_path, method=method)
+    set_policy(second(deployed), approval=True, label_counts=True)
+    deployed.serve()
+    [(request, approved)] = list_requests(Path(str(second(deployed).config["state"])))
+    assert "label counts" in request["leaves"]
+    assert statistics in describe_request(request, approved)
+    leaves = request["leaves"]
+    assert [text for text in leaves if "features" in text] == ([statistics] if statistics else [])
+
+
 def test_scores_stay_at_a_site_that_keeps_them(tiny: Any, tmp_path: Path) -> None:
     deployed = make(tiny, tmp_path, EVALUATED)
     set_policy(second(deployed), scores=False)

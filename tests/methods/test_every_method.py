@@ -3,6 +3,7 @@
 import dataclasses
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -99,7 +100,9 @@ def test_runs_with_either_optimiser_and_norm_at_half_participation(name, optimiz
     assert (done.summary["bytes"]["sent"] == 0) == (name == "central")
 
 
-@pytest.mark.parametrize("name", ["feddyn", "scaffold", "moon", "fedrep", "fedbn", "fedrod", "fedproto", "central"])
+@pytest.mark.parametrize(
+    "name", ["feddyn", "scaffold", "moon", "fedrep", "fedbn", "fedrod", "fedproto", "central", "fedgen", "ccvr"]
+)
 def test_client_state_survives_an_interruption_bit_for_bit(name, tmp_path):
     results = []
     for folder, stops in (("whole", False), ("stopped", True)):
@@ -122,6 +125,25 @@ def test_client_state_survives_an_interruption_bit_for_bit(name, tmp_path):
     assert len(whole) > 1
     for file, tensors in whole.items():
         assert all(torch.equal(value, stopped[file][name]) for name, value in tensors.items())
+
+
+@pytest.mark.parametrize("name", ["moon", "fedlc", "fedntd", "fedbn", "fedglcl", "fedgen", "ccvr"])
+def test_clients_with_one_image_or_one_class(name, tmp_path):
+    """One image, images of one class, and no image of class 0; class 9 is nowhere."""
+    data = fedbm.load("digits", size=16)
+    train = data.indices("train")
+    of_class = [train[data.labels[train] == label] for label in range(10)]
+    clients = (of_class[0][:1], of_class[1][:20], np.concatenate([own[20:24] for own in of_class[1:9]]))
+    average = {} if name == "fedbn" else {"server_average": 0.5}
+    chosen = settings(name, clients=3, participation=1.0, out=str(tmp_path), **average)
+    del chosen["beta"]
+    partition = fedbm.Partition(clients, "own", {})
+    plan = make_plan(make_config(to_sections(chosen)), dataset=data, partition=partition, make_body=TinyBody)
+    for _ in run(plan):
+        pass
+    done = read_run(run_path(plan))
+    assert all(record.dropped == () for record in done.rounds)
+    assert 0 <= done.summary["last"]["f1"] <= 1
 
 
 class Pooled(nn.Module):

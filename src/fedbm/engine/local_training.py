@@ -23,7 +23,7 @@ from fedbm.engine.augmentation import augment, draw_augmentation
 from fedbm.engine.checkpoint import OPTIMIZER_PREFIX
 from fedbm.engine.device import autocast, gather_rows, send_to
 from fedbm.errors import FedBMError
-from fedbm.methods.base import Batch, Facts, Method, OwnData, State, Task, Upload, frozen_names, move_to, train_only
+from fedbm.methods.base import Batch, Facts, Method, OwnData, State, Task, Upload, move_to, names_not_sent, train_only
 from fedbm.models.generator_loss import batch_norms
 from fedbm.models.normalize import Normalise
 from fedbm.utils.seeds import seeded_modules, torch_rng
@@ -210,8 +210,8 @@ def train_client(
 def finish_client(method: Method, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
     """Return what the client uploads and its new own state. Frozen layers are not uploaded: they are as received."""
     upload, own = method.finish_client(model, data, context, facts)
-    frozen = frozen_names(model)
-    return {name: value for name, value in upload.items() if name not in frozen}, own
+    fixed = names_not_sent(method, model)
+    return {name: value for name, value in upload.items() if name not in fixed}, own
 
 
 def descend(

@@ -157,6 +157,8 @@ class Method(ABC):
     name: ClassVar[str]
     title: ClassVar[str] = ""  # as its paper writes it
     shares: ClassVar[tuple[str, ...]] = ("n",)  # fields of Facts that a client sends to the server
+    class_statistics: ClassVar[str] = ""  # statistics of each class that an upload contains, as a site reads them
+    copy_prefixes: ClassVar[tuple[str, ...]] = ()  # a name that starts with one is a second copy of a model's tensor
     central: ClassVar[bool] = False  # all data in one place: one client, no federation; an upper bound in reports
     personalises: ClassVar[bool] = False  # clients have models of their own, scored separately
     colour: ClassVar[int | None] = None  # place in the palette of reports; None: the next free one
@@ -333,6 +335,12 @@ def frozen_names(model: nn.Module) -> set[str]:
         for layer, module in frozen_layers(model)
         for name, _ in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
     }
+
+
+def names_not_sent(method: Method, model: nn.Module) -> set[str]:
+    """Return the names of frozen layers, also in the method's copies of the model: clients have them already."""
+    frozen = frozen_names(model)
+    return frozen.union(*({prefix + name for name in frozen} for prefix in method.copy_prefixes))
 
 
 def trained_parameters(model: nn.Module) -> tuple[list[str], list[Tensor], list[Tensor]]:

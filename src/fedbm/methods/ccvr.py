@@ -42,6 +42,8 @@ class CCVR(FedAvg):
     name: ClassVar[str] = "ccvr"
     title: ClassVar[str] = "CCVR"
     shares: ClassVar[tuple[str, ...]] = ("n", "label_counts")
+    class_statistics: ClassVar[str] = "the mean and covariance of the features of each class"
+    copy_prefixes: ClassVar[tuple[str, ...]] = (TRAINED,)
 
     calibration_steps: int = option(200, "Adam steps of the head on virtual features per round", least=1)
     calibration_batch: int = option(64, "virtual features per step", least=1)
@@ -59,7 +61,7 @@ class CCVR(FedAvg):
         return {**super().broadcast(server, round_), "trained": Part(round_, trained)}
 
     def start_client(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
-        trained = trained_model(received)
+        trained = {**self.model_state(received), **trained_model(received)}  # frozen layers are sent once, not twice
         super().start_client(model, trained, client, facts)
         return {name: value for name, value in trained.items() if name.startswith("body.")}
 
@@ -157,4 +159,5 @@ class MeanWithGaussians(WeightedMean):
         for name, value in ((COUNTS, counts), (MEAN, mean), (COVARIANCE, covariance)):
             old = self._server[name]
             new[name] = torch.where(seen.view(-1, *[1] * (old.dim() - 1)), value.to(old.dtype), old)
-        return {**new, **trained_model(self._server)}  # what clients received; server_step() calibrates its head
+        received = {name: value.clone() for name, value in trained_model(self._server).items()}
+        return {**new, **received}  # server_step() calibrates the head that clients received

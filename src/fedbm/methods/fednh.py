@@ -38,6 +38,7 @@ class FedNH(FedAvg):
     name: ClassVar[str] = "fednh"
     title: ClassVar[str] = "FedNH"
     shares: ClassVar[tuple[str, ...]] = ("n", "label_counts")
+    class_statistics: ClassVar[str] = "the mean of the features of each class"
 
     weighting: Literal["equal"] = option("equal", "clients count equally, as the method is defined")
     rho: float = option(0.9, "share ρ of the old prototype that stays each round", least=0, most=1)

@@ -37,6 +37,7 @@ class FedProto(FedAvg):
     name: ClassVar[str] = "fedproto"
     title: ClassVar[str] = "FedProto"
     shares: ClassVar[tuple[str, ...]] = ("n", "label_counts")
+    class_statistics: ClassVar[str] = "the mean of the features of each class"
     personalises: ClassVar[bool] = True
 
     weighting: Literal["size"] = option("size", "prototypes count by their samples, as the method is defined")

@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from fedbm.data.dataset import Dataset
+from fedbm.data.feature_shift import shift_images
+from fedbm.data.partition import load_partition
 from fedbm.engine.device import find_device
 from fedbm.engine.local_training import Samples
 from fedbm.engine.run_folder import FORMAT
@@ -42,7 +44,7 @@ def write_features(
     if dataset.classes != model.classes:
         raise FedBMError(f"{run} was trained on {', '.join(model.classes)}, but {dataset.name} has other classes")
     chosen = _choose(dataset.indices("test"), config.train.seed)
-    found, anchors = features_of(model, dataset, chosen)
+    found, anchors = features_of(model, images_of_run(run, dataset)[chosen], dataset.labels[chosen])
     flat = flatten(np.concatenate([found, anchors]) if anchors is not None else found, config.train.seed)
     path = run / "features.json"
     value = {
@@ -56,16 +58,22 @@ def write_features(
     return path
 
 
+def images_of_run(run: Path, dataset: Dataset) -> NDArray[np.uint8]:
+    """Return the images that the run trained and scored on: changed if its partition has a feature shift."""
+    file = run / "partition.json"
+    return shift_images(dataset, load_partition(file, dataset)) if file.exists() else dataset.images
+
+
 def features_of(
-    model: Model, dataset: Dataset, chosen: NDArray[np.int64]
+    model: Model, images: NDArray[np.uint8], labels: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
-    """Return features [n,F] of the chosen samples, and class anchors [K,F] if the classifier is made of texts."""
+    """Return features [n,F] of images, and class anchors [K,F] if the classifier is made of texts."""
     module, device = model.module, find_device(str(model.device))
     if not isinstance(module, Classifier):
         raise FedBMError(f"the model of {model.method.name} has no features")
-    images, labels = (torch.from_numpy(np.asarray(a)).to(device) for a in (dataset.images[chosen], dataset.labels))
-    everyone = torch.arange(len(chosen), device=device)
-    data = Samples(images, labels[torch.from_numpy(chosen).to(device)], everyone, model.task.normalise().to(device))
+    pixels, classes = (torch.from_numpy(np.asarray(values)).to(device) for values in (images, labels))
+    everyone = torch.arange(len(pixels), device=device)
+    data = Samples(pixels, classes, everyone, model.task.normalise().to(device))
     with torch.inference_mode():
         found = torch.cat([module.features(batch).double() for batch, _ in data.batches()])
         if not isinstance(module.head, ConceptHead):

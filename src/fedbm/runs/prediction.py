@@ -31,7 +31,7 @@ from fedbm.methods.base import Method, Task, load_state
 from fedbm.models.backbone import body_factory
 from fedbm.runs.own_method import load_method, with_method
 from fedbm.runs.run_config import Config, make_config, method_values, read_toml
-from fedbm.runs.run_id import own_code
+from fedbm.runs.run_id import own_code, plugin_code
 from fedbm.runs.run_view import RunView, find_folder
 from fedbm.utils.io import digest_of, read_json
 from fedbm.utils.plugins import check_usable
@@ -112,7 +112,9 @@ def read_config(folder: Path, method: Method | str | None = None) -> Config:
             package = read_json(folder / "environment.json").get("method", "another package")
             check_usable(method_plugins(), name)
             raise FedBMError(f"{folder} was trained by {name} of {package}, which is not installed here")
-        return make_config({**values, "method": {"name": name, **options}})
+        config = make_config({**values, "method": {"name": name, **options}})
+        check_plugins(folder, config)
+        return config
     if method is None:
         known = read_json(folder / "environment.json").get("method", "FILE.py:CLASS")
         raise FedBMError(
@@ -127,6 +129,19 @@ def read_config(folder: Path, method: Method | str | None = None) -> Config:
             "it, or pass an object in Python: load_model(…, method=…)."
         )
     return with_method(make_config(values), found)
+
+
+def check_plugins(folder: Path, config: Config) -> None:
+    """Raise FedBMError if the source of an installed plug-in is not the source that trained the run."""
+    file = folder / "environment.json"
+    known = read_json(file) if file.exists() else {}
+    for key, digest in plugin_code(config).items():
+        if known.get(key, digest) != digest:
+            what = f"method {config.method.name}" if key == "code" else f"body {config.model.body}"
+            raise FedBMError(
+                f"the installed plug-in of the {what} is not the code that trained {folder}: install the version that "
+                "trained it, or train again"
+            )
 
 
 def load_model(

@@ -17,8 +17,10 @@ from fedbm.engine.server_average import ServerAverage, restore_average
 from fedbm.engine.server_optimizer import ServerOptimizer, restore_optimizer
 from fedbm.methods import is_plugin, method_plugins
 from fedbm.methods.base import State, Task
+from fedbm.models.backbone import body_code
 from fedbm.runs.own_method import describe_class
 from fedbm.runs.run_config import Config, to_toml
+from fedbm.runs.run_id import own_code
 from fedbm.utils.io import write_json, write_text
 
 
@@ -68,6 +70,9 @@ def write_description(
         known["method"] = describe_class(type(config.method))
     if is_plugin(config.method):
         known["method"] = method_plugins()[config.method.name].package
+        known |= own_code(config.method)
+    if not own or "body" not in own:
+        known |= body_code(config.model.body)
     write_json(folder.path / "environment.json", known)
     if task.concepts is not None:
         task.concepts.save(folder.path / "concepts.safetensors")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedbm.config.options import TrainOptions
 from fedbm.engine.checkpoint import ClientStates, Progress
 from fedbm.engine.round_record import ModelScores
-from fedbm.methods.base import Facts, Method, Part, State, Task, Upload, frozen_names
+from fedbm.methods.base import Facts, Method, Part, State, Task, Upload, frozen_names, names_not_sent
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,17 @@ class LocalSetup:
 
 
 def broadcast(method: Method, model: nn.Module, server: State, round_: int) -> dict[str, Part]:
-    """Return the parts that clients need. Tensors of frozen layers are a part of their own, which is sent once."""
+    """Return the parts that clients need. Tensors of frozen layers are a part of their own, which is sent once.
+
+    If the method sends a second copy of the model, the frozen layers of the copy are not sent at all.
+    """
     parts, frozen = method.broadcast(server, round_), frozen_names(model)
     fixed = {name: value for name, value in merge_parts(parts).items() if name in frozen}
     if not fixed:
         return parts
+    not_sent = names_not_sent(method, model)
     rest = {
-        name: Part(part.version, {key: value for key, value in part.state.items() if key not in frozen})
+        name: Part(part.version, {key: value for key, value in part.state.items() if key not in not_sent})
         for name, part in parts.items()
     }
     return {**rest, "frozen": Part(0, fixed)}

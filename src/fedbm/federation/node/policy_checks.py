@@ -75,6 +75,7 @@ def summarise(terms: Terms, policy: Policy) -> dict[str, Any]:
     config, privacy = terms.config, terms.values["privacy"]
     leaves = ["model updates", *([] if privacy else ["mean losses"]), "class names", "the number of training images"]
     leaves += ["label counts"] if "label_counts" in config.method.shares else []
+    leaves += [config.method.class_statistics] if config.method.class_statistics else []
     if terms.values["evaluates"] and policy.scores:
         leaves += ["the numbers of val and test images", "confusion matrices"]
     return {
