@@ -8,8 +8,8 @@ Heads are linear, so the ensemble for label y is one linear map, Σ_i α_{i,y} W
 many clients there are.
 
 Reference: Zhu, Hong, Zhou. Data-free knowledge distillation for heterogeneous federated learning. ICML 2021.
-Differs from the authors' code, which has a sum of cross-entropies in place of a sum of logits, uniform labels and noise,
-BatchNorm in G, a diversity term, λ = 10 that decreases, and matching of soft labels; see docs/methods/fedgen.md.
+Differs from the authors' code, which sums cross-entropies instead of logits and has uniform labels and noise, BatchNorm
+in G, a diversity term, λ = 10 that decreases, and matching of soft labels; see docs/methods/fedgen.md.
 Clients send their label counts. With λ = 0 it is FedAvg to the last bit.
 """
 
