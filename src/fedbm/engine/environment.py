@@ -5,6 +5,7 @@ The digest shows whether config.toml was edited later.
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import shlex
@@ -64,6 +65,7 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
+@functools.cache
 def _version(package: str) -> str | None:
     try:
         return version(package)

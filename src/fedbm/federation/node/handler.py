@@ -166,7 +166,8 @@ def load_run(site: Site, terms: Terms, kept: dict[Site, LoadedRun]) -> LoadedRun
     if run is None or data is not known:
         run = None
         kept.pop(site, None)  # its memory is free before the next one is loaded
-        gc.collect()  # captured steps are in reference cycles
+        if device.type == "cuda":  # captured steps are in reference cycles
+            gc.collect()
         run = kept[site] = LoadedRun(terms, data, data.facts(site.client, len(terms.classes)), device)
     return run
 

@@ -15,6 +15,7 @@ value, and names the terms by their digest in every answer. An error leaves a si
 from __future__ import annotations
 
 import dataclasses
+import functools
 import platform
 import re
 import sys
@@ -104,10 +105,16 @@ def versions() -> dict[str, Any]:
     return {
         "protocol": PROTOCOL,
         "fedbm": __version__,
-        "torch": version("torch"),
-        "flwr": version("flwr"),
+        "torch": _package_version("torch"),
+        "flwr": _package_version("flwr"),
         "python": platform.python_version(),
     }
+
+
+@functools.cache
+def _package_version(package: str) -> str:
+    """Return the installed version of a package. It is read once, because every message reports it."""
+    return version(package)
 
 
 def make_terms(
