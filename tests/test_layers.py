@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import functools
 from pathlib import Path
 
 import pytest
@@ -24,15 +24,20 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 DRAWING = "fedbm.report.figures"  # draws the partition and generated images of a run, and a partition in a notebook
 
 
-def imports() -> Iterator[tuple[str, str, str]]:
-    """Yield (file, its package, imported module) for every import between packages of fedbm."""
+@functools.cache
+def imports() -> list[tuple[str, str, str]]:
+    """Return (file, its package, imported module) for every import between packages of fedbm."""
+    found = []
     for path in sorted(PACKAGE.rglob("*.py")):
         place = path.relative_to(PACKAGE)
         if len(place.parts) == 1:
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedbm."):
-                yield str(place), place.parts[0], node.module or ""
+        found += [
+            (str(place), place.parts[0], node.module or "")
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedbm.")
+        ]
+    return found
 
 
 def test_every_package_has_a_layer() -> None:
