@@ -48,7 +48,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "format": 1,
         "fedbm": __version__,
         "python": platform.python_version(),
-        **{name.lower(): _version(name) for name in PACKAGES},
+        **{name.lower(): package_version(name) for name in PACKAGES},
         "platform": platform.platform(),
         "processor": _processor(),
         "cores": os.cpu_count(),
@@ -66,7 +66,8 @@ def device_name(device: torch.device) -> str:
 
 
 @functools.cache
-def _version(package: str) -> str | None:
+def package_version(package: str) -> str | None:
+    """Return the installed version of a package, or None if it is not installed. It is read from disk once."""
     try:
         return version(package)
     except PackageNotFoundError:  # a replacement such as pillow-simd

@@ -15,7 +15,6 @@ value, and names the terms by their digest in every answer. An error leaves a si
 from __future__ import annotations
 
 import dataclasses
-import functools
 import platform
 import re
 import sys
@@ -23,9 +22,9 @@ import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any, TypeVar
 
+from fedbm.engine.environment import package_version
 from fedbm.errors import FedBMError
 from fedbm.federation.protocol.packing import Compression
 from fedbm.methods.base import Facts, State, Task
@@ -105,16 +104,10 @@ def versions() -> dict[str, Any]:
     return {
         "protocol": PROTOCOL,
         "fedbm": __version__,
-        "torch": _package_version("torch"),
-        "flwr": _package_version("flwr"),
+        "torch": package_version("torch"),
+        "flwr": package_version("flwr"),
         "python": platform.python_version(),
     }
-
-
-@functools.cache
-def _package_version(package: str) -> str:
-    """Return the installed version of a package. It is read once, because every message reports it."""
-    return version(package)
 
 
 def make_terms(
