@@ -45,6 +45,8 @@ from fedbm.methods.fedrep import FedRep
 from fedbm.runs.method_comparison import list_methods, make_grid
 from fedbm.runs.run_config import check_config, keys, make_config, to_sections
 
+PACKAGE = Path(fedbm.__file__).parent
+
 # --- options and keys -----------------------------------------------------------------------------------------------
 
 
@@ -315,6 +317,12 @@ def test_relative_links_resolve(page: Path) -> None:
             assert anchor in anchors_of(place), f"{named(page)} links to {target}, which is no heading"
 
 
+def test_files_that_the_architecture_names_exist() -> None:
+    paths = set(re.findall(r"`([\w/]+/\w+\.(?:py|toml))`", text_of(DOCS / "architecture.md")))
+    assert len(paths) > 40
+    assert [path for path in sorted(paths) if not any((root / path).exists() for root in (ROOT, PACKAGE))] == []
+
+
 def try_command(words: list[str]) -> None:
     """Parse, and check every value given; FedBMError where the command line would refuse them. A $variable is 1."""
     own = r"\w+\.py:\w+|^fedavgm$"  # FILE.py:CLASS, or the plug-in of a page
@@ -363,6 +371,11 @@ def test_configuration_files_are_valid(page: Path, tmp_path: Path) -> None:
             continue
         (tmp_path / "page.toml").write_text(block, encoding="utf-8")
         check_config(read_run_file(tmp_path / "page.toml")[0])
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "benchmarks").glob("*.toml")), ids=named)
+def test_configuration_files_of_benchmarks_are_valid(file: Path) -> None:
+    check_config(read_run_file(file)[0])
 
 
 @pytest.mark.parametrize("page", METHOD_PAGES, ids=named)
