@@ -45,6 +45,8 @@ from fedbm.methods.fedrep import FedRep
 from fedbm.runs.method_comparison import list_methods, make_grid
 from fedbm.runs.run_config import check_config, keys, make_config, to_sections
 
+PACKAGE = Path(fedbm.__file__).parent
+
 # --- options and keys -----------------------------------------------------------------------------------------------
 
 
@@ -96,14 +98,20 @@ def test_the_overview_lists_every_method_in_order() -> None:
     assert [row[5] for row in rows] == ["yes" if method.personalises else "no" for method in METHODS.values()]
 
 
-def key_table() -> str:
-    lines = ["| section | key | flag | type | default | meaning |", "| --- | --- | --- | --- | --- | --- |"]
-    for key in keys():
-        owners = "" if not key.methods or key.name == "name" else f" *({', '.join(key.methods)})*"
-        if set(key.methods) == set(METHODS) and key.name != "name":
-            owners = " *(every method)*"
-        cells = (key.section, f"`{key.name}`", f"`{key.switch}`", key_type(key), shown_default(key.default))
-        lines.append(f"| {' | '.join(cells)} | {key.meaning}{owners} |")
+def key_tables() -> str:
+    """The heading and the table of every section; options of methods are on the pages of the methods."""
+    lines = []
+    for section in dict.fromkeys(key.section for key in keys()):
+        lines += [f"### `[{section}]`", "| key | type | default | meaning |", "| --- | --- | --- | --- |"]
+        for key in keys():
+            is_option = bool(key.methods) and key.name != "name" and set(key.methods) != set(METHODS)
+            if key.section == section and not is_option:
+                cells = (f"`{key.name}`", key_type(key), shown_default(key.default))
+                lines.append(f"| {' | '.join(cells)} | {key.meaning} |")
+    lines += ["| method | more options |", "| --- | --- |"]
+    for name in METHODS:
+        options = [f"`{key.name}`" for key in keys() if name in key.methods and set(key.methods) != set(METHODS)]
+        lines += [f"| [{name}](methods/{name}.md#options) | {', '.join(options)} |"] if options else []
     return "\n".join(lines)
 
 
@@ -136,10 +144,18 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
     assert {*listed, *site["METHOD_PAGES"]} >= pages - {"/README"}
 
 
-def test_the_key_table_is_in_step() -> None:
-    printed = [line for line in section_of(DOCS / "configuration.md", "Every key").splitlines() if line[:1] == "|"]
-    expected = key_table()
-    assert printed == expected.splitlines(), f"the table should be:\n\n{expected}\n"
+def test_the_key_tables_are_in_step() -> None:
+    lines = section_of(DOCS / "configuration.md", "Every key").splitlines()
+    printed = [line for line in lines if line.startswith(("|", "###"))]
+    expected = key_tables()
+    assert printed == expected.splitlines(), f"the tables should be:\n\n{expected}\n"
+
+
+def test_a_flag_is_the_name_of_its_key_with_dashes() -> None:
+    """The page says so instead of a column of flags."""
+    flags = {key.switch: f"--{key.name.replace('_', '-')}" for key in keys() if key.name != "name"}
+    assert list(flags) == list(flags.values())
+    assert [key.switch for key in keys() if key.name == "name"] == ["--data", "--method"]
 
 
 # --- what travels ---------------------------------------------------------------------------------------------------
@@ -241,7 +257,8 @@ def fields_of(records: list[Any]) -> set[str]:
 def test_documented_fields_are_those_of_a_run(file: str, folders: list[Path]) -> None:
     texts = [(folder / file).read_text(encoding="utf-8") for folder in folders]
     records = [json.loads(part) for text in texts for part in (text.splitlines() if ".jsonl" in file else [text])]
-    documented = [row[0].strip("`") for row in rows_of(section_of(DOCS / "records.md", f"`{file}`"))]
+    rows = rows_of(section_of(DOCS / "records.md", f"`{file}`"))
+    documented = [name for row in rows for name in re.findall("`([^`]+)`", row[0])]
     assert sorted(documented) == sorted(fields_of(records))
 
 
@@ -300,6 +317,12 @@ def test_relative_links_resolve(page: Path) -> None:
             assert anchor in anchors_of(place), f"{named(page)} links to {target}, which is no heading"
 
 
+def test_files_that_the_architecture_names_exist() -> None:
+    paths = set(re.findall(r"`([\w/]+/\w+\.(?:py|toml))`", text_of(DOCS / "architecture.md")))
+    assert len(paths) > 40
+    assert [path for path in sorted(paths) if not any((root / path).exists() for root in (ROOT, PACKAGE))] == []
+
+
 def try_command(words: list[str]) -> None:
     """Parse, and check every value given; FedBMError where the command line would refuse them. A $variable is 1."""
     own = r"\w+\.py:\w+|^fedavgm$"  # FILE.py:CLASS, or the plug-in of a page
@@ -348,6 +371,11 @@ def test_configuration_files_are_valid(page: Path, tmp_path: Path) -> None:
             continue
         (tmp_path / "page.toml").write_text(block, encoding="utf-8")
         check_config(read_run_file(tmp_path / "page.toml")[0])
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "benchmarks").glob("*.toml")), ids=named)
+def test_configuration_files_of_benchmarks_are_valid(file: Path) -> None:
+    check_config(read_run_file(file)[0])
 
 
 @pytest.mark.parametrize("page", METHOD_PAGES, ids=named)
