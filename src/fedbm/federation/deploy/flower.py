@@ -16,7 +16,7 @@ from typing import Any
 from fedbm.errors import FedBMError
 from fedbm.federation.deploy.certificates import write_private
 from fedbm.federation.deploy.settings_files import NodeSettings, ServerSettings
-from fedbm.federation.deploy.supervisor import PULSE, Child, environment, programs
+from fedbm.federation.deploy.supervisor import Child, environment, programs
 from fedbm.utils.io import write_text
 from fedbm.version import __version__
 
@@ -123,7 +123,7 @@ def supernode(folder: Path, node: NodeSettings, data: str, address: str) -> Chil
 
 def worker(folder: Path, node: NodeSettings) -> Child:
     """Return a node's worker, which answers the messages that the SuperNode keeps."""
-    command = [*module("worker"), f"127.0.0.1:{node.runtime_port}", SECRET, PULSE]
+    command = [*module("worker"), f"127.0.0.1:{node.runtime_port}", SECRET]
     return Child("worker", command, folder, lambda child: WORKER_READY in child.output())
 
 

@@ -36,7 +36,7 @@ from fedbm.federation.audit import Audit
 from fedbm.federation.deploy.registration import Registered, read_registry
 from fedbm.federation.deploy.settings_files import ServerSettings, read_settings
 from fedbm.federation.federation_options import read_run_file
-from fedbm.federation.flower_waits import shorten_object_waits
+from fedbm.federation.node.supernode import shorten_object_waits
 from fedbm.federation.protocol.messages import CONCEPTS, INIT, SCORED, CensusRules, versions
 from fedbm.federation.protocol.packing import digest
 from fedbm.federation.protocol.reply_checks import expected_upload
