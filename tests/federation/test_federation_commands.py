@@ -14,8 +14,7 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from fedbm.cli import main
 from fedbm.federation.audit import Audit
 from fedbm.federation.deploy import flower
-from fedbm.federation.deploy.settings_files import read_policy
-from fedbm.federation.policy import Policy
+from fedbm.federation.deploy.settings_files import Policy, read_policy
 from fedbm.federation.server.run_status import StatusFile
 
 

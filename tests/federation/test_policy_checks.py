@@ -15,10 +15,9 @@ from fedbm.cli import main
 from fedbm.errors import FedBMError
 from fedbm.federation.deploy.init import create
 from fedbm.federation.deploy.preflight import describe_policy
-from fedbm.federation.deploy.settings_files import NodeSettings, read_policy, to_text
+from fedbm.federation.deploy.settings_files import OPEN_POLICY, NodeSettings, Policy, read_policy, to_text
 from fedbm.federation.node import policy_checks
 from fedbm.federation.node.policy_checks import approve, describe_request, list_requests
-from fedbm.federation.policy import OPEN_POLICY, Policy
 from fedbm.federation.server import roster
 
 EVALUATED = {"evaluate": "nodes"}

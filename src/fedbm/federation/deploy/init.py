@@ -16,15 +16,16 @@ from typing import Any
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.federation.deploy import certificates
 from fedbm.federation.deploy.settings_files import (
+    OPEN_POLICY,
     FederationSettings,
     NodeSettings,
+    Policy,
     ServerSettings,
     check_host,
     check_names,
     read_settings,
     to_text,
 )
-from fedbm.federation.policy import OPEN_POLICY, Policy
 from fedbm.utils.io import write_text
 from fedbm.version import __version__
 

@@ -14,8 +14,7 @@ from pathlib import Path
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.federation.deploy import certificates
 from fedbm.federation.deploy.flower import check_flower, connect
-from fedbm.federation.deploy.settings_files import NodeSettings, read_policy
-from fedbm.federation.policy import Policy
+from fedbm.federation.deploy.settings_files import NodeSettings, Policy, read_policy
 from fedbm.version import __version__
 
 TIMEOUT_S = 10.0

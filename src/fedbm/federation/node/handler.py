@@ -22,14 +22,13 @@ from fedbm.engine.local_training import split_optimizer_state
 from fedbm.engine.run_folder import BusyError, RunFolder, replace_nonfinite
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
-from fedbm.federation.deploy.settings_files import clear_refusal, read_policy, write_refusal
+from fedbm.federation.deploy.settings_files import Policy, clear_refusal, read_policy, write_refusal
 from fedbm.federation.node.loaded_run import Built, LoadedRun
 from fedbm.federation.node.node_data import open_site
 from fedbm.federation.node.node_store import NodeStore
 from fedbm.federation.node.policy_checks import check_terms, has_few
 from fedbm.federation.node.privacy import privatise
 from fedbm.federation.node.privacy_ledger import AnswersError, Limit, LimitError, PrivacyLedger
-from fedbm.federation.policy import Policy
 from fedbm.federation.protocol.codec import Envelope
 from fedbm.federation.protocol.messages import (
     CENSUS,

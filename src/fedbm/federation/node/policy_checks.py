@@ -20,7 +20,7 @@ from typing import Any
 
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.federation.audit import Audit
-from fedbm.federation.policy import Policy
+from fedbm.federation.deploy.settings_files import Policy
 from fedbm.federation.protocol.messages import Refusal, Terms, printable
 from fedbm.utils.io import read_json, write_json, write_text
 from fedbm.utils.schema import TEXT, check, each, keys, number, or_null, whole
