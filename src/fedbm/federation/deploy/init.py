@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedbm.errors import FedBMError, did_you_mean
+from fedbm.errors import FedBMError
 from fedbm.federation.deploy import certificates
 from fedbm.federation.deploy.settings_files import (
     OPEN_POLICY,
@@ -104,7 +104,7 @@ def add(folder: Path, name: str) -> Path:
     """Make one more node with the next client number, and return its folder."""
     whole = read_settings(folder, FederationSettings)
     server = read_settings(folder / "server", ServerSettings)
-    names = [*whole.nodes.split(","), name]
+    names = [*whole.names, name]
     check_names(names)
     if (folder / name).exists():
         raise FedBMError(f"{folder / name} exists already and is not overwritten; choose another name")
@@ -118,8 +118,8 @@ def add(folder: Path, name: str) -> Path:
 
 def rekey(folder: Path, name: str) -> Path:
     """Give a node a new key pair and return its folder; the server refuses the old key from its next start."""
-    if name not in (names := read_settings(folder, FederationSettings).nodes.split(",")):
-        raise FedBMError(f'there is no node "{name}" in {folder}{did_you_mean(name, names)}')
+    if name not in read_settings(folder, FederationSettings).names:
+        raise FedBMError(f'there is no node "{name}" in {folder / "federation.toml"}')
     certificates.make_node(folder / name, name)
     publish_key(folder, name)
     return folder / name

@@ -65,14 +65,14 @@ def run_node(folder: Path, data: str, report: Report, tick: Tick) -> None:
 @contextmanager
 def run_all(folder: Path, report: Report) -> Iterator[list[Child]]:
     """Yield the server and all nodes of a federation on this machine when they are ready."""
-    whole = read_settings(folder, FederationSettings)
-    home, sites = folder / "server", whole.folders(folder)
+    home = folder / "server"
+    sites = [folder / name for name in read_settings(folder, FederationSettings).names]
     settings = read_settings(home, ServerSettings)
     nodes = share_threads([read_settings(site, NodeSettings) for site in sites])
     images = []
     for site, node in zip(sites, nodes, strict=True):
         check_node_folder(site)
-        images.append(node.images(site, otherwise=f"run 'fedbm federation partition {folder}'"))
+        images.append(node.images(site))
         report(f"{node.name}: {check_data(node, images[-1])}")
     with supervise([home, *sites]) as children:
         start_server(home, settings, children, report)

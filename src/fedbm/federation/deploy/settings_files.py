@@ -41,8 +41,9 @@ class FederationSettings:
     name: str = option("federation", "what the federation is called")
     nodes: str = option("", "the nodes' names, in the order of their client numbers, with commas")
 
-    def folders(self, folder: Path) -> list[Path]:
-        return [folder / name for name in self.nodes.split(",")]
+    @property
+    def names(self) -> list[str]:
+        return self.nodes.split(",")
 
 
 @dataclass(frozen=True)
@@ -84,13 +85,13 @@ class NodeSettings:
     device: str = option("auto", "cpu, cuda, cuda:N, or auto: cuda where there is one")
     threads: int = option(0, "CPU threads of training; 0: as the machine is set up", least=0, most=1024)
 
-    def images(self, folder: Path, given: str = "", otherwise: str = "use --data PATH") -> str:
-        """Return the images to read, as an absolute path: *given*, or `data` relative to the node's folder.
-
-        If neither is set, raise FedBMError with the advice *otherwise*.
-        """
+    def images(self, folder: Path, given: str = "") -> str:
+        """Return the images to read, as an absolute path: *given*, or `data` relative to the node's folder."""
         if not (data := given or self.data):
-            raise FedBMError(f"{self.name} has no images yet: set data in {folder / 'node.toml'}, or {otherwise}")
+            raise FedBMError(
+                f"{self.name} has no images yet: set data in {folder / 'node.toml'} or use --data PATH; "
+                "for a rehearsal run 'fedbm federation partition DIR'"
+            )
         place = Path(data).expanduser() if given else folder / Path(data).expanduser()
         return str(place.resolve()) if place.exists() else data
 
@@ -173,10 +174,10 @@ def to_text(settings: Any, policy: Policy | None = None) -> str:
 
 def _lines(settings: Any) -> list[str]:
     lines = []
-    for f in dataclasses.fields(settings):
-        value = getattr(settings, f.name)
-        line = f"# {f.name} is not set" if value is None else f"{f.name} = {json.dumps(value, ensure_ascii=False)}"
-        lines += [f"# {f.metadata['meaning']}", line]
+    for field in dataclasses.fields(settings):
+        name, value = field.name, getattr(settings, field.name)
+        line = f"# {name} is not set" if value is None else f"{name} = {json.dumps(value, ensure_ascii=False)}"
+        lines += [f"# {field.metadata['meaning']}", line]
     return lines
 
 
@@ -185,10 +186,8 @@ def kind_of(folder: Path, otherwise: str = "'fedbm federation init DIR' makes a 
     for kind, file in FILES.items():
         if (folder / file).is_file():
             return kind
-    if folder.exists():
-        raise FedBMError(f"{folder} is not a folder of a federation; {otherwise}")
-    near = did_you_mean(folder.name, [path.name for path in folder.parent.glob("*/")])
-    raise FedBMError(f"{folder} does not exist{near}; {otherwise}")
+    what = "is not a folder of a federation" if folder.exists() else "does not exist"
+    raise FedBMError(f"{folder} {what}; {otherwise}")
 
 
 def server_folder(folder: Path) -> Path:
@@ -203,8 +202,8 @@ def node_folder(folder: Path) -> Path:
     """Return *folder* if it is a node's, otherwise raise FedBMError."""
     kind = kind_of(folder, otherwise="give the folder from the server's operator, with node.toml in it")
     if kind == "federation":
-        names = read_settings(folder, FederationSettings).nodes.split(",")
-        raise FedBMError(f"{folder} has {len(names)} nodes: choose one, such as {folder / names[0]}")
+        first = folder / read_settings(folder, FederationSettings).names[0]
+        raise FedBMError(f"{folder} is the folder of all nodes; give the folder of one node, such as {first}")
     if kind == "server":
         raise FedBMError(f"{folder} is the server's folder; a node's has a node.toml in it")
     return folder
@@ -214,8 +213,8 @@ def all_folders(folder: Path) -> list[Path]:
     """Return *folder*, or for a whole federation the server's folder and those of all nodes on this machine."""
     if kind_of(folder) != "federation":
         return [folder]
-    nodes = [node for node in read_settings(folder, FederationSettings).folders(folder) if node.is_dir()]
-    return [folder / "server", *nodes]
+    nodes = [folder / name for name in read_settings(folder, FederationSettings).names]
+    return [folder / "server", *(node for node in nodes if node.is_dir())]
 
 
 def write_refusal(state: Path, why: str) -> None:

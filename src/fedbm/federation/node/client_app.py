@@ -8,6 +8,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedbm.errors import FedBMError
+from fedbm.federation.node.handler import answer
 from fedbm.federation.protocol.codec import Envelope, from_records, to_records
 from fedbm.federation.protocol.messages import log_error
 
@@ -32,8 +33,6 @@ def refuse_app(message: Message, context: Context) -> Message:
 def _reply(kind: str, message: Message, context: Context) -> Message:
     """Answer a request of this kind. No exception may escape: Flower would send its text to the server."""
     try:
-        from fedbm.federation.node.handler import answer  # imported here, so that a failing import is caught too
-
         try:
             request = from_records(message.content)
         except FedBMError:

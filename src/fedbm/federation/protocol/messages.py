@@ -19,8 +19,8 @@ import platform
 import re
 import sys
 import traceback
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -90,6 +90,15 @@ class Refusal(Exception):
         super().__init__(REFUSALS[code])
         self.code, self.about = code, about
         self.repeated = False  # the audit already has it
+
+
+@contextmanager
+def refuse_on_error(code: str, *errors: type[Exception]) -> Iterator[None]:
+    """Turn a FedBMError, or one of *errors*, into a refusal. The error itself stays in the site's log."""
+    try:
+        yield
+    except (FedBMError, *errors) as error:
+        raise Refusal(code) from error
 
 
 def log_error(error: BaseException) -> None:
@@ -186,10 +195,8 @@ def accept_terms(values: Any) -> Terms:
         if theirs["fedbm"] != __version__:
             raise Refusal("version")
         config = make_config({section: values[section] for section in ("method", "train", "model")})
-        try:
+        with refuse_on_error("body"):
             check_body(config.model.body)
-        except FedBMError as error:
-            raise Refusal("body") from error
         if plugin_code(config) != {key: values[key] for key in ("code", "body_code") if key in values}:
             raise Refusal("code")
         task, run = values["task"], values["run"]
