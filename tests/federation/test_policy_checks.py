@@ -120,7 +120,7 @@ def test_too_few_nodes_never_make_a_round(
     state = Path(str(second(deployed).config["state"]))
     refusals: list[str] = []
 
-    def count(node: int, why: str, silently: bool = False) -> None:
+    def count(node: int, why: str) -> None:
         refusals.append(why)
         if len(refusals) == 20:  # long after the deadline
             approve(state, list_requests(state)[0][0]["run"])

@@ -239,17 +239,6 @@ def is_safe_name(name: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class CensusRules:
-    """What a run asks for in the census, and its bounds."""
-
-    classes: tuple[str, ...]
-    nodes: int
-    max_samples: int  # of each split
-    shares_counts: bool  # the method shares label counts
-    evaluates: bool  # nodes score the model on their own images
-
-
-@dataclass(frozen=True)
 class Census:
     """A node's description of itself."""
 
@@ -262,35 +251,48 @@ class Census:
     versions: dict[str, str]
 
 
-def read_census(body: Mapping[str, Any], rules: CensusRules) -> Census:
-    """Check a node's answer to the census; raise FedBMError with the reason why it cannot take part."""
+def read_census(
+    body: Mapping[str, Any], terms: Mapping[str, Any], shares_counts: bool, nodes: int, max_samples: int
+) -> Census:
+    """Check a node's answer to the census.
+
+    Args:
+        body: the answer.
+        terms: the terms of the run.
+        shares_counts: whether the run's method shares label counts.
+        nodes: number of nodes of the run.
+        max_samples: the most images that a node may claim for each split.
+
+    Raises:
+        FedBMError: with the reason why the node cannot take part.
+    """
+    classes, evaluates = terms["task"]["classes"], terms["evaluates"]
     theirs, mine = read_field(body, "versions", dict), versions()
     for what in ("protocol", "fedbm"):
         if theirs.get(what) != mine[what]:
             raise FedBMError(
                 f"it has {what} {printable(theirs.get(what))} and the server has {mine[what]}: install the same"
             )
-    client, n, nodes = read_field(body, "client", int), read_field(body, "n", int), rules.nodes
+    client, n = read_field(body, "client", int), read_field(body, "n", int)
     if not 0 <= client < nodes:
         raise FedBMError(f"it is client {printable(client)}, but a run with nodes = {nodes} has 0 to {nodes - 1}")
-    if unknown := [name for name in read_field(body, "classes", list) if name not in rules.classes]:
-        known = ", ".join(rules.classes)
-        raise FedBMError(f'it has the class "{printable(unknown[0])}", but the run has only {known}')
-    scored = {side: read_field(body, side, int) for side in SCORED} if rules.evaluates else {}
+    if unknown := [name for name in read_field(body, "classes", list) if name not in classes]:
+        raise FedBMError(f'it has the class "{printable(unknown[0])}", but the run has only {", ".join(classes)}')
+    scored = {side: read_field(body, side, int) for side in SCORED} if evaluates else {}
     for what, count in {"training": n, **scored}.items():
         if count < (what == "training"):
             raise FedBMError(f"it has {printable(count)} {what} images")
-        if count > rules.max_samples:
+        if count > max_samples:
             raise FedBMError(
-                f"it claims {printable(count)} {what} images, above max_samples = {rules.max_samples} in server.toml"
+                f"it claims {printable(count)} {what} images, above max_samples = {max_samples} in server.toml"
             )
-    asked = {"val": rules.evaluates, "test": rules.evaluates, "label_counts": rules.shares_counts}
+    asked = {"val": evaluates, "test": evaluates, "label_counts": shares_counts}
     if unasked := [key for key, wanted in asked.items() if key in body and not wanted]:
         raise FedBMError(f"it sent {unasked[0]}, which this run does not ask for")
     counts: tuple[int, ...] = ()
-    if rules.shares_counts:
+    if shares_counts:
         counts = tuple(read_field(body, "label_counts", list))
-        if len(counts) != len(rules.classes) or any(type(k) is not int or k < 0 for k in counts) or sum(counts) != n:
+        if len(counts) != len(classes) or any(type(k) is not int or k < 0 for k in counts) or sum(counts) != n:
             raise FedBMError("its label counts do not match its number of training images")
     return Census(
         client=client,

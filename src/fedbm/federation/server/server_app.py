@@ -37,7 +37,7 @@ from fedbm.federation.deploy.registration import Registered, read_registry
 from fedbm.federation.deploy.settings_files import ServerSettings, read_settings
 from fedbm.federation.federation_options import read_run_file
 from fedbm.federation.node.supernode import shorten_object_waits
-from fedbm.federation.protocol.messages import CONCEPTS, INIT, SCORED, CensusRules, versions
+from fedbm.federation.protocol.messages import CONCEPTS, INIT, SCORED, versions
 from fedbm.federation.protocol.packing import digest
 from fedbm.federation.protocol.reply_checks import expected_upload
 from fedbm.federation.server.flower_clients import FlowerCohort, read_privacy_file
@@ -160,15 +160,8 @@ class ServerRun:
         every = config.engine.checkpoint_every or 1  # a round between machines costs more than a checkpoint
         parts = broadcast(config.method, start.model, server, progress.round + 1)
         sets = self.load_sets()
-        rules = CensusRules(
-            classes=task.classes,
-            nodes=options.nodes,
-            max_samples=self.settings.max_samples,
-            shares_counts="label_counts" in config.method.shares,
-            evaluates=self.agreement.terms["evaluates"],
-        )
         notes: list[str] = []
-        roster = Roster(self.grid, self.agreement, self.registry, rules, self.audit, self.status)
+        roster = Roster(self.grid, self.agreement, self.registry, self.settings.max_samples, self.audit, self.status)
         cohort = FlowerCohort(
             config.method,
             roster,
