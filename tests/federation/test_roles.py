@@ -22,7 +22,7 @@ from fedbm.errors import FedBMError
 from fedbm.federation.deploy import flower, registration, roles, watchdog
 from fedbm.federation.deploy.certificates import make_authority
 from fedbm.federation.deploy.init import create
-from fedbm.federation.deploy.registration import KnownKey, fingerprint, read_registry
+from fedbm.federation.deploy.registration import fingerprint, read_registry
 from fedbm.federation.deploy.run_control import Follower, give_shares, start_run
 from fedbm.federation.deploy.settings_files import (
     NodeSettings,
@@ -118,10 +118,10 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def remembered(memory: Path) -> dict[str, KnownKey]:
+def remembered(memory: Path) -> dict[str, int | None]:
     """What the SuperLink answers when it is asked for the keys it knows."""
     known = json.loads(memory.read_text())
-    return {key: KnownKey(node, str(node) not in known["gone"]) for node, key in enumerate(known["keys"], 1)}
+    return {key: None if str(node) in known["gone"] else node for node, key in enumerate(known["keys"], 1)}
 
 
 @pytest.fixture

@@ -206,7 +206,7 @@ import re, sys
 from types import SimpleNamespace
 from fedbm.federation.node import worker as module
 
-def hang(message, context):
+def hang(message, context, own_app):
     re.match("(a*)*b", "a" * 40)  # takes hours, and releases the interpreter never
 
 client = SimpleNamespace(AcquireTask=lambda request: SimpleNamespace(token="t"))
@@ -214,7 +214,7 @@ message = SimpleNamespace(metadata=SimpleNamespace(ttl=0.0, message_type="train"
 module.RuntimeHttpClient.from_server_address = lambda **words: client
 module.HeartbeatSender = lambda beat: SimpleNamespace(start=lambda: None)
 module.pull_task_input = lambda client: (message, None, None, SimpleNamespace(content=b""))
-module.refuse_app = hang
+module.reply = hang
 module.Worker("nowhere", b"secret").serve_next()
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)

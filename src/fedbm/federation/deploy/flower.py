@@ -146,8 +146,6 @@ def to_pairs(values: Mapping[str, Any]) -> str:
 
 def explain_exit(output: str) -> str | None:
     """Return why a SuperNode ended, from its output, or None if the output does not show it."""
-    if "CERTIFICATE_VERIFY_FAILED" in output:
-        return "does not trust the server: its certificate was not signed by the authority of this folder's ca.crt"
     if "code: 2004" in output or "code: 2001" in output or "Invalid SuperNode authentication" in output:
         return (
             "was refused by the server: this node's key is not registered there, or the same key is connected already "
@@ -158,8 +156,6 @@ def explain_exit(output: str) -> str | None:
             "ended by itself: the server did not accept its signature, most likely because this machine's clock is "
             "more than 5 s ahead of the server's or 300 s behind; set both clocks by NTP (timedatectl set-ntp true)"
         )
-    if "address already in use" in output:
-        return "could not use its port: change runtime_port in node.toml"
     return None
 
 

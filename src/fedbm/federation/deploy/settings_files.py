@@ -225,8 +225,8 @@ def write_refusal(state: Path, why: str) -> None:
 def read_refusal(state: Path) -> str:
     """Return the server's reason, or '' if the server has not refused this node."""
     try:
-        return str(read_json(state / REFUSAL)["why"]) if (state / REFUSAL).exists() else ""
-    except (FedBMError, KeyError):  # removed in the meantime, or damaged
+        return str(read_json(state / REFUSAL)["why"])
+    except (FedBMError, KeyError):  # there is none, or it is damaged
         return ""
 
 

@@ -20,23 +20,17 @@ KEPT: dict[Any, Any] = {}  # the latest run; see handler.answer()
 @app.query("refused")
 @app.train()
 @app.evaluate()
-def reply(message: Message, context: Context) -> Message:
-    """Return the node's answer."""
-    return _reply(message.metadata.message_type, message, context)
+def reply(message: Message, context: Context, own_app: bool = True) -> Message:
+    """Return the node's answer. If the message is for another app than this one, it is refused.
 
-
-def refuse_app(message: Message, context: Context) -> Message:
-    """Return the node's refusal of a message for another app."""
-    return _reply("app", message, context)
-
-
-def _reply(kind: str, message: Message, context: Context) -> Message:
-    """Answer a request of this kind. No exception may escape: Flower would send its text to the server."""
+    No exception may escape: Flower would send its text to the server.
+    """
     try:
         try:
             request = from_records(message.content)
         except FedBMError:
             request = Envelope({})  # it has no terms, so it is refused
+        kind = message.metadata.message_type if own_app else "app"
         found = answer(kind, request, context.node_config, KEPT)
     except Exception as error:  # for example, the audit cannot be written
         log_error(error)

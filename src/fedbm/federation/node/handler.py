@@ -210,14 +210,12 @@ class Handler:
 
     def train(self) -> Envelope:
         """Train the client for one round, and return its upload, with noise if the terms ask for it."""
-        config, privacy = self.terms.config, self.terms.values["privacy"]
-        method, round_ = config.method, self._round()
-        policy = self.check_rules()
+        privacy, policy = self.terms.values["privacy"], self.check_rules()
         if policy.max_epsilon is not None:
             self._ledger.check_limit(self.terms.run, privacy, policy)
-        built, received, state = self._load()
+        round_, built, received, state = self._load()
         if state is None:
-            initial = method.client_init(built.task, self.run.facts)
+            initial = self.terms.config.method.client_init(built.task, self.run.facts)
             state = {name: value.to(self.run.device) for name, value in initial.items()}
         upload, own = self.run.train(built, round_, received, state)
         if find_nonfinite(own) is not None:
@@ -254,8 +252,8 @@ class Handler:
         """Return confusion matrices on this site's own val and test images; none if there is nothing to score yet."""
         if not self.terms.values["evaluates"]:
             raise Refusal("terms")
-        method, client, round_ = self.terms.config.method, self.run.facts.client, self._round()
-        built, received, saved = self._load()
+        method, client = self.terms.config.method, self.run.facts.client
+        round_, built, received, saved = self._load()
         before = self.check_rules()
         model, sets = built.model, {side: built.samples[side] for side in SCORED if self._scored(before, side)}
         own = {} if saved is None else {client: split_optimizer_state(saved)[0]}
@@ -277,13 +275,6 @@ class Handler:
         )
         return Envelope(body)
 
-    def _round(self) -> int:
-        """Return the request's round; raise Refusal if the run does not have it."""
-        round_ = int(self.request.body["round"])
-        if not 1 <= round_ <= self.terms.config.train.rounds:
-            raise Refusal("terms")
-        return round_
-
     def _identify_answer(self, round_: int) -> dict[str, Any]:
         """Return the fields by which the server matches an answer with its request."""
         return {"code": "ok", "terms": self.terms.digest, "round": round_, "client": self.run.facts.client}
@@ -296,9 +287,12 @@ class Handler:
         counts = self.run.data.label_counts(side, len(self.terms.classes))
         return sum(counts) if policy.scores and not has_few(policy, counts) else 0
 
-    def _load(self) -> tuple[Built, State, State | None]:
-        """Return the task with its model, what the method received, and the client's saved state."""
+    def _load(self) -> tuple[int, Built, State, State | None]:
+        """Return the round, the task with its model, what the method received, and the client's saved state."""
         body = self.request.body
+        round_ = int(body["round"])
+        if not 1 <= round_ <= self.terms.config.train.rounds:
+            raise Refusal("terms")
         parts = self.store.parts(body["parts"], self.request.packed)
         saved = self.store.state(int(body["counted"]), int(body["durable"]), bool(body["fresh"]))
         received: State = {}
@@ -306,7 +300,7 @@ class Handler:
             if not name.startswith("task."):  # parts of the task are not the method's
                 received |= state
         digests = {item["name"]: item["digest"] for item in body["parts"] if item["name"].startswith("task.")}
-        return self.run.build(digests, parts), received, saved
+        return round_, self.run.build(digests, parts), received, saved
 
     @property
     def _ledger(self) -> PrivacyLedger:

@@ -34,7 +34,7 @@ from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, 
 
 from fedbm.federation.deploy.flower import APP, WORKER_READY
 from fedbm.federation.node import handler as handler  # loads torch before the first message
-from fedbm.federation.node.client_app import refuse_app, reply
+from fedbm.federation.node.client_app import reply
 from fedbm.federation.node.supernode import IdleWait, shorten_object_waits
 from fedbm.federation.protocol.messages import CENSUS
 
@@ -87,8 +87,7 @@ class Worker:
         faulthandler.dump_traceback_later(max(1.0, min(message.metadata.ttl, limit)), exit=True)
         try:
             # not through Flower's ClientApp, which raises for a message of an unknown type
-            respond = reply if is_own_app(bundle.content) else refuse_app
-            push_message(client, respond(message, context), context)
+            push_message(client, reply(message, context, is_own_app(bundle.content)), context)
         finally:
             faulthandler.cancel_dump_traceback_later()
         push_task_output(client, context, SubStatus.COMPLETED, "")

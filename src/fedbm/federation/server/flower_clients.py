@@ -18,13 +18,13 @@ from fedbm.federation.protocol.codec import Envelope
 from fedbm.federation.protocol.messages import EVALUATE, SCORED, TRAIN, UPLOAD, explain_refusal, printable
 from fedbm.federation.protocol.reply_checks import (
     Form,
+    NormHistory,
     check_equal,
     read_losses,
     read_matrix,
     read_privacy,
     read_upload,
 )
-from fedbm.federation.server.norm_history import NormHistory
 from fedbm.federation.server.requests import Reply, Requests
 from fedbm.federation.server.roster import Roster
 from fedbm.methods.base import Facts, Method, Part, State, Upload

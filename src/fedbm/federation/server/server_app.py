@@ -39,9 +39,8 @@ from fedbm.federation.federation_options import read_run_file
 from fedbm.federation.node.supernode import shorten_object_waits
 from fedbm.federation.protocol.messages import CONCEPTS, INIT, SCORED, versions
 from fedbm.federation.protocol.packing import digest
-from fedbm.federation.protocol.reply_checks import expected_upload
+from fedbm.federation.protocol.reply_checks import NormHistory, expected_upload
 from fedbm.federation.server.flower_clients import FlowerCohort, read_privacy_file
-from fedbm.federation.server.norm_history import NormHistory
 from fedbm.federation.server.requests import Requests
 from fedbm.federation.server.roster import Roster
 from fedbm.federation.server.run_setup import Agreement, agree
