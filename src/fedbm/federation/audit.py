@@ -1,8 +1,9 @@
 """audit.jsonl: a log in which every JSON line contains the SHA-256 of the line before it.
 
-A changed, removed or inserted line breaks the chain, and verify() names it. Lines cut off at the end leave no trace in
-the file itself. So server and nodes exchange the hash of their last line with every message, and each records the
-other's. Lines contain participants, sizes, digests and refusals, but no values, file names, paths or error texts.
+A changed, removed or inserted line breaks the chain, and verify() names it. The file itself cannot show that lines at
+its end were removed. So server and nodes exchange the hash of their last line with every message, and each records the
+hash of the other. Lines contain participants, sizes, digests and refusals, but no values, file names, paths or error
+texts.
 """
 
 from __future__ import annotations

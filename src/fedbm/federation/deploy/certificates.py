@@ -1,9 +1,9 @@
 """Keys and certificates, by which the sites of a federation recognise each other.
 
-    ca.key    signs server.pem, then stays with the operator; nodes have ca.crt and so recognise the server
-    node.key  signs every request of a node; the server has node.pub and so recognises the node
+    ca.key    signs server.pem, then stays with the operator; nodes recognise the server by ca.crt
+    node.key  signs every request of a node; the server recognises the node by node.pub
 
-All keys are on the curve P-384. Only their owner can read private keys.
+All keys are on the curve P-384. Only the owner of a private key can read it.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def format_time(moment: datetime) -> str:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that others cannot read at any time, not even while it is written."""
+    """Write a file that others can never read, not even while it is written."""
     with atomic_write(path) as temporary:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as stream:

@@ -1,7 +1,7 @@
 """Register the nodes of server.toml with the SuperLink, and record in registered.json which node each id belongs to.
 
 The SuperLink gives every registered public key one node id, and admits only a node that signs with that key. So the
-node id of a reply identifies its sender, whatever the reply itself claims.
+node id of a reply identifies its sender, whatever the reply contains.
 
 Only the SuperLink knows which node id belongs to which key. `flwr supernode list` shows node ids without keys, and
 `flwr supernode register` refuses a known key without naming its node id. So the SuperLink is asked directly.

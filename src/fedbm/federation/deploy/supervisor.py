@@ -130,7 +130,7 @@ def supervise(folders: Sequence[Path]) -> Iterator[list[Child]]:
 def end_children(children: Sequence[Child], grace: float = 8.0) -> None:
     """Send each child one SIGTERM, wait, then end everything with the mark of its folder.
 
-    The signal goes to the child alone: a second one would interrupt Flower's sign-off.
+    Only the child gets the signal: a second one, from its own parent, would interrupt Flower's sign-off.
     """
     processes = [child.process for child in children if child.process is not None]
     for process in processes:

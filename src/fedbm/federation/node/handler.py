@@ -1,8 +1,7 @@
 """A node's answers to the server's requests: census, train, evaluate, refused.
 
-Errors leave the site as a code, never as text. Training is `train_client` with the random streams of (seed, round,
-client), as in one process. So a round gives the same upload wherever and however often it runs, except for the noise of
-differential privacy.
+Errors leave the site as a code, never as text. Training uses `train_client` with the random streams of (seed, round,
+client), as in one process. So a repeated round gives the same upload, except for the noise of differential privacy.
 """
 
 from __future__ import annotations
@@ -69,9 +68,9 @@ class Site:
 def answer(
     kind: str, request: Envelope, node_config: Mapping[str, Any], kept: dict[Site, LoadedRun] | None = None
 ) -> Envelope:
-    """Return the node's answer to any request. Exceptions become a refusal, except those that end the process.
+    """Return the node's answer to any request. An exception becomes a refusal, except KeyboardInterrupt.
 
-    *kept* has the run that each site's last message loaded; a worker has one site.
+    *kept* contains the run that the last message of each site loaded. A worker has one site.
     """
     kept = {} if kept is None else kept
     who: dict[str, Any] = {}
@@ -82,7 +81,7 @@ def answer(
         who, audit = {"client": site.client, "name": site.name}, Audit(Path(site.state) / "audit.jsonl")
         found = _answer(kind, request, site, audit, kept)
     except (Exception, SystemExit) as error:
-        kept.clear()  # such as a model that does not fit into the memory
+        kept.clear()  # free its memory: the model may be too large for it
         refusal = error if isinstance(error, Refusal) else Refusal("failed")
         cause = error.__cause__ if isinstance(error, Refusal) else error
         if cause is not None:
@@ -139,9 +138,9 @@ def read_rules(site: Site, terms: Terms) -> Policy:
 
 
 def run_folder(state: Path, terms: Terms) -> Path:
-    """Return the folder of a run. A client's state is read only with the training terms that made it.
+    """Return the folder of a run. Its name contains a digest of the training terms.
 
-    The server chooses the run's name, so the name alone would let another method load and send such a state.
+    The server chooses the run's name. With the name alone, another method could load and send a client's state.
     """
     training = {key: terms.values[key] for key in ("method", "train", "model", "task", "concepts")}
     return state / "runs" / terms.run / digest_of(training)
@@ -249,7 +248,7 @@ class Handler:
         return Envelope(body, {UPLOAD: packed})
 
     def evaluate(self) -> Envelope:
-        """Return confusion matrices on this site's own val and test images; none if there is nothing to score yet."""
+        """Return confusion matrices on this site's own val and test images, or none if there is no model to score."""
         if not self.terms.values["evaluates"]:
             raise Refusal("terms")
         method, client = self.terms.config.method, self.run.facts.client

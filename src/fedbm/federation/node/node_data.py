@@ -1,7 +1,7 @@
-"""A site's own images with labels in the run's order of classes.
+"""A site's own images, with labels in the run's order of classes.
 
 A prepared folder opens in milliseconds. Anything else that fedbm.load() reads is prepared at the census. Every byte is
-checked against the manifest when a run is loaded, and again at each message before which a file's status changed.
+checked against the manifest when a run is loaded, and again if a file's status has changed since the last message.
 """
 
 from __future__ import annotations

@@ -6,10 +6,9 @@
     evaluate  terms, round, parts, counted           → confusion matrices of the site's own val and test images
     refused   why the server refuses this node       → nothing
 
-*Terms* contain everything that a node must know about a run: method, training, model and task. They also contain
-whether nodes score the model, because that decides what leaves. Every request contains
-them, since a node may have restarted. A node runs only methods of its own installed package, checks every
-value, and names the terms by their digest in every answer. An error leaves a site only as a code.
+*Terms* contain everything that a node must know about a run: method, training, model, task, and whether nodes score the
+model. Every request contains them, because a node may have restarted. A node checks every value, runs only methods of
+its own installed package, and names the terms by their digest in every answer. An error leaves a site only as a code.
 """
 
 from __future__ import annotations
@@ -84,12 +83,12 @@ REFUSALS = {  # code → why a site did not do what it was asked; only the code 
 
 
 class Refusal(Exception):
-    """A site's answer that it cannot fulfil a request; *about* contains only what the census may contain too."""
+    """A site refuses a request. *about* contains only fields that a census may contain too."""
 
     def __init__(self, code: str, **about: Any) -> None:
         super().__init__(REFUSALS[code])
         self.code, self.about = code, about
-        self.repeated = False  # the audit already has it
+        self.repeated = False  # the audit already contains it
 
 
 @contextmanager
@@ -102,7 +101,7 @@ def refuse_on_error(code: str, *errors: type[Exception]) -> Iterator[None]:
 
 
 def log_error(error: BaseException) -> None:
-    """Print the traceback for the site only. Raise nothing: Flower would send any exception to the server."""
+    """Print the traceback to the site's own log. Raise nothing: Flower would send any exception to the server."""
     with suppress(OSError, ValueError):
         traceback.print_exception(error, file=sys.stderr)
         sys.stderr.flush()
@@ -157,7 +156,7 @@ class Terms:
     digest: str
 
     def task(self, parts: Mapping[str, State]) -> Task:
-        """Return the same task that the server has."""
+        """Return the task of the run, the same as at the server."""
         from fedbm.language.concept_distribution import ConceptDistribution
 
         values = self.values["task"]
@@ -234,7 +233,7 @@ def _is_private(values: Any, shares: tuple[str, ...]) -> bool:
 
 
 def is_safe_name(name: Any) -> bool:
-    """Return whether a received name can be a file name: letters, digits, dots and dashes, but not a path."""
+    """Return whether a received name is safe as a file name: letters, digits, dots and dashes, but not a path."""
     return isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}", name) is not None
 
 

@@ -34,7 +34,7 @@ Accepted = MutableMapping[int, list[tuple[int, float]]]  # round → (n, norm) o
 
 
 def check_equal(body: Mapping[str, Any], **expected: Any) -> None:
-    """Raise FedBMError unless the answer belongs to this request: it must repeat these values."""
+    """Raise FedBMError unless the answer repeats these values of its request."""
     for key, value in expected.items():
         if body.get(key) != value:
             raise FedBMError(f"it answered for another {key} than it was asked for")
@@ -49,7 +49,7 @@ def read_losses(body: Mapping[str, Any]) -> tuple[dict[str, float], float]:
 
 
 def read_privacy(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ε of this run, ε of all runs at the site (None without a finite bound), and "bound"."""
+    """Return ε of this run, ε of all runs at the site (None if no finite bound exists), and "bound"."""
     reported = body.get("privacy")
     if schema_of(PrivacyLoss)(reported, "", {}):
         raise FedBMError("its privacy loss cannot be read")

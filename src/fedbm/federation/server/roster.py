@@ -1,8 +1,8 @@
 """The nodes of a run: who answered the census, who is refused and why, and how many deadlines each has missed.
 
 A node is identified by its key: the registry has the name and client number of every Flower node id, and a census with
-other ones is refused. A node with too many missed deadlines is left out of one round, which reduces its count by one.
-A usable answer sets the count to 0. A refusal counts as a missed deadline.
+another name or number is refused. A node with too many missed deadlines is left out of one round, which reduces its
+count by one. A usable answer sets the count to 0. A refusal counts as a missed deadline.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from fedbm.utils.io import digest_of
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
-# Answers to the census are read between rounds. A round can last longer than the deadline of one request, so an answer
-# must stay readable for longer than that.
+# Answers to the census are read between rounds, so Flower must keep an answer for longer than a round lasts.
 CENSUS_LIFETIME_S = 24 * 3600.0
 APPROVAL_POLL_S = 30.0  # how often a node is asked again while a person must approve the run there
 REFUSAL_POLL_S = 300.0  # how often a node that refused for another reason is asked again
