@@ -44,22 +44,12 @@ class PrivacyLedger:
     def count(
         self, run: str, privacy: Mapping[str, float] | None, policy: Policy, kind: str = "", most: int = 0
     ) -> dict[str, Any] | None:
-        """Count what is about to leave in *run*, and return the site's privacy loss, or None without noise.
+        """Count what is about to leave in *run*, and return the site's privacy loss at δ.
 
-        Args:
-            run: the run's name.
-            privacy: noise, clip and delta of the run, or None if it leaves without noise.
-            policy: the site's rules.
-            kind: the request that is answered; its answers are counted.
-            most: the number of answers of this kind that a run may get.
-
-        Returns:
-            ε of this run and of all runs at δ. If anything left without noise, "epsilon_all_runs" is None and "bound"
-            is "none".
-
-        Raises:
-            Refusal: if this would exceed max_epsilon of the policy, or *most*, or if the file is damaged or cannot be
-                written. Then nothing is counted, and nothing may leave.
+        *privacy* contains noise, clip and delta; it is None if what leaves has no noise, and so is the result. If
+        anything ever left without noise, "epsilon_all_runs" is None and "bound" is "none". Raise Refusal if this would
+        exceed the policy's ε, or *most* answers of this *kind*, or if the file is damaged or cannot be written. Then
+        nothing is counted, and nothing may leave.
         """
         with self._locked() as runs:
             entry = runs.setdefault(run, {"releases": [], "exact": False})

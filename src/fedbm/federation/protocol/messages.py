@@ -253,17 +253,9 @@ class Census:
 def read_census(
     body: Mapping[str, Any], terms: Mapping[str, Any], shares_counts: bool, nodes: int, max_samples: int
 ) -> Census:
-    """Check a node's answer to the census.
+    """Check a node's answer to the census; raise FedBMError with the reason why it cannot take part.
 
-    Args:
-        body: the answer.
-        terms: the terms of the run.
-        shares_counts: whether the run's method shares label counts.
-        nodes: number of nodes of the run.
-        max_samples: the most images that a node may claim for each split.
-
-    Raises:
-        FedBMError: with the reason why the node cannot take part.
+    *shares_counts* is whether the method shares label counts. A node may claim *max_samples* images of each split.
     """
     classes, evaluates = terms["task"]["classes"], terms["evaluates"]
     theirs, mine = read_field(body, "versions", dict), versions()
