@@ -16,10 +16,6 @@ app = ClientApp()
 KEPT: dict[Any, Any] = {}  # the latest run; see handler.answer()
 
 
-@app.query("census")
-@app.query("refused")
-@app.train()
-@app.evaluate()
 def reply(message: Message, context: Context, own_app: bool = True) -> Message:
     """Return the node's answer. If the message is for another app than this one, it is refused.
 
@@ -36,3 +32,7 @@ def reply(message: Message, context: Context, own_app: bool = True) -> Message:
         log_error(error)
         found = Envelope({"code": "failed"})
     return Message(to_records(found), reply_to=message)
+
+
+for register in (app.query("census"), app.query("refused"), app.train(), app.evaluate()):
+    register(reply)

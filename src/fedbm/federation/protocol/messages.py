@@ -94,9 +94,10 @@ class Refusal(Exception):
 @contextmanager
 def refuse_on_error(code: str, *errors: type[Exception]) -> Iterator[None]:
     """Turn a FedBMError, or one of *errors*, into a refusal. The error itself stays in the site's log."""
+    expected: tuple[type[Exception], ...] = (FedBMError, *errors)
     try:
         yield
-    except (FedBMError, *errors) as error:
+    except expected as error:
         raise Refusal(code) from error
 
 
