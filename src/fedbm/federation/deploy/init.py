@@ -97,7 +97,7 @@ def make_site(folder: Path, server: ServerSettings, client: int, name: str, poli
 
 
 def publish_key(folder: Path, name: str) -> None:
-    certificates.write_public(folder / "server" / "nodes" / f"{name}.pub", (folder / name / "node.pub").read_bytes())
+    write_text(folder / "server" / "nodes" / f"{name}.pub", (folder / name / "node.pub").read_text(encoding="utf-8"))
 
 
 def add(folder: Path, name: str) -> Path:
