@@ -162,7 +162,7 @@ def test_it_only_reads(served: tuple[Path, int]) -> None:
     for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND"):
         assert ask(port, method, "/")[0] == 501, method
     assert ask(port, "HEAD", "/")[2] == ""
-    for path in ("/state/status.json", "/../server.key", "/%2e%2e/server.key", "/index.html", "/metrics", "/?x=1"):
+    for path in ("/state/status.json", "/../server.key", "/%2e%2e/server.key", "/index.html", "/?x=1"):
         assert ask(port, "GET", path)[0] == 404, path
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
@@ -227,3 +227,18 @@ def test_a_browser_shows_it(served: tuple[Path, int], tmp_path: Path) -> None:
     assert "81.5" in shown
     assert done.stdout.count("<polyline") == 2
     assert "CONSOLE" not in done.stderr  # nothing on the page breaks the rule it came with
+
+
+def test_metrics_are_in_the_text_format_of_prometheus(served: tuple[Path, int]) -> None:
+    folder, port = served
+    write(folder, nodes=[node(0, 'north "1"', "asked", 2), node(None, "eve", "refused: size")])
+    status, headers, body = ask(port, "GET", "/metrics")
+    assert (status, headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    lines = body.splitlines()
+    assert all(re.fullmatch(r"# (HELP|TYPE) fedbm_\w+ .+|fedbm_\w+(\{\w+=\".*\"\})? [-+.\de]+", line) for line in lines)
+    assert 'fedbm_missed_deadlines{node="north \\"1\\""} 2' in lines
+    assert not any(line.startswith("fedbm_missed_deadlines") and "eve" in line for line in lines)
+    assert {"fedbm_rounds_finished 6", "fedbm_rounds_planned 20", 'fedbm_nodes{state="refused"} 1'} <= set(lines)
+    assert {'fedbm_phase{phase="train"} 1', 'fedbm_accuracy{split="test"} 0.79', "fedbm_round_seconds 30.0"} <= set(
+        lines
+    )

@@ -1,14 +1,16 @@
 """The operator's page: the state of the run, read-only, without scripts, by default only for this machine.
 
-It answers GET and HEAD of / (the page), /status.css and /status.json. Other paths get 404, other methods 501. The
-headers allow the browser to load nothing but the style sheet. On loopback, the page answers only requests that name a
-loopback host, which prevents DNS rebinding.
+It answers GET and HEAD of / (the page), /status.css, /status.json and /metrics (for Prometheus). Other paths get
+404, other methods 501. The headers allow the browser to load nothing but the style sheet. On loopback, the page
+answers only requests that name a loopback host, which prevents DNS rebinding.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import json
+from collections import Counter
+from collections.abc import Mapping
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -17,7 +19,9 @@ from typing import Any
 
 from fedbm.errors import FedBMError
 from fedbm.federation.deploy.init import render
+from fedbm.federation.protocol.messages import SCORED
 from fedbm.federation.server.run_status import (
+    PHASES,
     RunStatus,
     format_age,
     format_duration,
@@ -36,6 +40,7 @@ HEADERS = {
     "Cache-Control": "no-store",
     "Refresh": "3",  # seconds
 }
+NODE_STATES = ("ready", "asked", "answered", "silent", "resting", "refused")
 WIDTH, HEIGHT = 640, 200  # of the plot
 
 
@@ -78,6 +83,8 @@ class PageHandler(BaseHTTPRequestHandler):
                 self._send(200, "text/css", style.read_text(encoding="utf-8"))
             elif self.path == "/status.json":
                 self._send(200, "application/json", json.dumps(status.status if status else None))
+            elif self.path == "/metrics":
+                self._send(200, "text/plain; version=0.0.4", render_metrics(status))
             else:
                 self._send(404, "text/plain", "not here\n")
         except FedBMError as error:
@@ -97,6 +104,34 @@ class PageHandler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
+
+
+def render_metrics(found: RunStatus | None) -> str:
+    """Return the state of the run in the text format of Prometheus."""
+    if found is None:
+        return ""
+    status, nodes = found.status, [node for node in found.status["nodes"] if node["client"] is not None]
+    states = Counter({"refused": len(status["nodes"]) - len(nodes)}) + Counter(node["state"] for node in nodes)
+    phases = (*PHASES, "done", "finished", "failed")
+    scores = {side: status[side]["accuracy"] for side in SCORED if status[side]}
+    updated = datetime.fromisoformat(status["updated"]).timestamp()
+    samples: list[tuple[str, str, str, Mapping[str, float | None]]] = [  # name, meaning, label, value by label
+        ("rounds_finished", "Finished rounds of the run.", "", {"": len(found.rounds)}),
+        ("rounds_planned", "Rounds of the whole run.", "", {"": status["rounds"]}),
+        ("phase", "1 for the present phase.", "phase", {phase: int(status["phase"] == phase) for phase in phases}),
+        ("nodes", "Nodes by state.", "state", {state: states[state] for state in NODE_STATES}),
+        ("missed_deadlines", "In a row.", "node", {node["name"]: node["missed_deadlines"] for node in nodes}),
+        ("accuracy", "Latest accuracy.", "split", scores),
+        ("round_seconds", "Mean duration of the latest rounds.", "", {"": found.seconds_per_round}),
+        ("updated_seconds", "Unix time of the latest sign of life.", "", {"": updated}),
+    ]
+    lines = []
+    for name, meaning, label, values in samples:
+        lines += [f"# HELP fedbm_{name} {meaning}", f"# TYPE fedbm_{name} gauge"]
+        for key, value in values.items():
+            labels = f"{{{label}={json.dumps(key, ensure_ascii=False)}}}" if label else ""
+            lines += [] if value is None else [f"fedbm_{name}{labels} {value}"]
+    return "\n".join([*lines, ""])
 
 
 def render_page(found: RunStatus | None, now: datetime | None = None) -> str:
