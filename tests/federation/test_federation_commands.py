@@ -14,8 +14,7 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from fedbm.cli import main
 from fedbm.federation.audit import Audit
 from fedbm.federation.deploy import flower
-from fedbm.federation.deploy.settings_files import read_policy
-from fedbm.federation.policy import Policy
+from fedbm.federation.deploy.settings_files import Policy, read_policy
 from fedbm.federation.server.run_status import StatusFile
 
 
@@ -63,15 +62,12 @@ def test_a_run_s_data_are_dealt_to_the_nodes(study: Path, capsys: pytest.Capture
     ("words", "sentence"),
     [
         (["statsu", "study"], 'has no task "statsu" (did you mean "status"?)'),
-        (["status", "sudy"], 'sudy does not exist (did you mean "study"?); '),
-        (["node", "study"], "study has 2 nodes: choose one, such as study/hospital-1"),
-        (["node", "study/hospital-1"], "has no images yet: set data in study/hospital-1/node.toml, or use --data PATH"),
+        (["status", "sudy"], "sudy does not exist; "),
+        (["node", "study"], "study is the folder of all nodes; give the folder of one node, such as study/hospital-1"),
+        (["node", "study/hospital-1"], "has no images yet: set data in study/hospital-1/node.toml or use --data PATH"),
         (["node", "study/hospital-1", "--dta", "x"], 'does not know --dta (did you mean "--data"?)'),
         (["up", "study/server"], "is the folder of one role"),
-        (
-            ["up", "study"],
-            "set data in study/hospital-1/node.toml, or run 'fedbm federation partition study'",
-        ),
+        (["up", "study"], "for a rehearsal run 'fedbm federation partition DIR'"),
         (["node", "hospital-1"], "hospital-1 does not exist; give the folder from the server's operator"),
         (["node", "."], ". is not a folder of a federation; give the folder from the server's operator"),
         (["run", "study"], "is not up: 'fedbm federation server study/server' starts it"),

@@ -16,7 +16,7 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from flwr.supercore.inflatable import inflatable_utils
 from flwr.supernode import start_client_internal
 
-from fedbm.federation import flower_waits
+from fedbm.federation.node import supernode
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_the_supernode_looks_soon_after_a_message_and_seldom_when_idle(
     slept: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(start_client_internal, "time", time)
-    flower_waits.shorten_supernode_waits()
+    supernode.shorten_supernode_waits()
     start_client_internal.time.sleep(0.5)  # waits for its app
     for _ in range(40):
         start_client_internal.time.sleep(3)
@@ -61,7 +61,7 @@ def test_the_supernode_waits_for_the_reply_to_its_own_message(monkeypatch: pytes
 
     monkeypatch.setattr(start_client_internal, "_pull_and_store_message", pull)
     monkeypatch.setattr(start_client_internal, "_push_messages", push)
-    flower_waits.wait_for_own_reply()
+    supernode.wait_for_own_reply()
     message = SimpleNamespace(metadata=SimpleNamespace(message_id="census"))
     assert start_client_internal._pull_and_store_message(receive=lambda: (message, None), run=3) == 3
     start_client_internal._push_messages(
@@ -84,7 +84,7 @@ def test_a_missing_object_is_looked_for_soon(slept: list[float], monkeypatch: py
         defaults = function.__kwdefaults__
         assert defaults is not None
         monkeypatch.setitem(defaults, "initial_backoff", defaults["initial_backoff"])
-    flower_waits.shorten_object_waits()
+    supernode.shorten_object_waits()
     waits: list[float] = []
     monkeypatch.setattr("threading.Event.wait", lambda event, timeout=None: waits.append(timeout) or True)
     tries = iter([False, True])

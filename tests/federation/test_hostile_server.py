@@ -12,12 +12,11 @@ import torch
 from one_process import Deployed, Node, deploy, events_of
 
 from fedbm.errors import FedBMError
-from fedbm.federation.deploy.settings_files import NodeSettings, to_text
+from fedbm.federation.deploy.settings_files import OPEN_POLICY, NodeSettings, to_text
 from fedbm.federation.node import client_app
 from fedbm.federation.node.handler import answer
 from fedbm.federation.node.loaded_run import LoadedRun
 from fedbm.federation.node.policy_checks import approve, describe_request, list_requests
-from fedbm.federation.policy import OPEN_POLICY
 from fedbm.federation.protocol.codec import Envelope, from_records
 from fedbm.federation.protocol.packing import pack
 

@@ -87,7 +87,7 @@ def test_without_the_list_of_keys_no_run_starts(deployed: Deployed, monkeypatch:
         deployed.serve()
     (deployed.folder / "server").mkdir(exist_ok=True)
     (deployed.folder / "server" / "registered.json").write_text('{"ecdsa-sha2-nistp384 AAAA": "7"}')
-    with pytest.raises(FedBMError, match="does not list the registered nodes; restart the server"):
+    with pytest.raises(FedBMError, match=r"registered\.json: format is missing; restart the server"):
         deployed.serve()
 
 

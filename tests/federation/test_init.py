@@ -130,7 +130,7 @@ def test_a_command_finds_its_role_s_folder(study: Path, tmp_path: Path) -> None:
     assert server_folder(study) == server_folder(study / "server") == study / "server"
     assert node_folder(study / "north") == study / "north"
     assert all_folders(study) == [study / "server", study / "north", study / "south"]
-    with pytest.raises(FedBMError, match="has 2 nodes: choose one, such as .*north"):
+    with pytest.raises(FedBMError, match="is the folder of all nodes; give the folder of one node, such as .*north"):
         node_folder(study)
     with pytest.raises(FedBMError, match="is the server's folder"):
         node_folder(study / "server")
@@ -140,8 +140,6 @@ def test_a_command_finds_its_role_s_folder(study: Path, tmp_path: Path) -> None:
         kind_of(tmp_path)
     with pytest.raises(FedBMError, match="does not exist; 'fedbm federation init"):
         kind_of(tmp_path / "nowhere")
-    with pytest.raises(FedBMError, match='norht does not exist \\(did you mean "north"\\?\\)'):
-        kind_of(study / "norht")
 
 
 @pytest.mark.parametrize(
@@ -167,7 +165,7 @@ def test_relative_images_are_the_folder_s_own_or_the_user_s(tmp_path: Path, monk
     assert NodeSettings(data="scans").images(tmp_path, "scans") == str(tmp_path / "here" / "scans")
     assert NodeSettings(data="digits").images(tmp_path) == "digits"
     assert NodeSettings(data="scans").images(tmp_path, "/else/where") == "/else/where"
-    with pytest.raises(FedBMError, match="has no images yet: set data in .*node.toml, or use --data PATH"):
+    with pytest.raises(FedBMError, match="has no images yet: set data in .*node.toml or use --data PATH"):
         NodeSettings(name="north").images(tmp_path)
 
 
@@ -185,7 +183,7 @@ def test_a_node_joins_and_another_gets_a_new_key(tmp_path: Path) -> None:
     after = (folder / "server" / "nodes" / "south.pub").read_bytes()
     assert after == (folder / "south" / "node.pub").read_bytes() != before
     check_node_key(folder / "south" / "node.key", folder / "south" / "node.pub")
-    with pytest.raises(FedBMError, match='there is no node "sowth" in .* \\(did you mean "south"\\?\\)'):
+    with pytest.raises(FedBMError, match='there is no node "sowth" in .*federation.toml'):
         rekey(folder, "sowth")
 
 
@@ -245,7 +243,7 @@ def test_runbooks_name_what_is_in_the_folder_and_fit_a_page(study: Path) -> None
 
 
 def test_whole_federations_know_their_nodes(study: Path) -> None:
-    assert read_settings(study, FederationSettings).folders(study) == [study / "north", study / "south"]
+    assert read_settings(study, FederationSettings).names == ["north", "south"]
 
 
 @pytest.mark.parametrize("data", ["/srv/scans", "/srv/my scans", "C:\\scans", "/srv/späte=Bilder", "/srv/it's"])
@@ -257,7 +255,5 @@ def test_flower_reads_settings_as_they_were_given(data: str) -> None:
 
 
 def test_what_flower_says_is_put_in_words() -> None:
-    assert "does not trust the server" in (explain_exit("… [SSL: CERTIFICATE_VERIFY_FAILED] …") or "")
     assert "was refused by the server" in (explain_exit("[code: 2004] Failed to activate SuperNode.") or "")
-    assert "change runtime_port" in (explain_exit("[Errno 98] address already in use") or "")
     assert explain_exit("all is well") is None

@@ -17,7 +17,7 @@ from fedbm.errors import FedBMError
 from fedbm.federation.protocol.codec import Envelope, from_records, to_records
 from fedbm.federation.protocol.messages import UPLOAD
 from fedbm.federation.protocol.packing import pack, unpack
-from fedbm.federation.server.norm_history import Accepted, NormHistory
+from fedbm.federation.protocol.reply_checks import Accepted, NormHistory
 
 
 def history(norms: Iterable[tuple[int, float]]) -> NormHistory:

@@ -88,7 +88,7 @@ def test_a_dtype_that_cannot_be_sent_is_refused_by_name() -> None:
 def test_size_is_checked_before_anything_is_read() -> None:
     packed = pack({"w": torch.zeros(100)})
     with pytest.raises(FedBMError, match="400 bytes, more than the expected 399"):
-        unpack(dataclasses.replace(packed, header="not looked at"), max_size=399)
+        read_header(dataclasses.replace(packed, header="not looked at"), max_size=399)
     with pytest.raises(FedBMError, match="the header has 5000000 characters"):
         read_header(Packed(" " * 5_000_000, {}))
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from email.utils import formatdate
 from pathlib import Path
 
 import pytest
@@ -21,7 +19,6 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from fedbm.federation.deploy import flower
 from fedbm.federation.deploy.certificates import make_authority, make_server, read_certificate
 from fedbm.federation.deploy.preflight import (
-    check_clock,
     check_data,
     check_server,
     describe_validity,
@@ -40,9 +37,8 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def answering(status: int, keys: Path | None, clock: float | None = None) -> Iterator[int]:
-    """A server that says *status* to whoever calls, over TLS if there are keys, by its own *clock*; its port."""
-    date = "" if clock is None else f"Date: {formatdate(clock, usegmt=True)}\r\n"
+def answering(status: int, keys: Path | None) -> Iterator[int]:
+    """A server that says *status* to whoever calls, over TLS if there are keys; its port."""
     listener = socket.create_server(("127.0.0.1", 0))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     if keys:
@@ -53,7 +49,7 @@ def answering(status: int, keys: Path | None, clock: float | None = None) -> Ite
             caller, _ = listener.accept()
             with caller, context.wrap_socket(caller, server_side=True) if keys else caller as line:
                 line.recv(4096)
-                line.sendall(f"HTTP/1.1 {status} x\r\n{date}Content-Length: 0\r\n\r\n".encode())
+                line.sendall(f"HTTP/1.1 {status} x\r\nContent-Length: 0\r\n\r\n".encode())
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -66,24 +62,6 @@ def test_a_superlink_is_recognised(keys: Path) -> None:
     with answering(415, keys) as port:
         said = check_server(NodeSettings(server=f"127.0.0.1:{port}"), keys / "ca.crt")
     assert said == f"server 127.0.0.1:{port}: reached, its certificate is trusted"
-
-
-@pytest.mark.parametrize(
-    ("skew", "sentence"),
-    [
-        (30, "this machine's clock is (29|30) s ahead of the server's; Flower refuses"),
-        (-400, "this machine's clock is (399|400) s behind the server's; Flower refuses"),
-    ],
-)
-def test_a_clock_that_flower_would_refuse_is_named(skew: int, sentence: str, keys: Path) -> None:
-    with answering(415, keys, clock=time.time() - skew) as port, pytest.raises(FedBMError, match=sentence):
-        check_server(NodeSettings(server=f"127.0.0.1:{port}"), keys / "ca.crt")
-
-
-@pytest.mark.parametrize("skew", [4, -290])
-def test_a_clock_within_bounds_is_accepted(skew: int) -> None:
-    now = 1_700_000_000.0
-    check_clock(formatdate(now - skew, usegmt=True), now, now + 0.1)
 
 
 def test_a_supernode_that_ends_without_a_reason_is_explained() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,11 +16,12 @@ from one_process import Deployed, deploy, events_of
 from fedbm.cli import main
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
+from fedbm.federation.deploy.settings_files import Policy
 from fedbm.federation.node.handler import answer
 from fedbm.federation.node.privacy import epsilon
 from fedbm.federation.node.privacy_ledger import PrivacyLedger
 from fedbm.federation.protocol.codec import from_records
-from fedbm.federation.protocol.messages import CENSUS, EVALUATE
+from fedbm.federation.protocol.messages import CENSUS, EVALUATE, Refusal
 from fedbm.report.privacy_sentences import client_losses
 from fedbm.report.write import write_report
 from fedbm.runs.run_view import read_run
@@ -39,13 +41,13 @@ def ledger(tmp_path: Path) -> PrivacyLedger:
 
 
 def test_releases_add_up_over_runs(ledger: PrivacyLedger) -> None:
-    ledger.count_noisy("first", ASKED)
-    told = ledger.count_noisy("first", ASKED)
+    ledger.count("first", ASKED, Policy())
+    told = ledger.count("first", ASKED, Policy())
     assert told == {"delta": 1e-5, "epsilon": at(2), "epsilon_all_runs": at(2), "bound": "finite"}
-    told = PrivacyLedger(ledger.path).count_noisy("second", {**ASKED, "noise": 2.0, "delta": 1e-6})
+    told = PrivacyLedger(ledger.path).count("second", {**ASKED, "noise": 2.0, "delta": 1e-6}, Policy())
     assert told["epsilon"] == at(1 / 4, 1e-6)
     assert told["epsilon_all_runs"] == at(2 + 1 / 4, 1e-6)
-    ledger.count_noisy("second", {**ASKED, "clip": 3.0})
+    ledger.count("second", {**ASKED, "clip": 3.0}, Policy())
     assert json.loads(ledger.path.read_text()) == {
         "format": 1,
         "runs": {
@@ -59,21 +61,21 @@ def test_releases_add_up_over_runs(ledger: PrivacyLedger) -> None:
 
 
 def test_one_exact_release_leaves_no_finite_bound(ledger: PrivacyLedger) -> None:
-    ledger.count_noisy("private", ASKED)
-    ledger.record_exact("open")
-    assert ledger.count_noisy("private", ASKED) == {"delta": 1e-5, "epsilon": at(2), **NONE}
-    assert ledger.count_noisy("open", ASKED) == {"delta": 1e-5, "epsilon": None, **NONE}
+    ledger.count("private", ASKED, Policy())
+    ledger.count("open", None, Policy())
+    assert ledger.count("private", ASKED, Policy()) == {"delta": 1e-5, "epsilon": at(2), **NONE}
+    assert ledger.count("open", ASKED, Policy()) == {"delta": 1e-5, "epsilon": None, **NONE}
     text = ledger.path.read_text()
-    ledger.record_exact("open")
+    ledger.count("open", None, Policy())
     assert ledger.path.read_text() == text
     ledger.path.unlink()  # restarts the count
-    assert ledger.count_noisy("private", ASKED)["epsilon_all_runs"] == at(1)
+    assert ledger.count("private", ASKED, Policy())["epsilon_all_runs"] == at(1)
 
 
 def test_concurrent_runs_lose_no_count(ledger: PrivacyLedger) -> None:
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda n: PrivacyLedger(ledger.path).count_noisy(f"run {n % 3}", ASKED), range(60)))
-    assert ledger.count_noisy("last", ASKED)["epsilon_all_runs"] == at(61)
+        list(pool.map(lambda n: PrivacyLedger(ledger.path).count(f"run {n % 3}", ASKED, Policy()), range(60)))
+    assert ledger.count("last", ASKED, Policy())["epsilon_all_runs"] == at(61)
 
 
 @pytest.mark.parametrize(
@@ -97,9 +99,11 @@ def test_concurrent_runs_lose_no_count(ledger: PrivacyLedger) -> None:
 def test_a_damaged_ledger_is_refused(ledger: PrivacyLedger, text: str, why: str) -> None:
     ledger.path.parent.mkdir()
     ledger.path.write_text(text)
-    for use in (lambda: ledger.count_noisy("a", ASKED), lambda: ledger.record_exact("a")):
-        with pytest.raises(FedBMError, match=f"{why}.*restore a good copy"):
+    for use in (lambda: ledger.count("a", ASKED, Policy()), lambda: ledger.count("a", None, Policy())):
+        with pytest.raises(Refusal) as refused:
             use()
+        assert refused.value.code == "privacy"
+        assert re.search(f"{why}.*restore a good copy", str(refused.value.__cause__))
     assert ledger.path.read_text() == text
 
 
@@ -173,7 +177,7 @@ def test_label_counts_and_confusion_matrices_leave_no_finite_bound(
     asked = next(request for request in node.requests if request.metadata.message_type == kind)
     (tmp_path / "node-0" / "privacy.json").unlink()
     assert answer(kind, from_records(asked.content), node.config).body["code"] == "ok"
-    told = PrivacyLedger(tmp_path / "node-0" / "privacy.json").count_noisy("another", ASKED)
+    told = PrivacyLedger(tmp_path / "node-0" / "privacy.json").count("another", ASKED, Policy())
     assert told == {"delta": 1e-5, "epsilon": at(1), **NONE}
 
 

@@ -182,19 +182,3 @@ def test_a_taken_port_is_named() -> None:
         with pytest.raises(FedBMError, match=f"the SuperLink needs port {port} on this machine, but it is taken"):
             check_free(port, "the SuperLink")
     check_free(port, "the SuperLink")
-
-
-def test_a_step_of_the_clock_freezes_no_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pulse = tmp_path / "pids" / "pulse"
-    pulse.parent.mkdir()
-    pulse.touch()
-    worker = Child("worker", [], tmp_path)
-    assert not worker.frozen
-    real, elapsed = time.monotonic, 0.0
-    monkeypatch.setattr("fedbm.federation.deploy.supervisor.time.time", lambda: 1e12)
-    monkeypatch.setattr("fedbm.federation.deploy.supervisor.time.monotonic", lambda: real() + elapsed)
-    assert not worker.frozen
-    elapsed = 61.0
-    assert worker.frozen
-    os.utime(pulse, (0, 0))  # a pulse, after the clock was set back
-    assert not worker.frozen

@@ -9,7 +9,6 @@ import shutil
 import signal
 import sys
 import textwrap
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,10 +19,10 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 
 from fedbm.cli import main
 from fedbm.errors import FedBMError
-from fedbm.federation.deploy import flower, registration, roles, supervisor, watchdog
+from fedbm.federation.deploy import flower, registration, roles, watchdog
 from fedbm.federation.deploy.certificates import make_authority
 from fedbm.federation.deploy.init import create
-from fedbm.federation.deploy.registration import KnownKey, fingerprint, read_registry
+from fedbm.federation.deploy.registration import fingerprint, read_registry
 from fedbm.federation.deploy.run_control import Follower, give_shares, start_run
 from fedbm.federation.deploy.settings_files import (
     NodeSettings,
@@ -97,9 +96,7 @@ print("SuperNode ID: 1", flush=True)
 
 WORKER = """
 print("worker ready", flush=True)
-while True:
-    Path(sys.argv[3]).touch()
-    time.sleep(0.05)
+time.sleep(600)
 """
 
 
@@ -121,10 +118,10 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def remembered(memory: Path) -> dict[str, KnownKey]:
+def remembered(memory: Path) -> dict[str, int | None]:
     """What the SuperLink answers when it is asked for the keys it knows."""
     known = json.loads(memory.read_text())
-    return {key: KnownKey(node, str(node) not in known["gone"]) for node, key in enumerate(known["keys"], 1)}
+    return {key: None if str(node) in known["gone"] else node for node, key in enumerate(known["keys"], 1)}
 
 
 @pytest.fixture
@@ -222,40 +219,11 @@ def test_a_role_ends_when_one_of_its_programs_dies(study: Path) -> None:
     assert nothing_is_left(study)
 
 
-def test_a_worker_that_dies_is_replaced_but_not_for_ever(study: Path) -> None:
-    said: list[str] = []
+def test_a_node_ends_when_its_worker_dies(study: Path) -> None:
     home = study / "hospital-1"
-    ended: list[int] = []
-
-    def tick() -> bool:
-        ended.append(running(home)["worker"])
-        os.kill(ended[-1], signal.SIGKILL)
-        return True
-
-    with pytest.raises(FedBMError, match="the worker of hospital-1 has died 3 times in a row, most likely because"):
-        roles.run_node(home, "", said.append, tick)
-    assert len(set(ended)) == 3
-    assert sum("hospital-1: its worker has died and is replaced" in words for words in said) == 2
-    assert nothing_is_left(study)
-
-
-def test_a_frozen_worker_is_replaced(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "FROZEN_SECONDS", 1.0)
-    said: list[str] = []
-    home = study / "hospital-1"
-    begun = time.monotonic()
-    frozen: list[int] = []
-
-    def tick() -> bool:
-        if not frozen:
-            frozen.append(running(home)["worker"])
-            os.kill(frozen[0], signal.SIGSTOP)
-        replaced = running(home)["worker"] != frozen[0]
-        assert replaced or time.monotonic() < begun + 60
-        return not replaced
-
-    roles.run_node(home, "", said.append, tick)
-    assert said[-1].startswith("hospital-1: its worker is frozen and is replaced; its log is ")
+    tick = times(60, lambda: os.kill(running(home)["worker"], signal.SIGKILL))
+    with pytest.raises(FedBMError, match="worker of hospital-1 has died; its log is .*worker.log"):
+        roles.run_node(home, "", lambda words: None, tick)
     assert nothing_is_left(study)
 
 

@@ -160,8 +160,7 @@ def test_it_only_reads(served: tuple[Path, int]) -> None:
     folder, port = served
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND"):
-        status, headers, _ = ask(port, method, "/")
-        assert (status, headers["Allow"]) == (405, "GET, HEAD"), method
+        assert ask(port, method, "/")[0] == 501, method
     assert ask(port, "HEAD", "/")[2] == ""
     for path in ("/state/status.json", "/../server.key", "/%2e%2e/server.key", "/index.html", "/?x=1"):
         assert ask(port, "GET", path)[0] == 404, path

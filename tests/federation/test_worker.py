@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import faulthandler
 import io
 import os
 import re
 import socket
+import subprocess
+import sys
 import threading
 import time
 import tomllib
@@ -42,7 +45,7 @@ from one_process import deploy, digests_in_process, engine_process, events_of
 
 from fedbm.federation.deploy.flower import APP
 from fedbm.federation.node import client_app
-from fedbm.federation.node.worker import Pulse, Worker, is_own_app
+from fedbm.federation.node.worker import Worker, is_own_app
 from fedbm.federation.protocol.codec import Envelope, from_records, to_records
 from fedbm.federation.protocol.messages import CENSUS, REFUSED, explain_refusal
 
@@ -117,8 +120,8 @@ def supernode(site: dict[str, Any]) -> Iterator[SuperNode]:
 
 
 @pytest.fixture
-def worker(supernode: SuperNode, tmp_path: Path) -> Worker:
-    return Worker(f"127.0.0.1:{supernode.port}", SECRET, Pulse(tmp_path / "pulse"))
+def worker(supernode: SuperNode) -> Worker:
+    return Worker(f"127.0.0.1:{supernode.port}", SECRET)
 
 
 def refused(why: str) -> Message:
@@ -189,40 +192,35 @@ def test_only_the_description_of_this_version_without_any_code_is_the_own_app() 
     assert is_own_app(stored.getvalue())
 
 
-def test_a_program_without_the_secret_gets_no_task(supernode: SuperNode, tmp_path: Path) -> None:
+def test_a_program_without_the_secret_gets_no_task(supernode: SuperNode) -> None:
     supernode.receive(refused("hello"))
-    stranger = Worker(f"127.0.0.1:{supernode.port}", b"a guess", Pulse(tmp_path / "other"))
+    stranger = Worker(f"127.0.0.1:{supernode.port}", b"a guess")
     with pytest.raises(httpx.HTTPStatusError, match="401"):
         stranger.serve_next()
 
 
-def test_the_pulse_pauses_while_a_message_takes_longer_than_its_reply_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fedbm.federation.node.worker.PULSE_S", 0.001)
-    path, beats = tmp_path / "pulse", []
-    touch = Path.touch
+def test_a_worker_ends_itself_if_a_message_takes_longer_than_its_reply_is_kept() -> None:
+    """The interpreter is held by one long call, so no other thread of it could end the process."""
+    program = """
+import re, sys
+from types import SimpleNamespace
+from fedbm.federation.node import worker as module
 
-    def count(self: Path) -> None:
-        beats.append(self)
-        if len(beats) == 2:
-            raise OSError("read-only")  # it beats on
-        touch(self)
+def hang(message, context, own_app):
+    re.match("(a*)*b", "a" * 40)  # takes hours, and releases the interpreter never
 
-    monkeypatch.setattr(Path, "touch", count)
-    pulse = Pulse(path)
-    while len(beats) < 4:
-        time.sleep(0.001)
-    pulse.busy_until = 0.0
-    time.sleep(0.05)
-    before = len(beats)
-    time.sleep(0.05)
-    assert len(beats) == before
-    pulse.busy_until = float("inf")  # the late message is answered
-    while len(beats) == before:
-        time.sleep(0.001)
-    pulse.busy_until = 0.0
-    assert path.exists()
+client = SimpleNamespace(AcquireTask=lambda request: SimpleNamespace(token="t"))
+message = SimpleNamespace(metadata=SimpleNamespace(ttl=0.0, message_type="train"))
+module.RuntimeHttpClient.from_server_address = lambda **words: client
+module.HeartbeatSender = lambda beat: SimpleNamespace(start=lambda: None)
+module.pull_task_input = lambda client: (message, None, None, SimpleNamespace(content=b""))
+module.reply = hang
+module.Worker("nowhere", b"secret").serve_next()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert "Timeout (0:00:01)!" in done.stderr
+    assert "in hang" in done.stderr
 
 
 @pytest.mark.parametrize("kind", ["query", "query.hello", "train.more"])
@@ -235,19 +233,16 @@ def test_a_message_of_an_unknown_type_is_refused(
     assert [line["code"] for line in events_of(Path(site["state"]), "refused")] == ["app"]
 
 
-def test_a_census_that_hangs_does_not_keep_its_worker_for_a_day(
-    supernode: SuperNode, worker: Worker, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("kind", "ttl", "limit"), [(CENSUS, 86400, 7200), (REFUSED, 60, 60), (REFUSED, 1e9, 2592000)])
+def test_a_worker_is_given_as_long_as_its_reply_is_kept(
+    kind: str, ttl: float, limit: float, supernode: SuperNode, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    busy: list[float] = []
-
-    def look(message: Message, context: Context) -> Message:
-        busy.append(worker._pulse.busy_until - time.monotonic())
-        return client_app.reply(message, context)
-
-    monkeypatch.setattr("fedbm.federation.node.worker.reply", look)
-    supernode.receive(Message(to_records(Envelope({})), NODE, CENSUS, ttl=86400))
+    """The answer to a census is kept for a day, but a worker that hangs does not keep the node so long."""
+    given: list[float] = []
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda seconds, exit: given.append(seconds))
+    supernode.receive(Message(to_records(Envelope({})), NODE, kind, ttl=ttl))
     assert worker.serve_next()
-    assert 3600 < busy[0] <= 7200
+    assert given == [pytest.approx(limit)]
 
 
 def usage() -> tuple[int, int]:
@@ -288,7 +283,7 @@ def test_two_hundred_messages_need_no_more_memory_and_files_than_twenty(
 ) -> None:
     """A site trains the same round over and over, with twenty other messages after each."""
     monkeypatch.setattr(RuntimeHttpClient, "from_server_address", Direct(supernode).connect)
-    worker = Worker("nowhere", SECRET, Pulse(tmp_path / "pulse"))
+    worker = Worker("nowhere", SECRET)
     deployed = deploy(tmp_path, {**tiny, "clients": 1, "rounds": 3, "participation": 1.0, "batch": 32})
     [node] = deployed.grid.nodes.values()
     deployed.serve()

@@ -23,10 +23,9 @@ from fedbm.data.dataset import Dataset
 from fedbm.engine.run_folder import RunFolder
 from fedbm.federation.audit import verify
 from fedbm.federation.deploy.registration import Registered, write_registry
-from fedbm.federation.deploy.settings_files import NodeSettings, ServerSettings, to_text
+from fedbm.federation.deploy.settings_files import OPEN_POLICY, NodeSettings, ServerSettings, to_text
 from fedbm.federation.node.client_app import app as client_app
 from fedbm.federation.node.node_data import write_share
-from fedbm.federation.policy import OPEN_POLICY
 from fedbm.federation.protocol.packing import digest
 from fedbm.federation.server.server_app import app as server_app
 from fedbm.runs import runner as simulation

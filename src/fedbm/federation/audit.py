@@ -1,8 +1,9 @@
 """audit.jsonl: a log in which every JSON line contains the SHA-256 of the line before it.
 
-A changed, removed or inserted line breaks the chain, and verify() names it. Lines cut off at the end leave no trace in
-the file itself. So server and nodes exchange the hash of their last line with every message, and each records the
-other's. Lines contain participants, sizes, digests and refusals, but no values, file names, paths or error texts.
+A changed, removed or inserted line breaks the chain, and verify() names it. The file itself cannot show that lines at
+its end were removed. So server and nodes exchange the hash of their last line with every message, and each records the
+hash of the other. Lines contain participants, sizes, digests and refusals, but no values, file names, paths or error
+texts.
 """
 
 from __future__ import annotations
@@ -10,16 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from fedbm.engine.run_folder import replace_nonfinite
 from fedbm.errors import FedBMError
-from fedbm.utils.io import cannot_write
+from fedbm.utils.io import cannot_write, lock_file
 
 FORMAT = 1
 START = "0" * 64  # the previous hash in the first line
@@ -51,7 +49,8 @@ class Audit:
         """Write one line and wait until it is on disk."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a+b") as stream, exclusive_lock(stream.fileno()):
+            with self.path.open("a+b") as stream:
+                lock_file(stream.fileno(), wait=True)
                 last, end = _last_line(stream)
                 try:
                     number = json.loads(last)["number"] + 1 if last else 1
@@ -114,18 +113,3 @@ def _last_line(stream: IO[bytes]) -> tuple[bytes, int]:
 
 def _hash(line: bytes) -> str:
     return hashlib.sha256(line).hexdigest() if line else START
-
-
-@contextmanager
-def exclusive_lock(descriptor: int) -> Iterator[None]:
-    """Lock an open file against other processes. Windows has no such lock, so nothing is locked there."""
-    if sys.platform == "win32":
-        yield
-        return
-    import fcntl
-
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)

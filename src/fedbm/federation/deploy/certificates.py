@@ -1,9 +1,9 @@
 """Keys and certificates, by which the sites of a federation recognise each other.
 
-    ca.key    signs server.pem, then stays with the operator; nodes have ca.crt and so recognise the server
-    node.key  signs every request of a node; the server has node.pub and so recognises the node
+    ca.key    signs server.pem, then stays with the operator; nodes recognise the server by ca.crt
+    node.key  signs every request of a node; the server recognises the node by node.pub
 
-All keys are on the curve P-384. Only their owner can read private keys.
+All keys are on the curve P-384. Only the owner of a private key can read it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedbm.errors import FedBMError
-from fedbm.utils.io import atomic_write
+from fedbm.utils.io import atomic_write, write_text
 
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 730
@@ -48,7 +48,7 @@ def make_authority(folder: Path, name: str, now: datetime | None = None) -> None
         .add_extension(_usage(signs_certificates=True), critical=True)
         .sign(key, hashes.SHA384())
     )
-    write_public(folder / "ca.crt", certificate.public_bytes(Encoding.PEM))
+    write_text(folder / "ca.crt", certificate.public_bytes(Encoding.PEM).decode())
 
 
 def make_server(
@@ -67,14 +67,14 @@ def make_server(
         .add_extension(issuer_id, critical=False)
         .sign(signer, hashes.SHA384())
     )
-    write_public(folder / "server.pem", certificate.public_bytes(Encoding.PEM))
+    write_text(folder / "server.pem", certificate.public_bytes(Encoding.PEM).decode())
 
 
 def make_node(folder: Path, name: str) -> None:
     """Write node.key and node.pub in OpenSSH's format, which Flower reads."""
     key = _make_key(folder / "node.key", PrivateFormat.OpenSSH)
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-    write_public(folder / "node.pub", public + f" {name}\n".encode())
+    write_text(folder / "node.pub", f"{public.decode()} {name}\n")
 
 
 def check_certificate(path: Path, now: datetime | None = None) -> datetime:
@@ -133,16 +133,11 @@ def format_time(moment: datetime) -> str:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that others cannot read at any time, not even while it is written."""
+    """Write a file that others can never read, not even while it is written."""
     with atomic_write(path) as temporary:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(content)
-
-
-def write_public(path: Path, content: bytes) -> None:
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(content)
 
 
 def _make_key(path: Path, form: PrivateFormat) -> ec.EllipticCurvePrivateKey:

@@ -16,7 +16,7 @@ from typing import Any
 from fedbm.errors import FedBMError
 from fedbm.federation.deploy.certificates import write_private
 from fedbm.federation.deploy.settings_files import NodeSettings, ServerSettings
-from fedbm.federation.deploy.supervisor import PULSE, Child, environment, programs
+from fedbm.federation.deploy.supervisor import Child, environment, programs
 from fedbm.utils.io import write_text
 from fedbm.version import __version__
 
@@ -123,7 +123,7 @@ def supernode(folder: Path, node: NodeSettings, data: str, address: str) -> Chil
 
 def worker(folder: Path, node: NodeSettings) -> Child:
     """Return a node's worker, which answers the messages that the SuperNode keeps."""
-    command = [*module("worker"), f"127.0.0.1:{node.runtime_port}", SECRET, PULSE]
+    command = [*module("worker"), f"127.0.0.1:{node.runtime_port}", SECRET]
     return Child("worker", command, folder, lambda child: WORKER_READY in child.output())
 
 
@@ -146,8 +146,6 @@ def to_pairs(values: Mapping[str, Any]) -> str:
 
 def explain_exit(output: str) -> str | None:
     """Return why a SuperNode ended, from its output, or None if the output does not show it."""
-    if "CERTIFICATE_VERIFY_FAILED" in output:
-        return "does not trust the server: its certificate was not signed by the authority of this folder's ca.crt"
     if "code: 2004" in output or "code: 2001" in output or "Invalid SuperNode authentication" in output:
         return (
             "was refused by the server: this node's key is not registered there, or the same key is connected already "
@@ -158,8 +156,6 @@ def explain_exit(output: str) -> str | None:
             "ended by itself: the server did not accept its signature, most likely because this machine's clock is "
             "more than 5 s ahead of the server's or 300 s behind; set both clocks by NTP (timedatectl set-ntp true)"
         )
-    if "address already in use" in output:
-        return "could not use its port: change runtime_port in node.toml"
     return None
 
 

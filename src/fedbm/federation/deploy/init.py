@@ -13,18 +13,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedbm.errors import FedBMError, did_you_mean
+from fedbm.errors import FedBMError
 from fedbm.federation.deploy import certificates
 from fedbm.federation.deploy.settings_files import (
+    OPEN_POLICY,
     FederationSettings,
     NodeSettings,
+    Policy,
     ServerSettings,
     check_host,
     check_names,
     read_settings,
     to_text,
 )
-from fedbm.federation.policy import OPEN_POLICY, Policy
 from fedbm.utils.io import write_text
 from fedbm.version import __version__
 
@@ -96,14 +97,14 @@ def make_site(folder: Path, server: ServerSettings, client: int, name: str, poli
 
 
 def publish_key(folder: Path, name: str) -> None:
-    certificates.write_public(folder / "server" / "nodes" / f"{name}.pub", (folder / name / "node.pub").read_bytes())
+    write_text(folder / "server" / "nodes" / f"{name}.pub", (folder / name / "node.pub").read_text(encoding="utf-8"))
 
 
 def add(folder: Path, name: str) -> Path:
     """Make one more node with the next client number, and return its folder."""
     whole = read_settings(folder, FederationSettings)
     server = read_settings(folder / "server", ServerSettings)
-    names = [*whole.nodes.split(","), name]
+    names = [*whole.names, name]
     check_names(names)
     if (folder / name).exists():
         raise FedBMError(f"{folder / name} exists already and is not overwritten; choose another name")
@@ -117,8 +118,8 @@ def add(folder: Path, name: str) -> Path:
 
 def rekey(folder: Path, name: str) -> Path:
     """Give a node a new key pair and return its folder; the server refuses the old key from its next start."""
-    if name not in (names := read_settings(folder, FederationSettings).nodes.split(",")):
-        raise FedBMError(f'there is no node "{name}" in {folder}{did_you_mean(name, names)}')
+    if name not in read_settings(folder, FederationSettings).names:
+        raise FedBMError(f'there is no node "{name}" in {folder / "federation.toml"}')
     certificates.make_node(folder / name, name)
     publish_key(folder, name)
     return folder / name

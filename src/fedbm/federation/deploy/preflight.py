@@ -6,22 +6,18 @@ import dataclasses
 import http.client
 import json
 import ssl
-import time
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.federation.deploy import certificates
 from fedbm.federation.deploy.flower import check_flower, connect
 from fedbm.federation.deploy.settings_files import NodeSettings, read_policy
-from fedbm.federation.policy import Policy
 from fedbm.version import __version__
 
 TIMEOUT_S = 10.0
 SUPERLINK_STATUS = 415  # the answer of a SuperLink to a message without content
 GATEWAY_ERRORS = (502, 503, 504)  # the reverse proxy answers with these if its SuperLink does not respond
-MAX_AHEAD_S, MAX_BEHIND_S = 5, 300  # of a node's clock; beyond this Flower refuses its signatures silently
 
 
 def check_server_folder(folder: Path) -> list[str]:
@@ -45,15 +41,11 @@ def describe_policy(folder: Path) -> str:
     for name in policy.method_names if policy.methods != "all" else ():
         if name not in (known := all_methods()):
             raise FedBMError(
-                f'methods in [policy] of {folder / "node.toml"} has "{name}", which is not a method of this package'
+                f'methods in [policy] of {folder / "node.toml"} has "{name}", which is not an installed method'
                 f"{did_you_mean(name, known)}. Correct the name"
             )
-    waits = "each run waits for 'fedbm federation approve'" if policy.approval else "runs need no approval here"
-    defaults = dataclasses.asdict(Policy())
-    other = {key: value for key, value in dataclasses.asdict(policy).items() if value != defaults[key]}
-    changed = ", ".join(f"{key} = {json.dumps(value)}" for key, value in other.items())
-    rules = f"; rules that are not the defaults: {changed}" if changed else ""
-    return f"policy: methods {policy.methods}, at most {policy.max_rounds} rounds; {waits}{rules}"
+    rules = [f"{key} = {json.dumps(value)}" for key, value in dataclasses.asdict(policy).items() if value is not None]
+    return f"policy: {', '.join(rules)}"
 
 
 def describe_versions() -> str:
@@ -102,10 +94,8 @@ def check_server(node: NodeSettings, authority: Path) -> str:
     connection = connect(host, port, authority, TIMEOUT_S)
     try:
         connection.connect()
-        asked_at = time.time()
         connection.request("POST", "/v1/fleet/activate-node")
         response = connection.getresponse()
-        answered_at = time.time()
     except ssl.SSLCertVerificationError as error:
         raise FedBMError(
             f"the server at {where} is not trusted: {error.verify_message.strip().rstrip('.')}; "
@@ -128,24 +118,4 @@ def check_server(node: NodeSettings, authority: Path) -> str:
         raise FedBMError(
             f"the program at {where} is not a SuperLink (it answered {response.status}); check server in node.toml"
         )
-    if date := response.headers["Date"]:
-        check_clock(date, asked_at, answered_at)
     return f"server {where}: reached, its certificate is trusted"
-
-
-def check_clock(date: str, asked_at: float, answered_at: float) -> None:
-    """Raise FedBMError if this machine's clock is too far from the server's for Flower to accept its signatures.
-
-    *date* is the server's Date header, in whole seconds; the other two are this machine's time around the answer.
-    """
-    try:
-        server = parsedate_to_datetime(date).timestamp()
-    except ValueError:
-        return
-    ahead, behind = asked_at - (server + 1), server - answered_at  # at least
-    if ahead > MAX_AHEAD_S or behind > MAX_BEHIND_S:
-        gap = f"{ahead:.0f} s ahead of" if ahead > 0 else f"{behind:.0f} s behind"
-        raise FedBMError(
-            f"this machine's clock is {gap} the server's; Flower refuses a node that is more than {MAX_AHEAD_S} s "
-            f"ahead or {MAX_BEHIND_S} s behind: set both clocks by NTP (timedatectl set-ntp true)"
-        )

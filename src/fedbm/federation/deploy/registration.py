@@ -1,7 +1,7 @@
 """Register the nodes of server.toml with the SuperLink, and record in registered.json which node each id belongs to.
 
 The SuperLink gives every registered public key one node id, and admits only a node that signs with that key. So the
-node id of a reply identifies its sender, whatever the reply itself claims.
+node id of a reply identifies its sender, whatever the reply contains.
 
 Only the SuperLink knows which node id belongs to which key. `flwr supernode list` shows node ids without keys, and
 `flwr supernode register` refuses a known key without naming its node id. So the SuperLink is asked directly.
@@ -16,7 +16,7 @@ import http.client
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
@@ -25,11 +25,14 @@ from fedbm.errors import FedBMError
 from fedbm.federation.deploy.flower import LINK, call_flwr, connect
 from fedbm.federation.deploy.settings_files import ServerSettings
 from fedbm.utils.io import read_json, write_json
+from fedbm.utils.schema import TEXT, check, each, keys, whole
 
 FORMAT = 1
 FILE = "registered.json"
 FINGERPRINT_LENGTH = 16  # characters of the SHA-256 in base64, 96 bits
 TIMEOUT_S = 30.0
+_NODE = keys({"node": TEXT, "client": whole(0), "name": TEXT, "key": TEXT})
+_REGISTRY = keys({"format": whole(FORMAT, FORMAT), "nodes": each(_NODE)})
 
 
 @dataclass(frozen=True)
@@ -55,13 +58,6 @@ def fingerprint(public_key: str) -> str:
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode()[:FINGERPRINT_LENGTH]
 
 
-class KnownKey(NamedTuple):
-    """A key's entry at the SuperLink."""
-
-    node: int
-    registered: bool  # False once it was removed; Flower never accepts such a key again
-
-
 def register(folder: Path, server: ServerSettings) -> None:
     """Register exactly the nodes of server.toml and write registered.json.
 
@@ -71,26 +67,26 @@ def register(folder: Path, server: ServerSettings) -> None:
     if twice := [name for name, key in owners.items() if list(owners.values()).count(key) > 1]:
         raise FedBMError(f"{' and '.join(twice)} have the same public key in {folder / 'nodes'}; each needs its own")
     known = known_keys(folder, server)
-    for key, entry in known.items():
-        if entry.registered and key not in owners.values():
-            call_flwr(folder, "supernode", "unregister", str(entry.node), LINK)
+    for key, node in known.items():
+        if node is not None and key not in owners.values():
+            call_flwr(folder, "supernode", "unregister", str(node), LINK)
     nodes = []
     for client, name in server.places.items():
         key = owners[name]
-        if (found := known.get(key)) is None:
+        if key not in known:
             answer = call_flwr(folder, "supernode", "register", f"nodes/{name}.pub", LINK, "--name", name)
-            found = KnownKey(int(answer["node-id"]), registered=True)
-        elif not found.registered:
+            known[key] = int(answer["node-id"])
+        if (node := known[key]) is None:
             raise FedBMError(
                 f"the key of {name} was removed before, and Flower never accepts such a key again; "
                 f"'fedbm federation rekey DIR {name}' makes a new one"
             )
-        nodes.append(Registered(found.node, client, name, fingerprint(key)))
+        nodes.append(Registered(node, client, name, fingerprint(key)))
     write_registry(folder, nodes)
 
 
-def known_keys(folder: Path, server: ServerSettings) -> dict[str, KnownKey]:
-    """Return all keys that were ever registered at the SuperLink, in the format of node.pub."""
+def known_keys(folder: Path, server: ServerSettings) -> dict[str, int | None]:
+    """Return the node id of each key that was ever registered at the SuperLink, or None if it was removed."""
     from flwr.proto.control_pb2 import ListNodesRequest, ListNodesResponse
 
     connection = connect("127.0.0.1", server.link_port, folder / "ca.crt", TIMEOUT_S)
@@ -101,7 +97,8 @@ def known_keys(folder: Path, server: ServerSettings) -> dict[str, KnownKey]:
         if answer.status != http.client.OK:
             raise FedBMError(f"the SuperLink did not list its nodes: it answered {answer.status}")
         nodes = ListNodesResponse.FromString(answer.read()).nodes_info
-        return {_to_openssh(node.public_key): KnownKey(node.node_id, node.status != "unregistered") for node in nodes}
+        ids = [None if node.status == "unregistered" else node.node_id for node in nodes]
+        return dict(zip([_to_openssh(node.public_key) for node in nodes], ids, strict=True))
     except (OSError, http.client.HTTPException, ValueError, UnsupportedAlgorithm) as error:
         raise FedBMError(f"the SuperLink did not list its nodes: {error}") from error
     finally:
@@ -128,15 +125,11 @@ def write_registry(folder: Path, nodes: Iterable[Registered]) -> None:
 
 def read_registry(folder: Path) -> Mapping[int, Registered]:
     """Return the registered nodes of the server in *folder* by Flower's node id; raise FedBMError if it cannot."""
-    path = folder / FILE
-    advice = "restart the server to write it again"
+    path, remedy = folder / FILE, "; restart the server to write it again"
     try:
         values = read_json(path)
-        if values["format"] != FORMAT:
-            raise ValueError("format")
-        nodes = [Registered(int(n["node"]), int(n["client"]), str(n["name"]), str(n["key"])) for n in values["nodes"]]
     except FedBMError as error:
-        raise FedBMError(f"{error}; {advice}") from error
-    except (KeyError, TypeError, ValueError) as error:
-        raise FedBMError(f"{path} does not list the registered nodes; {advice}") from error
+        raise FedBMError(f"{error}{remedy}") from error
+    check(values, _REGISTRY, path, remedy)
+    nodes = [Registered(int(n["node"]), n["client"], n["name"], n["key"]) for n in values["nodes"]]
     return {node.node: node for node in nodes}

@@ -25,7 +25,7 @@ from fedbm.federation.deploy.settings_files import (
     read_refusal,
     read_settings,
 )
-from fedbm.federation.deploy.supervisor import Child, check_free, end_children, supervise, wait_until_ready
+from fedbm.federation.deploy.supervisor import Child, check_free, supervise, wait_until_ready
 
 Report = Callable[[str], None]
 Tick = Callable[[], bool]  # called twice a second; False ends the work
@@ -33,7 +33,6 @@ Tick = Callable[[], bool]  # called twice a second; False ends the work
 START_SECONDS = 60.0
 ADMISSION_SECONDS = 90.0  # a server that lost a node accepts its key again after about 60 s
 RETRY_SECONDS = 3.0
-QUICK_DEATH_SECONDS, MAX_QUICK_DEATHS = 300.0, 3  # a worker that dies so soon, so often, is not replaced
 
 
 def run_server(folder: Path, report: Report, tick: Tick) -> None:
@@ -66,14 +65,14 @@ def run_node(folder: Path, data: str, report: Report, tick: Tick) -> None:
 @contextmanager
 def run_all(folder: Path, report: Report) -> Iterator[list[Child]]:
     """Yield the server and all nodes of a federation on this machine when they are ready."""
-    whole = read_settings(folder, FederationSettings)
-    home, sites = folder / "server", whole.folders(folder)
+    home = folder / "server"
+    sites = [folder / name for name in read_settings(folder, FederationSettings).names]
     settings = read_settings(home, ServerSettings)
     nodes = share_threads([read_settings(site, NodeSettings) for site in sites])
     images = []
     for site, node in zip(sites, nodes, strict=True):
         check_node_folder(site)
-        images.append(node.images(site, otherwise=f"run 'fedbm federation partition {folder}'"))
+        images.append(node.images(site))
         report(f"{node.name}: {check_data(node, images[-1])}")
     with supervise([home, *sites]) as children:
         start_server(home, settings, children, report)
@@ -116,39 +115,33 @@ def start_node(folder: Path, settings: NodeSettings, images: str, address: str, 
 
 
 def wait_for_admission(children: Sequence[Child], report: Report) -> None:
-    """Return when the server has admitted the nodes of *children*, and their workers are loaded."""
-    for child in children:
-        if child.role == "supernode":
-            wait_for_supernode(child, report)
-        elif child.role == "worker":
-            wait_until_ready(child, START_SECONDS)
+    """Return when the server has admitted the nodes of *children*, and their workers are loaded.
 
-
-def wait_for_supernode(node: Child, report: Report) -> None:
-    """Return when the server has admitted the node. Retry while the server may still count an earlier connection."""
+    Start a refused SuperNode again for a while: the server may still count an earlier connection of the same node.
+    """
     deadline, reported = time.monotonic() + ADMISSION_SECONDS, False
-    while True:
+    waiting = [child for child in children if child.role in ("supernode", "worker")]
+    while waiting:
+        child = waiting[0]
         try:
-            wait_until_ready(node, START_SECONDS, flower.explain_exit)
-            return
+            wait_until_ready(child, START_SECONDS, flower.explain_exit)
+            del waiting[0]
         except FedBMError as error:
             if "refused by the server" not in str(error) or time.monotonic() > deadline:
                 raise
             if not reported:
-                report(f"{node.folder.name} is not admitted yet; trying again for {ADMISSION_SECONDS:.0f} s")
+                report(f"{child.folder.name} is not admitted yet; trying again for {ADMISSION_SECONDS:.0f} s")
             reported = True
             time.sleep(RETRY_SECONDS)
-            node.start()
+            child.start()
 
 
 def watch(children: Sequence[Child], report: Report, tick: Tick) -> None:
-    """Report refusals and replace workers until *tick* returns False; raise FedBMError if another program dies."""
+    """Report the server's refusals until *tick* returns False; raise FedBMError if a program dies."""
     refusals = {child.folder: "" for child in children if child.role == "supernode"}
     while True:
         for child in children:
-            if child.role == "worker" and (child.frozen or not child.alive):
-                replace_worker(child, children, report)
-            elif not child.alive:
+            if not child.alive:
                 raise FedBMError(
                     f"{child.role} of {child.folder.name} has died; its log is {child.log}. "
                     "Run the same command again; as a service it restarts by itself."
@@ -162,24 +155,3 @@ def watch(children: Sequence[Child], report: Report, tick: Tick) -> None:
         if not tick():
             return
         time.sleep(0.5)
-
-
-def replace_worker(worker: Child, children: Sequence[Child], report: Report) -> None:
-    """Start a worker again that died or froze, and its SuperNode, so that the server is not left waiting for an answer.
-
-    Raise FedBMError if the worker dies again and again.
-    """
-    what = "is frozen" if worker.alive else "has died"
-    quick = time.monotonic() - worker.started < QUICK_DEATH_SECONDS
-    worker.quick_deaths = worker.quick_deaths + 1 if quick else 0
-    if worker.quick_deaths >= MAX_QUICK_DEATHS:
-        raise FedBMError(
-            f"the worker of {worker.folder.name} {what} {MAX_QUICK_DEATHS} times in a row, most likely because this "
-            f"machine's memory is too small for the run (dmesg shows this); its log is {worker.log}"
-        )
-    report(f"{worker.folder.name}: its worker {what} and is replaced; its log is {worker.log}")
-    pair = [child for child in children if child.folder == worker.folder and child.role in ("supernode", "worker")]
-    end_children(pair)
-    for child in pair:
-        child.start()
-    wait_for_admission(pair, report)

@@ -87,8 +87,8 @@ def give_shares(folder: Path, file: Path, data: str = "") -> list[tuple[str, int
     """
     config, _ = read_run_file(file)
     if data:
-        config = replace(config, data=replace(config.data, name=data))
-    sites = read_settings(folder, FederationSettings).folders(folder)
+        config = config.with_values("data", name=data)
+    sites = [folder / name for name in read_settings(folder, FederationSettings).names]
     dataset = load_dataset(config)
     shares = make_partition(recommend(config, dataset.recommends), dataset).clients
     if len(shares) != len(sites):

@@ -22,7 +22,6 @@ from typing import Any, Literal, TypeVar
 
 from fedbm.config.options import check, option
 from fedbm.errors import FedBMError, did_you_mean
-from fedbm.federation.policy import Policy
 from fedbm.utils.io import read_json, write_json
 
 T = TypeVar("T")
@@ -42,8 +41,9 @@ class FederationSettings:
     name: str = option("federation", "what the federation is called")
     nodes: str = option("", "the nodes' names, in the order of their client numbers, with commas")
 
-    def folders(self, folder: Path) -> list[Path]:
-        return [folder / name for name in self.nodes.split(",")]
+    @property
+    def names(self) -> list[str]:
+        return self.nodes.split(",")
 
 
 @dataclass(frozen=True)
@@ -85,15 +85,39 @@ class NodeSettings:
     device: str = option("auto", "cpu, cuda, cuda:N, or auto: cuda where there is one")
     threads: int = option(0, "CPU threads of training; 0: as the machine is set up", least=0, most=1024)
 
-    def images(self, folder: Path, given: str = "", otherwise: str = "use --data PATH") -> str:
-        """Return the images to read, as an absolute path: *given*, or `data` relative to the node's folder.
-
-        If neither is set, raise FedBMError with the advice *otherwise*.
-        """
+    def images(self, folder: Path, given: str = "") -> str:
+        """Return the images to read, as an absolute path: *given*, or `data` relative to the node's folder."""
         if not (data := given or self.data):
-            raise FedBMError(f"{self.name} has no images yet: set data in {folder / 'node.toml'}, or {otherwise}")
+            raise FedBMError(
+                f"{self.name} has no images yet: set data in {folder / 'node.toml'} or use --data PATH; "
+                "for a rehearsal run 'fedbm federation partition DIR'"
+            )
         place = Path(data).expanduser() if given else folder / Path(data).expanduser()
         return str(place.resolve()) if place.exists() else data
+
+
+@dataclass(frozen=True)
+class Policy:
+    """[policy] in node.toml: what this site allows. `node/policy_checks.py` applies the rules."""
+
+    approval: bool = option(True, "a person must approve each run here: fedbm federation approve")
+    methods: str = option("all", "methods this site trains with, with commas, or all")
+    max_rounds: int = option(1000, "the most rounds of a run", least=1)
+    min_per_class: int = option(5, "least number of images of each class that this site has, in each split", least=1)
+    scores: bool = option(True, "confusion matrices on this site's val and test images may leave")
+    label_counts: bool = option(False, "the number of images per class may leave, for methods that need it")
+    min_noise: float = option(0.0, "least noise multiplier of differential privacy; 0: a run may add no noise", least=0)
+    max_epsilon: float | None = option(
+        None, "largest ε over all runs on this site's data; then every run must add noise", above=0
+    )
+    delta: float = option(1e-5, "δ at which max_epsilon is checked", above=0, below=1)
+
+    @property
+    def method_names(self) -> list[str]:
+        return [name.strip() for name in self.methods.split(",")]
+
+
+OPEN_POLICY = Policy(approval=False, min_per_class=1, label_counts=True)  # for a rehearsal on one machine
 
 
 def read_settings(folder: Path, kind: type[T]) -> T:
@@ -150,10 +174,10 @@ def to_text(settings: Any, policy: Policy | None = None) -> str:
 
 def _lines(settings: Any) -> list[str]:
     lines = []
-    for f in dataclasses.fields(settings):
-        value = getattr(settings, f.name)
-        line = f"# {f.name} is not set" if value is None else f"{f.name} = {json.dumps(value, ensure_ascii=False)}"
-        lines += [f"# {f.metadata['meaning']}", line]
+    for field in dataclasses.fields(settings):
+        name, value = field.name, getattr(settings, field.name)
+        line = f"# {name} is not set" if value is None else f"{name} = {json.dumps(value, ensure_ascii=False)}"
+        lines += [f"# {field.metadata['meaning']}", line]
     return lines
 
 
@@ -162,10 +186,8 @@ def kind_of(folder: Path, otherwise: str = "'fedbm federation init DIR' makes a 
     for kind, file in FILES.items():
         if (folder / file).is_file():
             return kind
-    if folder.exists():
-        raise FedBMError(f"{folder} is not a folder of a federation; {otherwise}")
-    near = did_you_mean(folder.name, [path.name for path in folder.parent.glob("*/")])
-    raise FedBMError(f"{folder} does not exist{near}; {otherwise}")
+    what = "is not a folder of a federation" if folder.exists() else "does not exist"
+    raise FedBMError(f"{folder} {what}; {otherwise}")
 
 
 def server_folder(folder: Path) -> Path:
@@ -180,8 +202,8 @@ def node_folder(folder: Path) -> Path:
     """Return *folder* if it is a node's, otherwise raise FedBMError."""
     kind = kind_of(folder, otherwise="give the folder from the server's operator, with node.toml in it")
     if kind == "federation":
-        names = read_settings(folder, FederationSettings).nodes.split(",")
-        raise FedBMError(f"{folder} has {len(names)} nodes: choose one, such as {folder / names[0]}")
+        first = folder / read_settings(folder, FederationSettings).names[0]
+        raise FedBMError(f"{folder} is the folder of all nodes; give the folder of one node, such as {first}")
     if kind == "server":
         raise FedBMError(f"{folder} is the server's folder; a node's has a node.toml in it")
     return folder
@@ -191,8 +213,8 @@ def all_folders(folder: Path) -> list[Path]:
     """Return *folder*, or for a whole federation the server's folder and those of all nodes on this machine."""
     if kind_of(folder) != "federation":
         return [folder]
-    nodes = [node for node in read_settings(folder, FederationSettings).folders(folder) if node.is_dir()]
-    return [folder / "server", *nodes]
+    nodes = [folder / name for name in read_settings(folder, FederationSettings).names]
+    return [folder / "server", *(node for node in nodes if node.is_dir())]
 
 
 def write_refusal(state: Path, why: str) -> None:
@@ -203,8 +225,8 @@ def write_refusal(state: Path, why: str) -> None:
 def read_refusal(state: Path) -> str:
     """Return the server's reason, or '' if the server has not refused this node."""
     try:
-        return str(read_json(state / REFUSAL)["why"]) if (state / REFUSAL).exists() else ""
-    except (FedBMError, KeyError):  # removed in the meantime, or damaged
+        return str(read_json(state / REFUSAL)["why"])
+    except (FedBMError, KeyError):  # there is none, or it is damaged
         return ""
 
 

@@ -2,11 +2,10 @@
 
     FEDBM_FEDERATION=<folder>   an environment variable of each program and of everything that it starts
     <folder>/pids/<role>.json   process id and start time of each running program
-    <folder>/pids/pulse         a file that a node's worker touches every few seconds
     <folder>/logs/<role>.log    its output
 
-Flower detaches its workers, so neither the process group nor the parent identifies them all. The variable does.
-Of the programs that die, only a node's worker is replaced here: systemd or the container restarts the whole role.
+Flower detaches some of its processes, so neither the process group nor the parent identifies them all. The variable
+does. If a program dies, the whole role ends; systemd or the container starts it again.
 """
 
 from __future__ import annotations
@@ -26,9 +25,6 @@ from pathlib import Path
 from fedbm.errors import FedBMError
 from fedbm.federation.deploy import watchdog
 from fedbm.utils.io import write_json
-
-PULSE = "pids/pulse"
-FROZEN_SECONDS = 60.0
 
 FLOWER_SETTINGS = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -53,10 +49,7 @@ class Child:
     folder: Path
     ready: Callable[[Child], bool] = field(default=lambda child: True)
     process: subprocess.Popen[bytes] | None = None
-    started: float = 0.0  # time of the latest start
-    quick_deaths: int = 0  # of a worker, in a row
     log_start: int = 0  # position in the log at which the latest start begins
-    last_pulse: tuple[int, float] = (0, 0.0)  # of a worker: the file's time, and when it was first seen
 
     @property
     def log(self) -> Path:
@@ -66,22 +59,7 @@ class Child:
     def alive(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
-    @property
-    def frozen(self) -> bool:
-        """Whether a program with a pulse has had none for a while. The system's clock may be set meanwhile."""
-        try:
-            pulse = (self.folder / PULSE).stat().st_mtime_ns if self.role == "worker" else 0
-        except FileNotFoundError:  # it is still loading
-            return False
-        now = time.monotonic()
-        if pulse != self.last_pulse[0]:
-            self.last_pulse = pulse, now
-        return self.role == "worker" and now - self.last_pulse[1] > FROZEN_SECONDS
-
     def start(self) -> None:
-        if self.role == "worker":
-            (self.folder / PULSE).unlink(missing_ok=True)
-        self.started = time.monotonic()
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as stream:
             self.log_start = stream.tell()
@@ -152,7 +130,7 @@ def supervise(folders: Sequence[Path]) -> Iterator[list[Child]]:
 def end_children(children: Sequence[Child], grace: float = 8.0) -> None:
     """Send each child one SIGTERM, wait, then end everything with the mark of its folder.
 
-    The signal goes to the child alone: a second one would interrupt Flower's sign-off.
+    Only the child gets the signal: a second one, from its own parent, would interrupt Flower's sign-off.
     """
     processes = [child.process for child in children if child.process is not None]
     for process in processes:

@@ -8,6 +8,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedbm.errors import FedBMError
+from fedbm.federation.node.handler import answer
 from fedbm.federation.protocol.codec import Envelope, from_records, to_records
 from fedbm.federation.protocol.messages import log_error
 
@@ -15,31 +16,23 @@ app = ClientApp()
 KEPT: dict[Any, Any] = {}  # the latest run; see handler.answer()
 
 
-@app.query("census")
-@app.query("refused")
-@app.train()
-@app.evaluate()
-def reply(message: Message, context: Context) -> Message:
-    """Return the node's answer."""
-    return _reply(message.metadata.message_type, message, context)
+def reply(message: Message, context: Context, own_app: bool = True) -> Message:
+    """Return the node's answer. If the message is for another app than this one, it is refused.
 
-
-def refuse_app(message: Message, context: Context) -> Message:
-    """Return the node's refusal of a message for another app."""
-    return _reply("app", message, context)
-
-
-def _reply(kind: str, message: Message, context: Context) -> Message:
-    """Answer a request of this kind. No exception may escape: Flower would send its text to the server."""
+    No exception may escape: Flower would send its text to the server.
+    """
     try:
-        from fedbm.federation.node.handler import answer  # imported here, so that a failing import is caught too
-
         try:
             request = from_records(message.content)
         except FedBMError:
             request = Envelope({})  # it has no terms, so it is refused
+        kind = message.metadata.message_type if own_app else "app"
         found = answer(kind, request, context.node_config, KEPT)
     except Exception as error:  # for example, the audit cannot be written
         log_error(error)
         found = Envelope({"code": "failed"})
     return Message(to_records(found), reply_to=message)
+
+
+for register in (app.query("census"), app.query("refused"), app.train(), app.evaluate()):
+    register(reply)

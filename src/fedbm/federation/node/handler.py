@@ -1,15 +1,13 @@
 """A node's answers to the server's requests: census, train, evaluate, refused.
 
-Errors leave the site as a code, never as text. Training is `train_client` with the random streams of (seed, round,
-client), as in one process. So a round gives the same upload wherever and however often it runs, except for the noise of
-differential privacy.
+Errors leave the site as a code, never as text. Training uses `train_client` with the random streams of (seed, round,
+client), as in one process. So a repeated round gives the same upload, except for the noise of differential privacy.
 """
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,16 +18,14 @@ from fedbm.engine.device import autocast, explain_memory_errors, find_device, nu
 from fedbm.engine.evaluate import global_score, personal_confusion
 from fedbm.engine.local_training import split_optimizer_state
 from fedbm.engine.run_folder import BusyError, RunFolder, replace_nonfinite
-from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
-from fedbm.federation.deploy.settings_files import clear_refusal, read_policy, write_refusal
+from fedbm.federation.deploy.settings_files import Policy, clear_refusal, read_policy, write_refusal
 from fedbm.federation.node.loaded_run import Built, LoadedRun
 from fedbm.federation.node.node_data import open_site
 from fedbm.federation.node.node_store import NodeStore
 from fedbm.federation.node.policy_checks import check_terms, has_few
 from fedbm.federation.node.privacy import privatise
-from fedbm.federation.node.privacy_ledger import AnswersError, Limit, LimitError, PrivacyLedger
-from fedbm.federation.policy import Policy
+from fedbm.federation.node.privacy_ledger import PrivacyLedger
 from fedbm.federation.protocol.codec import Envelope
 from fedbm.federation.protocol.messages import (
     CENSUS,
@@ -43,6 +39,7 @@ from fedbm.federation.protocol.messages import (
     accept_terms,
     log_error,
     printable,
+    refuse_on_error,
     versions,
 )
 from fedbm.federation.protocol.packing import pack
@@ -71,22 +68,20 @@ class Site:
 def answer(
     kind: str, request: Envelope, node_config: Mapping[str, Any], kept: dict[Site, LoadedRun] | None = None
 ) -> Envelope:
-    """Return the node's answer to any request. Exceptions become a refusal, except those that end the process.
+    """Return the node's answer to any request. An exception becomes a refusal, except KeyboardInterrupt.
 
-    *kept* has the run that each site's last message loaded; a worker has one site.
+    *kept* contains the run that the last message of each site loaded. A worker has one site.
     """
     kept = {} if kept is None else kept
     who: dict[str, Any] = {}
     audit = None
     try:
-        try:
+        with refuse_on_error("setup"):
             site = decode(Site, dict(node_config), "the node configuration")
-        except FedBMError as error:
-            raise Refusal("setup") from error
         who, audit = {"client": site.client, "name": site.name}, Audit(Path(site.state) / "audit.jsonl")
         found = _answer(kind, request, site, audit, kept)
     except (Exception, SystemExit) as error:
-        kept.clear()  # such as a model that does not fit into the memory
+        kept.clear()  # free its memory: the model may be too large for it
         refusal = error if isinstance(error, Refusal) else Refusal("failed")
         cause = error.__cause__ if isinstance(error, Refusal) else error
         if cause is not None:
@@ -121,13 +116,12 @@ def _answer(kind: str, request: Envelope, site: Site, audit: Audit, kept: dict[S
         return handler.census()
     clear_refusal(state)
     engine = EngineOptions(device=site.device, threads=site.threads)
-    with ExitStack() as stack:
-        try:  # another message may arrive while this one is processed
-            stack.enter_context(RunFolder(folder).lock())
-        except BusyError as error:
-            raise Refusal("busy") from error
-        with numeric_settings(engine, terms.config.train.precision), explain_memory_errors(run.device):
+    numeric = numeric_settings(engine, terms.config.train.precision)
+    try:
+        with RunFolder(folder).lock(), numeric, explain_memory_errors(run.device):
             return handler.train() if kind == TRAIN else handler.evaluate()
+    except BusyError as error:  # another process works on this run
+        raise Refusal("busy") from error
 
 
 def server_head(request: Envelope) -> str:
@@ -137,18 +131,16 @@ def server_head(request: Envelope) -> str:
 
 def read_rules(site: Site, terms: Terms) -> Policy:
     """Return the site's rules as they are now; raise Refusal if they do not allow a run with these terms."""
-    try:
+    with refuse_on_error("policy"):
         policy = read_policy(Path(site.folder))
-    except FedBMError as error:
-        raise Refusal("policy") from error
     check_terms(policy, terms, Path(site.state))
     return policy
 
 
 def run_folder(state: Path, terms: Terms) -> Path:
-    """Return the folder of a run. A client's state is read only with the training terms that made it.
+    """Return the folder of a run. Its name contains a digest of the training terms.
 
-    The server chooses the run's name, so the name alone would let another method load and send such a state.
+    The server chooses the run's name. With the name alone, another method could load and send a client's state.
     """
     training = {key: terms.values[key] for key in ("method", "train", "model", "task", "concepts")}
     return state / "runs" / terms.run / digest_of(training)
@@ -156,10 +148,8 @@ def run_folder(state: Path, terms: Terms) -> Path:
 
 def load_run(site: Site, terms: Terms, kept: dict[Site, LoadedRun]) -> LoadedRun:
     """Return the run of these terms with this site's images: the kept one, unless terms or images have changed."""
-    try:
+    with refuse_on_error("setup"):
         device = find_device(site.device)
-    except FedBMError as error:
-        raise Refusal("setup") from error
     run = kept.get(site)
     known = run.data if run is not None and run.terms.digest == terms.digest else None
     data = open_site(site.data, terms.classes, terms.shape, known)
@@ -219,24 +209,22 @@ class Handler:
 
     def train(self) -> Envelope:
         """Train the client for one round, and return its upload, with noise if the terms ask for it."""
-        config, privacy = self.terms.config, self.terms.values["privacy"]
-        method, round_ = config.method, self._round()
-        self._count_release(count=False)
-        built, received, saved = self._load()
-        state = method.client_init(built.task, self.run.facts) if saved is None else saved
-        upload, own = self.run.train(built, round_, received, self._place(state))
+        privacy, policy = self.terms.values["privacy"], self.check_rules()
+        if policy.max_epsilon is not None:
+            self._ledger.check_limit(self.terms.run, privacy, policy)
+        round_, built, received, state = self._load()
+        if state is None:
+            initial = self.terms.config.method.client_init(built.task, self.run.facts)
+            state = {name: value.to(self.run.device) for name, value in initial.items()}
+        upload, own = self.run.train(built, round_, received, state)
         if find_nonfinite(own) is not None:
             raise Refusal("nonfinite")
         sent, losses = upload.state, upload.losses
         if privacy is not None:
-            try:
+            with refuse_on_error("nonfinite"):
                 sent, losses = privatise(upload.state, received, privacy["clip"], privacy["noise"]), {}
-            except FedBMError as error:
-                raise Refusal("nonfinite") from error
-        try:
+        with refuse_on_error("compression"):
             packed = pack(sent, self.terms.values["compression"], received)
-        except FedBMError as error:
-            raise Refusal("compression") from error
         if own:
             self.store.keep(round_, own)
         spent = self._count_release(TRAIN)
@@ -260,14 +248,14 @@ class Handler:
         return Envelope(body, {UPLOAD: packed})
 
     def evaluate(self) -> Envelope:
-        """Return confusion matrices on this site's own val and test images; none if there is nothing to score yet."""
+        """Return confusion matrices on this site's own val and test images, or none if there is no model to score."""
         if not self.terms.values["evaluates"]:
             raise Refusal("terms")
-        method, client, round_ = self.terms.config.method, self.run.facts.client, self._round()
-        built, received, saved = self._load()
+        method, client = self.terms.config.method, self.run.facts.client
+        round_, built, received, saved = self._load()
         before = self.check_rules()
         model, sets = built.model, {side: built.samples[side] for side in SCORED if self._scored(before, side)}
-        own = {} if saved is None else {client: split_optimizer_state(self._place(saved))[0]}
+        own = {} if saved is None else {client: split_optimizer_state(saved)[0]}
         body = self._identify_answer(round_)
         with autocast(self.run.device, self.terms.config.train.precision):
             scores = global_score(method, model, received, own, sets) or {}
@@ -286,13 +274,6 @@ class Handler:
         )
         return Envelope(body)
 
-    def _round(self) -> int:
-        """Return the request's round; raise Refusal if the run does not have it."""
-        round_ = int(self.request.body["round"])
-        if not 1 <= round_ <= self.terms.config.train.rounds:
-            raise Refusal("terms")
-        return round_
-
     def _identify_answer(self, round_: int) -> dict[str, Any]:
         """Return the fields by which the server matches an answer with its request."""
         return {"code": "ok", "terms": self.terms.digest, "round": round_, "client": self.run.facts.client}
@@ -305,9 +286,12 @@ class Handler:
         counts = self.run.data.label_counts(side, len(self.terms.classes))
         return sum(counts) if policy.scores and not has_few(policy, counts) else 0
 
-    def _load(self) -> tuple[Built, State, State | None]:
-        """Return the task with its model, what the method received, and the client's saved state."""
+    def _load(self) -> tuple[int, Built, State, State | None]:
+        """Return the round, the task with its model, what the method received, and the client's saved state."""
         body = self.request.body
+        round_ = int(body["round"])
+        if not 1 <= round_ <= self.terms.config.train.rounds:
+            raise Refusal("terms")
         parts = self.store.parts(body["parts"], self.request.packed)
         saved = self.store.state(int(body["counted"]), int(body["durable"]), bool(body["fresh"]))
         received: State = {}
@@ -315,38 +299,20 @@ class Handler:
             if not name.startswith("task."):  # parts of the task are not the method's
                 received |= state
         digests = {item["name"]: item["digest"] for item in body["parts"] if item["name"].startswith("task.")}
-        return self.run.build(digests, parts), received, saved
+        return round_, self.run.build(digests, parts), received, saved
 
-    def _count_release(self, kind: str = "", count: bool = True) -> dict[str, Any] | None:
+    @property
+    def _ledger(self) -> PrivacyLedger:
+        return PrivacyLedger(Path(self.site.state) / "privacy.json")
+
+    def _count_release(self, kind: str = "") -> dict[str, Any] | None:
         """Count a release before it leaves, and return the site's privacy loss, or None if the run adds no noise.
 
-        Raise Refusal if the rules have changed and no longer allow the run, or if that would exceed the policy's ε over
-        all runs, or the run's number of answers of this *kind*. With *count* = False, only check rules and ε.
+        Raise Refusal if the rules no longer allow the run, or if it has had all its answers of this *kind*.
         """
-        policy = self.check_rules()
-        ledger, privacy = PrivacyLedger(Path(self.site.state) / "privacy.json"), self.terms.values["privacy"]
-        limit = None if policy.max_epsilon is None else Limit(policy.max_epsilon, policy.delta)
-        try:
-            if not count:
-                if limit is not None:
-                    ledger.check_limit(self.terms.run, privacy, limit)
-                return None
-            if kind:
-                ledger.count_answer(self.terms.run, kind, ANSWERS_PER_ROUND * self.terms.config.train.rounds)
-            if privacy is None:
-                ledger.record_exact(self.terms.run)
-                return None
-            return ledger.count_noisy(self.terms.run, privacy, limit)
-        except LimitError as error:
-            raise Refusal("epsilon") from error
-        except AnswersError as error:
-            raise Refusal("answers") from error
-        except FedBMError as error:
-            raise Refusal("privacy") from error
+        policy, most = self.check_rules(), ANSWERS_PER_ROUND * self.terms.config.train.rounds
+        return self._ledger.count(self.terms.run, self.terms.values["privacy"], policy, kind, most)
 
     def _record(self, event: str, **facts: Any) -> None:
         head = server_head(self.request)
         self.audit.append(event, run=self.terms.run, terms=self.terms.digest, **facts, server_head=head)
-
-    def _place(self, state: State) -> State:
-        return {name: value.to(self.run.device) for name, value in state.items()}

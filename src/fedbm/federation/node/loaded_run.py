@@ -44,7 +44,7 @@ class LoadedRun:
     built: Built | None = field(default=None, init=False)
 
     def build(self, digests: Mapping[str, str], parts: Mapping[str, State]) -> Built:
-        """Return the task that is made of these parts, and what belongs to it; *digests* are those of the parts."""
+        """Return the task made of these parts, with its model and images. *digests* are the digests of the parts."""
         if self.built is None or self.built.digests != digests:
             self.built = None  # its memory is free before the next one is made
             method, train, device = self.terms.config.method, self.terms.config.train, self.device

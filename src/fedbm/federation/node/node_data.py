@@ -1,7 +1,7 @@
-"""A site's own images with labels in the run's order of classes.
+"""A site's own images, with labels in the run's order of classes.
 
 A prepared folder opens in milliseconds. Anything else that fedbm.load() reads is prepared at the census. Every byte is
-checked against the manifest when a run is loaded, and again at each message before which a file's status changed.
+checked against the manifest when a run is loaded, and again if a file's status has changed since the last message.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from fedbm.data.readers.sample_index import SampleIndex
 from fedbm.data.splits import SPLITS
 from fedbm.engine.device import place_images
 from fedbm.engine.local_training import Samples
-from fedbm.errors import FedBMError
-from fedbm.federation.protocol.messages import Refusal
+from fedbm.federation.protocol.messages import Refusal, refuse_on_error
 from fedbm.methods.base import Facts
 from fedbm.models.normalize import Normalise
 
@@ -65,14 +64,12 @@ def open_site(
     Raise Refusal if the images are damaged or do not fit the run's classes and shape.
     """
     channels, height, width = shape
-    try:
+    with refuse_on_error("data", DamagedError, OSError):
         found = open_images(data, height, channels, verify=False)
         status = _file_status(found)  # taken before reading, so that a change during the check is noticed next time
         if known is not None and known.status == status:
             return known
         found = open_images(data, height, channels, verify=True)  # makes a damaged copy in the cache again
-    except (FedBMError, DamagedError, OSError) as error:
-        raise Refusal("data") from error
     if found.images.shape[1:] != (height, width, channels):
         raise Refusal("size")
     if any(name not in classes for name in found.classes):

@@ -37,9 +37,9 @@ class NodeStore:
         return {path.stem: digest(state) for path in paths if (state := _read(path)) is not None}
 
     def parts(self, wanted: Sequence[Mapping[str, Any]], sent: Mapping[str, Packed]) -> dict[str, State]:
-        """Return the parts that a request names: those it contains, which are saved, and those saved before.
+        """Return the parts that a request names. Save those that it contains, and read the others from the disk.
 
-        Others are removed: the server counts on the parts of its latest request, and could send any number of them.
+        Parts that it does not name are removed, because a server could send any number of them.
         """
         found, missing = {}, []
         names = {str(item["name"]) for item in wanted}
@@ -67,7 +67,7 @@ class NodeStore:
         return found
 
     def state(self, counted: int, durable: int, fresh: bool) -> State | None:
-        """Return the client's state after round *counted*, or None if it has none; remove states no longer needed."""
+        """Return the client's state after round *counted*, or None if it has none. Remove states no longer needed."""
         for path in (self._folder / "clients").glob(f"{self._client}-*.safetensors"):
             number = path.stem.partition("-")[2]
             if number.isdecimal() and not durable <= int(number) <= counted:

@@ -1,8 +1,8 @@
 """A site's own rules: [policy] in its node.toml, checked at the site before anything is computed.
 
-The file is read again for every request, so a change applies at once. A refusal leaves the site as a code. Runs that
-need an approval are in <state>/approvals/, one file per digest of terms. The server chooses a run's name, so a person
-approves a digest, and texts of the server are made printable before a person reads them:
+The file is read again for every request, so a change applies at once. A refusal leaves the site as a code. The server
+chooses a run's name, so a person approves the digest of its terms. Texts of the server are made printable before a
+person reads them. Requests for an approval are in <state>/approvals/:
 
     <digest>.json       a summary of the terms, written when the server first asks
     <digest>.approved   a person has approved exactly these terms
@@ -20,13 +20,13 @@ from typing import Any
 
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.federation.audit import Audit
-from fedbm.federation.policy import Policy
+from fedbm.federation.deploy.settings_files import Policy
 from fedbm.federation.protocol.messages import Refusal, Terms, printable
 from fedbm.utils.io import read_json, write_json, write_text
 from fedbm.utils.schema import TEXT, check, each, keys, number, or_null, whole
 
 FORMAT = 1
-MAX_WAITING = 100  # requests without an approval on the disk; the server decides how many it sends
+MAX_WAITING = 100  # requests without an approval on the disk: a bound for what a server can fill
 MAX_CLASSES = 20  # that a person is shown
 DIGEST_LENGTH = 12  # characters of a digest that a person is shown
 
@@ -103,7 +103,7 @@ def list_requests(state: Path) -> list[tuple[dict[str, Any], bool]]:
 
 
 def describe_request(request: dict[str, Any], approved: bool) -> str:
-    """Return a waiting or approved run in a few sentences; what leaves comes before all text of the server."""
+    """Describe a waiting or approved run in a few sentences. What leaves comes before the server's class names."""
     noise = f"with noise multiplier {request['noise']:g}" if request["noise"] else "without noise"
     names = ", ".join(json.dumps(printable(name), ensure_ascii=False) for name in request["classes"][:MAX_CLASSES])
     status = "approved" if approved else "waiting"

@@ -14,13 +14,13 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedbm.errors import FedBMError
-from fedbm.federation.audit import exclusive_lock
+from fedbm.federation.deploy.settings_files import Policy
 from fedbm.federation.node.privacy import epsilon
-from fedbm.federation.protocol.messages import PRIVACY_LIMITS
-from fedbm.utils.io import cannot_write, read_json, write_json
+from fedbm.federation.protocol.messages import PRIVACY_LIMITS, Refusal, refuse_on_error
+from fedbm.utils.io import lock_file, read_json, write_json
 from fedbm.utils.schema import Lengths, check, each, keys, number, whole
 
 FORMAT = 1
@@ -35,80 +35,57 @@ _RUN = keys({"releases": each(_RELEASE), "exact": _flag, "answers?": keys({}, wh
 _LEDGER = keys({"format": whole(FORMAT, FORMAT), "runs": keys({}, _RUN)})
 
 
-class Limit(NamedTuple):
-    """The largest privacy loss over all runs that a site allows."""
-
-    epsilon: float
-    delta: float
-
-
-class LimitError(FedBMError):
-    """An update would exceed the site's limit."""
-
-
-class AnswersError(FedBMError):
-    """A run has already received its maximum number of answers."""
-
-
 class PrivacyLedger:
     """The record of releases of one site; several processes can use it at once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def count_noisy(self, run: str, privacy: Mapping[str, float], limit: Limit | None = None) -> dict[str, Any]:
-        """Count one more noisy update of *run* with the terms *privacy*, and return the site's privacy loss at δ.
+    def count(
+        self, run: str, privacy: Mapping[str, float] | None, policy: Policy, kind: str = "", most: int = 0
+    ) -> dict[str, Any] | None:
+        """Count what is about to leave in *run*, and return the site's privacy loss at δ.
 
-        If anything left without noise, "epsilon_all_runs" is None and "bound" is "none". If the file is damaged or
-        cannot be written, raise FedBMError, and if the update would exceed *limit*, LimitError; then nothing may leave.
+        *privacy* contains noise, clip and delta; it is None if what leaves has no noise, and so is the result. If
+        anything ever left without noise, "epsilon_all_runs" is None and "bound" is "none". Raise Refusal if this would
+        exceed the policy's ε, or *most* answers of this *kind*, or if the file is damaged or cannot be written. Then
+        nothing is counted, and nothing may leave.
         """
-        with self._locked() as runs:
-            _add_release(runs, run, privacy, limit)
-            self._write(runs)
-            total = _loss(list(runs.values()), privacy["delta"])
-            return {
-                "delta": privacy["delta"],
-                "epsilon": _loss([runs[run]], privacy["delta"]),
-                "epsilon_all_runs": total,
-                "bound": "none" if total is None else "finite",
-            }
-
-    def check_limit(self, run: str, privacy: Mapping[str, float], limit: Limit) -> None:
-        """Raise LimitError if one more noisy update of *run* would exceed *limit*. Nothing is counted."""
-        with self._locked() as runs:
-            _add_release(runs, run, privacy, limit)
-
-    def count_answer(self, run: str, kind: str, most: int) -> None:
-        """Count one more answer of this kind in *run*; raise AnswersError if it already has *most*.
-
-        Raise other errors as count_noisy() does.
-        """
-        with self._locked() as runs:
-            answers = runs.setdefault(run, {"releases": [], "exact": False}).setdefault("answers", {})
-            if answers.get(kind, 0) >= most:
-                raise AnswersError(f"run {run} already has {most} answers to {kind}")
-            answers[kind] = answers.get(kind, 0) + 1
-            self._write(runs)
-
-    def record_exact(self, run: str) -> None:
-        """Record that something leaves in *run* without noise; raise FedBMError as count_noisy() does."""
         with self._locked() as runs:
             entry = runs.setdefault(run, {"releases": [], "exact": False})
-            if not entry["exact"]:
+            if kind:
+                answers = entry.setdefault("answers", {})
+                answers[kind] = answers.get(kind, 0) + 1
+                if answers[kind] > most:
+                    raise Refusal("answers")
+            if privacy is None:
                 entry["exact"] = True
-                self._write(runs)
+            else:
+                _add_release(runs, run, privacy, policy)
+            write_json(self.path, {"format": FORMAT, "runs": runs})
+        if privacy is None:
+            return None
+        total = _loss(list(runs.values()), privacy["delta"])
+        return {
+            "delta": privacy["delta"],
+            "epsilon": _loss([entry], privacy["delta"]),
+            "epsilon_all_runs": total,
+            "bound": "none" if total is None else "finite",
+        }
+
+    def check_limit(self, run: str, privacy: Mapping[str, float], policy: Policy) -> None:
+        """Raise Refusal if one more noisy update of *run* would exceed the policy's ε. Nothing is counted."""
+        with self._locked() as runs:
+            _add_release(runs, run, privacy, policy)
 
     @contextmanager
     def _locked(self) -> Iterator[dict[str, Any]]:
         """Yield the runs on file while no other process can change them."""
-        lock = self.path.with_suffix(".lock")
-        try:
-            lock.parent.mkdir(parents=True, exist_ok=True)
-            handle = lock.open("a")
-        except OSError as error:
-            raise cannot_write(lock, error) from error
-        with handle, exclusive_lock(handle.fileno()):
-            yield self._read()
+        with refuse_on_error("privacy", OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.with_suffix(".lock").open("a") as handle:
+                lock_file(handle.fileno(), wait=True)
+                yield self._read()
 
     def _read(self) -> dict[str, Any]:
         if not self.path.exists():
@@ -122,11 +99,9 @@ class PrivacyLedger:
         runs: dict[str, Any] = found["runs"]
         return runs
 
-    def _write(self, runs: Mapping[str, Any]) -> None:
-        write_json(self.path, {"format": FORMAT, "runs": runs})
 
-
-def _add_release(runs: dict[str, Any], run: str, privacy: Mapping[str, float], limit: Limit | None) -> None:
+def _add_release(runs: dict[str, Any], run: str, privacy: Mapping[str, float], policy: Policy) -> None:
+    """Add one noisy update to *runs*; raise Refusal if that exceeds the policy's ε."""
     releases = runs.setdefault(run, {"releases": [], "exact": False})["releases"]
     kind = {"noise": privacy["noise"], "clip": privacy["clip"]}
     known = next((item for item in releases if kind.items() <= item.items()), None)
@@ -134,10 +109,10 @@ def _add_release(runs: dict[str, Any], run: str, privacy: Mapping[str, float], l
         releases.append({**kind, "count": 1})
     else:
         known["count"] += 1
-    if limit is not None:
-        total = _loss(list(runs.values()), limit.delta)
-        if total is None or total > limit.epsilon:
-            raise LimitError(f"one more update would exceed ε = {limit.epsilon:g} at δ = {limit.delta:g}")
+    if policy.max_epsilon is not None:
+        total = _loss(list(runs.values()), policy.delta)
+        if total is None or total > policy.max_epsilon:
+            raise Refusal("epsilon")
 
 
 def _loss(runs: list[dict[str, Any]], delta: float) -> float | None:

@@ -1,13 +1,96 @@
-"""Run Flower's SuperNode with shorter waits: python -m fedbm.federation.node.supernode, with Flower's own options."""
+"""Run Flower's SuperNode with shorter waits: python -m fedbm.federation.node.supernode, with Flower's own options.
+
+The waits are constants in Flower's code, so this depends on the supported releases; a test checks it. A SuperNode asks
+for a message every 3 s and for its own app's reply every 0.5 s. Here a wait lasts a tenth of the time since the last
+message, within bounds: a message is found soon, and an idle node asks no more often than Flower intends.
+
+A SuperNode takes one message, waits for a reply, sends it and takes the next message. If the server dies while one
+arrives, there is a second reply, of a run that no longer exists. Flower sends that one first and keeps the other until
+the next message, so that every answer is late by one message. Here it waits for the reply to its own message.
+"""
 
 from __future__ import annotations
 
-from fedbm.federation.flower_waits import shorten_supernode_waits, wait_for_own_reply
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+SHORTEST_WAIT_S = 0.1
+REPLY_WAIT_S = 0.5  # the longest wait of a SuperNode for its own app's reply
+
+
+class IdleWait:
+    """Wait a tenth of the time since the last event, at least SHORTEST_WAIT_S."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+
+    def restart(self) -> None:
+        """Count from now on: something happened."""
+        self._since = time.monotonic()
+
+    def sleep(self, longest: float) -> None:
+        time.sleep(min(longest, max(SHORTEST_WAIT_S, (time.monotonic() - self._since) / 10)))
+
+
+def shorten_object_waits() -> None:
+    """Let this process try again after 0.1 s, not 1 s, when an object of a message has not arrived yet."""
+    from flwr.supercore.inflatable import inflatable_utils
+
+    for function in (inflatable_utils.pull_objects, inflatable_utils.pull_and_inflate_object_from_tree):
+        defaults: dict[str, Any] = function.__kwdefaults__  # type: ignore[assignment]
+        defaults["initial_backoff"] = SHORTEST_WAIT_S
+
+
+def wait_for_own_reply() -> None:
+    """Let the SuperNode in this process send replies until the one to its latest message is among them."""
+    from flwr.supernode import start_client_internal as supernode
+
+    pull, push = supernode._pull_and_store_message, supernode._push_messages
+    latest = ""
+
+    def pull_and_note(*, receive: Callable[[], Any], **more: Any) -> int | None:
+        def note() -> Any:
+            nonlocal latest
+            received = receive()
+            latest = received[0].metadata.message_id if received else ""
+            return received
+
+        return pull(receive=note, **more)
+
+    def push_until_answered(*, send: Callable[..., Any], **more: Any) -> None:
+        answered = set()
+
+        def note(message: Any, *rest: Any) -> Any:
+            answered.add(message.metadata.reply_to_message_id)
+            return send(message, *rest)
+
+        while latest not in answered:
+            push(send=note, **more)
+
+    vars(supernode).update(_pull_and_store_message=pull_and_note, _push_messages=push_until_answered)
+
+
+def shorten_supernode_waits() -> None:
+    """Let the SuperNode in this process look for messages and replies sooner."""
+    from flwr.supernode import start_client_internal
+
+    idle = IdleWait()
+
+    def sleep(seconds: float) -> None:
+        if seconds <= REPLY_WAIT_S:  # it has a message
+            idle.restart()
+            seconds = SHORTEST_WAIT_S
+        idle.sleep(seconds)
+
+    vars(start_client_internal)["time"] = SimpleNamespace(sleep=sleep)
 
 
 def main() -> None:
     from flwr.supernode.cli import flower_supernode
 
+    shorten_object_waits()
     shorten_supernode_waits()
     wait_for_own_reply()
     flower_supernode()

@@ -1,23 +1,20 @@
 """A node's worker: one process that answers all messages of its SuperNode, so that a run stays loaded in between.
 
-    python -m fedbm.federation.node.worker HOST:PORT SECRET_FILE PULSE_FILE
+    python -m fedbm.federation.node.worker HOST:PORT SECRET_FILE
 
 It acquires a task from the SuperNode, pulls the message, calls this package's client app and pushes the reply. It runs
 only that app: what the server sent as the run's app is compared with it, never installed and never loaded.
 
-The worker touches PULSE_FILE every few seconds, except while a message takes longer than Flower keeps its reply. The
-supervisor replaces a worker without a pulse.
+A worker ends itself, with tracebacks in its log, if a message takes longer than Flower keeps the reply.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import io
 import sys
-import threading
-import time
 import tomllib
 import zipfile
-from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -36,38 +33,23 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from fedbm.federation.deploy.flower import APP, WORKER_READY
-from fedbm.federation.flower_waits import IdleWait, shorten_object_waits
 from fedbm.federation.node import handler as handler  # loads torch before the first message
-from fedbm.federation.node.client_app import refuse_app, reply
+from fedbm.federation.node.client_app import reply
+from fedbm.federation.node.supernode import IdleWait, shorten_object_waits
 from fedbm.federation.protocol.messages import CENSUS
 
 LONGEST_WAIT_S = 1.0
-PULSE_S = 2.0
-MAX_CENSUS_S = 2 * 3600.0  # a census may have to prepare the images
+MAX_CENSUS_S = 2 * 3600.0  # a census may have to prepare the images; its answer is kept for a day
+MAX_MESSAGE_S = 30 * 24 * 3600.0
 MAX_APP_BYTES = 10_000
 TASKS = (TaskType.CLIENT_APP, TaskType.AGENT_APP)  # an AgentApp is never ours; it is refused like any other app
-
-
-class Pulse:
-    """Touch a file while the worker is idle, or is busy with a message that the server still waits for."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self.busy_until = path, float("inf")
-        threading.Thread(target=self._beat, daemon=True).start()
-
-    def _beat(self) -> None:
-        while True:
-            if time.monotonic() < self.busy_until:
-                with suppress(OSError):
-                    self._path.touch()
-            time.sleep(PULSE_S)
 
 
 class Worker:
     """Serve the tasks of one SuperNode."""
 
-    def __init__(self, address: str, secret: bytes, pulse: Pulse) -> None:
-        self._address, self._pulse = address, pulse
+    def __init__(self, address: str, secret: bytes) -> None:
+        self._address = address
         signed = SuperExecAuthHttpInterceptor(
             master_secret=secret, protected_methods={"/flwr.proto.Runtime/AcquireTask"}
         )
@@ -89,7 +71,7 @@ class Worker:
     def serve_next(self) -> bool:
         """Serve one task, and return whether there was one.
 
-        An error ends the worker, and the supervisor replaces it with its SuperNode, which would wait for a reply.
+        An error ends the worker, and so the whole node, because its SuperNode would wait for a reply.
         """
         try:
             found = self._client.AcquireTask(AcquireTaskRequest(supported_task_types=TASKS))
@@ -101,14 +83,13 @@ class Worker:
         heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(client))
         heartbeat.start()
         message, context, _, bundle = pull_task_input(client)
-        lifetime = message.metadata.ttl
-        if message.metadata.message_type == CENSUS:  # its answer is kept for a day
-            lifetime = min(lifetime, MAX_CENSUS_S)
-        self._pulse.busy_until = time.monotonic() + lifetime
-        # not through Flower's ClientApp, which raises for a message of an unknown type
-        respond = reply if is_own_app(bundle.content) else refuse_app
-        push_message(client, respond(message, context), context)
-        self._pulse.busy_until = float("inf")
+        limit = MAX_CENSUS_S if message.metadata.message_type == CENSUS else MAX_MESSAGE_S
+        faulthandler.dump_traceback_later(max(1.0, min(message.metadata.ttl, limit)), exit=True)
+        try:
+            # not through Flower's ClientApp, which raises for a message of an unknown type
+            push_message(client, reply(message, context, is_own_app(bundle.content)), context)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
         push_task_output(client, context, SubStatus.COMPLETED, "")
         if heartbeat.is_running:
             heartbeat.stop()
@@ -129,9 +110,9 @@ def is_own_app(bundle: bytes) -> bool:
 
 
 def main() -> None:
-    address, secret, pulse = sys.argv[1:]
+    address, secret = sys.argv[1:]
     shorten_object_waits()
-    worker = Worker(address, Path(secret).read_bytes(), Pulse(Path(pulse)))
+    worker = Worker(address, Path(secret).read_bytes())
     print(WORKER_READY, flush=True)
     torch.optim.SGD([torch.zeros(1)], lr=1.0)  # with the first optimiser PyTorch imports 800 more modules
     idle = IdleWait()

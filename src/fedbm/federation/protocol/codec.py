@@ -1,8 +1,7 @@
 """Send messages over Flower's grid. A message is one JSON text, and the header and the raw bytes of each packed state.
 
-Flower sends each object of a message by a request of its own, over three connections. So small states are in the same
-record as the text; large ones are in array records, which Flower divides. Nothing is decoded before packing.py has
-checked it.
+Flower sends each object of a message in its own HTTP request. So a small state is in the same record as the text, and
+only a large state has an array record, which Flower divides. Nothing is decoded before packing.py has checked it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from flwr.app import RecordDict
     from flwr.serverapp import Grid
 
-POLL = 0.2  # seconds between looks for a reply
+POLL = 0.2  # seconds between two checks for a reply
 MAX_INLINE_BYTES = 4 << 20  # of a state next to the text; a reverse proxy may refuse a body of more than 16 MB
 _BODY, _STYPE = "fedbm", "fedbm.flat"
 

@@ -6,10 +6,9 @@
     evaluate  terms, round, parts, counted           → confusion matrices of the site's own val and test images
     refused   why the server refuses this node       → nothing
 
-*Terms* contain everything that a node must know about a run: method, training, model and task. They also contain
-whether nodes score the model, because that decides what leaves. Every request contains
-them, since a node may have restarted. A node runs only methods of its own installed package, checks every
-value, and names the terms by their digest in every answer. An error leaves a site only as a code.
+*Terms* contain everything that a node must know about a run: method, training, model, task, and whether nodes score the
+model. Every request contains them, because a node may have restarted. A node checks every value, runs only methods of
+its own installed package, and names the terms by their digest in every answer. An error leaves a site only as a code.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ import platform
 import re
 import sys
 import traceback
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -84,16 +83,26 @@ REFUSALS = {  # code → why a site did not do what it was asked; only the code 
 
 
 class Refusal(Exception):
-    """A site's answer that it cannot fulfil a request; *about* contains only what the census may contain too."""
+    """A site refuses a request. *about* contains only fields that a census may contain too."""
 
     def __init__(self, code: str, **about: Any) -> None:
         super().__init__(REFUSALS[code])
         self.code, self.about = code, about
-        self.repeated = False  # the audit already has it
+        self.repeated = False  # the audit already contains it
+
+
+@contextmanager
+def refuse_on_error(code: str, *errors: type[Exception]) -> Iterator[None]:
+    """Turn a FedBMError, or one of *errors*, into a refusal. The error itself stays in the site's log."""
+    expected: tuple[type[Exception], ...] = (FedBMError, *errors)
+    try:
+        yield
+    except expected as error:
+        raise Refusal(code) from error
 
 
 def log_error(error: BaseException) -> None:
-    """Print the traceback for the site only. Raise nothing: Flower would send any exception to the server."""
+    """Print the traceback to the site's own log. Raise nothing: Flower would send any exception to the server."""
     with suppress(OSError, ValueError):
         traceback.print_exception(error, file=sys.stderr)
         sys.stderr.flush()
@@ -148,7 +157,7 @@ class Terms:
     digest: str
 
     def task(self, parts: Mapping[str, State]) -> Task:
-        """Return the same task that the server has."""
+        """Return the task of the run, the same as at the server."""
         from fedbm.language.concept_distribution import ConceptDistribution
 
         values = self.values["task"]
@@ -186,10 +195,8 @@ def accept_terms(values: Any) -> Terms:
         if theirs["fedbm"] != __version__:
             raise Refusal("version")
         config = make_config({section: values[section] for section in ("method", "train", "model")})
-        try:
+        with refuse_on_error("body"):
             check_body(config.model.body)
-        except FedBMError as error:
-            raise Refusal("body") from error
         if plugin_code(config) != {key: values[key] for key in ("code", "body_code") if key in values}:
             raise Refusal("code")
         task, run = values["task"], values["run"]
@@ -227,19 +234,8 @@ def _is_private(values: Any, shares: tuple[str, ...]) -> bool:
 
 
 def is_safe_name(name: Any) -> bool:
-    """Return whether a received name can be a file name: letters, digits, dots and dashes, but not a path."""
+    """Return whether a received name is safe as a file name: letters, digits, dots and dashes, but not a path."""
     return isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}", name) is not None
-
-
-@dataclass(frozen=True)
-class CensusRules:
-    """What a run asks for in the census, and its bounds."""
-
-    classes: tuple[str, ...]
-    nodes: int
-    max_samples: int  # of each split
-    shares_counts: bool  # the method shares label counts
-    evaluates: bool  # nodes score the model on their own images
 
 
 @dataclass(frozen=True)
@@ -255,35 +251,40 @@ class Census:
     versions: dict[str, str]
 
 
-def read_census(body: Mapping[str, Any], rules: CensusRules) -> Census:
-    """Check a node's answer to the census; raise FedBMError with the reason why it cannot take part."""
+def read_census(
+    body: Mapping[str, Any], terms: Mapping[str, Any], shares_counts: bool, nodes: int, max_samples: int
+) -> Census:
+    """Check a node's answer to the census; raise FedBMError with the reason why it cannot take part.
+
+    *shares_counts* is whether the method shares label counts. A node may claim *max_samples* images of each split.
+    """
+    classes, evaluates = terms["task"]["classes"], terms["evaluates"]
     theirs, mine = read_field(body, "versions", dict), versions()
     for what in ("protocol", "fedbm"):
         if theirs.get(what) != mine[what]:
             raise FedBMError(
                 f"it has {what} {printable(theirs.get(what))} and the server has {mine[what]}: install the same"
             )
-    client, n, nodes = read_field(body, "client", int), read_field(body, "n", int), rules.nodes
+    client, n = read_field(body, "client", int), read_field(body, "n", int)
     if not 0 <= client < nodes:
         raise FedBMError(f"it is client {printable(client)}, but a run with nodes = {nodes} has 0 to {nodes - 1}")
-    if unknown := [name for name in read_field(body, "classes", list) if name not in rules.classes]:
-        known = ", ".join(rules.classes)
-        raise FedBMError(f'it has the class "{printable(unknown[0])}", but the run has only {known}')
-    scored = {side: read_field(body, side, int) for side in SCORED} if rules.evaluates else {}
+    if unknown := [name for name in read_field(body, "classes", list) if name not in classes]:
+        raise FedBMError(f'it has the class "{printable(unknown[0])}", but the run has only {", ".join(classes)}')
+    scored = {side: read_field(body, side, int) for side in SCORED} if evaluates else {}
     for what, count in {"training": n, **scored}.items():
         if count < (what == "training"):
             raise FedBMError(f"it has {printable(count)} {what} images")
-        if count > rules.max_samples:
+        if count > max_samples:
             raise FedBMError(
-                f"it claims {printable(count)} {what} images, above max_samples = {rules.max_samples} in server.toml"
+                f"it claims {printable(count)} {what} images, above max_samples = {max_samples} in server.toml"
             )
-    asked = {"val": rules.evaluates, "test": rules.evaluates, "label_counts": rules.shares_counts}
+    asked = {"val": evaluates, "test": evaluates, "label_counts": shares_counts}
     if unasked := [key for key, wanted in asked.items() if key in body and not wanted]:
         raise FedBMError(f"it sent {unasked[0]}, which this run does not ask for")
     counts: tuple[int, ...] = ()
-    if rules.shares_counts:
+    if shares_counts:
         counts = tuple(read_field(body, "label_counts", list))
-        if len(counts) != len(rules.classes) or any(type(k) is not int or k < 0 for k in counts) or sum(counts) != n:
+        if len(counts) != len(classes) or any(type(k) is not int or k < 0 for k in counts) or sum(counts) != n:
             raise FedBMError("its label counts do not match its number of training images")
     return Census(
         client=client,

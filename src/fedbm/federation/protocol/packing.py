@@ -92,7 +92,7 @@ def digest(state: State) -> str:
 
 
 def read_header(packed: Packed, max_size: int | None = None) -> list[TensorEntry]:
-    """Return the header's entries after a check against the sizes of the buffers; decode nothing yet."""
+    """Check the header against the sizes of the buffers, and return its entries. No tensor is decoded."""
     if max_size is not None and packed.size > max_size:
         raise FedBMError(f"the tensors have {packed.size} bytes, more than the expected {max_size}")
     if len(packed.header) > MAX_HEADER_LENGTH:
@@ -117,9 +117,9 @@ def read_header(packed: Packed, max_size: int | None = None) -> list[TensorEntry
     return entries
 
 
-def unpack(packed: Packed, base: State | None = None, max_size: int | None = None) -> State:
+def unpack(packed: Packed, base: State | None = None) -> State:
     """Return the packed state, up to the rounding of compression; raise FedBMError if it is damaged."""
-    entries = read_header(packed, max_size)
+    entries = read_header(packed)
     header = {"format": FORMAT, "tensors": entries}
     if packed.digest != _checksum(header, packed.buffers):
         raise FedBMError("the tensors were damaged on the way: their checksum differs")

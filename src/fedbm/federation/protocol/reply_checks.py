@@ -6,7 +6,8 @@ The method itself defines what an upload must look like: the result of finish_cl
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -25,11 +26,15 @@ from fedbm.utils.typed_json import schema_of
 
 MAX_COUNT = 10**9  # of one cell, so that sums fit in 64 bits; the census bounds the whole matrix
 _LOSSES = keys({"losses": keys({}, or_null(number())), "seconds": number()})
+MAX_SIZE_FACTOR = 10.0
+NORM_ROUNDS = 5
+
 Form = tuple[torch.dtype, tuple[int, ...]]
+Accepted = MutableMapping[int, list[tuple[int, float]]]  # round → (n, norm) of each accepted update
 
 
 def check_equal(body: Mapping[str, Any], **expected: Any) -> None:
-    """Raise FedBMError unless the answer belongs to this request: it must repeat these values."""
+    """Raise FedBMError unless the answer repeats these values of its request."""
     for key, value in expected.items():
         if body.get(key) != value:
             raise FedBMError(f"it answered for another {key} than it was asked for")
@@ -44,7 +49,7 @@ def read_losses(body: Mapping[str, Any]) -> tuple[dict[str, float], float]:
 
 
 def read_privacy(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ε of this run, ε of all runs at the site (None without a finite bound), and "bound"."""
+    """Return ε of this run, ε of all runs at the site (None if no finite bound exists), and "bound"."""
     reported = body.get("privacy")
     if schema_of(PrivacyLoss)(reported, "", {}):
         raise FedBMError("its privacy loss cannot be read")
@@ -77,7 +82,7 @@ def read_upload(packed: Packed, expected: Mapping[str, Form], sent: State, max_n
     size = sum(dtype.itemsize * math.prod(shape) for dtype, shape in expected.values())
     if mismatch := find_mismatch(read_header(packed, max_size=size), expected):
         raise FedBMError(mismatch)
-    state = unpack(packed, base=sent, max_size=size)
+    state = unpack(packed, base=sent)
     if flaw := find_nonfinite(state):
         raise FedBMError(flaw)
     if (norm := update_norm(state, sent)) > max_norm:
@@ -108,6 +113,46 @@ def update_norm(state: State, sent: State) -> float:
     return math.sqrt(
         sum(float((value.double() - start_of(name, value, sent)).square().sum()) for name, value in values)
     )
+
+
+class NormHistory:
+    """Refuse an update that is far larger than the updates accepted before it. The checkpoint contains *accepted*.
+
+    A site with more images than the median site takes more steps in a round, so it may send a larger update. The factor
+    for its size is at most ten, whatever number of images it claims.
+
+        bound(n) = ratio · median norm · size(n)
+        size(n)  = n / median n, at least 1 and at most 10
+
+    Both medians are over the updates that were accepted in the last five rounds. In the first round there are none, so
+    only `max_norm` applies.
+    """
+
+    def __init__(self, accepted: Accepted, ratio: float) -> None:
+        self._accepted, self._ratio = accepted, ratio
+
+    def begin(self, round_: int) -> None:
+        """Start a round, and drop the updates that an earlier attempt at this round accepted."""
+        for other in list(self._accepted):
+            if not round_ - NORM_ROUNDS <= other < round_:
+                del self._accepted[other]
+
+    def bound(self, round_: int, n: int) -> float:
+        """Return the largest norm that a site with *n* images may send in this round."""
+        known = [pair for other, pairs in self._accepted.items() if other < round_ for pair in pairs]
+        if not known:
+            return math.inf
+        size = n / median(count for count, _ in known)
+        return self._ratio * median(norm for _, norm in known) * min(max(size, 1.0), MAX_SIZE_FACTOR)
+
+    def accept(self, round_: int, n: int, norm: float) -> None:
+        """Remember an update, or raise FedBMError if its norm is above the bound."""
+        if norm > (bound := self.bound(round_, n)):
+            raise FedBMError(
+                f"the norm of its update is {norm:.3g}, above the bound {bound:.3g}: {self._ratio:g} times the usual "
+                "norm for a site of its size. If you trust this site, raise max_norm_ratio"
+            )
+        self._accepted.setdefault(round_, []).append((n, norm))
 
 
 class _OneImage:

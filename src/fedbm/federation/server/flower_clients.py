@@ -1,4 +1,4 @@
-"""The nodes behind a Flower grid as a cohort: the round loop uses it like clients in its own process."""
+"""The nodes behind a Flower grid as a cohort, which the round loop uses like clients in its own process."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from fedbm.federation.protocol.codec import Envelope
 from fedbm.federation.protocol.messages import EVALUATE, SCORED, TRAIN, UPLOAD, explain_refusal, printable
 from fedbm.federation.protocol.reply_checks import (
     Form,
+    NormHistory,
     check_equal,
     read_losses,
     read_matrix,
     read_privacy,
     read_upload,
 )
-from fedbm.federation.server.norm_history import NormHistory
 from fedbm.federation.server.requests import Reply, Requests
 from fedbm.federation.server.roster import Roster
 from fedbm.methods.base import Facts, Method, Part, State, Upload
@@ -50,7 +50,7 @@ class FlowerCohort:
         if self.roster.terms["evaluates"] and len(self.roster.peers) == self.roster.options.nodes:
             announced = [peer.census.scored for peer in self.roster.peers.values()]
             for side in SCORED:
-                if not any(one[side] for one in announced):  # before an update leaves for a model that nobody scores
+                if not any(one[side] for one in announced):  # stop before an update leaves a site for nothing
                     raise FedBMError(no_images(side))
         return {client: self.roster.peers[client].census.facts for client in clients}
 
@@ -65,7 +65,7 @@ class FlowerCohort:
         """Do nothing: nodes belong to their sites."""
 
     def _answer(self, round_: int, reply: Reply, sent: State) -> ClientResult:
-        """Check a reply, and return it for the round loop, with the reason for a rejection, if there is one."""
+        """Check a reply, and return it for the round loop, with the reason if it is rejected."""
         client = reply.client
         facts = self.roster.peers[client].census.facts
         empty = Upload(client, facts.n, {})
@@ -136,7 +136,7 @@ class FlowerCohort:
                     self.roster.reject(reply.client, round_, str(error))
             covered = all(any(side in own for own in found.values()) for side in SCORED)
             enough = clients and len(found) >= min(self.roster.needed, len(clients))
-            if enough and (covered or len(found) == len(clients)):  # a node that is late may be the one that scores
+            if enough and (covered or len(found) == len(clients)):  # a late node may have the images of a split
                 scored = {client: own for client, own in found.items() if own}
                 yield self._evaluation(round_, scored), sent
                 return
@@ -202,7 +202,7 @@ def read_privacy_file(path: Path, delta: float) -> Privacy:
 
 
 def save_privacy(path: Path, delta: float, client: int, loss: Mapping[str, Any]) -> None:
-    """Write a client's privacy loss with every answer, so that a killed server forgets no reported loss."""
+    """Write a client's privacy loss. This is done with every answer, so that a killed server loses none."""
     clients = {**read_privacy_file(path, delta).clients, str(client): loss}
     plain = {name: dict(known) for name, known in clients.items()}
     write_json(path, {"format": FORMAT, "delta": delta, "clients": plain})

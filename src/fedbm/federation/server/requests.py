@@ -1,8 +1,8 @@
 """Send requests to several nodes, each with the parts that its node needs, and collect the replies.
 
-All open requests are checked in turn, so a slow node delays no other reply. Replies are returned in client order,
-because uploads are aggregated in that order. Only replies that wait for a lower-numbered client are held in memory.
-A request that is still open at its deadline is checked once more; then its client has missed the deadline.
+All open requests are checked in turn, so a slow node does not delay the replies of others. Replies are returned in
+client order, because uploads are aggregated in that order. Only replies that wait for a lower-numbered client are held
+in memory. A request that is still open at its deadline is checked once more. Then its client has missed the deadline.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ A server needs no images: classes, sizes and colour statistics come from the cat
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +69,7 @@ def agree(config: Config, options: FederationOptions) -> Agreement:
     channels, classes = shape[0], tuple(source.classes)
     given = [parse_numbers(key, getattr(config.data, key)) for key in ("mean", "std")]
     mean, std = choose_statistics(source, channels, *given)
-    seen: dict[str, Any] = {"clients": options.nodes, "size": shape[1], "channels": channels}
-    config = replace(config, data=replace(config.data, **seen))
-    needs_concepts = config.method.needs_concepts
+    config = config.with_values("data", clients=options.nodes, size=shape[1], channels=channels)
     task = Task(
         classes=classes,
         shape=shape,
@@ -79,7 +77,7 @@ def agree(config: Config, options: FederationOptions) -> Agreement:
         std=std,
         seed=config.train.seed,
         make_body=body_factory(config.model, channels),
-        concepts=agreed_concepts(config, classes, texts, source.modality) if needs_concepts else None,
+        concepts=agreed_concepts(config, classes, texts, source.modality) if config.method.needs_concepts else None,
         hflip=source.hflip,
         vflip=source.vflip,
     )

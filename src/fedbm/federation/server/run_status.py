@@ -16,7 +16,7 @@ from fedbm.utils.io import read_json, write_json
 from fedbm.utils.text import format_seconds
 
 FORMAT = 1
-WRITE_SECONDS = 2.0  # an unchanged status is written again after this time, to show that the server app is running
+WRITE_SECONDS = 2.0  # an unchanged status is written again after this time, as a sign that the server app is running
 RECENT_ROUNDS = 10  # their mean duration estimates the remaining time
 PHASES = {"census": "asking who is there", "train": "training", "aggregate": "averaging", "evaluate": "evaluating"}
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -33,15 +32,14 @@ from fedbm.engine.round_loop import RoundLoop
 from fedbm.engine.run_folder import FORMAT, RunFolder
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
-from fedbm.federation.deploy.registration import Registered, read_registry
+from fedbm.federation.deploy.registration import read_registry
 from fedbm.federation.deploy.settings_files import ServerSettings, read_settings
 from fedbm.federation.federation_options import read_run_file
-from fedbm.federation.flower_waits import shorten_object_waits
-from fedbm.federation.protocol.messages import CONCEPTS, INIT, SCORED, CensusRules, versions
+from fedbm.federation.node.supernode import shorten_object_waits
+from fedbm.federation.protocol.messages import CONCEPTS, INIT, SCORED, versions
 from fedbm.federation.protocol.packing import digest
-from fedbm.federation.protocol.reply_checks import expected_upload
+from fedbm.federation.protocol.reply_checks import NormHistory, expected_upload
 from fedbm.federation.server.flower_clients import FlowerCohort, read_privacy_file
-from fedbm.federation.server.norm_history import NormHistory
 from fedbm.federation.server.requests import Requests
 from fedbm.federation.server.roster import Roster
 from fedbm.federation.server.run_setup import Agreement, agree
@@ -49,6 +47,7 @@ from fedbm.federation.server.run_status import StatusFile
 from fedbm.methods.base import State, Steps
 from fedbm.runs.artifacts import write_final_files
 from fedbm.runs.run_config import method_label, recommended_at_beta
+from fedbm.runs.run_files import Privacy
 from fedbm.runs.start import start_or_resume, write_description
 from fedbm.utils.io import digest_of, read_json, write_json
 
@@ -63,60 +62,48 @@ def main(grid: Grid, context: Context) -> None:
         if not path.is_absolute():
             raise FedBMError(f"{key} must be an absolute path: flwr run … -c '{key}=\"/…\"'")
     shorten_object_waits()
-    home = paths["folder"]
-    agreement, state = agree(*read_run_file(paths["config"])), home / "state"
-    config = agreement.config
-    run = ServerRun(
-        grid=grid,
-        agreement=agreement,
-        settings=read_settings(home, ServerSettings),
-        registry=read_registry(home),
-        folder=RunFolder(state / "runs" / agreement.id),
-        device=find_device(config.engine.device),
-        audit=Audit(state / "audit.jsonl"),
-        status=StatusFile(state / "status.json", agreement.id, config.train.rounds),
-    )
+    run = ServerRun(grid, agree(*read_run_file(paths["config"])), paths["folder"])
+    numeric = numeric_settings(run.config.engine, run.config.train.precision)
     with run.folder.lock():
         try:
-            with numeric_settings(config.engine, config.train.precision), explain_memory_errors(run.device):
+            with numeric, explain_memory_errors(run.device):
                 if not run.folder.done:
                     run.run_rounds()
                 done = read_json(run.folder.path / "summary.json")["rounds"]  # fewer than planned if patience is over
                 run.status.write(phase="finished", round=done, rounds=done)
         except FedBMError as error:
-            run.audit.append("failed", run=agreement.id, why=str(error))
+            run.audit.append("failed", run=run.agreement.id, why=str(error))
             run.status.write(phase="failed", why=str(error))
             raise
 
 
-@dataclass(frozen=True)
 class ServerRun:
-    """One run at the server, and where it is written down."""
+    """One run at the server, and the files that record it."""
 
-    grid: Grid
-    agreement: Agreement
-    settings: ServerSettings
-    registry: Mapping[int, Registered]
-    folder: RunFolder
-    device: torch.device
-    audit: Audit
-    status: StatusFile
+    def __init__(self, grid: Grid, agreement: Agreement, home: Path) -> None:
+        state = home / "state"
+        self.grid, self.agreement = grid, agreement
+        self.config, self.options, self.task = agreement.config, agreement.options, agreement.task
+        self.settings, self.registry = read_settings(home, ServerSettings), read_registry(home)
+        self.folder = RunFolder(state / "runs" / agreement.id)
+        self.device = find_device(self.config.engine.device)
+        self.audit = Audit(state / "audit.jsonl")
+        self.status = StatusFile(state / "status.json", agreement.id, self.config.train.rounds)
+        self.privacy_file = self.folder.path / "privacy.json" if self.options.dp_noise else None
 
     def run_rounds(self) -> None:
-        config, options = self.agreement.config, self.agreement.options
-        privacy_file = self.folder.path / "privacy.json" if options.dp_noise else None
-        if privacy_file:
-            read_privacy_file(privacy_file, options.dp_delta)  # a damaged file stops the run before its first request
-        loop = self.assemble(privacy_file)
+        """Run the remaining rounds, and write the files of a finished run."""
+        self.read_privacy()  # a damaged file stops the run before its first request
+        loop = self.assemble()
         self.audit.append(
             "resumed" if loop.progress.round else "started",
             run=self.agreement.id,
-            method=config.method.name,
-            shares=config.method.shares,
+            method=self.config.method.name,
+            shares=self.config.method.shares,
             round=loop.progress.round,
             state=digest(loop.server),
             terms=digest_of(self.agreement.terms),
-            options=dataclasses.asdict(options),
+            options=dataclasses.asdict(self.options),
             max_samples=self.settings.max_samples,
             versions=versions(),
         )
@@ -137,63 +124,63 @@ class ServerRun:
                 dropped=[dataclasses.asdict(client) for client in record.dropped],
                 state=digest(loop.server),
             )
-            scores = {side: record[side] for side in ("val", "test") if record[side] is not None}
+            scores = {side: record[side] for side in SCORED if record[side] is not None}
             self.status.write(round=event.round, phase="done", **scores)  # otherwise the scores before it stay
-        recommends = recommended_at_beta(self.agreement.recommends, config.data.partition, config.data.beta)
+        data = self.config.data
+        recommends = recommended_at_beta(self.agreement.recommends, data.partition, data.beta)
         write_final_files(
             loop,
             label=method_label(loop.method, recommends),
             data=self.agreement.data,
-            clients=options.nodes,
+            clients=self.options.nodes,
             partition="nodes",
             beta=None,
-            privacy=read_privacy_file(privacy_file, options.dp_delta) if privacy_file else None,
-            sources=[self.settings.places.get(client, f"client {client}") for client in range(options.nodes)],
+            privacy=self.read_privacy(),
+            sources=[self.settings.places.get(client, f"client {client}") for client in range(self.options.nodes)],
         )
         self.audit.append("finished", run=self.agreement.id, state=digest(loop.server))
 
-    def assemble(self, privacy_file: Path | None) -> RoundLoop:
+    def read_privacy(self) -> Privacy | None:
+        """Return the privacy loss of each site, or None if sites add no noise."""
+        return read_privacy_file(self.privacy_file, self.options.dp_delta) if self.privacy_file else None
+
+    def assemble(self) -> RoundLoop:
         """Return the run in memory, at its start or at its last checkpoint."""
-        config, options, task = self.agreement.config, self.agreement.options, self.agreement.task
-        start = start_or_resume(self.folder, self.agreement.id, config, task, self.device, self.write_initial_files)
-        server, progress = start.server, start.progress
-        every = config.engine.checkpoint_every or 1  # a round between machines costs more than a checkpoint
-        parts = broadcast(config.method, start.model, server, progress.round + 1)
-        sets = self.load_sets()
-        rules = CensusRules(
-            classes=task.classes,
-            nodes=options.nodes,
-            max_samples=self.settings.max_samples,
-            shares_counts="label_counts" in config.method.shares,
-            evaluates=self.agreement.terms["evaluates"],
+        config, method = self.config, self.config.method
+        start = start_or_resume(
+            self.folder, self.agreement.id, config, self.task, self.device, self.write_initial_files
         )
-        notes: list[str] = []
-        roster = Roster(self.grid, self.agreement, self.registry, rules, self.audit, self.status)
+        model, progress = start.model, start.progress
+        every = config.engine.checkpoint_every or 1  # a round between machines costs more than a checkpoint
+        parts = broadcast(method, model, start.server, progress.round + 1)
+        sets, notes = self.load_sets(), list[str]()
+        max_samples = self.settings.max_samples
+        roster = Roster(self.grid, self.agreement, self.registry, max_samples, self.audit, self.status)
         cohort = FlowerCohort(
-            config.method,
+            method,
             roster,
-            Requests(roster, task_parts(self.agreement), progress, every),
-            expected_upload(config.method, start.model, task, parts),
-            NormHistory(progress.accepted_norms, options.max_norm_ratio),
-            privacy_file,
+            Requests(roster, self.task_parts(), progress, every),
+            expected_upload(method, model, self.task, parts),
+            NormHistory(progress.accepted_norms, self.options.max_norm_ratio),
+            self.privacy_file,
         )
         return RoundLoop(
             run_id=self.agreement.id,
-            method=config.method,
-            task=task,
+            method=method,
+            task=self.task,
             train=config.train,
-            model=start.model,
+            model=model,
             cohort=cohort,
-            server=server,
+            server=start.server,
             progress=progress,
             states=ClientStates(self.folder.path / "clients", self.device, {}),  # clients keep their states themselves
             sets=sets,
             folder=self.folder,
-            steps=self.choose_steps(start.model, notes),
+            steps=self.choose_steps(model, notes),
             checkpoint_every=every,
-            min_updates=options.min_updates,
-            max_round_attempts=options.max_round_attempts,
-            population=options.nodes,
+            min_updates=self.options.min_updates,
+            max_round_attempts=self.options.max_round_attempts,
+            population=self.options.nodes,
             notes=notes,
             average=start.average,
             optimizer=start.optimizer,
@@ -201,36 +188,34 @@ class ServerRun:
 
     def choose_steps(self, model: nn.Module, notes: list[str]) -> Steps:
         """Return how the server's own model is trained: captured, where one process would capture it."""
-        config = self.agreement.config
-        if not uses_cuda_graphs(config.engine, config.method, self.device):
+        if not uses_cuda_graphs(self.config.engine, self.config.method, self.device):
             return plain_steps
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        return CapturedSteps(lambda: False, config.engine.compile, notes.append)
+        return CapturedSteps(lambda: False, self.config.engine.compile, notes.append)
 
     def load_sets(self) -> Mapping[str, Samples]:
         """Return the server's val and test images; none if nodes score the model."""
         dataset = self.agreement.dataset
         if dataset is None or self.agreement.terms["evaluates"]:
             return {}
-        images = place_images(dataset.images, self.device, self.agreement.config.engine.data_on)
+        images = place_images(dataset.images, self.device, self.config.engine.data_on)
         labels = torch.from_numpy(dataset.labels).to(self.device)
-        normalise = self.agreement.task.normalise().to(self.device)
+        normalise = self.task.normalise().to(self.device)
         indices = {side: torch.from_numpy(dataset.indices(side)).to(images.device) for side in SCORED}
         return {side: Samples(images, labels, own, normalise) for side, own in indices.items()}
 
+    def task_parts(self) -> dict[str, State]:
+        """Return the parts of the task itself, sent once: embeddings and initial weights."""
+        parts: dict[str, State] = {}
+        if self.task.concepts is not None:
+            parts[CONCEPTS] = {"embeddings": self.task.concepts.embeddings}
+        if self.config.model.init_weights:
+            parts[INIT] = dict(self.task.body().state_dict())
+        return parts
+
     def write_initial_files(self) -> None:
         """Write what is known before the first round."""
-        write_description(self.folder, self.agreement.config, self.agreement.task, self.device)
-        options, terms = dataclasses.asdict(self.agreement.options), self.agreement.terms
+        write_description(self.folder, self.config, self.task, self.device)
+        options, terms = dataclasses.asdict(self.options), self.agreement.terms
         asked = {"format": FORMAT, "options": options, "terms": terms, "digest": digest_of(terms)}
         write_json(self.folder.path / "federation.json", asked)
-
-
-def task_parts(agreement: Agreement) -> dict[str, State]:
-    """Return the parts of the task itself, sent once: embeddings and initial weights."""
-    parts: dict[str, State] = {}
-    if agreement.task.concepts is not None:
-        parts[CONCEPTS] = {"embeddings": agreement.task.concepts.embeddings}
-    if agreement.config.model.init_weights:
-        parts[INIT] = dict(agreement.task.body().state_dict())
-    return parts

@@ -1,8 +1,8 @@
 """The operator's page: the state of the run, read-only, without scripts, by default only for this machine.
 
-It answers GET and HEAD of / (the page), /status.css, /status.json and /metrics (for Prometheus). Other paths get 404,
-other methods 405. The headers allow the browser to load nothing but the style sheet. On loopback the page answers only
-requests with a loopback host name, which prevents DNS rebinding.
+It answers GET and HEAD of / (the page), /status.css, /status.json and /metrics (for Prometheus). Other paths get
+404, other methods 501. The headers allow the browser to load nothing but the style sheet. On loopback, the page
+answers only requests that name a loopback host, which prevents DNS rebinding.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from fedbm.federation.server.run_status import (
     seconds_since,
 )
 
-REFRESH_SECONDS = 3
 STALE_SECONDS = 120  # the page shows a warning if the server app has written nothing for longer
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; form-action 'none'; base-uri 'none'; "
@@ -39,6 +38,7 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
+    "Refresh": "3",  # seconds
 }
 NODE_STATES = ("ready", "asked", "answered", "silent", "resting", "refused")
 WIDTH, HEIGHT = 640, 200  # of the plot
@@ -77,7 +77,7 @@ class PageHandler(BaseHTTPRequestHandler):
         try:
             status = read_status(self.site)
             if self.path == "/":
-                self._send(200, "text/html", render_page(status), {"Refresh": str(REFRESH_SECONDS)})
+                self._send(200, "text/html", render_page(status))
             elif self.path == "/status.css":
                 style = files("fedbm.federation") / "templates" / "status.css"
                 self._send(200, "text/css", style.read_text(encoding="utf-8"))
@@ -92,16 +92,11 @@ class PageHandler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("do_"):  # every other method
-            return lambda: self._send(405, "text/plain", "only GET\n", {"Allow": "GET, HEAD"})
-        raise AttributeError(name)
-
-    def _send(self, status: int, kind: str, text: str, more: Mapping[str, str] | None = None) -> None:
+    def _send(self, status: int, kind: str, text: str) -> None:
         body = text.encode()
         own = {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(body))}
         self.send_response(status)
-        for name, value in {**HEADERS, **(more or {}), **own}.items():
+        for name, value in {**HEADERS, **own}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
@@ -119,6 +114,7 @@ def render_metrics(found: RunStatus | None) -> str:
     states = Counter({"refused": len(status["nodes"]) - len(nodes)}) + Counter(node["state"] for node in nodes)
     phases = (*PHASES, "done", "finished", "failed")
     scores = {side: status[side]["accuracy"] for side in SCORED if status[side]}
+    updated = datetime.fromisoformat(status["updated"]).timestamp()
     samples: list[tuple[str, str, str, Mapping[str, float | None]]] = [  # name, meaning, label, value by label
         ("rounds_finished", "Finished rounds of the run.", "", {"": len(found.rounds)}),
         ("rounds_planned", "Rounds of the whole run.", "", {"": status["rounds"]}),
@@ -127,7 +123,7 @@ def render_metrics(found: RunStatus | None) -> str:
         ("missed_deadlines", "In a row.", "node", {node["name"]: node["missed_deadlines"] for node in nodes}),
         ("accuracy", "Latest accuracy.", "split", scores),
         ("round_seconds", "Mean duration of the latest rounds.", "", {"": found.seconds_per_round}),
-        ("updated_seconds", "Unix time of the latest sign of life.", "", {"": _unix_time(status["updated"])}),
+        ("updated_seconds", "Unix time of the latest sign of life.", "", {"": updated}),
     ]
     lines = []
     for name, meaning, label, values in samples:
@@ -136,10 +132,6 @@ def render_metrics(found: RunStatus | None) -> str:
             labels = f"{{{label}={json.dumps(key, ensure_ascii=False)}}}" if label else ""
             lines += [] if value is None else [f"fedbm_{name}{labels} {value}"]
     return "\n".join([*lines, ""])
-
-
-def _unix_time(moment: str) -> float:
-    return datetime.fromisoformat(moment).timestamp()
 
 
 def render_page(found: RunStatus | None, now: datetime | None = None) -> str:
