@@ -25,8 +25,7 @@ from fedbm.data.readers.table import is_table, join_metadata
 from fedbm.data.splits import SPLITS, Split, check_split_option, choose_split
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.utils.io import digest_of, sha256_file
-from fedbm.utils.notebook_table import make_html
-from fedbm.utils.text import format_count
+from fedbm.utils.text import format_count, make_html
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedbm.data.inspection.traps import describe_wordless
+from fedbm.data.inspection.problems import describe_wordless
 from fedbm.errors import shorten_list
 
 MAX_COSINE = 0.95  # a classifier can hardly separate class means with a higher cosine

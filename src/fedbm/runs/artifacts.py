@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,18 +12,22 @@ import torch
 
 from fedbm.data.column_sources import find_sources
 from fedbm.engine.checkpoint import best_path, load_best, save_tensors
+from fedbm.engine.environment import environment, settings_digest
 from fedbm.engine.round_loop import RoundLoop
 from fedbm.engine.round_record import ModelScores, Traffic
 from fedbm.engine.run_folder import FORMAT, RunFolder, replace_nonfinite
-from fedbm.methods.base import load_state
+from fedbm.methods import is_plugin, method_plugins
+from fedbm.methods.base import Task, load_state
+from fedbm.models.backbone import body_code
 from fedbm.report.figures.generated_images import COLUMNS
 from fedbm.report.figures.matrices import partition_bubbles
 from fedbm.report.figures.svg import save_svg
+from fedbm.runs.custom_method import describe_class
 from fedbm.runs.plan import Plan
-from fedbm.runs.run_config import method_label, recommended_at_beta
+from fedbm.runs.run_config import Config, method_label, recommended_at_beta, to_toml
 from fedbm.runs.run_files import Confusion, Details, PersonalSummary, Privacy, ScoredRound, SourceConfusion, Summary
-from fedbm.runs.start import write_description
-from fedbm.utils.io import atomic_write, write_json
+from fedbm.runs.run_id import own_code
+from fedbm.utils.io import atomic_write, write_json, write_text
 
 DRAWN_ROUNDS = (5, 10, 20, 50, 100, 200, 500)  # generated images are drawn after these rounds and after the last
 
@@ -38,6 +43,25 @@ def write_initial_files(plan: Plan, folder: RunFolder, device: torch.device) -> 
     counts = partition.counts(dataset.labels, len(dataset.classes))
     drawn = partition_bubbles(counts, dataset.classes, f"{dataset.name}: who holds what")
     save_svg(folder.path / "partition.svg", drawn)
+
+
+def write_description(
+    folder: RunFolder, config: Config, task: Task, device: torch.device, own: Mapping[str, str] | None = None
+) -> None:
+    """Write config.toml, environment.json and, if the method uses concepts, concepts.safetensors."""
+    text = to_toml(config, own)
+    write_text(folder.path / "config.toml", text)
+    known = {**environment(device), "settings": settings_digest(tomllib.loads(text))}
+    if own and "code" in own:
+        known["method"] = describe_class(type(config.method))
+    if is_plugin(config.method):
+        known["method"] = method_plugins()[config.method.name].package
+        known |= own_code(config.method)
+    if not own or "body" not in own:
+        known |= body_code(config.model.body)
+    write_json(folder.path / "environment.json", known)
+    if task.concepts is not None:
+        task.concepts.save(folder.path / "concepts.safetensors")
 
 
 def finish_simulation(plan: Plan, loop: RoundLoop) -> None:

@@ -14,10 +14,9 @@ from fedbm.data.dataset import Dataset, check_source
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError, join_words
 from fedbm.methods import METHODS, Method
-from fedbm.runs.batch import BatchRun, plan_jobs, run_batch
-from fedbm.runs.budget import Budget
+from fedbm.runs.batch import BatchRun, Budget, plan_jobs, run_batch
 from fedbm.runs.callbacks import Callback, Notifier, RunInfo, check_callbacks
-from fedbm.runs.own_method import resolve_method, with_method
+from fedbm.runs.custom_method import resolve_method, with_method
 from fedbm.runs.progress import print_notes, progress_console, show_batch, show_decoding
 from fedbm.runs.run_config import (
     Config,
@@ -28,11 +27,10 @@ from fedbm.runs.run_config import (
     settings_for,
     to_values,
 )
-from fedbm.runs.run_table import METRICS, describe_run, make_frame, mean_and_std
-from fedbm.runs.run_view import RunView, read_run
+from fedbm.runs.run_view import METRICS, RunView, describe_run, make_frame, mean_and_std, read_run
 from fedbm.runs.runner import check_engine, check_method_object, check_unused_settings
 from fedbm.runs.seed_list import list_seeds
-from fedbm.utils.notebook_table import make_html
+from fedbm.utils.text import make_html
 
 CAPTION = "Test scores in %, mean ± std over seeds"
 HEADS = ("data", "partition", "β", "method", "seeds", *METRICS)

@@ -14,7 +14,7 @@ from fedbm.config.options import OPTION_NEEDS, DataOptions, LanguageOptions, che
 from fedbm.data.cache import checksum
 from fedbm.data.dataset import Dataset, load
 from fedbm.data.feature_shift import shift_features
-from fedbm.data.inspection.traps import find_traps
+from fedbm.data.inspection.problems import find_problems
 from fedbm.data.partition import Partition, check_partition, load_partition
 from fedbm.data.partitioners import balanced, by_classes, by_column, dirichlet, hold_out, iid, quantity, shards
 from fedbm.engine.augmentation import check_augment
@@ -119,8 +119,8 @@ def make_plan(
     if code or config.model.freeze or config.model.body != "resnet18":  # the others are known to fit each other
         check_trained(config.method, task, config.train.epochs)
     stem = config.model.stem if make_body is None and config.model.body == "resnet18" else ""
-    traps = find_traps(dataset, concepts=concepts.texts if concepts else (), stem=stem)
-    notes = (*dataset.notes, *traps, *describe_recipe(config.train))
+    problems = find_problems(dataset, concepts=concepts.texts if concepts else (), stem=stem)
+    notes = (*dataset.notes, *problems, *describe_recipe(config.train))
     return Plan(config, dataset, partition, task, run_id, notes, own, digests)
 
 

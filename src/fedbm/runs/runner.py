@@ -39,12 +39,12 @@ from fedbm.errors import FedBMError
 from fedbm.methods.base import Method
 from fedbm.runs.artifacts import draw_if_due, finish_simulation, write_initial_files
 from fedbm.runs.callbacks import Callback, Notifier, RunInfo, check_callbacks
-from fedbm.runs.own_method import check_name, resolve_method, with_method
+from fedbm.runs.custom_method import check_name, resolve_method, with_method
 from fedbm.runs.plan import Plan, make_plan
 from fedbm.runs.progress import print_notes, progress_console, show_decoding, show_run
+from fedbm.runs.resume import start_or_resume
 from fedbm.runs.run_config import Config, find_method, keys, make_config, to_sections, to_values
 from fedbm.runs.run_view import RunView, read_run
-from fedbm.runs.start import start_or_resume
 from fedbm.runs.tracking import make_trackers
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedbm.data.dataset import Dataset
 from fedbm.data.inspection.duplicates import Pairs, find_exact_duplicates, find_near_duplicates
-from fedbm.data.inspection.traps import find_traps
+from fedbm.data.inspection.problems import find_problems
 from fedbm.data.splits import SPLITS, find_group_columns, find_shared_groups
 from fedbm.errors import shorten_list
 
@@ -184,7 +184,7 @@ def _find_warnings(found: Inspection) -> Iterator[str]:
     if len(contradictory):
         labels = [[f"{sample_name(data, i)} ({data.classes[data.labels[i]]})" for i in pair] for pair in contradictory]
         yield _count_items([" and ".join(pair) for pair in labels], "image has", "images have", "two labels")
-    yield from find_traps(data, concepts=data.concepts)
+    yield from find_problems(data, concepts=data.concepts)
 
 
 def _count_items(items: Sequence[str], one: str, many: str, what: str) -> str:

@@ -27,7 +27,7 @@ MAX_NAMED = 3  # classes in a sentence
 _WORD = re.compile(r"[A-Za-zÀ-ɏ]{3}")  # a concept text without one is a number, a code or not English
 
 
-def find_traps(dataset: Dataset, *, concepts: Sequence[str] = (), stem: str = "7x7") -> list[str]:
+def find_problems(dataset: Dataset, *, concepts: Sequence[str] = (), stem: str = "7x7") -> list[str]:
     """Return a sentence for each trap: what is wrong, where, and what to do.
 
     Args:

@@ -96,7 +96,7 @@ def import_file(path: Path) -> ModuleType:
     return module
 
 
-def make_own_config(values: Mapping[str, Mapping[str, Any]], where: str) -> Config:
+def make_custom_config(values: Mapping[str, Mapping[str, Any]], where: str) -> Config:
     """Return the configuration of nested values with [method] name = "FILE.py:CLASS"."""
     options = dict(values["method"])
     method = load_method(options.pop("name"), options)

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from fedbm.engine.checkpoint import Progress, load_checkpoint, remove_stale_files
-from fedbm.engine.environment import environment, settings_digest
 from fedbm.engine.local_training import check_batch_norms
 from fedbm.engine.run_folder import RunFolder
 from fedbm.engine.server_average import ServerAverage, restore_average
 from fedbm.engine.server_optimizer import ServerOptimizer, restore_optimizer
-from fedbm.methods import is_plugin, method_plugins
 from fedbm.methods.base import State, Task
-from fedbm.models.backbone import body_code
-from fedbm.runs.own_method import describe_class
-from fedbm.runs.run_config import Config, to_toml
-from fedbm.runs.run_id import own_code
-from fedbm.utils.io import write_json, write_text
+from fedbm.runs.run_config import Config
 
 
 @dataclass(frozen=True)
-class Start:
+class RunState:
     """The state in which a run starts or continues."""
 
     model: nn.Module
@@ -37,7 +30,7 @@ class Start:
 
 def start_or_resume(
     folder: RunFolder, run_id: str, config: Config, task: Task, device: torch.device, describe: Callable[[], None]
-) -> Start:
+) -> RunState:
     """Return the state of the run's last checkpoint, or its initial state. The caller has locked the folder.
 
     Lines of rounds.jsonl and files that belong to rounds after the checkpoint are removed. If there is no checkpoint,
@@ -56,23 +49,4 @@ def start_or_resume(
     server, average = restore_average(state, config.train.server_average)
     folder.cut_after(progress.round)
     remove_stale_files(folder.path, progress)
-    return Start(model, server, average, optimizer, progress)
-
-
-def write_description(
-    folder: RunFolder, config: Config, task: Task, device: torch.device, own: Mapping[str, str] | None = None
-) -> None:
-    """Write config.toml, environment.json and, if the method uses concepts, concepts.safetensors."""
-    text = to_toml(config, own)
-    write_text(folder.path / "config.toml", text)
-    known = {**environment(device), "settings": settings_digest(tomllib.loads(text))}
-    if own and "code" in own:
-        known["method"] = describe_class(type(config.method))
-    if is_plugin(config.method):
-        known["method"] = method_plugins()[config.method.name].package
-        known |= own_code(config.method)
-    if not own or "body" not in own:
-        known |= body_code(config.model.body)
-    write_json(folder.path / "environment.json", known)
-    if task.concepts is not None:
-        task.concepts.save(folder.path / "concepts.safetensors")
+    return RunState(model, server, average, optimizer, progress)
