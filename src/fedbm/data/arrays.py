@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedbm.data.cache import Prepared, checksum
 from fedbm.data.dataset import Dataset, check_image_shape, make_dataset
-from fedbm.data.decode import decode_image, decode_images
-from fedbm.data.enlargement import describe_enlarging, round_up_size
+from fedbm.data.decode import decode_image, decode_images, describe_enlarging, round_up_size
 from fedbm.data.readers.sample_index import SampleIndex, encode_labels, text_array
 from fedbm.data.splits import SPLIT_CODES, choose_split
 from fedbm.errors import FedBMError, did_you_mean
@@ -79,7 +78,7 @@ def from_arrays(
         ids=text_array(ids),
         columns=texts,
         catalog_name=None,
-        notes=(*notes, *describe_enlarging(name, [max(height, width)], side)),
+        notes=(*notes, *describe_enlarging(name, max(height, width), side)),
         skipped=(),
         checksum=checksum(names, pixels, numbers, chosen),
     )
@@ -137,7 +136,7 @@ def from_torch(
         labels.append(np.asarray(item[1]).item())
     names = getattr(dataset, "classes", None) if classes is None else classes
     made = from_arrays(np.stack(images), labels, names, **{"name": "torch", **more})
-    return replace(made, notes=(*made.notes, *describe_enlarging(made.name, [max(own)], made.shape[1])))
+    return replace(made, notes=(*made.notes, *describe_enlarging(made.name, max(own), made.shape[1])))
 
 
 def _image_pixels(image: Any, what: str) -> NDArray[np.uint8]:

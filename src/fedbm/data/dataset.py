@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from fedbm.data.cache import FORMAT, Prepared, open_or_build
 from fedbm.data.catalog.download import find_download
 from fedbm.data.catalog.entries import CATALOG, Entry, Recommends, entry_for_classes, find_entry
-from fedbm.data.decode import BadFiles, Decoded, Progress, ValueRange, decode_images
-from fedbm.data.enlargement import describe_enlarging, watch_sizes
+from fedbm.data.decode import BadFiles, Decoded, Progress, ValueRange, decode_images, describe_enlarging
 from fedbm.data.readers.dicom import expand_frames
 from fedbm.data.readers.dispatch import detect, digits, find_by_reader
 from fedbm.data.readers.file_tree import normalize_name
@@ -202,12 +201,10 @@ def load(
         choose_split(index, split, group, split_seed, name)
         side, depth = size or index.size or entry.size, channels or index.channels or entry.channels
         choose_statistics(entry, depth, mean, std)
-        sides: list[int] = [index.size] if index.size else []
-        # The catalogue knows how large its images are, and enlarges some of them on purpose.
-        watched = index if sides or (entry is CATALOG.get(entry.name) and not size) else watch_sizes(index, sides)
-        decoded = decode_images(watched, side, depth, on_bad_file, progress, value_range)
+        decoded = decode_images(index, side, depth, on_bad_file, progress, value_range)
         chosen, notes = choose_split(decoded.index, split, group, split_seed, name)
-        notes += tuple(describe_enlarging(name, sides, side))
+        if size or entry is not CATALOG.get(entry.name):  # the catalogue enlarges some images on purpose
+            notes += tuple(describe_enlarging(name, decoded.largest, side))
         return replace(decoded, index=replace(decoded.index, split=chosen, notes=decoded.index.notes + notes))
 
     settings = {

@@ -232,6 +232,31 @@ def check_partition(partition: Partition, dataset: Dataset, where: str) -> None:
         raise FedBMError(f"{where} contains sample {samples[times > 1][0]} more than once: give it to one client")
 
 
+def hold_out(partition: Partition, count: int) -> Partition:
+    """Return a drawn partition with its last *count* clients held out: they never train and are scored at the end.
+
+    Args:
+        partition: what a partitioner such as `fedbm.dirichlet()` returned.
+        count: number of clients to hold out.
+
+    Returns:
+        The partition with fewer clients and *count* held-out ones.
+
+    Raises:
+        FedBMError: if no client would be left to train, or clients are held out already.
+
+    Example:
+        >>> import fedbm, numpy
+        >>> fedbm.hold_out(fedbm.iid(numpy.arange(60), clients=4, seed=0), 1)
+        Partition(iid: 3 clients with 15 samples, 1 held out)
+    """
+    kept = len(partition.clients) - count
+    if partition.held_out or count < 1 or kept < 1:
+        state = "clients are held out already" if partition.held_out else f"{len(partition.clients)} clients"
+        raise FedBMError(f"cannot hold out {count} of a partition: {state}, and at least 1 must train")
+    return dataclasses.replace(partition, clients=partition.clients[:kept], held_out=partition.clients[kept:])
+
+
 def heterogeneity(counts: Ints) -> dict[str, float]:
     """Measure how much clients differ, from their class counts [N,K]; p_i is a client's label mix, p the global one.
 

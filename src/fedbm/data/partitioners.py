@@ -1,4 +1,4 @@
-"""Assign every training sample to exactly one client.
+"""Assign every training sample to exactly one client. `column_partition.py` does it by a column such as site.
 
     dirichlet:   p_k ~ Dir(β·1_N) for each class k; its shuffled samples are cut at the cumulative sums of p_k
     balanced:    q_i ~ Dir(β·1_K) for each client i; clients of equal size draw the classes of their samples from q_i
@@ -6,16 +6,14 @@
     quantity:    sizes q ~ Dir(β·1_N); each client has the label mix of the whole
     by_classes:  each client has k classes; the samples of a class are divided evenly among its clients
     shards:      the samples sorted by class are cut into N·s equal shards; each client has s of them
-    by_column:   each value of a column (site, writer, scanner) is a client
 
 A small β gives each class to few clients (quantity: most samples to few clients). A large β makes clients similar.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,8 +21,7 @@ from numpy.typing import NDArray
 
 from fedbm.data.dataset import Dataset
 from fedbm.data.partition import Ints, Move, Partition, sort_samples
-from fedbm.data.readers.sample_index import encode_labels
-from fedbm.errors import FedBMError, did_you_mean
+from fedbm.errors import FedBMError
 from fedbm.utils.seeds import numpy_rng
 
 MAX_DRAWS = 100
@@ -303,90 +300,6 @@ def shards(
     settings = {"clients": clients, "shards_per_client": shards_per_client, "seed": seed, "min_samples": min_samples}
     drawn = [np.concatenate([parts[shard] for shard in own]) for own in order]
     return Partition(sort_samples(drawn), "shards", settings, labels=labels)
-
-
-def by_column(
-    data: Dataset | Mapping[str, NDArray[np.str_]],
-    train: Ints | None = None,
-    column: str = "site",
-    min_samples: int = 2,
-    held_out: Sequence[str] = (),
-) -> Partition:
-    """Make each value of a column a client, in the order of the values.
-
-    Args:
-        data: the data set, or its columns.
-        train: sample numbers to divide; by default the training samples, or all if *data* are columns.
-        column: name of the column.
-        min_samples: least number of samples of a client. A value with fewer samples raises an error.
-        held_out: values that never train. All their samples, also of val and test, are only scored at the end.
-
-    Returns:
-        The partition.
-
-    Raises:
-        FedBMError: if the column is missing, empty for a sample, or has a value with too few samples.
-
-    Example:
-        >>> import fedbm, numpy
-        >>> fedbm.by_column({"site": numpy.array(["Bern", "Oslo"] * 30)}, column="site")
-        Partition(column: 2 clients with 30 samples)
-    """
-    columns = data.columns if isinstance(data, Dataset) else data
-    if column not in columns:
-        known = f"the columns are {', '.join(columns)}" if columns else "there are none; add one with a metadata table"
-        raise FedBMError(f'the data has no column "{column}"{did_you_mean(column, columns)}: {known}')
-    if train is None:
-        train = data.indices("train") if isinstance(data, Dataset) else np.arange(len(columns[column]))
-    for name in held_out:
-        if name not in columns[column]:
-            near = did_you_mean(name, set(columns[column].tolist()))
-            raise FedBMError(f'the column "{column}" has no value "{name}" to hold out{near}')
-    values, client_of = encode_labels(columns[column][train].tolist())
-    sizes = np.bincount(client_of)
-    if "" in values:
-        raise FedBMError(f'the column "{column}" is empty for {sizes[0]} training samples: fill it in')
-    trained = [number for number, value in enumerate(values) if value not in held_out]
-    if not trained:
-        raise FedBMError(f'all values of the column "{column}" are held out: keep at least one to train on')
-    smallest = min(trained, key=lambda number: sizes[number])
-    if sizes[smallest] < min_samples:
-        raise FedBMError(
-            f'{column} "{values[smallest]}" has {sizes[smallest]} training samples, fewer than min_samples = '
-            f"{min_samples}: lower min_samples, or merge it with another {column} in the data"
-        )
-    settings = {"column": column, "values": [values[number] for number in trained], "min_samples": min_samples}
-    return Partition(
-        sort_samples([train[client_of == number] for number in trained]),
-        "column",
-        settings | ({"held_out": list(held_out)} if held_out else {}),
-        held_out=sort_samples([np.flatnonzero(columns[column] == value) for value in held_out]),
-    )
-
-
-def hold_out(partition: Partition, count: int) -> Partition:
-    """Return a drawn partition with its last *count* clients held out: they never train and are scored at the end.
-
-    Args:
-        partition: what a partitioner such as `fedbm.dirichlet()` returned.
-        count: number of clients to hold out.
-
-    Returns:
-        The partition with fewer clients and *count* held-out ones.
-
-    Raises:
-        FedBMError: if no client would be left to train, or clients are held out already.
-
-    Example:
-        >>> import fedbm, numpy
-        >>> fedbm.hold_out(fedbm.iid(numpy.arange(60), clients=4, seed=0), 1)
-        Partition(iid: 3 clients with 15 samples, 1 held out)
-    """
-    kept = len(partition.clients) - count
-    if partition.held_out or count < 1 or kept < 1:
-        state = "clients are held out already" if partition.held_out else f"{len(partition.clients)} clients"
-        raise FedBMError(f"cannot hold out {count} of a partition: {state}, and at least 1 must train")
-    return dataclasses.replace(partition, clients=partition.clients[:kept], held_out=partition.clients[kept:])
 
 
 def _labels_and_train(data: Dataset | Ints, train: Ints | None) -> tuple[Ints, Ints]:

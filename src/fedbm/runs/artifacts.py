@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedbm.data.column_sources import find_sources
+from fedbm.data.column_partition import find_sources
 from fedbm.engine.checkpoint import best_path, load_best, save_tensors
 from fedbm.engine.environment import environment, settings_digest
 from fedbm.engine.round_loop import RoundLoop

@@ -12,11 +12,12 @@ from torch import nn
 
 from fedbm.config.options import OPTION_NEEDS, DataOptions, LanguageOptions, check, parse_numbers
 from fedbm.data.cache import checksum
+from fedbm.data.column_partition import by_column
 from fedbm.data.dataset import Dataset, load
 from fedbm.data.feature_shift import shift_features
 from fedbm.data.inspection.problems import find_problems
-from fedbm.data.partition import Partition, check_partition, load_partition
-from fedbm.data.partitioners import balanced, by_classes, by_column, dirichlet, hold_out, iid, quantity, shards
+from fedbm.data.partition import Partition, check_partition, hold_out, load_partition
+from fedbm.data.partitioners import balanced, by_classes, dirichlet, iid, quantity, shards
 from fedbm.engine.augmentation import check_augment
 from fedbm.errors import FedBMError, join_words
 from fedbm.language.bundled import ENCODER, find_bundled

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedbm.config.options import PARTITION_KEYS
-from fedbm.data.column_sources import find_sources
+from fedbm.data.column_partition import find_sources
 from fedbm.data.dataset import Dataset, check_source
 from fedbm.data.feature_shift import shift_images
 from fedbm.data.partition import Partition
