@@ -25,7 +25,16 @@ from fedbm.report.figures.svg import save_svg
 from fedbm.runs.custom_method import describe_class
 from fedbm.runs.plan import Plan
 from fedbm.runs.run_config import Config, method_label, recommended_at_beta, to_toml
-from fedbm.runs.run_files import Confusion, Details, PersonalSummary, Privacy, ScoredRound, SourceConfusion, Summary
+from fedbm.runs.run_files import (
+    Confusion,
+    Details,
+    Matrix,
+    PersonalSummary,
+    Privacy,
+    ScoredRound,
+    SourceConfusion,
+    Summary,
+)
 from fedbm.runs.run_id import own_code
 from fedbm.utils.io import atomic_write, write_json, write_text
 
@@ -102,14 +111,19 @@ def write_final_files(
     assert best is not None
     assert last is not None
     concepts, averaged = task.concepts, last.averaged
+    personal = None
+    if last.scored is not None and last.personal is not None:  # each site scored its own model on its own images
+        personal = [last.personal.clients.get(str(site)) for site in range(len(sources))]
     details = Details(
         classes=task.classes,
         concepts=concepts.texts if concepts else None,
         encoder=concepts.provenance.get("encoder") if concepts else None,
         similarity=tuple(map(tuple, concepts.similarity().tolist())) if concepts else None,
         confusion=Confusion(best.confusion, last.confusion, averaged.confusion if averaged else None),
-        sources=_by_source(sources, best, last, averaged),
-        held_out=_of_held_out(held_out, best, last, averaged),
+        sources=_confusion_by_name(
+            sources, best.by_source, last.by_source, averaged.by_source if averaged else None, personal
+        ),
+        held_out=_confusion_by_name(held_out, best.held_out, last.held_out, averaged.held_out if averaged else None),
     )
     write_json(folder / "details.json", {"format": FORMAT, **dataclasses.asdict(details)})
     draw_generated(loop, folder / "generated.png")
@@ -140,30 +154,22 @@ def write_final_files(
     write_json(folder / "summary.json", replace_nonfinite({"format": FORMAT, **dataclasses.asdict(summary)}))
 
 
-def _by_source(
-    names: Sequence[str], best: ModelScores, last: ModelScores, averaged: ModelScores | None
+def _confusion_by_name(
+    names: Sequence[str],
+    best: Sequence[Matrix] | None,
+    last: Sequence[Matrix] | None,
+    averaged: Sequence[Matrix] | None,
+    personal: Sequence[float | None] | None = None,
 ) -> tuple[SourceConfusion, ...] | None:
-    """Return the confusion matrices of each source; None if there are none, or an older version scored the best.
+    """Return the confusion matrices of each source or held-out client, or None if there are none.
 
-    A site that lets no scores leave is left out.
+    Sites that do not share their scores are left out.
     """
-    if not names or best.by_source is None or last.by_source is None:
+    if not names or best is None or last is None:  # older versions did not score the best round by source
         return None
-    of_averages = (averaged.by_source if averaged else None) or [None] * len(names)
-    by_sites = last.scored is not None and last.personal is not None  # each site scored its own model on its own images
-    own = [last.personal.clients.get(str(site)) if by_sites and last.personal else None for site in range(len(names))]
-    found = map(SourceConfusion, names, best.by_source, last.by_source, of_averages, own)
+    unknown = [None] * len(names)
+    found = map(SourceConfusion, names, best, last, averaged or unknown, personal or unknown)
     return tuple(source for source in found if any(map(sum, (*source.best, *source.last))))
-
-
-def _of_held_out(
-    names: Sequence[str], best: ModelScores, last: ModelScores, averaged: ModelScores | None
-) -> tuple[SourceConfusion, ...] | None:
-    """Return the confusion matrices of each held-out client."""
-    if not names or best.held_out is None or last.held_out is None:
-        return None
-    of_averages = (averaged.held_out if averaged else None) or [None] * len(names)
-    return tuple(map(SourceConfusion, names, best.held_out, last.held_out, of_averages))
 
 
 def _scored_round(round_: int, scores: ModelScores) -> ScoredRound:

@@ -160,8 +160,7 @@ def make_partition(config: Config, dataset: Dataset) -> Partition:
             partition = load_partition(Path(options.partition_file), dataset)
         else:
             held_out = [value.strip() for value in options.held_out_values.split(",") if value.strip()]
-            train = dataset.indices("train")
-            partition = by_column(dataset.columns, train, options.partition_column, options.min_samples, held_out)
+            partition = by_column(dataset, None, options.partition_column, options.min_samples, held_out)
         if "data.clients" in config.given and options.clients != len(partition.clients):
             source = options.partition_file or f'the column "{options.partition_column}"'
             raise FedBMError(
@@ -176,20 +175,17 @@ def make_partition(config: Config, dataset: Dataset) -> Partition:
 
 
 def _draw_partition(options: DataOptions, dataset: Dataset, clients: int, seed: int) -> Partition:
-    labels, train = dataset.labels, dataset.indices("train")
-    if options.partition == "iid":
-        return iid(train, clients, seed, options.min_samples)
-    if options.partition == "balanced":
-        return balanced(labels, train, clients, options.beta, seed, options.min_samples)
-    if options.partition == "shards":
-        return shards(labels, train, clients, options.shards_per_client, seed, options.min_samples)
-    guard = (seed, options.min_samples, options.strict_min_samples)
-    if options.partition == "quantity":
-        return quantity(labels, train, clients, options.beta, *guard)
-    if options.partition == "classes":
-        return by_classes(labels, train, clients, options.classes_per_client, *guard)
-    assert options.partition == "dirichlet"
-    return dirichlet(labels, train, clients, options.beta, *guard)
+    beta, strict = {"beta": options.beta}, {"strict": options.strict_min_samples}
+    partitioners: dict[str, tuple[Callable[..., Partition], dict[str, Any]]] = {
+        "dirichlet": (dirichlet, beta | strict),
+        "balanced": (balanced, beta),
+        "iid": (iid, {}),
+        "quantity": (quantity, beta | strict),
+        "classes": (by_classes, {"classes_per_client": options.classes_per_client, **strict}),
+        "shards": (shards, {"shards_per_client": options.shards_per_client}),
+    }
+    draw, more = partitioners[options.partition]
+    return draw(dataset, clients=clients, seed=seed, min_samples=options.min_samples, **more)
 
 
 def agreed_concepts(config: Config, classes: Sequence[str], texts: Sequence[str], modality: str) -> ConceptDistribution:
