@@ -141,7 +141,7 @@ class Partition:
 
 
 def assignment_digest(clients: Any, held_out: Any = None, shift: Any = None) -> str:
-    """Return the SHA-256 of lists of sample numbers. What a partition does not have is left out."""
+    """Return the SHA-256 of an assignment. Missing parts do not enter it, so that older digests stay valid."""
     more = {name: value for name, value in (("held_out", held_out), ("shift", shift)) if value}
     return digest_of({"clients": clients, **more})
 
@@ -243,7 +243,7 @@ def hold_out(partition: Partition, count: int) -> Partition:
         The partition with fewer clients and *count* held-out ones.
 
     Raises:
-        FedBMError: if no client would be left to train, or clients are held out already.
+        FedBMError: if no client would remain to train, or clients are held out already.
 
     Example:
         >>> import fedbm, numpy

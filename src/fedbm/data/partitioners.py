@@ -88,7 +88,7 @@ def balanced(
     """Give all clients the same number of samples, with a label mix drawn from Dir(β); sizes differ by at most one.
 
     Clients take turns in random order. At its turn, a client draws a class from its mix, among the classes that have
-    samples left, and takes one of them.
+    remaining samples, and takes one of these samples.
 
     Args:
         data: the data set, or the class number of every sample.
@@ -116,7 +116,7 @@ def balanced(
     mixes = np.stack([_draw_log_shares(rng, beta, len(classes)) for _ in range(clients)])
     drawn: Clients = [[] for _ in range(clients)]
     for client in rng.permuted(np.arange(len(train)) % clients):
-        # the largest of log q + Gumbel noise is a draw from q, even if q has underflowed for all classes that are left
+        # The largest of log q + Gumbel noise is a draw from q. It works even if q underflows for all remaining classes.
         scores = mixes[client] + rng.gumbel(size=len(classes))
         label = int(np.argmax(np.where([bool(members) for members in classes], scores, -np.inf)))
         drawn[client].append(classes[label].pop())
@@ -338,7 +338,7 @@ def _draw_partition(
     samples: int,
     strict: bool,
 ) -> Partition:
-    """Return the first of 100 draws in which each client has enough samples, or else the last one, filled up."""
+    """Return the first draw that gives each client enough samples. If none does, fill up the last draw."""
     clients, seed, min_samples = settings["clients"], settings["seed"], settings["min_samples"]
     _check_sizes(samples, clients, min_samples)
     moves: list[Move] = []

@@ -161,18 +161,18 @@ def run_batch(
 
 
 def _events(jobs: Sequence[BatchRun], budget: Budget) -> Generator[tuple[BatchRun, Event | str], None, None]:
-    """Yield the events of jobs in parallel processes, then of those that this process computes."""
-    elsewhere = [job for job in jobs if job.plan is None]
-    if elsewhere:
+    """Yield the events of the jobs in parallel processes, then of the jobs that only this process can compute."""
+    in_processes = [job for job in jobs if job.plan is None]
+    if in_processes:
         events = run_all(
-            [job.config for job in elsewhere],
-            ids=[job.folder.name for job in elsewhere],
-            is_last_round=lambda number: budget.is_last_round(elsewhere[number].folder),
+            [job.config for job in in_processes],
+            ids=[job.folder.name for job in in_processes],
+            is_last_round=lambda number: budget.is_last_round(in_processes[number].folder),
             remaining=budget.remaining,
         )
         with closing(events):
             for number, news in events:
-                yield elsewhere[number], news
+                yield in_processes[number], news
     for job in jobs:
         if job.plan is not None:
             if job.note:

@@ -184,7 +184,7 @@ def make_grid(
     betas: Sequence[Any],
     seeds: Sequence[int],
 ) -> list[Config]:
-    """Return a configuration for every β, seed and method. A β of None leaves it as it is.
+    """Return a configuration for every β, seed and method. None in *betas* keeps the configured β.
 
     *settings* are values by flag. They win over *base*, the values of a configuration file. A method takes only the
     options it has.

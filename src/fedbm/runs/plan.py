@@ -117,7 +117,7 @@ def make_plan(
         code["body"] = [fingerprint(make_body), repr(task.body())]
     own_parts = {name: what for name, what in code.items() if name != "code" or not is_plugin(config.method)}
     digests = {name: digest_of({name: what})[:8] for name, what in own_parts.items()}
-    if code or config.model.freeze or config.model.body != "resnet18":  # the others are known to fit each other
+    if code or config.model.freeze or config.model.body != "resnet18":  # the package's own are known to fit
         check_trained(config.method, task, config.train.epochs)
     stem = config.model.stem if make_body is None and config.model.body == "resnet18" else ""
     problems = find_problems(dataset, concepts=concepts.texts if concepts else (), stem=stem)
@@ -239,7 +239,7 @@ def check_trained(method: Method, task: Task, epochs: int) -> None:
 
 
 def find_runs(out: Path, names: Sequence[str]) -> list[Path]:
-    """Return the run folders of *names* (folders of runs, or what find_run() accepts), or all runs in *out*."""
+    """Return the run folders that *names* name: folders of runs, or what find_run() accepts. Default: all in *out*."""
     return [run for name in names for run in _find(out, name)] if names else _runs_in(out)
 
 

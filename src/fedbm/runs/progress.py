@@ -44,7 +44,7 @@ def print_notes(console: Console, notes: Iterable[str]) -> None:
 
 
 def replace_line(console: Console) -> Callable[[str], None]:
-    """Return a function that prints a line, in a notebook in the place of the line that it printed before."""
+    """Return a function that prints a line. In a notebook, each line replaces the one before."""
     if not console.is_jupyter:
         return console.print
     handle: Any = None
@@ -104,7 +104,7 @@ class BatchEstimate:
         self._parallel = 1  # the most runs at the same time so far
 
     def update(self, job: BatchRun, news: Event | str) -> str:
-        """Count news. Return an estimate after the first round of a method and after a run, if runs remain."""
+        """Add news of a run. Return a sentence after the first round of a method and after each run, otherwise ""."""
         self._active.add(job.folder)
         self._parallel = max(self._parallel, len(self._active))
         seconds = self._seconds.setdefault(job.config.method.name, [])
@@ -137,7 +137,7 @@ def make_bars(console: Console, *columns: str | ProgressColumn, transient: bool 
 
 
 class RunBar:
-    """One run among live bars: round, phase, losses, accuracy, remaining time."""
+    """Show one run as a live bar: round, phase, losses, accuracy, remaining time."""
 
     def __init__(self, bars: Progress, title: str, rounds: int) -> None:
         self._bars = bars
@@ -162,7 +162,7 @@ class RunBar:
 
 
 class RunLog:
-    """One run as lines of a log, one line per round, or in a notebook as the line of the last round."""
+    """Print one line per round of a run. A notebook shows only the latest line."""
 
     def __init__(self, console: Console, title: str, rounds: int) -> None:
         self._console, self._title, self._rounds = console, title, rounds
@@ -227,7 +227,7 @@ def _show_count(console: Console, title: str, step: int, describe: Callable[[int
 
 
 def describe_dropped(record: RoundRecord) -> Iterator[str]:
-    """Yield a phrase for each client that a round left out."""
+    """Yield a phrase for each client that was left out of a round."""
     for client in record.dropped:
         yield f"left out client {client.client}: {client.reason}"
 

@@ -89,10 +89,7 @@ class Confusion(JsonRecord):
 
 @dataclass(frozen=True, eq=False)
 class SourceConfusion(JsonRecord):
-    """Confusion matrices of the test images of one source: a value of the column that makes the clients, or a site.
-
-    Or those of all images of a held-out client.
-    """
+    """Confusion matrices of a part of the test images: a site, a value of the clients' column, or a held-out client."""
 
     name: str
     best: Matrix

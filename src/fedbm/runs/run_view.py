@@ -291,7 +291,7 @@ def _check_complete(source: Path, rounds: Sequence[RoundRecord], planned: int) -
 
 
 def _facts_of_unfinished(path: Path, config: Mapping[str, Any], partition: PartitionRecord | None) -> dict[str, Any]:
-    """Return the same fields of an unfinished run. A column, a file or nodes define their own clients."""
+    """Return the fields of facts_of() for an unfinished run. The partition or the nodes define the clients."""
     data, train = config["data"], config["train"]
     facts: dict[str, Any] = {
         "method": config["method"]["name"],
@@ -313,7 +313,7 @@ def _facts_of_unfinished(path: Path, config: Mapping[str, Any], partition: Parti
 
 
 def _label(config: Mapping[str, Any], data: str, partition: PartitionRecord | None) -> str:
-    """Return the method with its options; only its name if it was made in Python or by another version."""
+    """Return the method with its options, or only its name if it was made in Python or by another version."""
     name, section, entry = str(config["method"]["name"]), config["data"], CATALOG.get(data)
     if "own" in config:
         return name

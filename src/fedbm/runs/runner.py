@@ -167,7 +167,7 @@ def run(plan: Plan) -> Generator[Event, None, None]:
 
 
 def advance(plan: Plan) -> Iterator[Event | None]:
-    """Yield the events of a run, and None while it waits, so that several runs can share one process by turns.
+    """Yield the events of a run, and None while it waits, so that several runs can take turns in one process.
 
     Settings of the whole process (threads, TF32, the current stream) apply only during this run's turns.
     """

@@ -1,7 +1,7 @@
 """Run several runs in parallel, on all cores or GPUs.
 
 On a CPU each core has a process with one thread and one run; two such processes are faster than one with two threads.
-Each GPU has one process. Its runs advance by turns, each on its own streams, because several streams can use a GPU at
+Each GPU has one process. Its runs take turns, each on its own streams, because several streams can use a GPU at
 the same time. Several processes can do so only under NVIDIA MPS (`processes_per_gpu`). Processes share the data through
 memory-mapped files. Every run computes what it would compute alone (on a CPU: with one thread).
 The workers of a Ray cluster take the place of these processes if the engine's `on` is ray (`ray_cluster.py`).
@@ -36,7 +36,7 @@ Place = tuple[int, dict[str, Any]]  # how many runs a worker takes at a time, an
 
 
 class Job(NamedTuple):
-    """A run for a process. The configuration is pickled apart: if that fails in the process, only this run fails."""
+    """A run for a process. The configuration is pickled separately: if it cannot be read, only this run fails."""
 
     config: bytes
     id: str | None
@@ -229,7 +229,7 @@ def _start_process(process: Any) -> None:
 
 
 def _work(pipe: Connection) -> None:
-    """Advance the runs of this process by turns until the parent closes the pipe."""
+    """Advance the runs of this process in turns until the parent closes the pipe."""
 
     def receive(is_busy: bool) -> Iterator[tuple[int, Job | None]]:
         while pipe.poll(0 if is_busy else None):
@@ -244,7 +244,7 @@ def _work(pipe: Connection) -> None:
 def advance_runs(
     receive: Callable[[bool], Iterator[tuple[int, Job | None]]],
 ) -> Generator[tuple[int, Event | str | None], None, None]:
-    """Advance several runs by turns and yield (number, news); None ends a run.
+    """Advance several runs in turns and yield (number, news). The news None means that the run is over.
 
     *receive* returns the messages that have arrived: (number, job), or (number, END). If its argument is False, no run
     is active, and it waits for a message.

@@ -1,4 +1,4 @@
-"""Read JSON objects into frozen dataclasses that the types of their fields check.
+"""Read JSON objects into frozen dataclasses, and check them by the types of the fields.
 
 A field may be a str, a dataclass, `X | None`, `tuple[X, ...]`, `Mapping[str, X]` or Any. Every other type, such as a
 number or a list of a given length, is `Annotated[…, schema]` with a schema of `fedbm.utils.schema`. A field with a
@@ -44,8 +44,8 @@ class JsonRecord(Mapping[str, Any]):
 def decode(kind: type[T], value: Any, source: object, remedy: str = "", lengths: Lengths | None = None) -> T:
     """Return *value* as an instance of the dataclass *kind*; raise FedBMError naming the first wrong or missing key.
 
-    The message starts with *source*, the file, and ends with *remedy*. Files that share *lengths* agree on those of
-    their lists.
+    The message starts with *source*, the file, and ends with *remedy*. Pass the same *lengths* for several files if
+    their lists must have equal lengths.
     """
     form: Any = kind
     check(value, schema_of(form), source, remedy, lengths)

@@ -1,4 +1,4 @@
-"""Find traps in a data set: mistakes that training does not notice, but that spoil its result or waste time.
+"""Find problems of a data set that training does not notice, but that spoil its result or waste time.
 
 Pixels are read from a sample of training images, at most 16 of each class and about 512 in all, so that a run can call
 this every time it starts.
@@ -28,7 +28,7 @@ _WORD = re.compile(r"[A-Za-zÀ-ɏ]{3}")  # a concept text without one is a numbe
 
 
 def find_problems(dataset: Dataset, *, concepts: Sequence[str] = (), stem: str = "7x7") -> list[str]:
-    """Return a sentence for each trap: what is wrong, where, and what to do.
+    """Return a sentence for each problem: what is wrong, where, and what to do.
 
     Args:
         dataset: the data set.
