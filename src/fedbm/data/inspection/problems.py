@@ -13,7 +13,6 @@ import numpy as np
 
 from fedbm.data.catalog.entries import CATALOG
 from fedbm.data.dataset import Dataset
-from fedbm.data.inspection.contact_sheet import choose_samples
 from fedbm.errors import join_words, shorten_list
 
 MAX_SAMPLES_PER_CLASS = 16
@@ -101,3 +100,11 @@ def _check_stem(size: int, stem: str) -> Iterator[str]:
             f"images of {size} pixels are small for the 7x7 stem, which reduces them to one pixel: stem = 3x3 "
             "(--stem 3x3) keeps more detail, but takes longer"
         )
+
+
+def choose_samples(dataset: Dataset, label: int, most: int) -> list[int]:
+    """Return up to *most* training samples of a class, from first to last in equal steps."""
+    train = dataset.indices("train")
+    members = train[dataset.labels[train] == label]
+    positions = np.linspace(0, len(members) - 1, min(most, len(members))).round().astype(np.int64)
+    return [int(sample) for sample in members[positions]]

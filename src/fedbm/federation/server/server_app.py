@@ -48,8 +48,8 @@ from fedbm.federation.server.run_setup import Agreement, agree
 from fedbm.federation.server.run_status import StatusFile
 from fedbm.methods.base import State, Steps
 from fedbm.runs.artifacts import write_description, write_final_files
-from fedbm.runs.resume import start_or_resume
 from fedbm.runs.run_config import method_label, recommended_at_beta
+from fedbm.runs.runner import start_or_resume
 from fedbm.utils.io import digest_of, read_json, write_json
 
 app = ServerApp()
