@@ -52,6 +52,7 @@ class Decoded:
     index: SampleIndex
     skipped: tuple[str, ...]  # ids of the samples that could not be decoded
     largest: int = 0  # longer side of the largest image before it was resized, in pixels
+    checksum: str = ""  # of a prepared copy; see cache.checksum()
 
 
 class DecodeError(Exception):
