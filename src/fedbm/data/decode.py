@@ -46,7 +46,7 @@ class _Traits:
 
 @dataclass(frozen=True)
 class Decoded:
-    """Decoded images, without those that were skipped."""
+    """Decoded images and the index of their samples, without skipped ones."""
 
     images: NDArray[np.uint8]  # [n, H, W, C]
     index: SampleIndex
@@ -167,7 +167,7 @@ def decode_images(
 
 
 def _check_problems(index: SampleIndex, problems: Mapping[int, str], on_bad_file: BadFiles) -> None:
-    """Raise FedBMError, unless bad files are to be skipped and every class has good ones."""
+    """Raise FedBMError if bad files are refused, or if skipping them would leave a class without images."""
     first, count = min(problems), len(index.ids)
     example = f"{index.ids[first]} ({problems[first]})"
     if len(problems) == count:

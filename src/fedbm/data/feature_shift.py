@@ -87,7 +87,7 @@ def change(image: NDArray[np.uint8], kind: str, amount: float, rng: np.random.Ge
 
 
 def _samples_of_clients(dataset: Dataset, partition: Partition) -> list[NDArray[np.int64]]:
-    """Return the samples of each client, then of each held-out client. Values of a column have val and test, too."""
+    """Return the samples of each client, then of each held-out client; with a column, also val and test samples."""
     if (column := column_of(dataset, partition)) is None:
         return [*partition.clients, *partition.held_out]
     values = (*partition.settings.get("values", ()), *partition.held_out_names)

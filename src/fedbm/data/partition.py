@@ -114,12 +114,12 @@ class Partition:
 
     @property
     def held_out_names(self) -> tuple[str, ...]:
-        """Names of the held-out clients: values of the column, or numbers that continue those of the clients."""
+        """Names of the held-out clients: values of the column, or numbers that follow the last client's."""
         numbers = range(len(self.clients), len(self.clients) + len(self.held_out))
         return tuple(map(str, self.settings.get("held_out") or numbers))
 
     def scored_samples(self, dataset: Dataset, subset: str) -> Ints:
-        """Return the samples of "val" or "test" without those of held-out clients."""
+        """Return the samples of "val" or "test" that do not belong to a held-out client."""
         return np.setdiff1d(dataset.indices(subset), np.concatenate([np.empty(0, np.int64), *self.held_out]))
 
     def counts(self, labels: Ints, classes: int) -> Ints:
@@ -200,9 +200,9 @@ def load_partition(path: Path, dataset: Dataset) -> Partition:
 
 
 def check_partition(partition: Partition, dataset: Dataset, where: str) -> None:
-    """Raise FedBMError unless clients have only training samples of *dataset*, each at most once.
+    """Raise FedBMError if a sample is assigned twice, or if a client has other than training samples of *dataset*.
 
-    Held-out clients may have all kinds of samples.
+    Held-out clients may also have val and test samples.
     """
     check(dict(partition.settings), SETTINGS, f"settings of {where}")
     if not partition.clients:

@@ -1,4 +1,4 @@
-"""The files that a run writes apart from rounds and checkpoints: its description, pictures, model and summary."""
+"""Write the files of a run except rounds and checkpoints: its description, pictures, model and summary."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ DRAWN_ROUNDS = (5, 10, 20, 50, 100, 200, 500)  # generated images are drawn afte
 
 
 def write_initial_files(plan: Plan, folder: RunFolder, device: torch.device) -> None:
-    """Write what is known before the first round."""
+    """Write the files of a simulation that are known before its first round."""
     dataset, partition, config = plan.dataset, plan.partition, plan.config
     if plan.own_partition:  # so that the saved configuration finds this run again
         config = config.with_values("data", partition="file", partition_file=str(folder.path / "partition.json"))
@@ -103,8 +103,8 @@ def write_final_files(
 ) -> None:
     """Write details, model, pictures and, last, the summary, which marks the run as finished.
 
-    *sources* are the names of the sources of the test images, if they are scored by source; *held_out* are those of
-    the held-out clients.
+    *sources* are the names of the sources if test images are scored by source. *held_out* are the names of the
+    held-out clients.
     """
     folder, progress, task = loop.folder.path, loop.progress, loop.task
     best, last = progress.best, progress.last

@@ -61,7 +61,7 @@ class Budget:
         return time.monotonic() - self._began
 
     def remaining(self) -> float | None:
-        """Return the seconds left, or None if there is no limit."""
+        """Return the remaining seconds, or None if there is no limit."""
         return None if self.seconds is None else self.seconds - self.elapsed()
 
 

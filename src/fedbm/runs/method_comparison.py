@@ -215,7 +215,7 @@ def _make_config(base: Values, settings: Mapping[str, Any], method: str | Method
 
 
 def list_methods(names: str) -> list[str]:
-    """Return the methods in a text such as "fedavg,fedbm"; "all" stands for all of the package.
+    """Return the methods in a text such as "fedavg,fedbm"; "all" means all methods of the package.
 
     >>> list_methods("fedavg, mine.py:Mine"), list_methods("all") == list(METHODS)
     (['fedavg', 'mine.py:Mine'], True)

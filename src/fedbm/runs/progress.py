@@ -19,6 +19,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TimeElapsedColumn
 
 from fedbm.engine.round_loop import Event
 from fedbm.engine.round_record import RoundRecord
+from fedbm.utils.text import format_seconds
 
 if TYPE_CHECKING:
     from fedbm.runs.batch import BatchRun
@@ -98,7 +99,7 @@ class BatchEstimate:
 
     def __init__(self, jobs: Sequence[BatchRun]) -> None:
         self._methods = {job.folder: job.config.method.name for job in jobs}
-        self._rounds = {job.folder: job.config.train.rounds for job in jobs}  # that remain
+        self._rounds = {job.folder: job.config.train.rounds for job in jobs}  # remaining rounds of each run
         self._seconds: dict[str, list[float]] = {}  # method → of its finished rounds
         self._active: set[Path] = set()
         self._parallel = 1  # the most runs at the same time so far
@@ -112,16 +113,16 @@ class BatchEstimate:
             if news.record is None:
                 return ""
             seconds.append(news.record.seconds["total"])
-        left = job.config.train.rounds - news.round if isinstance(news, Event) and not news.last else 0
-        self._rounds[job.folder] = left
-        if not left:
+        rounds = job.config.train.rounds - news.round if isinstance(news, Event) and not news.last else 0
+        self._rounds[job.folder] = rounds
+        if not rounds:
             self._active.discard(job.folder)
         runs, known = sum(map(bool, self._rounds.values())), list(chain(*self._seconds.values()))
-        if not runs or not known or (left and (len(seconds) > 1 or len(self._rounds) == 1)):
+        if not runs or not known or (rounds and (len(seconds) > 1 or len(self._rounds) == 1)):
             return ""
         ahead = [n * fmean(self._seconds.get(self._methods[path]) or known) for path, n in self._rounds.items()]
         whole = max(sum(ahead) / self._parallel, *ahead)
-        return f"remaining: {runs} of {len(ahead)} runs, about {format_clock(whole)}"
+        return f"remaining: {runs} of {len(ahead)} runs, about {format_seconds(whole)}"
 
 
 def round_bars(console: Console) -> Progress:
@@ -179,13 +180,13 @@ class RunLog:
         if event.record is None:
             return
         self._seconds = [*self._seconds, event.record.seconds["total"]][-RECENT_ROUNDS:]
-        remaining = 0.0 if event.last else (self._rounds - event.round) * fmean(self._seconds)
+        remaining = 0 if event.last else self._rounds - event.round
         parts = [
             f"{self._title} round {event.round}/{self._rounds}",
             format_loss(event.record.loss),
             format_scores(event.record),
             f"{self._seconds[-1]:.1f} s",
-            f"remaining {format_clock(remaining)}",
+            f"remaining {format_seconds(remaining * fmean(self._seconds))}" if remaining else "",
             *describe_dropped(event.record),
         ]
         self._show_round("  ".join(filter(None, parts)))
@@ -230,15 +231,6 @@ def describe_dropped(record: RoundRecord) -> Iterator[str]:
     """Yield a phrase for each client that was left out of a round."""
     for client in record.dropped:
         yield f"left out client {client.client}: {client.reason}"
-
-
-def format_clock(seconds: float) -> str:
-    """Return minutes and seconds.
-
-    >>> format_clock(75.9)
-    '1:15'
-    """
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
 def format_loss(terms: Mapping[str, float | None]) -> str:

@@ -128,7 +128,7 @@ def simulate(
 
 
 def check_method_object(method: Any, settings: Mapping[str, Any]) -> None:
-    """Raise FedBMError if *method* is not a method object, or if its options are given apart from it."""
+    """Raise FedBMError if *method* is not a method object, or if *settings* contain options of it."""
     if isinstance(method, type) or not isinstance(method, Method):
         hint = f": write {method.__name__}()" if isinstance(method, type) else ""
         raise FedBMError(f"method must be a name or an object like fedbm.FedAvg(), not {method!r}{hint}")
@@ -138,7 +138,7 @@ def check_method_object(method: Any, settings: Mapping[str, Any]) -> None:
 
 
 def check_unused_settings(settings: Mapping[str, Any], dataset: bool, partition: bool, body: bool) -> None:
-    """Raise FedBMError for a setting that has no effect, because its object was already made."""
+    """Raise FedBMError for a setting that has no effect, because the object that it describes was already made."""
     for key in keys():
         if key.section == "model" and key.flag in settings and body:
             raise FedBMError(f"{key.flag} has no effect with a body of your own. Remove it.")

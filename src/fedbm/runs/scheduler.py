@@ -3,7 +3,7 @@
 On a CPU each core has a process with one thread and one run; two such processes are faster than one with two threads.
 Each GPU has one process. Its runs take turns, each on its own streams, because several streams can use a GPU at
 the same time. Several processes can do so only under NVIDIA MPS (`processes_per_gpu`). Processes share the data through
-memory-mapped files. Every run computes what it would compute alone (on a CPU: with one thread).
+memory-mapped files. A run gives the same result as if it ran alone (on a CPU: with one thread).
 The workers of a Ray cluster take the place of these processes if the engine's `on` is ray (`ray_cluster.py`).
 """
 
@@ -120,7 +120,7 @@ def run_all(
         ids: the id of each run. A run fails if the files it reads have changed, so that its id is another.
         is_last_round: called with a run's number. If it returns True, the run stops after its current round, which is
             saved, and no further run starts.
-        remaining: returns the seconds left, or None for no limit. At zero all runs stop at once.
+        remaining: returns the remaining seconds, or None for no limit. At zero all runs stop at once.
 
     Yields:
         (number of the run, event), or (number, sentence) if the run failed.

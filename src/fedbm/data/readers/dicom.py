@@ -36,7 +36,7 @@ def is_dicom(content: bytes | Path) -> bool:
 
 
 def expand_frames(index: SampleIndex) -> SampleIndex:
-    """Return the index with one sample per DICOM frame and, unless it has one, with a column of patients."""
+    """Return the index with one sample per DICOM frame. Add a column of patients if there is none."""
     looks = [PurePosixPath(name).suffix.lower() not in _OTHER_ENDINGS for name in index.ids]
     headers: dict[int, tuple[int, str, bool]] = {}  # frames, patient and burnt-in text of each file
     for i, encoded in index.stream() if any(looks) else ():

@@ -26,7 +26,7 @@ def detect(
 ) -> Source:
     """Return the source at *path*. Only readers that draw some of the samples use the *seed*.
 
-    The columns are those of a table at *path*, or of *labels*, a table with the labels of the images at *path*.
+    The columns belong to the table at *path*, or to *labels*, a table with the labels of the images at *path*.
     """
     if not os.path.exists(path):  # unlike Path.exists, False if access is denied
         siblings = os.listdir(path.parent) if os.access(path.parent, os.R_OK) and path.parent.is_dir() else []

@@ -257,7 +257,7 @@ def parse_table(content: bytes, where: str) -> Table:
 
 
 def _arrange_rows(rows: Sequence[Sequence[str]], where: str) -> Table:
-    """Return columns by name from rows, the first of which contains the names."""
+    """Return columns by name. The first row contains the names."""
     if len(rows) < 2:
         raise FedBMError(f"{where} has no rows: it needs a first line with column names and one line per image")
     heads = [head.strip() for head in rows[0]]
