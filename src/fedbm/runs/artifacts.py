@@ -184,20 +184,16 @@ def draw_if_due(loop: RoundLoop) -> None:
 
 
 def draw_generated(loop: RoundLoop, path: Path) -> None:
-    """Draw images of every class, if the method has a generator."""
+    """Draw a picture with a row of generated images per class, if the method has a generator."""
+    from PIL import Image
+
     if (state := loop.common_state()) is not None:
         load_state(loop.model, state)
         gallery = loop.method.sample_images(loop.model, loop.task, COLUMNS)
-        if gallery is not None:
-            save_gallery(path, gallery)
-
-
-def save_gallery(path: Path, images: torch.Tensor) -> None:
-    """Write images [K,m,C,s,s] in [0,1] as one picture of K rows × m columns."""
-    from PIL import Image
-
-    rows, columns, channels, size, _ = images.shape
-    grid = images.permute(0, 3, 1, 4, 2).reshape(rows * size, columns * size, channels)
-    pixels = (grid.clamp(0, 1) * 255).round().byte().cpu().numpy()
-    with atomic_write(path) as temporary:
-        Image.fromarray(np.squeeze(pixels)).save(temporary, format="PNG")
+        if gallery is None:
+            return
+        rows, columns, channels, size, _ = gallery.shape
+        grid = gallery.permute(0, 3, 1, 4, 2).reshape(rows * size, columns * size, channels)
+        pixels = (grid.clamp(0, 1) * 255).round().byte().cpu().numpy()
+        with atomic_write(path) as temporary:
+            Image.fromarray(np.squeeze(pixels)).save(temporary, format="PNG")

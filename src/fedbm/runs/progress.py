@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -63,23 +63,20 @@ def replace_line(console: Console) -> Callable[[str], None]:
 @contextmanager
 def show_run(console: Console, title: str, rounds: int) -> Iterator[ShowEvent]:
     """Yield a function to call with each event of a run."""
-    with ExitStack() as stack:
-        bars = stack.enter_context(round_bars(console)) if console.is_terminal else None
+    with round_bars(console) if console.is_terminal else nullcontext() as bars:
         yield RunLog(console, title, rounds) if bars is None else RunBar(bars, title, rounds)
 
 
 @contextmanager
 def show_batch(console: Console, jobs: Sequence[BatchRun]) -> Iterator[Callable[[BatchRun, Event | str], None]]:
     """Yield a function to call with each event of several runs, or with the reason why a run failed."""
-    pending = {job.folder: (job.title, job.config.train.rounds) for job in jobs if not job.is_finished}
-    with ExitStack() as stack:
-        bars = stack.enter_context(round_bars(console)) if console.is_terminal and pending else None
-        shows: dict[Path, ShowEvent] = {
-            folder: RunLog(console, *run) if bars is None else RunBar(bars, *run) for folder, run in pending.items()
-        }
-
-        estimate = BatchEstimate([job for job in jobs if not job.is_finished])
-        show_estimate = replace_line(console)
+    pending = [job for job in jobs if not job.is_finished]
+    estimate, show_estimate = BatchEstimate(pending), replace_line(console)
+    with round_bars(console) if console.is_terminal and pending else nullcontext() as bars:
+        shows: dict[Path, ShowEvent] = {}
+        for job in pending:
+            run = (job.title, job.config.train.rounds)
+            shows[job.folder] = RunLog(console, *run) if bars is None else RunBar(bars, *run)
 
         def show(job: BatchRun, news: Event | str) -> None:
             if isinstance(news, str):
@@ -210,10 +207,8 @@ def show_download(console: Console) -> AbstractContextManager[ShowCount]:
 def _show_count(console: Console, title: str, step: int, describe: Callable[[int, int], str]) -> Iterator[ShowCount]:
     """Yield a function (done, total) that moves a bar or, without a terminal, prints a line every *step* units."""
     printed = 0
-    with ExitStack() as stack:
-        live = make_bars(console, "{task.fields[news]}", transient=True)
-        if console.is_terminal:
-            stack.enter_context(live)
+    live = make_bars(console, "{task.fields[news]}", transient=True)
+    with live if console.is_terminal else nullcontext():
 
         def show(done: int, total: int) -> None:
             nonlocal printed

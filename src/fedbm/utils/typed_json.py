@@ -69,7 +69,9 @@ def schema_of(kind: Any) -> Schema:
     if dataclasses.is_dataclass(kind):
         form: Any = kind
         hints = _hints(form)
-        return keys({f.name + "?" * _is_optional(f): schema_of(hints[f.name]) for f in dataclasses.fields(kind)})
+        fields = dataclasses.fields(kind)
+        required = [f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING]
+        return keys({f.name + "?" * (f.name not in required): schema_of(hints[f.name]) for f in fields})
     schemas: dict[Any, Schema] = {str: TEXT, Any: PLAIN}
     if kind not in schemas:
         raise TypeError(f"no schema for {kind}; annotate it with one")
@@ -94,7 +96,3 @@ def _build(kind: Any, value: Any) -> Any:
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind, include_extras=True)
-
-
-def _is_optional(field: dataclasses.Field[Any]) -> bool:
-    return field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING

@@ -83,7 +83,7 @@ def find_close_hashes(hashes: NDArray[np.uint64], max_bits: int, max_pairs: int 
                 complete = False
                 break
             differ = ordered[first] ^ ordered[first + distance]
-            close = _count_bits(differ) <= max_bits
+            close = _BITS_OF_BYTE[differ.view(np.uint8)].reshape(-1, 8).sum(axis=1) <= max_bits
             count, compared = count + int(close.sum()), compared + len(first)
             for earlier in masks[:number]:  # a pair that agrees in an earlier band was found there
                 close &= differ & earlier != 0
@@ -117,7 +117,3 @@ def _compute_hashes(thumbnails: NDArray[np.float32]) -> NDArray[np.uint64]:
     coefficients[:, 0] = -np.inf  # the mean: ignore brightness
     bits = coefficients > np.median(coefficients[:, 1:], axis=1, keepdims=True)
     return np.packbits(bits, axis=1).view(np.uint64).ravel()
-
-
-def _count_bits(words: NDArray[np.uint64]) -> NDArray[np.int64]:
-    return np.asarray(_BITS_OF_BYTE[words.view(np.uint8)].reshape(-1, 8).sum(axis=1, dtype=np.int64))

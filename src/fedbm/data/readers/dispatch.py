@@ -149,7 +149,8 @@ def _find_arrays(path: Path, seed: int) -> Source:
         return npz.find_medmnist(path)
     if keys >= {"images", "labels", "classes"}:
         if path.stem.lower().partition("_")[0] == "chars74k" and "writer" in keys:
-            return femnist.find_chars74k(path, seed)
+            digest = npz.fingerprint(path, "chars74k", str(seed))
+            return Source(digest, lambda: femnist.scan_chars74k(path, seed))
         return Source(npz.fingerprint(path), lambda: npz.scan_pixels(path))
     raise FedBMError(
         f"{path} contains {join_words(sorted(keys), 'and') if keys else 'no arrays'}, but it must contain "
