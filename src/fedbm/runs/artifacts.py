@@ -46,7 +46,7 @@ def write_initial_files(plan: Plan, folder: RunFolder, device: torch.device) -> 
     dataset, partition, config = plan.dataset, plan.partition, plan.config
     if plan.own_partition:  # so that the saved configuration finds this run again
         config = config.with_values("data", partition="file", partition_file=str(folder.path / "partition.json"))
-    write_description(folder, config, plan.task, device, plan.own)
+    write_description(folder, config, plan.task, device, plan.custom_digests)
     of = {"data": dataset.name, "checksum": dataset.checksum, "shape": dataset.shape}
     write_json(folder.path / "partition.json", {**partition.to_json(dataset.labels, dataset.classes), "of": of})
     counts = partition.counts(dataset.labels, len(dataset.classes))

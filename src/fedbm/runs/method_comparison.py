@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -197,21 +198,15 @@ def make_grid(
     for method in methods:
         if not isinstance(method, str):
             check_method_object(method, {})
-    configs = [
-        _make_config(base, settings, method, {"seed": seed} if beta is None else {"seed": seed, "beta": beta})
-        for beta in betas
-        for seed in seeds
-        for method in methods
-    ]
+    configs = []
+    for beta, seed, method in product(betas, seeds, methods):
+        name = method if isinstance(method, str) else ""
+        flags = settings_for(name, settings) | {"seed": seed}
+        flags |= ({} if beta is None else {"beta": beta}) | ({"method": name} if name else {})
+        config = make_config(override(base, flags))
+        configs.append(config if isinstance(method, str) else with_method(config, method))
     check_engine(configs[0])
     return configs
-
-
-def _make_config(base: Values, settings: Mapping[str, Any], method: str | Method, cell: Mapping[str, Any]) -> Config:
-    name = method if isinstance(method, str) else ""
-    flags = {**settings_for(name, settings), **cell, **({"method": name} if name else {})}
-    config = make_config(override(base, flags))
-    return config if isinstance(method, str) else with_method(config, method)
 
 
 def list_methods(names: str) -> list[str]:

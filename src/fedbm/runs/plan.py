@@ -45,7 +45,7 @@ class Plan:
     id: str
     notes: tuple[str, ...]  # what the user should know about the data
     own_partition: bool = False  # made in Python, so the configuration refers to the run's partition.json
-    own: Mapping[str, str] = field(default_factory=dict)  # digests of a method and a body made in Python
+    custom_digests: Mapping[str, str] = field(default_factory=dict)  # of a method and a body made in Python
 
 
 def make_plan(
@@ -240,19 +240,9 @@ def check_trained(method: Method, task: Task, epochs: int) -> None:
 
 def find_runs(out: Path, names: Sequence[str]) -> list[Path]:
     """Return the run folders that *names* name: folders of runs, or what find_run() accepts. Default: all in *out*."""
-    return [run for name in names for run in _find(out, name)] if names else _runs_in(out)
-
-
-def _find(out: Path, name: str) -> list[Path]:
-    folder = Path(name)
-    if found := _runs_in(folder):
-        return found
-    try:
-        return [find_run(out, name)]
-    except FedBMError as error:
-        if folder.is_dir():
-            raise FedBMError(f"{folder} contains neither runs nor records of experiments") from error
-        raise
+    if not names:
+        return _runs_in(out)
+    return [run for name in names for run in _runs_in(Path(name)) or [find_run(out, name)]]
 
 
 def _runs_in(folder: Path) -> list[Path]:
@@ -272,4 +262,6 @@ def find_run(out: Path, name: str) -> Path:
         raise FedBMError(
             f'"{name}" matches {len(found)} runs in {out} ({found[0].name}, {found[1].name}, …). Give more of the id.'
         )
+    if Path(name).is_dir():
+        raise FedBMError(f"{name} contains neither runs nor records of experiments")
     raise FedBMError(f'there is no run "{name}" in {out} and no such folder; "fedbm list --out {out}" shows them')

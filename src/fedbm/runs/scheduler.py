@@ -198,24 +198,13 @@ def cores() -> int:
 
 
 def _start_worker(runs_per_gpu: int, changes: dict[str, Any]) -> RunProcess:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs,), daemon=True)
-    _start_process(process)
-    theirs.close()
-    return RunProcess(process, ours, runs_per_gpu, changes)
-
-
-def _wait(workers: Sequence[RunProcess], seconds: float | None) -> list[Worker]:
-    ready = wait([worker.pipe for worker in workers], seconds)
-    return [worker for worker in workers if worker.pipe in ready]
-
-
-def _start_process(process: Any) -> None:
     """Start a process that ignores Ctrl-C and does not import the user's script again.
 
     The parent handles Ctrl-C and ends its children. A script that calls compare() needs no `__main__` guard.
     """
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(theirs,), daemon=True)
     script = sys.modules["__main__"]
     is_main_thread = threading.current_thread() is threading.main_thread()  # only it may set signal handlers
     before = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main_thread else None
@@ -226,6 +215,13 @@ def _start_process(process: Any) -> None:
         sys.modules["__main__"] = script
         if is_main_thread:
             signal.signal(signal.SIGINT, before)
+    theirs.close()
+    return RunProcess(process, ours, runs_per_gpu, changes)
+
+
+def _wait(workers: Sequence[RunProcess], seconds: float | None) -> list[Worker]:
+    ready = wait([worker.pipe for worker in workers], seconds)
+    return [worker for worker in workers if worker.pipe in ready]
 
 
 def _work(pipe: Connection) -> None:
