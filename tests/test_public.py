@@ -175,7 +175,7 @@ def test_progress_in_a_notebook_is_one_line_that_changes(monkeypatch: pytest.Mon
             values = {"clients": (), "dropped": (), "generator": None, "val": None, "test": None, "personal": None}
             values |= {"loss": {"cross_entropy": 1 / number}, "seconds": {"total": 2.0}}
             show(Event(number, "done", record=RoundRecord(round=number, bytes=Traffic(), **values)))
-    assert shown == ["fedavg round 3/3  loss 0.333  2.0 s  remaining 0:00"]
+    assert shown == ["fedavg round 3/3  loss 0.333  2.0 s"]
 
 
 def test_progress_is_shown_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

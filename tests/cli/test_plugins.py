@@ -160,7 +160,7 @@ def test_the_run_id_covers_every_file_of_the_package(odd: Path, tiny: dict[str, 
     first = make_plan(config).id
     assert make_plan(config).id == first
     in_python = make_config(to_sections({key: value for key, value in tiny.items() if key != "method"}))
-    by_object = make_plan(package.runs.own_method.with_method(in_python, all_methods()["odd"]()))
+    by_object = make_plan(package.runs.custom_method.with_method(in_python, all_methods()["odd"]()))
     assert by_object.id == first
     (odd / "odd_fl" / "factor.py").write_text("FACTOR = 3.0\n")
     assert make_plan(config).id != first

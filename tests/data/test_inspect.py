@@ -14,9 +14,9 @@ from pictures import SHARED, encoded, make_dataset
 from PIL import Image, ImageChops, ImageEnhance
 
 from fedbm.data.dataset import Dataset, load
-from fedbm.data.inspection.contact_sheet import choose_samples, save_contact_sheet
 from fedbm.data.inspection.duplicates import find_close_hashes, find_exact_duplicates, find_near_duplicates
-from fedbm.data.inspection.inspect import inspect, measure_pixels
+from fedbm.data.inspection.inspect import inspect, measure_pixels, save_contact_sheet
+from fedbm.data.inspection.problems import choose_samples
 
 
 def noise(count: int, size: int = 40, channels: int = 3, seed: int = 0) -> np.ndarray:
@@ -249,8 +249,8 @@ def test_samples_without_ids_are_named_by_number() -> None:
 def test_the_contact_sheet_has_a_row_for_each_class(tmp_path) -> None:
     """Cells have 64 pixels and gaps of 3. A class of two images leaves six cells white."""
     data = dataset_of(noise(43, size=32), [0] * 40 + [1] * 3, [0] * 42 + [1], classes=("Zyste ö", "two\nlines"))
-    assert choose_samples(data, 0) == [0, 6, 11, 17, 22, 28, 33, 39]
-    assert choose_samples(data, 1) == [40, 41]
+    assert choose_samples(data, 0, 8) == [0, 6, 11, 17, 22, 28, 33, 39]
+    assert choose_samples(data, 1, 8) == [40, 41]
     save_contact_sheet(tmp_path / "samples.png", data)
     sheet = np.asarray(Image.open(tmp_path / "samples.png"))
     assert sheet.shape[0] == 3 + 2 * 67

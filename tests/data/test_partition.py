@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pictures import make_dataset
 
-from fedbm.data.partition import Move, Partition, heterogeneity, load_partition, parse_partition
-from fedbm.data.partitioners import balanced, by_classes, by_column, dirichlet, hold_out, iid, quantity, shards
+from fedbm.data.column_partition import by_column
+from fedbm.data.partition import Move, Partition, heterogeneity, hold_out, load_partition, parse_partition
+from fedbm.data.partitioners import balanced, by_classes, dirichlet, iid, quantity, shards
 from fedbm.errors import FedBMError
 
 

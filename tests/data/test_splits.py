@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedbm.data.splits import FRACTIONS, check_usable, find_shared_groups, split_grouped, split_stratified
+from fedbm.data.splits import FRACTIONS, check_classes, find_shared_groups, split_grouped, split_stratified
 from fedbm.errors import FedBMError
 
 
@@ -157,8 +157,8 @@ def test_shared_groups_are_found() -> None:
 def test_unusable_data_is_refused(labels, split, classes, sentence) -> None:
     split = None if split is None else np.array(split, dtype=np.uint8)
     with pytest.raises(FedBMError, match=sentence):
-        check_usable(np.array(labels), split, classes, "here")
+        check_classes(np.array(labels), split, classes, "here")
 
 
 def test_a_class_may_be_missing_from_val_and_test() -> None:
-    check_usable(np.array([0, 1, 0, 0]), np.array([0, 0, 1, 2], dtype=np.uint8), ["a", "b"], "here")
+    check_classes(np.array([0, 1, 0, 0]), np.array([0, 0, 1, 2], dtype=np.uint8), ["a", "b"], "here")

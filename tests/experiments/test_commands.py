@@ -19,7 +19,7 @@ from fake_runs import fake_run
 from fedbm.cli import main
 from fedbm.engine.round_loop import Event
 from fedbm.experiments.outcomes import read_outcome
-from fedbm.runs.budget import Budget
+from fedbm.runs.batch import Budget
 from fedbm.runs.run_record import read_record, write_record
 from fedbm.runs.run_view import read_run
 

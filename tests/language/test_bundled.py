@@ -10,9 +10,8 @@ from bundle_concepts import bundle, entries_to_bundle
 
 from fedbm.data.catalog.entries import CATALOG
 from fedbm.language.bundled import bundled_names, find_bundled, load_bundled
-from fedbm.language.concept_distribution import ConceptDistribution
+from fedbm.language.concept_distribution import ConceptDistribution, count_misassigned
 from fedbm.language.prompts import make_prompts
-from fedbm.language.separability import count_misassigned
 
 MINILM = Path(__file__).resolve().parents[2] / ".." / "shared" / "models" / "all-MiniLM-L6-v2"
 

@@ -13,8 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedbm.errors import FedBMError
-from fedbm.language.concept_distribution import ConceptDistribution, sample_concepts
-from fedbm.language.separability import count_misassigned
+from fedbm.language.concept_distribution import ConceptDistribution, count_misassigned, sample_concepts
 
 # Two classes of two prompts in three dimensions. By hand:
 #   a: μ = (.5, .5, 0), deviations ±(.5, −.5, 0);   b: μ = (0, .3, .9), deviations ±(0, −.3, .1)

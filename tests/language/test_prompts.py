@@ -81,9 +81,3 @@ def test_fractions_are_sorted_repeatable_and_nested(count: int, seed: int, fract
 
 def test_different_seeds_choose_different_prompts() -> None:
     assert len({choose_prompts(24, 0.5, seed) for seed in range(5)}) == 5
-
-
-@pytest.mark.parametrize(("count", "fraction"), [(24, 0.0), (24, 25.0), (24, float("nan")), (1, 0.5)])
-def test_invalid_fractions_are_refused(count: int, fraction: float) -> None:
-    with pytest.raises(FedBMError, match="fraction"):
-        choose_prompts(count, fraction, seed=0)

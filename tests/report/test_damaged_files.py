@@ -172,6 +172,3 @@ def test_options_of_a_method_of_ones_own_are_not_held_to_those_of_fedbm(tmp_path
     run = fake_run(tmp_path, "mine", rounds=2, options=options)
     assert read_run(run).config["method"] == {"name": "mine", **options}
     assert "No run here has generated images" in write_report([run], tmp_path / "page.html").read_text()
-    other = fake_run(tmp_path, "fedbm", rounds=2, options={"temperature": "hot"})
-    with pytest.raises(FedBMError, match=r'config\.toml: method\.temperature must be a number, not "hot"$'):
-        read_run(other)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedbm.runs.budget import Budget
+from fedbm.runs.batch import Budget
 
 
 def test_a_run_stops_when_its_next_round_would_end_too_late(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -253,6 +253,6 @@ def test_code_and_body_of_ones_own_stand_in_the_saved_configuration(tmp_path: Pa
 
 def test_bodies_of_one_function_with_different_sizes_are_different_bodies() -> None:
     def recorded(width: int) -> str:
-        return make_plan(make_config({}), make_body=lambda: fedbm.ResNet18(1, width)).own["body"]
+        return make_plan(make_config({}), make_body=lambda: fedbm.ResNet18(1, width)).custom_digests["body"]
 
     assert recorded(4) == recorded(4) != recorded(8)

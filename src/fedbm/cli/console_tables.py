@@ -12,8 +12,7 @@ from rich.table import Table
 from fedbm.data.dataset import Dataset
 from fedbm.data.partition import Partition, heterogeneity
 from fedbm.report.grouping import format_label
-from fedbm.runs.run_table import describe_run
-from fedbm.runs.run_view import EDITED, RunView
+from fedbm.runs.run_view import EDITED, RunView, describe_run
 
 MAX_CLASS_COLUMNS = 12
 

@@ -94,7 +94,7 @@ def format_default(key: Key) -> str:
 
 def read_config(args: argparse.Namespace) -> Config:
     """Return the configuration file's values, overridden by the flags."""
-    from fedbm.runs.own_method import make_own_config
+    from fedbm.runs.custom_method import make_custom_config
     from fedbm.runs.run_config import is_reference, make_config, override, read_toml
 
     file = args.file
@@ -106,7 +106,7 @@ def read_config(args: argparse.Namespace) -> Config:
     flags = {"method": method_in_file, **args.settings} if method_in_file else args.settings
     if method_in_file != flags.get("method", method_in_file):
         values["method"] = {}  # the file's options belong to another method
-    make = make_own_config if is_reference(flags.get("method")) else make_config
+    make = make_custom_config if is_reference(flags.get("method")) else make_config
     return make(override(values, flags), where=file or "the command")
 
 

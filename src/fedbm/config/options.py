@@ -209,21 +209,8 @@ class DataOptions:
     )
 
 
-PARTITION_KEYS = (  # the keys of [data] that describe the partition; the others describe the images
-    "partition",
-    "partition_file",
-    "partition_column",
-    "classes_per_client",
-    "shards_per_client",
-    "clients",
-    "held_out",
-    "held_out_values",
-    "feature_shift",
-    "shift_strength",
-    "beta",
-    "min_samples",
-    "strict_min_samples",
-)
+_DATA_KEYS = [field.name for field in dataclasses.fields(DataOptions)]
+PARTITION_KEYS = tuple(_DATA_KEYS[_DATA_KEYS.index("partition") :])  # the others describe the images
 BY_BETA = ("dirichlet", "balanced", "quantity")  # the partitions that depend on β
 OPTION_NEEDS: Mapping[str, tuple[str, tuple[Any, ...]]] = {  # key → (other key, its values for which the key applies)
     "beta": ("partition", BY_BETA),

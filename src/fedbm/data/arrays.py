@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedbm.data.cache import Prepared, checksum
+from fedbm.data.cache import checksum
 from fedbm.data.dataset import Dataset, check_image_shape, make_dataset
-from fedbm.data.decode import decode_image, decode_images
-from fedbm.data.enlargement import describe_enlarging, round_up_size
+from fedbm.data.decode import Decoded, decode_image, decode_images, describe_enlarging, round_up_size
 from fedbm.data.readers.sample_index import SampleIndex, encode_labels, text_array
 from fedbm.data.splits import SPLIT_CODES, choose_split
 from fedbm.errors import FedBMError, did_you_mean
@@ -71,18 +70,9 @@ def from_arrays(
     chosen, notes = choose_split(index, "auto", None, split_seed, name)
     if (height, width, depth) != (side, side, channels or depth):
         pixels = decode_images(index, side, channels or depth).images
-    prepared = Prepared(
-        classes=names,
-        images=pixels,
-        labels=numbers,
-        split=chosen,
-        ids=text_array(ids),
-        columns=texts,
-        catalog_name=None,
-        notes=(*notes, *describe_enlarging(name, [max(height, width)], side)),
-        skipped=(),
-        checksum=checksum(names, pixels, numbers, chosen),
-    )
+    notes += tuple(describe_enlarging(name, max(height, width), side))
+    found = checksum(names, pixels, numbers, chosen)
+    prepared = Decoded(pixels, replace(index, split=chosen, notes=notes), skipped=(), checksum=found)
     return make_dataset(name, prepared, concepts or {})
 
 
@@ -137,7 +127,7 @@ def from_torch(
         labels.append(np.asarray(item[1]).item())
     names = getattr(dataset, "classes", None) if classes is None else classes
     made = from_arrays(np.stack(images), labels, names, **{"name": "torch", **more})
-    return replace(made, notes=(*made.notes, *describe_enlarging(made.name, [max(own)], made.shape[1])))
+    return replace(made, notes=(*made.notes, *describe_enlarging(made.name, max(own), made.shape[1])))
 
 
 def _image_pixels(image: Any, what: str) -> NDArray[np.uint8]:

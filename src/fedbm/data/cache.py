@@ -17,7 +17,6 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbm.data.decode import Decoded
-from fedbm.data.readers.sample_index import text_array
+from fedbm.data.readers.sample_index import SampleIndex, text_array
 from fedbm.errors import FedBMError
 from fedbm.utils.io import atomic_write, cannot_write, read_json, sha256_file, write_json
 
@@ -42,23 +41,9 @@ class DamagedError(Exception):
     """A prepared folder does not match its manifest."""
 
 
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    classes: tuple[str, ...]
-    images: NDArray[np.uint8]  # memory-mapped and shared; a process that changes pixels gets its own copy
-    labels: NDArray[np.int64]
-    split: NDArray[np.uint8]
-    ids: NDArray[np.str_]
-    columns: dict[str, NDArray[np.str_]]
-    catalog_name: str | None  # see SampleIndex
-    notes: tuple[str, ...]
-    skipped: tuple[str, ...]
-    checksum: str
-
-
 def open_or_build(
     folder: Path, build: Callable[[], Decoded], settings: Mapping[str, Any], verify: bool = False
-) -> tuple[Prepared, str]:
+) -> tuple[Decoded, str]:
     """Open the data set in *folder*, or build it if it is missing or damaged. Also return the damage, or ''."""
     try:
         exists = folder.exists()
@@ -77,8 +62,11 @@ def open_or_build(
         raise FedBMError(f"{folder} was damaged right after it was written ({error}): check the disk") from error
 
 
-def open_prepared(folder: Path, verify: bool) -> Prepared:
-    """Open *folder* and check it. Check the SHA-256 of the images only with *verify*."""
+def open_prepared(folder: Path, verify: bool) -> Decoded:
+    """Open *folder* and check it. Check the SHA-256 of the images only with *verify*.
+
+    The images are memory-mapped and shared. A process that changes pixels gets its own copy.
+    """
     try:
         manifest = read_json(folder / "manifest.json")
         if manifest["format"] != FORMAT:
@@ -86,18 +74,17 @@ def open_prepared(folder: Path, verify: bool) -> Prepared:
         arrays = {name: _open_array(folder, name, about, verify) for name, about in manifest["files"].items()}
         if list(arrays["images"].shape) != manifest["shape"]:
             raise DamagedError("images.npy has the wrong shape")
-        return Prepared(
+        index = SampleIndex(
             classes=tuple(manifest["classes"]),
-            images=arrays["images"],
             labels=np.array(arrays["labels"]),
             split=np.array(arrays["split"]),
-            ids=np.array(arrays["ids"]),
+            ids=arrays["ids"].tolist(),
+            stream=lambda: enumerate(arrays["images"]),
             columns={name: np.array(arrays[f"column-{i}"]) for i, name in enumerate(manifest["columns"])},
             catalog_name=manifest["catalog_name"],
             notes=tuple(manifest["notes"]),
-            skipped=tuple(manifest["skipped"]),
-            checksum=manifest["checksum"],
         )
+        return Decoded(arrays["images"], index, tuple(manifest["skipped"]), checksum=manifest["checksum"])
     except (FedBMError, OSError, ValueError, KeyError, TypeError) as error:
         raise DamagedError(f"it cannot be read: {error}") from error
 

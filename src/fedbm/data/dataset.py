@@ -12,21 +12,19 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbm.data.cache import FORMAT, Prepared, open_or_build
+from fedbm.data.cache import FORMAT, open_or_build
 from fedbm.data.catalog.download import find_download
 from fedbm.data.catalog.entries import CATALOG, Entry, Recommends, entry_for_classes, find_entry
-from fedbm.data.decode import BadFiles, Decoded, Progress, ValueRange, decode_images
-from fedbm.data.enlargement import describe_enlarging, watch_sizes
+from fedbm.data.decode import BadFiles, Decoded, Progress, ValueRange, decode_images, describe_enlarging
 from fedbm.data.readers.dicom import expand_frames
 from fedbm.data.readers.dispatch import detect, digits, find_by_reader
 from fedbm.data.readers.file_tree import normalize_name
-from fedbm.data.readers.sample_index import Source
+from fedbm.data.readers.sample_index import Source, text_array
 from fedbm.data.readers.table import is_table, join_metadata
 from fedbm.data.splits import SPLITS, Split, check_split_option, choose_split
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.utils.io import digest_of, sha256_file
-from fedbm.utils.notebook_table import make_html
-from fedbm.utils.text import format_count
+from fedbm.utils.text import format_count, make_html
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -203,12 +201,10 @@ def load(
         choose_split(index, split, group, split_seed, name)
         side, depth = size or index.size or entry.size, channels or index.channels or entry.channels
         choose_statistics(entry, depth, mean, std)
-        sides: list[int] = [index.size] if index.size else []
-        # The catalogue knows how large its images are, and enlarges some of them on purpose.
-        watched = index if sides or (entry is CATALOG.get(entry.name) and not size) else watch_sizes(index, sides)
-        decoded = decode_images(watched, side, depth, on_bad_file, progress, value_range)
+        decoded = decode_images(index, side, depth, on_bad_file, progress, value_range)
         chosen, notes = choose_split(decoded.index, split, group, split_seed, name)
-        notes += tuple(describe_enlarging(name, sides, side))
+        if size or entry is not CATALOG.get(entry.name):  # the catalogue enlarges some images on purpose
+            notes += tuple(describe_enlarging(name, decoded.largest, side))
         return replace(decoded, index=replace(decoded.index, split=chosen, notes=decoded.index.notes + notes))
 
     settings = {
@@ -231,7 +227,7 @@ def load(
     notes = [f"the prepared copy {place} was damaged ({damage}) and was rebuilt"] if damage else []
     statistics = choose_statistics(dataset, dataset.shape[0], mean, std)
     if normalise == "own":
-        statistics = _measure_statistics(prepared)
+        statistics = _measure_statistics(dataset)
         shown = [" ".join(f"{value:.3f}" for value in values) for values in statistics]
         notes.append(
             f"normalised by mean {shown[0]} and standard deviation {shown[1]} of the training images of {name}"
@@ -240,30 +236,32 @@ def load(
     return replace(dataset, mean=statistics[0], std=statistics[1], value_range=value_range, notes=tuple(notes))
 
 
-def make_dataset(name: str, prepared: Prepared, concepts: Mapping[str, str]) -> Dataset:
-    """Return the data set of prepared arrays, with what the catalogue knows about its classes."""
-    entry = _match_entry(name, prepared.catalog_name, prepared.classes)
-    notes = [*_describe_entry(name, entry, prepared.catalog_name, concepts), *prepared.notes]
+def make_dataset(name: str, prepared: Decoded, concepts: Mapping[str, str]) -> Dataset:
+    """Return the data set of prepared images, with what the catalogue knows about its classes."""
+    index = prepared.index
+    assert index.split is not None
+    entry = _match_entry(name, index.catalog_name, index.classes)
+    notes = [*_describe_entry(name, entry, index.catalog_name, concepts), *index.notes]
     if prepared.skipped:
         notes.append(f"skipped {len(prepared.skipped)} unreadable images, the first is {prepared.skipped[0]}")
     depth = prepared.images.shape[3]
     return Dataset(
         name=entry.name,
-        classes=prepared.classes,
+        classes=index.classes,
         concepts=concept_texts(entry, concepts),
         modality=entry.modality,
         images=prepared.images,
-        labels=prepared.labels,
-        split=prepared.split,
+        labels=index.labels,
+        split=index.split,
         mean=match_channels(entry.mean, depth),
         std=match_channels(entry.std, depth),
         hflip=entry.hflip,
         vflip=entry.vflip,
-        recommends=_select_recommendations(entry, prepared.columns),
+        recommends=_select_recommendations(entry, index.columns),
         checksum=prepared.checksum,
         notes=tuple(notes),
-        ids=prepared.ids,
-        columns=prepared.columns,
+        ids=text_array(index.ids),
+        columns=index.columns,
     )
 
 
@@ -381,10 +379,10 @@ def choose_statistics(
     return tuple(mean), tuple(std)
 
 
-def _measure_statistics(prepared: Prepared) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _measure_statistics(dataset: Dataset) -> tuple[tuple[float, ...], tuple[float, ...]]:
     from fedbm.data.inspection.inspect import measure_pixels  # which imports this module
 
-    pixels = measure_pixels(prepared.images, prepared.split)
+    pixels = measure_pixels(dataset.images, dataset.split)
     if min(pixels.std) <= 0:
         raise FedBMError('all training images have one colour, so normalise = "own" is impossible: use "fixed"')
     return pixels.mean, pixels.std

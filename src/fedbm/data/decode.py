@@ -41,15 +41,18 @@ class _Traits:
     peak: int | None = None  # the largest value of an image of 16 bits
     flat: bool = False  # whether a DICOM image has few grey levels
     pages: int = 1
+    side: int = 0  # longer side of the image in its file, in pixels
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """Decoded images, without those that were skipped."""
+    """Decoded images and the index of their samples, without skipped ones."""
 
     images: NDArray[np.uint8]  # [n, H, W, C]
     index: SampleIndex
     skipped: tuple[str, ...]  # ids of the samples that could not be decoded
+    largest: int = 0  # longer side of the largest image before it was resized, in pixels
+    checksum: str = ""  # of a prepared copy; see cache.checksum()
 
 
 class DecodeError(Exception):
@@ -103,6 +106,7 @@ def _decode(
                     f"values from {low:g} to {high:g}, use --value-range LOW,HIGH to choose black and white"
                 )
             image = Image.fromarray(_scale(values, *value_range) if value_range else (values >> 8).astype(np.uint8))
+        traits = replace(traits, side=max(image.size))
         if image.mode != _MODES[channels]:
             image = image.convert(_MODES[channels])
         if image.size != (size, size):
@@ -155,14 +159,15 @@ def decode_images(
     if problems:
         _check_problems(index, problems, on_bad_file)
     index = replace(index, notes=index.notes + tuple(_describe_traits(list(traits.values()), value_range)))
+    largest = max((found.side for found in traits.values()), default=0)
     if not problems:
-        return Decoded(images, index, ())
+        return Decoded(images, index, (), largest)
     good = np.array([i for i in range(count) if i not in problems], dtype=np.int64)
-    return Decoded(images[good], index.select(good), tuple(index.ids[i] for i in sorted(problems)))
+    return Decoded(images[good], index.select(good), tuple(index.ids[i] for i in sorted(problems)), largest)
 
 
 def _check_problems(index: SampleIndex, problems: Mapping[int, str], on_bad_file: BadFiles) -> None:
-    """Raise FedBMError, unless bad files are to be skipped and every class has good ones."""
+    """Raise FedBMError if bad files are refused, or if skipping them would leave a class without images."""
     first, count = min(problems), len(index.ids)
     example = f"{index.ids[first]} ({problems[first]})"
     if len(problems) == count:
@@ -202,3 +207,17 @@ def _describe_traits(traits: Sequence[_Traits], value_range: ValueRange) -> Iter
         yield f"{flat} DICOM images have fewer than {MIN_LEVELS} of 256 grey levels: use --value-range LOW,HIGH"
     if several := sum(found.pages > 1 for found in traits):
         yield f"{several} TIFF files have several pages: only the first page is used"
+
+
+def round_up_size(side: int) -> int:
+    """Return the smallest supported image size that is not below *side*."""
+    return max(16, -(-side // 4) * 4)
+
+
+def describe_enlarging(name: str, side: int, size: int) -> Iterator[str]:
+    """Yield a note if images with longer sides of at most *side* pixels were enlarged to *size*."""
+    if (better := round_up_size(side)) < size:
+        yield (
+            f"the images of {name} were enlarged from at most {side} to {size} pixels: size = {better} "
+            f"(--size {better}) saves memory and time"
+        )

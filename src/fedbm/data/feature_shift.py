@@ -16,6 +16,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
+from fedbm.data.column_partition import column_of
 from fedbm.data.dataset import Dataset
 from fedbm.data.partition import SHIFTS, Partition, Shift
 from fedbm.errors import FedBMError, join_words
@@ -86,9 +87,8 @@ def change(image: NDArray[np.uint8], kind: str, amount: float, rng: np.random.Ge
 
 
 def _samples_of_clients(dataset: Dataset, partition: Partition) -> list[NDArray[np.int64]]:
-    """Return the samples of each client, then of each held-out client; of a column with val and test samples."""
-    column = str(partition.settings.get("column", ""))
-    if partition.kind != "column" or column not in dataset.columns:
+    """Return the samples of each client, then of each held-out client; with a column, also val and test samples."""
+    if (column := column_of(dataset, partition)) is None:
         return [*partition.clients, *partition.held_out]
     values = (*partition.settings.get("values", ()), *partition.held_out_names)
     return [np.flatnonzero(dataset.columns[column] == value) for value in values]

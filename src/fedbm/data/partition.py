@@ -114,12 +114,12 @@ class Partition:
 
     @property
     def held_out_names(self) -> tuple[str, ...]:
-        """Names of the held-out clients: values of the column, or numbers that continue those of the clients."""
+        """Names of the held-out clients: values of the column, or numbers that follow the last client's."""
         numbers = range(len(self.clients), len(self.clients) + len(self.held_out))
         return tuple(map(str, self.settings.get("held_out") or numbers))
 
     def scored_samples(self, dataset: Dataset, subset: str) -> Ints:
-        """Return the samples of "val" or "test" without those of held-out clients."""
+        """Return the samples of "val" or "test" that do not belong to a held-out client."""
         return np.setdiff1d(dataset.indices(subset), np.concatenate([np.empty(0, np.int64), *self.held_out]))
 
     def counts(self, labels: Ints, classes: int) -> Ints:
@@ -141,7 +141,7 @@ class Partition:
 
 
 def assignment_digest(clients: Any, held_out: Any = None, shift: Any = None) -> str:
-    """Return the SHA-256 of lists of sample numbers. What a partition does not have is left out."""
+    """Return the SHA-256 of an assignment. Missing parts do not enter it, so that older digests stay valid."""
     more = {name: value for name, value in (("held_out", held_out), ("shift", shift)) if value}
     return digest_of({"clients": clients, **more})
 
@@ -200,9 +200,9 @@ def load_partition(path: Path, dataset: Dataset) -> Partition:
 
 
 def check_partition(partition: Partition, dataset: Dataset, where: str) -> None:
-    """Raise FedBMError unless clients have only training samples of *dataset*, each at most once.
+    """Raise FedBMError if a sample is assigned twice, or if a client has other than training samples of *dataset*.
 
-    Held-out clients may have all kinds of samples.
+    Held-out clients may also have val and test samples.
     """
     check(dict(partition.settings), SETTINGS, f"settings of {where}")
     if not partition.clients:
@@ -230,6 +230,31 @@ def check_partition(partition: Partition, dataset: Dataset, where: str) -> None:
     samples, times = np.unique(assigned, return_counts=True)
     if (times > 1).any():
         raise FedBMError(f"{where} contains sample {samples[times > 1][0]} more than once: give it to one client")
+
+
+def hold_out(partition: Partition, count: int) -> Partition:
+    """Return a drawn partition with its last *count* clients held out: they never train and are scored at the end.
+
+    Args:
+        partition: what a partitioner such as `fedbm.dirichlet()` returned.
+        count: number of clients to hold out.
+
+    Returns:
+        The partition with fewer clients and *count* held-out ones.
+
+    Raises:
+        FedBMError: if no client would remain to train, or clients are held out already.
+
+    Example:
+        >>> import fedbm, numpy
+        >>> fedbm.hold_out(fedbm.iid(numpy.arange(60), clients=4, seed=0), 1)
+        Partition(iid: 3 clients with 15 samples, 1 held out)
+    """
+    kept = len(partition.clients) - count
+    if partition.held_out or count < 1 or kept < 1:
+        state = "clients are held out already" if partition.held_out else f"{len(partition.clients)} clients"
+        raise FedBMError(f"cannot hold out {count} of a partition: {state}, and at least 1 must train")
+    return dataclasses.replace(partition, clients=partition.clients[:kept], held_out=partition.clients[kept:])
 
 
 def heterogeneity(counts: Ints) -> dict[str, float]:

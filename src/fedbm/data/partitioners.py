@@ -1,4 +1,4 @@
-"""Assign every training sample to exactly one client.
+"""Assign every training sample to exactly one client. `column_partition.py` does it by a column such as site.
 
     dirichlet:   p_k ~ Dir(β·1_N) for each class k; its shuffled samples are cut at the cumulative sums of p_k
     balanced:    q_i ~ Dir(β·1_K) for each client i; clients of equal size draw the classes of their samples from q_i
@@ -6,16 +6,14 @@
     quantity:    sizes q ~ Dir(β·1_N); each client has the label mix of the whole
     by_classes:  each client has k classes; the samples of a class are divided evenly among its clients
     shards:      the samples sorted by class are cut into N·s equal shards; each client has s of them
-    by_column:   each value of a column (site, writer, scanner) is a client
 
 A small β gives each class to few clients (quantity: most samples to few clients). A large β makes clients similar.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,8 +21,7 @@ from numpy.typing import NDArray
 
 from fedbm.data.dataset import Dataset
 from fedbm.data.partition import Ints, Move, Partition, sort_samples
-from fedbm.data.readers.sample_index import encode_labels
-from fedbm.errors import FedBMError, did_you_mean
+from fedbm.errors import FedBMError
 from fedbm.utils.seeds import numpy_rng
 
 MAX_DRAWS = 100
@@ -91,7 +88,7 @@ def balanced(
     """Give all clients the same number of samples, with a label mix drawn from Dir(β); sizes differ by at most one.
 
     Clients take turns in random order. At its turn, a client draws a class from its mix, among the classes that have
-    samples left, and takes one of them.
+    remaining samples, and takes one of these samples.
 
     Args:
         data: the data set, or the class number of every sample.
@@ -119,7 +116,7 @@ def balanced(
     mixes = np.stack([_draw_log_shares(rng, beta, len(classes)) for _ in range(clients)])
     drawn: Clients = [[] for _ in range(clients)]
     for client in rng.permuted(np.arange(len(train)) % clients):
-        # the largest of log q + Gumbel noise is a draw from q, even if q has underflowed for all classes that are left
+        # The largest of log q + Gumbel noise is a draw from q. It works even if q underflows for all remaining classes.
         scores = mixes[client] + rng.gumbel(size=len(classes))
         label = int(np.argmax(np.where([bool(members) for members in classes], scores, -np.inf)))
         drawn[client].append(classes[label].pop())
@@ -305,90 +302,6 @@ def shards(
     return Partition(sort_samples(drawn), "shards", settings, labels=labels)
 
 
-def by_column(
-    data: Dataset | Mapping[str, NDArray[np.str_]],
-    train: Ints | None = None,
-    column: str = "site",
-    min_samples: int = 2,
-    held_out: Sequence[str] = (),
-) -> Partition:
-    """Make each value of a column a client, in the order of the values.
-
-    Args:
-        data: the data set, or its columns.
-        train: sample numbers to divide; by default the training samples, or all if *data* are columns.
-        column: name of the column.
-        min_samples: least number of samples of a client. A value with fewer samples raises an error.
-        held_out: values that never train. All their samples, also of val and test, are only scored at the end.
-
-    Returns:
-        The partition.
-
-    Raises:
-        FedBMError: if the column is missing, empty for a sample, or has a value with too few samples.
-
-    Example:
-        >>> import fedbm, numpy
-        >>> fedbm.by_column({"site": numpy.array(["Bern", "Oslo"] * 30)}, column="site")
-        Partition(column: 2 clients with 30 samples)
-    """
-    columns = data.columns if isinstance(data, Dataset) else data
-    if column not in columns:
-        known = f"the columns are {', '.join(columns)}" if columns else "there are none; add one with a metadata table"
-        raise FedBMError(f'the data has no column "{column}"{did_you_mean(column, columns)}: {known}')
-    if train is None:
-        train = data.indices("train") if isinstance(data, Dataset) else np.arange(len(columns[column]))
-    for name in held_out:
-        if name not in columns[column]:
-            near = did_you_mean(name, set(columns[column].tolist()))
-            raise FedBMError(f'the column "{column}" has no value "{name}" to hold out{near}')
-    values, client_of = encode_labels(columns[column][train].tolist())
-    sizes = np.bincount(client_of)
-    if "" in values:
-        raise FedBMError(f'the column "{column}" is empty for {sizes[0]} training samples: fill it in')
-    trained = [number for number, value in enumerate(values) if value not in held_out]
-    if not trained:
-        raise FedBMError(f'all values of the column "{column}" are held out: keep at least one to train on')
-    smallest = min(trained, key=lambda number: sizes[number])
-    if sizes[smallest] < min_samples:
-        raise FedBMError(
-            f'{column} "{values[smallest]}" has {sizes[smallest]} training samples, fewer than min_samples = '
-            f"{min_samples}: lower min_samples, or merge it with another {column} in the data"
-        )
-    settings = {"column": column, "values": [values[number] for number in trained], "min_samples": min_samples}
-    return Partition(
-        sort_samples([train[client_of == number] for number in trained]),
-        "column",
-        settings | ({"held_out": list(held_out)} if held_out else {}),
-        held_out=sort_samples([np.flatnonzero(columns[column] == value) for value in held_out]),
-    )
-
-
-def hold_out(partition: Partition, count: int) -> Partition:
-    """Return a drawn partition with its last *count* clients held out: they never train and are scored at the end.
-
-    Args:
-        partition: what a partitioner such as `fedbm.dirichlet()` returned.
-        count: number of clients to hold out.
-
-    Returns:
-        The partition with fewer clients and *count* held-out ones.
-
-    Raises:
-        FedBMError: if no client would be left to train, or clients are held out already.
-
-    Example:
-        >>> import fedbm, numpy
-        >>> fedbm.hold_out(fedbm.iid(numpy.arange(60), clients=4, seed=0), 1)
-        Partition(iid: 3 clients with 15 samples, 1 held out)
-    """
-    kept = len(partition.clients) - count
-    if partition.held_out or count < 1 or kept < 1:
-        state = "clients are held out already" if partition.held_out else f"{len(partition.clients)} clients"
-        raise FedBMError(f"cannot hold out {count} of a partition: {state}, and at least 1 must train")
-    return dataclasses.replace(partition, clients=partition.clients[:kept], held_out=partition.clients[kept:])
-
-
 def _labels_and_train(data: Dataset | Ints, train: Ints | None) -> tuple[Ints, Ints]:
     labels = data.labels if isinstance(data, Dataset) else np.asarray(data)
     if labels.dtype.kind not in "iu" or (train is not None and np.ndim(train) != 1):
@@ -425,7 +338,7 @@ def _draw_partition(
     samples: int,
     strict: bool,
 ) -> Partition:
-    """Return the first of 100 draws in which each client has enough samples, or else the last one, filled up."""
+    """Return the first draw that gives each client enough samples. If none does, fill up the last draw."""
     clients, seed, min_samples = settings["clients"], settings["seed"], settings["min_samples"]
     _check_sizes(samples, clients, min_samples)
     moves: list[Move] = []

@@ -50,7 +50,7 @@ def choose_split(
     if split == "official" and index.split is None:
         raise FedBMError(f'{name} has no split of its own: use split = "auto", "stratified" or "grouped"')
     chosen = index.split if split == "official" else None
-    check_usable(index.labels, chosen, index.classes, name)
+    check_classes(index.labels, chosen, index.classes, name)
     if chosen is not None and not (chosen == 2).any():
         raise FedBMError(
             f'{name} has no test images: add some, or use split = "stratified" or "grouped", which ignores the split '
@@ -197,7 +197,7 @@ def find_shared_groups(split: NDArray[np.uint8], groups: NDArray[np.str_]) -> li
     return [str(name) for name in names[present.sum(axis=1) > 1] if name]
 
 
-def check_usable(
+def check_classes(
     labels: NDArray[np.int64], split: NDArray[np.uint8] | None, classes: Sequence[str], where: str
 ) -> None:
     """Raise FedBMError if there are fewer than two classes, or a class is not in training.

@@ -19,16 +19,14 @@ from fedbm.experiments.outcomes import Outcome, outcome_of, read_outcome, unread
 from fedbm.experiments.record_store import would_drop, write_outcome
 from fedbm.experiments.spec import Experiment, find_experiment, paper_experiments, read_experiment
 from fedbm.experiments.trials import DONE, TrialPlace, TrialState, check_only, find_state, finished_run, locate, trials
-from fedbm.runs.batch import BatchResult, BatchRun, OnNews, run_batch
-from fedbm.runs.budget import Budget, parse_duration
+from fedbm.runs.batch import BatchResult, BatchRun, Budget, OnNews, parse_duration, run_batch
 from fedbm.runs.run_config import Config, make_config, to_sections
 from fedbm.runs.run_record import record_of
-from fedbm.runs.run_table import METRICS, describe_run, make_frame, mean_and_std
-from fedbm.runs.run_view import RunView, check_resumable
+from fedbm.runs.run_view import METRICS, RunView, check_resumable, describe_run, make_frame, mean_and_std
 from fedbm.runs.scheduler import find_pool
 from fedbm.runs.seed_list import format_seeds, list_seeds
 from fedbm.utils.io import make_folder
-from fedbm.utils.notebook_table import make_html
+from fedbm.utils.text import make_html
 
 
 @dataclass(frozen=True)

@@ -14,20 +14,24 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import normalize, one_hot
 
-from fedbm.errors import FedBMError
+from fedbm.data.inspection.problems import describe_wordless
+from fedbm.errors import FedBMError, shorten_list
 from fedbm.language.encoders.encode import encode
 from fedbm.language.prompts import make_prompts
-from fedbm.language.separability import cosines_between_means, describe_separability
 from fedbm.utils.io import atomic_write
 
 FORMAT = 1
+MAX_COSINE = 0.95  # a classifier can hardly separate class means with a higher cosine
+MAX_NAMED = 5  # pairs or classes named in one sentence; the rest are counted
+NO_PROBLEM = "All concepts are well separated: no two are nearly equal, and every prompt is nearest to its own class."
 JITTER = 0.01  # standard deviation of the isotropic part of a sample, so Σ + 1e-4 I
 
 
@@ -124,11 +128,41 @@ class ConceptDistribution:
 
     def similarity(self) -> Tensor:
         """Return the cosines between class means, [K,K]."""
-        return cosines_between_means(self.embeddings)
+        unit = normalize(self.mean, dim=1)
+        return unit @ unit.T
 
     def describe_separability(self) -> list[str]:
-        """Return sentences about how well the language model separates the concepts."""
-        return describe_separability(self.classes, self.texts, self.embeddings)
+        """Return the range of cosines, then a sentence for each kind of problem, or one that says there is none."""
+        classes, texts, cosines = self.classes, self.texts, self.similarity()
+        pairs = list(combinations(range(len(classes)), 2))
+        between = torch.stack([cosines[pair] for pair in pairs])
+        problems = [
+            f'"{classes[i]}" and "{classes[j]}" have the same concept text "{texts[i]}"; describe how they differ.'
+            for i, j in pairs
+            if texts[i] == texts[j]
+        ]
+        similar = [
+            (float(cosine), f'"{classes[i]}" and "{classes[j]}" ({cosine:.2f})')
+            for (i, j), cosine in zip(pairs, between, strict=True)
+            if cosine > MAX_COSINE and texts[i] != texts[j]
+        ]
+        if similar:
+            problems.append(
+                f"The language model hardly distinguishes {_join_worst(similar)}; use texts that differ more."
+            )
+        misassigned = [
+            (count, f'"{name}" ({count} of {self.embeddings.shape[1]} prompts, mostly "{classes[int(row.argmax())]}")')
+            for name, row in zip(classes, count_misassigned(self.embeddings), strict=True)
+            if (count := int(row.sum()))
+        ]
+        if misassigned:
+            problems.append(f"Some prompts are nearer to another class than to their own: {_join_worst(misassigned)}.")
+        problems += [f"{sentence[0].upper()}{sentence[1:]}." for sentence in describe_wordless(classes, texts)]
+        return [
+            f"The cosines between the means of the {len(classes)} concepts are {between.min():.2f} to "
+            f"{between.max():.2f}, {between.mean():.2f} on average.",
+            *(problems or [NO_PROBLEM]),
+        ]
 
     def keep_prompts(self, indices: Sequence[int]) -> ConceptDistribution:
         """Return the same classes with only these prompts."""
@@ -185,6 +219,27 @@ class ConceptDistribution:
         raise FedBMError(
             f"{path} has concept format {version}, but this version of FedBM reads {FORMAT}; build the concepts again"
         )
+
+
+def count_misassigned(embeddings: Tensor) -> Tensor:
+    """Count the prompts of class i that are nearest to the mean of class j ≠ i, [K,K].
+
+    A prompt does not count in the mean of its own class.
+    """
+    count, per_class, _ = embeddings.shape
+    means = embeddings.mean(dim=1)
+    distance = torch.cdist(embeddings, means.expand(count, -1, -1))  # [K,M,K]
+    own = torch.arange(count)
+    # Without prompt m the distance to the mean of its class is larger by a factor of exactly M / (M − 1).
+    distance[own, :, own] *= per_class / (per_class - 1)
+    nearest = distance.argmin(dim=2)  # [K,M]
+    hits = one_hot(nearest, count).sum(dim=1)
+    return hits.masked_fill(torch.eye(count, dtype=torch.bool), 0)
+
+
+def _join_worst(scored: Sequence[tuple[float, str]]) -> str:
+    """Join the descriptions with the highest scores."""
+    return shorten_list([text for _, text in sorted(scored, key=lambda pair: -pair[0])], MAX_NAMED)
 
 
 def build_concepts(

@@ -45,10 +45,6 @@ def choose_prompts(count: int, fraction: float, seed: int) -> tuple[int, ...]:
 
     With the same seed a smaller fraction is a subset of every larger one.
     """
-    if count < 2:
-        raise FedBMError(f"a fraction of the prompts needs at least 2 prompts, but there are {count}")
-    if not 0 < fraction <= 1:
-        raise FedBMError(f"the fraction of prompts is {fraction:g}; it must be above 0 and at most 1, such as 0.25")
     kept = max(2, math.floor(fraction * count + 0.5))
     order = numpy_rng(seed, "prompts").permutation(count)
     return tuple(sorted(int(index) for index in order[:kept]))

@@ -15,8 +15,7 @@ from fedbm.report.sections import group_sections
 from fedbm.report.source_scores import source_sections
 from fedbm.report.tables import BLOCKS, METRICS, class_scores
 from fedbm.report.verdicts import plain_verdict, verdicts
-from fedbm.runs.run_table import describe_run
-from fedbm.runs.run_view import RunView
+from fedbm.runs.run_view import RunView, describe_run
 from fedbm.utils.text import format_count, format_range
 
 UNEQUAL = "So this page does not say which row is ahead."

@@ -1,43 +1,76 @@
-"""The files that a run writes apart from rounds and checkpoints: its description, pictures, model and summary."""
+"""Write the files of a run except rounds and checkpoints: its description, pictures, model and summary."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from fedbm.data.column_sources import find_sources
+from fedbm.data.column_partition import find_sources
 from fedbm.engine.checkpoint import best_path, load_best, save_tensors
+from fedbm.engine.environment import environment, settings_digest
 from fedbm.engine.round_loop import RoundLoop
 from fedbm.engine.round_record import ModelScores, Traffic
 from fedbm.engine.run_folder import FORMAT, RunFolder, replace_nonfinite
-from fedbm.methods.base import load_state
+from fedbm.methods import is_plugin, method_plugins
+from fedbm.methods.base import Task, load_state
+from fedbm.models.backbone import body_code
 from fedbm.report.figures.generated_images import COLUMNS
 from fedbm.report.figures.matrices import partition_bubbles
 from fedbm.report.figures.svg import save_svg
+from fedbm.runs.custom_method import describe_class
 from fedbm.runs.plan import Plan
-from fedbm.runs.run_config import method_label, recommended_at_beta
-from fedbm.runs.run_files import Confusion, Details, PersonalSummary, Privacy, ScoredRound, SourceConfusion, Summary
-from fedbm.runs.start import write_description
-from fedbm.utils.io import atomic_write, write_json
+from fedbm.runs.run_config import Config, method_label, recommended_at_beta, to_toml
+from fedbm.runs.run_files import (
+    Confusion,
+    Details,
+    Matrix,
+    PersonalSummary,
+    Privacy,
+    ScoredRound,
+    SourceConfusion,
+    Summary,
+)
+from fedbm.runs.run_id import own_code
+from fedbm.utils.io import atomic_write, write_json, write_text
 
 DRAWN_ROUNDS = (5, 10, 20, 50, 100, 200, 500)  # generated images are drawn after these rounds and after the last
 
 
 def write_initial_files(plan: Plan, folder: RunFolder, device: torch.device) -> None:
-    """Write what is known before the first round."""
+    """Write the files of a simulation that are known before its first round."""
     dataset, partition, config = plan.dataset, plan.partition, plan.config
     if plan.own_partition:  # so that the saved configuration finds this run again
         config = config.with_values("data", partition="file", partition_file=str(folder.path / "partition.json"))
-    write_description(folder, config, plan.task, device, plan.own)
+    write_description(folder, config, plan.task, device, plan.custom_digests)
     of = {"data": dataset.name, "checksum": dataset.checksum, "shape": dataset.shape}
     write_json(folder.path / "partition.json", {**partition.to_json(dataset.labels, dataset.classes), "of": of})
     counts = partition.counts(dataset.labels, len(dataset.classes))
     drawn = partition_bubbles(counts, dataset.classes, f"{dataset.name}: who holds what")
     save_svg(folder.path / "partition.svg", drawn)
+
+
+def write_description(
+    folder: RunFolder, config: Config, task: Task, device: torch.device, own: Mapping[str, str] | None = None
+) -> None:
+    """Write config.toml, environment.json and, if the method uses concepts, concepts.safetensors."""
+    text = to_toml(config, own)
+    write_text(folder.path / "config.toml", text)
+    known = {**environment(device), "settings": settings_digest(tomllib.loads(text))}
+    if own and "code" in own:
+        known["method"] = describe_class(type(config.method))
+    if is_plugin(config.method):
+        known["method"] = method_plugins()[config.method.name].package
+        known |= own_code(config.method)
+    if not own or "body" not in own:
+        known |= body_code(config.model.body)
+    write_json(folder.path / "environment.json", known)
+    if task.concepts is not None:
+        task.concepts.save(folder.path / "concepts.safetensors")
 
 
 def finish_simulation(plan: Plan, loop: RoundLoop) -> None:
@@ -70,22 +103,27 @@ def write_final_files(
 ) -> None:
     """Write details, model, pictures and, last, the summary, which marks the run as finished.
 
-    *sources* are the names of the sources of the test images, if they are scored by source; *held_out* are those of
-    the held-out clients.
+    *sources* are the names of the sources if test images are scored by source. *held_out* are the names of the
+    held-out clients.
     """
     folder, progress, task = loop.folder.path, loop.progress, loop.task
     best, last = progress.best, progress.last
     assert best is not None
     assert last is not None
     concepts, averaged = task.concepts, last.averaged
+    personal = None
+    if last.scored is not None and last.personal is not None:  # each site scored its own model on its own images
+        personal = [last.personal.clients.get(str(site)) for site in range(len(sources))]
     details = Details(
         classes=task.classes,
         concepts=concepts.texts if concepts else None,
         encoder=concepts.provenance.get("encoder") if concepts else None,
         similarity=tuple(map(tuple, concepts.similarity().tolist())) if concepts else None,
         confusion=Confusion(best.confusion, last.confusion, averaged.confusion if averaged else None),
-        sources=_by_source(sources, best, last, averaged),
-        held_out=_of_held_out(held_out, best, last, averaged),
+        sources=_confusion_by_name(
+            sources, best.by_source, last.by_source, averaged.by_source if averaged else None, personal
+        ),
+        held_out=_confusion_by_name(held_out, best.held_out, last.held_out, averaged.held_out if averaged else None),
     )
     write_json(folder / "details.json", {"format": FORMAT, **dataclasses.asdict(details)})
     draw_generated(loop, folder / "generated.png")
@@ -116,30 +154,22 @@ def write_final_files(
     write_json(folder / "summary.json", replace_nonfinite({"format": FORMAT, **dataclasses.asdict(summary)}))
 
 
-def _by_source(
-    names: Sequence[str], best: ModelScores, last: ModelScores, averaged: ModelScores | None
+def _confusion_by_name(
+    names: Sequence[str],
+    best: Sequence[Matrix] | None,
+    last: Sequence[Matrix] | None,
+    averaged: Sequence[Matrix] | None,
+    personal: Sequence[float | None] | None = None,
 ) -> tuple[SourceConfusion, ...] | None:
-    """Return the confusion matrices of each source; None if there are none, or an older version scored the best.
+    """Return the confusion matrices of each source or held-out client, or None if there are none.
 
-    A site that lets no scores leave is left out.
+    Sites that do not share their scores are left out.
     """
-    if not names or best.by_source is None or last.by_source is None:
+    if not names or best is None or last is None:  # older versions did not score the best round by source
         return None
-    of_averages = (averaged.by_source if averaged else None) or [None] * len(names)
-    by_sites = last.scored is not None and last.personal is not None  # each site scored its own model on its own images
-    own = [last.personal.clients.get(str(site)) if by_sites and last.personal else None for site in range(len(names))]
-    found = map(SourceConfusion, names, best.by_source, last.by_source, of_averages, own)
+    unknown = [None] * len(names)
+    found = map(SourceConfusion, names, best, last, averaged or unknown, personal or unknown)
     return tuple(source for source in found if any(map(sum, (*source.best, *source.last))))
-
-
-def _of_held_out(
-    names: Sequence[str], best: ModelScores, last: ModelScores, averaged: ModelScores | None
-) -> tuple[SourceConfusion, ...] | None:
-    """Return the confusion matrices of each held-out client."""
-    if not names or best.held_out is None or last.held_out is None:
-        return None
-    of_averages = (averaged.held_out if averaged else None) or [None] * len(names)
-    return tuple(map(SourceConfusion, names, best.held_out, last.held_out, of_averages))
 
 
 def _scored_round(round_: int, scores: ModelScores) -> ScoredRound:
@@ -154,20 +184,16 @@ def draw_if_due(loop: RoundLoop) -> None:
 
 
 def draw_generated(loop: RoundLoop, path: Path) -> None:
-    """Draw images of every class, if the method has a generator."""
+    """Draw a picture with a row of generated images per class, if the method has a generator."""
+    from PIL import Image
+
     if (state := loop.common_state()) is not None:
         load_state(loop.model, state)
         gallery = loop.method.sample_images(loop.model, loop.task, COLUMNS)
-        if gallery is not None:
-            save_gallery(path, gallery)
-
-
-def save_gallery(path: Path, images: torch.Tensor) -> None:
-    """Write images [K,m,C,s,s] in [0,1] as one picture of K rows × m columns."""
-    from PIL import Image
-
-    rows, columns, channels, size, _ = images.shape
-    grid = images.permute(0, 3, 1, 4, 2).reshape(rows * size, columns * size, channels)
-    pixels = (grid.clamp(0, 1) * 255).round().byte().cpu().numpy()
-    with atomic_write(path) as temporary:
-        Image.fromarray(np.squeeze(pixels)).save(temporary, format="PNG")
+        if gallery is None:
+            return
+        rows, columns, channels, size, _ = gallery.shape
+        grid = gallery.permute(0, 3, 1, 4, 2).reshape(rows * size, columns * size, channels)
+        pixels = (grid.clamp(0, 1) * 255).round().byte().cpu().numpy()
+        with atomic_write(path) as temporary:
+            Image.fromarray(np.squeeze(pixels)).save(temporary, format="PNG")

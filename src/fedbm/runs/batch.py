@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Generator, Sequence
+import re
+import time
+from collections.abc import Callable, Generator, Hashable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +14,8 @@ from fedbm.config.options import BY_BETA
 from fedbm.data.dataset import Dataset
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError
-from fedbm.runs.budget import Budget
+from fedbm.runs.custom_method import for_processes
 from fedbm.runs.failure import clear_failure, keep_failure
-from fedbm.runs.own_method import for_processes
 from fedbm.runs.plan import Plan, make_plan
 from fedbm.runs.run_config import Config
 from fedbm.runs.run_view import check_resumable
@@ -23,6 +24,58 @@ from fedbm.runs.scheduler import run_all
 
 SPENT = "The budget is spent. Run the same command again to continue from the last checkpoints."
 TOO_SHORT = "The budget ended before any round was finished, and nothing was saved. Set a longer budget."
+MAX_RESERVE = 0.1  # share of the budget kept for finishing the current round
+
+
+class Budget:
+    """Time that several runs share, in seconds; None means no limit.
+
+    Near the end of the budget each run finishes its current round and writes a checkpoint. A run stops when its
+    next round would end too late if it took as long as the latest. At most 10 % of the budget is reserved for that.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self.seconds = seconds
+        self.rounds = 0  # finished within the budget
+        self._began = time.monotonic()
+        self._latest: dict[Hashable, float] = {}  # seconds of each run's latest round
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Let every run stop after its current round."""
+        self._stopped = True
+
+    def add_round(self, run: Hashable, seconds: float) -> None:
+        """Record how many seconds a finished round of this run took."""
+        self.rounds += 1
+        self._latest[run] = seconds
+
+    def is_last_round(self, run: Hashable) -> bool:
+        """Return whether the run must stop after its current round."""
+        if self.seconds is None or self._stopped:
+            return self._stopped
+        return self.elapsed() > self.seconds - min(self._latest.get(run, 0.0), MAX_RESERVE * self.seconds)
+
+    def elapsed(self) -> float:
+        """Return the seconds since the budget was made."""
+        return time.monotonic() - self._began
+
+    def remaining(self) -> float | None:
+        """Return the remaining seconds, or None if there is no limit."""
+        return None if self.seconds is None else self.seconds - self.elapsed()
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds in a text such as "25m".
+
+    >>> parse_duration("25m"), parse_duration("1h30m"), parse_duration("90s"), parse_duration("45")
+    (1500.0, 5400.0, 90.0, 45.0)
+    """
+    found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", text.strip())
+    if not found or not any(found.groups()):
+        raise FedBMError(f'a budget must be a time such as 25m, 90s or 1h30m, not "{text}"')
+    hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return float(3600 * hours + 60 * minutes + seconds)
 
 
 @dataclass(frozen=True)
@@ -108,18 +161,18 @@ def run_batch(
 
 
 def _events(jobs: Sequence[BatchRun], budget: Budget) -> Generator[tuple[BatchRun, Event | str], None, None]:
-    """Yield the events of jobs in parallel processes, then of those that this process computes."""
-    elsewhere = [job for job in jobs if job.plan is None]
-    if elsewhere:
+    """Yield the events of the jobs in parallel processes, then of the jobs that only this process can compute."""
+    in_processes = [job for job in jobs if job.plan is None]
+    if in_processes:
         events = run_all(
-            [job.config for job in elsewhere],
-            ids=[job.folder.name for job in elsewhere],
-            is_last_round=lambda number: budget.is_last_round(elsewhere[number].folder),
+            [job.config for job in in_processes],
+            ids=[job.folder.name for job in in_processes],
+            is_last_round=lambda number: budget.is_last_round(in_processes[number].folder),
             remaining=budget.remaining,
         )
         with closing(events):
             for number, news in events:
-                yield elsewhere[number], news
+                yield in_processes[number], news
     for job in jobs:
         if job.plan is not None:
             if job.note:

@@ -76,7 +76,7 @@ class Notifier:
         self._failure: FedBMError | None = None
 
     def __call__(self, event: Event) -> None:
-        """Raise FedBMError at the end of a round in which a callback failed: a run that stops there is saved."""
+        """Call the hooks of an event. If one has failed, raise FedBMError at the end of the round, when it is saved."""
         if event.round > self._round:
             self._round = event.round
             self._call("on_round_start", event.round)

@@ -43,16 +43,19 @@ def write_features(
     dataset = load_dataset(config)
     if dataset.classes != model.classes:
         raise FedBMError(f"{run} was trained on {', '.join(model.classes)}, but {dataset.name} has other classes")
-    chosen = _choose(dataset.indices("test"), config.train.seed)
+    chosen = dataset.indices("test")
+    if len(chosen) > MAX_IMAGES:
+        chosen = np.sort(numpy_rng(config.train.seed, "features").choice(chosen, MAX_IMAGES, replace=False))
     found, anchors = features_of(model, images_of_run(run, dataset)[chosen], dataset.labels[chosen])
     flat = flatten(np.concatenate([found, anchors]) if anchors is not None else found, config.train.seed)
+    points = np.round(flat.astype(np.float64), 2).tolist()
     path = run / "features.json"
     value = {
         "format": FORMAT,
         "classes": list(model.classes),
         "labels": dataset.labels[chosen].tolist(),
-        "points": _round(flat[: len(chosen)]),
-        "anchors": _round(flat[len(chosen) :]) if anchors is not None else None,
+        "points": points[: len(chosen)],
+        "anchors": points[len(chosen) :] if anchors is not None else None,
     }
     write_json(path, value)
     return path
@@ -94,13 +97,3 @@ def flatten(points: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
     perplexity = min(PERPLEXITY, (len(points) - 1) / 3)
     made: NDArray[np.float64] = TSNE(2, perplexity=perplexity, init="pca", random_state=seed).fit_transform(points)
     return made
-
-
-def _choose(indices: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    if len(indices) <= MAX_IMAGES:
-        return indices
-    return np.sort(numpy_rng(seed, "features").choice(indices, MAX_IMAGES, replace=False))
-
-
-def _round(points: NDArray[np.float64]) -> list[list[float]]:
-    return [[round(float(x), 2), round(float(y), 2)] for x, y in points]

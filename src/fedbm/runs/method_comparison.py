@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,9 @@ from fedbm.data.dataset import Dataset, check_source
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError, join_words
 from fedbm.methods import METHODS, Method
-from fedbm.runs.batch import BatchRun, plan_jobs, run_batch
-from fedbm.runs.budget import Budget
+from fedbm.runs.batch import BatchRun, Budget, plan_jobs, run_batch
 from fedbm.runs.callbacks import Callback, Notifier, RunInfo, check_callbacks
-from fedbm.runs.own_method import resolve_method, with_method
+from fedbm.runs.custom_method import resolve_method, with_method
 from fedbm.runs.progress import print_notes, progress_console, show_batch, show_decoding
 from fedbm.runs.run_config import (
     Config,
@@ -28,11 +28,10 @@ from fedbm.runs.run_config import (
     settings_for,
     to_values,
 )
-from fedbm.runs.run_table import METRICS, describe_run, make_frame, mean_and_std
-from fedbm.runs.run_view import RunView, read_run
+from fedbm.runs.run_view import METRICS, RunView, describe_run, make_frame, mean_and_std, read_run
 from fedbm.runs.runner import check_engine, check_method_object, check_unused_settings
 from fedbm.runs.seed_list import list_seeds
-from fedbm.utils.notebook_table import make_html
+from fedbm.utils.text import make_html
 
 CAPTION = "Test scores in %, mean ± std over seeds"
 HEADS = ("data", "partition", "β", "method", "seeds", *METRICS)
@@ -186,7 +185,7 @@ def make_grid(
     betas: Sequence[Any],
     seeds: Sequence[int],
 ) -> list[Config]:
-    """Return a configuration for every β, seed and method. A β of None leaves it as it is.
+    """Return a configuration for every β, seed and method. None in *betas* keeps the configured β.
 
     *settings* are values by flag. They win over *base*, the values of a configuration file. A method takes only the
     options it has.
@@ -199,25 +198,19 @@ def make_grid(
     for method in methods:
         if not isinstance(method, str):
             check_method_object(method, {})
-    configs = [
-        _make_config(base, settings, method, {"seed": seed} if beta is None else {"seed": seed, "beta": beta})
-        for beta in betas
-        for seed in seeds
-        for method in methods
-    ]
+    configs = []
+    for beta, seed, method in product(betas, seeds, methods):
+        name = method if isinstance(method, str) else ""
+        flags = settings_for(name, settings) | {"seed": seed}
+        flags |= ({} if beta is None else {"beta": beta}) | ({"method": name} if name else {})
+        config = make_config(override(base, flags))
+        configs.append(config if isinstance(method, str) else with_method(config, method))
     check_engine(configs[0])
     return configs
 
 
-def _make_config(base: Values, settings: Mapping[str, Any], method: str | Method, cell: Mapping[str, Any]) -> Config:
-    name = method if isinstance(method, str) else ""
-    flags = {**settings_for(name, settings), **cell, **({"method": name} if name else {})}
-    config = make_config(override(base, flags))
-    return config if isinstance(method, str) else with_method(config, method)
-
-
 def list_methods(names: str) -> list[str]:
-    """Return the methods in a text such as "fedavg,fedbm"; "all" stands for all of the package.
+    """Return the methods in a text such as "fedavg,fedbm"; "all" means all methods of the package.
 
     >>> list_methods("fedavg, mine.py:Mine"), list_methods("all") == list(METHODS)
     (['fedavg', 'mine.py:Mine'], True)

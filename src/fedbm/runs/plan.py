@@ -12,11 +12,12 @@ from torch import nn
 
 from fedbm.config.options import OPTION_NEEDS, DataOptions, LanguageOptions, check, parse_numbers
 from fedbm.data.cache import checksum
+from fedbm.data.column_partition import by_column
 from fedbm.data.dataset import Dataset, load
 from fedbm.data.feature_shift import shift_features
-from fedbm.data.inspection.traps import find_traps
-from fedbm.data.partition import Partition, check_partition, load_partition
-from fedbm.data.partitioners import balanced, by_classes, by_column, dirichlet, hold_out, iid, quantity, shards
+from fedbm.data.inspection.problems import find_problems
+from fedbm.data.partition import Partition, check_partition, hold_out, load_partition
+from fedbm.data.partitioners import balanced, by_classes, dirichlet, iid, quantity, shards
 from fedbm.engine.augmentation import check_augment
 from fedbm.errors import FedBMError, join_words
 from fedbm.language.bundled import ENCODER, find_bundled
@@ -44,7 +45,7 @@ class Plan:
     id: str
     notes: tuple[str, ...]  # what the user should know about the data
     own_partition: bool = False  # made in Python, so the configuration refers to the run's partition.json
-    own: Mapping[str, str] = field(default_factory=dict)  # digests of a method and a body made in Python
+    custom_digests: Mapping[str, str] = field(default_factory=dict)  # of a method and a body made in Python
 
 
 def make_plan(
@@ -116,11 +117,11 @@ def make_plan(
         code["body"] = [fingerprint(make_body), repr(task.body())]
     own_parts = {name: what for name, what in code.items() if name != "code" or not is_plugin(config.method)}
     digests = {name: digest_of({name: what})[:8] for name, what in own_parts.items()}
-    if code or config.model.freeze or config.model.body != "resnet18":  # the others are known to fit each other
+    if code or config.model.freeze or config.model.body != "resnet18":  # the package's own are known to fit
         check_trained(config.method, task, config.train.epochs)
     stem = config.model.stem if make_body is None and config.model.body == "resnet18" else ""
-    traps = find_traps(dataset, concepts=concepts.texts if concepts else (), stem=stem)
-    notes = (*dataset.notes, *traps, *describe_recipe(config.train))
+    problems = find_problems(dataset, concepts=concepts.texts if concepts else (), stem=stem)
+    notes = (*dataset.notes, *problems, *describe_recipe(config.train))
     return Plan(config, dataset, partition, task, run_id, notes, own, digests)
 
 
@@ -159,8 +160,7 @@ def make_partition(config: Config, dataset: Dataset) -> Partition:
             partition = load_partition(Path(options.partition_file), dataset)
         else:
             held_out = [value.strip() for value in options.held_out_values.split(",") if value.strip()]
-            train = dataset.indices("train")
-            partition = by_column(dataset.columns, train, options.partition_column, options.min_samples, held_out)
+            partition = by_column(dataset, None, options.partition_column, options.min_samples, held_out)
         if "data.clients" in config.given and options.clients != len(partition.clients):
             source = options.partition_file or f'the column "{options.partition_column}"'
             raise FedBMError(
@@ -175,20 +175,17 @@ def make_partition(config: Config, dataset: Dataset) -> Partition:
 
 
 def _draw_partition(options: DataOptions, dataset: Dataset, clients: int, seed: int) -> Partition:
-    labels, train = dataset.labels, dataset.indices("train")
-    if options.partition == "iid":
-        return iid(train, clients, seed, options.min_samples)
-    if options.partition == "balanced":
-        return balanced(labels, train, clients, options.beta, seed, options.min_samples)
-    if options.partition == "shards":
-        return shards(labels, train, clients, options.shards_per_client, seed, options.min_samples)
-    guard = (seed, options.min_samples, options.strict_min_samples)
-    if options.partition == "quantity":
-        return quantity(labels, train, clients, options.beta, *guard)
-    if options.partition == "classes":
-        return by_classes(labels, train, clients, options.classes_per_client, *guard)
-    assert options.partition == "dirichlet"
-    return dirichlet(labels, train, clients, options.beta, *guard)
+    beta, strict = {"beta": options.beta}, {"strict": options.strict_min_samples}
+    partitioners: dict[str, tuple[Callable[..., Partition], dict[str, Any]]] = {
+        "dirichlet": (dirichlet, beta | strict),
+        "balanced": (balanced, beta),
+        "iid": (iid, {}),
+        "quantity": (quantity, beta | strict),
+        "classes": (by_classes, {"classes_per_client": options.classes_per_client, **strict}),
+        "shards": (shards, {"shards_per_client": options.shards_per_client}),
+    }
+    draw, more = partitioners[options.partition]
+    return draw(dataset, clients=clients, seed=seed, min_samples=options.min_samples, **more)
 
 
 def agreed_concepts(config: Config, classes: Sequence[str], texts: Sequence[str], modality: str) -> ConceptDistribution:
@@ -242,20 +239,10 @@ def check_trained(method: Method, task: Task, epochs: int) -> None:
 
 
 def find_runs(out: Path, names: Sequence[str]) -> list[Path]:
-    """Return the run folders of *names* (folders of runs, or what find_run() accepts), or all runs in *out*."""
-    return [run for name in names for run in _find(out, name)] if names else _runs_in(out)
-
-
-def _find(out: Path, name: str) -> list[Path]:
-    folder = Path(name)
-    if found := _runs_in(folder):
-        return found
-    try:
-        return [find_run(out, name)]
-    except FedBMError as error:
-        if folder.is_dir():
-            raise FedBMError(f"{folder} contains neither runs nor records of experiments") from error
-        raise
+    """Return the run folders that *names* name: folders of runs, or what find_run() accepts. Default: all in *out*."""
+    if not names:
+        return _runs_in(out)
+    return [run for name in names for run in _runs_in(Path(name)) or [find_run(out, name)]]
 
 
 def _runs_in(folder: Path) -> list[Path]:
@@ -275,4 +262,6 @@ def find_run(out: Path, name: str) -> Path:
         raise FedBMError(
             f'"{name}" matches {len(found)} runs in {out} ({found[0].name}, {found[1].name}, …). Give more of the id.'
         )
+    if Path(name).is_dir():
+        raise FedBMError(f"{name} contains neither runs nor records of experiments")
     raise FedBMError(f'there is no run "{name}" in {out} and no such folder; "fedbm list --out {out}" shows them')

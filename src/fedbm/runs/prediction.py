@@ -29,7 +29,7 @@ from fedbm.language.concept_distribution import ConceptDistribution
 from fedbm.methods import METHODS, all_methods, method_plugins
 from fedbm.methods.base import Method, Task, load_state
 from fedbm.models.backbone import body_factory
-from fedbm.runs.own_method import load_method, with_method
+from fedbm.runs.custom_method import load_method, with_method
 from fedbm.runs.run_config import Config, make_config, method_values, read_toml
 from fedbm.runs.run_id import own_code, plugin_code
 from fedbm.runs.run_view import RunView, find_folder

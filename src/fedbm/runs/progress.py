@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -19,6 +19,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TimeElapsedColumn
 
 from fedbm.engine.round_loop import Event
 from fedbm.engine.round_record import RoundRecord
+from fedbm.utils.text import format_seconds
 
 if TYPE_CHECKING:
     from fedbm.runs.batch import BatchRun
@@ -44,7 +45,7 @@ def print_notes(console: Console, notes: Iterable[str]) -> None:
 
 
 def replace_line(console: Console) -> Callable[[str], None]:
-    """Return a function that prints a line, in a notebook in the place of the line that it printed before."""
+    """Return a function that prints a line. In a notebook, each line replaces the one before."""
     if not console.is_jupyter:
         return console.print
     handle: Any = None
@@ -62,23 +63,20 @@ def replace_line(console: Console) -> Callable[[str], None]:
 @contextmanager
 def show_run(console: Console, title: str, rounds: int) -> Iterator[ShowEvent]:
     """Yield a function to call with each event of a run."""
-    with ExitStack() as stack:
-        bars = stack.enter_context(round_bars(console)) if console.is_terminal else None
+    with round_bars(console) if console.is_terminal else nullcontext() as bars:
         yield RunLog(console, title, rounds) if bars is None else RunBar(bars, title, rounds)
 
 
 @contextmanager
 def show_batch(console: Console, jobs: Sequence[BatchRun]) -> Iterator[Callable[[BatchRun, Event | str], None]]:
     """Yield a function to call with each event of several runs, or with the reason why a run failed."""
-    pending = {job.folder: (job.title, job.config.train.rounds) for job in jobs if not job.is_finished}
-    with ExitStack() as stack:
-        bars = stack.enter_context(round_bars(console)) if console.is_terminal and pending else None
-        shows: dict[Path, ShowEvent] = {
-            folder: RunLog(console, *run) if bars is None else RunBar(bars, *run) for folder, run in pending.items()
-        }
-
-        estimate = BatchEstimate([job for job in jobs if not job.is_finished])
-        show_estimate = replace_line(console)
+    pending = [job for job in jobs if not job.is_finished]
+    estimate, show_estimate = BatchEstimate(pending), replace_line(console)
+    with round_bars(console) if console.is_terminal and pending else nullcontext() as bars:
+        shows: dict[Path, ShowEvent] = {}
+        for job in pending:
+            run = (job.title, job.config.train.rounds)
+            shows[job.folder] = RunLog(console, *run) if bars is None else RunBar(bars, *run)
 
         def show(job: BatchRun, news: Event | str) -> None:
             if isinstance(news, str):
@@ -98,13 +96,13 @@ class BatchEstimate:
 
     def __init__(self, jobs: Sequence[BatchRun]) -> None:
         self._methods = {job.folder: job.config.method.name for job in jobs}
-        self._rounds = {job.folder: job.config.train.rounds for job in jobs}  # that remain
+        self._rounds = {job.folder: job.config.train.rounds for job in jobs}  # remaining rounds of each run
         self._seconds: dict[str, list[float]] = {}  # method → of its finished rounds
         self._active: set[Path] = set()
         self._parallel = 1  # the most runs at the same time so far
 
     def update(self, job: BatchRun, news: Event | str) -> str:
-        """Count news. Return an estimate after the first round of a method and after a run, if runs remain."""
+        """Add news of a run. Return a sentence after the first round of a method and after each run, otherwise ""."""
         self._active.add(job.folder)
         self._parallel = max(self._parallel, len(self._active))
         seconds = self._seconds.setdefault(job.config.method.name, [])
@@ -112,16 +110,16 @@ class BatchEstimate:
             if news.record is None:
                 return ""
             seconds.append(news.record.seconds["total"])
-        left = job.config.train.rounds - news.round if isinstance(news, Event) and not news.last else 0
-        self._rounds[job.folder] = left
-        if not left:
+        rounds = job.config.train.rounds - news.round if isinstance(news, Event) and not news.last else 0
+        self._rounds[job.folder] = rounds
+        if not rounds:
             self._active.discard(job.folder)
         runs, known = sum(map(bool, self._rounds.values())), list(chain(*self._seconds.values()))
-        if not runs or not known or (left and (len(seconds) > 1 or len(self._rounds) == 1)):
+        if not runs or not known or (rounds and (len(seconds) > 1 or len(self._rounds) == 1)):
             return ""
         ahead = [n * fmean(self._seconds.get(self._methods[path]) or known) for path, n in self._rounds.items()]
         whole = max(sum(ahead) / self._parallel, *ahead)
-        return f"remaining: {runs} of {len(ahead)} runs, about {format_clock(whole)}"
+        return f"remaining: {runs} of {len(ahead)} runs, about {format_seconds(whole)}"
 
 
 def round_bars(console: Console) -> Progress:
@@ -137,7 +135,7 @@ def make_bars(console: Console, *columns: str | ProgressColumn, transient: bool 
 
 
 class RunBar:
-    """One run among live bars: round, phase, losses, accuracy, remaining time."""
+    """Show one run as a live bar: round, phase, losses, accuracy, remaining time."""
 
     def __init__(self, bars: Progress, title: str, rounds: int) -> None:
         self._bars = bars
@@ -162,7 +160,7 @@ class RunBar:
 
 
 class RunLog:
-    """One run as lines of a log, one line per round, or in a notebook as the line of the last round."""
+    """Print one line per round of a run. A notebook shows only the latest line."""
 
     def __init__(self, console: Console, title: str, rounds: int) -> None:
         self._console, self._title, self._rounds = console, title, rounds
@@ -179,13 +177,13 @@ class RunLog:
         if event.record is None:
             return
         self._seconds = [*self._seconds, event.record.seconds["total"]][-RECENT_ROUNDS:]
-        remaining = 0.0 if event.last else (self._rounds - event.round) * fmean(self._seconds)
+        remaining = 0 if event.last else self._rounds - event.round
         parts = [
             f"{self._title} round {event.round}/{self._rounds}",
             format_loss(event.record.loss),
             format_scores(event.record),
             f"{self._seconds[-1]:.1f} s",
-            f"remaining {format_clock(remaining)}",
+            f"remaining {format_seconds(remaining * fmean(self._seconds))}" if remaining else "",
             *describe_dropped(event.record),
         ]
         self._show_round("  ".join(filter(None, parts)))
@@ -209,10 +207,8 @@ def show_download(console: Console) -> AbstractContextManager[ShowCount]:
 def _show_count(console: Console, title: str, step: int, describe: Callable[[int, int], str]) -> Iterator[ShowCount]:
     """Yield a function (done, total) that moves a bar or, without a terminal, prints a line every *step* units."""
     printed = 0
-    with ExitStack() as stack:
-        live = make_bars(console, "{task.fields[news]}", transient=True)
-        if console.is_terminal:
-            stack.enter_context(live)
+    live = make_bars(console, "{task.fields[news]}", transient=True)
+    with live if console.is_terminal else nullcontext():
 
         def show(done: int, total: int) -> None:
             nonlocal printed
@@ -227,18 +223,9 @@ def _show_count(console: Console, title: str, step: int, describe: Callable[[int
 
 
 def describe_dropped(record: RoundRecord) -> Iterator[str]:
-    """Yield a phrase for each client that a round left out."""
+    """Yield a phrase for each client that was left out of a round."""
     for client in record.dropped:
         yield f"left out client {client.client}: {client.reason}"
-
-
-def format_clock(seconds: float) -> str:
-    """Return minutes and seconds.
-
-    >>> format_clock(75.9)
-    '1:15'
-    """
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
 def format_loss(terms: Mapping[str, float | None]) -> str:

@@ -24,7 +24,7 @@ STARTED = -1  # the number in a worker's first message, which belongs to no run
 
 
 class RayWorker:
-    """A worker on the cluster. It takes runs from the moment it has started, because its GPU may be in use."""
+    """A worker on the cluster. It receives runs only after it has started, because its GPU may still be in use."""
 
     def __init__(self, ray: Any, actor: Any, share: int, changes: dict[str, Any]) -> None:
         self.ray, self.actor, self.share, self.changes = ray, actor, share, changes
@@ -56,7 +56,7 @@ class RayWorker:
 
 
 class Actor:
-    """What runs on a node. One thread advances the runs, and one receives messages."""
+    """The worker's code on its node. One thread advances the runs, and another receives messages."""
 
     def __init__(self) -> None:
         self.messages: queue.SimpleQueue[tuple[int, Job | None]] = queue.SimpleQueue()
@@ -155,7 +155,7 @@ def _check_folders(ray: Any, nodes: Sequence[dict[str, Any]], config: Config) ->
 
 
 def _look(folder: str, marker: str) -> tuple[str, str]:
-    """Return the folder that this node does not see, or "", and its version of fedbm."""
+    """Return the first folder that this node does not see ("" if it sees all), and its version of fedbm."""
     if not os.path.isdir(folder):
         return folder, __version__
     path = Path(folder, marker)  # a relative --out is relative to the folder of the command

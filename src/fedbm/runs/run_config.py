@@ -191,7 +191,7 @@ def read_toml(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def recommended_at_beta(recommends: Mapping[str, Any], partition: str, beta: float) -> dict[str, Any]:
-    """Return the recommendations at this β. Those for other values of β, or for a partition without β, are left out.
+    """Return the recommendations that apply to this partition and its β.
 
     >>> [recommended_at_beta({"temperature": {0.05: 12.5}}, kind, 0.05) for kind in ("dirichlet", "iid")]
     [{'temperature': 12.5}, {}]

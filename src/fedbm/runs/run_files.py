@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from fedbm.data.partition import SETTINGS, SHIFT
 from fedbm.engine.round_record import SCORE, Index, RoundNumber, Score, Scores, Seconds, Traffic
-from fedbm.utils.schema import PLAIN, SCALAR, TEXT, Lengths, Schema, each, keys, number, or_null, whole
+from fedbm.utils.schema import PLAIN, SCALAR, TEXT, Schema, each, keys, number, or_null, whole
 from fedbm.utils.typed_json import JsonRecord
 
 SIDES = ("val", "test", "averaged.val", "averaged.test")  # the scores that curves contain
@@ -89,10 +89,7 @@ class Confusion(JsonRecord):
 
 @dataclass(frozen=True, eq=False)
 class SourceConfusion(JsonRecord):
-    """Confusion matrices of the test images of one source: a value of the column that makes the clients, or a site.
-
-    Or those of all images of a held-out client.
-    """
+    """Confusion matrices of a part of the test images: a site, a value of the clients' column, or a held-out client."""
 
     name: str
     best: Matrix
@@ -148,26 +145,12 @@ class PartitionRecord(JsonRecord):
     shift: Annotated[Mapping[str, Any], SHIFT] | None = None  # the change of each client's images
 
 
-TUNED = ("temperature?", "lambda_dis?", "pseudo_batch?", "generator_every?")  # FedBM's numbers
-
-
-def _method_schema(others: Schema | None) -> Schema:
-    """Check FedBM's numbers. A user's own method may have options of the same names that are not numbers."""
-    fedbm, any_other = keys({"name": TEXT, **dict.fromkeys(TUNED, number())}, others), keys({"name": TEXT}, others)
-
-    def check_method(value: Any, at: str, lengths: Lengths) -> str:
-        is_fedbm = isinstance(value, dict) and value.get("name") == "fedbm"
-        return (fedbm if is_fedbm else any_other)(value, at, lengths)
-
-    return check_method
-
-
 def _config_schema(others: Schema | None) -> Schema:
     """Check the settings that every run has; all other settings must match *others*."""
     return keys(
         {
             "data": keys({"name": TEXT, "partition": TEXT, "beta": number(), "clients": whole()}, others),
-            "method": _method_schema(others),
+            "method": keys({"name": TEXT}, others),
             "train": keys({"rounds": whole(), "seed": whole(), "keep_optimizer?": SCALAR}, others),
         },
         keys({}, others),

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any, TypeVar
 
 from fedbm.config.options import BY_BETA, EngineOptions
@@ -21,15 +21,16 @@ from fedbm.runs.failure import failure_of
 from fedbm.runs.plan import find_run
 from fedbm.runs.run_config import make_config, method_label, recommended_at_beta
 from fedbm.runs.run_files import CONFIG, ENVIRONMENT, Details, Features, PartitionRecord, ScoredRound, Summary
-from fedbm.runs.run_table import METRICS, mean_and_std
 from fedbm.utils.io import read_json
-from fedbm.utils.notebook_table import make_html
 from fedbm.utils.schema import Lengths, check, keys, whole
+from fedbm.utils.text import make_html
 from fedbm.utils.typed_json import decode
 
 FEDERATION = keys({"options": keys({"nodes": whole(1)})})  # what is read of federation.json
 EDITED = "was edited after the run began. Restore its settings, or remove its folder to start this run over."
 REWRITE = ". Remove the file; the command that made the run writes it again."  # from the last checkpoint
+
+METRICS = ("accuracy", "f1", "auc", "recall", "precision")
 
 T = TypeVar("T")
 
@@ -114,6 +115,45 @@ class RunView:
             return "finished"
         done = f"{len(self.rounds)} of {self.planned} rounds"
         return f"failed after {done}: {self.failure}" if self.failure else f"unfinished, {done}"
+
+
+def describe_run(run: RunView) -> dict[str, Any]:
+    """Return what a run is and its test scores at the round chosen on validation; None for missing scores."""
+    best = run.summary.best if run.summary else None
+    return {
+        "run": run.id,
+        "method": run.label,
+        "data": run.data,
+        "partition": run.partition,
+        "beta": run.beta,
+        "clients": run.clients,
+        "seed": run.seed,
+        "rounds": run.planned,
+        "state": run.state,
+        "best_round": best.round if best else None,
+        **{metric: getattr(best, metric, None) for metric in METRICS},
+    }
+
+
+def mean_and_std(values: Sequence[float | None]) -> str:
+    """Return the mean ± standard deviation in percent.
+
+    >>> mean_and_std([0.5, 0.6]), mean_and_std([0.5]), mean_and_std([])
+    ('55.0 ± 7.1', '50.0', '–')
+    """
+    known = [100 * value for value in values if value is not None]
+    if not known:
+        return "–"
+    return f"{fmean(known):.1f} ± {stdev(known):.1f}" if len(known) > 1 else f"{known[0]:.1f}"
+
+
+def make_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Return a pandas data frame; raise FedBMError if pandas is not installed."""
+    try:
+        import pandas
+    except ModuleNotFoundError as error:
+        raise FedBMError('to_pandas() needs pandas: pip install "fedbm[pandas]"') from error
+    return pandas.DataFrame(rows)
 
 
 def read_runs(folders: Sequence[Path]) -> list[RunView]:
@@ -251,7 +291,7 @@ def _check_complete(source: Path, rounds: Sequence[RoundRecord], planned: int) -
 
 
 def _facts_of_unfinished(path: Path, config: Mapping[str, Any], partition: PartitionRecord | None) -> dict[str, Any]:
-    """Return the same fields of an unfinished run. A column, a file or nodes define their own clients."""
+    """Return the fields of facts_of() for an unfinished run. The partition or the nodes define the clients."""
     data, train = config["data"], config["train"]
     facts: dict[str, Any] = {
         "method": config["method"]["name"],
@@ -273,7 +313,7 @@ def _facts_of_unfinished(path: Path, config: Mapping[str, Any], partition: Parti
 
 
 def _label(config: Mapping[str, Any], data: str, partition: PartitionRecord | None) -> str:
-    """Return the method with its options; only its name if it was made in Python or by another version."""
+    """Return the method with its options, or only its name if it was made in Python or by another version."""
     name, section, entry = str(config["method"]["name"]), config["data"], CATALOG.get(data)
     if "own" in config:
         return name

@@ -6,6 +6,7 @@ import dataclasses
 import gc
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedbm.config.options import PARTITION_KEYS
-from fedbm.data.column_sources import find_sources
+from fedbm.data.column_partition import find_sources
 from fedbm.data.dataset import Dataset, check_source
 from fedbm.data.feature_shift import shift_images
 from fedbm.data.partition import Partition
-from fedbm.engine.checkpoint import ClientStates
+from fedbm.engine.checkpoint import ClientStates, Progress, load_checkpoint, remove_stale_files
 from fedbm.engine.clients.backends import make_backend, uses_cuda_graphs
 from fedbm.engine.clients.cohort import LocalSetup
 from fedbm.engine.device import (
@@ -32,19 +33,20 @@ from fedbm.engine.device import (
     share_on_device,
     state_cache_bytes,
 )
-from fedbm.engine.local_training import Samples
+from fedbm.engine.local_training import Samples, check_batch_norms
 from fedbm.engine.round_loop import Event, RoundLoop
 from fedbm.engine.run_folder import RunFolder
+from fedbm.engine.server_average import ServerAverage, restore_average
+from fedbm.engine.server_optimizer import ServerOptimizer, restore_optimizer
 from fedbm.errors import FedBMError
-from fedbm.methods.base import Method
+from fedbm.methods.base import Method, State, Task
 from fedbm.runs.artifacts import draw_if_due, finish_simulation, write_initial_files
 from fedbm.runs.callbacks import Callback, Notifier, RunInfo, check_callbacks
-from fedbm.runs.own_method import check_name, resolve_method, with_method
+from fedbm.runs.custom_method import check_name, resolve_method, with_method
 from fedbm.runs.plan import Plan, make_plan
 from fedbm.runs.progress import print_notes, progress_console, show_decoding, show_run
 from fedbm.runs.run_config import Config, find_method, keys, make_config, to_sections, to_values
 from fedbm.runs.run_view import RunView, read_run
-from fedbm.runs.start import start_or_resume
 from fedbm.runs.tracking import make_trackers
 
 
@@ -126,7 +128,7 @@ def simulate(
 
 
 def check_method_object(method: Any, settings: Mapping[str, Any]) -> None:
-    """Raise FedBMError if *method* is not a method object, or if its options are given apart from it."""
+    """Raise FedBMError if *method* is not a method object, or if *settings* contain options of it."""
     if isinstance(method, type) or not isinstance(method, Method):
         hint = f": write {method.__name__}()" if isinstance(method, type) else ""
         raise FedBMError(f"method must be a name or an object like fedbm.FedAvg(), not {method!r}{hint}")
@@ -136,7 +138,7 @@ def check_method_object(method: Any, settings: Mapping[str, Any]) -> None:
 
 
 def check_unused_settings(settings: Mapping[str, Any], dataset: bool, partition: bool, body: bool) -> None:
-    """Raise FedBMError for a setting that has no effect, because its object was already made."""
+    """Raise FedBMError for a setting that has no effect, because the object that it describes was already made."""
     for key in keys():
         if key.section == "model" and key.flag in settings and body:
             raise FedBMError(f"{key.flag} has no effect with a body of your own. Remove it.")
@@ -167,7 +169,7 @@ def run(plan: Plan) -> Generator[Event, None, None]:
 
 
 def advance(plan: Plan) -> Iterator[Event | None]:
-    """Yield the events of a run, and None while it waits, so that several runs can share one process by turns.
+    """Yield the events of a run, and None while it waits, so that several runs can take turns in one process.
 
     Settings of the whole process (threads, TF32, the current stream) apply only during this run's turns.
     """
@@ -264,6 +266,41 @@ def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> RoundLoop:
         optimizer=start.optimizer,
         held_out=held_out,
     )
+
+
+@dataclass(frozen=True)
+class RunState:
+    """The state in which a run starts or continues."""
+
+    model: nn.Module
+    server: State
+    average: ServerAverage | None
+    optimizer: ServerOptimizer | None
+    progress: Progress
+
+
+def start_or_resume(
+    folder: RunFolder, run_id: str, config: Config, task: Task, device: torch.device, describe: Callable[[], None]
+) -> RunState:
+    """Return the state of the run's last checkpoint, or its initial state. The caller has locked the folder.
+
+    Lines of rounds.jsonl and files that belong to rounds after the checkpoint are removed. If there is no checkpoint,
+    *describe* is called to write the files that describe the run.
+    """
+    model = config.method.model(task)
+    check_batch_norms(config.method, model, config.train)
+    initial = config.method.server_init(model)
+    model.to(device)
+    found = load_checkpoint(folder.path, run_id, device)
+    if found is None:
+        describe()
+        found = {name: value.to(device) for name, value in initial.items()}, Progress()
+    state, progress = found
+    state, optimizer = restore_optimizer(state, config.train)
+    server, average = restore_average(state, config.train.server_average)
+    folder.cut_after(progress.round)
+    remove_stale_files(folder.path, progress)
+    return RunState(model, server, average, optimizer, progress)
 
 
 def check_engine(config: Config) -> None:

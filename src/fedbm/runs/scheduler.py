@@ -1,9 +1,9 @@
 """Run several runs in parallel, on all cores or GPUs.
 
 On a CPU each core has a process with one thread and one run; two such processes are faster than one with two threads.
-Each GPU has one process. Its runs advance by turns, each on its own streams, because several streams can use a GPU at
+Each GPU has one process. Its runs take turns, each on its own streams, because several streams can use a GPU at
 the same time. Several processes can do so only under NVIDIA MPS (`processes_per_gpu`). Processes share the data through
-memory-mapped files. Every run computes what it would compute alone (on a CPU: with one thread).
+memory-mapped files. A run gives the same result as if it ran alone (on a CPU: with one thread).
 The workers of a Ray cluster take the place of these processes if the engine's `on` is ray (`ray_cluster.py`).
 """
 
@@ -36,7 +36,7 @@ Place = tuple[int, dict[str, Any]]  # how many runs a worker takes at a time, an
 
 
 class Job(NamedTuple):
-    """A run for a process. The configuration is pickled apart: if that fails in the process, only this run fails."""
+    """A run for a process. The configuration is pickled separately: if it cannot be read, only this run fails."""
 
     config: bytes
     id: str | None
@@ -120,7 +120,7 @@ def run_all(
         ids: the id of each run. A run fails if the files it reads have changed, so that its id is another.
         is_last_round: called with a run's number. If it returns True, the run stops after its current round, which is
             saved, and no further run starts.
-        remaining: returns the seconds left, or None for no limit. At zero all runs stop at once.
+        remaining: returns the remaining seconds, or None for no limit. At zero all runs stop at once.
 
     Yields:
         (number of the run, event), or (number, sentence) if the run failed.
@@ -198,24 +198,13 @@ def cores() -> int:
 
 
 def _start_worker(runs_per_gpu: int, changes: dict[str, Any]) -> RunProcess:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs,), daemon=True)
-    _start_process(process)
-    theirs.close()
-    return RunProcess(process, ours, runs_per_gpu, changes)
-
-
-def _wait(workers: Sequence[RunProcess], seconds: float | None) -> list[Worker]:
-    ready = wait([worker.pipe for worker in workers], seconds)
-    return [worker for worker in workers if worker.pipe in ready]
-
-
-def _start_process(process: Any) -> None:
     """Start a process that ignores Ctrl-C and does not import the user's script again.
 
     The parent handles Ctrl-C and ends its children. A script that calls compare() needs no `__main__` guard.
     """
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(theirs,), daemon=True)
     script = sys.modules["__main__"]
     is_main_thread = threading.current_thread() is threading.main_thread()  # only it may set signal handlers
     before = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main_thread else None
@@ -226,10 +215,17 @@ def _start_process(process: Any) -> None:
         sys.modules["__main__"] = script
         if is_main_thread:
             signal.signal(signal.SIGINT, before)
+    theirs.close()
+    return RunProcess(process, ours, runs_per_gpu, changes)
+
+
+def _wait(workers: Sequence[RunProcess], seconds: float | None) -> list[Worker]:
+    ready = wait([worker.pipe for worker in workers], seconds)
+    return [worker for worker in workers if worker.pipe in ready]
 
 
 def _work(pipe: Connection) -> None:
-    """Advance the runs of this process by turns until the parent closes the pipe."""
+    """Advance the runs of this process in turns until the parent closes the pipe."""
 
     def receive(is_busy: bool) -> Iterator[tuple[int, Job | None]]:
         while pipe.poll(0 if is_busy else None):
@@ -244,7 +240,7 @@ def _work(pipe: Connection) -> None:
 def advance_runs(
     receive: Callable[[bool], Iterator[tuple[int, Job | None]]],
 ) -> Generator[tuple[int, Event | str | None], None, None]:
-    """Advance several runs by turns and yield (number, news); None ends a run.
+    """Advance several runs in turns and yield (number, news). The news None means that the run is over.
 
     *receive* returns the messages that have arrived: (number, job), or (number, END). If its argument is False, no run
     is active, and it waits for a message.

@@ -1,4 +1,4 @@
-"""Which seeds: "3" is 0, 1 and 2; "3-12" is 3 to 12; "0,1,5" is these three."""
+"""Parse and format seeds: "3" means 0, 1 and 2; "3-12" means 3 to 12; "0,1,5" means these three."""
 
 from __future__ import annotations
 

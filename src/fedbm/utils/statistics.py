@@ -57,23 +57,23 @@ def paired(x: Mapping[int, float], y: Mapping[int, float]) -> Paired | None:
     t = mean / (std/√n) with n − 1 degrees of freedom.
     Hand-worked: differences 1, 2, 3 have mean 2, std 1, t = 2√3 = 3.4641, and p = 1 − t/√(t² + 2) = 0.0742.
 
-    >>> found = paired({0: 2.0, 1: 4.0, 2: 6.0}, {0: 1.0, 1: 2.0, 2: 3.0})
-    >>> found.n, found.mean, round(found.p, 4), found.size
+    >>> result = paired({0: 2.0, 1: 4.0, 2: 6.0}, {0: 1.0, 1: 2.0, 2: 3.0})
+    >>> result.n, result.mean, round(result.p, 4), result.size
     (3, 2.0, 0.0742, 2.0)
     """
     both = sorted(set(x) & set(y))
     if not both:
         return None
-    apart = spread([x[seed] - y[seed] for seed in both])
+    found = spread([x[seed] - y[seed] for seed in both])
     largest = max(abs(scores[seed]) for scores in (x, y) for seed in both)
-    if not apart.std or apart.std <= ROUNDING * largest:  # one pair, or equal differences
-        return Paired(apart.n, apart.mean, apart.mean, apart.mean, None, None)
+    if not found.std or found.std <= ROUNDING * largest:  # one pair, or equal differences
+        return Paired(found.n, found.mean, found.mean, found.mean, None, None)
     from scipy.stats import t as student
 
-    error = apart.std / math.sqrt(apart.n)
-    half = float(student.ppf(0.975, apart.n - 1)) * error
-    p = 2 * float(student.sf(abs(apart.mean) / error, apart.n - 1))
-    return Paired(apart.n, apart.mean, apart.mean - half, apart.mean + half, p, apart.mean / apart.std)
+    error = found.std / math.sqrt(found.n)
+    half = float(student.ppf(0.975, found.n - 1)) * error
+    p = 2 * float(student.sf(abs(found.mean) / error, found.n - 1))
+    return Paired(found.n, found.mean, found.mean - half, found.mean + half, p, found.mean / found.std)
 
 
 def sign_flip(x: Mapping[int, float], y: Mapping[int, float]) -> float | None:
@@ -86,13 +86,14 @@ def sign_flip(x: Mapping[int, float], y: Mapping[int, float]) -> float | None:
     >>> sign_flip({0: 2.0, 1: 4.0, 2: 6.0}, {0: 1.0, 1: 2.0, 2: 3.0})
     0.25
     """
-    apart = [x[seed] - y[seed] for seed in sorted(set(x) & set(y))]
-    if not apart or len(apart) > MOST_FLIPS:
+    differences = [x[seed] - y[seed] for seed in sorted(set(x) & set(y))]
+    if not differences or len(differences) > MOST_FLIPS:
         return None
     sums = [0.0]
-    for difference in apart:
+    for difference in differences:
         sums = [total + sign * difference for total in sums for sign in (1, -1)]
-    least = abs(math.fsum(apart)) - ROUNDING * math.fsum(map(abs, apart))  # equal sums may differ in the last digit
+    rounding = ROUNDING * math.fsum(map(abs, differences))  # equal sums may differ in the last digit
+    least = abs(math.fsum(differences)) - rounding
     return sum(abs(total) >= least for total in sums) / len(sums)
 
 

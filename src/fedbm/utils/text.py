@@ -1,8 +1,10 @@
-"""Format quantities for messages and reports."""
+"""Format quantities and tables for messages, reports and notebooks."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
+from html import escape
 from typing import Any
 
 
@@ -59,3 +61,15 @@ def format_value(value: Any) -> str:
     except ValueError:  # Python does not print whole numbers of more than 4,300 digits
         return "a number that long"
     return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def make_html(title: str, heads: Sequence[str], rows: Iterable[Sequence[Any]], notes: Iterable[str] = ()) -> str:
+    """Return an HTML table for a notebook, with a caption above it and notes below it."""
+
+    def cells(tag: str, values: Sequence[Any]) -> str:
+        return "<tr>" + "".join(f"<{tag}>{escape(str(value))}</{tag}>" for value in values) + "</tr>"
+
+    body = "".join(cells("td", row) for row in rows)
+    below = "".join(f"<p>{escape(note)}</p>" for note in notes)
+    head = cells("th", heads)
+    return f"<table><caption>{escape(title)}</caption><thead>{head}</thead><tbody>{body}</tbody></table>{below}"

@@ -1,4 +1,4 @@
-"""Read JSON objects into frozen dataclasses that the types of their fields check.
+"""Read JSON objects into frozen dataclasses, and check them by the types of the fields.
 
 A field may be a str, a dataclass, `X | None`, `tuple[X, ...]`, `Mapping[str, X]` or Any. Every other type, such as a
 number or a list of a given length, is `Annotated[…, schema]` with a schema of `fedbm.utils.schema`. A field with a
@@ -44,8 +44,8 @@ class JsonRecord(Mapping[str, Any]):
 def decode(kind: type[T], value: Any, source: object, remedy: str = "", lengths: Lengths | None = None) -> T:
     """Return *value* as an instance of the dataclass *kind*; raise FedBMError naming the first wrong or missing key.
 
-    The message starts with *source*, the file, and ends with *remedy*. Files that share *lengths* agree on those of
-    their lists.
+    The message starts with *source*, the file, and ends with *remedy*. Pass the same *lengths* for several files if
+    their lists must have equal lengths.
     """
     form: Any = kind
     check(value, schema_of(form), source, remedy, lengths)
@@ -69,7 +69,9 @@ def schema_of(kind: Any) -> Schema:
     if dataclasses.is_dataclass(kind):
         form: Any = kind
         hints = _hints(form)
-        return keys({f.name + "?" * _is_optional(f): schema_of(hints[f.name]) for f in dataclasses.fields(kind)})
+        fields = dataclasses.fields(kind)
+        required = [f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING]
+        return keys({f.name + "?" * (f.name not in required): schema_of(hints[f.name]) for f in fields})
     schemas: dict[Any, Schema] = {str: TEXT, Any: PLAIN}
     if kind not in schemas:
         raise TypeError(f"no schema for {kind}; annotate it with one")
@@ -94,7 +96,3 @@ def _build(kind: Any, value: Any) -> Any:
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind, include_extras=True)
-
-
-def _is_optional(field: dataclasses.Field[Any]) -> bool:
-    return field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING

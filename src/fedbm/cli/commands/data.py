@@ -138,8 +138,8 @@ def prepare(args: argparse.Namespace, console: Console) -> None:
 
 def inspect(args: argparse.Namespace, console: Console) -> None:
     """Print what a data set contains and what may go wrong, and save a sheet of samples."""
-    from fedbm.data.inspection.contact_sheet import save_contact_sheet
     from fedbm.data.inspection.inspect import inspect as inspect_dataset
+    from fedbm.data.inspection.inspect import save_contact_sheet
     from fedbm.utils.io import write_json
 
     _, dataset = load_and_print(args, console)

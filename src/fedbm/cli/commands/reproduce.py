@@ -66,7 +66,7 @@ def run_experiments(experiments: Sequence[Experiment], args: argparse.Namespace,
     """Print the state of all runs, run those that remain, write records, and print the new state and tables."""
     from fedbm.experiments import reproduction
     from fedbm.experiments.outcomes import read_outcome
-    from fedbm.runs.budget import Budget, parse_duration
+    from fedbm.runs.batch import Budget, parse_duration
     from fedbm.runs.progress import show_batch, show_decoding
 
     if args.json and not args.plan:

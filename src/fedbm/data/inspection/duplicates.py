@@ -65,9 +65,9 @@ def find_near_duplicates(images: Images, split: NDArray[np.uint8], copies: NDArr
 def find_close_hashes(hashes: NDArray[np.uint64], max_bits: int, max_pairs: int = MAX_PAIRS) -> tuple[Pairs, bool]:
     """Return all i < j with Hamming(hashes i, hashes j) ≤ *max_bits*, and whether the search was complete.
 
-    If hashes are cut into max_bits + 1 bands, two such hashes agree in at least one band. So for each band the hashes
-    are sorted by it, and only those that agree in it are compared: neighbours 1, 2, 3 … positions apart. The search in
-    a band stops early after *max_pairs* or too many comparisons, which affects only large groups of equal bands.
+    Hashes are cut into max_bits + 1 bands, so two close hashes are equal in at least one band. For each band, hashes
+    are sorted by it, and neighbours at a distance of 1, 2, 3, … are compared as long as they are equal in the band.
+    The search in a band stops after *max_pairs* pairs or too many comparisons. Only large groups reach these limits.
     """
     edges = [64 * band // (max_bits + 1) for band in range(max_bits + 2)]
     masks = [np.uint64((1 << high) - (1 << low)) for low, high in pairwise(edges)]
@@ -83,7 +83,7 @@ def find_close_hashes(hashes: NDArray[np.uint64], max_bits: int, max_pairs: int 
                 complete = False
                 break
             differ = ordered[first] ^ ordered[first + distance]
-            close = _count_bits(differ) <= max_bits
+            close = _BITS_OF_BYTE[differ.view(np.uint8)].reshape(-1, 8).sum(axis=1) <= max_bits
             count, compared = count + int(close.sum()), compared + len(first)
             for earlier in masks[:number]:  # a pair that agrees in an earlier band was found there
                 close &= differ & earlier != 0
@@ -117,7 +117,3 @@ def _compute_hashes(thumbnails: NDArray[np.float32]) -> NDArray[np.uint64]:
     coefficients[:, 0] = -np.inf  # the mean: ignore brightness
     bits = coefficients > np.median(coefficients[:, 1:], axis=1, keepdims=True)
     return np.packbits(bits, axis=1).view(np.uint64).ravel()
-
-
-def _count_bits(words: NDArray[np.uint64]) -> NDArray[np.int64]:
-    return np.asarray(_BITS_OF_BYTE[words.view(np.uint8)].reshape(-1, 8).sum(axis=1, dtype=np.int64))

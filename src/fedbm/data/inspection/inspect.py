@@ -1,9 +1,10 @@
-"""Inspect a data set before training: counts, pixel statistics, duplicate images and warnings."""
+"""Inspect a data set before training: counts, pixel statistics, duplicate images, warnings and a contact sheet."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,19 @@ from numpy.typing import NDArray
 
 from fedbm.data.dataset import Dataset
 from fedbm.data.inspection.duplicates import Pairs, find_exact_duplicates, find_near_duplicates
-from fedbm.data.inspection.traps import find_traps
+from fedbm.data.inspection.problems import choose_samples, find_problems
 from fedbm.data.splits import SPLITS, find_group_columns, find_shared_groups
 from fedbm.errors import shorten_list
+from fedbm.utils.io import atomic_write
 
 FORMAT = 1
 MIN_IMAGES = {"train": 10, "val": 5, "test": 5}  # warn if a class has fewer
 MAX_IMBALANCE = 10  # warn if the largest class has this many times the images of the smallest
 MAX_NAMED = 3  # samples or classes in a sentence
 MAX_LISTED = 100  # pairs in the JSON
+SHEET_COLUMNS = 8  # images of a class on the contact sheet
+SHEET_GAP = 3  # pixels
+MIN_SHEET_CELL = 64  # pixels: smaller images are enlarged
 
 _CHUNK = 128  # images in memory at a time
 
@@ -184,7 +189,7 @@ def _find_warnings(found: Inspection) -> Iterator[str]:
     if len(contradictory):
         labels = [[f"{sample_name(data, i)} ({data.classes[data.labels[i]]})" for i in pair] for pair in contradictory]
         yield _count_items([" and ".join(pair) for pair in labels], "image has", "images have", "two labels")
-    yield from find_traps(data, concepts=data.concepts)
+    yield from find_problems(data, concepts=data.concepts)
 
 
 def _count_items(items: Sequence[str], one: str, many: str, what: str) -> str:
@@ -201,3 +206,25 @@ def _duplicates_json(data: Dataset, pairs: Pairs) -> dict[str, Any]:
             for pair in crossing[:MAX_LISTED].tolist()
         ],
     }
+
+
+def save_contact_sheet(path: Path, dataset: Dataset) -> None:
+    """Write a PNG with a row per class: its name and up to eight training images, always the same ones."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    size = dataset.shape[1]
+    cell = size * max(1, -(-MIN_SHEET_CELL // size))
+    step = cell + SHEET_GAP
+    font = ImageFont.load_default(max(12, cell // 8))
+    names = [" ".join(name.split()) for name in dataset.classes]  # names may contain line breaks
+    left = 2 * SHEET_GAP + int(max(map(font.getlength, names)))
+    sheet = Image.new("RGB", (left + SHEET_COLUMNS * step, SHEET_GAP + len(names) * step), "white")
+    draw = ImageDraw.Draw(sheet)
+    for label, name in enumerate(names):
+        top = SHEET_GAP + label * step
+        draw.text((SHEET_GAP, top + cell // 2), name, "black", font, anchor="lm")
+        for column, sample in enumerate(choose_samples(dataset, label, SHEET_COLUMNS)):
+            image = Image.fromarray(np.squeeze(dataset.images[sample]))
+            sheet.paste(image.resize((cell, cell), Image.Resampling.NEAREST), (left + column * step, top))
+    with atomic_write(path) as temporary:
+        sheet.save(temporary, format="PNG")

@@ -36,7 +36,7 @@ def is_dicom(content: bytes | Path) -> bool:
 
 
 def expand_frames(index: SampleIndex) -> SampleIndex:
-    """Return the index with one sample per DICOM frame and, unless it has one, with a column of patients."""
+    """Return the index with one sample per DICOM frame. Add a column of patients if there is none."""
     looks = [PurePosixPath(name).suffix.lower() not in _OTHER_ENDINGS for name in index.ids]
     headers: dict[int, tuple[int, str, bool]] = {}  # frames, patient and burnt-in text of each file
     for i, encoded in index.stream() if any(looks) else ():
@@ -89,10 +89,11 @@ def expand_frames(index: SampleIndex) -> SampleIndex:
 def read_frame(
     content: bytes | Path, number: int | None, value_range: tuple[float, ...] = ()
 ) -> tuple[NDArray[Any], tuple[float, float] | None]:
-    """Return the pixels of a frame, and for grey values those that are black and white.
+    """Return the pixels of a frame, and for a grey image the values that become black and white.
 
-    Grey values are rescaled as the file says, for example to Hounsfield units. Black and white are *value_range*, or
-    the ends of the file's window, or those of the range of its stored bits. Raise ValueError if it cannot be read.
+    Grey values are rescaled as the file requires, for example to Hounsfield units. Black and white are *value_range*
+    if it is given, otherwise the ends of the file's window, otherwise the range of its stored bits. Raise ValueError
+    if the frame cannot be read.
     """
     pydicom = _import_pydicom()
     if pydicom is None:

@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from fedbm.data.readers import femnist, folder, ham10000, medmnist, npz, table
+from fedbm.data.readers import femnist, folder, ham10000, npz, table
 from fedbm.data.readers.file_tree import FileTree, find_image_root, open_folder, open_tar, open_zip
 from fedbm.data.readers.sample_index import SampleIndex, Source
-from fedbm.data.splits import check_usable
+from fedbm.data.splits import check_classes
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.utils.io import digest_of
-from fedbm.utils.plugins import Plugin, load_plugins
-from fedbm.utils.plugins import check_usable as check_plugin
+from fedbm.utils.plugins import Plugin, check_usable, load_plugins
 
 
 def detect(
@@ -27,7 +26,7 @@ def detect(
 ) -> Source:
     """Return the source at *path*. Only readers that draw some of the samples use the *seed*.
 
-    The columns are those of a table at *path*, or of *labels*, a table with the labels of the images at *path*.
+    The columns belong to the table at *path*, or to *labels*, a table with the labels of the images at *path*.
     """
     if not os.path.exists(path):  # unlike Path.exists, False if access is denied
         siblings = os.listdir(path.parent) if os.access(path.parent, os.R_OK) and path.parent.is_dir() else []
@@ -45,13 +44,12 @@ def detect(
         )
     else:
         source = _find_reader(path, seed)
+    return Source(source.fingerprint, lambda: _check_index(source.scan(), path))
 
-    def scan() -> SampleIndex:
-        index = source.scan()
-        check_usable(index.labels, index.split, index.classes, str(path))
-        return index
 
-    return Source(source.fingerprint, scan)
+def _check_index(index: SampleIndex, path: Path) -> SampleIndex:
+    check_classes(index.labels, index.split, index.classes, str(path))
+    return index
 
 
 @cache
@@ -68,7 +66,7 @@ def find_by_reader(name: str) -> tuple[Path, Source] | None:
     if not colon or os.path.exists(name) or len(reader) < 2:  # C: is a drive
         return None
     plugins = reader_plugins()
-    check_plugin(plugins, reader)
+    check_usable(plugins, reader)
     if reader not in plugins:
         near = did_you_mean(reader, plugins)
         raise FedBMError(
@@ -88,14 +86,8 @@ def find_by_reader(name: str) -> tuple[Path, Source] | None:
     source = call(plugin.value, path)
     if not isinstance(source, Source):
         raise FedBMError(f'the reader "{reader}" of {plugin.package} must return a Source, not {type(source).__name__}')
-
-    def scan() -> SampleIndex:
-        index: SampleIndex = call(source.scan)
-        check_usable(index.labels, index.split, index.classes, str(path))
-        return index
-
     known = {"reader": reader, "code": package_digest(plugin.value), "source": source.fingerprint}
-    return path, Source(digest_of(known), scan)
+    return path, Source(digest_of(known), lambda: _check_index(call(source.scan), path))
 
 
 def digits() -> Source:
@@ -127,7 +119,8 @@ def _find_reader(path: Path, seed: int) -> Source:
     if ending == ".json" and not path.is_dir():
         return femnist.find_leaf([path], str(path), seed)
     tree = _open_tree(path)
-    return _find_images(tree, "" if path.is_dir() else find_image_root(tree))
+    root = "" if path.is_dir() else find_image_root(tree)
+    return ham10000.find(tree, root) or folder.find(tree, root)
 
 
 def _open_tree(path: Path) -> FileTree:
@@ -148,21 +141,18 @@ def _open_tree(path: Path) -> FileTree:
     )
 
 
-def _find_images(tree: FileTree, root: str) -> Source:
-    return ham10000.find(tree, root) or folder.find(tree, root)
-
-
 def _find_arrays(path: Path, seed: int) -> Source:
     keys = npz.array_names(path)
     if "jpeg" in keys or "offsets" in keys:
         return Source(npz.fingerprint(path), lambda: npz.scan_jpegs(path))
     if any(key.startswith(("train_", "val_", "test_")) for key in keys):
-        return medmnist.find(path)
+        return npz.find_medmnist(path)
     if keys >= {"images", "labels", "classes"}:
         if path.stem.lower().partition("_")[0] == "chars74k" and "writer" in keys:
-            return femnist.find_chars74k(path, seed)
+            digest = npz.fingerprint(path, "chars74k", str(seed))
+            return Source(digest, lambda: femnist.scan_chars74k(path, seed))
         return Source(npz.fingerprint(path), lambda: npz.scan_pixels(path))
     raise FedBMError(
         f"{path} contains {join_words(sorted(keys), 'and') if keys else 'no arrays'}, but it must contain "
-        f"{npz.JPEG_LAYOUT}; or {npz.PIXEL_LAYOUT}; or {medmnist.LAYOUT}"
+        f"{npz.JPEG_LAYOUT}; or {npz.PIXEL_LAYOUT}; or {npz.MEDMNIST_LAYOUT}"
     )

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedbm.data.catalog.entries import CATALOG
 from fedbm.data.readers.file_tree import file_stamp, is_visible
-from fedbm.data.readers.npz import fingerprint, scan_pixels, usable_size
+from fedbm.data.readers.npz import scan_pixels, usable_size
 from fedbm.data.readers.sample_index import SampleIndex, Source, text_array
 from fedbm.data.splits import SPLITS, allocate_counts
 from fedbm.errors import FedBMError
@@ -47,10 +47,6 @@ def find_leaf(files: Sequence[Path], where: str, seed: int) -> Source:
     return Source(digest_of({"source": "LEAF", "files": stamps, "seed": seed}), lambda: _scan_leaf(files, where, seed))
 
 
-def find_chars74k(path: Path, seed: int) -> Source:
-    return Source(fingerprint(path, "chars74k", str(seed)), lambda: _scan_chars74k(path, seed))
-
-
 def _scan_leaf(files: Sequence[Path], where: str, seed: int) -> SampleIndex:
     classes = tuple(CATALOG["femnist"].classes)
     users = _read_users(files, len(classes))
@@ -78,7 +74,7 @@ def _scan_leaf(files: Sequence[Path], where: str, seed: int) -> SampleIndex:
     )
 
 
-def _scan_chars74k(path: Path, seed: int) -> SampleIndex:
+def scan_chars74k(path: Path, seed: int) -> SampleIndex:
     found = scan_pixels(path)
     if found.classes != tuple(CATALOG["chars74k"].classes):
         return found

@@ -13,7 +13,7 @@ import numpy as np
 from fedbm.data.catalog.entries import CATALOG
 from fedbm.data.readers.file_tree import FileTree, Stamp
 from fedbm.data.readers.sample_index import SampleIndex, Source, check_distinct, load_bytes, text_array
-from fedbm.data.readers.table import parse_table, require_columns
+from fedbm.data.readers.table import parse_table
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.utils.io import digest_of
 
@@ -28,7 +28,9 @@ def find(tree: FileTree, root: str) -> Source | None:
     where = f"{metadata} in {tree.where}"
     content = load_bytes(next(tree.stream([metadata]))[1])
     table = parse_table(content, where)
-    require_columns(table, ("image_id", "dx", "lesion_id"), where, "download HAM10000's table again")
+    for name in ("image_id", "dx", "lesion_id"):
+        if name not in table:
+            raise FedBMError(f"{where} has no column {name}{did_you_mean(name, table)}: download the table again")
     names = table["image_id"]
     check_distinct(names, where)
     classes = tuple(CATALOG["ham10000"].classes)

@@ -69,7 +69,7 @@ def find(path: Path, path_column: str = "", label_column: str = "", images: File
         shown = label_keys[0] if len(label_keys) == 1 else f"{label_keys[0]} … {label_keys[-1]}"
         notes.append(f"{path.name}: the paths are in column {path_key}, the labels in {shown}")
     if images is None:
-        names = _find_next_to(path, table[path_key], f"--metadata {path.name} --label-column {label_keys[0]}")
+        names = _find_near_table(path, table[path_key], f"--metadata {path.name} --label-column {label_keys[0]}")
         files = [path.parent / name for name in names]
         stamps = [[name, *file_stamp(file)] for name, file in zip(names, files, strict=True)]
     else:
@@ -148,8 +148,8 @@ def _read_labels(table: Table, given: str, path_key: str, where: Path) -> tuple[
     return keys, labels
 
 
-def _find_next_to(path: Path, names: Sequence[str], other: str) -> list[str]:
-    """Return paths relative to the table, which may have backslashes or no file ending, as they are on disk."""
+def _find_near_table(path: Path, names: Sequence[str], other: str) -> list[str]:
+    """Return the paths as they are on disk. In the table they may have backslashes or no file ending."""
 
     @cache
     def siblings(folder: Path) -> dict[str, list[str]]:
@@ -257,7 +257,7 @@ def parse_table(content: bytes, where: str) -> Table:
 
 
 def _arrange_rows(rows: Sequence[Sequence[str]], where: str) -> Table:
-    """Return columns by name from rows, the first of which contains the names."""
+    """Return columns by name. The first row contains the names."""
     if len(rows) < 2:
         raise FedBMError(f"{where} has no rows: it needs a first line with column names and one line per image")
     heads = [head.strip() for head in rows[0]]
@@ -267,12 +267,6 @@ def _arrange_rows(rows: Sequence[Sequence[str]], where: str) -> Table:
         if len(row) != len(heads):
             raise FedBMError(f"row {number} of {where} has {len(row)} values for {len(heads)} columns ({row[0]}, …)")
     return {head: [row[i].strip() for row in rows[1:]] for i, head in enumerate(heads)}
-
-
-def require_columns(table: Table, names: Sequence[str], where: str, remedy: str) -> None:
-    for name in names:
-        if name not in table:
-            raise FedBMError(f"{where} has no column {name}{did_you_mean(name, table)}: {remedy}")
 
 
 def _read_parquet(path: Path) -> Table:

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedbm.data.cache import DamagedError, Prepared, open_prepared, write_prepared
-from fedbm.data.dataset import Dataset, load
+from fedbm.data.cache import DamagedError, open_prepared, write_prepared
+from fedbm.data.dataset import Dataset, load, make_dataset
 from fedbm.data.decode import Decoded
 from fedbm.data.readers.sample_index import SampleIndex
 from fedbm.data.splits import SPLITS
@@ -81,15 +81,15 @@ def open_site(
     return site
 
 
-def open_images(data: str, size: int | None, channels: int | None, verify: bool) -> Dataset | Prepared:
+def open_images(data: str, size: int | None, channels: int | None, verify: bool) -> Dataset:
     """Open a prepared folder, or anything else that load() reads."""
     folder = Path(data).expanduser()
     if (folder / "manifest.json").is_file():
-        return open_prepared(folder, verify)
+        return make_dataset(folder.name, open_prepared(folder, verify), {})
     return load(data, size=size, channels=channels, verify=verify)
 
 
-def _file_status(found: Dataset | Prepared) -> dict[str, Any]:
+def _file_status(found: Dataset) -> dict[str, Any]:
     """Return what distinguishes an overwritten file without reading it. Programs cannot set the change time (ctime)."""
     assert isinstance(found.images, np.memmap)
     images = Path(str(found.images.filename))

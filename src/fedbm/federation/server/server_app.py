@@ -45,10 +45,10 @@ from fedbm.federation.server.roster import Roster
 from fedbm.federation.server.run_setup import Agreement, agree
 from fedbm.federation.server.run_status import StatusFile
 from fedbm.methods.base import State, Steps
-from fedbm.runs.artifacts import write_final_files
+from fedbm.runs.artifacts import write_description, write_final_files
 from fedbm.runs.run_config import method_label, recommended_at_beta
 from fedbm.runs.run_files import Privacy
-from fedbm.runs.start import start_or_resume, write_description
+from fedbm.runs.runner import start_or_resume
 from fedbm.utils.io import digest_of, read_json, write_json
 
 app = ServerApp()

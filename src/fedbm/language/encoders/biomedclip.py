@@ -11,6 +11,7 @@ Reference: Zhang et al., BiomedCLIP: a multimodal biomedical foundation model, 2
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from torch import Tensor
 from torch.nn.functional import gelu, linear
 
 from fedbm.errors import FedBMError, shorten_list
-from fedbm.language.encoders.hub import require_transformers
 from fedbm.utils.io import read_json
 
 _BERT = "text.transformer."
@@ -66,7 +66,7 @@ def _read_text_weights(path: Path) -> dict[str, Tensor]:
 
 def _build_bert(state: dict[str, Tensor], settings: dict[str, Any], path: Path) -> Any:
     """Build a BertModel with the sizes and weights of the checkpoint. By default heads are 64 wide."""
-    transformers = require_transformers()
+    transformers: Any = import_module("transformers")  # the caller has checked that it is installed
     refusal = f"{path} is not BiomedCLIP's text tower: its"
     inner = {key.removeprefix(_BERT): value for key, value in state.items() if key.startswith(_BERT)}
     layers = {key.split(".")[2] for key in inner if key.startswith("encoder.layer.")}

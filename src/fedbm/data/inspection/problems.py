@@ -1,4 +1,4 @@
-"""Find traps in a data set: mistakes that training does not notice, but that spoil its result or waste time.
+"""Find problems of a data set that training does not notice, but that spoil its result or waste time.
 
 Pixels are read from a sample of training images, at most 16 of each class and about 512 in all, so that a run can call
 this every time it starts.
@@ -13,7 +13,6 @@ import numpy as np
 
 from fedbm.data.catalog.entries import CATALOG
 from fedbm.data.dataset import Dataset
-from fedbm.data.inspection.contact_sheet import choose_samples
 from fedbm.errors import join_words, shorten_list
 
 MAX_SAMPLES_PER_CLASS = 16
@@ -27,8 +26,8 @@ MAX_NAMED = 3  # classes in a sentence
 _WORD = re.compile(r"[A-Za-zÀ-ɏ]{3}")  # a concept text without one is a number, a code or not English
 
 
-def find_traps(dataset: Dataset, *, concepts: Sequence[str] = (), stem: str = "7x7") -> list[str]:
-    """Return a sentence for each trap: what is wrong, where, and what to do.
+def find_problems(dataset: Dataset, *, concepts: Sequence[str] = (), stem: str = "7x7") -> list[str]:
+    """Return a sentence for each problem: what is wrong, where, and what to do.
 
     Args:
         dataset: the data set.
@@ -101,3 +100,11 @@ def _check_stem(size: int, stem: str) -> Iterator[str]:
             f"images of {size} pixels are small for the 7x7 stem, which reduces them to one pixel: stem = 3x3 "
             "(--stem 3x3) keeps more detail, but takes longer"
         )
+
+
+def choose_samples(dataset: Dataset, label: int, most: int) -> list[int]:
+    """Return up to *most* training samples of a class, from first to last in equal steps."""
+    train = dataset.indices("train")
+    members = train[dataset.labels[train] == label]
+    positions = np.linspace(0, len(members) - 1, min(most, len(members))).round().astype(np.int64)
+    return [int(sample) for sample in members[positions]]

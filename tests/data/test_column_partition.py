@@ -6,9 +6,9 @@ import dataclasses
 
 import numpy as np
 
-from fedbm.data.column_sources import MAX_SOURCES, find_sources
+from fedbm.data.column_partition import MAX_SOURCES, by_column, find_sources
 from fedbm.data.dataset import Dataset, load
-from fedbm.data.partitioners import by_column, iid
+from fedbm.data.partitioners import iid
 
 
 def with_sites(values: list[str]) -> Dataset:

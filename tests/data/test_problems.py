@@ -15,7 +15,7 @@ from fedbm.cli import main
 from fedbm.data.catalog.entries import CATALOG
 from fedbm.data.dataset import load
 from fedbm.data.inspection.inspect import inspect
-from fedbm.data.inspection.traps import describe_wordless, find_traps
+from fedbm.data.inspection.problems import describe_wordless, find_problems
 from fedbm.errors import FedBMError
 from fedbm.language.concept_distribution import ConceptDistribution
 from fedbm.runs.plan import make_plan
@@ -33,32 +33,32 @@ def pixels(grey: tuple[bool, ...] = (False, False), size: int = 40, most: int = 
     return np.concatenate(images).clip(0, 255).astype(np.uint8)
 
 
-def traps(images: np.ndarray, classes: tuple[str, ...] = CLASSES, **settings: Any) -> list[str]:
+def problems(images: np.ndarray, classes: tuple[str, ...] = CLASSES, **settings: Any) -> list[str]:
     labels = np.repeat(np.arange(len(classes)), len(images) // len(classes))
-    return find_traps(make_dataset(images, labels, [0, 0, 0, 1, 2] * (len(images) // 5), classes), **settings)
+    return find_problems(make_dataset(images, labels, [0, 0, 0, 1, 2] * (len(images) // 5), classes), **settings)
 
 
 def test_no_trap() -> None:
-    assert traps(pixels(), concepts=("food residue", "mucus")) == []
-    assert traps(pixels(grey=(True, True))[..., :1]) == []
+    assert problems(pixels(), concepts=("food residue", "mucus")) == []
+    assert problems(pixels(grey=(True, True))[..., :1]) == []
 
 
 def test_a_grey_class_next_to_one_in_colour() -> None:
-    assert traps(pixels(grey=(True, False))) == [
+    assert problems(pixels(grey=(True, False))) == [
         '100% of the sampled images of class "debris" are grey, but 0% of class "mucus", so colour reveals the class: '
         "use channels = 1 (--channels 1), or images from the same devices"
     ]
 
 
 def test_grey_images_in_three_channels() -> None:
-    (sentence,) = traps(pixels(grey=(True, True)))
+    (sentence,) = problems(pixels(grey=(True, True)))
     assert sentence.startswith("all 24 sampled images are grey, but they are read as 3 channels: use channels = 1")
 
 
 @pytest.mark.parametrize("offset", [0, 120])
 def test_few_grey_levels(offset: int) -> None:
     """12-bit values in a 16-bit file; with an offset, as of a CT, they are bright."""
-    (sentence,) = traps(pixels(most=16) + np.uint8(offset))
+    (sentence,) = problems(pixels(most=16) + np.uint8(offset))
     assert f"are only {offset} to {offset + 15} of 255, so at most 16 grey levels" in sentence
     assert "set --value-range" in sentence
 
@@ -66,14 +66,14 @@ def test_few_grey_levels(offset: int) -> None:
 def test_class_names_that_differ_by_case_or_spaces() -> None:
     names = ("Colon polyp", "colon-polyp", "debris", "mucus", "mucus ", "MUCUS", "a", "A")
     images = np.tile(pixels(), (4, 1, 1, 1))
-    assert traps(images, names) == [
+    assert problems(images, names) == [
         'classes differ only by case or spaces ("Colon polyp" and "colon-polyp", "mucus", "mucus " and "MUCUS"): '
         "give each class one name"
     ]
 
 
 def test_concepts_without_a_word() -> None:
-    (sentence,) = traps(pixels(), concepts=("0", "粘液"))
+    (sentence,) = problems(pixels(), concepts=("0", "粘液"))
     assert '("0" for class "debris", "粘液" for class "mucus"): describe the classes in [concepts]' in sentence
     for entry in CATALOG.values():
         assert list(describe_wordless(list(entry.classes), list(entry.classes.values()))) == []
@@ -81,10 +81,10 @@ def test_concepts_without_a_word() -> None:
 
 @pytest.mark.parametrize(("size", "stem", "warned"), [(32, "7x7", True), (32, "3x3", False), (36, "7x7", False)])
 def test_a_large_stem_on_small_images(size: int, stem: str, warned: bool) -> None:
-    found = traps(pixels(size=size), stem=stem)
+    found = problems(pixels(size=size), stem=stem)
     assert [sentence for sentence in found if "stem = 3x3 (--stem 3x3)" in sentence] == found
     assert len(found) == warned
-    assert traps(pixels(size=size), stem="") == []  # the user's own body
+    assert problems(pixels(size=size), stem="") == []  # the user's own body
 
 
 def write_folder(root: Path, images: np.ndarray, classes: tuple[str, ...] = CLASSES) -> Path:

@@ -15,9 +15,9 @@ import fedbm
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError
 from fedbm.methods import Scaffold
-from fedbm.runs import batch, own_method
+from fedbm.runs import batch, custom_method
+from fedbm.runs.custom_method import for_processes, load_class, load_method, make_custom_config, with_method
 from fedbm.runs.method_comparison import make_grid
-from fedbm.runs.own_method import for_processes, load_class, load_method, make_own_config, with_method
 from fedbm.runs.run_config import make_config, to_sections
 from fedbm.runs.scheduler import run_all
 
@@ -171,7 +171,7 @@ def test_a_variant_of_a_method_keeps_the_states_of_both_apart_from_the_model() -
 
 def test_options_come_from_a_configuration_file(write: Write) -> None:
     reference = f"{write('options.py')}:Halved"
-    config = make_own_config({"method": {"name": reference, "scale": "0.1"}, "train": {"rounds": 3}}, "x.toml")
+    config = make_custom_config({"method": {"name": reference, "scale": "0.1"}, "train": {"rounds": 3}}, "x.toml")
     assert (config.method, config.train.rounds) == (load_method(reference, {"scale": 0.1}), 3)
     for options, words in (
         ({"scale": 0}, "scale must be above 0, not 0"),
@@ -209,7 +209,7 @@ def test_what_is_wrong_with_a_file_is_one_sentence(write: Write, tmp_path: Path)
         assert str(error.value) == words
     with pytest.raises(FedBMError, match="Abstract cannot be made: Can't instantiate abstract class"):
         load_method(f"{file}:Abstract")
-    nameless = vars(own_method.import_file(file))["Nameless"]
+    nameless = vars(custom_method.import_file(file))["Nameless"]
     with pytest.raises(FedBMError, match='^Nameless is called "fedavg", as a method of the package'):
         fedbm.simulate("digits", method=nameless())
 

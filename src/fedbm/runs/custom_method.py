@@ -1,4 +1,4 @@
-"""Methods that are not part of the package: found by FILE.py:CLASS, and computed in other processes.
+"""Load methods that are not part of the package (FILE.py:CLASS), and make them usable in other processes.
 
 A file is imported only if the user names it or made the method's object. Configurations that come from elsewhere (a
 server, a run folder) can only name installed methods.
@@ -28,7 +28,7 @@ _SOURCES: dict[Path, bytes] = {}  # what the imported files contained
 
 
 def resolve_method(method: str | Method) -> str | Method:
-    """Return the method that a text FILE.py:CLASS names; a name of the package or an object as it is."""
+    """Return the method that a text FILE.py:CLASS names. Return every other value unchanged."""
     return load_method(method) if is_reference(method) else method
 
 
@@ -96,7 +96,7 @@ def import_file(path: Path) -> ModuleType:
     return module
 
 
-def make_own_config(values: Mapping[str, Mapping[str, Any]], where: str) -> Config:
+def make_custom_config(values: Mapping[str, Mapping[str, Any]], where: str) -> Config:
     """Return the configuration of nested values with [method] name = "FILE.py:CLASS"."""
     options = dict(values["method"])
     method = load_method(options.pop("name"), options)

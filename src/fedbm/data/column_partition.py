@@ -1,0 +1,114 @@
+"""Make each value of a column, such as site, a client; and find the value of each scored image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedbm.data.dataset import Dataset
+from fedbm.data.partition import Ints, Partition, sort_samples
+from fedbm.data.readers.sample_index import encode_labels
+from fedbm.errors import FedBMError, did_you_mean
+
+MAX_SOURCES = 20  # clinics or scanners; hundreds of writers are not scored one by one
+
+
+def by_column(
+    data: Dataset | Mapping[str, NDArray[np.str_]],
+    train: Ints | None = None,
+    column: str = "site",
+    min_samples: int = 2,
+    held_out: Sequence[str] = (),
+) -> Partition:
+    """Make each value of a column a client, in the order of the values.
+
+    Args:
+        data: the data set, or its columns.
+        train: sample numbers to divide; by default the training samples, or all if *data* are columns.
+        column: name of the column.
+        min_samples: least number of samples of a client. A value with fewer samples raises an error.
+        held_out: values that never train. All their samples, also of val and test, are only scored at the end.
+
+    Returns:
+        The partition.
+
+    Raises:
+        FedBMError: if the column is missing, empty for a sample, or has a value with too few samples.
+
+    Example:
+        >>> import fedbm, numpy
+        >>> fedbm.by_column({"site": numpy.array(["Bern", "Oslo"] * 30)}, column="site")
+        Partition(column: 2 clients with 30 samples)
+    """
+    columns = data.columns if isinstance(data, Dataset) else data
+    if column not in columns:
+        known = f"the columns are {', '.join(columns)}" if columns else "there are none; add one with a metadata table"
+        raise FedBMError(f'the data has no column "{column}"{did_you_mean(column, columns)}: {known}')
+    if train is None:
+        train = data.indices("train") if isinstance(data, Dataset) else np.arange(len(columns[column]))
+    for name in held_out:
+        if name not in columns[column]:
+            near = did_you_mean(name, set(columns[column].tolist()))
+            raise FedBMError(f'the column "{column}" has no value "{name}" to hold out{near}')
+    values, client_of = encode_labels(columns[column][train].tolist())
+    sizes = np.bincount(client_of)
+    if "" in values:
+        raise FedBMError(f'the column "{column}" is empty for {sizes[0]} training samples: fill it in')
+    trained = [number for number, value in enumerate(values) if value not in held_out]
+    if not trained:
+        raise FedBMError(f'all values of the column "{column}" are held out: keep at least one to train on')
+    smallest = min(trained, key=lambda number: sizes[number])
+    if sizes[smallest] < min_samples:
+        raise FedBMError(
+            f'{column} "{values[smallest]}" has {sizes[smallest]} training samples, fewer than min_samples = '
+            f"{min_samples}: lower min_samples, or merge it with another {column} in the data"
+        )
+    settings = {"column": column, "values": [values[number] for number in trained], "min_samples": min_samples}
+    return Partition(
+        sort_samples([train[client_of == number] for number in trained]),
+        "column",
+        settings | ({"held_out": list(held_out)} if held_out else {}),
+        held_out=sort_samples([np.flatnonzero(columns[column] == value) for value in held_out]),
+    )
+
+
+class Sources(NamedTuple):
+    """The values of the column, and the number of each image's value."""
+
+    names: tuple[str, ...]
+    numbers: Ints
+
+
+def find_sources(dataset: Dataset, partition: Partition, subset: str) -> Sources | None:
+    """Return the column's value for each image of a subset, without the images of held-out clients.
+
+    Values are in the order of the clients; a value without training images comes last. An empty value is named
+    "without <column>".
+
+    Args:
+        dataset: the data set.
+        partition: its partition among clients.
+        subset: "train", "val" or "test".
+
+    Returns:
+        The sources, or None if the clients are not the values of a column, or there are more than MAX_SOURCES values.
+    """
+    if (column := column_of(dataset, partition)) is None:
+        return None
+    values = dataset.columns[column][partition.scored_samples(dataset, subset)].tolist()
+    clients = [str(value) for value in partition.settings.get("values", ())]
+    known = [value for value in dict.fromkeys([*clients, *sorted(set(values))]) if value in set(values)]
+    if len(known) > MAX_SOURCES:
+        return None
+    place = {value: number for number, value in enumerate(known)}
+    names = tuple(value or f"without {column}" for value in known)
+    return Sources(names, np.array([place[value] for value in values], dtype=np.int64))
+
+
+def column_of(dataset: Dataset, partition: Partition) -> str | None:
+    """Return the column that defines the clients; None if another partitioner made them, or the data set lost it."""
+    column = str(partition.settings.get("column", ""))
+    return column if partition.kind == "column" and column in dataset.columns else None
