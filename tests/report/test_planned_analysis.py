@@ -281,7 +281,7 @@ def test_a_record_older_than_its_plan_is_withheld_too(tmp_path: Path) -> None:
 
 
 def test_differences_are_drawn_once_for_all_cells_with_a_dot_per_seed_unless_withheld(tmp_path: Path) -> None:
-    """Four lanes of four seeds: sixteen small dots, four means, and a line at zero."""
+    """Four rows of four seeds: sixteen small dots, four means, and a line at zero."""
     (drawn,) = contrast_figure(compare_outcome(planned(tmp_path / "all")))
     svg = drawn.draw()
     names = [text for text in texts(svg) if "FedBM − " in text]

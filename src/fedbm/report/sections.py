@@ -15,8 +15,8 @@ from fedbm.report.advice import judge_convergence
 from fedbm.report.comparison_checks import check_comparison, collect_advice
 from fedbm.report.figures.bars import stacked_bars
 from fedbm.report.figures.curves import Curve, Points, curve_plot
+from fedbm.report.figures.dot_plot import DotRow, dot_plot
 from fedbm.report.figures.generated_images import galleries
-from fedbm.report.figures.lanes import Lane, draw_lanes
 from fedbm.report.figures.matrices import WRITTEN_UP_TO, confusion, partition_bubbles, similarity
 from fedbm.report.figures.scatter import scatter
 from fedbm.report.format import mean_and_std
@@ -106,11 +106,11 @@ def results(group: Group, name: str, colours: Colours, dots_of_seeds: bool) -> S
     if sum(len(row.runs) for row in group.rows) > 1:
         if dots_of_seeds:
             rows = [
-                Lane(row.name, colours[row.name], tuple(100 * value for value in row.by_seed().values()))
+                DotRow(row.name, colours[row.name], tuple(100 * value for value in row.by_seed().values()))
                 for row in group.rows
             ]
             title = f"Macro-F1 of every seed at the round chosen on validation; {group.title}"
-            blocks.append(Figures({"Seeds": [Figure(partial(draw_lanes, rows, title, "macro-F1 of every seed, %"))]}))
+            blocks.append(Figures({"Seeds": [Figure(partial(dot_plot, rows, title, "macro-F1 of every seed, %"))]}))
         blocks.append(seeds_table(group, f"{name} seeds"))
     return Section("Results", note, tuple(blocks))
 
@@ -191,7 +191,7 @@ def client_by_client(group: Group, colours: Colours) -> Section:
     rows = []
     for row in group.rows:
         scores = [score for run in row.runs for score in _client_scores(run, group, row.central)]
-        rows += [Lane(row.name, colours[row.name], tuple(100 * score for score in scores))] if scores else []
+        rows += [DotRow(row.name, colours[row.name], tuple(100 * score for score in scores))] if scores else []
     names = _without_global_model(group)
     instead = f" (for {names}, without one: the mean over all clients’ models)" if names else ""
     note = (
@@ -201,7 +201,7 @@ def client_by_client(group: Group, colours: Colours) -> Section:
     )
     title, axis = f"Accuracy in every client's label mix; {group.title}", "accuracy in a client’s label mix, %"
     why = "No run with clients has details.json and partition.json." if group.clients else CENTRAL_ALONE
-    panels = {"Clients": [Figure(partial(draw_lanes, rows, title, axis))]} if rows else {}
+    panels = {"Clients": [Figure(partial(dot_plot, rows, title, axis))]} if rows else {}
     return _figure_section("Client by client", note, panels, why)
 
 
