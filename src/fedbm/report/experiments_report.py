@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedbm.experiments.contrasts import hide_withheld
+from fedbm.experiments.contrasts import Contrast, hide_withheld
 from fedbm.experiments.outcomes import Outcome, Result
 from fedbm.experiments.spec import find_experiment, shipped_experiments
-from fedbm.experiments.unrecorded_experiments import list_unrecorded, trials_of
+from fedbm.experiments.unrecorded_experiments import Unrecorded, list_unrecorded, trials_of
 from fedbm.report.comparison import (
+    MOMENTS,
     ComparedGroup,
+    ComparedRow,
     compare_outcome,
     data_title,
+    missing_words,
     pool_cells,
     seeds_in_words,
     setting_words,
@@ -25,16 +28,25 @@ from fedbm.report.experiment_figures import (
     overview_figure,
     score_figures,
 )
-from fedbm.report.experiments_data import experiments_data
 from fedbm.report.figures.palette import assign_colours
 from fedbm.report.glossary import reading
 from fedbm.report.model import Block, Figures, Finding, Findings, Fold, Note, Part, Report, Section, Text
 from fedbm.report.runs_report import provenance
 from fedbm.report.sections import group_sections, training
 from fedbm.report.source_scores import source_sections
-from fedbm.report.tables import cost_table, ladder_table, pooled_table, results_table, search_table, summary_table
+from fedbm.report.tables import (
+    SHOWN,
+    cost_table,
+    has_averaged_model,
+    ladder_table,
+    pooled_table,
+    results_table,
+    search_table,
+    summary_table,
+)
 from fedbm.report.verdicts import plain_verdict, planned_verdict, verdicts
 from fedbm.runs.run_view import RunView
+from fedbm.utils.statistics import Paired
 from fedbm.utils.text import format_count
 
 TITLE = "FedBM: the paper’s tables and figures, measured again"
@@ -54,6 +66,14 @@ SUMMARY = (
     "mean; tinted: the method under study. Macro-F1 counts rare classes as much as common ones."
 )
 
+SCORES = tuple(key for metric in SHOWN for key in (metric, f"{metric}_std"))
+FIELDS = (
+    *("experiment", "cell", "row", "round", "n"),
+    *(*SCORES, *(f"paper_{key}" for key in SCORES), *(f"{metric}_minus_paper" for metric in SHOWN)),
+    *("lead", "lead_minus_row_f1", "low", "high", "p", "p_holm", "p_sign_flip", "effect_size"),
+    *("notes", "missing", "missing_in_words", "command"),
+)
+
 
 def experiments_report(outcomes: Sequence[Outcome], title: str = "", complete: bool = False) -> Report:
     """Return the report of these experiments.
@@ -64,6 +84,7 @@ def experiments_report(outcomes: Sequence[Outcome], title: str = "", complete: b
         complete: Whether these are all records, so that the paper's other experiments are listed as not run.
     """
     found: Found = [(outcome, compare_outcome(outcome)) for outcome in outcomes]
+    unrecorded = list_unrecorded(outcomes) if complete else []
     notes = _number_notes(found)
     parts = tuple(_part(outcome, some, notes) for outcome, some in found)
     runs: dict[str, RunView] = {}
@@ -74,11 +95,12 @@ def experiments_report(outcomes: Sequence[Outcome], title: str = "", complete: b
         title or "; ".join([TITLE] * (len(own) < len(outcomes)) + own),
         (*_confirmatory(found), *_summaries(found), *_overview(found), *_pooled_comparisons(found)),
         parts,
-        _not_run(outcomes) if complete else (),
+        _not_run(unrecorded),
         tuple(Note(number, *words) for words, number in notes.items()),
         reading(any(row.published for _, some in found for c in some for row in c.rows)),
         tuple(map(provenance, runs.values())),
-        experiments_data(found, list_unrecorded(outcomes) if complete else ()),
+        tuple(_data(found, unrecorded)),
+        FIELDS,
     )
 
 
@@ -272,6 +294,63 @@ def _missing(found: Sequence[ComparedGroup], runs: Mapping[Any, str]) -> list[Fi
     return findings
 
 
-def _not_run(outcomes: Sequence[Outcome]) -> tuple[Section, ...]:
-    items = tuple(Finding(False, one.sentence, code=one.command) for one in list_unrecorded(outcomes))
+def _not_run(unrecorded: Sequence[Unrecorded]) -> tuple[Section, ...]:
+    items = tuple(Finding(False, one.sentence, code=one.command) for one in unrecorded)
     return (Section("Not run", "Experiments without a record.", (Findings(items),)),) if items else ()
+
+
+# --- numbers for programs --------------------------------------------------------------------------------------------
+
+
+def _data(found: Found, unrecorded: Sequence[Unrecorded]) -> list[dict[str, Any]]:
+    """Return a line per experiment, cell, row and moment, and per stated contrast; missing rows have no numbers.
+
+    Scores are shares of 1.
+    """
+    lines: list[dict[str, Any]] = []
+    for outcome, comparisons in found:
+        with_average = any(has_averaged_model(comparison.group) for comparison in comparisons)
+        moments = [moment for moment in MOMENTS if with_average or not moment.startswith("averaged")]
+        for comparison in comparisons:
+            lines += [_row(outcome, comparison, row, moment) for row in comparison.rows for moment in moments]
+            lines += [_contrast(outcome, comparison, contrast) for contrast in comparison.contrasts]
+    for one in unrecorded:
+        missing = {"missing": "not run", "missing_in_words": one.needs, "command": one.command}
+        lines.append({"experiment": one.name, **missing})
+    return lines
+
+
+def _row(outcome: Outcome, comparison: ComparedGroup, row: ComparedRow, moment: str) -> dict[str, Any]:
+    values: dict[str, Any] = {"experiment": outcome.name, "cell": comparison.title, "row": row.name, "round": moment}
+    values |= {"n": len(row.runs), "lead": comparison.lead, "command": outcome.command}
+    for metric in SHOWN:
+        if score := row.score(moment, metric):
+            values |= {metric: score.mean, f"{metric}_std": score.std}
+        if row.published:
+            mean, std = row.published.mean[metric], row.published.std[metric]
+            values |= {f"paper_{metric}": mean, f"paper_{metric}_std": std}
+        values[f"{metric}_minus_paper"] = row.minus_paper(metric) if moment == "best" else None
+    if test := row.tests.get(moment):
+        values |= {**_difference(test.paired), "p": test.paired.p, "p_holm": test.corrected}
+    return values | {
+        "notes": ", ".join(title for title, _ in row.deviations),
+        "missing": row.state,
+        "missing_in_words": " | ".join(missing_words([row])),
+    }
+
+
+def _contrast(outcome: Outcome, comparison: ComparedGroup, contrast: Contrast) -> dict[str, Any]:
+    """Return a line for first − second: *lead* is the first row, *row* the second; p only if it is tested."""
+    values = {"experiment": outcome.name, "cell": comparison.title, "row": contrast.second, "round": contrast.endpoint}
+    values |= {"lead": contrast.first, "command": outcome.command}
+    found = contrast.found
+    if found is None:
+        return values
+    tested = {"p": found.p, "p_holm": contrast.corrected, "p_sign_flip": contrast.sign_flip} if contrast.tested else {}
+    return {**values, "n": found.n, **_difference(found), **tested}
+
+
+def _difference(found: Paired) -> dict[str, float | None]:
+    """Return mean, effect size and 95 % interval; a single pair has no interval."""
+    low, high = (found.low, found.high) if found.n > 1 else (None, None)
+    return {"lead_minus_row_f1": found.mean, "low": low, "high": high, "effect_size": found.size}

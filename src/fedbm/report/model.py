@@ -186,7 +186,8 @@ class Report:
     notes: tuple[Note, ...] = ()
     reading: tuple[tuple[str, str], ...] = ()  # (term, how to read it)
     provenance: tuple[Provenance, ...] = ()
-    data: Table | None = None  # every number with all digits, for programs
+    data: tuple[Mapping[str, Any], ...] = ()  # every number with all digits, for programs
+    fields: tuple[str, ...] = ()  # the columns of *data*
     contents: bool = True  # whether the opening lists the parts, and each has a title
 
 
