@@ -10,7 +10,7 @@ from traceback import walk_tb
 
 from fedbm.cli.commands import COMMANDS, load_command
 from fedbm.cli.parser import Parser, add_command
-from fedbm.errors import FedBMError, did_you_mean
+from fedbm.errors import FedBMError
 from fedbm.version import __version__
 
 RESUMABLE = (["run"], ["compare"], ["demo"], ["reproduce"], ["sweep"], ["federation", "up"])
@@ -55,8 +55,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Return the parsed command; without words, it is --help."""
     name = words[0] if words else "--help"
-    if name not in COMMANDS and not name.startswith("-"):
-        raise FedBMError(f"there is no command \"{name}\"{did_you_mean(name, COMMANDS)}. See 'fedbm --help'.")
     expand = getattr(load_command(name), "expand", list) if name in COMMANDS else list
     return make_parser(name).parse(expand(words) or ["--help"])
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedbm.experiments.contrasts import Contrast, hide_withheld
-from fedbm.experiments.outcomes import Outcome, Result
+from fedbm.experiments.outcomes import Outcome, Result, Unrecorded, list_unrecorded, trials_of
 from fedbm.experiments.spec import find_experiment, shipped_experiments
-from fedbm.experiments.unrecorded_experiments import Unrecorded, list_unrecorded, trials_of
 from fedbm.report.comparison import (
     MOMENTS,
     ComparedGroup,

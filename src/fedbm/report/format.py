@@ -87,18 +87,9 @@ def format_std(cell: Cell) -> str:
     return "" if cell.std is None else f" ± {FORMATS[cell.kind](cell.std)}"
 
 
-def format_between(cell: Cell) -> str:
-    """Return 'lowest – highest' if they differ in print, else ''."""
-    if cell.low is None or cell.high is None:
-        return ""
-    low, high = FORMATS[cell.kind](cell.low), FORMATS[cell.kind](cell.high)
-    return "" if low == high else f"{low} – {high}"
-
-
 def format_cell(cell: Cell) -> str:
-    """Return the value, its standard deviation and its range in one line."""
-    between = format_between(cell)
-    return format_value(cell) + format_std(cell) + (f" ({between})" if between else "")
+    """Return the value and its standard deviation."""
+    return format_value(cell) + format_std(cell)
 
 
 def format_numbers(numbers: Sequence[int]) -> str:

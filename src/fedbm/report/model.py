@@ -21,8 +21,6 @@ class Cell:
     value: float | str | None  # with all digits; None if there is no value
     kind: Kind = "text"
     std: float | None = None
-    low: float | None = None  # low and high are shown as a range below the value, if they differ in print
-    high: float | None = None
     best: bool = False  # the highest of its column
     missing: bool = False  # the text is the reason why there is no number
 

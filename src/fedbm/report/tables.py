@@ -297,13 +297,13 @@ def cost_table(group: Group, name: str, colours: Colours) -> Table:
             "sent": _mean([size["sent"] / rounds for size, _, rounds in runs], "bytes"),
             "received": _mean([size["received"] / rounds for size, _, rounds in runs], "bytes"),
             "bytes": _mean([size["sent"] + size["received"] for size, _, _ in runs], "bytes"),
-            "round_seconds": _mean([seconds / rounds for _, seconds, rounds in runs], "seconds", between=True),
-            "seconds": _mean([seconds for _, seconds, _ in runs], "seconds", between=True),
+            "round_seconds": _mean([seconds / rounds for _, seconds, rounds in runs], "seconds", with_std=True),
+            "seconds": _mean([seconds for _, seconds, _ in runs], "seconds", with_std=True),
         }
         rows.append(Row(row.name, cells, colour=colours[row.name]))
     caption = (
-        "Bytes and time of one run, mean over the row’s seeds. Wall time is by the clock, and other runs may share the "
-        "device. Below the mean are the shortest and the longest seed."
+        "Bytes and time of one run: means over the row’s seeds, for times ± standard deviation. Wall time includes "
+        "waiting for other runs on the same device."
     )
     return Table(name, _columns(titles), tuple(rows), caption, small=True, detail=True)
 
@@ -349,11 +349,11 @@ def first_reached(run: RunView, target: float) -> tuple[int, float] | None:
     return None
 
 
-def _mean(values: Sequence[float], kind: Kind, between: bool = False) -> Cell:
+def _mean(values: Sequence[float], kind: Kind, with_std: bool = False) -> Cell:
     if not values:
         return Cell(None, kind)
     found = spread(values)
-    return Cell(found.mean, kind, low=found.low if between else None, high=found.high if between else None)
+    return Cell(found.mean, kind, found.std if with_std else None)
 
 
 def _range(rounds: Collection[int], otherwise: str) -> Cell:

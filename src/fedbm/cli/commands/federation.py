@@ -28,7 +28,7 @@ from rich.console import Console
 from fedbm.cli.flags import add_json
 from fedbm.cli.output import print_json
 from fedbm.cli.parser import add_command
-from fedbm.errors import FedBMError, did_you_mean
+from fedbm.errors import FedBMError
 from fedbm.federation.deploy.settings_files import FILES, all_folders, kind_of, node_folder, server_folder
 
 WHOLE = "the folder that init made"
@@ -39,10 +39,7 @@ RUN = "the run: sections of 'fedbm config', and [federation] (default run.toml i
 
 
 def expand(words: Sequence[str]) -> list[str]:
-    """Check the task; 'federation' alone asks for help."""
-    if len(words) > 1 and words[1] not in (*TASKS, "-h", "--help"):
-        near = did_you_mean(words[1], TASKS)
-        raise FedBMError(f"fedbm federation has no task \"{words[1]}\"{near}. See 'fedbm federation --help'.")
+    """Complete the short form: 'federation' alone asks for help."""
     return list(words) if len(words) > 1 else [*words, "--help"]
 
 

@@ -18,7 +18,7 @@ from fedbm.report.figures.drawing import (
     ticks,
     write,
 )
-from fedbm.report.figures.palette import dash_pattern, dot_pattern
+from fedbm.report.figures.palette import dash_pattern
 from fedbm.report.figures.svg import MUTED, PAPER, render, series
 from fedbm.utils.statistics import Spread, spread
 
@@ -30,6 +30,7 @@ Point = tuple[float, float]
 Points = tuple[tuple[int, float], ...]  # (round, value), by round
 SHARED_UP_TO = 4  # curves in one plot: bands of more hide each other
 PANEL_WIDTH, PANEL_HEIGHT = 185.0, 120.0  # pixels of a panel with its margin, and of its axes
+DOTTED = (1.0, 1.2)  # the dash pattern of an averaged model
 LEFT, TOP = 40.0, 34.0  # pixels around the axes of a shared plot
 
 
@@ -52,7 +53,7 @@ class Curve:
     def pattern(self) -> tuple[float, ...]:
         """The dash pattern: () for a solid line."""
         if self.averaged:
-            return dot_pattern(self.colour)
+            return DOTTED
         return dash_pattern(self.colour) or (() if self.finished else (4, 3))
 
 
