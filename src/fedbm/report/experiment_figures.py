@@ -10,14 +10,13 @@ from fedbm.experiments.outcomes import Outcome
 from fedbm.report.comparison import ComparedGroup, ComparedRow, data_title, mean_with_interval
 from fedbm.report.figures.curves import Series, axis_plot
 from fedbm.report.figures.dot_plot import DotRow, dot_plot
-from fedbm.report.figures.drawing import WIDE, shorten
+from fedbm.report.figures.drawing import shorten
 from fedbm.report.model import Figure
 from fedbm.report.tables import SHOWN
 from fedbm.report.verdicts import main_rivals
 from fedbm.utils.statistics import Paired
 
 WHOLE = 1100.0  # pixels: as wide as the page
-COMPACT = 640.0  # nearly fits a phone
 HALF = 450.0  # two figures next to each other
 OVERVIEW = (
     "The leading row minus the best other and minus FedAvg. Where a bar crosses zero, no difference is established; "
@@ -75,7 +74,7 @@ def contrast_figure(found: Sequence[ComparedGroup]) -> list[Figure]:
     ]
     title = "Macro-F1, differences within each seed, with mean and 95 % interval"
     axis = "Macro-F1, points; small dot: a seed; bar: mean, 95 %"
-    return [Figure(partial(dot_plot, rows, title, axis, _narrowest(rows), zero=True))] if rows else []
+    return [Figure(partial(dot_plot, rows, title, axis, zero=True))] if rows else []
 
 
 def ladder_figure(comparison: ComparedGroup, colours: Mapping[str, int]) -> Figure | None:
@@ -95,12 +94,7 @@ def ladder_figure(comparison: ComparedGroup, colours: Mapping[str, int]) -> Figu
     guides = [means[name] for name in (comparison.baseline.name, comparison.lead) if name in means]
     title = f"Macro-F1 of every row, with mean and 95 % interval; {comparison.title}"
     axis = "Macro-F1, %; small dot: a seed; bar: mean, 95 %"
-    return Figure(partial(dot_plot, rows, title, axis, _narrowest(rows), guides=guides), LADDER)
-
-
-def _narrowest(rows: Sequence[DotRow]) -> float:
-    """Return a width that nearly fits a phone, unless a label would be shortened."""
-    return COMPACT if all(shorten(dots.label, int(COMPACT / 22)) == dots.label for dots in rows) else WIDE
+    return Figure(partial(dot_plot, rows, title, axis, guides=guides), LADDER)
 
 
 def overview_figure(comparisons: Sequence[ComparedGroup]) -> Figure | None:
