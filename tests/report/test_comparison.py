@@ -258,7 +258,7 @@ def test_a_cell_with_missing_runs_is_not_whole(tmp_path: Path) -> None:
     (cell,) = compare_outcome(made)
     first = check_comparison(cell.group)[0]
     assert not first.holds
-    assert first.sentence == ("Not finished, and in no number on this page: not run: FedAvg (seeds 1, 2).")
+    assert first.sentence == ("Not finished, and not part of any number on this page: not run: FedAvg (seeds 1, 2).")
     assert len(cell.group.runs) == 4  # what is not there has no settings to compare
     assert "Every run finished." not in render_html(experiments_report([made]))
 

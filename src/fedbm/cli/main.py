@@ -18,7 +18,7 @@ INSTALL = "Install FedBM with its dependencies: pip install fedbm. 'fedbm doctor
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command, by default that of the command line, and return its exit status.
+    """Run one command, by default the words of the command line, and return its exit status.
 
     A mistake that the user can correct prints one sentence and no traceback. --help and --version raise SystemExit, as
     argparse does.

@@ -13,14 +13,14 @@ from fedbm.methods import METHODS, FedAvg, is_central
 from fedbm.report.format import NO_BREAK, percent, points
 from fedbm.runs.run_view import RunView
 
-SWING = 0.2  # of accuracy between evaluations: more than methods differ by, and Central never does it on HAM10000
-MIN_SWINGS, SWING_SHARE = 2, 0.1  # one jump may be chance; a long run has to jump in one of ten evaluations
-ONE_CLASS = 0.95  # share of predictions, if the class has at most 0.8 of the images: the model ignores the others
-MAX_CLASS = 0.8
-LARGE_CLIENT = 0.5  # with more than half of the images, a client outweighs all others together
-MIN_EVALUATIONS = 5  # in the last quarter: a line through fewer has no known error
-MIN_RISE = 0.01  # of macro-F1: a smaller change over a quarter of the rounds does not matter
-NOISY = 0.05  # of macro-F1 between rounds: as much as methods differ by
+SWING = 0.2  # change of accuracy between two evaluations; methods differ by less
+MIN_SWINGS, MIN_SWING_SHARE = 2, 0.1  # a single swing may be chance; a long run needs one per ten evaluations
+MIN_PREDICTED_SHARE = 0.95  # of one class: the model ignores the other classes
+MAX_TRUE_SHARE = 0.8  # a class with more of the images may rightly be predicted that often
+LARGE_CLIENT = 0.5  # share of the images: a client with more outweighs all others together
+MIN_EVALUATIONS = 5  # in the last quarter; the error of a line through fewer points is not known
+MIN_RISE = 0.01  # of macro-F1 over a quarter of the rounds; a smaller change does not matter
+NOISY = 0.05  # of macro-F1 between rounds; methods differ by about as much
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def _one_class(run: RunView) -> Advice | None:
     matrix = np.array(run.details.confusion.best)
     predicted, true = matrix.sum(axis=0) / matrix.sum(), matrix.sum(axis=1) / matrix.sum()
     most = int(predicted.argmax())
-    if predicted[most] < ONE_CLASS or true[most] > MAX_CLASS:
+    if predicted[most] < MIN_PREDICTED_SHARE or true[most] > MAX_TRUE_SHARE:
         return None
     evidence = f"{100 * predicted[most]:.0f} % of the test images are predicted as {run.details.classes[most]}"
     action = "The model has learnt little: use more --rounds, a larger --beta, or another --method."
@@ -71,7 +71,7 @@ def _swings(run: RunView) -> Advice | None:
     scores = [record.val["accuracy"] for record in run.rounds if record.val and record.round > run.planned / 2]
     changes = [abs(after - before) for before, after in pairwise(scores) if before is not None and after is not None]
     large = sum(change >= SWING for change in changes)
-    if large < max(MIN_SWINGS, SWING_SHARE * len(changes)) or not METHODS.get(run.method, FedAvg)().common_model:
+    if large < max(MIN_SWINGS, MIN_SWING_SHARE * len(changes)) or not METHODS.get(run.method, FedAvg)().common_model:
         return None
     has_average = run.scores("averaged") is not None
     use = "use its averaged model (--averaged)" if has_average else "average the server's model (--server-average 0.9)"

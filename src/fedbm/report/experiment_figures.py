@@ -36,7 +36,7 @@ def draw_scores(comparison: ComparedGroup, colours: Mapping[str, int], metric: s
     rows = []
     for row in comparison.rows:
         if row.runs:
-            found = row.published if row.comparable else None
+            found = row.published
             paper = (100 * found.mean[metric], 100 * found.std[metric]) if found else None
             values = tuple(100 * value for value in row.by_seed("best", metric).values())
             rows.append(DotRow(row.name, colours[row.name], values, paper=paper))

@@ -79,7 +79,7 @@ def experiments_report(outcomes: Sequence[Outcome], title: str = "", complete: b
 
     Args:
         outcomes: The experiments with their results.
-        title: The report's title; by default that of the paper's experiments, or of the only experiment.
+        title: The report's title; by default TITLE, or the title of the only experiment.
         complete: Whether these are all records, so that the paper's other experiments are listed as not run.
     """
     found: Found = [(outcome, compare_outcome(outcome)) for outcome in outcomes]
@@ -214,7 +214,7 @@ def _part(outcome: Outcome, found: Sequence[ComparedGroup], notes: Notes) -> Par
         note = "There is no score to show here: the reasons are below."
         blocks.append(Section("Without a result", note, (Text(empty, "titles"),)))
     if missing := _missing(found, runs):
-        note = "Runs that are in no number above."
+        note = "These runs are not part of any number above."
         blocks.append(Section("What is missing", note, (Findings(tuple(missing)),)))
     numbers = tuple(notes["", note] for note in notes_of(outcome))
     return Part(outcome.title, tuple(blocks), count, () if outcome.figure else _briefs(found), notes=numbers)

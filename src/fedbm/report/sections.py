@@ -17,7 +17,7 @@ from fedbm.report.figures.bars import stacked_bars
 from fedbm.report.figures.curves import Curve, Points, curve_plot
 from fedbm.report.figures.dot_plot import DotRow, dot_plot
 from fedbm.report.figures.generated_images import galleries
-from fedbm.report.figures.matrices import WRITTEN_UP_TO, confusion, partition_bubbles, similarity
+from fedbm.report.figures.matrices import MAX_CLASSES_WITH_NUMBERS, confusion, partition_bubbles, similarity
 from fedbm.report.figures.scatter import scatter
 from fedbm.report.format import mean_and_std
 from fedbm.report.grouping import Group, MethodRuns, format_label
@@ -38,7 +38,7 @@ from fedbm.utils.metrics import label_mix_accuracy
 from fedbm.utils.statistics import spread
 from fedbm.utils.text import format_bytes, format_count, format_seconds
 
-PARTITIONS_SHOWN = 3
+MAX_PARTITIONS_SHOWN = 3  # with more seeds, only the first partition is drawn
 CONVERGENCE = (
     "Convergence, by validation macro-F1 over the last quarter of the rounds (change, and noise between rounds, in "
     "points)"
@@ -172,7 +172,7 @@ def training(group: Group, colours: Colours) -> Section:
 
 def partition(group: Group) -> Section:
     every = group.partitions
-    shown = dict(list(every.items())[: PARTITIONS_SHOWN if len(every) <= PARTITIONS_SHOWN else 1])
+    shown = dict(list(every.items())[: len(every) if len(every) <= MAX_PARTITIONS_SHOWN else 1])
     panels = {}
     for seed, found in shown.items():
         moved = len(found.moved)
@@ -371,7 +371,7 @@ def _line(run: RunView, metric: str, averaged: bool = False) -> Points:
 
 
 def _many_classes(runs: Sequence[RunView]) -> bool:
-    return any(len(run.details.classes) > WRITTEN_UP_TO for run in runs if run.details is not None)
+    return any(len(run.details.classes) > MAX_CLASSES_WITH_NUMBERS for run in runs if run.details is not None)
 
 
 def _without_global_model(group: Group) -> str:
