@@ -158,7 +158,11 @@ def _summaries(found: Found) -> list[Section]:
         colours = assign_colours(row.name for _, comparison in cells for row in comparison.rows)
         table = summary_table(cells, f"{data_title(data)} summary", colours)
         note = "" if sections else SUMMARY
-        sections.append(Section(data_title(data), note, (Text(plain_verdict(cells), "verdict"), table)))
+        sentences = (
+            f"{words}: {' '.join(plain_verdict(comparison))}" if len(cells) > 1 else " ".join(plain_verdict(comparison))
+            for words, comparison in cells
+        )
+        sections.append(Section(data_title(data), note, (Text(tuple(sentences), "verdict"), table)))
     return sections
 
 

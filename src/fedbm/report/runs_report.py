@@ -65,7 +65,7 @@ def _summary(comparison: ComparedGroup) -> tuple[str, ...]:
     if unequal := find_inequalities(comparison.group):
         return (*unequal, UNEQUAL)
     seeds = find_different_seeds(comparison.group)
-    return (*((seeds.sentence, SHARED_SEEDS) if seeds else ()), *plain_verdict([("", comparison)]))
+    return (*((seeds.sentence, SHARED_SEEDS) if seeds else ()), *plain_verdict(comparison))
 
 
 def _opening(comparison: ComparedGroup, title: str) -> tuple[Block, ...]:
