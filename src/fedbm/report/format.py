@@ -13,7 +13,8 @@ NO_VALUE = "–"
 
 
 def percent(value: float) -> str:
-    """
+    """Return a share in percent.
+
     >>> percent(0.91249), percent(-0.0002)
     ('91.2', '0.0')
     """
@@ -30,7 +31,8 @@ def points(value: float) -> str:
 
 
 def probability(p: float) -> str:
-    """
+    """Return a p value with two or three decimals.
+
     >>> probability(0.00004), probability(0.0312), probability(0.7)
     ('< 0.001', '0.031', '0.70')
     """
@@ -44,7 +46,8 @@ def p_value(p: float) -> str:
 
 
 def effect(size: float) -> str:
-    """
+    """Return an effect size with one decimal.
+
     >>> effect(-0.44), effect(-0.01)
     ('−0.4', '0.0')
     """

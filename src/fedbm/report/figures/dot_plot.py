@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedbm.report.figures.drawing import WIDE, marker, max_width, pixel_axes, plain_axes, short_names, ticks, write
-from fedbm.report.figures.svg import INK, MUTED, render, series
+from fedbm.report.figures.svg import INK, MUTED, PAPER, render, series
 from fedbm.utils.statistics import spread
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def dot_plot(
         remaining = iter(names)
         for place, found in enumerate(texts):
             if isinstance(found, str):
+                axes.axhspan(place - 0.5, place + 0.5, color=PAPER, linewidth=0, zorder=0.6)  # hides the grid
                 write(sheet, 0, top + step * (place + 0.6), found, colour=MUTED)
             else:
                 _draw_row(axes, place, found)
