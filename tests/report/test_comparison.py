@@ -208,7 +208,7 @@ def test_rows_are_tested_against_the_papers_three_trials(tmp_path: Path) -> None
 def test_rows_that_are_near_the_paper_are_said_to_be_so(tmp_path: Path) -> None:
     scores = {"FedBM": {0: 0.65, 1: 0.70, 2: 0.75}, "w/o CGDE": {0: 0.6, 1: 0.7, 2: 0.5}}
     *_, last = by_paper(tmp_path, scores)
-    assert last == (f"{NEAR_PAPER} 2 rows; w/o CGDE (−1.7 points, p = 0.82) has the smallest p. {HOW}")
+    assert last == f"{NEAR_PAPER} FedBM (+0.5 points, p = 0.90) and w/o CGDE (−1.7 points, p = 0.82). {HOW}"
 
 
 def test_of_many_rows_that_are_near_the_paper_the_one_with_the_lowest_p_is_named(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from fedbm.utils.statistics import MOST_SEEDS, Paired, seeds_needed, spread, wel
 
 LEVEL = 0.05
 MIN_SEEDS = 3  # for a verdict: two seeds leave one degree of freedom, and agree too often by chance
+MAX_NAMED = 3  # rows that a sentence names
 METHOD_TITLES = [method.title for method in METHODS.values()]
 
 
@@ -287,16 +288,17 @@ def _paper_verdicts(comparison: ComparedGroup) -> list[Verdict]:
     found = {row.name: test for row in comparison.rows if (test := _against_paper(row))}
     words = {name: f"{name} ({points(d)}{NO_BREAK}points, {p_value(p)})" for name, (d, p) in found.items()}
     differ = [name for name, (_, p) in found.items() if p < LEVEL]
-    others = sorted((name for name in found if name not in differ), key=lambda name: found[name][1])
+    others = [name for name in found if name not in differ]
     sentences = []
     if differ:
         names = join_words((words[name] for name in differ), "and")
         sentences.append(f"{names} differ{'s' * (len(differ) == 1)} from the paper’s macro-F1.")
     brief = "".join(sentences)
     if others:
-        rows = words[others[0]]
-        if len(others) > 1:
-            rows = f"{len(others)} {'other ' * bool(differ)}rows; {rows} has the smallest p"
+        rows = join_words((words[name] for name in others), "and")
+        if len(others) > MAX_NAMED:
+            nearest = min(others, key=lambda name: found[name][1])
+            rows = f"{len(others)} {'other ' * bool(differ)}rows; {words[nearest]} has the smallest p"
         sentences.append(f"No difference from the paper’s macro-F1 is established for {rows}.")
     how = f"Welch’s t-test against the paper’s three trials, α{NO_BREAK}={NO_BREAK}{LEVEL}, uncorrected."
     return [Verdict(False, " ".join([*sentences, how]), brief)] if found else []
