@@ -30,7 +30,7 @@ from fedbm.report.figures.svg import save_svg
 from fedbm.report.model import Cell, Column, Row, Table
 from fedbm.report.render.markdown import escape, render_table
 from fedbm.report.tables import score_cell, summary_table
-from fedbm.report.verdicts import headline, plain_names, plain_verdict
+from fedbm.report.verdicts import plain_names, plain_verdict, planned_verdict
 from fedbm.runs.seed_list import format_seeds
 from fedbm.utils.io import write_text
 from fedbm.utils.statistics import spread_or_none
@@ -81,7 +81,7 @@ def results_lines(comparison: ComparedGroup) -> list[str]:
     """Return the comparison's verdict and its short table, as Markdown."""
     colours = assign_colours(row.name for row in comparison.rows)
     table = summary_table([("", comparison)], "readme", colours)
-    verdict = " ".join(plain_verdict([("", comparison)]))
+    verdict = " ".join(plain_verdict(comparison))
     return [f"**{escape(comparison.title)}.** {escape(verdict)}", "", *render_table(table), ""]
 
 
@@ -114,7 +114,8 @@ def confirmed_lines(outcome: Outcome, outcomes: Sequence[Outcome]) -> list[str]:
     )
     about += " Central, with all images in one place, has other seeds." if CENTRAL in known else ""
     table = render_table(Table("readme", tuple(columns), rows))
-    return [about, "", *table, "", escape(headline(found)), "", f"[Plan, tests and all results]({LINK})", ""]
+    verdict = escape(" ".join(planned_verdict(found)))
+    return [about, "", *table, "", verdict, "", f"[Plan, tests and all results]({LINK})", ""]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

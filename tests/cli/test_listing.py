@@ -14,7 +14,7 @@ from fake_runs import edit, fake_run
 from rich.cells import cell_len
 from rich.console import Console
 
-from fedbm.cli.commands.list import SHOWN, WANTED, execute, fit_table
+from fedbm.cli.commands.list import BY_PRIORITY, SHOWN, execute, fit_table
 from fedbm.runs.failure import keep_failure
 
 OF_BOTH = ("12/50", "0", "64.1 %", "57.7 %", "2025-01-02 03:04")
@@ -73,7 +73,7 @@ def test_a_narrow_terminal_keeps_what_an_id_does_not_tell(width: int, expected: 
 
 
 def test_no_line_is_folded_and_no_id_is_cut_at_any_width() -> None:
-    assert set(WANTED) == set(SHOWN)
+    assert set(BY_PRIORITY) == set(SHOWN)
     columns = 0
     for width in range(1, 180):
         head, *lines = shown(LINES, width)

@@ -32,9 +32,9 @@ from fedbm.runs.run_config import keys, make_config, to_sections
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("rnu", 'there is no command "rnu" (did you mean "run"?). See \'fedbm --help\'.'),
+        ("rnu", 'fedbm has no command "rnu" (did you mean "run"?). See \'fedbm --help\'.'),
         ("--ruonds", "fedbm does not know --ruonds"),
-        ("--ruonds 3", "argument COMMAND: invalid choice: '3' (choose from "),
+        ("--ruonds 3", 'fedbm has no command "3". See '),
         ("run --ruonds 3", 'fedbm run does not know --ruonds (did you mean "--rounds"?). See '),
         ("run --ruonds=3", 'fedbm run does not know --ruonds (did you mean "--rounds"?)'),
         ("run --rounds", "argument --rounds: expected one argument. See 'fedbm run --help'."),

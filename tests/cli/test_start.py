@@ -38,7 +38,7 @@ def started(start: list[str], beside: Path) -> subprocess.Popen[str]:
         (["list", "--help"], 0, "List the runs"),
         (["completion", "bash"], 0, "-F _shtab_fedbm fedbm"),
         (["report", "--nothing"], 2, "fedbm report does not know --nothing"),
-        (["rnu"], 2, 'there is no command "rnu" (did you mean "run"?)'),
+        (["rnu"], 2, 'fedbm has no command "rnu" (did you mean "run"?)'),
         (["federation", "inti"], 2, 'has no task "inti" (did you mean "init"?)'),
     ],
 )

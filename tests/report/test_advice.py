@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from fake_runs import fake_run, plain, with_summary
-from PIL import Image
 
-from fedbm.report.advice import advise, class_distances, judge_convergence
+from fedbm.report.advice import advise, judge_convergence
 from fedbm.report.comparison_checks import collect_advice
 from fedbm.report.grouping import group_runs
 from fedbm.runs.run_view import RunView, read_run
@@ -89,37 +87,6 @@ def test_the_average_is_used_where_there_is_one_and_not_advised_where_it_cannot_
     (found,) = advise(with_scores(averaged, scores, best=12))
     assert "--averaged" in found.action
     assert advise(with_scores(replace(run, method="fedproto"), scores, best=12)) == []
-
-
-def draw(path: Path, images: np.ndarray) -> None:
-    """Write images [K, 8, s, s] as a run does."""
-    classes, columns, side, _ = images.shape
-    sheet = images.swapaxes(1, 2).reshape(classes * side, columns * side)
-    Image.fromarray((255 * sheet.clip(0, 1)).astype(np.uint8)).save(path)
-
-
-@pytest.mark.parametrize(
-    ("kind", "same"), [("noise", True), ("one shape for all", True), ("faint", True), ("a shape each", False)]
-)
-def test_generated_images_look_the_same(run: RunView, kind: str, same: bool) -> None:
-    rng = np.random.default_rng(0)
-    noise, shapes = rng.random((3, 8, 16, 16)), rng.random((3, 1, 16, 16))
-    images = {
-        "noise": noise,
-        "one shape for all": np.broadcast_to(shapes[:1], noise.shape) + 0.01 * noise,
-        "faint": 0.5 + 0.04 * shapes + 0.001 * noise,
-        "a shape each": 0.7 * shapes + 0.3 * noise,
-    }[kind]
-    assert run.generated is not None
-    draw(run.generated, images)
-    assert ("look the same" in evidence(run)) == same
-
-
-def test_distances_of_images_by_hand(run: RunView) -> None:
-    """Grey levels 0, 0.2 and 0.6 by class: pairs are 0.2, 0.4 and 0.6 apart, images of a class not at all."""
-    assert run.generated is not None
-    draw(run.generated, np.broadcast_to(np.array([0.0, 0.2, 0.6]).reshape(3, 1, 1, 1), (3, 8, 8, 8)))
-    assert class_distances(run) == pytest.approx((0.4, 0.0), abs=1e-6)
 
 
 @pytest.mark.parametrize(

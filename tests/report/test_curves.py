@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from fedbm.report.figures.curves import SHARED_UP_TO, Curve, curve_plot, shared_plot, small_plots
+from fedbm.report.figures.curves import MAX_SHARED_CURVES, Curve, curve_plot, shared_plot, small_plots
 
 Paths = list[list[tuple[float, float]]]
 
@@ -30,15 +30,15 @@ def level(label: str, colour: int, *values: float, **more: object) -> Curve:
 
 
 def test_a_few_curves_share_a_picture_and_more_have_one_each() -> None:
-    some = [level(f"m{k}", k, 0.1 * k) for k in range(SHARED_UP_TO + 1)]
+    some = [level(f"m{k}", k, 0.1 * k) for k in range(MAX_SHARED_CURVES + 1)]
     assert curve_plot(some[:-1], "t", "y") == shared_plot(some[:-1], "t", "y")
     assert curve_plot(some, "t", "y") == small_plots(some, "t", "y")
-    assert {f"m{k}" for k in range(SHARED_UP_TO + 1)} <= set(texts(small_plots(some, "t", "y")))
+    assert {f"m{k}" for k in range(MAX_SHARED_CURVES + 1)} <= set(texts(small_plots(some, "t", "y")))
 
 
 def test_a_curve_without_a_common_round_is_no_panel() -> None:
     empty = Curve("empty", 5, (((1, 0.1),), ((2, 0.1),)))
-    some = [level(f"m{k}", k, 0.1) for k in range(SHARED_UP_TO)]
+    some = [level(f"m{k}", k, 0.1) for k in range(MAX_SHARED_CURVES)]
     assert curve_plot([*some, empty], "t", "y") == shared_plot(some, "t", "y")
     assert "empty" not in texts(small_plots([*some, empty], "t", "y"))
 

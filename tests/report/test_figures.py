@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from fedbm.report.figures import matrices, svg
 from fedbm.report.figures.bars import stacked_bars
 from fedbm.report.figures.curves import Curve, shared_plot, small_plots
+from fedbm.report.figures.dot_plot import DotRow, dot_plot
 from fedbm.report.figures.drawing import shorten, spread_labels
-from fedbm.report.figures.lanes import Lane, draw_lanes
 from fedbm.report.figures.matrices import confusion, partition_bubbles, similarity
 from fedbm.report.figures.svg import save_svg
 from fedbm.utils.text import format_bytes
@@ -31,7 +31,7 @@ FIGURES: dict[str, Callable[[str], str]] = {
     "curves": lambda title: shared_plot(
         [Curve(ODD[0], 0, (((1, 0.1), (2, 0.4)), ((1, 0.3), (2, 0.5))), ((2, 0.5),))], title, "y"
     ),
-    "dots": lambda title: draw_lanes([Lane(ODD[0], 0, (1.0, 2.0)), Lane(ODD[1], 1, (1.5,))], title, "x"),
+    "dots": lambda title: dot_plot([DotRow(ODD[0], 0, (1.0, 2.0)), DotRow(ODD[1], 1, (1.5,))], title, "x"),
     "panels": lambda title: small_plots(
         [Curve(ODD[k % 2], k, (((1, 0.1), (2, 0.1 * k)),)) for k in range(2)], title, "y"
     ),

@@ -70,8 +70,10 @@ def test_a_run_and_its_copy_are_refused(tmp_path: Path) -> None:
 
 def test_an_unfinished_run_joins_the_group_of_its_data_whatever_its_path(tmp_path: Path) -> None:
     done = fake_run(tmp_path, data="/somewhere/pbc_128.npz", rounds=3, options={"generator": False})
-    edit(done / "summary.json", data="pbc")
+    edit(done / "summary.json", data="pbc", label="fedbm · generator=no")
     half = fake_run(tmp_path, data="/somewhere/pbc_128.npz", seed=1, rounds=3, done=1, options={"generator": False})
+    for run in (done, half):
+        edit(run / "partition.json", of={"data": "pbc"})  # as every run writes it before its first round
     group = only_group([done, half])
     assert group.title.startswith("pbc,")
     assert group.unfinished[0].label == group.rows[0].runs[0].label

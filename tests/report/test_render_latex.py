@@ -14,7 +14,7 @@ from pages import DOCS
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.spec import parse
 from fedbm.report.experiments_report import experiments_report
-from fedbm.report.render.latex import FITTED, NEEDS, WIDEST, escape, render_latex
+from fedbm.report.render.latex import FITTED, MAX_COLUMNS, NEEDS, escape, render_latex
 from fedbm.report.runs_report import runs_report
 from fedbm.runs.run_view import read_runs
 
@@ -54,7 +54,7 @@ def test_tables_keep_to_the_line(experiments: str, runs: str) -> None:
     assert len(tables) > 5
     for table in tables:
         (columns,) = re.findall(r"\\begin\{tabular\}\{(.*)\}", table)
-        assert len(columns) <= WIDEST
+        assert len(columns) <= MAX_COLUMNS + 1
         lines = [line for line in table.splitlines() if line.endswith("\\\\") and "multicolumn" not in line]
         assert {len(re.findall(r"(?<!\\)&", line)) for line in lines} == {len(columns) - 1}
         assert f"{FITTED}\n\\begin{{tabular}}" in table

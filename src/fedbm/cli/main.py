@@ -10,7 +10,7 @@ from traceback import walk_tb
 
 from fedbm.cli.commands import COMMANDS, load_command
 from fedbm.cli.parser import Parser, add_command
-from fedbm.errors import FedBMError, did_you_mean
+from fedbm.errors import FedBMError
 from fedbm.version import __version__
 
 RESUMABLE = (["run"], ["compare"], ["demo"], ["reproduce"], ["sweep"], ["federation", "up"])
@@ -18,7 +18,7 @@ INSTALL = "Install FedBM with its dependencies: pip install fedbm. 'fedbm doctor
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command, by default that of the command line, and return its exit status.
+    """Run one command, by default the words of the command line, and return its exit status.
 
     A mistake that the user can correct prints one sentence and no traceback. --help and --version raise SystemExit, as
     argparse does.
@@ -55,8 +55,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Return the parsed command; without words, it is --help."""
     name = words[0] if words else "--help"
-    if name not in COMMANDS and not name.startswith("-"):
-        raise FedBMError(f"there is no command \"{name}\"{did_you_mean(name, COMMANDS)}. See 'fedbm --help'.")
     expand = getattr(load_command(name), "expand", list) if name in COMMANDS else list
     return make_parser(name).parse(expand(words) or ["--help"])
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 
 def print_json(value: Any) -> None:
-    """Print a JSON document in ASCII, which every terminal and pipe carries; raise ValueError for NaN or infinity."""
+    """Print a JSON document in ASCII, so that every terminal can show it; raise ValueError for NaN or infinity."""
     print(json.dumps(value, indent=1, allow_nan=False, default=dict))  # dict: records are mappings
 
 

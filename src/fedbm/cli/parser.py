@@ -18,6 +18,11 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise FedBMError(f"{message}. See '{self.prog} --help'.")
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            kind = str(action.metavar or action.dest).lower()
+            self.error(f'{self.prog} has no {kind} "{value}"{did_you_mean(value, action.choices)}')
+
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """Parse the words of a command; raise FedBMError if a word is unknown."""
         joined: list[str] = []

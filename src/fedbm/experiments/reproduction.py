@@ -18,7 +18,7 @@ from fedbm.experiments.estimate import Estimate, estimate_remaining
 from fedbm.experiments.outcomes import Outcome, outcome_of, read_outcome, unread_outcome
 from fedbm.experiments.record_store import would_drop, write_outcome
 from fedbm.experiments.spec import Experiment, find_experiment, paper_experiments, read_experiment
-from fedbm.experiments.trials import DONE, TrialPlace, TrialState, check_only, find_state, finished_run, locate, trials
+from fedbm.experiments.trials import DONE, TrialState, check_only, find_state, finished_run, locate, trials
 from fedbm.runs.batch import BatchResult, BatchRun, Budget, OnNews, parse_duration, run_batch
 from fedbm.runs.run_config import Config, make_config, to_sections
 from fedbm.runs.run_record import record_of
@@ -33,8 +33,8 @@ from fedbm.utils.text import make_html
 class ExperimentPlan:
     """Experiments with the folder of every run, and the runs that were chosen among them."""
 
-    experiments: tuple[tuple[Experiment, tuple[TrialPlace, ...]], ...]
-    chosen: tuple[TrialPlace, ...]
+    experiments: tuple[tuple[Experiment, tuple[TrialState, ...]], ...]
+    chosen: tuple[TrialState, ...]
     config: Config  # where and how to compute
     records: Path
 
@@ -43,7 +43,7 @@ class ExperimentPlan:
         found = self._states(self.chosen)
         return list({s.folder or repr(s.trial.config): s for s in found}.values())
 
-    def _states(self, places: Iterable[TrialPlace]) -> list[TrialState]:
+    def _states(self, places: Iterable[TrialState]) -> list[TrialState]:
         return [find_state(place, self.records) for place in places]
 
     def estimate(self) -> Estimate:

@@ -36,7 +36,7 @@ from fedbm.runs.run_config import check_method_options, find_method, keys, optio
 from fedbm.runs.seed_list import DEFAULT, format_seeds, parse_seeds
 
 KEYS: dict[str, type] = {
-    **dict.fromkeys(("title", "printed", "shows", "paper", "figure", "lead", "seeds", "order", "endpoint"), str),
+    **dict.fromkeys(("title", "shows", "paper", "figure", "lead", "seeds", "order", "endpoint"), str),
     **dict.fromkeys(("notes", "methods", "rows", "contrasts"), list),
     **dict.fromkeys(("all", "axes", "deviations", "search"), dict),
     "confirmatory": bool,
@@ -78,8 +78,7 @@ class Experiment:
     rows: tuple[RowPlan, ...]
     shared: Mapping[str, Any] = field(default_factory=dict)
     axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    printed: str = ""  # the table or figure of the paper, such as "Table III"; "" if there is none
-    shows: str = ""  # the same in words, or what the experiment is about
+    shows: str = ""  # such as "Table III of the paper", or what the experiment is about
     paper: str = ""  # the table of the paper's numbers; "" if there is none
     figure: str = ""  # the axis over which scores are drawn; "" for a table
     lead: str = ""  # the row that is tested against every other; "": FedBM, or the first row
@@ -185,16 +184,13 @@ def parse(text: str, name: str, where: str) -> Experiment:
         _check_settings(shared, axes)
         rows = _rows(values, axes.pop("method", []))
         seeds = parse_seeds(values["seeds"], "seeds") if values.get("seeds") else DEFAULT
-        printed = values.get("printed", "")
         experiment = Experiment(
             name=name,
             title=values.get("title") or name,
             rows=rows,
             shared=shared,
             axes={axis: tuple(choices) for axis, choices in axes.items()},
-            printed=printed,
-            shows=values.get("shows") or (f"{printed} of the paper" if printed else ""),
-            **{key: values.get(key, "") for key in ("paper", "figure", "lead")},
+            **{key: values.get(key, "") for key in ("shows", "paper", "figure", "lead")},
             notes=tuple(values.get("notes", ())),
             deviations={key: tuple(names) for key, names in values.get("deviations", {}).items()},
             search=tuple(values.get("search", {}).get("choose", ())),

@@ -6,7 +6,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,20 +48,14 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class TrialPlace:
-    """The folder of a trial's run, or None with the reason if its data or model are not here."""
+class TrialState:
+    """A trial with the folder and the state of its run."""
 
     trial: Trial
-    folder: Path | None
-    why: str = ""
+    folder: Path | None  # None: its data or model are not here
+    why: str = ""  # the reason why it is absent or failed
     config: Config | None = None  # complete, with what the data set recommends
-
-
-@dataclass(frozen=True)
-class TrialState(TrialPlace):
-    """The state of a trial's run: finished, on record, unfinished, failed, not run, or absent (no data or model)."""
-
-    state: str = "not run"
+    state: str = "not run"  # or finished, on record, unfinished, failed, absent
     record: Path | None = None  # of a run that is on record, finished here or elsewhere
 
 
@@ -102,30 +96,28 @@ def check_only(experiments: Sequence[Experiment], only: Sequence[str]) -> None:
                 )
 
 
-def locate(trial: Trial, progress: Callable[[int, int], None] | None = None) -> TrialPlace:
+def locate(trial: Trial, progress: Callable[[int, int], None] | None = None) -> TrialState:
     """Find the folder of a trial's run. Loads the data, because the run's id depends on them."""
     try:
         plan = make_plan(trial.config, progress=progress)
     except FedBMError as error:
-        return TrialPlace(trial, None, str(error))
-    return TrialPlace(trial, run_path(plan), "", plan.config)
+        return TrialState(trial, None, str(error), state="absent")
+    return TrialState(trial, run_path(plan), config=plan.config)
 
 
-def find_state(place: TrialPlace, records: Path | None = None) -> TrialState:
+def find_state(located: TrialState, records: Path | None = None) -> TrialState:
     """Return the present state of a run. A run with a record need not be computed, because its id fixes its result."""
-    if place.folder is None:
-        return TrialState(**vars(place), state="absent")
-    record = records / "runs" / f"{place.folder.name}.json" if records else None
-    failure = failure_of(place.folder)
-    if (place.folder / "summary.json").exists():
-        state = "finished"
-    elif record and record.exists():
-        return TrialState(**vars(place), state="on record", record=record)
-    elif failure:
-        return TrialState(**{**vars(place), "why": failure}, state="failed")
-    else:
-        state = "unfinished" if (place.folder / "rounds.jsonl").exists() else "not run"
-    return TrialState(**vars(place), state=state)
+    folder = located.folder
+    if folder is None:
+        return located
+    record = records / "runs" / f"{folder.name}.json" if records else None
+    if (folder / "summary.json").exists():
+        return replace(located, state="finished")
+    if record and record.exists():
+        return replace(located, state="on record", record=record)
+    if failure := failure_of(folder):
+        return replace(located, state="failed", why=failure)
+    return replace(located, state="unfinished") if (folder / "rounds.jsonl").exists() else located
 
 
 def finished_run(done: TrialState) -> RunView:

@@ -10,20 +10,17 @@ import numpy as np
 
 from fedbm.config.options import BY_BETA
 from fedbm.methods import METHODS, FedAvg, is_central
-from fedbm.report.figures.generated_images import COLUMNS, read_sheet
 from fedbm.report.format import NO_BREAK, percent, points
 from fedbm.runs.run_view import RunView
 
-SWING = 0.2  # of accuracy between evaluations: more than methods differ by, and Central never does it on HAM10000
-MIN_SWINGS, SWING_SHARE = 2, 0.1  # one jump may be chance; a long run has to jump in one of ten evaluations
-SAME_IMAGES = 0.05  # RMS of pixels in [0, 1]: HAM10000 and Kvasir have 0.19 or more; below 0.03, classes look blank
-SAME_AS_WITHIN = 1.05  # classes that differ no more than images of a class; made-up stripes by class have 1.1
-ONE_CLASS = 0.95  # share of predictions, if the class has at most 0.8 of the images: the model ignores the others
-MAX_CLASS = 0.8
-LARGE_CLIENT = 0.5  # with more than half of the images, a client outweighs all others together
-MIN_EVALUATIONS = 5  # in the last quarter: a line through fewer has no known error
-MIN_RISE = 0.01  # of macro-F1: a smaller change over a quarter of the rounds does not matter
-NOISY = 0.05  # of macro-F1 between rounds: as much as methods differ by
+SWING = 0.2  # change of accuracy between two evaluations; methods differ by less
+MIN_SWINGS, MIN_SWING_SHARE = 2, 0.1  # a single swing may be chance; a long run needs one per ten evaluations
+MIN_PREDICTED_SHARE = 0.95  # of one class: the model ignores the other classes
+MAX_TRUE_SHARE = 0.8  # a class with more of the images may rightly be predicted that often
+LARGE_CLIENT = 0.5  # share of the images: a client with more outweighs all others together
+MIN_EVALUATIONS = 5  # in the last quarter; the error of a line through fewer points is not known
+MIN_RISE = 0.01  # of macro-F1 over a quarter of the rounds; a smaller change does not matter
+NOISY = 0.05  # of macro-F1 between rounds; methods differ by about as much
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,7 @@ def advise(run: RunView) -> list[Advice]:
     """Return advice on a finished run; [] if nothing needs attention."""
     if not run.finished:
         return []
-    found = (_one_class(run), _chose_last_round(run), _swings(run), _same_images(run), _large_client(run))
+    found = (_one_class(run), _chose_last_round(run), _swings(run), _large_client(run))
     return [advice for advice in found if advice is not None]
 
 
@@ -54,7 +51,7 @@ def _one_class(run: RunView) -> Advice | None:
     matrix = np.array(run.details.confusion.best)
     predicted, true = matrix.sum(axis=0) / matrix.sum(), matrix.sum(axis=1) / matrix.sum()
     most = int(predicted.argmax())
-    if predicted[most] < ONE_CLASS or true[most] > MAX_CLASS:
+    if predicted[most] < MIN_PREDICTED_SHARE or true[most] > MAX_TRUE_SHARE:
         return None
     evidence = f"{100 * predicted[most]:.0f} % of the test images are predicted as {run.details.classes[most]}"
     action = "The model has learnt little: use more --rounds, a larger --beta, or another --method."
@@ -74,38 +71,13 @@ def _swings(run: RunView) -> Advice | None:
     scores = [record.val["accuracy"] for record in run.rounds if record.val and record.round > run.planned / 2]
     changes = [abs(after - before) for before, after in pairwise(scores) if before is not None and after is not None]
     large = sum(change >= SWING for change in changes)
-    if large < max(MIN_SWINGS, SWING_SHARE * len(changes)) or not METHODS.get(run.method, FedAvg)().common_model:
+    if large < max(MIN_SWINGS, MIN_SWING_SHARE * len(changes)) or not METHODS.get(run.method, FedAvg)().common_model:
         return None
     has_average = run.scores("averaged") is not None
     use = "use its averaged model (--averaged)" if has_average else "average the server's model (--server-average 0.9)"
     evidence = f"between rounds, validation accuracy changed by {100 * SWING:.0f} points or more"
     times = f"{large} of {len(changes)} times in the second half"
     return Advice(f"{evidence}, {times}", f"The score of a single round varies by chance: {use}.")
-
-
-def _same_images(run: RunView) -> Advice | None:
-    if run.generated is None or run.details is None or len(run.details.classes) < 2:
-        return None
-    between, within = class_distances(run)
-    if between >= SAME_IMAGES and between >= SAME_AS_WITHIN * within:
-        return None
-    action = "The generator has learnt little: more --rounds or --generator-steps train it longer."
-    return Advice("the generated images of most classes look the same", action)
-
-
-def class_distances(run: RunView) -> tuple[float, float]:
-    """Return the median distances (RMS of pixels) of images of two classes, and of two images of one class."""
-    assert run.generated is not None
-    assert run.details is not None
-    classes = len(run.details.classes)
-    sheet, tile = read_sheet(run.generated, classes)
-    pixels = np.asarray(sheet.convert("RGB"), dtype=float).reshape(classes, tile, COLUMNS, tile, 3) / 255
-    images = pixels.swapaxes(1, 2).reshape(classes * COLUMNS, -1)
-    squares = (images**2).mean(axis=1)
-    apart = squares[:, None] + squares - 2 * images @ images.T / images.shape[1]
-    means = np.sqrt(np.maximum(apart, 0)).reshape(classes, COLUMNS, classes, COLUMNS).mean(axis=(1, 3))
-    within = np.diag(means) * COLUMNS / (COLUMNS - 1)  # an image's distance from itself does not count
-    return float(np.median(means[np.triu_indices(classes, 1)])), float(np.median(within))
 
 
 def _large_client(run: RunView) -> Advice | None:

@@ -1,9 +1,9 @@
 """Compare the rows of one table: scores over seeds, the paper's numbers, and tests of the leading row.
 
-The leading row is the row that the experiment names, else FedBM, else the first row; its score never matters. A paired
-t-test over seeds compares its macro-F1 with every other row except central training. Holm's correction covers the
-tests that have data in all cells, so tests that finish later can raise a corrected p. An experiment that states
-contrasts has these instead of tests (`experiments/contrasts.py`).
+The leading row is the row that the experiment names, else FedBM, else the first row. The choice does not depend on
+scores. A paired t-test over seeds compares the leading row's macro-F1 with every other row except central training.
+Holm's correction covers the tests in all cells for which there are data, so a corrected p can rise when more runs
+finish. An experiment that states contrasts has contrasts instead of tests (`experiments/contrasts.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from fedbm.report.grouping import Group, MethodRuns
 from fedbm.utils.statistics import Paired, holm, paired
 
 MOMENTS = ("best", "last", "last_quarter", "averaged", "averaged_last_quarter")  # of RunView.scores()
-STANDS_FOR = {"chars74k": "femnist"}  # data set → the paper's data set that it replaces; no difference is computed
 CENTRAL = tuple(method.title for method in METHODS.values() if method.central)
 
 
@@ -43,15 +42,14 @@ class ComparedRow(MethodRuns):
 
     missing: tuple[Result, ...] = ()
     published: Published | None = None
-    comparable: bool = True  # whether a difference to the paper has a meaning
     deviations: tuple[tuple[str, str], ...] = ()
     rival: bool = False  # whether the leading row is tested against it
     tests: Mapping[str, Test] = field(default_factory=dict)
 
     def minus_paper(self, metric: str) -> float | None:
-        """Return ours − the paper's, or None unless both exist and mean the same."""
+        """Return ours − the paper's; None if one of them is missing."""
         score = self.score("best", metric)
-        if score is None or self.published is None or not self.comparable:
+        if score is None or self.published is None:
             return None
         return score.mean - self.published.mean[metric]
 
@@ -100,9 +98,9 @@ class ComparedGroup:
         return next((row for row in self.rows if row.name == FedAvg.title), self.rows[0])
 
     def paper_difference(self, row: ComparedRow) -> float | None:
-        """Return leading row − *row* in the paper's macro-F1, if it prints both and they mean the same."""
+        """Return leading row − *row* in the paper's macro-F1; None if it does not print both."""
         lead = self.leading
-        if lead is None or lead.published is None or row.published is None or not row.comparable:
+        if lead is None or lead.published is None or row.published is None:
             return None
         return lead.published.mean[HEADLINE_METRIC] - row.published.mean[HEADLINE_METRIC]
 
@@ -148,17 +146,13 @@ def _cell(outcome: Outcome, at: Mapping[str, Any], lead: str, central: Collectio
     for name in outcome.rows:
         results = outcome.cell(name, at)
         runs = tuple(replace(result.run, label=name) for result in results if result.run is not None)
-        paper = (
-            find_published(outcome.paper, STANDS_FOR.get(data, data), settings["beta"], name) if outcome.paper else None
-        )
         rows.append(
             ComparedRow(
                 name,
                 runs[0].method if runs else "",
                 runs,
                 missing=tuple(result for result in results if result.run is None),
-                published=paper,
-                comparable=data not in STANDS_FOR,
+                published=find_published(outcome.paper, data, settings["beta"], name),
                 deviations=tuple(find_deviations(outcome.name, name, data)) if runs else (),
                 rival=outcome.analysis is None and name not in (lead, *central),
             )

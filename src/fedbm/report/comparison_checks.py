@@ -48,7 +48,7 @@ def _finished(group: Group) -> Finding:
         return Finding(True, "Every run finished.")
     here = (f"{format_label(run.label, run.method)}, seed {run.seed}: {run.state}" for run in group.unfinished)
     parts = [*here, *group.missing]
-    return Finding(False, f"Not finished, and in no number on this page: {'; '.join(parts)}.")
+    return Finding(False, f"Not finished, and not part of any number on this page: {'; '.join(parts)}.")
 
 
 def _seeds(group: Group) -> Finding | None:
@@ -59,7 +59,7 @@ def _seeds(group: Group) -> Finding | None:
         return different
     seeds = [run.seed for run in group.rows[0].runs]
     if len(seeds) == 1:
-        return Finding(False, f"One seed ({seeds[0]}) shows no spread: another may turn out differently.")
+        return Finding(False, f"One seed ({seeds[0]}) shows no spread: another seed may give another result.")
     some = " with a result" if group.missing or group.unfinished else ""
     return Finding(True, f"Every method{some} ran with the seeds {_joined(seeds)}.")
 

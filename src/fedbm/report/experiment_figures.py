@@ -9,15 +9,14 @@ from typing import Any
 from fedbm.experiments.outcomes import Outcome
 from fedbm.report.comparison import ComparedGroup, ComparedRow, data_title, mean_with_interval
 from fedbm.report.figures.curves import Series, axis_plot
-from fedbm.report.figures.drawing import WIDE, shorten
-from fedbm.report.figures.lanes import Lane, draw_lanes
+from fedbm.report.figures.dot_plot import DotRow, dot_plot
+from fedbm.report.figures.drawing import shorten
 from fedbm.report.model import Figure
 from fedbm.report.tables import SHOWN
 from fedbm.report.verdicts import main_rivals
 from fedbm.utils.statistics import Paired
 
 WHOLE = 1100.0  # pixels: as wide as the page
-COMPACT = 640.0  # nearly fits a phone
 HALF = 450.0  # two figures next to each other
 OVERVIEW = (
     "The leading row minus the best other and minus FedAvg. Where a bar crosses zero, no difference is established; "
@@ -37,20 +36,20 @@ def draw_scores(comparison: ComparedGroup, colours: Mapping[str, int], metric: s
     rows = []
     for row in comparison.rows:
         if row.runs:
-            found = row.published if row.comparable else None
+            found = row.published
             paper = (100 * found.mean[metric], 100 * found.std[metric]) if found else None
             values = tuple(100 * value for value in row.by_seed("best", metric).values())
-            rows.append(Lane(row.name, colours[row.name], values, paper=paper))
+            rows.append(DotRow(row.name, colours[row.name], values, paper=paper))
     words, with_paper = SHOWN[metric], any(row.paper for row in rows)
     title = f"{words} of every seed at the round chosen on validation{', and the paper’s' if with_paper else ''}"
     key = "tick: mean; grey: the paper" if with_paper else "tick: mean"
-    return draw_lanes(rows, f"{title}; {comparison.title}", f"{words} of every seed, %; {key}", width)
+    return dot_plot(rows, f"{title}; {comparison.title}", f"{words} of every seed, %; {key}", width)
 
 
 def difference_figure(comparison: ComparedGroup, colours: Mapping[str, int]) -> list[Figure]:
     """Return leading row − row in macro-F1 with 95 % intervals; [] if there are none."""
     colour = colours[comparison.lead]
-    rows = [lane for row in comparison.rows if (lane := _interval(comparison, row, row.name, colour))]
+    rows = [dots for row in comparison.rows if (dots := _interval(comparison, row, row.name, colour))]
     title = (
         f"Macro-F1 of {comparison.lead} minus each row, 95 % intervals without correction for many; {comparison.title}"
     )
@@ -62,8 +61,8 @@ def contrast_figure(found: Sequence[ComparedGroup]) -> list[Figure]:
     """Return the stated differences of all cells: a dot per seed, the mean and its interval; [] if there are none."""
     data = [comparison.data for comparison in found]
     names = [data_title(c.data) if data.count(c.data) == 1 else c.title for c in found]
-    lanes = [
-        Lane(
+    rows = [
+        DotRow(
             f"{name}: {one.name}" if len(found) > 1 else one.name,
             colour=0,
             values=tuple(100 * value for value in one.by_seed.values()),
@@ -75,7 +74,7 @@ def contrast_figure(found: Sequence[ComparedGroup]) -> list[Figure]:
     ]
     title = "Macro-F1, differences within each seed, with mean and 95 % interval"
     axis = "Macro-F1, points; small dot: a seed; bar: mean, 95 %"
-    return [Figure(partial(draw_lanes, lanes, title, axis, _narrowest(lanes), zero=True))] if lanes else []
+    return [Figure(partial(dot_plot, rows, title, axis, zero=True))] if rows else []
 
 
 def ladder_figure(comparison: ComparedGroup, colours: Mapping[str, int]) -> Figure | None:
@@ -83,53 +82,48 @@ def ladder_figure(comparison: ComparedGroup, colours: Mapping[str, int]) -> Figu
 
     Returns None if no finished run has a score at the endpoint, as if all ran without `server_average`.
     """
-    lanes, means = [], {}
+    rows, means = [], {}
     for row in comparison.rows:
         scores = row.at_endpoint(comparison.moment)
         if found := mean_with_interval(scores):
             means[row.name] = 100 * found.mean
             values = tuple(100 * value for value in scores.values())
-            lanes.append(Lane(row.name, colours[row.name], values, _in_points(found)))
-    if not lanes:
+            rows.append(DotRow(row.name, colours[row.name], values, _in_points(found)))
+    if not rows:
         return None
     guides = [means[name] for name in (comparison.baseline.name, comparison.lead) if name in means]
     title = f"Macro-F1 of every row, with mean and 95 % interval; {comparison.title}"
     axis = "Macro-F1, %; small dot: a seed; bar: mean, 95 %"
-    return Figure(partial(draw_lanes, lanes, title, axis, _narrowest(lanes), guides=guides), LADDER)
-
-
-def _narrowest(lanes: Sequence[Lane]) -> float:
-    """Return a width that nearly fits a phone, unless a label would be shortened."""
-    return COMPACT if all(shorten(lane.label, int(COMPACT / 22)) == lane.label for lane in lanes) else WIDE
+    return Figure(partial(dot_plot, rows, title, axis, guides=guides), LADDER)
 
 
 def overview_figure(comparisons: Sequence[ComparedGroup]) -> Figure | None:
     """Return leading row − best other and − FedAvg in every comparison; None for fewer than two differences."""
-    found: dict[Any, Lane] = {}  # differences that experiments share, once
+    found: dict[Any, DotRow] = {}  # differences that experiments share, once
     for comparison in comparisons:
         for row in main_rivals(comparison):
             name = f"{comparison.title}: {comparison.lead} − {row.name}"
-            if lane := _interval(comparison, row, name, 0):
-                found.setdefault((comparison.title, lane.interval), lane)
+            if dots := _interval(comparison, row, name, 0):
+                found.setdefault((comparison.title, dots.interval), dots)
     title = "Macro-F1 of the leading row minus the best other and FedAvg, 95 % intervals without correction for many"
     return _figure([*found.values()], title, "Macro-F1, points", WHOLE, OVERVIEW) if len(found) > 1 else None
 
 
-def _interval(comparison: ComparedGroup, row: ComparedRow, name: str, colour: int) -> Lane | None:
+def _interval(comparison: ComparedGroup, row: ComparedRow, name: str, colour: int) -> DotRow | None:
     test = row.tests.get("best")
     if test is None or test.paired.p is None:
         return None
     paper = comparison.paper_difference(row)
-    return Lane(name, colour, interval=_in_points(test.paired), paper=None if paper is None else (100 * paper, 0.0))
+    return DotRow(name, colour, interval=_in_points(test.paired), paper=None if paper is None else (100 * paper, 0.0))
 
 
 def _in_points(found: Paired) -> tuple[float, float, float]:
     return 100 * found.mean, 100 * found.low, 100 * found.high
 
 
-def _figure(rows: Sequence[Lane], title: str, axis: str, width: float, caption: str) -> Figure:
+def _figure(rows: Sequence[DotRow], title: str, axis: str, width: float, caption: str) -> Figure:
     key = "; grey: the paper" if any(row.paper for row in rows) else ""
-    return Figure(partial(draw_lanes, rows, title, f"{axis}; bar: 95 %{key}", width, zero=True), caption)
+    return Figure(partial(dot_plot, rows, title, f"{axis}; bar: 95 %{key}", width, zero=True), caption)
 
 
 def axis_figures(outcome: Outcome, found: Sequence[ComparedGroup], colours: Mapping[str, int]) -> list[Figure]:

@@ -5,36 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedbm.experiments.contrasts import hide_withheld
-from fedbm.experiments.outcomes import Outcome, Result
+from fedbm.experiments.contrasts import Contrast, hide_withheld
+from fedbm.experiments.outcomes import Outcome, Result, Unrecorded, list_unrecorded, trials_of
 from fedbm.experiments.spec import find_experiment, shipped_experiments
-from fedbm.experiments.unrecorded_experiments import list_unrecorded, trials_of
+from fedbm.report import experiment_figures, tables
 from fedbm.report.comparison import (
+    MOMENTS,
     ComparedGroup,
+    ComparedRow,
     compare_outcome,
     data_title,
+    missing_words,
     pool_cells,
     seeds_in_words,
     setting_words,
 )
-from fedbm.report.experiment_figures import (
-    axis_figures,
-    contrast_figure,
-    difference_figure,
-    ladder_figure,
-    overview_figure,
-    score_figures,
-)
-from fedbm.report.experiments_data import experiments_data
 from fedbm.report.figures.palette import assign_colours
 from fedbm.report.glossary import reading
 from fedbm.report.model import Block, Figures, Finding, Findings, Fold, Note, Part, Report, Section, Text
 from fedbm.report.runs_report import provenance
 from fedbm.report.sections import group_sections, training
 from fedbm.report.source_scores import source_sections
-from fedbm.report.tables import cost_table, ladder_table, pooled_table, results_table, search_table, summary_table
 from fedbm.report.verdicts import plain_verdict, planned_verdict, verdicts
 from fedbm.runs.run_view import RunView
+from fedbm.utils.statistics import Paired
 from fedbm.utils.text import format_count
 
 TITLE = "FedBM: the paper’s tables and figures, measured again"
@@ -54,16 +48,25 @@ SUMMARY = (
     "mean; tinted: the method under study. Macro-F1 counts rare classes as much as common ones."
 )
 
+SCORES = tuple(key for metric in tables.SHOWN for key in (metric, f"{metric}_std"))
+FIELDS = (
+    *("experiment", "cell", "row", "round", "n"),
+    *(*SCORES, *(f"paper_{key}" for key in SCORES), *(f"{metric}_minus_paper" for metric in tables.SHOWN)),
+    *("lead", "lead_minus_row_f1", "low", "high", "p", "p_holm", "p_sign_flip", "effect_size"),
+    *("notes", "missing", "missing_in_words", "command"),
+)
+
 
 def experiments_report(outcomes: Sequence[Outcome], title: str = "", complete: bool = False) -> Report:
     """Return the report of these experiments.
 
     Args:
         outcomes: The experiments with their results.
-        title: The report's title; by default that of the paper's experiments, or of the only experiment.
+        title: The report's title; by default TITLE, or the title of the only experiment.
         complete: Whether these are all records, so that the paper's other experiments are listed as not run.
     """
     found: Found = [(outcome, compare_outcome(outcome)) for outcome in outcomes]
+    unrecorded = list_unrecorded(outcomes) if complete else []
     notes = _number_notes(found)
     parts = tuple(_part(outcome, some, notes) for outcome, some in found)
     runs: dict[str, RunView] = {}
@@ -74,11 +77,12 @@ def experiments_report(outcomes: Sequence[Outcome], title: str = "", complete: b
         title or "; ".join([TITLE] * (len(own) < len(outcomes)) + own),
         (*_confirmatory(found), *_summaries(found), *_overview(found), *_pooled_comparisons(found)),
         parts,
-        _not_run(outcomes) if complete else (),
+        _not_run(unrecorded),
         tuple(Note(number, *words) for words, number in notes.items()),
         reading(any(row.published for _, some in found for c in some for row in c.rows)),
         tuple(map(provenance, runs.values())),
-        experiments_data(found, list_unrecorded(outcomes) if complete else ()),
+        tuple(_data(found, unrecorded)),
+        FIELDS,
     )
 
 
@@ -135,9 +139,13 @@ def _summaries(found: Found) -> list[Section]:
             for outcome, comparison in comparisons
         ]
         colours = assign_colours(row.name for _, comparison in cells for row in comparison.rows)
-        table = summary_table(cells, f"{data_title(data)} summary", colours)
+        table = tables.summary_table(cells, f"{data_title(data)} summary", colours)
         note = "" if sections else SUMMARY
-        sections.append(Section(data_title(data), note, (Text(plain_verdict(cells), "verdict"), table)))
+        sentences = (
+            f"{words}: {' '.join(plain_verdict(comparison))}" if len(cells) > 1 else " ".join(plain_verdict(comparison))
+            for words, comparison in cells
+        )
+        sections.append(Section(data_title(data), note, (Text(tuple(sentences), "verdict"), table)))
     return sections
 
 
@@ -149,14 +157,14 @@ def _pooled_comparisons(found: Found) -> list[Section]:
 def _pooled(found: Sequence[ComparedGroup], name: str) -> list[Section]:
     """Return differences pooled over the cells, marked exploratory; [] if no difference has several cells."""
     pooled = pool_cells(found)
-    table = pooled_table(pooled, f"{name}: differences over all cells")
+    table = tables.pooled_table(pooled, f"{name}: differences over all cells")
     return [Section("Over all cells (exploratory)", "", (Text((POOLED,), "more"), table))] if pooled else []
 
 
 def _overview(found: Found) -> list[Block]:
     """Draw the leading row's differences in all tables; figures and searches have their own drawings."""
     comparisons = [comparison for outcome, some in found if _detail(outcome) != "none" for comparison in some]
-    figure = overview_figure(comparisons)
+    figure = experiment_figures.overview_figure(comparisons)
     return [Figures({"Overview": [figure]})] if figure else []
 
 
@@ -170,14 +178,14 @@ def _part(outcome: Outcome, found: Sequence[ComparedGroup], notes: Notes) -> Par
     count = f"{finished} of {format_count(len(set(runs.values())), 'run')}"
     opening = f"{outcome.shows[0].upper()}{outcome.shows[1:]}. " if outcome.shows else ""
     blocks: list[Block] = [Text((f"{opening}{count} finished.",), "more", outcome.command)]
-    if figures := contrast_figure(found):
+    if figures := experiment_figures.contrast_figure(found):
         sentences = () if outcome.analysis and outcome.analysis.confirmatory else planned_verdict(found)
         more: tuple[Block, ...] = (Text(sentences, "verdict"),) if sentences else ()
         blocks.append(
             Section("Differences as planned", CONTRASTS, (*more, Figures({"Differences": figures})), whole=True)
         )
         blocks += _pooled(found, outcome.title)
-    if outcome.figure and (figures := axis_figures(outcome, found, colours)):
+    if outcome.figure and (figures := experiment_figures.axis_figures(outcome, found, colours)):
         note = "Test scores at the round chosen on validation. Line: mean over seeds; band: lowest to highest seed."
         blocks.append(Section(f"Scores by {outcome.figure}", note, (Figures({"Axis": figures}),), detail=True))
     if outcome.search:
@@ -186,14 +194,16 @@ def _part(outcome: Outcome, found: Sequence[ComparedGroup], notes: Notes) -> Par
             "is chosen while a run of a combination is missing."
         )
         blocks.append(
-            Section("Chosen on validation", note, (search_table(hide_withheld(outcome), f"{outcome.title} chosen"),))
+            Section(
+                "Chosen on validation", note, (tables.search_table(hide_withheld(outcome), f"{outcome.title} chosen"),)
+            )
         )
     blocks += [_cell(outcome, comparison, colours, notes) for comparison in found if not comparison.empty]
     if empty := tuple(comparison.title for comparison in found if comparison.empty):
         note = "There is no score to show here: the reasons are below."
         blocks.append(Section("Without a result", note, (Text(empty, "titles"),)))
     if missing := _missing(found, runs):
-        note = "Runs that are in no number above."
+        note = "These runs are not part of any number above."
         blocks.append(Section("What is missing", note, (Findings(tuple(missing)),)))
     numbers = tuple(notes["", note] for note in notes_of(outcome))
     return Part(outcome.title, tuple(blocks), count, () if outcome.figure else _briefs(found), notes=numbers)
@@ -209,19 +219,22 @@ def _cell(outcome: Outcome, comparison: ComparedGroup, colours: Mapping[str, int
             blocks.append(Text(sentences, "verdict"))
         if detail != "none":
             if comparison.contrasts:
-                if ladder := ladder_figure(comparison, colours):
+                if ladder := experiment_figures.ladder_figure(comparison, colours):
                     blocks.append(Figures({"Endpoint": [ladder]}))
-                    blocks.append(ladder_table(comparison, f"{name}, endpoint", colours))
+                    blocks.append(tables.ladder_table(comparison, f"{name}, endpoint", colours))
             else:
-                figures = [*score_figures(comparison, colours), *difference_figure(comparison, colours)]
+                figures = [
+                    *experiment_figures.score_figures(comparison, colours),
+                    *experiment_figures.difference_figure(comparison, colours),
+                ]
                 blocks.append(Figures({"Scores": figures}, wide=False))
     else:
         paper = ", with the paper’s numbers" if any(row.published for row in comparison.rows) else ""
         folded = f"No run is finished here; the table has the reasons{paper}"
-    blocks.append(results_table(comparison, name, colours, notes, folded))
+    blocks.append(tables.results_table(comparison, name, colours, notes, folded))
     blocks += source_sections(comparison.group, name, colours)
     if comparison.group.clients:  # central training alone is the same in every cell
-        cost = cost_table(comparison.group, f"{name} cost", colours)
+        cost = tables.cost_table(comparison.group, f"{name} cost", colours)
         if detail == "all":
             words = "Curves, clients, confusions, features, bytes and time"
             blocks.append(Fold(words, group_sections(comparison.group, name, colours)))
@@ -272,6 +285,63 @@ def _missing(found: Sequence[ComparedGroup], runs: Mapping[Any, str]) -> list[Fi
     return findings
 
 
-def _not_run(outcomes: Sequence[Outcome]) -> tuple[Section, ...]:
-    items = tuple(Finding(False, one.sentence, code=one.command) for one in list_unrecorded(outcomes))
+def _not_run(unrecorded: Sequence[Unrecorded]) -> tuple[Section, ...]:
+    items = tuple(Finding(False, one.sentence, code=one.command) for one in unrecorded)
     return (Section("Not run", "Experiments without a record.", (Findings(items),)),) if items else ()
+
+
+# --- numbers for programs --------------------------------------------------------------------------------------------
+
+
+def _data(found: Found, unrecorded: Sequence[Unrecorded]) -> list[dict[str, Any]]:
+    """Return a line per experiment, cell, row and moment, and per stated contrast; missing rows have no numbers.
+
+    Scores are shares of 1.
+    """
+    lines: list[dict[str, Any]] = []
+    for outcome, comparisons in found:
+        with_average = any(tables.has_averaged_model(comparison.group) for comparison in comparisons)
+        moments = [moment for moment in MOMENTS if with_average or not moment.startswith("averaged")]
+        for comparison in comparisons:
+            lines += [_row(outcome, comparison, row, moment) for row in comparison.rows for moment in moments]
+            lines += [_contrast(outcome, comparison, contrast) for contrast in comparison.contrasts]
+    for one in unrecorded:
+        missing = {"missing": "not run", "missing_in_words": one.needs, "command": one.command}
+        lines.append({"experiment": one.name, **missing})
+    return lines
+
+
+def _row(outcome: Outcome, comparison: ComparedGroup, row: ComparedRow, moment: str) -> dict[str, Any]:
+    values: dict[str, Any] = {"experiment": outcome.name, "cell": comparison.title, "row": row.name, "round": moment}
+    values |= {"n": len(row.runs), "lead": comparison.lead, "command": outcome.command}
+    for metric in tables.SHOWN:
+        if score := row.score(moment, metric):
+            values |= {metric: score.mean, f"{metric}_std": score.std}
+        if row.published:
+            mean, std = row.published.mean[metric], row.published.std[metric]
+            values |= {f"paper_{metric}": mean, f"paper_{metric}_std": std}
+        values[f"{metric}_minus_paper"] = row.minus_paper(metric) if moment == "best" else None
+    if test := row.tests.get(moment):
+        values |= {**_difference(test.paired), "p": test.paired.p, "p_holm": test.corrected}
+    return values | {
+        "notes": ", ".join(title for title, _ in row.deviations),
+        "missing": row.state,
+        "missing_in_words": " | ".join(missing_words([row])),
+    }
+
+
+def _contrast(outcome: Outcome, comparison: ComparedGroup, contrast: Contrast) -> dict[str, Any]:
+    """Return a line for first − second: *lead* is the first row, *row* the second; p only if it is tested."""
+    values = {"experiment": outcome.name, "cell": comparison.title, "row": contrast.second, "round": contrast.endpoint}
+    values |= {"lead": contrast.first, "command": outcome.command}
+    found = contrast.found
+    if found is None:
+        return values
+    tested = {"p": found.p, "p_holm": contrast.corrected, "p_sign_flip": contrast.sign_flip} if contrast.tested else {}
+    return {**values, "n": found.n, **_difference(found), **tested}
+
+
+def _difference(found: Paired) -> dict[str, float | None]:
+    """Return mean, effect size and 95 % interval; a single pair has no interval."""
+    low, high = (found.low, found.high) if found.n > 1 else (None, None)
+    return {"lead_minus_row_f1": found.mean, "low": low, "high": high, "effect_size": found.size}

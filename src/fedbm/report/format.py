@@ -13,7 +13,8 @@ NO_VALUE = "–"
 
 
 def percent(value: float) -> str:
-    """
+    """Return a share in percent.
+
     >>> percent(0.91249), percent(-0.0002)
     ('91.2', '0.0')
     """
@@ -30,7 +31,8 @@ def points(value: float) -> str:
 
 
 def probability(p: float) -> str:
-    """
+    """Return a p value with two or three decimals.
+
     >>> probability(0.00004), probability(0.0312), probability(0.7)
     ('< 0.001', '0.031', '0.70')
     """
@@ -44,7 +46,8 @@ def p_value(p: float) -> str:
 
 
 def effect(size: float) -> str:
-    """
+    """Return an effect size with one decimal.
+
     >>> effect(-0.44), effect(-0.01)
     ('−0.4', '0.0')
     """
@@ -87,18 +90,9 @@ def format_std(cell: Cell) -> str:
     return "" if cell.std is None else f" ± {FORMATS[cell.kind](cell.std)}"
 
 
-def format_between(cell: Cell) -> str:
-    """Return 'lowest – highest' if they differ in print, else ''."""
-    if cell.low is None or cell.high is None:
-        return ""
-    low, high = FORMATS[cell.kind](cell.low), FORMATS[cell.kind](cell.high)
-    return "" if low == high else f"{low} – {high}"
-
-
 def format_cell(cell: Cell) -> str:
-    """Return the value, its standard deviation and its range in one line."""
-    between = format_between(cell)
-    return format_value(cell) + format_std(cell) + (f" ({between})" if between else "")
+    """Return the value and its standard deviation."""
+    return format_value(cell) + format_std(cell)
 
 
 def format_numbers(numbers: Sequence[int]) -> str:

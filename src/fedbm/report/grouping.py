@@ -15,10 +15,10 @@ from fedbm.runs.run_view import RunView
 from fedbm.utils.statistics import Spread, spread_or_none
 from fedbm.utils.text import format_count
 
-# the seed, what a group's title contains, a path, channels (images and samples are compared by their digest), and the
-# recipe, because the values that it sets are compared
+# keys that do not separate rows: the seed; name, partition and β, which are in the group's title; a path and the number
+# of channels, because digests compare images and samples; and the recipe, because the values that it sets are compared
 NOT_A_SETTING = {"train.seed", "data.name", "data.beta", "data.partition_file", "data.channels", "train.recipe"}
-AVERAGE = "train.server_average"  # adds scores and changes none
+AVERAGE = "train.server_average"  # adds scores, and changes no other score
 # options that runs of older versions do not have → the value with which those runs were computed
 ADDED_LATER = {
     AVERAGE: 0,
@@ -101,7 +101,7 @@ def group_runs(runs: Sequence[RunView]) -> list[Group]:
         FedBMError: If a run is given twice.
     """
     grouped: dict[tuple[str, str], list[RunView]] = {}
-    for run in _name_unfinished(runs):
+    for run in runs:
         grouped.setdefault((_title(run), run.checksum), []).append(run)
     same_title = Counter(title for title, _ in grouped)
     return [
@@ -129,25 +129,6 @@ def format_label(label: str, method: str) -> str:
     return title_of(method) + label[len(method) :] if label.startswith(method) else label
 
 
-def _name_unfinished(runs: Sequence[RunView]) -> list[RunView]:
-    """Give an unfinished run, which has no summary, the data name and label of a finished run with equal settings."""
-
-    def asked_for(run: RunView) -> str:
-        return str(run.config.get("data", {}).get("name"))
-
-    def options(run: RunView) -> str:
-        return repr(settings(run, "method"))
-
-    data = {asked_for(run): run.data for run in runs if run.finished}
-    labels = {options(run): run.label for run in runs if run.finished}
-    return [
-        run
-        if run.finished
-        else replace(run, data=data.get(asked_for(run), run.data), label=labels.get(options(run), run.label))
-        for run in runs
-    ]
-
-
 def _title(run: RunView) -> str:
     beta = "" if run.beta is None else f" β\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{run.beta:g}"
     how = {
@@ -164,9 +145,9 @@ def _title(run: RunView) -> str:
 
 
 def _add_settings(runs: Sequence[RunView]) -> list[RunView]:
-    """Label runs by what tells the rows of a method apart; a method with one row is its name alone.
+    """Label runs by the settings in which the rows of a method differ. A method with one row has its name as label.
 
-    That is: options of the method that are not the default, and other settings that the method reads.
+    These settings are options of the method that are not the default, and other settings that the method reads.
     """
     named = []
     for method in dict.fromkeys(run.method for run in runs):

@@ -21,8 +21,6 @@ class Cell:
     value: float | str | None  # with all digits; None if there is no value
     kind: Kind = "text"
     std: float | None = None
-    low: float | None = None  # low and high are shown as a range below the value, if they differ in print
-    high: float | None = None
     best: bool = False  # the highest of its column
     missing: bool = False  # the text is the reason why there is no number
 
@@ -186,7 +184,8 @@ class Report:
     notes: tuple[Note, ...] = ()
     reading: tuple[tuple[str, str], ...] = ()  # (term, how to read it)
     provenance: tuple[Provenance, ...] = ()
-    data: Table | None = None  # every number with all digits, for programs
+    data: tuple[Mapping[str, Any], ...] = ()  # every number with all digits, for programs
+    fields: tuple[str, ...] = ()  # the columns of *data*
     contents: bool = True  # whether the opening lists the parts, and each has a title
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from fedbm.report.comparison import ComparedGroup, compare_runs
 from fedbm.report.comparison_checks import find_different_seeds, find_inequalities
 from fedbm.report.figures.palette import assign_colours
 from fedbm.report.glossary import reading
 from fedbm.report.grouping import Group, format_label, group_runs
-from fedbm.report.model import Block, Cell, Column, Part, Provenance, Report, Row, Table, Text
+from fedbm.report.model import Block, Part, Provenance, Report, Text
 from fedbm.report.sections import group_sections
 from fedbm.report.source_scores import source_sections
 from fedbm.report.tables import BLOCKS, METRICS, class_scores
@@ -39,14 +40,15 @@ def runs_report(runs: Sequence[RunView], title: str = "") -> Report:
         results = replace(first, blocks=((Text(sentences, "verdict"),) if sentences else ()) + first.blocks)
         blocks = (results, *source_sections(group, group.title, colours), *others)
         parts.append(Part(group.title, blocks, summary=_summary(comparison)))
-    single = len(groups) == 1
+    single, lines = len(groups) == 1, _data(runs)
     return Report(
         title or (groups[0].title if single else f"{len(groups)} comparisons"),
         _opening(comparisons[0], title or groups[0].title) if single else (),
         tuple(parts),
         reading=reading(),
         provenance=tuple(provenance(run) for group in groups for run in group.runs),
-        data=_data(runs),
+        data=tuple(lines),
+        fields=tuple(dict.fromkeys(key for line in lines for key in line)),
         contents=not single,
     )
 
@@ -62,7 +64,7 @@ def _summary(comparison: ComparedGroup) -> tuple[str, ...]:
     if unequal := find_inequalities(comparison.group):
         return (*unequal, UNEQUAL)
     seeds = find_different_seeds(comparison.group)
-    return (*((seeds.sentence, SHARED_SEEDS) if seeds else ()), *plain_verdict([("", comparison)]))
+    return (*((seeds.sentence, SHARED_SEEDS) if seeds else ()), *plain_verdict(comparison))
 
 
 def _opening(comparison: ComparedGroup, title: str) -> tuple[Block, ...]:
@@ -85,22 +87,20 @@ def _facts(group: Group) -> list[str]:
     ]
 
 
-def _data(runs: Sequence[RunView]) -> Table:
+def _data(runs: Sequence[RunView]) -> list[dict[str, Any]]:
     """Return a line per run and moment, scores as shares of 1; an unfinished run has one line without scores.
 
     The scores of each class follow, such as "f1: melanoma".
     """
-    keys = ("round", *METRICS)
-    columns = dict.fromkeys((*ABOUT, "moment", *keys))
-    rows = []
+    lines = []
     for run in runs:
         about = describe_run(run)
         for moment in BLOCKS if run.summary else ("",):
             scores = run.scores(moment) if moment else {}
             if scores is not None:
-                values = {**about, "moment": moment, **{key: scores.get(key) for key in keys}}
+                values = {key: about[key] for key in ABOUT} | {"moment": moment}
+                values |= {key: scores.get(key) for key in ("round", *METRICS)}
                 for name, by_metric in class_scores(run, moment).items():
                     values |= {f"{metric}: {name}": value for metric, value in by_metric.items()}
-                columns |= {key: None for key in values if ": " in key}
-                rows.append(Row(run.id, {key: Cell(value) for key, value in values.items()}))
-    return Table("data", tuple(Column(key, key) for key in columns), tuple(rows))
+                lines.append(values)
+    return lines

@@ -11,34 +11,26 @@ import numpy as np
 from fedbm.engine.round_record import RoundRecord
 from fedbm.errors import join_words
 from fedbm.methods import title_of
+from fedbm.report import tables
 from fedbm.report.advice import judge_convergence
 from fedbm.report.comparison_checks import check_comparison, collect_advice
 from fedbm.report.figures.bars import stacked_bars
 from fedbm.report.figures.curves import Curve, Points, curve_plot
+from fedbm.report.figures.dot_plot import DotRow, dot_plot
 from fedbm.report.figures.generated_images import galleries
-from fedbm.report.figures.lanes import Lane, draw_lanes
-from fedbm.report.figures.matrices import WRITTEN_UP_TO, confusion, partition_bubbles, similarity
+from fedbm.report.figures.matrices import MAX_CLASSES_WITH_NUMBERS, confusion, partition_bubbles, similarity
 from fedbm.report.figures.scatter import scatter
 from fedbm.report.format import mean_and_std
 from fedbm.report.grouping import Group, MethodRuns, format_label
 from fedbm.report.model import Block, Figure, Figures, Findings, Pairs, Section, Text
 from fedbm.report.privacy_sentences import largest_losses
-from fedbm.report.tables import (
-    BLOCKS,
-    Colours,
-    class_table,
-    cost_table,
-    has_averaged_model,
-    metrics_table,
-    seeds_table,
-    target_table,
-)
+from fedbm.report.tables import Colours
 from fedbm.runs.run_view import RunView
 from fedbm.utils.metrics import label_mix_accuracy
 from fedbm.utils.statistics import spread
 from fedbm.utils.text import format_bytes, format_count, format_seconds
 
-PARTITIONS_SHOWN = 3
+MAX_PARTITIONS_SHOWN = 3  # with more seeds, only the first partition is drawn
 CONVERGENCE = (
     "Convergence, by validation macro-F1 over the last quarter of the rounds (change, and noise between rounds, in "
     "points)"
@@ -88,11 +80,11 @@ def results(group: Group, name: str, colours: Colours, dots_of_seeds: bool) -> S
     )
     note += "; Central, with all data in one place, is an upper bound and not compared." if central else "."
     blocks: list[Block] = [
-        metrics_table(group, f"{name}, test scores in %", colours)
+        tables.metrics_table(group, f"{name}, test scores in %", colours)
         if group.rows
         else Text(("No run has finished, so there is no result to show.",), "absent")
     ]
-    blocks += [table] if (table := class_table(group, f"{name}, class by class", colours)) else []
+    blocks += [table] if (table := tables.class_table(group, f"{name}, class by class", colours)) else []
     sentences = [
         f"No result, not counted above: {format_label(run.label, run.method)}, seed {run.seed}, {run.state}."
         for run in group.unfinished
@@ -106,12 +98,12 @@ def results(group: Group, name: str, colours: Colours, dots_of_seeds: bool) -> S
     if sum(len(row.runs) for row in group.rows) > 1:
         if dots_of_seeds:
             rows = [
-                Lane(row.name, colours[row.name], tuple(100 * value for value in row.by_seed().values()))
+                DotRow(row.name, colours[row.name], tuple(100 * value for value in row.by_seed().values()))
                 for row in group.rows
             ]
             title = f"Macro-F1 of every seed at the round chosen on validation; {group.title}"
-            blocks.append(Figures({"Seeds": [Figure(partial(draw_lanes, rows, title, "macro-F1 of every seed, %"))]}))
-        blocks.append(seeds_table(group, f"{name} seeds"))
+            blocks.append(Figures({"Seeds": [Figure(partial(dot_plot, rows, title, "macro-F1 of every seed, %"))]}))
+        blocks.append(tables.seeds_table(group, f"{name} seeds"))
     return Section("Results", note, tuple(blocks))
 
 
@@ -165,14 +157,14 @@ def training(group: Group, colours: Colours) -> Section:
         "Methods minimise different losses: compare a loss only with itself."
     )
     note += " Thin and dashed: a run that is not finished." if any(run.rounds for run in group.unfinished) else ""
-    note += " Dotted: the averaged model, mean over seeds." if has_averaged_model(group) else ""
+    note += " Dotted: the averaged model, mean over seeds." if tables.has_averaged_model(group) else ""
     note += _left_out([run for run in group.runs if not run.rounds], "rounds.jsonl")
     return _figure_section("Training", note, panels, "No run here has recorded a round.")
 
 
 def partition(group: Group) -> Section:
     every = group.partitions
-    shown = dict(list(every.items())[: PARTITIONS_SHOWN if len(every) <= PARTITIONS_SHOWN else 1])
+    shown = dict(list(every.items())[: len(every) if len(every) <= MAX_PARTITIONS_SHOWN else 1])
     panels = {}
     for seed, found in shown.items():
         moved = len(found.moved)
@@ -191,7 +183,7 @@ def client_by_client(group: Group, colours: Colours) -> Section:
     rows = []
     for row in group.rows:
         scores = [score for run in row.runs for score in _client_scores(run, group, row.central)]
-        rows += [Lane(row.name, colours[row.name], tuple(100 * score for score in scores))] if scores else []
+        rows += [DotRow(row.name, colours[row.name], tuple(100 * score for score in scores))] if scores else []
     names = _without_global_model(group)
     instead = f" (for {names}, without one: the mean over all clients’ models)" if names else ""
     note = (
@@ -201,7 +193,7 @@ def client_by_client(group: Group, colours: Colours) -> Section:
     )
     title, axis = f"Accuracy in every client's label mix; {group.title}", "accuracy in a client’s label mix, %"
     why = "No run with clients has details.json and partition.json." if group.clients else CENTRAL_ALONE
-    panels = {"Clients": [Figure(partial(draw_lanes, rows, title, axis))]} if rows else {}
+    panels = {"Clients": [Figure(partial(dot_plot, rows, title, axis))]} if rows else {}
     return _figure_section("Client by client", note, panels, why)
 
 
@@ -217,7 +209,7 @@ def _client_scores(run: RunView, group: Group, central: bool) -> list[float]:
 def confusions(group: Group) -> Section:
     panels = {
         name: figures
-        for moment, name in BLOCKS.items()
+        for moment, name in tables.BLOCKS.items()
         if (figures := [figure for row in group.rows if (figure := _confusion(group, row, moment)) is not None])
     }
     names = _without_global_model(group)
@@ -239,7 +231,7 @@ def _confusion(group: Group, row: MethodRuns, moment: str) -> Figure | None:
     if not counted:
         return None
     total = np.sum(counted, axis=0)
-    title = f"Confusion matrix of {row.name}, {BLOCKS[moment].lower()}; {group.title}"
+    title = f"Confusion matrix of {row.name}, {tables.BLOCKS[moment].lower()}; {group.title}"
     return Figure(partial(confusion, total, details[0].classes, title), row.name)
 
 
@@ -302,7 +294,7 @@ def bytes_and_time(group: Group, name: str, colours: Colours) -> Section:
     if not group.rows:
         return _figure_section("Bytes and time", note, {}, "No run has finished.")
     labels = [(row.name, colours[row.name]) for row in group.rows]
-    cost = cost_table(group, f"{name} cost", colours)
+    cost = tables.cost_table(group, f"{name} cost", colours)
 
     def column(key: str) -> list[float]:
         return [float(row.cells[key].value or 0.0) for row in cost.rows]
@@ -322,7 +314,7 @@ def bytes_and_time(group: Group, name: str, colours: Colours) -> Section:
         Figure(partial(stacked_bars, labels, parts, f"{caption}; {group.title}", write), caption)
         for caption, parts, write in zip(captions, (traffic, seconds), (format_bytes, format_seconds), strict=True)
     ]
-    target = target_table(group, f"{name} target", colours)
+    target = tables.target_table(group, f"{name} target", colours)
     return _figure_section("Bytes and time", note, {"Cost": figures}, "", (cost, *((target,) if target else ())))
 
 
@@ -371,7 +363,7 @@ def _line(run: RunView, metric: str, averaged: bool = False) -> Points:
 
 
 def _many_classes(runs: Sequence[RunView]) -> bool:
-    return any(len(run.details.classes) > WRITTEN_UP_TO for run in runs if run.details is not None)
+    return any(len(run.details.classes) > MAX_CLASSES_WITH_NUMBERS for run in runs if run.details is not None)
 
 
 def _without_global_model(group: Group) -> str:

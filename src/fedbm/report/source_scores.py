@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from fedbm.report.figures.grouped_bars import Bar, grouped_bars
+from fedbm.report.figures.dot_plot import DotRow, dot_plot
 from fedbm.report.grouping import Group, MethodRuns
 from fedbm.report.model import Cell, Column, Figure, Figures, Row, Section, Table
 from fedbm.runs.run_files import SourceConfusion
@@ -23,19 +23,18 @@ MOMENTS = {  # the averaged model first: it depends least on luck
 SHOWN = {"f1": "Macro-F1", "accuracy": "Accuracy"}
 OWN_MODEL = "own model"  # accuracy of a site's personal model on its own images, at the last round
 HELD_OUT_NOTE = (
-    "The global model’s scores on all images of each client that never trains. Bar: mean over seeds; line: lowest to "
-    "highest seed. Drawn clients differ from seed to seed; sites of a column are the same."
+    "The global model’s scores on all images of each client that never trains. Dot: a seed; tick: mean over seeds. "
+    "Random clients differ from seed to seed; the sites of a column are the same."
 )
 NOTE = (
     "The global model’s scores on the test images of each source. Macro-F1 is the mean over the classes that the "
-    "source has, so compare it between methods, not between sources. Bar: mean over seeds; line: lowest to highest "
-    "seed."
+    "source has, so compare it between methods, not between sources. Dot: a seed; tick: mean over seeds."
 )
 Scores = dict[str, dict[str, list[float]]]  # source → metric → one value per seed
 
 
 def source_sections(group: Group, name: str, colours: Mapping[str, int]) -> tuple[Section, ...]:
-    """Return sections with bars and a table by source and by held-out client; none for what no run of the group has."""
+    """Return sections with dots and a table by source and by held-out client; none for what no run of the group has."""
     return (
         *_section(group, name, colours, "sources", "source", "Source by source", NOTE),
         *_section(group, name, colours, "held_out", "held-out client", "Held-out clients", HELD_OUT_NOTE),
@@ -92,15 +91,13 @@ def _images(group: Group, field: str) -> dict[str, str]:
 def _draw(
     found: Mapping[str, Scores], images: Mapping[str, str], colours: Mapping[str, int], metric: str, title: str
 ) -> str:
-    groups = []
-    for source, words in images.items():
-        bars = [
-            Bar(name, colours[name], tuple(100 * value for value in scores[source][metric]))
-            for name, scores in found.items()
-            if source in scores
-        ]
-        groups += [(f"{source}{words}", bars)] if bars else []
-    return grouped_bars(groups, title, f"{SHOWN[metric]}, %")
+    rows = [
+        DotRow(name, colours[name], tuple(100 * value for value in scores[source][metric]), heading=f"{source}{words}")
+        for source, words in images.items()
+        for name, scores in found.items()
+        if source in scores
+    ]
+    return dot_plot(rows, title, f"{SHOWN[metric]} of every seed, %")
 
 
 def _table(

@@ -75,7 +75,7 @@ def results_table(
 def summary_table(cells: Sequence[tuple[str, ComparedGroup]], name: str, colours: Colours) -> Table:
     """Return the opening table of a data set: method, accuracy, macro-F1, the paper's, and the difference."""
     titles = {"accuracy": "Accuracy", "f1": "Macro-F1"}
-    if any(row.published and row.comparable for _, comparison in cells for row in comparison.rows):
+    if any(row.published for _, comparison in cells for row in comparison.rows):
         titles |= {"paper_f1": "Macro-F1, paper", "f1_minus_paper": "Difference"}
     rows = [
         replace(row, block=words if len(cells) > 1 else "", lead=row.name == comparison.lead)
@@ -109,8 +109,7 @@ def _result_columns(comparison: ComparedGroup) -> tuple[Column, ...]:
     for metric, title in SHOWN.items():
         if any(row.published for row in rows):
             columns += [Column(metric, "ours", title, title), Column(f"paper_{metric}", "paper", title)]
-            if any(row.published and row.comparable for row in rows):
-                columns.append(Column(f"{metric}_minus_paper", "Δ", title))
+            columns.append(Column(f"{metric}_minus_paper", "Δ", title))
         else:
             columns.append(Column(metric, title))
     columns += _columns({"last_f1": "F1, last round", "last_quarter_f1": "F1, last quarter"})
@@ -297,13 +296,13 @@ def cost_table(group: Group, name: str, colours: Colours) -> Table:
             "sent": _mean([size["sent"] / rounds for size, _, rounds in runs], "bytes"),
             "received": _mean([size["received"] / rounds for size, _, rounds in runs], "bytes"),
             "bytes": _mean([size["sent"] + size["received"] for size, _, _ in runs], "bytes"),
-            "round_seconds": _mean([seconds / rounds for _, seconds, rounds in runs], "seconds", between=True),
-            "seconds": _mean([seconds for _, seconds, _ in runs], "seconds", between=True),
+            "round_seconds": _mean([seconds / rounds for _, seconds, rounds in runs], "seconds", with_std=True),
+            "seconds": _mean([seconds for _, seconds, _ in runs], "seconds", with_std=True),
         }
         rows.append(Row(row.name, cells, colour=colours[row.name]))
     caption = (
-        "Bytes and time of one run, mean over the row’s seeds. Wall time is by the clock, and other runs may share the "
-        "device. Below the mean are the shortest and the longest seed."
+        "Bytes and time of one run: means over the row’s seeds, for times ± standard deviation. Wall time includes "
+        "waiting for other runs on the same device."
     )
     return Table(name, _columns(titles), tuple(rows), caption, small=True, detail=True)
 
@@ -311,7 +310,7 @@ def cost_table(group: Group, name: str, colours: Colours) -> Table:
 def target_table(group: Group, name: str, colours: Colours) -> Table | None:
     """Return the rounds and bytes until a run first reaches a given test accuracy; None for a single row.
 
-    The target is FedAvg's accuracy at its chosen round, or else that of the lowest row.
+    The target is FedAvg's accuracy at its chosen round; without FedAvg, the lowest accuracy of all rows.
     """
     rows = [row for row in group.rows if not row.central]
     if len(rows) < 2:
@@ -322,9 +321,9 @@ def target_table(group: Group, name: str, colours: Colours) -> Table | None:
     tested = [[record.round for record in run.rounds if record.test] for row in rows for run in row.runs]
     step = max((after - before for rounds in tested for before, after in pairwise([0, *rounds])), default=1)
     caption = (
-        f"To reach a test accuracy of {percent(target)} %, that of {base.name} at the round chosen on validation. "
-        "Round and bytes are those of the seeds that reach it, the bytes their mean; evaluated "
-        f"{'every round' if step == 1 else f'at most every {step} rounds'}"
+        f"The target is a test accuracy of {percent(target)} %, which {base.name} has at the round chosen on "
+        "validation. Rounds and mean bytes are those of the seeds that reach it. Models were evaluated "
+        f"{'every round' if step == 1 else f'at least every {step} rounds'}."
     )
     lines = []
     for row in rows:
@@ -349,11 +348,11 @@ def first_reached(run: RunView, target: float) -> tuple[int, float] | None:
     return None
 
 
-def _mean(values: Sequence[float], kind: Kind, between: bool = False) -> Cell:
+def _mean(values: Sequence[float], kind: Kind, with_std: bool = False) -> Cell:
     if not values:
         return Cell(None, kind)
     found = spread(values)
-    return Cell(found.mean, kind, low=found.low if between else None, high=found.high if between else None)
+    return Cell(found.mean, kind, found.std if with_std else None)
 
 
 def _range(rounds: Collection[int], otherwise: str) -> Cell:

@@ -31,40 +31,31 @@ class Verdict:
 # --- in plain words -------------------------------------------------------------------------------------------------
 
 
-def plain_verdict(comparisons: Sequence[tuple[str, ComparedGroup]]) -> tuple[str, ...]:
-    """Return two sentences for readers without statistics, on one data set under one or more (named) settings.
+def plain_verdict(comparison: ComparedGroup) -> tuple[str, ...]:
+    """Return two sentences for readers without statistics.
 
     The first has the number of correct images of 100. The second compares macro-F1 with the baseline, and states
     whether chance may explain the difference.
     """
-    found = [(name, c.leading, main_rivals(c)) for name, c in comparisons if c.leading is not None and c.leading.runs]
-    if not found:
+    lead, rivals = comparison.leading, main_rivals(comparison)
+    if lead is None or not lead.runs:
         return ("No run is finished, so there is no result yet.",)
-    lead = found[0][1].name
-    right = _by_setting([(name, _of_100(row, "accuracy", *others[-1:])) for name, row, others in found])
-    first = f"With {lead}, {right} of 100 test images were classified correctly"
-    if not all(others for *_, others in found):
-        f1 = _by_setting([(name, _of_100(row, HEADLINE_METRIC)) for name, row, _ in found])
+    first = f"With {lead.name}, {_of_100(lead, 'accuracy', *rivals[-1:])} of 100 test images were classified correctly"
+    if not rivals:
+        f1 = _of_100(lead, HEADLINE_METRIC)
         return (
             f"{first}; there is no finished run of another method to compare with.",
             f"Macro-F1, in which rare classes count as much as common ones, is {f1} of 100.",
         )
-    rivals = [(name, others[-1]) for name, _, others in found]  # FedAvg, the baseline, or else the best other row
-    rival = rivals[0][1].name if len({row.name for _, row in rivals}) == 1 else "the best other method"
-    theirs = _by_setting([(name, _of_100(others[-1], "accuracy", row)) for name, row, others in found])
-    apart = _by_setting([(name, points(row.tests["best"].paired.mean)) for name, row in rivals])
-    established = [name for name, row in rivals if _holds(row)]
-    seeds = max(row.tests["best"].paired.n for _, row in rivals)
-    if len(established) == len(rivals):
+    rival = rivals[-1]  # FedAvg, the baseline, or else the best other row
+    found = rival.tests["best"].paired
+    chance = f"with {_repetitions(found.n)}, chance alone may explain this"
+    if _holds(rival):
         chance = "chance alone hardly explains this"
-    elif established:
-        chance = f"chance alone hardly explains this for {join_words(established, 'and')}, but may explain the rest"
-    else:
-        chance = f"with {f'{seeds} repetitions' if seeds > 1 else 'one repetition'}, chance alone may explain this"
     return (
-        f"{first}; with {rival}, {theirs}.",
-        f"{lead}’s macro-F1, in which rare classes count as much as common ones, differs from {rival}’s by {apart} "
-        f"points; {chance}.",
+        f"{first}; with {rival.name}, {_of_100(rival, 'accuracy', lead)}.",
+        f"{lead.name}’s macro-F1, in which rare classes count as much as common ones, differs from {rival.name}’s by "
+        f"{points(found.mean)} points; {chance}.",
     )
 
 
@@ -74,44 +65,29 @@ def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
     The first compares the leading row with other methods. The second states what chance may explain.
     """
     lead = next((comparison.lead for comparison in found if comparison.lead), "")
-    main = [
-        (one, one.found, f"{one.second} on {cell}", f"by {abs(100 * one.found.mean):.1f} points on {cell}")
-        for comparison, cell in zip(found, plain_names(found), strict=True)
-        for one in comparison.contrasts
-        if one.found is not None and one.first == lead and one.second in METHOD_TITLES
-    ]
-    if not main:
-        return ()
     by_side: dict[str, list[str]] = {}  # "ahead of FedAvg" → where, and by how much
-    for one, difference, _, where in main:
-        by_side.setdefault(f"{'ahead of' if difference.mean >= 0 else 'behind'} {one.second}", []).append(where)
-    sides = ", and ".join(f"{side} {join_words(where, 'and')}" for side, where in by_side.items())
-    first = f"On a scale of 100 on which rare findings count as much as common ones, {lead} was {sides}."
-    if not main[0][0].tested:
-        seeds = max(difference.n for _, difference, *_ in main)
-        times = f"{seeds} repetitions" if seeds > 1 else "one repetition"
-        return first, f"This is an estimate from {times} and not a test, so it suggests and does not prove."
-    parts = []
-    for holds, words in ((True, "hardly explains"), (False, "may explain")):
-        if names := [name for one, _, name, _ in main if _contrast_holds(one) == holds]:
-            parts.append(f"chance alone {words} the difference to {join_words(names, 'and')}")
-    return first, f"The comparison was fixed before the runs: {', but '.join(parts)}."
-
-
-def headline(found: Sequence[ComparedGroup]) -> str:
-    """Return one sentence with every stated difference and whether it is established."""
-    by_pair: dict[tuple[str, str], list[str]] = {}
+    by_chance: dict[str, list[str]] = {}  # what chance does → the differences
+    seeds, tested = 0, False
     for comparison, cell in zip(found, plain_names(found), strict=True):
         for one in comparison.contrasts:
-            if one.found is not None:
-                holds = "established" if _contrast_holds(one) else "not established"
-                words = f"{points(one.found.mean)}{NO_BREAK}points on {cell} ({holds})"
-                by_pair.setdefault((one.first, one.second), []).append(words)
-    rivals = [
-        f"{first}’s macro-F1 differs from {second}’s by {join_words(words, 'and')}"
-        for (first, second), words in by_pair.items()
-    ]
-    return f"{'; '.join(rivals)}."
+            if one.found is not None and one.first == lead and one.second in METHOD_TITLES:
+                side = f"{'ahead of' if one.found.mean >= 0 else 'behind'} {one.second}"
+                by_side.setdefault(side, []).append(f"by {abs(100 * one.found.mean):.1f} points on {cell}")
+                chance = "hardly explains" if _contrast_holds(one) else "may explain"
+                by_chance.setdefault(chance, []).append(f"{one.second} on {cell}")
+                seeds, tested = max(seeds, one.found.n), one.tested
+    if not by_side:
+        return ()
+    sides = ", and ".join(f"{side} {join_words(where, 'and')}" for side, where in by_side.items())
+    first = f"On a scale of 100 on which rare findings count as much as common ones, {lead} was {sides}."
+    if not tested:
+        times = _repetitions(seeds)
+        return first, f"This is an estimate from {times} and not a test, so it suggests and does not prove."
+    parts = (
+        f"chance alone {words} the difference to {join_words(names, 'and')}"
+        for words, names in sorted(by_chance.items())
+    )
+    return first, f"The comparison was fixed before the runs: {', but '.join(parts)}."
 
 
 def plain_names(found: Sequence[ComparedGroup]) -> list[str]:
@@ -146,11 +122,8 @@ def _of_100(row: ComparedRow, metric: str, *others: ComparedRow) -> str:
     return f"{100 * spread(scores).mean:.0f}" if scores else "?"
 
 
-def _by_setting(values: Sequence[tuple[str, str]]) -> str:
-    """Return '73 (β = 0.1) and 74 (β = 0.05)', or '73' if it is the same in all settings."""
-    if len({value for _, value in values}) == 1:
-        return values[0][1]
-    return join_words([f"{value} ({name})" for name, value in values], "and")
+def _repetitions(seeds: int) -> str:
+    return f"{seeds} repetitions" if seeds > 1 else "one repetition"
 
 
 # --- with statistics ------------------------------------------------------------------------------------------------
@@ -313,26 +286,22 @@ def _tuned_values(lead: ComparedRow) -> list[Verdict]:
 def _paper_verdicts(comparison: ComparedGroup) -> list[Verdict]:
     """State which means differ from the paper's by more than both spreads explain; [] if none can be tested."""
     found = {row.name: test for row in comparison.rows if (test := _against_paper(row))}
-    if not found:
-        return []
-    evidence = {name: f"{points(d)}{NO_BREAK}points, {p_value(p)}" for name, (d, p) in found.items()}
+    words = {name: f"{name} ({points(d)}{NO_BREAK}points, {p_value(p)})" for name, (d, p) in found.items()}
     differ = [name for name, (_, p) in found.items() if p < LEVEL]
     others = [name for name in found if name not in differ]
-    differs = brief = established = smallest = ""
+    sentences = []
     if differ:
-        names = join_words((f"{name} ({evidence[name]})" for name in differ), "and")
-        differs = f"{names} differ{'s' * (len(differ) == 1)} from the paper’s macro-F1"
-        brief = f"{differs}."
+        names = join_words((words[name] for name in differ), "and")
+        sentences.append(f"{names} differ{'s' * (len(differ) == 1)} from the paper’s macro-F1.")
+    brief = "".join(sentences)
     if others:
-        rows = join_words((f"{name} ({evidence[name]})" for name in others), "and")
+        rows = join_words((words[name] for name in others), "and")
         if len(others) > MAX_NAMED:
-            rows = f"any of the {'other ' * bool(differ)}{len(others)} rows"
             nearest = min(others, key=lambda name: found[name][1])
-            smallest = f"; smallest p: {nearest}, {evidence[nearest]}"
-        opening = "; no difference" if differ else "No difference from the paper’s macro-F1"
-        established = f"{opening} is established for {rows}"
-    how = f"Welch’s t-test against its three trials, α{NO_BREAK}={NO_BREAK}{LEVEL}, uncorrected{smallest}"
-    return [Verdict(False, f"{differs}{established} ({how}).", brief)]
+            rows = f"{len(others)} {'other ' * bool(differ)}rows; {words[nearest]} has the smallest p"
+        sentences.append(f"No difference from the paper’s macro-F1 is established for {rows}.")
+    how = f"Welch’s t-test against the paper’s three trials, α{NO_BREAK}={NO_BREAK}{LEVEL}, uncorrected."
+    return [Verdict(False, " ".join([*sentences, how]), brief)] if found else []
 
 
 def _against_paper(row: ComparedRow) -> tuple[float, float] | None:

@@ -12,7 +12,7 @@ all on this machine, to rehearse:
   fedbm federation init study --nodes 3
   fedbm federation partition study
   fedbm federation up study
-Flower carries the messages; its telemetry, update checks and run-time installs are off.
+Messages travel over Flower, without its telemetry, update checks and installs at run time.
 """
 
 from __future__ import annotations
@@ -28,21 +28,18 @@ from rich.console import Console
 from fedbm.cli.flags import add_json
 from fedbm.cli.output import print_json
 from fedbm.cli.parser import add_command
-from fedbm.errors import FedBMError, did_you_mean
+from fedbm.errors import FedBMError
 from fedbm.federation.deploy.settings_files import FILES, all_folders, kind_of, node_folder, server_folder
 
 WHOLE = "the folder that init made"
 WITH_AUTHORITY = f"{WHOLE}, with authority/ in it"
 SERVER = f"{WHOLE}, or the server's folder in it"
 ANY = f"{WHOLE}, or a folder in it"
-RUN = "the run: sections of 'fedbm config', and [federation] (default run.toml in the server's folder)"
+RUN = "the run's settings: as in 'fedbm config', with [federation] (default run.toml in the server's folder)"
 
 
 def expand(words: Sequence[str]) -> list[str]:
-    """Check the task; 'federation' alone asks for help."""
-    if len(words) > 1 and words[1] not in (*TASKS, "-h", "--help"):
-        near = did_you_mean(words[1], TASKS)
-        raise FedBMError(f"fedbm federation has no task \"{words[1]}\"{near}. See 'fedbm federation --help'.")
+    """Complete the short form: 'federation' alone asks for help."""
     return list(words) if len(words) > 1 else [*words, "--help"]
 
 
@@ -63,10 +60,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     task.add_argument("--names", metavar="A,B,…", help="names of the nodes (default hospital-1, hospital-2, …)")
     text = "name or address at which nodes reach the server (default: this machine)"
     task.add_argument("--host", default="127.0.0.1", help=text)
-    add_count(task, "--port", None, "its port there (default 443, the nginx proxy; without --host 8000)")
+    add_count(task, "--port", None, "the server's port for nodes (default 443, the nginx proxy; without --host 8000)")
     add_count(task, "--link-port", 8000, "the SuperLink's loopback port (default 8000)")
     add_count(task, "--days", 730, "validity of the server's certificate in days (default 730)")
-    text = "give the nodes open rules, as without --host: runs need no approval"
+    text = "let nodes accept every run without an approval; this is the default without --host"
     task.add_argument("--rehearsal", action="store_true", help=text)
 
     task = add_task("partition", "partition a run's data set among the nodes of this machine, for a rehearsal", WHOLE)
@@ -80,12 +77,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     text = "check this node's data, versions, key and server, then take part until Ctrl-C"
     task = add_task("node", text, "the node's folder")
-    text = "its images (default: data in node.toml)"
+    text = "the node's images (default: data in node.toml)"
     task.add_argument("--data", dest="images", default="", metavar="PATH", help=text)
 
     task = add_task("approve", "show the runs that wait for this site's approval, or approve one", "the node's folder")
     task.add_argument("run", nargs="?", metavar="RUN", help="the run to approve (default: show all)")
-    text = "the shown digest of its terms, needed if several requests of the run wait"
+    text = "the digest of its terms as shown; needed if the run has several requests"
     task.add_argument("digest", nargs="?", default="", metavar="DIGEST", help=text)
     task.add_argument("--withdraw", action="store_true", help="withdraw the approval: the next request is refused")
 
@@ -93,8 +90,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     task.add_argument("file", nargs="?", metavar="FILE.toml", help=RUN)
     task.add_argument("--detach", action="store_true", help="return as soon as the run has started")
 
-    task = add_task("status", "show which processes run, and the state of the run", ANY)
-    text = "serve it as a page (default port 8080)"
+    task = add_task("status", "show the processes and the state of the run", ANY)
+    text = "serve the state as a web page (default port 8080)"
     formats = task.add_mutually_exclusive_group()
     formats.add_argument("--page", nargs="?", const=8080, type=read_count, metavar="PORT", help=text)
     add_json(formats)
@@ -115,7 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     task.add_argument("name", metavar="NAME", help="the node's name")
 
     task = add_task("renew", "make a new certificate for the server; nodes need nothing new", WITH_AUTHORITY)
-    add_count(task, "--days", 730, "its validity in days (default 730)")
+    add_count(task, "--days", 730, "validity of the certificate in days (default 730)")
 
 
 def read_count(text: str) -> int:
@@ -234,7 +231,7 @@ def approve(args: argparse.Namespace, console: Console) -> None:
             console.print(f"{args.run} was {action} before")
         return
     if args.withdraw:
-        raise FedBMError("give the run whose approval to withdraw: fedbm federation approve DIR RUN --withdraw")
+        raise FedBMError("--withdraw needs the name of a run: fedbm federation approve DIR RUN --withdraw")
     for request, approved in policy_checks.list_requests(state):
         console.print(policy_checks.describe_request(request, approved), soft_wrap=True)
     if not policy_checks.list_requests(state):
@@ -356,7 +353,7 @@ def print_result(home: Path, console: Console) -> None:
 
 
 def run_file(args: argparse.Namespace, home: Path) -> Path:
-    """Return the run's file: FILE.toml, or the one that init put into the server's folder."""
+    """Return the run's file: FILE.toml, or else run.toml in the server's folder."""
     return Path(args.file).expanduser() if args.file else home / "run.toml"
 
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 TEXTS = ("run", "method", "data", "partition")
 SHOWN = (*TEXTS, "clients", "rounds", "seed", "accuracy", "F1", "started")  # from left to right
-# by priority: the id contains the method's name, data and seed, so a narrow terminal drops these columns first
-WANTED = ("run", "rounds", "accuracy", "partition", "F1", "clients", "method", "started", "seed", "data")
+# a narrow terminal drops the last of these first; the id contains the method's name, data and seed
+BY_PRIORITY = ("run", "rounds", "accuracy", "partition", "F1", "clients", "method", "started", "seed", "data")
 GAP = 2  # between columns
 MIN_METHOD_WIDTH = 20
 
@@ -104,10 +104,10 @@ def fit_table(rows: Sequence[Mapping[str, str]], width: int) -> Table:
     """Return a table that fits the width: methods are shortened first, then columns are dropped."""
     from fedbm.cli.console_tables import table
 
-    needed = {head: max(map(cell_len, (head, *(row[head] for row in rows)))) for head in WANTED}
+    needed = {head: max(map(cell_len, (head, *(row[head] for row in rows)))) for head in BY_PRIORITY}
     widths: dict[str, int] = {}
     remaining = width
-    for head in WANTED:
+    for head in BY_PRIORITY:
         least = min(needed[head], MIN_METHOD_WIDTH) if head == "method" else needed[head]
         if widths and least > remaining:
             break

@@ -18,7 +18,7 @@ from fedbm.report.figures.drawing import (
     ticks,
     write,
 )
-from fedbm.report.figures.palette import dash_pattern, dot_pattern
+from fedbm.report.figures.palette import dash_pattern
 from fedbm.report.figures.svg import MUTED, PAPER, render, series
 from fedbm.utils.statistics import Spread, spread
 
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 Point = tuple[float, float]
 Points = tuple[tuple[int, float], ...]  # (round, value), by round
-SHARED_UP_TO = 4  # curves in one plot: bands of more hide each other
+MAX_SHARED_CURVES = 4  # in one plot; the bands of more curves hide each other
 PANEL_WIDTH, PANEL_HEIGHT = 185.0, 120.0  # pixels of a panel with its margin, and of its axes
+DOTTED = (1.0, 1.2)  # the dash pattern of an averaged model
 LEFT, TOP = 40.0, 34.0  # pixels around the axes of a shared plot
 
 
@@ -52,7 +53,7 @@ class Curve:
     def pattern(self) -> tuple[float, ...]:
         """The dash pattern: () for a solid line."""
         if self.averaged:
-            return dot_pattern(self.colour)
+            return DOTTED
         return dash_pattern(self.colour) or (() if self.finished else (4, 3))
 
 
@@ -68,7 +69,7 @@ class Series:
 def curve_plot(curves: Sequence[Curve], title: str, axis: str, scale: float = 1.0) -> str:
     """Draw a few curves in one plot, or more of them in a small plot each on one scale."""
     panels = {curve.panel or curve.label for curve in curves if spread_by_round(curve)}
-    return (shared_plot if len(panels) <= SHARED_UP_TO else small_plots)(curves, title, axis, scale)
+    return (shared_plot if len(panels) <= MAX_SHARED_CURVES else small_plots)(curves, title, axis, scale)
 
 
 def shared_plot(curves: Sequence[Curve], title: str, axis: str, scale: float = 1.0) -> str:
@@ -124,7 +125,8 @@ def _named_lines(
 ) -> str:
     """Draw lines, each with (name, colour, dash pattern), and write their names at the right.
 
-    A leader goes from a line to its name if the line ends at most *farthest* pixels before. *draw_lines* returns ends.
+    *draw_lines* draws on the axes and returns the end of each line. A thin line connects an end with its name if the
+    end is at most *farthest* pixels left of the names.
     """
     names = short_names([name for name, _, _ in lines])
     edge, height = WIDE - 26 - max_width(names), max(330.0, TOP + bottom + 34 * len(names))

@@ -1,7 +1,7 @@
 """Cut generated.png, which has a row of tiles per class, into one picture per class.
 
 generated/<round>.png have the same layout and show images after earlier rounds. A strip also has a row per class, with
-the first EACH tiles of every such round; a record keeps it as one small picture.
+the first IMAGES_PER_ROUND tiles of every such round; a record keeps it as one small picture.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 COLUMNS = 8
-LARGE = 64  # pixels; smaller tiles are enlarged with hard edges, so that blur does not look like detail
-EACH = 2  # images per class and round in a strip
+MIN_SMOOTH_TILE = 64  # pixels; smaller tiles are enlarged with hard edges, so that blur does not look like detail
+IMAGES_PER_ROUND = 2  # of each class in a strip
 STRIP_TILE, STRIP_PIXELS = 48, 200_000  # largest side of a tile, and largest size of a strip
 
 
@@ -41,10 +41,10 @@ def _galleries(run: RunView, name: str) -> list[Gallery]:
     assert run.details is not None
     classes, caption = list(run.details.classes), f"{name}, seed {run.seed}"
     sheet, tile = read_sheet(run.generated, len(classes))
-    made = [Gallery(caption, _rows(sheet, tile, classes, "PNG"), tile >= LARGE, tile >= LARGE)]
+    made = [Gallery(caption, _rows(sheet, tile, classes, "PNG"), tile >= MIN_SMOOTH_TILE, tile >= MIN_SMOOTH_TILE)]
     if run.strip is not None:
         rounds = run.strip_rounds
-        strip, side = read_sheet(run.strip, len(classes), EACH * len(rounds))
+        strip, side = read_sheet(run.strip, len(classes), IMAGES_PER_ROUND * len(rounds))
     elif run.round_images:
         rounds = tuple(sorted(run.round_images))
         strip, side = make_strip(run.round_images, len(classes))
@@ -62,16 +62,16 @@ def _rows(sheet: Image, tile: int, classes: Sequence[str], kind: str) -> tuple[t
 
 
 def make_strip(images: Mapping[int, Path], classes: int) -> tuple[Image, int]:
-    """Return a picture with the first EACH tiles of every class, round by round, and the side of a tile."""
+    """Return a picture with the first IMAGES_PER_ROUND tiles of every class, round by round, and the side of a tile."""
     import PIL.Image
 
     sheets = [read_sheet(images[number], classes) for number in sorted(images)]
-    room = int((STRIP_PIXELS / (classes * len(sheets) * EACH)) ** 0.5)
+    room = int((STRIP_PIXELS / (classes * len(sheets) * IMAGES_PER_ROUND)) ** 0.5)
     side = max(1, min(STRIP_TILE, room, *(tile for _, tile in sheets)))
-    strip = PIL.Image.new(sheets[0][0].mode, (len(sheets) * EACH * side, classes * side))
+    strip = PIL.Image.new(sheets[0][0].mode, (len(sheets) * IMAGES_PER_ROUND * side, classes * side))
     for column, (sheet, tile) in enumerate(sheets):
-        first = sheet.crop((0, 0, EACH * tile, classes * tile))
-        strip.paste(first.resize((EACH * side, classes * side)), (column * EACH * side, 0))
+        first = sheet.crop((0, 0, IMAGES_PER_ROUND * tile, classes * tile))
+        strip.paste(first.resize((IMAGES_PER_ROUND * side, classes * side)), (column * IMAGES_PER_ROUND * side, 0))
     return strip, side
 
 

@@ -20,7 +20,7 @@ Numbers = npt.NDArray[np.float64]
 # A transparent blue: at every shade up to DEEPEST, text keeps a contrast of 4.5:1 on light and dark pages.
 HEAT = (0.13, 0.45, 0.70)
 DEEPEST = 0.8
-WRITTEN_UP_TO = 12  # classes; with more, cells are too small for their number
+MAX_CLASSES_WITH_NUMBERS = 12  # with more classes, cells are too small for numbers
 
 
 def partition_bubbles(counts: npt.ArrayLike, classes: Sequence[str], title: str) -> str:
@@ -103,7 +103,7 @@ def _shaded(
             write(sheet, left - 8, y, names[row], "right", size)
             if side:
                 write(sheet, end + right - 2, y, side[row], "right", size, MUTED)
-            for column in range(count if count <= WRITTEN_UP_TO else 0):
+            for column in range(count if count <= MAX_CLASSES_WITH_NUMBERS else 0):
                 write(sheet, left + cell * (column + 0.5), y, written[row][column], "center", SIZE - 1)
         if side:
             write(sheet, end + right - 2, top - 10, "n", "right", colour=MUTED)

@@ -35,12 +35,3 @@ def dash_pattern(number: int) -> tuple[int, ...]:
     """
     again = number // len(SERIES)
     return ((), (7, 2), (2, 2))[again] if again < 3 else (7, 2, *(2, 2) * (again - 2))
-
-
-def dot_pattern(number: int) -> tuple[float, float]:
-    """Return the dots of an averaged model's curve, further apart each time the palette repeats.
-
-    >>> [dot_pattern(7 * again) for again in range(3)]
-    [(1.0, 1.2), (1.0, 2.7), (1.0, 4.2)]
-    """
-    return 1.0, round(1.2 + 1.5 * (number // len(SERIES)), 1)

@@ -24,7 +24,7 @@ INK, MUTED, PAPER = "#010203", "#010204", "#010205"
 # Okabe–Ito without yellow and with the three palest colours darkened: each has a contrast of 3:1 on white.
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#b8659a", "#b98300", "#3c96c8", "#5c5c5c")
 
-LEGIBLE = 0.7  # on a small screen, a figure shrinks to this share of its size, then it scrolls
+MIN_SCALE = 0.7  # on a small screen, a figure shrinks to this share of its width; below it, the figure scrolls
 
 _XLINK = "{http://www.w3.org/1999/xlink}href"
 _ID_USE = re.compile(r"#([\w.-]+)")
@@ -97,7 +97,7 @@ def _adapt_to_page(raw: str, width: float, height: float, title: str) -> str:
         "role": "img",
         "aria-label": title,
         "stroke-linejoin": "round",
-        "style": f"min-width: {LEGIBLE * width:.0f}px",
+        "style": f"min-width: {MIN_SCALE * width:.0f}px",
     }
     return ET.tostring(root, encoding="unicode")
 

@@ -6,7 +6,7 @@ import re
 from itertools import count
 
 from fedbm.report.figures.svg import SERIES, number_ids
-from fedbm.report.format import format_between, format_numbers, format_std, format_value
+from fedbm.report.format import format_numbers, format_std, format_value
 from fedbm.report.model import Report, group_adjacent
 from fedbm.version import __version__
 
@@ -35,7 +35,6 @@ def render_html(report: Report) -> str:
         "own_ids": lambda svg: number_ids(svg, next(figures)),
         "value": format_value,
         "std": format_std,
-        "between": format_between,
         "numbers": format_numbers,
         "groups": lambda columns: group_adjacent(columns, "group"),
         "blocks": lambda rows: group_adjacent(rows, "block"),

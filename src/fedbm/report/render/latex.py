@@ -25,8 +25,8 @@ SPECIAL = {sign: f"\\{sign}" for sign in "&%$#_{}"}
 SPECIAL |= {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
 CODE = re.compile(r"(?<![^\s(])'([^'\n]+)'(?!\w)")  # 'fedbm features RUN'
 FITTED = "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%"  # shrink only wide tables
-WIDEST = 8  # columns in a line of an article
-SECOND = (  # the columns of the second table of a wide one
+MAX_COLUMNS = 7  # without the row's name; a table with more is printed as two tables
+SECOND = (  # the columns of the second of two tables
     *("last_f1", "last_quarter_f1", "averaged_accuracy", "averaged_f1"),
     *("lead_minus_row_f1", "p_holm", "effect_size"),
 )
@@ -86,7 +86,7 @@ def _paragraph(text: str, command: str = "") -> str:
 def _parts(table: Table) -> Iterator[tuple[str, Sequence[Column]]]:
     """Yield (suffix, columns) of one table, or of two if it is too wide: the scores, then last rounds and tests."""
     columns = [column for column in table.columns if column.key not in NOT_PRINTED]
-    if len(columns) < WIDEST:
+    if len(columns) <= MAX_COLUMNS:
         yield "", columns
         return
     yield "", [column for column in columns if column.key not in SECOND]

@@ -10,10 +10,9 @@ import pytest
 from fake_outcomes import fake_outcome
 
 from fedbm.cli import main
-from fedbm.experiments.outcomes import Outcome
+from fedbm.experiments.outcomes import Outcome, list_unrecorded
 from fedbm.experiments.record_store import write_outcome
 from fedbm.experiments.spec import parse, shipped_experiments
-from fedbm.experiments.unrecorded_experiments import list_unrecorded
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Draw one lane per row on a common scale: values, their mean and its interval, and the paper's number."""
+"""Draw one line of dots per row on a common scale: values, their mean and its interval, and the paper's number."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedbm.report.figures.drawing import WIDE, marker, max_width, pixel_axes, plain_axes, short_names, ticks, write
-from fedbm.report.figures.svg import INK, MUTED, render, series
+from fedbm.report.figures.svg import INK, MUTED, PAPER, render, series
 from fedbm.utils.statistics import spread
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Lane:
+class DotRow:
     """Values of one row, a mean with its interval, or both; *paper* is the paper's mean and standard deviation."""
 
     label: str
@@ -24,6 +24,7 @@ class Lane:
     values: tuple[float, ...] = ()
     interval: tuple[float, float, float] | None = None  # mean, low, high
     paper: tuple[float, float] | None = None  # a difference has no standard deviation: 0
+    heading: str = ""  # above the first of the rows that share it
 
     @property
     def extent(self) -> tuple[float, ...]:
@@ -31,40 +32,48 @@ class Lane:
         return (*self.values, *(self.interval or ()), *((middle - std, middle + std) if self.paper else ()))
 
 
-def draw_lanes(
-    rows: Sequence[Lane], title: str, axis: str, width: float = WIDE, zero: bool = False, guides: Sequence[float] = ()
+def dot_plot(
+    rows: Sequence[DotRow], title: str, axis: str, width: float = WIDE, zero: bool = False, guides: Sequence[float] = ()
 ) -> str:
-    """Draw a lane per row from the top, with the paper's mean ± std in grey.
+    """Draw the rows from the top, with the paper's mean ± std in grey.
 
-    *zero* adds a line at zero. *guides* are values with a dashed line across all lanes.
+    *zero* adds a line at zero. *guides* are values with a dashed line across all rows.
     """
     names = short_names([row.label for row in rows], width)
     left, top, right, step = 16 + max_width(names), 24.0, 24.0, 30.0
     everything = [*([0.0] if zero else []), *(value for row in rows for value in row.extent)]
     margin = 0.08 * (max(everything) - min(everything)) or 1.0
+    texts: list[str | DotRow] = []  # a heading or a row for every line
+    for row in rows:
+        texts += [row.heading, row] if row.heading and row.heading not in texts else [row]
 
     def draw(figure: Figure) -> None:
-        axes = plain_axes(figure, left, top, width - left - right, step * len(names))
+        axes = plain_axes(figure, left, top, width - left - right, step * len(texts))
         axes.grid(axis="x", color=MUTED, alpha=0.25, linewidth=0.7)
         axes.xaxis.set_major_locator(ticks(width / 110))
         axes.set_xlim(min(everything) - margin, max(everything) + margin)
-        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.set_ylim(len(texts) - 0.5, -0.5)
         axes.set_yticks([])
         sheet = pixel_axes(figure)
         if zero:
             axes.axvline(0.0, color=INK, lw=1.2)
         for guide in guides:
             axes.axvline(guide, color=MUTED, lw=1.0, dashes=(4, 3))
-        for place, (row, name) in enumerate(zip(rows, names, strict=True)):
-            _draw_lane(axes, place, row)
-            write(sheet, 0, top + step * (place + 0.5), name)
+        remaining = iter(names)
+        for place, found in enumerate(texts):
+            if isinstance(found, str):
+                axes.axhspan(place - 0.5, place + 0.5, color=PAPER, linewidth=0, zorder=0.6)  # hides the grid
+                write(sheet, 0, top + step * (place + 0.6), found, colour=MUTED)
+            else:
+                _draw_row(axes, place, found)
+                write(sheet, 0, top + step * (place + 0.5), next(remaining))
         write(sheet, left, 10, axis, colour=MUTED)
 
-    return render(width, top + step * len(names) + 28, title, draw)
+    return render(width, top + step * len(texts) + 28, title, draw)
 
 
-def _draw_lane(axes: Axes, place: int, row: Lane) -> None:
-    """Draw values on the lane with a tick at their mean, or below their interval."""
+def _draw_row(axes: Axes, place: int, row: DotRow) -> None:
+    """Draw values on the row's line with a tick at their mean, or below their interval."""
     colour = series(row.colour)
     if row.paper:
         middle, std = row.paper

@@ -1,4 +1,4 @@
-"""Lanes: where values, means, intervals, zero and the paper's marks are, read back from the drawing."""
+"""Dot plots: where values, means, intervals, zero and the paper's marks are, read back from the drawing."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from fedbm.report.figures.lanes import Lane, draw_lanes
+from fedbm.report.figures.dot_plot import DotRow, dot_plot
 
-ROWS = [Lane("a", 0, interval=(4.0, -2.0, 10.0), paper=(5.0, 0.0)), Lane("b", 0, interval=(-6.0, -10.0, -2.0))]
+ROWS = [DotRow("a", 0, interval=(4.0, -2.0, 10.0), paper=(5.0, 0.0)), DotRow("b", 0, interval=(-6.0, -10.0, -2.0))]
 
 
 def strokes(drawn: str, style: str) -> list[tuple[float, float]]:
@@ -21,7 +21,7 @@ def strokes(drawn: str, style: str) -> list[tuple[float, float]]:
 
 def test_bars_zero_and_the_scale_agree() -> None:
     """−2 … 10 is 12 wide, −10 … −2 is 8, and zero lies two units right of the end of the second."""
-    drawn = draw_lanes(ROWS, "t", "y", zero=True)
+    drawn = dot_plot(ROWS, "t", "y", zero=True)
     first, second = strokes(drawn, "stroke-opacity: 0.55")
     unit = (first[1] - first[0]) / 12
     assert second[1] - second[0] == pytest.approx(8 * unit, rel=1e-3)
@@ -31,13 +31,13 @@ def test_bars_zero_and_the_scale_agree() -> None:
 
 
 def test_only_the_papers_difference_has_a_tick() -> None:
-    both, one, none = (draw_lanes(rows, "t", "y", zero=True) for rows in ([ROWS[0]] * 2, ROWS, [ROWS[1]] * 2))
+    both, one, none = (dot_plot(rows, "t", "y", zero=True) for rows in ([ROWS[0]] * 2, ROWS, [ROWS[1]] * 2))
     found = [len(re.findall(r"<use [^>]*stroke-width: 3[;\"]", drawn)) for drawn in (both, one, none)]
     assert found == [2, 1, 0]
 
 
 def test_zero_is_seen_where_every_difference_is_far_from_it() -> None:
-    drawn = draw_lanes([Lane("a", 0, interval=(30.0, 25.0, 35.0))], "t", "y", zero=True)
+    drawn = dot_plot([DotRow("a", 0, interval=(30.0, 25.0, 35.0))], "t", "y", zero=True)
     (bar,) = strokes(drawn, "stroke-opacity: 0.55")
     (zero,) = {x for x, end in strokes(drawn, "stroke-width: 1.2") if x == end}
     assert 0 < zero < bar[0]
@@ -57,10 +57,10 @@ def texts(drawing: str) -> list[str]:
 
 
 def test_the_paper_is_a_bar_of_two_standard_deviations_and_widens_the_scale() -> None:
-    drawn = draw_lanes([Lane("a", 0, (10.0, 20.0), paper=(15.0, 2.5)), Lane("b", 1, (10.0, 20.0))], "t", "x")
+    drawn = dot_plot([DotRow("a", 0, (10.0, 20.0), paper=(15.0, 2.5)), DotRow("b", 1, (10.0, 20.0))], "t", "x")
     ((start, end),) = paths(drawn, "--muted", "12")
     means = [points[0][0] for points in paths(drawn, "currentColor", "1.6")]
     assert (start[0] + end[0]) / 2 == pytest.approx(means[0], abs=0.02)
-    wide = draw_lanes([Lane("a", 0, (10.0, 20.0), paper=(80.0, 2.5))], "t", "x")
+    wide = dot_plot([DotRow("a", 0, (10.0, 20.0), paper=(80.0, 2.5))], "t", "x")
     assert "80" in texts(wide)
-    assert not paths(draw_lanes([Lane("a", 0, (10.0, 20.0))], "t", "x"), "--muted", "12")
+    assert not paths(dot_plot([DotRow("a", 0, (10.0, 20.0))], "t", "x"), "--muted", "12")
