@@ -10,7 +10,7 @@ from fedbm.config.options import TrainOptions
 from fedbm.methods import CCVR, FedAvg, FedGen
 from fedbm.methods.base import Upload
 from fedbm.methods.ccvr import trained_model
-from fedbm.methods.fedgen import choose_labels, draw_features
+from fedbm.methods.fedgen import COUNTS, choose_labels, draw_features
 from fedbm.utils.seeds import torch_rng
 
 SHARED = ("body.map.weight", "head.weight", "head.bias")
@@ -22,6 +22,10 @@ def aggregate(method, server, uploads):
     for upload in uploads:
         aggregator.add(upload)
     return aggregator.result()
+
+
+def server_part(server, prefix):
+    return {name: value for name, value in server.items() if name.startswith(prefix)}
 
 
 # --- FedGen ---------------------------------------------------------------------------------------------------------
@@ -123,6 +127,8 @@ def test_fedgen_sends_no_generator_before_it_is_trained():
     method = FedGen()
     server = method.server_init(method.model(task()))
     assert set(method.broadcast(server, 1)) == {"model"}
+    assert set(method.broadcast(server, 2)) == {"model"}, "all clients of round 1 failed"
+    server = aggregate(method, server, [Upload(0, 1, {**server_part(server, "head."), COUNTS: torch.ones(3)})])
     assert set(method.broadcast(server, 2)) == {"model", "generator"}
     assert not [name for part in method.broadcast(server, 2).values() for name in part.state if "teachers" in name]
 

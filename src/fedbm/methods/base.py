@@ -159,6 +159,7 @@ class Method(ABC):
     shares: ClassVar[tuple[str, ...]] = ("n",)  # fields of Facts that a client sends to the server
     class_statistics: ClassVar[str] = ""  # statistics of each class that an upload contains, as a site reads them
     copy_prefixes: ClassVar[tuple[str, ...]] = ()  # a name that starts with one is a second copy of a model's tensor
+    server_step_uses_updates: ClassVar[bool] = False  # server_step() is skipped in a round without a usable update
     central: ClassVar[bool] = False  # all data in one place: one client, no federation; an upper bound in reports
     personalises: ClassVar[bool] = False  # clients have models of their own, scored separately
     colour: ClassVar[int | None] = None  # place in the palette of reports; None: the next free one

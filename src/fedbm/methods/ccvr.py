@@ -43,6 +43,7 @@ class CCVR(FedAvg):
     title: ClassVar[str] = "CCVR"
     shares: ClassVar[tuple[str, ...]] = ("n", "label_counts")
     class_statistics: ClassVar[str] = "the mean and covariance of the features of each class"
+    server_step_uses_updates: ClassVar[bool] = True
     copy_prefixes: ClassVar[tuple[str, ...]] = (TRAINED,)
 
     calibration_steps: int = option(200, "Adam steps of the head on virtual features per round", least=1)
@@ -78,8 +79,6 @@ class CCVR(FedAvg):
     def server_step(
         self, server: State, model: nn.Module, task: Task, round_: int, steps: Steps
     ) -> tuple[State, dict[str, Tensor]]:
-        if not bool(server[COUNTS].any()):  # no update was usable so far
-            return server, {}
         assert isinstance(model, Classifier)
         load_state(model, self.model_state(server))
         draws = self.draw_virtual_features(server, torch_rng(task.seed, "calibration", round_))
