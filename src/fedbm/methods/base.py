@@ -338,6 +338,12 @@ def frozen_names(model: nn.Module) -> set[str]:
     }
 
 
+def unfrozen_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Return the parameters outside frozen layers, by name."""
+    frozen = frozen_names(model)
+    return [(name, parameter) for name, parameter in model.named_parameters() if name not in frozen]
+
+
 def names_not_sent(method: Method, model: nn.Module) -> set[str]:
     """Return the names of frozen layers, also in the method's copies of the model: clients have them already."""
     frozen = frozen_names(model)

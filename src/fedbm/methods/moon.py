@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedbm.config.options import option
-from fedbm.methods.base import Batch, Facts, OwnData, State, Task, copy_state
+from fedbm.methods.base import Batch, Facts, OwnData, State, Task, copy_state, frozen_names
 from fedbm.methods.fedavg import FedAvg, linear_head
 from fedbm.models.heads import Classifier, LinearHead
 
@@ -64,7 +64,8 @@ class Moon(FedAvg):
 
     def finish_client(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
         upload, _ = super().finish_client(model, data, context, facts)
-        return upload, rename_body(upload, "previous.")
+        frozen = frozen_names(model)  # of the received body, too
+        return upload, rename_body({n: v for n, v in upload.items() if n not in frozen}, "previous.")
 
 
 def contrastive_loss(features: Tensor, towards: Tensor, away: Tensor, temperature: float) -> Tensor:
