@@ -184,8 +184,8 @@ def test_predict_refuses_a_plug_in_that_changed_since_the_run(
         status, _, err = fedbm(*command)
         assert status == 2
         assert one_sentence(err) == (
-            f"the installed plug-in of the {kind} {name.lower()} is not the code that trained {run}: install the version that "
-            "trained it, or train again"
+            f"the installed plug-in of the {kind} {name.lower()} is not the code that trained {run}: install the "
+            "version that trained it, or train again"
         )
 
 

@@ -143,6 +143,7 @@ def test_layers_by_name_and_by_share() -> None:
     [
         ("layre1", 'freeze: the body has no layer "layre1"'),
         ("conv1,", 'freeze: the body has no layer ""; it has conv1, bn1, layer1, layer2, layer3 and layer4'),
+        ("2", 'freeze: the body has no layer "2"; it has conv1, bn1, layer1, layer2, layer3 and layer4. Use some of'),
         ("conv", 'freeze: the body has no layer "conv" (did you mean "conv1"?); it has'),
         ("1.5", "freeze must be a share above 0 and up to 1, or names of layers, not 1.5"),
         ("0.0", "freeze must be a share above 0 and up to 1, or names of layers, not 0.0"),

@@ -47,8 +47,8 @@ class CCVR(FedAvg):
     copy_prefixes: ClassVar[tuple[str, ...]] = (TRAINED,)
 
     calibration_steps: int = option(200, "Adam steps of the head on virtual features per round", least=1)
-    calibration_batch: int = option(64, "virtual features per step", least=1)
-    calibration_lr: float = option(1e-3, "learning rate of the calibration", above=0)
+    calibration_batch: int = option(64, "virtual features per calibration step", least=1)
+    calibration_lr: float = option(1e-3, "learning rate of the calibration (Adam)", above=0)
 
     def server_init(self, model: nn.Module) -> State:
         state = super().server_init(model)

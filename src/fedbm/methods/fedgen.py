@@ -41,7 +41,7 @@ class FedGen(FedAvg):
     shares: ClassVar[tuple[str, ...]] = ("n", "label_counts")
     server_step_uses_updates: ClassVar[bool] = True
 
-    feature_weight: float = option(1.0, "weight λ of the loss on generated features", least=0)
+    feature_weight: float = option(1.0, "weight λ of the loss on generated features; 0: none", least=0)
     feature_batch: int = option(
         32, "generated features that join each local step, and each step of the server", least=1
     )

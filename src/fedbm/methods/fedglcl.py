@@ -38,7 +38,7 @@ class FedGLCL(FedAvg):
     name: ClassVar[str] = "fedglcl"
     title: ClassVar[str] = "FedGLCL"
 
-    logit_scale: float = option(1 / 0.07, "scale t of the cosines between images and texts", above=0)
+    logit_scale: float = option(1 / 0.07, "scale t of the cosines between images and texts; by default 1/0.07", above=0)
 
     @property
     def needs_concepts(self) -> bool:

@@ -33,7 +33,7 @@ class FedLC(FedAvg):
     name: ClassVar[str] = "fedlc"
     title: ClassVar[str] = "FedLC"
 
-    tau: float = option(1.0, "strength τ of the calibration by label counts", least=0)
+    tau: float = option(1.0, "strength τ of the calibration by label counts; 0: none", least=0)
     missing_classes: MissingClasses = option("mask", MISSING_CLASSES)
 
     def start_client(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:

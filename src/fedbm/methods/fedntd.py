@@ -35,8 +35,10 @@ class FedNTD(FedAvg):
     name: ClassVar[str] = "fedntd"
     title: ClassVar[str] = "FedNTD"
 
-    distillation_weight: float = option(1.0, "weight β of the not-true distillation", least=0)
-    distillation_temperature: float = option(1.0, "temperature τ of the not-true distillation", above=0)
+    distillation_weight: float = option(
+        1.0, "weight β of distillation from the received model, true class left out", least=0
+    )
+    distillation_temperature: float = option(1.0, "temperature τ of that distillation", above=0)
 
     def model(self, task: Task) -> nn.Module:
         body = task.body()

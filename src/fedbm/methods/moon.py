@@ -37,8 +37,8 @@ class Moon(FedAvg):
     name: ClassVar[str] = "moon"
     title: ClassVar[str] = "MOON"
 
-    contrast_weight: float = option(1.0, "weight μ of the contrast between models", least=0)
-    contrast_temperature: float = option(0.5, "temperature τ of the contrast between models", above=0)
+    contrast_weight: float = option(1.0, "weight μ of the contrast with the received and the previous model", least=0)
+    contrast_temperature: float = option(0.5, "temperature τ of that contrast", above=0)
 
     def model(self, task: Task) -> nn.Module:
         body = task.body()
