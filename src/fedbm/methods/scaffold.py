@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 from fedbm.methods._average import SplitMean
+from fedbm.methods._names import with_prefix
 from fedbm.methods.base import Aggregator, Facts, OwnData, Part, State, Upload, trained_parameters, unfrozen_parameters
 from fedbm.methods.fedavg import FedAvg
 
@@ -41,8 +42,7 @@ class Scaffold(FedAvg):
         return {**super().server_init(model), **zeros}
 
     def broadcast(self, server: State, round_: int) -> dict[str, Part]:
-        control = {name: value for name, value in server.items() if name.startswith(C)}
-        return {**super().broadcast(server, round_), "control": Part(round_, control)}
+        return {**super().broadcast(server, round_), "control": Part(round_, with_prefix(server, C))}
 
     def start_client(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
         super().start_client(model, received, client, facts)
