@@ -156,7 +156,8 @@ class RoundLoop:
         if collected.clients:
             self.server = self._apply(collected.aggregator.result())
         clock.lap("aggregate")
-        after, server_losses = self.server, {}
+        after = self.server
+        server_losses: dict[str, torch.Tensor] = {}
         if collected.clients or not method.server_step_uses_updates:
             with self._autocast():
                 after, server_losses = method.server_step(self.server, self.model, self.task, round_, self.steps)
