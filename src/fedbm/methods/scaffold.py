@@ -86,7 +86,7 @@ class ControlledMean:
     def result(self) -> State:
         server, mean = self._server, self._means.plain.exact()
         new = {**server, **self._means.weighted.result()}
-        for name in self._names:
+        for name in self._names & mean.keys():  # an older checkpoint has control variates of frozen layers
             new[name] = mean[name].to(server[name].dtype)
             control = server[C + name].double() + self._means.count / self._clients * mean[DELTA + name]
             new[C + name] = control.to(server[C + name].dtype)
