@@ -180,6 +180,8 @@ def test_sizes_in_the_overview() -> None:
         server = method.server_init(model)
         if name == "fedbm":
             server["generator_round"].fill_(5)
+        if name == "fedgen":
+            server["teachers.weight"].fill_(1)
         parts = method.broadcast(server, 6)
         received = {key: value for part in parts.values() for key, value in part.state.items()}
         context = method.start_client(model, received, method.client_init(task, facts), facts)

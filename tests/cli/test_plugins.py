@@ -166,20 +166,26 @@ def test_the_run_id_covers_every_file_of_the_package(odd: Path, tiny: dict[str, 
     assert make_plan(config).id != first
 
 
+@pytest.mark.parametrize(("kind", "group", "name"), [("method", "methods", "Odd"), ("body", "bodies", "Flat")])
 def test_predict_refuses_a_plug_in_that_changed_since_the_run(
-    fedbm: Command, odd: Path, tiny: dict[str, Any], tmp_path: Path, scans: Path
+    fedbm: Command, site: Path, tiny: dict[str, Any], tmp_path: Path, scans: Path, kind: str, group: str, name: str
 ) -> None:
-    assert fedbm("run", *flags({**tiny, "method": "odd", "rounds": 1}), "--out", tmp_path / "runs")[0] == 0
+    write_package(site, "odd-fl", FILES, {f"fedbm.{group}": {name.lower(): f"odd_fl:{name}"}})
+    forget_plugins()
+    settings = {key: value for key, value in tiny.items() if key != "width"}  # an option of ResNet-18 alone
+    settings |= {kind: name.lower(), "rounds": 1}
+    assert fedbm("run", *flags(settings), "--out", tmp_path / "runs")[0] == 0
     [run] = (tmp_path / "runs").iterdir()
     image = next(scans.rglob("*.png"))
     assert fedbm("predict", run, image)[0] == 0
-    (odd / "odd_fl" / "factor.py").write_text("FACTOR = 3.0\n")
+    assert fedbm("features", run)[0] == 0
+    (site / "odd_fl" / "factor.py").write_text("FACTOR = 3.0\n")
     for command in (["predict", run, image], ["features", run]):
         status, _, err = fedbm(*command)
         assert status == 2
         assert one_sentence(err) == (
-            f"the installed plug-in of the method odd is not the code that trained {run}: install the version that "
-            "trained it, or train again"
+            f"the installed plug-in of the {kind} {name.lower()} is not the code that trained {run}: install the "
+            "version that trained it, or train again"
         )
 
 

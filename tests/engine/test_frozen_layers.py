@@ -17,6 +17,7 @@ from fedbm.methods.base import frozen_names, size_of
 from fedbm.models.backbone import body_factory, choose_layers
 
 FROZEN = "conv1,bn1,layer1"
+CLASSES, FEATURES = 3, 32  # of the tests' images, of ResNet-18 with width 4
 
 
 def state_of(plan: Any) -> dict[str, torch.Tensor]:
@@ -44,14 +45,29 @@ def test_frozen_layers_stay_to_the_bit(
     assert not any(slot.partition("body.")[2].startswith("layer1") for slot in found if slot.startswith("optimizer."))
 
 
-def test_they_are_sent_once(tiny: dict[str, Any], tmp_path: Path) -> None:
-    plan = plan_of(tiny, tmp_path, rounds=2, participation=1, freeze=FROZEN)
+def play_frozen(settings: dict[str, Any], out: Path) -> tuple[Path, int, int, int]:
+    """Run two rounds; return folder, and bytes of frozen tensors, all other tensors, and parameters among these."""
+    plan = plan_of(settings, out, rounds=2, participation=1, freeze=FROZEN)
     play(plan)
-    state = plan.config.method.model(plan.task).state_dict()
-    names = frozen_names(plan.config.method.model(plan.task))
-    fixed = size_of({name: value for name, value in state.items() if name in names})
-    trained = size_of(dict(state)) - fixed
-    traffic = [record["bytes"] for record in records_of(folder_of(plan) / "rounds.jsonl")]
+    model = plan.config.method.model(plan.task)
+    frozen = [f"body.{name}" for name in body_factory(ModelOptions(width=4), 1)().state_dict() if is_frozen(name)]
+    state = {name: value for name, value in model.state_dict().items() if name.startswith(("body.", "head."))}
+    fixed = size_of({name: state[name] for name in frozen})
+    own = {name: p.data for name, p in model.named_parameters() if name in state and name not in frozen}
+    return folder_of(plan), fixed, size_of(state) - fixed, size_of(own)
+
+
+def is_frozen(name: str) -> bool:
+    return name.partition(".")[0] in FROZEN.split(",")
+
+
+def client_states(folder: Path) -> list[dict[str, torch.Tensor]]:
+    return [load_tensors(path)[0] for path in sorted(folder.glob("clients/*.safetensors"))]
+
+
+def test_they_are_sent_once(tiny: dict[str, Any], tmp_path: Path) -> None:
+    folder, fixed, trained, _ = play_frozen(tiny, tmp_path)
+    traffic = [record["bytes"] for record in records_of(folder / "rounds.jsonl")]
     assert traffic == [
         {"sent": 4 * (trained + fixed), "received": 4 * trained},
         {"sent": 4 * trained, "received": 4 * trained},
@@ -60,19 +76,55 @@ def test_they_are_sent_once(tiny: dict[str, Any], tmp_path: Path) -> None:
 
 def test_ccvr_sends_the_frozen_layers_of_one_copy_once(tiny: dict[str, Any], tmp_path: Path) -> None:
     """Two copies of the model go down, one goes up with the statistics; frozen layers go down once in all."""
-    plan = plan_of({**tiny, "method": "ccvr"}, tmp_path, rounds=2, participation=1, freeze=FROZEN)
-    play(plan)
-    model = plan.config.method.model(plan.task)
-    state, names = model.state_dict(), frozen_names(model)
-    fixed = size_of({name: value for name, value in state.items() if name in names})
-    trained = size_of(dict(state)) - fixed
-    classes, features = state["head.weight"].shape
-    statistics = 4 * classes * (1 + features + features**2)
-    traffic = [record["bytes"] for record in records_of(folder_of(plan) / "rounds.jsonl")]
+    folder, fixed, trained, _ = play_frozen({**tiny, "method": "ccvr"}, tmp_path)
+    statistics = 4 * CLASSES * (1 + FEATURES + FEATURES**2)
+    traffic = [record["bytes"] for record in records_of(folder / "rounds.jsonl")]
     assert traffic == [
         {"sent": 4 * (2 * trained + fixed), "received": 4 * (trained + statistics)},
         {"sent": 4 * 2 * trained, "received": 4 * (trained + statistics)},
     ]
+
+
+def test_scaffold_has_no_control_variates_of_frozen_layers(tiny: dict[str, Any], tmp_path: Path) -> None:
+    """A variate as large as the trained parameters goes down and up, next to the model, and one is kept."""
+    folder, fixed, trained, parameters = play_frozen({**tiny, "method": "scaffold"}, tmp_path)
+    traffic = [record["bytes"] for record in records_of(folder / "rounds.jsonl")]
+    assert traffic == [
+        {"sent": 4 * (trained + fixed + parameters), "received": 4 * (trained + parameters)},
+        {"sent": 4 * (trained + parameters), "received": 4 * (trained + parameters)},
+    ]
+    assert [size_of(kept) for kept in client_states(folder)] == [parameters] * 4
+
+
+def test_feddyn_keeps_no_gradients_of_frozen_layers(tiny: dict[str, Any], tmp_path: Path) -> None:
+    folder, fixed, trained, parameters = play_frozen({**tiny, "method": "feddyn"}, tmp_path)
+    traffic = [record["bytes"] for record in records_of(folder / "rounds.jsonl")]
+    assert traffic == [
+        {"sent": 4 * (trained + fixed), "received": 4 * trained},
+        {"sent": 4 * trained, "received": 4 * trained},
+    ]
+    assert [size_of(kept) for kept in client_states(folder)] == [parameters] * 4
+    server = load_tensors(folder / "checkpoint.safetensors")[0]
+    assert size_of({name: value for name, value in server.items() if name.startswith("feddyn.h.")}) == parameters
+
+
+def test_moon_keeps_no_frozen_layers_of_its_previous_body(tiny: dict[str, Any], tmp_path: Path) -> None:
+    folder, _, trained, _ = play_frozen({**tiny, "method": "moon"}, tmp_path)
+    head = 4 * CLASSES * (FEATURES + 1)
+    assert [size_of(kept) for kept in client_states(folder)] == [trained - head] * 4
+
+
+def test_sizes_in_the_overview() -> None:
+    """As multiples of FedAvg's model: ResNet-18, 8 classes, 3 channels, all but the last stage frozen."""
+    body = body_factory(ModelOptions(freeze="conv1,bn1,layer1,layer2,layer3"), 3)()
+    frozen = {f"{layer}.{name}" for layer in body.frozen_layers for name in body.get_submodule(layer).state_dict()}
+    head = 4 * 8 * (512 + 1)
+    whole = size_of(body.state_dict()) + head
+    model = size_of({name: value for name, value in body.state_dict().items() if name not in frozen}) + head
+    parameters = size_of({name: p.data for name, p in body.named_parameters() if name not in frozen}) + head
+    page = (Path(__file__).parents[2] / "docs" / "methods" / "index.md").read_text(encoding="utf-8")
+    once, twice, variate = (f"{size / whole:.4f}" for size in (model, 2 * model, parameters))
+    assert f"{once} with FedAvg, {once} + {variate} with SCAFFOLD and {twice} with CCVR" in " ".join(page.split())
 
 
 def test_layers_by_name_and_by_share() -> None:
@@ -91,6 +143,7 @@ def test_layers_by_name_and_by_share() -> None:
     [
         ("layre1", 'freeze: the body has no layer "layre1"'),
         ("conv1,", 'freeze: the body has no layer ""; it has conv1, bn1, layer1, layer2, layer3 and layer4'),
+        ("2", 'freeze: the body has no layer "2"; it has conv1, bn1, layer1, layer2, layer3 and layer4. Use some of'),
         ("conv", 'freeze: the body has no layer "conv" (did you mean "conv1"?); it has'),
         ("1.5", "freeze must be a share above 0 and up to 1, or names of layers, not 1.5"),
         ("0.0", "freeze must be a share above 0 and up to 1, or names of layers, not 0.0"),

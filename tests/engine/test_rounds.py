@@ -18,7 +18,7 @@ from fedbm.engine.evaluate import personal_score
 from fedbm.engine.local_training import Samples
 from fedbm.engine.round_loop import draw_lost, mean_losses, select_clients
 from fedbm.engine.round_record import ClientRound, Dropped
-from fedbm.methods import FedAvg, FedBM, FedProto, FedRep
+from fedbm.methods import METHODS, FedAvg, FedBM, FedProto, FedRep
 from fedbm.methods.base import Facts, copy_state, size_of
 from fedbm.runs import runner as simulation
 from fedbm.runs.plan import make_plan
@@ -33,6 +33,11 @@ def simulate(out, method="fedavg", **more):
 
 def weights(run):
     return load_file(run.path / "model.safetensors")
+
+
+def saved_tensors(run):
+    """All tensors on disk: the model, the checkpoint, and the states of the clients."""
+    return {str(path.relative_to(run.path)): load_file(path) for path in run.path.rglob("*.safetensors")}
 
 
 def equal(one, two):
@@ -69,38 +74,69 @@ def test_stripped_fedbm_is_fedavg_through_a_whole_run(tmp_path):
     assert plain.summary["best"] == stripped.summary["best"]
 
 
-@dataclasses.dataclass(frozen=True)
-class Spoilt(FedAvg):
-    """A client's update turns to NaN."""
-
-    name: ClassVar[str] = "spoilt"
-    bad: tuple[int, ...] = (1,)
-
-    def finish_client(self, model, data, context, facts):
-        upload, own = super().finish_client(model, data, context, facts)
-        if facts.client in self.bad:
-            upload["body.conv.weight"][0] = float("nan")
-        return upload, own
+FEDERATED = [name for name in METHODS if name != "central"]
+EVERY_METHOD = [(name, GENERATOR if name == "fedbm" else {}) for name in FEDERATED]
+SERVER_STEPS = [
+    ("fedavg", {"server_optimizer": kind, "server_lr": 0.01 if kind != "momentum" else 1.0})
+    for kind in ("momentum", "adam", "yogi")
+]
+each_method = pytest.mark.parametrize(
+    ("name", "more"),
+    [pytest.param(n, o, id=o.get("server_optimizer", n)) for n, o in EVERY_METHOD + SERVER_STEPS],
+)
 
 
-def test_an_update_that_is_not_finite_is_named_and_left_out(tmp_path):
-    run = simulate(tmp_path, Spoilt(), participation=1.0)
-    assert [r.dropped for r in run.rounds] == [(Dropped(1, "body.conv.weight is not finite"),)] * 3
+def spoilt(name, bad):
+    """A method in which the updates of the clients *bad* turn to NaN."""
+
+    class Spoilt(METHODS[name]):
+        def finish_client(self, model, data, context, facts):
+            upload, own = super().finish_client(model, data, context, facts)
+            if facts.client in bad:
+                next(value for value in upload.values() if value.is_floating_point())[0] = float("nan")
+            return upload, own
+
+    Spoilt.name = "spoilt"
+    return Spoilt
+
+
+def wide_body():
+    """FedNH needs as many features as there are classes."""
+    return TinyBody(features=12)
+
+
+def simulate_spoilt(out, name, more, bad, **options):
+    """simulate() with a method as *name*, but with the updates of *bad* not finite."""
+    own = {key: value for key, value in more.items() if key in GENERATOR}
+    rest = {key: value for key, value in more.items() if key not in GENERATOR}
+    return simulate(out, spoilt(name, bad)(**own), body=wide_body, **rest, **options)
+
+
+@each_method
+def test_an_update_that_is_not_finite_is_named_and_left_out(tmp_path, name, more):
+    run = simulate_spoilt(tmp_path, name, more, (1,), participation=1.0)
+    first = {"fedproto": "fedproto.means", "ccvr": "ccvr.trained.body.conv.weight"}.get(name, "body.conv.weight")
+    assert [r.dropped for r in run.rounds] == [(Dropped(1, f"{first} is not finite"),)] * 3
     assert all([c["client"] for c in r["clients"]] == [0, 2, 3] for r in run.rounds)
-    assert all(bool(value.isfinite().all()) for value in weights(run).values())
+    for tensors in saved_tensors(run).values():
+        assert all(bool(value.isfinite().all()) for value in tensors.values())
+    assert not list(run.path.glob("clients/1-*.safetensors")), "it continues from its former state"
 
 
-def test_or_stops_by_option(tmp_path):
-    with pytest.raises(fedbm.FedBMError, match="round 1: the update of client 1 is unusable: body.conv.weight"):
-        simulate(tmp_path, Spoilt(), participation=1.0, on_nonfinite="stop")
+@each_method
+def test_or_stops_by_option(tmp_path, name, more):
+    with pytest.raises(fedbm.FedBMError, match=r"round 1: the update of client 1 is unusable: \S+ is not finite"):
+        simulate_spoilt(tmp_path, name, more, (1,), participation=1.0, on_nonfinite="stop", rounds=1)
 
 
-def test_a_round_without_a_usable_update_changes_nothing_and_the_run_continues(tmp_path):
+@each_method
+def test_a_round_without_a_usable_update_changes_nothing_and_the_run_continues(tmp_path, name, more):
     """One client a round, and the first round's alone is sound: rounds that ask another change nothing."""
     chosen = [select_clients(4, 0.25, 0, round_)[0] for round_ in range(1, 7)]
     used = [client == chosen[0] for client in chosen]
     assert len(set(chosen)) > 1
-    run = simulate(tmp_path, Spoilt(bad=tuple({0, 1, 2, 3} - {chosen[0]})), participation=0.25, rounds=6)
+    bad = {0, 1, 2, 3} - {chosen[0]}
+    run = simulate_spoilt(tmp_path, name, more, bad, participation=0.25, rounds=6)
     assert [len(r["clients"]) for r in run.rounds] == [int(one) for one in used]
     assert [len(r["dropped"]) for r in run.rounds] == [int(not one) for one in used]
     for before, after, changes in zip(run.rounds, run.rounds[1:], used[1:], strict=False):
@@ -115,26 +151,34 @@ def test_lost_clients_are_drawn_one_by_one():
     assert 540 < count < 660, "three of ten clients a round"
 
 
-@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedrep"])
-def test_lost_updates_change_nothing_and_are_recorded(tmp_path, method):
-    """A run in which exactly these clients are not selected computes the same model."""
-    lossy = simulate(tmp_path, method, participation=1.0, drop_rate=0.5, rounds=4)
-    lost = [draw_lost(range(4), 0.5, 0, round_) for round_ in range(1, 5)]
-    assert 0 < sum(map(len, lost)) < 16
+@each_method
+def test_lost_updates_change_nothing_and_are_recorded(tmp_path, name, more):
+    """A run in which exactly these clients are not selected computes the same model.
+
+    All clients fail in their first round, and most of them come back; in the third round all fail again.
+    """
+    options = {**more, "body": wide_body, "participation": 1.0, "rounds": 4, "seed": 47}
+    lossy = simulate(tmp_path, name, drop_rate=0.7, **options)
+    lost = [draw_lost(range(4), 0.7, 47, round_) for round_ in range(1, 5)]
+    assert lost == [{0, 1, 2, 3}, {2}, {0, 1, 2, 3}, {0, 1, 2}]
     for record, missing in zip(lossy.rounds, lost, strict=True):
         assert record.selected == (0, 1, 2, 3)
         assert record.dropped == tuple(Dropped(client, rounds.LOST) for client in sorted(missing))
         assert [one.client for one in record.clients] == sorted({0, 1, 2, 3} - missing)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rounds, "select_clients", lambda n, p, s, r, _: [c for c in range(4) if c not in lost[r - 1]])
-        selected = simulate(tmp_path / "selected", method, participation=1.0, rounds=4)
-    assert equal(weights(lossy), weights(selected))
-    whole = simulate(tmp_path, method, participation=1.0, rounds=4)
+        selected = simulate(tmp_path / "selected", name, **options)
+    ours, theirs = saved_tensors(lossy), saved_tensors(selected)
+    assert ours.keys() == theirs.keys()
+    assert all(equal(ours[file], theirs[file]) for file in ours)
+    assert lossy.rounds[2].val == lossy.rounds[1].val
+    whole = simulate(tmp_path, name, **options)
     assert lossy.id != whole.id
     assert lossy.rounds[-1].loss != whole.rounds[-1].loss
-    first = lossy.rounds[0].bytes
-    assert first.sent == whole.rounds[0].bytes.sent, "the server sends before it knows who fails"
-    assert 4 * first.received == (4 - len(lost[0])) * whole.rounds[0].bytes.received
+    sent, received = ([getattr(record.bytes, way) for record in lossy.rounds] for way in ("sent", "received"))
+    assert sent[0] == whole.rounds[0].bytes.sent, "the server sends before it knows who fails"
+    each = whole.rounds[0].bytes.received // 4
+    assert received == [0, 3 * each, 0, each]
 
 
 def test_central_training_loses_no_round(tmp_path):
@@ -179,7 +223,7 @@ def test_while_no_clients_model_is_usable_there_is_nothing_to_score(tmp_path, me
 
 def test_ten_such_rounds_running_stop_it_with_a_sentence_that_names_a_client(tmp_path):
     with pytest.raises(fedbm.FedBMError, match="round 10: in 10 consecutive rounds no client sent .*client"):
-        simulate(tmp_path, Spoilt(bad=(0, 1, 2, 3)), rounds=12)
+        simulate(tmp_path, spoilt("fedavg", (0, 1, 2, 3))(), rounds=12)
     [folder] = tmp_path.iterdir()
     assert not (folder / "summary.json").exists()
     assert len((folder / "rounds.jsonl").read_text().splitlines()) == 9
@@ -191,7 +235,7 @@ def test_ten_such_rounds_running_stop_it_with_a_sentence_that_names_a_client(tmp
 def test_a_short_run_without_one_usable_update_is_no_result(tmp_path, rounds, words):
     """Its score would be that of the model as it was made."""
     with pytest.raises(fedbm.FedBMError, match=words):
-        simulate(tmp_path, Spoilt(bad=(0, 1, 2, 3)), rounds=rounds)
+        simulate(tmp_path, spoilt("fedavg", (0, 1, 2, 3))(), rounds=rounds)
     [folder] = tmp_path.iterdir()
     assert not (folder / "summary.json").exists()
 

@@ -8,9 +8,9 @@ from test_classifier_oracles import CLIENTS, LR, ROUNDS, STEPS, TRAIN, by_size, 
 
 from fedbm.config.options import TrainOptions
 from fedbm.methods import CCVR, FedAvg, FedGen
+from fedbm.methods._names import with_prefix
 from fedbm.methods.base import Upload
-from fedbm.methods.ccvr import trained_model
-from fedbm.methods.fedgen import choose_labels, draw_features
+from fedbm.methods.fedgen import COUNTS, choose_labels, draw_features
 from fedbm.utils.seeds import torch_rng
 
 SHARED = ("body.map.weight", "head.weight", "head.bias")
@@ -123,6 +123,8 @@ def test_fedgen_sends_no_generator_before_it_is_trained():
     method = FedGen()
     server = method.server_init(method.model(task()))
     assert set(method.broadcast(server, 1)) == {"model"}
+    assert set(method.broadcast(server, 2)) == {"model"}, "all clients of round 1 failed"
+    server = aggregate(method, server, [Upload(0, 1, {**with_prefix(server, "head."), COUNTS: torch.ones(3)})])
     assert set(method.broadcast(server, 2)) == {"model", "generator"}
     assert not [name for part in method.broadcast(server, 2).values() for name in part.state if "teachers" in name]
 
@@ -192,7 +194,7 @@ def test_ccvr_scores_fedavgs_previous_model_calibrated():
     method, seen = CCVR(calibration_steps=3, calibration_batch=8, calibration_lr=0.01), []
     play(method, task(), LONGER, image_data(), rounds=2, observe=lambda server, _: seen.append(server))
     [scored] = method.global_states(seen[1], {})
-    before = trained_model(seen[0])
+    before = with_prefix(seen[0], "ccvr.trained.", "")
     assert scored.keys() == before.keys()
     assert all(torch.equal(value, before[name]) for name, value in scored.items() if name.startswith("body."))
     head = [before[name].clone().requires_grad_() for name in ("head.weight", "head.bias")]

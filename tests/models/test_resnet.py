@@ -62,7 +62,9 @@ def test_unusable_init_files_are_refused(tmp_path):
         read_weights(tmp_path / "missing.pth")
     bad = tmp_path / "bad.pth"
     bad.write_bytes(b"no weights at all")
-    with pytest.raises(FedBMError, match="cannot read weights from"):
+    with pytest.raises(
+        FedBMError, match="bad.pth is damaged, or neither a .safetensors file nor a PyTorch file of tensors"
+    ):
         read_weights(bad)
     torch.save([1, 2], bad)
     with pytest.raises(FedBMError, match="does not contain a dictionary of tensors"):

@@ -183,23 +183,32 @@ class DataOptions:
     mean: str = option("", "mean of each channel for normalisation, from 0 to 1, separated by commas; needs std")
     std: str = option("", "standard deviation of each channel for normalisation, separated by commas; needs mean")
     partition: Literal["dirichlet", "balanced", "iid", "quantity", "classes", "shards", "column", "file"] = option(
-        "dirichlet", "how training samples are partitioned among clients"
+        "dirichlet",
+        "how training samples are divided among clients: skewed labels (dirichlet; balanced: in equal sizes; classes; "
+        "shards), at random (iid), skewed sizes (quantity), by a column, or as in a file",
     )
     partition_file: str = option("", "the partition to use when partition = file (a run's partition.json)")
     partition_column: str = option(
         "", "when partition = column: the column; each of its values (site, writer) is a client"
     )
     classes_per_client: int = option(2, "when partition = classes: number of classes per client", least=1)
-    shards_per_client: int = option(2, "when partition = shards: number of shards per client", least=1)
+    shards_per_client: int = option(
+        2, "when partition = shards: number of shards (pieces of the samples sorted by class) per client", least=1
+    )
     clients: int = option(10, "number of clients N; a column or a file sets it itself", least=1)
-    held_out: int = option(0, "number of clients, in addition to N, that never train and are scored", least=0)
+    held_out: int = option(
+        0, "number of clients, in addition to N, that never train; the model is scored on their images", least=0
+    )
     held_out_values: str = option(
-        "", "when partition = column: values, separated by commas, that never train and are scored"
+        "",
+        "when partition = column: values, separated by commas, that never train; the model is scored on their images",
     )
     feature_shift: Literal["none", "brightness", "contrast", "blur", "noise"] = option(
-        "none", "a change of the images that differs from client to client"
+        "none", "simulate sites with different devices: change the images, by another amount at each client"
     )
-    shift_strength: float = option(0.2, "largest change of a client's images by feature_shift", above=0, most=1)
+    shift_strength: float = option(
+        0.2, "amount of feature_shift at the client with the largest change", above=0, most=1
+    )
     beta: float = option(
         0.1, "Dirichlet concentration β; smaller means more skewed labels (quantity: more skewed sizes)", above=0
     )
@@ -245,16 +254,22 @@ class ModelOptions:
     """The shared feature extractor. Python can pass any module that maps images to features."""
 
     body: str = option(
-        "resnet18", "resnet18, a plug-in, or timm:NAME for a model of timm, such as timm:tf_efficientnet_lite0"
+        "resnet18",
+        "feature extractor: resnet18, the name of a plug-in, or timm:NAME for a model of the package timm, such as "
+        "timm:tf_efficientnet_lite0",
     )
     stem: Literal["7x7", "3x3"] = option(
         "7x7", "ResNet-18's first layer: 7x7 with stride 2 and pooling, or 3x3 for small images"
     )
     width: int = option(64, "channels of ResNet-18's first stage; features = 8 × width", least=4)
     norm: Literal["batch", "group"] = option("batch", "normalisation layers of ResNet-18")
-    init_weights: str = option("", "file with initial body weights (.safetensors, or torchvision's ResNet-18 .pth)")
+    init_weights: str = option(
+        "", "file with initial weights of the body (.safetensors, or torchvision's ResNet-18 .pth); unset: random"
+    )
     freeze: str = option(
-        "", "layers of the body that are not trained: names with commas, such as conv1,layer1, or a share, such as 0.5"
+        "",
+        "layers of the body that are not trained: names separated by commas, such as conv1,layer1, or a share of all "
+        "layers from the first on, such as 0.5",
     )
 
 
@@ -263,7 +278,9 @@ class TrainOptions:
     """The protocol that all methods share: rounds, selection, local optimisation, evaluation, seed."""
 
     recipe: Literal["paper", "modern"] = option(
-        "paper", "modern: a newer combination of optimiser, schedule and augmentation, for the keys that are not set"
+        "paper",
+        "paper: the defaults; modern: adamw with a smaller lr, cosine schedule, warm-up and augmentation; keys that "
+        "you set yourself stay",
     )
     rounds: int = option(50, "communication rounds", least=1)
     epochs: int = option(1, "local epochs E per round", least=1)
@@ -275,26 +292,29 @@ class TrainOptions:
         least=0,
         below=1,
     )
-    optimizer: Literal["sgd", "adam", "adamw"] = option("sgd", "local optimiser")
+    optimizer: Literal["sgd", "adam", "adamw"] = option("sgd", "optimiser of local training")
     lr: float = option(0.01, "initial learning rate η", above=0)
     momentum: float = option(0.9, "SGD momentum", least=0, most=1)
     weight_decay: float = option(5e-4, "L2 weight decay; with adamw, decoupled from the gradient", least=0)
     lr_schedule: Literal["exponential", "cosine"] = option(
-        "exponential", "how the learning rate falls: by lr_decay, or over all rounds as half a cosine towards 0"
+        "exponential",
+        "how the learning rate falls. exponential: by the factor lr_decay; cosine: over all rounds towards 0",
     )
     warmup_rounds: int = option(
-        0, "first rounds, in which the learning rate rises in equal steps; at most all rounds but one", least=0
+        0,
+        "number of first rounds in which the learning rate rises in equal steps; if too many, all rounds but one",
+        least=0,
     )
     lr_decay: float = option(0.99, "factor applied to the learning rate every round or local epoch", above=0, most=1)
     lr_decay_every: Literal["round", "epoch"] = option("round", "when lr_decay applies")
     augment: Literal["none", "flip", "standard"] = option(
         "none",
-        "random changes of real training images: flips that the data set allows; standard: also shift, brightness, "
-        "contrast",
+        "random changes of real training images. flip: flips that the data set allows; standard: also shift, "
+        "brightness and contrast",
     )
     label_smoothing: float = option(
         0.0,
-        "share of each label that is spread over all classes; only for methods with FedAvg's loss",
+        "share of each label that is spread over all classes; only for methods with FedAvg's loss, such as fedprox",
         least=0,
         below=1,
     )
@@ -310,9 +330,10 @@ class TrainOptions:
         0.0, "decay of a moving average of the global model, which is evaluated too; 0: no average", least=0, below=1
     )
     server_optimizer: Literal["mean", "momentum", "adam", "yogi"] = option(
-        "mean", "what the server does with the mean of the clients' models: take it, or a step towards it (FedOpt)"
+        "mean",
+        "mean: the new model is the mean of the clients' models; others: the server takes a step towards it (FedOpt)",
     )
-    server_lr: float = option(1.0, "learning rate of the server's step; adam and yogi need about 0.01", above=0)
+    server_lr: float = option(1.0, "learning rate of the server's step; set about 0.01 for adam and yogi", above=0)
     server_momentum: float = option(0.9, "momentum of the server's step, β₁ of adam and yogi", least=0, below=1)
     precision: Literal["tf32", "fp32", "bf16"] = option(
         "tf32", "arithmetic of convolutions and matrix products: tf32 (fp32 on a CPU), fp32, or bf16 by autocast"
@@ -375,6 +396,6 @@ class EngineOptions:
         0, "rounds between checkpoints; 0: as often as possible within 2 % of the time, in a federation 1", least=0
     )
     track: Literal["none", "tensorboard", "mlflow", "wandb"] = option(
-        "none", "where to log the numbers of each round during the run"
+        "none", "tool that logs the numbers of each round during the run; needs the extra of that name"
     )
     deterministic: bool = option(False, "on CUDA, use only deterministic kernels (slower)")

@@ -156,8 +156,11 @@ class RoundLoop:
         if collected.clients:
             self.server = self._apply(collected.aggregator.result())
         clock.lap("aggregate")
-        with self._autocast():
-            after, server_losses = method.server_step(self.server, self.model, self.task, round_, self.steps)
+        after = self.server
+        server_losses: dict[str, torch.Tensor] = {}
+        if collected.clients or not method.server_step_uses_updates:
+            with self._autocast():
+                after, server_losses = method.server_step(self.server, self.model, self.task, round_, self.steps)
         yield from wait_until_idle(self._device)
         if after is not self.server and (problem := find_nonfinite(after)) is not None:
             rates = " or ".join(name for name in vars(method) if name.endswith("_lr")) or "learning rate"

@@ -23,5 +23,10 @@ def log_prior(counts: tuple[int, ...], missing_classes: MissingClasses, like: Te
     """
     if strength == 0:
         return torch.zeros(len(counts), dtype=like.dtype, device=like.device)
+    return strength * held_counts(counts, missing_classes, like).log()
+
+
+def held_counts(counts: tuple[int, ...], missing_classes: MissingClasses, like: Tensor) -> Tensor:
+    """Return the label counts [K], with at least 1 for each class if missing classes count once."""
     held = torch.tensor(counts, dtype=like.dtype, device=like.device)
-    return strength * (held.clamp_min(1) if missing_classes == "one" else held).log()
+    return held.clamp_min(1) if missing_classes == "one" else held

@@ -158,7 +158,9 @@ class Method(ABC):
     title: ClassVar[str] = ""  # as its paper writes it
     shares: ClassVar[tuple[str, ...]] = ("n",)  # fields of Facts that a client sends to the server
     class_statistics: ClassVar[str] = ""  # statistics of each class that an upload contains, as a site reads them
+    local_parts: ClassVar[tuple[str, ...]] = ()  # parts of the model that stay at the client; the server has none
     copy_prefixes: ClassVar[tuple[str, ...]] = ()  # a name that starts with one is a second copy of a model's tensor
+    server_step_uses_updates: ClassVar[bool] = False  # server_step() is skipped in a round without a usable update
     central: ClassVar[bool] = False  # all data in one place: one client, no federation; an upper bound in reports
     personalises: ClassVar[bool] = False  # clients have models of their own, scored separately
     colour: ClassVar[int | None] = None  # place in the palette of reports; None: the next free one
@@ -187,7 +189,7 @@ class Method(ABC):
 
     def server_init(self, model: nn.Module) -> State:
         """Return the server's state before the first round."""
-        return copy_state(model)
+        return {n: v for n, v in copy_state(model).items() if n.partition(".")[0] not in self.local_parts}
 
     def broadcast(self, server: State, round_: int) -> dict[str, Part]:
         """Return what clients need in this round, in named parts with a version."""
@@ -200,7 +202,7 @@ class Method(ABC):
 
     def client_init(self, task: Task, facts: Facts) -> State:
         """Return a client's own state before its first round. The client keeps it between rounds."""
-        return {}
+        return copy_state(self.model(task), self._kept_parts) if self._kept_parts else {}
 
     def start_client(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
         """Load the received state and the client's own state into the model; return the context of its steps."""
@@ -215,6 +217,11 @@ class Method(ABC):
     def trained_parts(self) -> tuple[str, ...]:
         """The parts of the model that some phase of local training trains."""
         return tuple(dict.fromkeys(part for phase in self.phases(1) for part in phase.train))
+
+    @property
+    def _kept_parts(self) -> tuple[str, ...]:
+        """The trained parts that a client keeps for itself."""
+        return tuple(part for part in self.trained_parts if part in self.local_parts)
 
     def sample_randomness(
         self, model: nn.Module, task: Task, received: State, steps: int, rng: torch.Generator
@@ -240,7 +247,8 @@ class Method(ABC):
 
     def finish_client(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
         """Return what the client uploads, and its new own state."""
-        return copy_state(model, self.trained_parts), {}
+        uploaded = tuple(part for part in self.trained_parts if part not in self.local_parts)
+        return copy_state(model, uploaded), copy_state(model, self._kept_parts)
 
     @abstractmethod
     def aggregator(self, server: State, clients: int) -> Aggregator:
@@ -254,7 +262,10 @@ class Method(ABC):
 
     def global_states(self, server: State, clients: Mapping[int, State]) -> Iterator[State]:
         """Yield the model states for the global score. *clients* contains the clients that took part so far."""
-        yield self.model_state(server)
+        if self.common_model:
+            yield self.model_state(server)
+        else:
+            yield from (self.personal_state(server, clients[client]) for client in clients)
 
     def personal_state(self, server: State, client: State) -> State:
         """Return the model state that a client uses itself. Called only if the method personalises."""
@@ -335,6 +346,12 @@ def frozen_names(model: nn.Module) -> set[str]:
         for layer, module in frozen_layers(model)
         for name, _ in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
     }
+
+
+def unfrozen_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Return the parameters outside frozen layers, by name."""
+    frozen = frozen_names(model)
+    return [(name, parameter) for name, parameter in model.named_parameters() if name not in frozen]
 
 
 def names_not_sent(method: Method, model: nn.Module) -> set[str]:

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbm.config.options import option
+from fedbm.methods._names import with_prefix
 from fedbm.methods.base import Aggregator, Facts, OwnData, Part, State, Steps, Task, Upload, copy_state, load_state
 from fedbm.methods.fedavg import FedAvg, WeightedMean
 from fedbm.models.heads import Classifier
@@ -43,11 +44,12 @@ class CCVR(FedAvg):
     title: ClassVar[str] = "CCVR"
     shares: ClassVar[tuple[str, ...]] = ("n", "label_counts")
     class_statistics: ClassVar[str] = "the mean and covariance of the features of each class"
+    server_step_uses_updates: ClassVar[bool] = True
     copy_prefixes: ClassVar[tuple[str, ...]] = (TRAINED,)
 
     calibration_steps: int = option(200, "Adam steps of the head on virtual features per round", least=1)
-    calibration_batch: int = option(64, "virtual features per step", least=1)
-    calibration_lr: float = option(1e-3, "learning rate of the calibration", above=0)
+    calibration_batch: int = option(64, "virtual features per calibration step", least=1)
+    calibration_lr: float = option(1e-3, "learning rate of the calibration (Adam)", above=0)
 
     def server_init(self, model: nn.Module) -> State:
         state = super().server_init(model)
@@ -57,20 +59,20 @@ class CCVR(FedAvg):
         return {**state, **gaussians, **{TRAINED + name: value.clone() for name, value in state.items()}}
 
     def broadcast(self, server: State, round_: int) -> dict[str, Part]:
-        trained = {name: value for name, value in server.items() if name.startswith(TRAINED)}
-        return {**super().broadcast(server, round_), "trained": Part(round_, trained)}
+        return {**super().broadcast(server, round_), "trained": Part(round_, with_prefix(server, TRAINED))}
 
     def start_client(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
-        trained = {**self.model_state(received), **trained_model(received)}  # frozen layers are sent once, not twice
+        # frozen layers are only in the copy without the prefix
+        trained = {**self.model_state(received), **with_prefix(received, TRAINED, "")}
         super().start_client(model, trained, client, facts)
-        return {name: value for name, value in trained.items() if name.startswith("body.")}
+        return with_prefix(trained, "body.")
 
     def finish_client(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
         assert isinstance(model, Classifier)
         state, own = super().finish_client(model, data, context, facts)
         load_state(model, context)
         gaussians = class_gaussians(model, data, len(facts.label_counts))
-        return {**{TRAINED + name: value for name, value in state.items()}, **gaussians}, own
+        return {**with_prefix(state, "", TRAINED), **gaussians}, own
 
     def aggregator(self, server: State, clients: int) -> Aggregator:
         return MeanWithGaussians(self, server)
@@ -78,8 +80,6 @@ class CCVR(FedAvg):
     def server_step(
         self, server: State, model: nn.Module, task: Task, round_: int, steps: Steps
     ) -> tuple[State, dict[str, Tensor]]:
-        if not bool(server[COUNTS].any()):  # no update was usable so far
-            return server, {}
         assert isinstance(model, Classifier)
         load_state(model, self.model_state(server))
         draws = self.draw_virtual_features(server, torch_rng(task.seed, "calibration", round_))
@@ -104,11 +104,6 @@ class CCVR(FedAvg):
             chosen = labels == label
             features[chosen] = mean[label] + noise[chosen] @ root[label]
         return {"labels": labels.view(shape), "features": features.view(*shape, -1).cpu()}
-
-
-def trained_model(state: State) -> State:
-    """Return FedAvg's model in *state*, under the names of the model."""
-    return {name.removeprefix(TRAINED): value for name, value in state.items() if name.startswith(TRAINED)}
 
 
 def class_gaussians(model: Classifier, data: OwnData, classes: int) -> State:
@@ -159,5 +154,5 @@ class MeanWithGaussians(WeightedMean):
         for name, value in ((COUNTS, counts), (MEAN, mean), (COVARIANCE, covariance)):
             old = self._server[name]
             new[name] = torch.where(seen.view(-1, *[1] * (old.dim() - 1)), value.to(old.dtype), old)
-        received = {name: value.clone() for name, value in trained_model(self._server).items()}
+        received = {name: value.clone() for name, value in with_prefix(self._server, TRAINED, "").items()}
         return {**new, **received}  # server_step() calibrates the head that clients received

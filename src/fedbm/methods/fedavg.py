@@ -38,12 +38,13 @@ class FedAvg(Method):
 
     name: ClassVar[str] = "fedavg"
     title: ClassVar[str] = "FedAvg"
+    model_class: ClassVar[type[Classifier]] = Classifier  # made of a body and a linear head
 
     weighting: Literal["size", "equal"] = option("size", "weight clients by their number of samples, or equally")
 
     def model(self, task: Task) -> nn.Module:
         body = task.body()
-        return Classifier(body, linear_head(body, task))
+        return self.model_class(body, linear_head(body, task))
 
     def loss(self, model: nn.Module, batch: Batch, context: State) -> dict[str, Tensor]:
         assert isinstance(model, Classifier)

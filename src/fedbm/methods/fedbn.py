@@ -11,7 +11,6 @@ the common test set, which only a simulation has. Needs a body with BatchNorm: w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -50,10 +49,6 @@ class FedBN(FedAvg):
 
     def finish_client(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
         return split_batch_norm(model, super().finish_client(model, data, context, facts)[0])
-
-    def global_states(self, server: State, clients: Mapping[int, State]) -> Iterator[State]:
-        for client in clients:
-            yield self.personal_state(server, clients[client])
 
 
 def batch_norm_names(model: nn.Module) -> set[str]:

@@ -21,7 +21,7 @@ from torch import nn
 
 from fedbm.config.options import option
 from fedbm.methods._average import SplitMean
-from fedbm.methods.base import Aggregator, Facts, OwnData, State, Upload, trained_parameters
+from fedbm.methods.base import Aggregator, Facts, OwnData, State, Upload, trained_parameters, unfrozen_parameters
 from fedbm.methods.fedavg import FedAvg
 
 H, G = "feddyn.h.", "feddyn.g."
@@ -37,13 +37,13 @@ class FedDyn(FedAvg):
     alpha: float = option(0.01, "strength α of the dynamic regulariser", above=0)
 
     def server_init(self, model: nn.Module) -> State:
-        zeros = {H + name: torch.zeros_like(p) for name, p in model.named_parameters()}
+        zeros = {H + name: torch.zeros_like(p) for name, p in unfrozen_parameters(model)}
         return {**super().server_init(model), **zeros}
 
     def start_client(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
         super().start_client(model, received, client, facts)
         context = dict(received)
-        for name, parameter in model.named_parameters():
+        for name, parameter in unfrozen_parameters(model):
             context[G + name] = client.get(G + name, torch.zeros_like(parameter))
         return context
 
@@ -57,7 +57,7 @@ class FedDyn(FedAvg):
         upload, _ = super().finish_client(model, data, context, facts)
         own = {
             G + name: context[G + name] - self.alpha * (upload[name] - context[name])
-            for name, _ in model.named_parameters()
+            for name, _ in unfrozen_parameters(model)
         }
         return upload, own
 

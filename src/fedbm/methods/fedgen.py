@@ -2,7 +2,7 @@
 
     h_i     head of client i;  n_{i,y} its samples of class y;  α_{i,y} = n_{i,y} / Σ_P n_y;  p̂(y) = Σ_P n_y / Σ_P n
     server  θ ← Σ_i w_i θ_i, then  min over G of E_{y~p̂, ε~N(0,I)} CE( Σ_i α_{i,y} h_i(G(y, ε)), y )
-    client  min CE(x, y) + λ · E_{y~p̂, ε} CE( h(G(y, ε)), y ),   G frozen; from round 2 on
+    client  min CE(x, y) + λ · E_{y~p̂, ε} CE( h(G(y, ε)), y ),   G frozen; once G is trained
 
 Heads are linear, so the ensemble for label y is one linear map, Σ_i α_{i,y} W_i: the server stores K of them, however
 many clients there are.
@@ -39,8 +39,9 @@ class FedGen(FedAvg):
     name: ClassVar[str] = "fedgen"
     title: ClassVar[str] = "FedGen"
     shares: ClassVar[tuple[str, ...]] = ("n", "label_counts")
+    server_step_uses_updates: ClassVar[bool] = True
 
-    feature_weight: float = option(1.0, "weight λ of the loss on generated features", least=0)
+    feature_weight: float = option(1.0, "weight λ of the loss on generated features; 0: none", least=0)
     feature_batch: int = option(
         32, "generated features that join each local step, and each step of the server", least=1
     )
@@ -57,7 +58,7 @@ class FedGen(FedAvg):
 
     def broadcast(self, server: State, round_: int) -> dict[str, Part]:
         parts = {"model": Part(round_, {n: v for n, v in server.items() if n.startswith(("body.", "head."))})}
-        if round_ > 1 and self.feature_weight:  # in round 1 the generator is untrained
+        if self.feature_weight and bool(server["teachers.weight"].any()):  # else the generator is untrained
             generator = {n: v for n, v in server.items() if n.startswith("generator.")}
             parts["generator"] = Part(round_, {**generator, PRIOR: server[PRIOR]})
         return parts

@@ -9,7 +9,7 @@ It is FedBM with classifier = mean and generator = no, for the same text and τ 
 Reference: Yan, Feng, Zuo, Khan, Zhu, Liu. On the importance of language-driven representation learning for
 heterogeneous federated learning. ICLR 2025.
 Differs from the authors' code: the text is this package's (FedBM's concepts, prompts and encoder). T_k is a mean of
-unit vectors, which is not normalised again.
+unit vectors, which is not normalised again. No BatchNorm or ReLU follows P.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class FedGLCL(FedAvg):
     name: ClassVar[str] = "fedglcl"
     title: ClassVar[str] = "FedGLCL"
 
-    logit_scale: float = option(1 / 0.07, "scale t of the cosines between images and texts", above=0)
+    logit_scale: float = option(1 / 0.07, "scale t of the cosines between images and texts; by default 1/0.07", above=0)
 
     @property
     def needs_concepts(self) -> bool:

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedbm.config.options import option
-from fedbm.methods._label_prior import MISSING_CLASSES, MissingClasses
+from fedbm.methods._label_prior import MISSING_CLASSES, MissingClasses, held_counts
 from fedbm.methods.base import Batch, Facts, State
 from fedbm.methods.fedavg import FedAvg
 
@@ -33,7 +33,7 @@ class FedLC(FedAvg):
     name: ClassVar[str] = "fedlc"
     title: ClassVar[str] = "FedLC"
 
-    tau: float = option(1.0, "strength τ of the calibration by label counts", least=0)
+    tau: float = option(1.0, "strength τ of the calibration by label counts; 0: none", least=0)
     missing_classes: MissingClasses = option("mask", MISSING_CLASSES)
 
     def start_client(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
@@ -52,5 +52,4 @@ def label_margins(counts: tuple[int, ...], missing_classes: MissingClasses, like
     """
     if tau == 0:
         return torch.zeros(len(counts), dtype=like.dtype, device=like.device)
-    held = torch.tensor(counts, dtype=like.dtype, device=like.device)
-    return tau * (held.clamp_min(1) if missing_classes == "one" else held).pow(-0.25)
+    return tau * held_counts(counts, missing_classes, like).pow(-0.25)

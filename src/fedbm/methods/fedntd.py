@@ -23,9 +23,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedbm.config.options import option
-from fedbm.methods.base import Batch, Facts, State, Task, copy_state
-from fedbm.methods.fedavg import FedAvg, linear_head
+from fedbm.methods._names import with_prefix
+from fedbm.methods.base import Batch, Facts, State
+from fedbm.methods.fedavg import FedAvg
 from fedbm.models.heads import Classifier, LinearHead
+
+
+class TaughtModel(Classifier):
+    """body and head in training, with the frozen received model as their teacher."""
+
+    def __init__(self, body: nn.Module, head: LinearHead) -> None:
+        super().__init__(body, head)
+        self.teacher = Classifier(copy.deepcopy(body), copy.deepcopy(head))
 
 
 @dataclass(frozen=True)
@@ -34,20 +43,16 @@ class FedNTD(FedAvg):
 
     name: ClassVar[str] = "fedntd"
     title: ClassVar[str] = "FedNTD"
+    model_class: ClassVar[type[Classifier]] = TaughtModel
+    local_parts: ClassVar[tuple[str, ...]] = ("teacher",)
 
-    distillation_weight: float = option(1.0, "weight β of the not-true distillation", least=0)
-    distillation_temperature: float = option(1.0, "temperature τ of the not-true distillation", above=0)
-
-    def model(self, task: Task) -> nn.Module:
-        body = task.body()
-        return TaughtModel(body, linear_head(body, task))
-
-    def server_init(self, model: nn.Module) -> State:
-        return copy_state(model, ("body", "head"))
+    distillation_weight: float = option(
+        1.0, "weight β of distillation from the received model, true class left out", least=0
+    )
+    distillation_temperature: float = option(1.0, "temperature τ of that distillation", above=0)
 
     def start_client(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
-        teacher = {f"teacher.{name}": value for name, value in received.items()}
-        return super().start_client(model, {**received, **teacher}, client, facts)
+        return super().start_client(model, {**received, **with_prefix(received, "", "teacher.")}, client, facts)
 
     def loss(self, model: nn.Module, batch: Batch, context: State) -> dict[str, Tensor]:
         assert isinstance(model, TaughtModel)
@@ -72,11 +77,3 @@ def not_true_divergence(logits: Tensor, taught: Tensor, labels: Tensor, temperat
     others = (labels[:, None] + torch.arange(1, classes, device=labels.device)) % classes  # all but the true class
     ours, theirs = (F.log_softmax(values.gather(1, others) / temperature, dim=1) for values in (logits, taught))
     return F.kl_div(ours, theirs, reduction="batchmean", log_target=True)
-
-
-class TaughtModel(Classifier):
-    """body and head in training, with the frozen received model as their teacher."""
-
-    def __init__(self, body: nn.Module, head: LinearHead) -> None:
-        super().__init__(body, head)
-        self.teacher = Classifier(copy.deepcopy(body), copy.deepcopy(head))

@@ -13,7 +13,6 @@ the common test set, which only a simulation has. Clients send their label count
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -23,11 +22,31 @@ from torch import Tensor, nn
 
 from fedbm.config.options import option
 from fedbm.methods._prototypes import class_means
-from fedbm.methods.base import Aggregator, Batch, Facts, OwnData, Part, State, Task, Upload, copy_state
-from fedbm.methods.fedavg import FedAvg, linear_head
+from fedbm.methods.base import Aggregator, Batch, Facts, OwnData, Part, State, Upload
+from fedbm.methods.fedavg import FedAvg
 from fedbm.models.heads import Classifier, LinearHead
 
 MEANS, COUNTS = "fedproto.means", "fedproto.counts"
+
+
+class Prototypes(nn.Module):
+    """C [K,F], and which classes have one."""
+
+    value: Tensor
+    known: Tensor
+
+    def __init__(self, classes: int, features: int) -> None:
+        super().__init__()
+        self.register_buffer("value", torch.zeros(classes, features))
+        self.register_buffer("known", torch.zeros(classes, dtype=torch.bool))
+
+
+class ProtoModel(Classifier):
+    """body and head of one client, with the prototypes it received."""
+
+    def __init__(self, body: nn.Module, head: LinearHead) -> None:
+        super().__init__(body, head)
+        self.prototypes = Prototypes(head.out_features, head.in_features)
 
 
 @dataclass(frozen=True)
@@ -39,6 +58,8 @@ class FedProto(FedAvg):
     shares: ClassVar[tuple[str, ...]] = ("n", "label_counts")
     class_statistics: ClassVar[str] = "the mean of the features of each class"
     personalises: ClassVar[bool] = True
+    model_class: ClassVar[type[Classifier]] = ProtoModel
+    local_parts: ClassVar[tuple[str, ...]] = ("body", "head")
 
     weighting: Literal["size"] = option("size", "prototypes count by their samples, as the method is defined")
     lambda_proto: float = option(1.0, "weight λ of the distance to the global prototype", least=0)
@@ -47,18 +68,8 @@ class FedProto(FedAvg):
     def common_model(self) -> bool:
         return False
 
-    def model(self, task: Task) -> nn.Module:
-        body = task.body()
-        return ProtoModel(body, linear_head(body, task))
-
-    def server_init(self, model: nn.Module) -> State:
-        return copy_state(model, ("prototypes",))
-
     def broadcast(self, server: State, round_: int) -> dict[str, Part]:
         return {"prototypes": Part(round_, server)}
-
-    def client_init(self, task: Task, facts: Facts) -> State:
-        return copy_state(self.model(task), ("body", "head"))
 
     def loss(self, model: nn.Module, batch: Batch, context: State) -> dict[str, Tensor]:
         assert isinstance(model, ProtoModel)
@@ -73,14 +84,10 @@ class FedProto(FedAvg):
     def finish_client(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
         assert isinstance(model, ProtoModel)
         means, counts = class_means(model, model.features, data, len(facts.label_counts))
-        return {MEANS: means, COUNTS: counts}, copy_state(model, ("body", "head"))
+        return {MEANS: means, COUNTS: counts}, super().finish_client(model, data, context, facts)[1]
 
     def aggregator(self, server: State, clients: int) -> Aggregator:
         return PrototypeMean(server)
-
-    def global_states(self, server: State, clients: Mapping[int, State]) -> Iterator[State]:
-        for client in clients:
-            yield self.personal_state(server, clients[client])
 
     def logits(self, model: nn.Module, images: Tensor) -> Tensor:
         """Return −‖f(x) − C_k‖². A class without a prototype cannot be predicted."""
@@ -110,23 +117,3 @@ class PrototypeMean:
             "prototypes.value": torch.where(self._counts[:, None] > 0, mean, self._value),
             "prototypes.known": self._known | (self._counts > 0),
         }
-
-
-class ProtoModel(Classifier):
-    """body and head of one client, with the prototypes it received."""
-
-    def __init__(self, body: nn.Module, head: LinearHead) -> None:
-        super().__init__(body, head)
-        self.prototypes = Prototypes(head.out_features, head.in_features)
-
-
-class Prototypes(nn.Module):
-    """C [K,F], and which classes have one."""
-
-    value: Tensor
-    known: Tensor
-
-    def __init__(self, classes: int, features: int) -> None:
-        super().__init__()
-        self.register_buffer("value", torch.zeros(classes, features))
-        self.register_buffer("known", torch.zeros(classes, dtype=torch.bool))

@@ -15,11 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from torch import nn
-
 from fedbm.config.options import option
 from fedbm.methods._average import Average
-from fedbm.methods.base import Facts, OwnData, Phase, State, Task, copy_state
+from fedbm.methods.base import Phase, State
 from fedbm.methods.fedavg import FedAvg
 
 
@@ -30,6 +28,7 @@ class FedRep(FedAvg):
     name: ClassVar[str] = "fedrep"
     title: ClassVar[str] = "FedRep"
     personalises: ClassVar[bool] = True
+    local_parts: ClassVar[tuple[str, ...]] = ("head",)
 
     common_head: Literal["mean", "vote"] = option(
         "mean", "global score: the mean of the clients' heads, or a vote of them all"
@@ -43,22 +42,12 @@ class FedRep(FedAvg):
     def common_model(self) -> bool:
         return self.common_head == "mean"
 
-    def server_init(self, model: nn.Module) -> State:
-        return copy_state(model, ("body",))
-
-    def client_init(self, task: Task, facts: Facts) -> State:
-        return copy_state(self.model(task), ("head",))
-
     def phases(self, epochs: int) -> Sequence[Phase]:
         return (Phase(epochs, ("head",)), Phase(epochs, ("body",)))
 
-    def finish_client(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
-        return copy_state(model, ("body",)), copy_state(model, ("head",))
-
     def global_states(self, server: State, clients: Mapping[int, State]) -> Iterator[State]:
         if self.ensemble:
-            for client in clients:
-                yield self.personal_state(server, clients[client])
+            yield from super().global_states(server, clients)
             return
         heads = Average()
         for client in clients:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from fedbm.config.options import option
 from fedbm.methods._label_prior import MISSING_CLASSES, MissingClasses, log_prior
-from fedbm.methods.base import Batch, Facts, OwnData, Phase, State, Task, copy_state
+from fedbm.methods.base import Batch, Facts, Phase, State, Task
 from fedbm.methods.fedavg import FedAvg, linear_head
 from fedbm.models.heads import Classifier, LinearHead
 from fedbm.utils.seeds import seeded_modules
@@ -34,6 +34,7 @@ class FedROD(FedAvg):
     name: ClassVar[str] = "fedrod"
     title: ClassVar[str] = "FedROD"
     personalises: ClassVar[bool] = True
+    local_parts: ClassVar[tuple[str, ...]] = ("personal",)
 
     gamma: float = option(1.0, "strength γ of the label prior", least=0)
     missing_classes: MissingClasses = option("mask", MISSING_CLASSES)
@@ -41,12 +42,6 @@ class FedROD(FedAvg):
     def model(self, task: Task) -> nn.Module:
         body = task.body()
         return RodModel(body, linear_head(body, task), task)
-
-    def server_init(self, model: nn.Module) -> State:
-        return copy_state(model, ("body", "head"))
-
-    def client_init(self, task: Task, facts: Facts) -> State:
-        return copy_state(self.model(task), ("personal",))
 
     def start_client(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
         super().start_client(model, received, client, facts)
@@ -64,9 +59,6 @@ class FedROD(FedAvg):
             "generic": F.cross_entropy(generic + context["prior"], batch.labels),
             "personal": F.cross_entropy(personal, batch.labels),
         }
-
-    def finish_client(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
-        return copy_state(model, ("body", "head")), copy_state(model, ("personal",))
 
     def global_states(self, server: State, clients: Mapping[int, State]) -> Iterator[State]:
         nobody = {n.replace("head.", "personal."): torch.zeros_like(server[n]) for n in ("head.weight", "head.bias")}

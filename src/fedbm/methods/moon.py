@@ -25,9 +25,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedbm.config.options import option
-from fedbm.methods.base import Batch, Facts, OwnData, State, Task, copy_state
-from fedbm.methods.fedavg import FedAvg, linear_head
+from fedbm.methods._names import with_prefix
+from fedbm.methods.base import Batch, Facts, OwnData, State, frozen_names
+from fedbm.methods.fedavg import FedAvg
 from fedbm.models.heads import Classifier, LinearHead
+
+
+class MoonModel(Classifier):
+    """body and head in training, with the frozen bodies of the received and of the client's previous model."""
+
+    def __init__(self, body: nn.Module, head: LinearHead) -> None:
+        super().__init__(body, head)
+        self.received, self.previous = copy.deepcopy(body), copy.deepcopy(body)
 
 
 @dataclass(frozen=True)
@@ -36,19 +45,14 @@ class Moon(FedAvg):
 
     name: ClassVar[str] = "moon"
     title: ClassVar[str] = "MOON"
+    model_class: ClassVar[type[Classifier]] = MoonModel
+    local_parts: ClassVar[tuple[str, ...]] = ("received", "previous")
 
-    contrast_weight: float = option(1.0, "weight μ of the contrast between models", least=0)
-    contrast_temperature: float = option(0.5, "temperature τ of the contrast between models", above=0)
-
-    def model(self, task: Task) -> nn.Module:
-        body = task.body()
-        return MoonModel(body, linear_head(body, task))
-
-    def server_init(self, model: nn.Module) -> State:
-        return copy_state(model, ("body", "head"))
+    contrast_weight: float = option(1.0, "weight μ of the contrast with the received and the previous model", least=0)
+    contrast_temperature: float = option(0.5, "temperature τ of that contrast", above=0)
 
     def start_client(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
-        frozen = {**rename_body(received, "received."), **rename_body(received, "previous.")}
+        frozen = {**with_prefix(received, "body.", "received."), **with_prefix(received, "body.", "previous.")}
         return super().start_client(model, {**received, **frozen}, client, facts)
 
     def loss(self, model: nn.Module, batch: Batch, context: State) -> dict[str, Tensor]:
@@ -64,7 +68,8 @@ class Moon(FedAvg):
 
     def finish_client(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
         upload, _ = super().finish_client(model, data, context, facts)
-        return upload, rename_body(upload, "previous.")
+        frozen = frozen_names(model)  # of the received body, too
+        return upload, with_prefix({n: v for n, v in upload.items() if n not in frozen}, "body.", "previous.")
 
 
 def contrastive_loss(features: Tensor, towards: Tensor, away: Tensor, temperature: float) -> Tensor:
@@ -75,16 +80,3 @@ def contrastive_loss(features: Tensor, towards: Tensor, away: Tensor, temperatur
     """
     gap = F.cosine_similarity(features, away) - F.cosine_similarity(features, towards)
     return F.softplus(gap / temperature).mean()
-
-
-def rename_body(state: State, part: str) -> State:
-    """Return the body's tensors under the names of another part of the model."""
-    return {part + name.removeprefix("body."): value for name, value in state.items() if name.startswith("body.")}
-
-
-class MoonModel(Classifier):
-    """body and head in training, with the frozen bodies of the received and of the client's previous model."""
-
-    def __init__(self, body: nn.Module, head: LinearHead) -> None:
-        super().__init__(body, head)
-        self.received, self.previous = copy.deepcopy(body), copy.deepcopy(body)

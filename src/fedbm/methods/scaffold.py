@@ -22,7 +22,8 @@ import torch
 from torch import nn
 
 from fedbm.methods._average import SplitMean
-from fedbm.methods.base import Aggregator, Facts, OwnData, Part, State, Upload, trained_parameters
+from fedbm.methods._names import with_prefix
+from fedbm.methods.base import Aggregator, Facts, OwnData, Part, State, Upload, trained_parameters, unfrozen_parameters
 from fedbm.methods.fedavg import FedAvg
 
 C, DELTA = "scaffold.c.", "scaffold.delta."
@@ -37,17 +38,16 @@ class Scaffold(FedAvg):
     title: ClassVar[str] = "SCAFFOLD"
 
     def server_init(self, model: nn.Module) -> State:
-        zeros = {C + name: torch.zeros_like(p) for name, p in model.named_parameters()}
+        zeros = {C + name: torch.zeros_like(p) for name, p in unfrozen_parameters(model)}
         return {**super().server_init(model), **zeros}
 
     def broadcast(self, server: State, round_: int) -> dict[str, Part]:
-        control = {name: value for name, value in server.items() if name.startswith(C)}
-        return {**super().broadcast(server, round_), "control": Part(round_, control)}
+        return {**super().broadcast(server, round_), "control": Part(round_, with_prefix(server, C))}
 
     def start_client(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
         super().start_client(model, received, client, facts)
         context = {STEPS: torch.zeros((), device=next(model.parameters()).device)}
-        for name, parameter in model.named_parameters():
+        for name, parameter in unfrozen_parameters(model):
             context[C + name] = received[C + name]
             context[OWN + name] = client.get(C + name, torch.zeros_like(parameter))
             context[SUM + name] = torch.zeros_like(parameter)
@@ -63,7 +63,7 @@ class Scaffold(FedAvg):
     def finish_client(self, model: nn.Module, data: OwnData, context: State, facts: Facts) -> tuple[State, State]:
         upload, _ = super().finish_client(model, data, context, facts)
         own: State = {}
-        for name, _ in model.named_parameters():
+        for name, _ in unfrozen_parameters(model):
             own[C + name] = context[SUM + name] / context[STEPS]
             upload[DELTA + name] = own[C + name] - context[OWN + name]
         return upload, own
@@ -86,9 +86,8 @@ class ControlledMean:
     def result(self) -> State:
         server, mean = self._server, self._means.plain.exact()
         new = {**server, **self._means.weighted.result()}
-        for name in self._names:
-            if name in mean:  # not if it is frozen
-                new[name] = mean[name].to(server[name].dtype)
+        for name in self._names & mean.keys():  # an older checkpoint has control variates of frozen layers
+            new[name] = mean[name].to(server[name].dtype)
             control = server[C + name].double() + self._means.count / self._clients * mean[DELTA + name]
             new[C + name] = control.to(server[C + name].dtype)
         return new

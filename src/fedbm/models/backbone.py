@@ -105,7 +105,10 @@ def choose_layers(body: nn.Module, freeze: str) -> tuple[str, ...]:
         found = [name for name in layers if f"{name}.".startswith(f"{word}.")]
         if not found:
             known = join_words(dict.fromkeys(name.partition(".")[0] for name in layers), "and")
-            raise FedBMError(f'freeze: the body has no layer "{word}"{did_you_mean(word, layers)}; it has {known}')
+            raise FedBMError(
+                f'freeze: the body has no layer "{word}"{did_you_mean(word, layers)}; it has {known}. '
+                "Use some of these, or a share above 0 and up to 1."
+            )
         chosen += found
     return tuple(dict.fromkeys(chosen))
 
@@ -121,7 +124,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             return dict(load_file(path))
         weights = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # for a damaged file both readers raise many kinds of errors
-        raise FedBMError(f"init_weights: cannot read weights from {path} ({_first_line(error)})") from error
+        raise FedBMError(
+            f"init_weights: {path} is damaged, or neither a .safetensors file nor a PyTorch file of tensors alone"
+        ) from error
     if not isinstance(weights, dict) or not all(isinstance(v, Tensor) for v in weights.values()):
         raise FedBMError(f"init_weights: {path} does not contain a dictionary of tensors")
     return weights
