@@ -23,18 +23,18 @@ MOMENTS = {  # the averaged model first: it depends least on luck
 SHOWN = {"f1": "Macro-F1", "accuracy": "Accuracy"}
 OWN_MODEL = "own model"  # accuracy of a site's personal model on its own images, at the last round
 HELD_OUT_NOTE = (
-    "The global model’s scores on all images of each client that never trains. Dot: a seed; tick: mean over seeds. "
+    "The global model’s scores on all images of each client that never trains. Bar: mean over seeds; dot: a seed. "
     "Random clients differ from seed to seed; the sites of a column are the same."
 )
 NOTE = (
     "The global model’s scores on the test images of each source. Macro-F1 is the mean over the classes that the "
-    "source has, so compare it between methods, not between sources. Dot: a seed; tick: mean over seeds."
+    "source has, so compare it between methods, not between sources. Bar: mean over seeds; dot: a seed."
 )
 Scores = dict[str, dict[str, list[float]]]  # source → metric → one value per seed
 
 
 def source_sections(group: Group, name: str, colours: Mapping[str, int]) -> tuple[Section, ...]:
-    """Return sections with dots and a table by source and by held-out client; none for what no run of the group has."""
+    """Return sections with bars and a table by source and by held-out client; none for what no run of the group has."""
     return (
         *_section(group, name, colours, "sources", "source", "Source by source", NOTE),
         *_section(group, name, colours, "held_out", "held-out client", "Held-out clients", HELD_OUT_NOTE),
@@ -97,7 +97,7 @@ def _draw(
         for name, scores in found.items()
         if source in scores
     ]
-    return dot_plot(rows, title, f"{SHOWN[metric]} of every seed, %")
+    return dot_plot(rows, title, f"{SHOWN[metric]} of every seed, %", bars=True)
 
 
 def _table(

@@ -33,15 +33,23 @@ class DotRow:
 
 
 def dot_plot(
-    rows: Sequence[DotRow], title: str, axis: str, width: float = WIDE, zero: bool = False, guides: Sequence[float] = ()
+    rows: Sequence[DotRow],
+    title: str,
+    axis: str,
+    width: float = WIDE,
+    *,
+    zero: bool = False,
+    bars: bool = False,
+    guides: Sequence[float] = (),
 ) -> str:
     """Draw the rows from the top, with the paper's mean ± std in grey.
 
-    *zero* adds a line at zero. *guides* are values with a dashed line across all rows.
+    *zero* adds a line at zero, *bars* a bar from zero to each mean. *guides* are values with a dashed line across all
+    rows.
     """
     names = short_names([row.label for row in rows], width)
     left, top, right, step = 16 + max_width(names), 24.0, 24.0, 30.0
-    everything = [*([0.0] if zero else []), *(value for row in rows for value in row.extent)]
+    everything = [*([0.0] if zero or bars else []), *(value for row in rows for value in row.extent)]
     margin = 0.08 * (max(everything) - min(everything)) or 1.0
     texts: list[str | DotRow] = []  # a heading or a row for every line
     for row in rows:
@@ -51,7 +59,7 @@ def dot_plot(
         axes = plain_axes(figure, left, top, width - left - right, step * len(texts))
         axes.grid(axis="x", color=MUTED, alpha=0.25, linewidth=0.7)
         axes.xaxis.set_major_locator(ticks(width / 110))
-        axes.set_xlim(min(everything) - margin, max(everything) + margin)
+        axes.set_xlim(min(everything) - (0 if bars else margin), max(everything) + margin)
         axes.set_ylim(len(texts) - 0.5, -0.5)
         axes.set_yticks([])
         sheet = pixel_axes(figure)
@@ -65,6 +73,9 @@ def dot_plot(
                 axes.axhspan(place - 0.5, place + 0.5, color=PAPER, linewidth=0, zorder=0.6)  # hides the grid
                 write(sheet, 0, top + step * (place + 0.6), found, colour=MUTED)
             else:
+                if bars:
+                    mean = spread(found.values).mean
+                    axes.barh(place, mean, height=0.64, color=series(found.colour), alpha=0.3, linewidth=0)
                 _draw_row(axes, place, found)
                 write(sheet, 0, top + step * (place + 0.5), next(remaining))
         write(sheet, left, 10, axis, colour=MUTED)
