@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedbm.report.figures.drawing import WIDE, max_width, pixel_axes, plain_axes, short_names, ticks, write
+from fedbm.report.figures.drawing import WIDE, Sheet, max_width, plain_axes, short_names, ticks
 from fedbm.report.figures.palette import dash_pattern
 from fedbm.report.figures.svg import INK, MUTED, PAPER, render, series
 from fedbm.utils.statistics import spread
@@ -41,12 +41,12 @@ def grouped_bars(groups: Sequence[tuple[str, Sequence[Bar]]], title: str, axis: 
         axes.set_xlim(0, 1.02 * longest or 1.0)
         axes.set_ylim(height, 0)
         axes.set_yticks([])
-        sheet = pixel_axes(figure)
-        write(sheet, left, 10, axis, colour=MUTED)
+        sheet = Sheet(figure)
+        sheet.write(left, 10, axis, colour=MUTED)
         y = 0.0
         for heading, bars in groups:
             axes.axhspan(y - GAP, y + HEAD, color=PAPER, linewidth=0, zorder=0.6)  # hides the grid behind the heading
-            write(sheet, 0, top + y + HEAD / 2, heading, colour=MUTED)
+            sheet.write(0, top + y + HEAD / 2, heading, colour=MUTED)
             y += HEAD
             for bar in bars:
                 found, hollow = spread(bar.values), bool(dash_pattern(bar.colour))
@@ -60,8 +60,8 @@ def grouped_bars(groups: Sequence[tuple[str, Sequence[Bar]]], title: str, axis: 
                 )
                 if len(bar.values) > 1:
                     axes.plot([found.low, found.high], [y + BAR / 2] * 2, color=INK, lw=1.4, clip_on=False)
-                write(sheet, 0, top + y + BAR / 2, names[bar.label])
-                write(sheet, width, top + y + BAR / 2, f"{found.mean:.1f}", "right")
+                sheet.write(0, top + y + BAR / 2, names[bar.label])
+                sheet.write(width, top + y + BAR / 2, f"{found.mean:.1f}", "right")
                 y += BAR
             y += GAP
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedbm.report.figures.drawing import WIDE, marker, max_width, pixel_axes, plain_axes, short_names, ticks, write
+from fedbm.report.figures.drawing import WIDE, Sheet, marker, max_width, plain_axes, short_names, ticks
 from fedbm.report.figures.svg import INK, MUTED, render, series
 from fedbm.utils.statistics import spread
 
@@ -50,15 +50,15 @@ def draw_lanes(
         axes.set_xlim(min(everything) - margin, max(everything) + margin)
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.set_yticks([])
-        sheet = pixel_axes(figure)
+        sheet = Sheet(figure)
         if zero:
             axes.axvline(0.0, color=INK, lw=1.2)
         for guide in guides:
             axes.axvline(guide, color=MUTED, lw=1.0, dashes=(4, 3))
         for place, (row, name) in enumerate(zip(rows, names, strict=True)):
             _draw_lane(axes, place, row)
-            write(sheet, 0, top + step * (place + 0.5), name)
-        write(sheet, left, 10, axis, colour=MUTED)
+            sheet.write(0, top + step * (place + 0.5), name)
+        sheet.write(left, 10, axis, colour=MUTED)
 
     return render(width, top + step * len(names) + 28, title, draw)
 
