@@ -70,6 +70,7 @@ events = run(make_plan(make_config(to_sections(json.loads(sys.argv[1])))))
 for event in events:
     if event.record is not None:
         break
+assert "torch._dynamo" not in sys.modules, "nothing is compiled, and it takes as long to import as the rest of PyTorch"
 """
 
 
