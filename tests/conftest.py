@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
-from collections.abc import Iterator, Sequence
+import pickle
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,16 @@ from hypothesis import settings
 from PIL import Image
 
 from fedbm.language.concept_distribution import ConceptDistribution
+from fedbm.report import experiment_figures, sections, source_scores
 from fedbm.runs import artifacts
 
 CLASSES = ("cyst", "normal", "polyp")
+DRAWING = {
+    artifacts: ("partition_bubbles",),
+    experiment_figures: ("axis_plot", "draw_lanes"),
+    sections: ("confusion", "curve_plot", "draw_lanes", "partition_bubbles", "scatter", "similarity", "stacked_bars"),
+    source_scores: ("grouped_bars",),
+}
 
 pytest.register_assert_rewrite("whole_runs", "calling")  # its comparisons say what differs
 settings.register_profile("fedbm", deadline=None)  # a slow example on a busy machine is not a failure
@@ -54,10 +62,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def processes_start_fast() -> Iterator[None]:
     """Fork the processes of parallel runs from a server that has imported PyTorch once.
 
-    A spawned process imports it again, which takes seconds. The first optimizer of a process imports torch._dynamo,
-    which takes as long again. Scripts that the tests start in processes of their own still spawn.
+    A spawned process imports it again, which takes seconds. Scripts that the tests start in processes of their own
+    still spawn.
     """
-    multiprocessing.set_forkserver_preload(["fedbm.runs.scheduler", "matplotlib.figure", "torch._dynamo"])
+    multiprocessing.set_forkserver_preload(["fedbm.runs.scheduler", "matplotlib.figure"])
     real = multiprocessing.get_context
 
     def get_context(method: str | None = None) -> Any:
@@ -69,19 +77,29 @@ def processes_start_fast() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def partitions_are_drawn_once() -> Iterator[None]:
-    """Draw equal partitions once: every run draws its own, which takes as long as training it here."""
-    drawings: dict[Any, str] = {}
-    draw = artifacts.partition_bubbles
+def figures_are_drawn_once() -> Iterator[None]:
+    """Draw equal figures once: every run draws its partition, and every page draws about twenty figures.
 
-    def draw_once(counts: Any, classes: Sequence[str], title: str) -> str:
-        key = (np.asarray(counts).tobytes(), tuple(classes), title)
-        if key not in drawings:
-            drawings[key] = draw(counts, classes, title)
-        return drawings[key]
+    Tests of the figures themselves call the functions of fedbm.report.figures, which always draw.
+    """
+    drawings: dict[bytes, str] = {}
+
+    def once(draw: Callable[..., str]) -> Callable[..., str]:
+        def drawn(*values: Any, **options: Any) -> str:
+            try:
+                key = pickle.dumps((draw.__qualname__, values, options))
+            except (AttributeError, TypeError, pickle.PicklingError):  # a function that has no name
+                return draw(*values, **options)
+            if key not in drawings:
+                drawings[key] = draw(*values, **options)
+            return drawings[key]
+
+        return drawn
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(artifacts, "partition_bubbles", draw_once)
+        for module, names in DRAWING.items():
+            for name in names:
+                patch.setattr(module, name, once(getattr(module, name)))
         yield
 
 
