@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import multiprocessing
 import os
 import pickle
@@ -10,27 +11,27 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
-from hypothesis import settings
-from PIL import Image
-
-from fedbm.language.concept_distribution import ConceptDistribution
-from fedbm.report import experiment_figures, sections, source_scores
-from fedbm.runs import artifacts
 
 CLASSES = ("cyst", "normal", "polyp")
 DRAWING = {
-    artifacts: ("partition_bubbles",),
-    experiment_figures: ("axis_plot", "draw_lanes"),
-    sections: ("confusion", "curve_plot", "draw_lanes", "partition_bubbles", "scatter", "similarity", "stacked_bars"),
-    source_scores: ("grouped_bars",),
+    "runs.artifacts": "partition_bubbles",
+    "report.experiment_figures": "axis_plot draw_lanes",
+    "report.sections": "confusion curve_plot draw_lanes partition_bubbles scatter similarity stacked_bars",
+    "report.source_scores": "grouped_bars",
 }
 
 pytest.register_assert_rewrite("whole_runs", "calling")  # its comparisons say what differs
-settings.register_profile("fedbm", deadline=None)  # a slow example on a busy machine is not a failure
-settings.load_profile("fedbm")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Leave the process that only starts others without PyTorch: nothing here is imported before it is needed."""
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        return
+    from hypothesis import settings
+
+    settings.register_profile("fedbm", deadline=None)  # a slow example on a busy machine is not a failure
+    settings.load_profile("fedbm")
 
 
 def pytest_collection_finish() -> None:
@@ -50,6 +51,8 @@ def writes_are_not_flushed() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Prepared data go here, for this process and those it starts: nothing is written to the user's home."""
+    import torch
+
     folder = tmp_path_factory.mktemp("cache")
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
@@ -97,8 +100,9 @@ def figures_are_drawn_once() -> Iterator[None]:
         return drawn
 
     with pytest.MonkeyPatch.context() as patch:
-        for module, names in DRAWING.items():
-            for name in names:
+        for place, names in DRAWING.items():
+            module = importlib.import_module(f"fedbm.{place}")
+            for name in names.split():
                 patch.setattr(module, name, once(getattr(module, name)))
         yield
 
@@ -106,6 +110,9 @@ def figures_are_drawn_once() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def scans(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of three classes with 30 noisy pictures of 16×16 each."""
+    import numpy as np
+    from PIL import Image
+
     folder = tmp_path_factory.mktemp("data") / "scans"
     rng = np.random.default_rng(0)
     for label in CLASSES:
@@ -138,6 +145,10 @@ def tiny(scans: Path) -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def tiny_fedbm(tiny: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Concepts in 8 dimensions and a generator that costs nothing, trained every other round."""
+    import torch
+
+    from fedbm.language.concept_distribution import ConceptDistribution
+
     file = tmp_path_factory.mktemp("concepts") / "concepts.safetensors"
     embeddings = torch.randn(len(CLASSES), 4, 8, generator=torch.Generator().manual_seed(0))
     ConceptDistribution.fit(CLASSES, CLASSES, embeddings, {"encoder": "made up"}).save(file)
