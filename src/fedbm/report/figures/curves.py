@@ -138,7 +138,8 @@ def _named_lines(
         for name, (_, colour, pattern), (x, y), placed in zip(names, lines, ends, heights, strict=True):
             leader = [(x + 3, height - y), (edge + 8, placed)] if x > edge - farthest else [(edge + 6, placed)]
             style: dict[str, Any] = {"dashes": pattern} if pattern else {}
-            sheet.plot(*zip(*leader, (edge + 16, placed), strict=True), color=series(colour), lw=0.9, **style)
+            xs, ys = zip(*leader, (edge + 16, placed), strict=True)
+            sheet.plot(xs, ys, color=series(colour), lw=0.9, **style)
             sheet.write(edge + 20, placed, name)
         sheet.write(0, 12, axis, colour=MUTED)
         sheet.write(edge, height - 9, across, "right", colour=MUTED)

@@ -38,9 +38,9 @@ class Sheet:
         """Draw a line through the points, or a *mark* at each of them."""
         from matplotlib.lines import Line2D
 
-        shape = {"marker": mark, "linestyle": "none"} if mark else {}
-        line = Line2D(np.atleast_1d(x), np.atleast_1d(y), transform=self.pixels, **shape, **style)
-        self._add(line, 0.3)
+        if mark:
+            style |= {"marker": mark, "linestyle": "none"}
+        self._add(Line2D(np.atleast_1d(x), np.atleast_1d(y), transform=self.pixels, **style), 0.3)
 
     def box(self, x: float, y: float, width: float, height: float, colour: str, shade: float) -> None:
         """Fill a rectangle."""
