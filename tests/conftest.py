@@ -43,6 +43,10 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("fedbm")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 def pytest_collection_finish() -> None:
     """Exclude all imported modules from garbage collection: a full collection of them takes half a second."""
     gc.collect()

@@ -22,6 +22,7 @@ from fedbm.engine.checkpoint import load_checkpoint
 from fedbm.runs import artifacts as run_files
 from fedbm.runs.plan import Plan
 
+pytestmark = pytest.mark.long
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="a process that can fork")
 
 
