@@ -41,7 +41,6 @@ from fedbm.engine.local_training import (
     split_optimizer_state,
 )
 from fedbm.methods.base import Batch, Facts, Method, State, Task, Upload, copy_all, train_only
-from fedbm.utils.optimizers import SGD
 
 StepKey = tuple[int, bool, tuple[str, ...]]  # phase, whether BatchNorm is frozen, names of the random draws
 MAX_CHUNKS_AHEAD = 8  # issued to a slot and not finished: keeps the device busy and bounds the host's memory
@@ -263,4 +262,4 @@ def capturable_optimizer(train: TrainOptions, parameters: list[nn.Parameter], lr
     if train.optimizer != "sgd":
         return ADAMS[train.optimizer](parameters, lr=lr, weight_decay=train.weight_decay, capturable=True)
     momentum, decay = train.momentum, train.weight_decay
-    return SGD(parameters, lr=lr, momentum=momentum, weight_decay=decay, fused=True)
+    return torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=decay, fused=True)
