@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
+unexport PYTHONDONTWRITEBYTECODE # tests start dozens of processes, which would each compile the package again
 
 .PHONY: help demo test e2e package faults ray lint format docs concepts clean
 

@@ -3,26 +3,48 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import multiprocessing
 import os
-from collections.abc import Iterator, Sequence
+import pickle
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
-from hypothesis import settings
-from PIL import Image
-
-from fedbm.language.concept_distribution import ConceptDistribution
-from fedbm.runs import artifacts
 
 CLASSES = ("cyst", "normal", "polyp")
+DRAWING = {
+    "runs.artifacts": "partition_bubbles",
+    "report.experiment_figures": "axis_plot dot_plot",
+    "report.sections": "confusion curve_plot dot_plot partition_bubbles scatter similarity stacked_bars",
+    "report.source_scores": "dot_plot",
+}
+
+MEMORY_BYTES = 4 << 30  # tests need less than a tenth of it
 
 pytest.register_assert_rewrite("whole_runs", "calling")  # its comparisons say what differs
-settings.register_profile("fedbm", deadline=None)  # a slow example on a busy machine is not a failure
-settings.load_profile("fedbm")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the folders of tests in memory if there is plenty, where a file is replaced in a tenth of the time.
+
+    Leave the process that only starts others without PyTorch: nothing here is imported before it is needed.
+    """
+    memory = Path("/dev/shm")
+    if os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > MEMORY_BYTES:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        return
+    from hypothesis import settings
+
+    settings.register_profile("fedbm", deadline=None)  # a slow example on a busy machine is not a failure
+    settings.load_profile("fedbm")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
 def pytest_collection_finish() -> None:
@@ -42,6 +64,8 @@ def writes_are_not_flushed() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Prepared data go here, for this process and those it starts: nothing is written to the user's home."""
+    import torch
+
     folder = tmp_path_factory.mktemp("cache")
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
@@ -54,10 +78,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def processes_start_fast() -> Iterator[None]:
     """Fork the processes of parallel runs from a server that has imported PyTorch once.
 
-    A spawned process imports it again, which takes seconds. The first optimizer of a process imports torch._dynamo,
-    which takes as long again. Scripts that the tests start in processes of their own still spawn.
+    A spawned process imports it again, which takes seconds. Scripts that the tests start in processes of their own
+    still spawn.
     """
-    multiprocessing.set_forkserver_preload(["fedbm.runs.scheduler", "matplotlib.figure", "torch._dynamo"])
+    multiprocessing.set_forkserver_preload(["fedbm.runs.scheduler", "matplotlib.figure"])
     real = multiprocessing.get_context
 
     def get_context(method: str | None = None) -> Any:
@@ -69,25 +93,39 @@ def processes_start_fast() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def partitions_are_drawn_once() -> Iterator[None]:
-    """Draw equal partitions once: every run draws its own, which takes as long as training it here."""
-    drawings: dict[Any, str] = {}
-    draw = artifacts.partition_bubbles
+def figures_are_drawn_once() -> Iterator[None]:
+    """Draw equal figures once: every run draws its partition, and every page draws about twenty figures.
 
-    def draw_once(counts: Any, classes: Sequence[str], title: str) -> str:
-        key = (np.asarray(counts).tobytes(), tuple(classes), title)
-        if key not in drawings:
-            drawings[key] = draw(counts, classes, title)
-        return drawings[key]
+    Tests of the figures themselves call the functions of fedbm.report.figures, which always draw.
+    """
+    drawings: dict[bytes, str] = {}
+
+    def once(draw: Callable[..., str]) -> Callable[..., str]:
+        def drawn(*values: Any, **options: Any) -> str:
+            try:
+                key = pickle.dumps((draw.__qualname__, values, options))
+            except (AttributeError, TypeError, pickle.PicklingError):  # a function that has no name
+                return draw(*values, **options)
+            if key not in drawings:
+                drawings[key] = draw(*values, **options)
+            return drawings[key]
+
+        return drawn
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(artifacts, "partition_bubbles", draw_once)
+        for place, names in DRAWING.items():
+            module = importlib.import_module(f"fedbm.{place}")
+            for name in names.split():
+                patch.setattr(module, name, once(getattr(module, name)))
         yield
 
 
 @pytest.fixture(scope="session")
 def scans(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of three classes with 30 noisy pictures of 16×16 each."""
+    import numpy as np
+    from PIL import Image
+
     folder = tmp_path_factory.mktemp("data") / "scans"
     rng = np.random.default_rng(0)
     for label in CLASSES:
@@ -120,6 +158,10 @@ def tiny(scans: Path) -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def tiny_fedbm(tiny: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Concepts in 8 dimensions and a generator that costs nothing, trained every other round."""
+    import torch
+
+    from fedbm.language.concept_distribution import ConceptDistribution
+
     file = tmp_path_factory.mktemp("concepts") / "concepts.safetensors"
     embeddings = torch.randn(len(CLASSES), 4, 8, generator=torch.Generator().manual_seed(0))
     ConceptDistribution.fit(CLASSES, CLASSES, embeddings, {"encoder": "made up"}).save(file)

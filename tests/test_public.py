@@ -25,7 +25,11 @@ from fedbm.runs.progress import progress_console, show_run
 
 
 def test_import_is_light_until_a_name_is_asked_for() -> None:
-    program = "import sys, fedbm; assert 'torch' not in sys.modules; fedbm.load; sys.modules['torch']"
+    """With it come PyTorch and no tracker of experiments."""
+    program = (
+        "import sys, fedbm; assert 'torch' not in sys.modules; fedbm.load; fedbm.simulate; sys.modules['torch'];"
+        "assert not {'wandb', 'mlflow', 'tensorboard'} & set(sys.modules)"
+    )
     environment = {"PYTHONPATH": str(Path(__file__).parents[1] / "src")}
     subprocess.run([sys.executable, "-c", program], check=True, env=environment)
 

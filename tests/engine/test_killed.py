@@ -22,6 +22,7 @@ from fedbm.engine.checkpoint import load_checkpoint
 from fedbm.runs import artifacts as run_files
 from fedbm.runs.plan import Plan
 
+pytestmark = pytest.mark.long
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="a process that can fork")
 
 
@@ -70,6 +71,7 @@ events = run(make_plan(make_config(to_sections(json.loads(sys.argv[1])))))
 for event in events:
     if event.record is not None:
         break
+assert "torch._dynamo" not in sys.modules, "nothing is compiled, and it takes as long to import as the rest of PyTorch"
 """
 
 

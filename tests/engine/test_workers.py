@@ -34,6 +34,7 @@ from fedbm.engine.clients.worker_process import read_states, write_states
 from fedbm.methods import METHODS, FedAvg
 from fedbm.methods.base import Batch
 
+pytestmark = pytest.mark.long
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and /proc as Linux has them")
 
 

@@ -21,6 +21,8 @@ from fedbm.report.render.csv import render_csv
 from fedbm.runs.plan import make_plan
 from fedbm.runs.runner import run
 
+pytestmark = pytest.mark.long
+
 GRID = """
 title = "τ on digits"
 [all]

@@ -13,6 +13,7 @@ from fedbm.engine.checkpoint import load_tensors
 from fedbm.errors import FedBMError
 from fedbm.federation.federation_options import make_options
 from fedbm.federation.server.run_setup import agree
+from fedbm.runs.plan import Plan
 from fedbm.runs.run_config import make_config, to_sections
 from fedbm.runs.runner import run_path
 
@@ -20,18 +21,28 @@ AVERAGED = [name for name in FEDERATED if name not in ("fedproto", "fedrep", "fe
 SCORES = ("accuracy", "f1", "recall", "precision")
 
 
+@pytest.fixture(scope="module", params=AVERAGED)
+def in_process(
+    request: Any, tiny: dict[str, Any], tiny_fedbm: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Any], Plan, list[str]]:
+    """Settings of a run, its plan, and the digests of its server's states, played in this process."""
+    settings = {**settings_of(request.param, tiny, tiny_fedbm), "server_average": 0.6}
+    plan = deploy(tmp_path_factory.mktemp("in_process"), settings).plan
+    return settings, plan, digests_in_process(plan)
+
+
 @pytest.mark.parametrize("evaluate", ["server", "nodes"])
-@pytest.mark.parametrize("name", AVERAGED)
 def test_in_process_is_flower(
-    name: str, evaluate: str, tiny: dict[str, Any], tiny_fedbm: dict[str, Any], tmp_path: Path
+    evaluate: str, in_process: tuple[dict[str, Any], Plan, list[str]], tmp_path: Path
 ) -> None:
     """Nodes share out all val and test images, so their matrices add up to those of one process; AUC is not told."""
-    settings = {**settings_of(name, tiny, tiny_fedbm), "server_average": 0.6}
+    settings, plan, digests = in_process
     served = deploy(tmp_path, settings, {"evaluate": evaluate})
     served.serve()
+    assert served.plan.id == plan.id
     states = [line["state"] for line in events_of(served.state, "round")]
-    assert states == digests_in_process(served.plan)  # what is trained knows nothing of the average
-    theirs, ours = records_of(served), records_of(served.plan)
+    assert states == digests  # what is trained knows nothing of the average
+    theirs, ours = records_of(served), records_of(plan)
     for side in ("val", "test"):
         for key in SCORES:
             for records in ((theirs, ours), ([r["averaged"] for r in theirs], [r["averaged"] for r in ours])):
@@ -39,7 +50,7 @@ def test_in_process_is_flower(
                 assert a == b, (side, key)
     assert any(record["averaged"]["val"] != record["val"] for record in ours)
     [folder] = (served.state / "runs").iterdir()
-    a, b = (load_tensors(path / "averaged.safetensors")[0] for path in (folder, run_path(served.plan)))
+    a, b = (load_tensors(path / "averaged.safetensors")[0] for path in (folder, run_path(plan)))
     assert a.keys() == b.keys()
     assert all(a[name].equal(b[name]) for name in a)
     if evaluate == "nodes":

@@ -15,6 +15,8 @@ from small import linear_task, play, samples
 from fedbm.config.options import TrainOptions
 from fedbm.methods import FedAvg, FedDyn, Scaffold
 
+pytestmark = pytest.mark.long
+
 RIDGE, CLIENTS, EACH = 0.1, 4, 12
 
 

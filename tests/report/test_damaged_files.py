@@ -44,15 +44,19 @@ def damaged(value: Any) -> Iterator[tuple[str, Any]]:
         for key in place:
             old = old[key]
         for new in (KeyError, *NEW, *([[*old, *old[:1]]] if isinstance(old, list) else [])):
-            changed = copy.deepcopy(value)
-            parent = changed
-            for key in place[:-1]:
-                parent = parent[key]
-            if new is KeyError:
-                del parent[place[-1]]
-            else:
-                parent[place[-1]] = new
-            yield f"{place} {new!r:.40}", changed
+            yield f"{place} {new!r:.40}", replaced(value, place, new)
+
+
+def replaced(value: Any, place: tuple[Any, ...], new: Any) -> Any:
+    """A copy with another value at *place*, or without one if it is KeyError; the rest is shared with the original."""
+    changed = copy.copy(value)
+    if len(place) > 1:
+        changed[place[0]] = replaced(value[place[0]], place[1:], new)
+    elif new is KeyError:
+        del changed[place[0]]
+    else:
+        changed[place[0]] = new
+    return changed
 
 
 def refused(path: Path, read: Callable[[], object], what: str) -> bool:

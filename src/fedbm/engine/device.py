@@ -45,12 +45,14 @@ def numeric_settings(options: EngineOptions, precision: str) -> Iterator[None]:
         torch.set_num_threads(options.threads)
     if options.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # required by cuBLAS
-    torch.use_deterministic_algorithms(options.deterministic or deterministic)
+    if changed := options.deterministic and not deterministic:  # only then: each call imports the compiler
+        torch.use_deterministic_algorithms(True)
     try:
         yield
     finally:
         torch.set_num_threads(threads)
-        torch.use_deterministic_algorithms(deterministic)
+        if changed:
+            torch.use_deterministic_algorithms(False)
         torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = tf32
 
 

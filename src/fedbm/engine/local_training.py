@@ -26,9 +26,10 @@ from fedbm.errors import FedBMError
 from fedbm.methods.base import Batch, Facts, Method, OwnData, State, Task, Upload, move_to, names_not_sent, train_only
 from fedbm.models.generator_loss import batch_norms
 from fedbm.models.normalize import Normalise
+from fedbm.utils.optimizers import SGD, Adam, AdamW
 from fedbm.utils.seeds import seeded_modules, torch_rng
 
-ADAMS: dict[str, type[torch.optim.Adam]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+ADAMS: dict[str, type[torch.optim.Adam]] = {"adam": Adam, "adamw": AdamW}
 CHUNK = 64  # steps that share one draw of random numbers; part of the definition of the stream
 
 
@@ -253,7 +254,7 @@ def make_optimizer(train: TrainOptions, trained: list[tuple[str, nn.Parameter]])
     parameters = [parameter for _, parameter in trained]
     if train.optimizer != "sgd":
         return ADAMS[train.optimizer](parameters, lr=train.lr, weight_decay=train.weight_decay)
-    return torch.optim.SGD(parameters, lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay)
+    return SGD(parameters, lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay)
 
 
 def save_optimizer(optimizer: torch.optim.Optimizer, trained: list[tuple[str, nn.Parameter]], phase: int) -> State:

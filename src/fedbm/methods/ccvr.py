@@ -30,6 +30,7 @@ from fedbm.methods._names import with_prefix
 from fedbm.methods.base import Aggregator, Facts, OwnData, Part, State, Steps, Task, Upload, copy_state, load_state
 from fedbm.methods.fedavg import FedAvg, WeightedMean
 from fedbm.models.heads import Classifier
+from fedbm.utils.optimizers import Adam
 from fedbm.utils.seeds import torch_rng
 
 MEAN, COVARIANCE, COUNTS = "ccvr.mean", "ccvr.covariance", "ccvr.counts"
@@ -85,7 +86,7 @@ class CCVR(FedAvg):
         draws = self.draw_virtual_features(server, torch_rng(task.seed, "calibration", round_))
 
         def adam(parameters: list[nn.Parameter], capturable: bool) -> torch.optim.Optimizer:
-            return torch.optim.Adam(parameters, self.calibration_lr, capturable=capturable)
+            return Adam(parameters, self.calibration_lr, capturable=capturable)
 
         losses = steps(model, ("head",), lambda row: model.head.loss(row["features"], row["labels"]), adam, draws)
         return {**server, **copy_state(model, ("head",))}, {"calibration": losses["cross_entropy"]}

@@ -33,6 +33,7 @@ from fedbm.methods.fedavg import FedAvg, linear_head
 from fedbm.models.generator import Generator
 from fedbm.models.generator_loss import BatchNormGap, batch_norms, crop, diversity_loss, draw_crops
 from fedbm.models.heads import Classifier, ConceptHead, LinearHead, feature_dim
+from fedbm.utils.optimizers import Adam
 from fedbm.utils.seeds import seeded_modules, torch_rng
 
 
@@ -147,7 +148,7 @@ class FedBM(FedAvg):
         """Train the generator by Adam with a new state while the rest of the model is frozen; return mean losses."""
 
         def adam(parameters: list[nn.Parameter], capturable: bool) -> torch.optim.Optimizer:
-            return torch.optim.Adam(parameters, self.generator_lr, (0.5, 0.999), capturable=capturable)
+            return Adam(parameters, self.generator_lr, (0.5, 0.999), capturable=capturable)
 
         draws = model.draw_pseudo(self.generator_steps, self.generator_batch, rng)
         return steps(model, ("generator",), lambda row: self.generator_loss(model, row), adam, draws)

@@ -26,6 +26,7 @@ from fedbm.config.options import option
 from fedbm.methods.base import Aggregator, Batch, Facts, OwnData, Part, State, Steps, Task, Upload, load_state
 from fedbm.methods.fedavg import FedAvg, WeightedMean, linear_head
 from fedbm.models.heads import Classifier, LinearHead
+from fedbm.utils.optimizers import Adam
 from fedbm.utils.seeds import seeded_modules, torch_rng
 
 PRIOR, COUNTS = "fedgen.prior", "fedgen.counts"
@@ -107,7 +108,7 @@ class FedGen(FedAvg):
         labels = choose_labels(draws.pop("uniform"), server[PRIOR].cpu().cumsum(0))
 
         def adam(parameters: list[nn.Parameter], capturable: bool) -> torch.optim.Optimizer:
-            return torch.optim.Adam(parameters, self.feature_lr, capturable=capturable)
+            return Adam(parameters, self.feature_lr, capturable=capturable)
 
         losses = steps(model, ("generator",), model.generator_loss, adam, {"labels": labels, **draws})
         trained = {n: v.clone() for n, v in model.state_dict().items() if n.startswith("generator.")}

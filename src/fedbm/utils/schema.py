@@ -83,7 +83,7 @@ def keys(known: Mapping[str, Schema], others: Schema | None = None) -> Schema:
             schema = schemas.get(name, others)
             if schema and (wrong := schema(value[name], f"{inside}{name}", lengths)):
                 return wrong
-        return "" if _writable(list(value)) else f"{at or 'it'} has a key that is not readable text"
+        return "" if _writable("".join(value)) else f"{at or 'it'} has a key that is not readable text"
 
     return fits
 
@@ -104,6 +104,8 @@ def _must(at: str, be: str, value: Any) -> str:
 
 
 def _writable(value: Any) -> bool:
+    if isinstance(value, str) and value.isascii():
+        return True
     try:
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError):

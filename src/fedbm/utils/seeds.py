@@ -35,5 +35,8 @@ def torch_rng(root: int, *names: str | int) -> torch.Generator:
 def seeded_modules(root: int, *names: str | int) -> Iterator[None]:
     """Draw initial weights of modules built inside from this stream; restore the global generator afterwards."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(root, *names))
+        seed = derive(root, *names)
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_available():  # without a GPU, torch.manual_seed saves the stack for later, at every call
+            torch.cuda.manual_seed_all(seed)
         yield

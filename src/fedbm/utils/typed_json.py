@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -49,7 +49,7 @@ def decode(kind: type[T], value: Any, source: object, remedy: str = "", lengths:
     """
     form: Any = kind
     check(value, schema_of(form), source, remedy, lengths)
-    made: T = _build(kind, value)
+    made: T = _builder(form)(value)
     return made
 
 
@@ -78,19 +78,28 @@ def schema_of(kind: Any) -> Schema:
     return schemas[kind]
 
 
-def _build(kind: Any, value: Any) -> Any:
-    inner = get_args(kind)
-    if value is None:
-        return None
-    if get_origin(kind) is Annotated or get_origin(kind) in UNIONS:
-        return _build(inner[0], value)
-    if get_origin(kind) is tuple:
-        return tuple(_build(inner[0], item) for item in value)
-    if get_origin(kind) is Mapping:
-        return {key: _build(inner[1], item) for key, item in value.items()}
+@cache
+def _builder(kind: Any) -> Callable[[Any], Any]:
+    """Return the function that makes a value of this type from a JSON value that matches its schema."""
+    inner, origin = get_args(kind), get_origin(kind)
+    if origin is Annotated or origin in UNIONS:
+        return _builder(inner[0])
+    if origin is tuple:
+        item = _builder(inner[0])
+        return lambda value: None if value is None else tuple(map(item, value))
+    if origin is Mapping:
+        entry = _builder(inner[1])
+        return lambda value: None if value is None else {key: entry(one) for key, one in value.items()}
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return kind(**{name: _build(hint, value[name]) for name, hint in _hints(kind).items() if name in value})
-    return value
+        fields = {name: _builder(hint) for name, hint in _hints(kind).items()}
+
+        def build(value: Any) -> Any:
+            if value is None:
+                return None
+            return kind(**{name: field(value[name]) for name, field in fields.items() if name in value})
+
+        return build
+    return lambda value: value
 
 
 @cache

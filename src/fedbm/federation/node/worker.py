@@ -18,7 +18,6 @@ import zipfile
 from pathlib import Path
 
 import httpx
-import torch
 from flwr.common.constant import SubStatus
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.constant import TaskType
@@ -114,7 +113,6 @@ def main() -> None:
     shorten_object_waits()
     worker = Worker(address, Path(secret).read_bytes())
     print(WORKER_READY, flush=True)
-    torch.optim.SGD([torch.zeros(1)], lr=1.0)  # with the first optimiser PyTorch imports 800 more modules
     idle = IdleWait()
     while True:
         if worker.serve_next():

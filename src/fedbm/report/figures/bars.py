@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from fedbm.report.figures.drawing import WIDE, max_width, pixel_axes, short_names, text_width, wrap_widths, write
+from fedbm.report.figures.drawing import WIDE, Sheet, max_width, short_names, text_width, wrap_widths
 from fedbm.report.figures.svg import INK, MUTED, render, series
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -29,23 +28,17 @@ def stacked_bars(
     top = legend[-1][1] + 24
 
     def draw(figure: Figure) -> None:
-        sheet = pixel_axes(figure)
+        sheet = Sheet(figure)
         for name, shade, (x, y) in zip(parts, shades, legend, strict=True):
-            _box(sheet, x, y - 5, 10, 10, INK, shade)
-            write(sheet, x + 15, y, name, colour=MUTED)
+            sheet.box(x, y - 5, 9.2, 10, INK, shade)
+            sheet.write(x + 15, y, name, colour=MUTED)
         for place, (name, (_, colour)) in enumerate(zip(names, labels, strict=True)):
             y, x = top + step * place, left
-            write(sheet, 0, y + step / 2, name)
+            sheet.write(0, y + step / 2, name)
             for shade, values in zip(shades, parts.values(), strict=True):
                 length = room * values[place] / longest
-                _box(sheet, x, y + 6, length, step - 12, series(colour), shade)
+                sheet.box(x, y + 6, max(0.0, length - 0.8), step - 12, series(colour), shade)
                 x += length
-            write(sheet, x + 8, y + step / 2, show(totals[place]))
+            sheet.write(x + 8, y + step / 2, show(totals[place]))
 
     return render(WIDE, top + step * len(labels) + 4, title, draw)
-
-
-def _box(sheet: Axes, x: float, y: float, width: float, height: float, colour: str, shade: float) -> None:
-    from matplotlib.patches import Rectangle
-
-    sheet.add_patch(Rectangle((x, y), max(0.0, width - 0.8), height, facecolor=colour, alpha=shade, linewidth=0))

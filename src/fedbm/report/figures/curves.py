@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from fedbm.report.figures.drawing import (
     WIDE,
+    Sheet,
     marker,
     max_width,
-    pixel_axes,
     plain_axes,
     short_names,
     shorten,
     spread_labels,
     ticks,
-    write,
 )
 from fedbm.report.figures.palette import dash_pattern
 from fedbm.report.figures.svg import MUTED, PAPER, render, series
@@ -136,15 +135,16 @@ def _named_lines(
         axes.grid(axis="y", color=MUTED, alpha=0.25, linewidth=0.7)
         axes.yaxis.set_major_locator(ticks(6))
         ends = [axes.transData.transform(end) for end in draw_lines(axes)]
-        sheet = pixel_axes(figure)
+        sheet = Sheet(figure)
         heights = spread_labels([height - y for _, y in ends], 17, TOP, height - bottom)
         for name, (_, colour, pattern), (x, y), placed in zip(names, lines, ends, heights, strict=True):
             leader = [(x + 3, height - y), (edge + 8, placed)] if x > edge - farthest else [(edge + 6, placed)]
             style: dict[str, Any] = {"dashes": pattern} if pattern else {}
-            sheet.plot(*zip(*leader, (edge + 16, placed), strict=True), color=series(colour), lw=0.9, **style)
-            write(sheet, edge + 20, placed, name)
-        write(sheet, 0, 12, axis, colour=MUTED)
-        write(sheet, edge, height - 9, across, "right", colour=MUTED)
+            xs, ys = zip(*leader, (edge + 16, placed), strict=True)
+            sheet.plot(xs, ys, color=series(colour), lw=0.9, **style)
+            sheet.write(edge + 20, placed, name)
+        sheet.write(0, 12, axis, colour=MUTED)
+        sheet.write(edge, height - 9, across, "right", colour=MUTED)
 
     return render(WIDE, height, title, draw)
 
@@ -189,7 +189,7 @@ def small_plots(curves: Sequence[Curve], title: str, axis: str, scale: float = 1
     height = top + step * -(-len(by_panel) // across) - 20
 
     def draw(figure: Figure) -> None:
-        sheet = pixel_axes(figure)
+        sheet = Sheet(figure)
         panels = []
         for place, (name, some) in enumerate(by_panel.items()):
             x, y = left + room * (place % across), top + step * (place // across)
@@ -205,12 +205,12 @@ def small_plots(curves: Sequence[Curve], title: str, axis: str, scale: float = 1
             axes.margins(x=0.0, y=0.04)
             axes.tick_params(labelleft=place % across == 0)
             for line, part in enumerate(reversed([part for part in name.partition(" · ")[::2] if part])):
-                write(sheet, x, y - 12 - 15 * line, shorten(part, int(room / 8.5)))  # options below the method
+                sheet.write(x, y - 12 - 15 * line, shorten(part, int(room / 8.5)))  # options below the method
         low, high = min(one.get_ylim()[0] for one in panels), max(one.get_ylim()[1] for one in panels)
         last = max(one.get_xlim()[1] for one in panels)
         for one in panels:
             one.set_ylim(low, high)
             one.set_xlim(one.get_xlim()[0], last)
-        write(sheet, 0, 12, f"{axis}, by round; thin: the first", colour=MUTED)
+        sheet.write(0, 12, f"{axis}, by round; thin: the first", colour=MUTED)
 
     return render(WIDE, height, title, draw)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedbm.report.figures.drawing import WIDE, marker, max_width, pixel_axes, plain_axes, short_names, ticks, write
+from fedbm.report.figures.drawing import WIDE, Sheet, marker, max_width, plain_axes, short_names, ticks
 from fedbm.report.figures.svg import INK, MUTED, PAPER, render, series
 from fedbm.utils.statistics import spread
 
@@ -62,7 +62,7 @@ def dot_plot(
         axes.set_xlim(min(everything) - (0 if bars else margin), max(everything) + margin)
         axes.set_ylim(len(texts) - 0.5, -0.5)
         axes.set_yticks([])
-        sheet = pixel_axes(figure)
+        sheet = Sheet(figure)
         if zero:
             axes.axvline(0.0, color=INK, lw=1.2)
         for guide in guides:
@@ -71,14 +71,14 @@ def dot_plot(
         for place, found in enumerate(texts):
             if isinstance(found, str):
                 axes.axhspan(place - 0.5, place + 0.5, color=PAPER, linewidth=0, zorder=0.6)  # hides the grid
-                write(sheet, 0, top + step * (place + 0.6), found, colour=MUTED)
+                sheet.write(0, top + step * (place + 0.6), found, colour=MUTED)
             else:
                 if bars:
                     mean = spread(found.values).mean
                     axes.barh(place, mean, height=0.64, color=series(found.colour), alpha=0.3, linewidth=0)
                 _draw_row(axes, place, found)
-                write(sheet, 0, top + step * (place + 0.5), next(remaining))
-        write(sheet, left, 10, axis, colour=MUTED)
+                sheet.write(0, top + step * (place + 0.5), next(remaining))
+        sheet.write(left, 10, axis, colour=MUTED)
 
     return render(width, top + step * len(texts) + 28, title, draw)
 

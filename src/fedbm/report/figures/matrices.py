@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from fedbm.report.figures.drawing import SIZE, max_width, pixel_axes, shorten, text_width, write
+from fedbm.report.figures.drawing import SIZE, Sheet, max_width, shorten, text_width
 from fedbm.report.figures.svg import MUTED, render
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Numbers = npt.NDArray[np.float64]
@@ -36,16 +35,16 @@ def partition_bubbles(counts: npt.ArrayLike, classes: Sequence[str], title: str)
     unit = 0.48 * cell / np.sqrt(max(table.max(), 1.0))
 
     def draw(figure: Figure) -> None:
-        sheet = pixel_axes(figure)
+        sheet = Sheet(figure)
         _column_heads(sheet, classes, left, top, cell)
         end = left + cell * width
-        write(sheet, left - 12, top - 10, "client", "right", colour=MUTED)
-        write(sheet, end + side - 2, top - 10, "total", "right", colour=MUTED)
+        sheet.write(left - 12, top - 10, "client", "right", colour=MUTED)
+        sheet.write(end + side - 2, top - 10, "total", "right", colour=MUTED)
         for row in range(clients):
             y = top + cell * (row + 0.5)
             sheet.plot([left, end], [y, y], color=MUTED, alpha=0.25, lw=0.7)
-            write(sheet, left - 12, y, names[row], "right", size, MUTED)
-            write(sheet, end + side - 2, y, totals[row], "right", size)
+            sheet.write(left - 12, y, names[row], "right", size, MUTED)
+            sheet.write(end + side - 2, y, totals[row], "right", size)
         # Bubbles of nearly one size share a marker, so that a figure of 35 × 62 stays small.
         radii = np.round(4 * np.maximum(unit * np.sqrt(table), 0.75)) / 4
         for radius in np.unique(radii[table > 0]):
@@ -88,25 +87,23 @@ def _shaded(
     right = 10 + max(max_width(side, size), text_width("n")) if side else 4.0
 
     def draw(figure: Figure) -> None:
-        sheet = pixel_axes(figure)
+        sheet = Sheet(figure)
         _column_heads(sheet, classes, left, top, cell)
         end, bottom = left + cell * count, top + cell * count
         picture = np.empty((count, count, 4))
         picture[..., :3] = HEAT
         picture[..., 3] = DEEPEST * np.clip(shades, 0, 1)
-        limits = sheet.axis()
-        sheet.imshow(picture, extent=(left, end, bottom, top), interpolation="none", aspect="auto")
-        sheet.axis(limits)
+        sheet.cells(picture, left, top, end, bottom)
         sheet.plot([left, end, end, left, left], [top, top, bottom, bottom, top], color=MUTED, alpha=0.45, lw=0.7)
         for row in range(count):
             y = top + cell * (row + 0.5)
-            write(sheet, left - 8, y, names[row], "right", size)
+            sheet.write(left - 8, y, names[row], "right", size)
             if side:
-                write(sheet, end + right - 2, y, side[row], "right", size, MUTED)
+                sheet.write(end + right - 2, y, side[row], "right", size, MUTED)
             for column in range(count if count <= MAX_CLASSES_WITH_NUMBERS else 0):
-                write(sheet, left + cell * (column + 0.5), y, written[row][column], "center", SIZE - 1)
+                sheet.write(left + cell * (column + 0.5), y, written[row][column], "center", SIZE - 1)
         if side:
-            write(sheet, end + right - 2, top - 10, "n", "right", colour=MUTED)
+            sheet.write(end + right - 2, top - 10, "n", "right", colour=MUTED)
 
     whole = left + cell * count + max(right, over)
     return render(whole, top + cell * count + 4, title, draw)
@@ -132,11 +129,11 @@ def _room_above(classes: Sequence[str], cell: float) -> tuple[float, float]:
     return above, float(np.cos(turn)) * longest if turn else 0.0
 
 
-def _column_heads(sheet: Axes, classes: Sequence[str], left: float, top: float, cell: float) -> None:
+def _column_heads(sheet: Sheet, classes: Sequence[str], left: float, top: float, cell: float) -> None:
     turn, size = _turn(classes, cell), min(SIZE, cell - 2)
     for column, name in enumerate(classes):
         x = left + cell * (column + 0.5)
         if turn == 0:
-            write(sheet, x, top - 10, shorten(name), "center", size)
+            sheet.write(x, top - 10, shorten(name), "center", size)
         else:
-            write(sheet, x + (size * 0.35 if turn == 90 else 2), top - 7, shorten(name), "left", size, turn=turn)
+            sheet.write(x + (size * 0.35 if turn == 90 else 2), top - 7, shorten(name), "left", size, turn=turn)

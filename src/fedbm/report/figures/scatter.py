@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedbm.report.figures.drawing import pixel_axes, shorten, spread_labels, text_width, wrap_widths, write
+from fedbm.report.figures.drawing import Sheet, shorten, spread_labels, text_width, wrap_widths
 from fedbm.report.figures.svg import INK, MUTED, PAPER, SERIES, render, series
 
 if TYPE_CHECKING:
@@ -39,16 +39,16 @@ def scatter(features: Features, title: str) -> str:
             axes.plot(x, y, "*", ms=15, color=series(k), mec=INK, mew=1.0)
         axes.margins(0.06)
         axes.autoscale_view()
-        sheet = pixel_axes(figure)
+        sheet = Sheet(figure)
         if named and anchors:
             stars = [(x, height - y) for x, y in map(axes.transData.transform, anchors)]
             heights = spread_labels([y for _, y in stars], LINE, 0, SIDE)
             for (x, _), y, name in zip(stars, heights, names, strict=True):
                 right = x > TURN
-                write(sheet, x - 10 if right else x + 10, y, name, "right" if right else "left", SMALL)
+                sheet.write(x - 10 if right else x + 10, y, name, "right" if right else "left", SMALL)
         for k, (x, y) in enumerate(legend):
             sheet.plot(x + 4, SIDE + y, _mark(k), ms=7, color=series(k))
-            write(sheet, x + 13, SIDE + y, names[k], size=SMALL, colour=MUTED)
+            sheet.write(x + 13, SIDE + y, names[k], size=SMALL, colour=MUTED)
 
     return render(SIDE, height, title, draw)
 

@@ -3,16 +3,37 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from itertools import count
+from typing import TYPE_CHECKING
 
 from fedbm.report.figures.svg import SERIES, number_ids
 from fedbm.report.format import format_numbers, format_std, format_value
 from fedbm.report.model import Report, group_adjacent
 from fedbm.version import __version__
 
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
 
 def render_html(report: Report) -> str:
     """Return the page. Every text is escaped; an undefined name in the template is an error."""
+    sections, figures = count(1), count(1)
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            report=report,
+            version=__version__,
+            new_id=lambda: f"s{next(sections)}",
+            own_ids=lambda svg: number_ids(svg, next(figures)),
+        )
+    )
+
+
+@cache
+def _environment() -> Environment:
+    """Return the templates, which are compiled once in a process."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup, escape
 
@@ -27,16 +48,14 @@ def render_html(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    sections, figures = count(1), count(1)
-    made.globals |= {"palette": len(SERIES), "new_id": lambda: f"s{next(sections)}"}
+    made.globals["palette"] = len(SERIES)
     made.filters |= {
         "flags": keep_flags,
         "kind": lambda block: type(block).__name__,
-        "own_ids": lambda svg: number_ids(svg, next(figures)),
         "value": format_value,
         "std": format_std,
         "numbers": format_numbers,
         "groups": lambda columns: group_adjacent(columns, "group"),
         "blocks": lambda rows: group_adjacent(rows, "block"),
     }
-    return made.get_template("report.html.j2").render(report=report, version=__version__)
+    return made
