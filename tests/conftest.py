@@ -16,7 +16,7 @@ import pytest
 
 CLASSES = ("cyst", "normal", "polyp")
 DRAWING = {
-    "runs.artifacts": "partition_bubbles",
+    "runs.run_file_writer": "partition_bubbles",
     "report.experiment_figures": "axis_plot dot_plot",
     "report.sections": "confusion curve_plot dot_plot partition_bubbles scatter similarity stacked_bars",
     "report.source_scores": "dot_plot",

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from fedbm.cli.main import make_parser
+from fedbm.federation.deploy.federation_folders import HOME, create
 from fedbm.federation.deploy.flower import superlink, supernode
-from fedbm.federation.deploy.init import HOME, create
 from fedbm.federation.deploy.settings_files import NodeSettings, ServerSettings, read_settings
 
 ROOT = Path(__file__).parents[1]

@@ -21,7 +21,7 @@ import fedbm
 from fedbm import public
 from fedbm.engine.round_loop import Event
 from fedbm.engine.round_record import RoundRecord, Traffic
-from fedbm.runs.progress import progress_console, show_run
+from fedbm.runs.progress_display import progress_console, show_run
 
 
 def test_import_is_light_until_a_name_is_asked_for() -> None:

@@ -23,11 +23,11 @@ from fedbm.errors import FedBMError, did_you_mean
 from fedbm.experiments.outcomes import Outcome, read_outcomes
 from fedbm.methods import Central
 from fedbm.report.comparison import HEADLINE_METRIC, ComparedGroup, compare_outcome
+from fedbm.report.document import Cell, Column, Row, Table
 from fedbm.report.experiment_figures import draw_scores
 from fedbm.report.figures.drawing import WIDE
 from fedbm.report.figures.palette import assign_colours
 from fedbm.report.figures.svg import save_svg
-from fedbm.report.model import Cell, Column, Row, Table
 from fedbm.report.render.markdown import escape, render_table
 from fedbm.report.tables import score_cell, summary_table
 from fedbm.report.verdicts import plain_names, plain_verdict, planned_verdict

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fedbm.data.arrays import from_arrays, from_torch
-from fedbm.data.column_partition import by_column
+from fedbm.data.column_partitioner import by_column
 from fedbm.data.dataset import Dataset, load
 from fedbm.data.feature_shift import shift_features
 from fedbm.data.inspection.inspect import inspect

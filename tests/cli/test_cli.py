@@ -26,7 +26,7 @@ from fedbm.runs import batch
 from fedbm.runs import runner as simulation
 from fedbm.runs import scheduler as side_by_side
 from fedbm.runs.plan import make_plan
-from fedbm.runs.progress import show_run
+from fedbm.runs.progress_display import show_run
 from fedbm.runs.run_config import Config, keys, make_config, read_toml
 from fedbm.runs.run_view import read_run
 

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from fedbm.cli.commands.data import TASKS as DATA_TASKS
 from fedbm.data.catalog import download
-from fedbm.runs.progress import show_decoding, show_download
+from fedbm.runs.progress_display import show_decoding, show_download
 
 SMALL = ("--size", 16, "--channels", 1)
 

@@ -13,7 +13,7 @@ from fake_runs import edit, fake_run
 from pages import DOCS, rows_of, section_of
 
 from fedbm.cli.commands import COMMANDS, data, federation
-from fedbm.federation.deploy.init import create
+from fedbm.federation.deploy.federation_folders import create
 from fedbm.federation.server.run_status import StatusFile
 from fedbm.runs.failure import keep_failure
 

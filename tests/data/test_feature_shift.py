@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pictures import make_dataset
 
-from fedbm.data.column_partition import by_column
+from fedbm.data.column_partitioner import by_column
 from fedbm.data.feature_shift import change, shift_features, shift_images
 from fedbm.data.partition import Partition, hold_out, parse_partition
 from fedbm.data.partitioners import iid

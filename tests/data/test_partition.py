@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pictures import make_dataset
 
-from fedbm.data.column_partition import by_column
+from fedbm.data.column_partitioner import by_column
 from fedbm.data.partition import Move, Partition, heterogeneity, hold_out, load_partition, parse_partition
 from fedbm.data.partitioners import balanced, by_classes, dirichlet, iid, quantity, shards
 from fedbm.errors import FedBMError

@@ -18,8 +18,8 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 from deployment import NODES, Deployment, free_ports, pids_of, ready, wait_for
 
 from fedbm.federation.deploy import certificates, watchdog
+from fedbm.federation.deploy.federation_folders import render
 from fedbm.federation.deploy.flower import call_flwr, tool
-from fedbm.federation.deploy.init import render
 from fedbm.federation.deploy.registration import fingerprint, read_registry
 from fedbm.federation.deploy.settings_files import NodeSettings, ServerSettings, read_policy, read_settings, to_text
 from fedbm.federation.deploy.supervisor import environment

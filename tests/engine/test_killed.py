@@ -19,7 +19,7 @@ from whole_runs import after_round, assert_same_run, command, folder_of, plan_of
 
 from fedbm.cli import main
 from fedbm.engine.checkpoint import load_checkpoint
-from fedbm.runs import artifacts as run_files
+from fedbm.runs import run_file_writer
 from fedbm.runs.plan import Plan
 
 pytestmark = pytest.mark.long
@@ -43,7 +43,7 @@ def test_killed_at_any_write(plan: Plan, unbroken: Path, finishing: bool, every:
 
 
 def test_stopped_between_a_checkpoint_and_its_picture(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    draw, drawn = run_files.draw_generated, []
+    draw, drawn = run_file_writer.draw_generated, []
 
     def interrupted(*arguments: Any) -> None:
         drawn.append(arguments)
@@ -51,8 +51,8 @@ def test_stopped_between_a_checkpoint_and_its_picture(plan: Plan, monkeypatch: p
             raise KeyboardInterrupt
         draw(*arguments)
 
-    monkeypatch.setattr(run_files, "DRAWN_ROUNDS", (2,))
-    monkeypatch.setattr(run_files, "draw_generated", interrupted)
+    monkeypatch.setattr(run_file_writer, "DRAWN_ROUNDS", (2,))
+    monkeypatch.setattr(run_file_writer, "draw_generated", interrupted)
     with pytest.raises(KeyboardInterrupt):
         play(plan)
     assert not (folder_of(plan) / "generated" / "2.png").exists()

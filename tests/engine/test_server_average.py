@@ -20,7 +20,7 @@ from fedbm.engine.run_folder import RunFolder
 from fedbm.engine.server_average import ServerAverage, restore_average
 from fedbm.errors import FedBMError
 from fedbm.runs import runner
-from fedbm.runs.artifacts import finish_simulation
+from fedbm.runs.run_file_writer import finish_simulation
 from fedbm.runs.run_record import read_record, write_record
 from fedbm.runs.run_view import read_run
 

@@ -20,7 +20,7 @@ from fedbm.federation.deploy.settings_files import ServerSettings, read_refusal
 from fedbm.federation.node import handler as node
 from fedbm.federation.node.node_data import open_site, write_share
 from fedbm.federation.protocol import messages as protocol
-from fedbm.federation.protocol.codec import Envelope, from_records, to_records
+from fedbm.federation.protocol.flower_records import Envelope, from_records, to_records
 from fedbm.federation.protocol.messages import REFUSED, Refusal, accept_terms, is_safe_name
 
 

@@ -13,7 +13,7 @@ from one_process import Deployed, deploy, events_of, records_of
 
 from fedbm.federation.node import node_data
 from fedbm.federation.node.node_data import SiteData, open_site
-from fedbm.federation.protocol.codec import from_records
+from fedbm.federation.protocol.flower_records import from_records
 from fedbm.federation.protocol.messages import Refusal
 
 

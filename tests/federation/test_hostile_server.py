@@ -17,7 +17,7 @@ from fedbm.federation.node import client_app
 from fedbm.federation.node.handler import answer
 from fedbm.federation.node.loaded_run import LoadedRun
 from fedbm.federation.node.policy_checks import approve, describe_request, list_requests
-from fedbm.federation.protocol.codec import Envelope, from_records
+from fedbm.federation.protocol.flower_records import Envelope, from_records
 from fedbm.federation.protocol.packing import pack
 
 

@@ -16,7 +16,7 @@ from one_process import Deployed, Node, deploy, digests_in_process, engine_proce
 
 from fedbm.errors import FedBMError
 from fedbm.federation.node import loaded_run
-from fedbm.federation.protocol.codec import Envelope, from_records, to_records
+from fedbm.federation.protocol.flower_records import Envelope, from_records, to_records
 from fedbm.federation.protocol.messages import UPLOAD
 from fedbm.federation.protocol.packing import Packed, pack, unpack
 from fedbm.federation.server import requests, roster

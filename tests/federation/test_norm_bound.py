@@ -14,7 +14,7 @@ from flwr.app import Message
 from one_process import Deployed, FakeGrid, Node, deploy, engine_process, events_of, records_of
 
 from fedbm.errors import FedBMError
-from fedbm.federation.protocol.codec import Envelope, from_records, to_records
+from fedbm.federation.protocol.flower_records import Envelope, from_records, to_records
 from fedbm.federation.protocol.messages import UPLOAD
 from fedbm.federation.protocol.packing import pack, unpack
 from fedbm.federation.protocol.reply_checks import Accepted, NormHistory

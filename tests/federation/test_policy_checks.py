@@ -13,7 +13,7 @@ from one_process import Deployed, Node, deploy, events_of
 
 from fedbm.cli import main
 from fedbm.errors import FedBMError
-from fedbm.federation.deploy.init import create
+from fedbm.federation.deploy.federation_folders import create
 from fedbm.federation.deploy.preflight import describe_policy
 from fedbm.federation.deploy.settings_files import OPEN_POLICY, NodeSettings, Policy, read_policy, to_text
 from fedbm.federation.node import policy_checks

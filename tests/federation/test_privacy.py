@@ -22,7 +22,7 @@ from torch import Tensor
 from fedbm.errors import FedBMError
 from fedbm.federation.node.handler import answer
 from fedbm.federation.node.privacy import SIGMA, clip_to_grid, epsilon, privatise
-from fedbm.federation.protocol.codec import Envelope
+from fedbm.federation.protocol.flower_records import Envelope
 from fedbm.federation.protocol.packing import pack
 from fedbm.federation.protocol.reply_checks import read_upload
 

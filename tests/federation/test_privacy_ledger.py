@@ -20,7 +20,7 @@ from fedbm.federation.deploy.settings_files import Policy
 from fedbm.federation.node.handler import answer
 from fedbm.federation.node.privacy import epsilon
 from fedbm.federation.node.privacy_ledger import PrivacyLedger
-from fedbm.federation.protocol.codec import from_records
+from fedbm.federation.protocol.flower_records import from_records
 from fedbm.federation.protocol.messages import CENSUS, EVALUATE, Refusal
 from fedbm.report.privacy_sentences import client_losses
 from fedbm.report.write import write_report

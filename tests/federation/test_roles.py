@@ -21,7 +21,7 @@ from fedbm.cli import main
 from fedbm.errors import FedBMError
 from fedbm.federation.deploy import flower, registration, roles, watchdog
 from fedbm.federation.deploy.certificates import make_authority
-from fedbm.federation.deploy.init import create
+from fedbm.federation.deploy.federation_folders import create
 from fedbm.federation.deploy.registration import fingerprint, read_registry
 from fedbm.federation.deploy.run_control import Follower, give_shares, start_run
 from fedbm.federation.deploy.settings_files import (

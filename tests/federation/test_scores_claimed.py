@@ -11,7 +11,7 @@ from flwr.app import Message
 from one_process import Deployed, Node, deploy, engine_process, events_of, records_of
 
 from fedbm.federation.node.handler import answer
-from fedbm.federation.protocol.codec import Envelope, from_records, to_records
+from fedbm.federation.protocol.flower_records import Envelope, from_records, to_records
 
 
 def small(tiny: dict[str, Any], tmp_path: Path, method: str = "fedavg", evaluate: str = "nodes") -> Deployed:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from one_process import deploy
 
-from fedbm.report.model import Section, Table
+from fedbm.report.document import Section, Table
 from fedbm.report.runs_report import runs_report
 from fedbm.runs.run_view import read_run
 

@@ -15,7 +15,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from one_process import CLASSES, Deployed, deploy
 
 from fedbm.federation.node.node_data import write_share
-from fedbm.federation.protocol.codec import from_records
+from fedbm.federation.protocol.flower_records import from_records
 
 PAGE = Path(__file__).parents[2] / "docs" / "federation-protocol.md"
 NAMES = {

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbm.errors import FedBMError
-from fedbm.federation.protocol.codec import Envelope, from_records, to_records
+from fedbm.federation.protocol.flower_records import Envelope, from_records, to_records
 from fedbm.federation.protocol.packing import pack, unpack
 from fedbm.federation.protocol.reply_checks import read_losses, read_matrix, read_privacy
 

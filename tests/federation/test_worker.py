@@ -46,7 +46,7 @@ from one_process import deploy, digests_in_process, engine_process, events_of
 from fedbm.federation.deploy.flower import APP
 from fedbm.federation.node import client_app
 from fedbm.federation.node.worker import Worker, is_own_app
-from fedbm.federation.protocol.codec import Envelope, from_records, to_records
+from fedbm.federation.protocol.flower_records import Envelope, from_records, to_records
 from fedbm.federation.protocol.messages import CENSUS, REFUSED, explain_refusal
 
 SECRET = b"a secret of this test"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from fedbm.runs.run_files import ScoredRound, Summary
+from fedbm.runs.run_file_types import ScoredRound, Summary
 from fedbm.runs.run_view import RunView
 
 METRICS = ("accuracy", "f1", "auc", "recall", "precision")

@@ -29,9 +29,9 @@ from fedbm.federation.node.node_data import write_share
 from fedbm.federation.protocol.packing import digest
 from fedbm.federation.server.server_app import app as server_app
 from fedbm.runs import runner as simulation
-from fedbm.runs.artifacts import finish_simulation
 from fedbm.runs.plan import Plan, make_plan
 from fedbm.runs.run_config import make_config, to_sections, to_toml
+from fedbm.runs.run_file_writer import finish_simulation
 from fedbm.utils.io import write_text
 
 CLASSES = ("cyst", "normal", "polyp")  # of the folder `scans`, for a server that does not look into it

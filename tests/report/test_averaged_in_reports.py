@@ -13,10 +13,10 @@ import pytest
 from fake_runs import edit, fake_run, two_methods
 
 from fedbm.report.comparison_checks import check_comparison
+from fedbm.report.document import Report
 from fedbm.report.figures.curves import Curve, shared_plot
 from fedbm.report.format import format_cell
 from fedbm.report.grouping import group_runs
-from fedbm.report.model import Report
 from fedbm.report.render.csv import render_csv
 from fedbm.report.render.latex import render_latex
 from fedbm.report.render.markdown import render_markdown

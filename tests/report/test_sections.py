@@ -11,11 +11,11 @@ from small import task
 
 from fedbm.methods import METHODS
 from fedbm.methods.base import Facts
+from fedbm.report.document import Figures, Section, Text
 from fedbm.report.figures.palette import assign_colours
 from fedbm.report.grouping import Group, MethodRuns
-from fedbm.report.model import Figures, Section, Text
 from fedbm.report.sections import client_by_client, confusions, features, partition
-from fedbm.runs.run_files import Confusion, Features
+from fedbm.runs.run_file_types import Confusion, Features
 from fedbm.runs.run_view import RunView, read_run
 
 

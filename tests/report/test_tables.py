@@ -14,10 +14,10 @@ from fedbm.engine.round_record import Traffic
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.spec import parse
 from fedbm.report.comparison import ComparedGroup, compare_outcome
+from fedbm.report.document import Table
 from fedbm.report.figures.palette import assign_colours
 from fedbm.report.format import format_cell
 from fedbm.report.grouping import Group, group_runs
-from fedbm.report.model import Table
 from fedbm.report.render.markdown import render_table
 from fedbm.report.tables import (
     best_rows,

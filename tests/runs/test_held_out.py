@@ -14,9 +14,9 @@ from whole_runs import after_round, assert_same_run, folder_of, play
 import fedbm
 from fedbm.data.dataset import Dataset, load
 from fedbm.errors import FedBMError
+from fedbm.report.document import Table
 from fedbm.report.figures.palette import assign_colours
 from fedbm.report.grouping import group_runs
-from fedbm.report.model import Table
 from fedbm.report.render.markdown import render_markdown
 from fedbm.report.runs_report import runs_report
 from fedbm.report.source_scores import source_sections

@@ -18,7 +18,7 @@ from whole_runs import play as play_alone
 
 from fedbm.engine.checkpoint import load_checkpoint
 from fedbm.engine.round_loop import Event
-from fedbm.runs import artifacts as run_files
+from fedbm.runs import run_file_writer
 from fedbm.runs import scheduler as side_by_side
 from fedbm.runs.run_config import make_config, to_sections
 from fedbm.runs.scheduler import _start_worker as hire
@@ -245,7 +245,7 @@ def test_what_the_engine_says_is_shown_and_recorded_once(tiny: dict[str, Any], t
 
 
 def test_generated_images_are_drawn_on_the_way(tiny_fedbm: dict[str, Any], tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(run_files, "DRAWN_ROUNDS", (1, 2, 4))
+    monkeypatch.setattr(run_file_writer, "DRAWN_ROUNDS", (1, 2, 4))
     plan = plan_of(tiny_fedbm, tmp_path)
     play_alone(plan)
     drawn = simulation.run_path(plan) / "generated"

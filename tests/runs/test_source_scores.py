@@ -15,9 +15,9 @@ from whole_runs import after_round, assert_same_run, folder_of, play
 from fedbm.data.dataset import Dataset, load
 from fedbm.engine.evaluate import score_samples
 from fedbm.engine.round_loop import join_scores
+from fedbm.report.document import Figures, Table
 from fedbm.report.figures.palette import assign_colours
 from fedbm.report.grouping import group_runs
-from fedbm.report.model import Figures, Table
 from fedbm.report.render.html import render_html
 from fedbm.report.render.markdown import render_markdown
 from fedbm.report.runs_report import runs_report

@@ -16,7 +16,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbm.data.column_partition import column_of
+from fedbm.data.column_partitioner import column_of
 from fedbm.data.dataset import Dataset
 from fedbm.data.partition import SHIFTS, Partition, Shift
 from fedbm.errors import FedBMError, join_words

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbm.config.options import option
-from fedbm.methods._names import with_prefix
+from fedbm.methods._tensor_names import with_prefix
 from fedbm.methods.base import Aggregator, Facts, OwnData, Part, State, Steps, Task, Upload, copy_state, load_state
 from fedbm.methods.fedavg import FedAvg, WeightedMean
 from fedbm.models.heads import Classifier

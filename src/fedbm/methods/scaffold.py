@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from fedbm.methods._average import SplitMean
-from fedbm.methods._names import with_prefix
+from fedbm.methods._tensor_names import with_prefix
 from fedbm.methods.base import Aggregator, Facts, OwnData, Part, State, Upload, trained_parameters, unfrozen_parameters
 from fedbm.methods.fedavg import FedAvg
 

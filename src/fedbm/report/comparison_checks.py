@@ -9,8 +9,8 @@ from typing import Any
 
 from fedbm.methods import is_central
 from fedbm.report.advice import advise
+from fedbm.report.document import Finding
 from fedbm.report.grouping import AVERAGE, Group, find_varying, format_label, settings
-from fedbm.report.model import Finding
 from fedbm.runs.run_view import partition_digest
 
 KEEP_OPTIMIZER = "train.keep_optimizer"  # central training keeps its optimiser's state by definition

@@ -8,10 +8,10 @@ from typing import Any
 
 from fedbm.experiments.outcomes import Outcome
 from fedbm.report.comparison import ComparedGroup, ComparedRow, data_title, mean_with_interval
+from fedbm.report.document import Figure
 from fedbm.report.figures.curves import Series, axis_plot
 from fedbm.report.figures.dot_plot import DotRow, dot_plot
 from fedbm.report.figures.drawing import shorten
-from fedbm.report.model import Figure
 from fedbm.report.tables import SHOWN
 from fedbm.report.verdicts import main_rivals
 from fedbm.utils.statistics import Paired

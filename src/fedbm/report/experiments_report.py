@@ -20,9 +20,9 @@ from fedbm.report.comparison import (
     seeds_in_words,
     setting_words,
 )
+from fedbm.report.document import Block, Figures, Finding, Findings, Fold, Note, Part, Report, Section, Text
 from fedbm.report.figures.palette import assign_colours
 from fedbm.report.glossary import reading
-from fedbm.report.model import Block, Figures, Finding, Findings, Fold, Note, Part, Report, Section, Text
 from fedbm.report.runs_report import provenance
 from fedbm.report.sections import group_sections, training
 from fedbm.report.source_scores import source_sections

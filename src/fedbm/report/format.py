@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fedbm.report.model import Cell
+from fedbm.report.document import Cell
 from fedbm.utils.statistics import Paired, Spread
 from fedbm.utils.text import format_bytes, format_seconds
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedbm.errors import FedBMError
 from fedbm.methods import METHODS, is_central, title_of
-from fedbm.runs.run_files import PartitionRecord
+from fedbm.runs.run_file_types import PartitionRecord
 from fedbm.runs.run_view import RunView
 from fedbm.utils.statistics import Spread, spread_or_none
 from fedbm.utils.text import format_count

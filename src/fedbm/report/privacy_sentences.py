@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from fedbm.report.grouping import Group
-from fedbm.runs.run_files import PrivacyLoss
+from fedbm.runs.run_file_types import PrivacyLoss
 from fedbm.runs.run_view import RunView
 
 

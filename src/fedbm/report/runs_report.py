@@ -8,10 +8,10 @@ from typing import Any
 
 from fedbm.report.comparison import ComparedGroup, compare_runs
 from fedbm.report.comparison_checks import find_different_seeds, find_inequalities
+from fedbm.report.document import Block, Part, Provenance, Report, Text
 from fedbm.report.figures.palette import assign_colours
 from fedbm.report.glossary import reading
 from fedbm.report.grouping import Group, format_label, group_runs
-from fedbm.report.model import Block, Part, Provenance, Report, Text
 from fedbm.report.sections import group_sections
 from fedbm.report.source_scores import source_sections
 from fedbm.report.tables import BLOCKS, METRICS, class_scores

@@ -14,6 +14,7 @@ from fedbm.methods import title_of
 from fedbm.report import tables
 from fedbm.report.advice import judge_convergence
 from fedbm.report.comparison_checks import check_comparison, collect_advice
+from fedbm.report.document import Block, Figure, Figures, Findings, Pairs, Section, Text
 from fedbm.report.figures.bars import stacked_bars
 from fedbm.report.figures.curves import Curve, Points, curve_plot
 from fedbm.report.figures.dot_plot import DotRow, dot_plot
@@ -22,7 +23,6 @@ from fedbm.report.figures.matrices import MAX_CLASSES_WITH_NUMBERS, confusion, p
 from fedbm.report.figures.scatter import scatter
 from fedbm.report.format import mean_and_std
 from fedbm.report.grouping import Group, MethodRuns, format_label
-from fedbm.report.model import Block, Figure, Figures, Findings, Pairs, Section, Text
 from fedbm.report.privacy_sentences import largest_losses
 from fedbm.report.tables import Colours
 from fedbm.runs.run_view import RunView

@@ -7,10 +7,10 @@ from functools import partial
 
 import numpy as np
 
+from fedbm.report.document import Cell, Column, Figure, Figures, Row, Section, Table
 from fedbm.report.figures.dot_plot import DotRow, dot_plot
 from fedbm.report.grouping import Group, MethodRuns
-from fedbm.report.model import Cell, Column, Figure, Figures, Row, Section, Table
-from fedbm.runs.run_files import SourceConfusion
+from fedbm.runs.run_file_types import SourceConfusion
 from fedbm.utils.metrics import scores_from_confusion
 from fedbm.utils.statistics import spread
 from fedbm.utils.text import format_count

@@ -13,9 +13,9 @@ from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.search import search
 from fedbm.methods import FedAvg
 from fedbm.report.comparison import HEADLINE_METRIC, MOMENTS, ComparedGroup, ComparedRow, mean_with_interval
+from fedbm.report.document import Cell, Column, Kind, Row, Table
 from fedbm.report.format import NO_VALUE, format_interval, percent, points
 from fedbm.report.grouping import Group, MethodRuns
-from fedbm.report.model import Cell, Column, Kind, Row, Table
 from fedbm.runs.run_view import RunView
 from fedbm.utils.statistics import Paired, Spread, paired, spread, spread_or_none
 from fedbm.utils.text import format_range

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedbm.errors import FedBMError, join_words
-from fedbm.report.model import Report
+from fedbm.report.document import Report
 from fedbm.report.render.csv import render_csv
 from fedbm.report.render.html import render_html
 from fedbm.report.render.latex import render_latex

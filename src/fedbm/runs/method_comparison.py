@@ -18,7 +18,7 @@ from fedbm.methods import METHODS, Method
 from fedbm.runs.batch import BatchRun, Budget, plan_jobs, run_batch
 from fedbm.runs.callbacks import Callback, Notifier, RunInfo, check_callbacks
 from fedbm.runs.custom_method import resolve_method, with_method
-from fedbm.runs.progress import print_notes, progress_console, show_batch, show_decoding
+from fedbm.runs.progress_display import print_notes, progress_console, show_batch, show_decoding
 from fedbm.runs.run_config import (
     Config,
     check_method_options,

@@ -12,7 +12,7 @@ from torch import nn
 
 from fedbm.config.options import OPTION_NEEDS, DataOptions, LanguageOptions, check, parse_numbers
 from fedbm.data.cache import checksum
-from fedbm.data.column_partition import by_column
+from fedbm.data.column_partitioner import by_column
 from fedbm.data.dataset import Dataset, load
 from fedbm.data.feature_shift import shift_features
 from fedbm.data.inspection.problems import find_problems

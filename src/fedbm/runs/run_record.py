@@ -17,7 +17,7 @@ from fedbm.engine.run_folder import FORMAT as RUN_FORMAT
 from fedbm.errors import FedBMError
 from fedbm.report.figures.generated_images import COLUMNS, make_strip
 from fedbm.runs.run_config import format_sections
-from fedbm.runs.run_files import PHASES, SIDES, PartitionRecord, RunRecord
+from fedbm.runs.run_file_types import PHASES, SIDES, PartitionRecord, RunRecord
 from fedbm.runs.run_view import RunView, facts_of, partition_digest
 from fedbm.utils.io import atomic_write, read_json, write_text
 from fedbm.utils.text import format_value

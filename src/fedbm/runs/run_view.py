@@ -20,7 +20,7 @@ from fedbm.errors import FedBMError
 from fedbm.runs.failure import failure_of
 from fedbm.runs.plan import find_run
 from fedbm.runs.run_config import make_config, method_label, recommended_at_beta
-from fedbm.runs.run_files import CONFIG, ENVIRONMENT, Details, Features, PartitionRecord, ScoredRound, Summary
+from fedbm.runs.run_file_types import CONFIG, ENVIRONMENT, Details, Features, PartitionRecord, ScoredRound, Summary
 from fedbm.utils.io import read_json
 from fedbm.utils.schema import Lengths, check, keys, whole
 from fedbm.utils.text import make_html

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedbm.config.options import PARTITION_KEYS
-from fedbm.data.column_partition import find_sources
+from fedbm.data.column_partitioner import find_sources
 from fedbm.data.dataset import Dataset, check_source
 from fedbm.data.feature_shift import shift_images
 from fedbm.data.partition import Partition
@@ -40,12 +40,12 @@ from fedbm.engine.server_average import ServerAverage, restore_average
 from fedbm.engine.server_optimizer import ServerOptimizer, restore_optimizer
 from fedbm.errors import FedBMError
 from fedbm.methods.base import Method, State, Task
-from fedbm.runs.artifacts import draw_if_due, finish_simulation, write_initial_files
 from fedbm.runs.callbacks import Callback, Notifier, RunInfo, check_callbacks
 from fedbm.runs.custom_method import check_name, resolve_method, with_method
 from fedbm.runs.plan import Plan, make_plan
-from fedbm.runs.progress import print_notes, progress_console, show_decoding, show_run
+from fedbm.runs.progress_display import print_notes, progress_console, show_decoding, show_run
 from fedbm.runs.run_config import Config, find_method, keys, make_config, to_sections, to_values
+from fedbm.runs.run_file_writer import draw_if_due, finish_simulation, write_initial_files
 from fedbm.runs.run_view import RunView, read_run
 from fedbm.runs.tracking import make_trackers
 

@@ -43,7 +43,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.report.runs_report import runs_report
     from fedbm.report.write import write_report
     from fedbm.runs.batch import plan_jobs
-    from fedbm.runs.progress import print_notes, show_decoding
+    from fedbm.runs.progress_display import print_notes, show_decoding
     from fedbm.runs.run_view import read_runs
 
     configs = read_grid(args)
@@ -83,7 +83,7 @@ def read_grid(args: argparse.Namespace) -> list[Config]:
 def run_jobs(jobs: Sequence[BatchRun], console: Console) -> BatchResult:
     """Run the jobs that are not finished, and show their progress."""
     from fedbm.runs.batch import run_batch
-    from fedbm.runs.progress import show_batch
+    from fedbm.runs.progress_display import show_batch
 
     if finished := sum(job.is_finished for job in jobs):
         console.print(f"{finished} of {len(jobs)} runs are finished already")

@@ -106,7 +106,7 @@ def get(args: argparse.Namespace, console: Console) -> None:
     """Fetch a data set, or print what to download by hand."""
     from fedbm.data.catalog.download import get as get_file
     from fedbm.data.dataset import download_folder
-    from fedbm.runs.progress import show_download
+    from fedbm.runs.progress_display import show_download
 
     size = check(DataOptions, "size", args.settings.get("size"))
     to = Path(args.to).expanduser() if args.to else download_folder()
@@ -202,7 +202,7 @@ def load_and_print(args: argparse.Namespace, console: Console) -> tuple[Config, 
     """Load the data set, decode it if necessary, and print its counts and notes."""
     from fedbm.cli.console_tables import table
     from fedbm.runs.plan import load_dataset
-    from fedbm.runs.progress import show_decoding
+    from fedbm.runs.progress_display import show_decoding
     from fedbm.runs.run_config import check_config, make_config, to_sections
 
     config = check_config(make_config(to_sections({**args.settings, "data": args.what})))

@@ -134,7 +134,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
 
 
 def init(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.federation.deploy.init import create
+    from fedbm.federation.deploy.federation_folders import create
 
     names = args.names.split(",") if args.names else ()
     made = create(args.folder, args.nodes, names, args.host, args.port, args.link_port, args.days, args.rehearsal)
@@ -155,21 +155,21 @@ def partition(args: argparse.Namespace, console: Console) -> None:
 
 
 def add(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.federation.deploy.init import add as add_node
+    from fedbm.federation.deploy.federation_folders import add as add_node
 
     console.print(f"node: {add_node(args.folder, args.name)} (hand over the whole folder; its node.key is secret)")
     console.print("Restart the server to admit it. For runs that must wait for it, raise nodes in [federation].")
 
 
 def rekey(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.federation.deploy.init import rekey as make_key
+    from fedbm.federation.deploy.federation_folders import rekey as make_key
 
     site = make_key(args.folder, args.name)
     console.print(f"made: {site / 'node.key'} and node.pub; restart the server, and hand both to {args.name}")
 
 
 def renew(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.federation.deploy.init import renew as make_certificate
+    from fedbm.federation.deploy.federation_folders import renew as make_certificate
 
     end = make_certificate(args.folder, args.days)
     console.print(f"made: {args.folder / 'server' / 'server.pem'}, valid until {end}; restart the server and nginx")

@@ -20,7 +20,7 @@ from fedbm.cli.flags import add_settings, runs_folder
 from fedbm.errors import FedBMError
 
 if TYPE_CHECKING:
-    from fedbm.report.model import Report
+    from fedbm.report.document import Report
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -67,7 +67,7 @@ def run_experiments(experiments: Sequence[Experiment], args: argparse.Namespace,
     from fedbm.experiments import reproduction
     from fedbm.experiments.outcomes import read_outcome
     from fedbm.runs.batch import Budget, parse_duration
-    from fedbm.runs.progress import show_batch, show_decoding
+    from fedbm.runs.progress_display import show_batch, show_decoding
 
     if args.json and not args.plan:
         raise FedBMError("--json prints a plan. Add --plan, or remove --json to run the experiments.")

@@ -32,7 +32,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.engine.run_folder import RunFolder
     from fedbm.report.advice import advise
     from fedbm.runs.plan import make_plan
-    from fedbm.runs.progress import print_notes, show_decoding, show_run
+    from fedbm.runs.progress_display import print_notes, show_decoding, show_run
     from fedbm.runs.run_view import check_resumable, read_run
     from fedbm.runs.runner import check_engine, run, run_path
 

@@ -9,7 +9,7 @@ from flwr.clientapp import ClientApp
 
 from fedbm.errors import FedBMError
 from fedbm.federation.node.handler import answer
-from fedbm.federation.protocol.codec import Envelope, from_records, to_records
+from fedbm.federation.protocol.flower_records import Envelope, from_records, to_records
 from fedbm.federation.protocol.messages import log_error
 
 app = ClientApp()

@@ -26,7 +26,7 @@ from fedbm.federation.node.node_store import NodeStore
 from fedbm.federation.node.policy_checks import check_terms, has_few
 from fedbm.federation.node.privacy import privatise
 from fedbm.federation.node.privacy_ledger import PrivacyLedger
-from fedbm.federation.protocol.codec import Envelope
+from fedbm.federation.protocol.flower_records import Envelope
 from fedbm.federation.protocol.messages import (
     CENSUS,
     EVALUATE,

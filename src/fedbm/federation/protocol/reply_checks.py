@@ -19,7 +19,7 @@ from fedbm.engine.local_training import finish_client
 from fedbm.errors import FedBMError
 from fedbm.federation.protocol.packing import DTYPES, Packed, TensorEntry, read_header, start_of, unpack
 from fedbm.methods.base import Facts, Method, Part, State, Task
-from fedbm.runs.run_files import PrivacyLoss
+from fedbm.runs.run_file_types import PrivacyLoss
 from fedbm.utils.metrics import Array
 from fedbm.utils.schema import keys, number, or_null
 from fedbm.utils.typed_json import schema_of

@@ -14,7 +14,7 @@ from fedbm.engine.evaluate import score_confusion
 from fedbm.engine.round_record import ModelScores, PersonalScores
 from fedbm.engine.run_folder import FORMAT
 from fedbm.errors import FedBMError
-from fedbm.federation.protocol.codec import Envelope
+from fedbm.federation.protocol.flower_records import Envelope
 from fedbm.federation.protocol.messages import EVALUATE, SCORED, TRAIN, UPLOAD, explain_refusal, printable
 from fedbm.federation.protocol.reply_checks import (
     Form,
@@ -28,7 +28,7 @@ from fedbm.federation.protocol.reply_checks import (
 from fedbm.federation.server.requests import Reply, Requests
 from fedbm.federation.server.roster import Roster
 from fedbm.methods.base import Facts, Method, Part, State, Upload
-from fedbm.runs.run_files import Privacy
+from fedbm.runs.run_file_types import Privacy
 from fedbm.utils.io import read_json, write_json
 from fedbm.utils.metrics import Array, scores_from_confusion
 from fedbm.utils.typed_json import decode

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fedbm.engine.checkpoint import Progress
-from fedbm.federation.protocol.codec import POLL, Envelope, fetch, send
+from fedbm.federation.protocol.flower_records import POLL, Envelope, fetch, send
 from fedbm.federation.protocol.packing import Packed, pack
 from fedbm.federation.server.roster import Roster
 from fedbm.federation.server.run_status import utc_now

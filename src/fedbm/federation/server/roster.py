@@ -18,7 +18,7 @@ from fedbm.engine.round_loop import count_selected
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
 from fedbm.federation.deploy.registration import Registered
-from fedbm.federation.protocol.codec import POLL, Envelope, fetch, send
+from fedbm.federation.protocol.flower_records import POLL, Envelope, fetch, send
 from fedbm.federation.protocol.messages import CENSUS, REFUSED, Census, explain_refusal, read_census
 from fedbm.federation.protocol.reply_checks import check_equal
 from fedbm.federation.server.run_setup import Agreement

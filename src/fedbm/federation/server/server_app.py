@@ -45,9 +45,9 @@ from fedbm.federation.server.roster import Roster
 from fedbm.federation.server.run_setup import Agreement, agree
 from fedbm.federation.server.run_status import StatusFile
 from fedbm.methods.base import State, Steps
-from fedbm.runs.artifacts import write_description, write_final_files
 from fedbm.runs.run_config import method_label, recommended_at_beta
-from fedbm.runs.run_files import Privacy
+from fedbm.runs.run_file_types import Privacy
+from fedbm.runs.run_file_writer import write_description, write_final_files
 from fedbm.runs.runner import start_or_resume
 from fedbm.utils.io import digest_of, read_json, write_json
 

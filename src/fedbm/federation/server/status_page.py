@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.errors import FedBMError
-from fedbm.federation.deploy.init import render
+from fedbm.federation.deploy.federation_folders import render
 from fedbm.federation.protocol.messages import SCORED
 from fedbm.federation.server.run_status import (
     PHASES,

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedbm.errors import FedBMError
+from fedbm.report.document import Gallery
 from fedbm.report.grouping import Group
-from fedbm.report.model import Gallery
 from fedbm.runs.run_view import RunView
 
 if TYPE_CHECKING:

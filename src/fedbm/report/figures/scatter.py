@@ -10,7 +10,7 @@ from fedbm.report.figures.svg import INK, MUTED, PAPER, SERIES, render, series
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fedbm.runs.run_files import Features
+    from fedbm.runs.run_file_types import Features
 
 SIDE = 430.0
 SMALL = 11.5  # size of letters, in pixels

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 
-from fedbm.report.model import Report
+from fedbm.report.document import Report
 
 
 def render_csv(report: Report) -> str:

@@ -7,9 +7,9 @@ from functools import cache
 from itertools import count
 from typing import TYPE_CHECKING
 
+from fedbm.report.document import Report, group_adjacent
 from fedbm.report.figures.svg import SERIES, number_ids
 from fedbm.report.format import format_numbers, format_std, format_value
-from fedbm.report.model import Report, group_adjacent
 from fedbm.version import __version__
 
 if TYPE_CHECKING:

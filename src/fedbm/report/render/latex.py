@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from fedbm.report.format import format_cell, format_numbers
-from fedbm.report.model import (
+from fedbm.report.document import (
     Block,
     Cell,
     Column,
@@ -19,6 +18,7 @@ from fedbm.report.model import (
     drop_details,
     group_adjacent,
 )
+from fedbm.report.format import format_cell, format_numbers
 
 NEEDS = "% needs \\usepackage{booktabs,graphicx}; with pdflatex also \\usepackage{textalpha}, for Greek letters"
 SPECIAL = {sign: f"\\{sign}" for sign in "&%$#_{}"}

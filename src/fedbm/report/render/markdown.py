@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from fedbm.report.document import Block, Cell, Findings, Report, Section, Table, Text, drop_details, group_adjacent
 from fedbm.report.format import format_cell, format_numbers
-from fedbm.report.model import Block, Cell, Findings, Report, Section, Table, Text, drop_details, group_adjacent
 
 MARKUP = re.compile(r"[\\|*`]|\[(?=[^]]*\][(\[])|(?<!\w)_|_(?!\w)|<(?=[\w/!?])")
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from rich.table import Table as RichTable
 
+from fedbm.report.document import Block, Report, Section, Table, drop_details, group_adjacent
 from fedbm.report.format import format_cell
-from fedbm.report.model import Block, Report, Section, Table, drop_details, group_adjacent
 
 
 def report_tables(report: Report) -> list[RichTable]:

@@ -15,8 +15,8 @@ from fedbm.errors import FedBMError
 pytest.importorskip("flwr", reason="needs the flower extra")
 
 from fedbm.federation.deploy.certificates import check_node_key
+from fedbm.federation.deploy.federation_folders import add, create, format_address, rekey, renew
 from fedbm.federation.deploy.flower import explain_exit, to_pairs
-from fedbm.federation.deploy.init import add, create, format_address, rekey, renew
 from fedbm.federation.deploy.settings_files import (
     FederationSettings,
     NodeSettings,

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedbm.data.column_partition import find_sources
+from fedbm.data.column_partitioner import find_sources
 from fedbm.engine.checkpoint import best_path, load_best, save_tensors
 from fedbm.engine.environment import environment, settings_digest
 from fedbm.engine.round_loop import RoundLoop
@@ -25,7 +25,7 @@ from fedbm.report.figures.svg import save_svg
 from fedbm.runs.custom_method import describe_class
 from fedbm.runs.plan import Plan
 from fedbm.runs.run_config import Config, method_label, recommended_at_beta, to_toml
-from fedbm.runs.run_files import (
+from fedbm.runs.run_file_types import (
     Confusion,
     Details,
     Matrix,

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from fedbm.data.column_partition import MAX_SOURCES, by_column, find_sources
+from fedbm.data.column_partitioner import MAX_SOURCES, by_column, find_sources
 from fedbm.data.dataset import Dataset, load
 from fedbm.data.partitioners import iid
 
