@@ -32,7 +32,7 @@ from fedbm.engine.round_loop import RoundLoop
 from fedbm.engine.run_folder import RunFolder
 from fedbm.runs.plan import Plan, make_plan
 from fedbm.runs.run_config import make_config, to_sections
-from fedbm.runs.runner import assemble, run
+from fedbm.runs.runner import prepare_round_loop, run
 
 BOUND_IMAGES = 576  # of the one large batch: 24 times 8 real and 16 generated
 
@@ -107,7 +107,7 @@ def assembled(bench: Bench, plan: Plan, engine: Engine) -> Iterator[RoundLoop]:
     """The run of *plan* in memory, under its numeric settings; it is freed afterwards."""
     folder = RunFolder(Path(plan.config.engine.out) / plan.id)
     with numeric_settings(plan.config.engine, plan.config.train.precision), explain_memory_errors(bench.device):
-        federation = assemble(plan, folder, bench.device)
+        federation = prepare_round_loop(plan, folder, bench.device)
         if engine.decodes:
             federation = decoding(bench, plan, federation)
             free(bench.device)  # of the decoded images, which it does not use

@@ -421,7 +421,7 @@ def test_when_checkpoints_are_written(every, share, expected, tmp_path, monkeypa
 def test_checkpoints_go_on_where_something_is_slow(slow, tmp_path, monkeypatch):
     """By a clock that counts looks at it: what a run waits for is not its checkpoint's, and a slow disk has a bound."""
     now, written, save = [0.0], [], rounds.save_checkpoint
-    assemble = simulation.assemble
+    prepare_round_loop = simulation.prepare_round_loop
 
     def look():
         now[0] += 1
@@ -436,13 +436,13 @@ def test_checkpoints_go_on_where_something_is_slow(slow, tmp_path, monkeypatch):
         now[0] += 1000 if event.note and slow != "the disk" else 0
 
     def with_a_note(*given):
-        federation = assemble(*given)
+        federation = prepare_round_loop(*given)
         federation.notes.append("captured in 3 s")
         return federation
 
     monkeypatch.setattr(rounds, "time", SimpleNamespace(perf_counter=look))
     monkeypatch.setattr(rounds, "save_checkpoint", saved)
-    monkeypatch.setattr(simulation, "assemble", with_a_note)
+    monkeypatch.setattr(simulation, "prepare_round_loop", with_a_note)
     run = simulate(tmp_path, rounds=30, checkpoint_every=0, on_event=told)
     assert len(written) >= 4
     assert run.rounds[1]["seconds"]["checkpoint"] == (1001 if slow == "the disk" else 1)

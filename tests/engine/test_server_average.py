@@ -95,7 +95,7 @@ def play_and_average(settings: dict[str, Any], out: Path, **more: Any) -> tuple[
     plan = plan_of(settings, out, **more)
     folder = RunFolder(folder_of(plan))
     folder.path.mkdir(parents=True)
-    federation = runner.assemble(plan, folder, torch.device("cpu"))
+    federation = runner.prepare_round_loop(plan, folder, torch.device("cpu"))
     states = []
     for event in federation.rounds():
         if event is not None and event.record is not None:

@@ -211,7 +211,7 @@ def digests_in_process(plan: Plan) -> list[str]:
     """The digest of the server's state after every round of the plan, played in this process."""
     folder = RunFolder(simulation.run_path(plan))
     folder.path.mkdir(parents=True)
-    federation = simulation.assemble(plan, folder, torch.device("cpu"))
+    federation = simulation.prepare_round_loop(plan, folder, torch.device("cpu"))
     found = [digest(federation.server) for event in federation.rounds() if event.record is not None]
     finish_simulation(plan, federation)
     return found

@@ -38,7 +38,7 @@ def test_by_turns_each_run_is_what_it_is_alone(tiny_fedbm: dict[str, Any], tmp_p
     """Two seeds and another precision; what one sets for the process does not last beyond its turn."""
     changes = ({"seed": 0}, {"seed": 1, "precision": "fp32"}, {"seed": 2})
     tf32 = torch.backends.cudnn.allow_tf32
-    runs = [simulation.advance(small_plan_of(tiny_fedbm, tmp_path / "together", **change)) for change in changes]
+    runs = [simulation.iterate_run(small_plan_of(tiny_fedbm, tmp_path / "together", **change)) for change in changes]
     while runs:
         for run in list(runs):
             if next(run, "ended") == "ended":
@@ -230,14 +230,14 @@ def test_places(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_what_the_engine_says_is_shown_and_recorded_once(tiny: dict[str, Any], tmp_path: Path, monkeypatch) -> None:
-    assemble = simulation.assemble
+    prepare_round_loop = simulation.prepare_round_loop
 
     def talkative(*args: Any) -> Any:
-        federation = assemble(*args)
+        federation = prepare_round_loop(*args)
         federation.notes.append("going on with fewer slots")
         return federation
 
-    monkeypatch.setattr(simulation, "assemble", talkative)
+    monkeypatch.setattr(simulation, "prepare_round_loop", talkative)
     events = play_alone(plan_of(tiny, tmp_path))
     assert [(event.round, event.note) for event in events if event.note] == [(1, "going on with fewer slots")]
     records = [event.record["notes"] for event in events if event.record is not None]

@@ -101,9 +101,9 @@ class Collected:
 class RoundLoop:
     """A run in memory.
 
-    If clients may fail to reply, a round with fewer than *min_updates* usable updates is repeated, up to
-    *max_round_attempts* times, unless participation selects fewer of the N clients. *population* is N if fewer
-    clients may be available. If *sets* is empty, the clients score the model on their own images.
+    If clients may fail to reply, a round needs *min_updates* usable updates, or as many as clients are selected if
+    those are fewer. It is tried at most *max_round_attempts* times. *population* is the number of clients N if fewer
+    may be available. If *sets* is empty, the clients score the model on their own images.
     """
 
     run_id: str
@@ -240,7 +240,7 @@ class RoundLoop:
         dropped: list[Dropped] = []
         parts = broadcast(self.method, self.model, self.server, round_)
         lost = set() if self.method.central else draw_lost(selected, self.train.drop_rate, self.task.seed, round_)
-        for client in sorted(lost):  # as between machines, it was sent to, and it continues from its former state
+        for client in sorted(lost):  # as in a deployment: it has received the parts, and its state stays
             held = self.progress.holds.get(client, {})
             missing = [part for name, part in parts.items() if held.get(name) != part.version]
             self._traffic += Traffic(sent=sum(size_of(part.state) for part in missing))

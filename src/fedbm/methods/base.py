@@ -159,7 +159,7 @@ class Method(ABC):
     shares: ClassVar[tuple[str, ...]] = ("n",)  # fields of Facts that a client sends to the server
     class_statistics: ClassVar[str] = ""  # statistics of each class that an upload contains, as a site reads them
     local_parts: ClassVar[tuple[str, ...]] = ()  # parts of the model that stay at the client; the server has none
-    copy_prefixes: ClassVar[tuple[str, ...]] = ()  # a name that starts with one is a second copy of a model's tensor
+    copy_prefixes: ClassVar[tuple[str, ...]] = ()  # of names of tensors that are second copies of the model's
     server_step_uses_updates: ClassVar[bool] = False  # server_step() is skipped in a round without a usable update
     central: ClassVar[bool] = False  # all data in one place: one client, no federation; an upper bound in reports
     personalises: ClassVar[bool] = False  # clients have models of their own, scored separately
@@ -180,7 +180,7 @@ class Method(ABC):
 
     @property
     def common_model(self) -> bool:
-        """Whether the global score is that of one state. Otherwise it combines the models of several clients."""
+        """Whether the global score comes from one state. Otherwise it combines the models of several clients."""
         return True
 
     @abstractmethod
@@ -196,7 +196,7 @@ class Method(ABC):
         return {"model": Part(round_, self.model_state(server))}
 
     def model_state(self, state: State) -> State:
-        """Return the entries of *state* that are part of the model, so not of this method or of its base classes."""
+        """Return the entries of *state* that belong to the model, without the method's own entries."""
         own = tuple(f"{vars(kind)['name']}." for kind in type(self).__mro__ if "name" in vars(kind))
         return {name: value for name, value in state.items() if not name.startswith(own)}
 

@@ -40,9 +40,10 @@ def plain_verdict(comparison: ComparedGroup) -> tuple[str, ...]:
     lead, rivals = comparison.leading, main_rivals(comparison)
     if lead is None or not lead.runs:
         return ("No run is finished, so there is no result yet.",)
-    first = f"With {lead.name}, {_of_100(lead, 'accuracy', *rivals[-1:])} of 100 test images were classified correctly"
+    correct = _whole_percent(lead, "accuracy", *rivals[-1:])
+    first = f"With {lead.name}, {correct} of 100 test images were classified correctly"
     if not rivals:
-        f1 = _of_100(lead, HEADLINE_METRIC)
+        f1 = _whole_percent(lead, HEADLINE_METRIC)
         return (
             f"{first}; there is no finished run of another method to compare with.",
             f"Macro-F1, in which rare classes count as much as common ones, is {f1} of 100.",
@@ -53,7 +54,7 @@ def plain_verdict(comparison: ComparedGroup) -> tuple[str, ...]:
     if _holds(rival):
         chance = "chance alone hardly explains this"
     return (
-        f"{first}; with {rival.name}, {_of_100(rival, 'accuracy', lead)}.",
+        f"{first}; with {rival.name}, {_whole_percent(rival, 'accuracy', lead)}.",
         f"{lead.name}’s macro-F1, in which rare classes count as much as common ones, differs from {rival.name}’s by "
         f"{points(found.mean)} points; {chance}.",
     )
@@ -105,7 +106,7 @@ def _contrast_holds(contrast: Contrast) -> bool:
 
 
 def main_rivals(comparison: ComparedGroup) -> list[ComparedRow]:
-    """Return the best of the other rows, and FedAvg if that is another; [] if none can be compared."""
+    """Return the best of the other rows, and FedAvg's row if it is a different one; [] if none can be compared."""
     others = [row for row in comparison.rows if "best" in row.tests]
     if not others:
         return []
@@ -115,8 +116,8 @@ def main_rivals(comparison: ComparedGroup) -> list[ComparedRow]:
     return [best, *[row for row in others if row.method == FedAvg.name and row is not best][:1]]
 
 
-def _of_100(row: ComparedRow, metric: str, *others: ComparedRow) -> str:
-    """Return the mean score over the seeds that the other rows have, too."""
+def _whole_percent(row: ComparedRow, metric: str, *others: ComparedRow) -> str:
+    """Return the mean score in whole percent, over the seeds that the other rows have too; "?" if there are none."""
     seeds = [set(other.by_seed()) for other in others]
     scores = [score for seed, score in row.by_seed("best", metric).items() if all(seed in some for some in seeds)]
     return f"{100 * spread(scores).mean:.0f}" if scores else "?"
@@ -181,7 +182,7 @@ def _verdict(lead: ComparedRow, other: ComparedRow, more: str, tests: int) -> Ve
         result = "Two seeds cannot establish a difference."
     else:
         result = _established(found, holds)
-    needed = _needed(found, tests) if found.n >= MIN_SEEDS and not holds else ""
+    needed = _describe_seeds_needed(found, tests) if found.n >= MIN_SEEDS and not holds else ""
     corrected = [] if test.corrected is None else [f"{p_value(test.corrected)} after Holm’s correction"]
     quarter = other.tests["last_quarter"].paired if "last_quarter" in other.tests else None
     last = ""
@@ -209,14 +210,14 @@ def _contrast_verdict(contrast: Contrast) -> Verdict:
         assert contrast.corrected is not None
         holds = _contrast_holds(contrast)
         result = f" {_established(found, holds)}"
-        needed = "" if holds else _needed(found, contrast.tests)
+        needed = "" if holds else _describe_seeds_needed(found, contrast.tests)
         tests = [
             *_t_test(found),
             f"{p_value(contrast.corrected)} after Holm’s correction over {contrast.tests} tests",
             *([f"sign-flip {p_value(contrast.sign_flip)}"] if contrast.sign_flip is not None else []),
         ]
     elif found.low < 0 < found.high:
-        needed = _needed(found, 1)
+        needed = _describe_seeds_needed(found, 1)
     if contrast.chosen is not None:
         bounds = f" ({_interval(contrast.chosen)})" if contrast.chosen.p is not None else ""
         chosen = f" At the round chosen on validation, without averaging: {_points(contrast.chosen)}{bounds}."
@@ -249,8 +250,8 @@ def _established(found: Paired, holds: bool) -> str:
     return f"{'An advantage' if found.mean > 0 else 'A disadvantage'} is established."
 
 
-def _needed(found: Paired, tests: int) -> str:
-    """Return how many seeds would establish a difference of this size; "" if the lead is not ahead."""
+def _describe_seeds_needed(found: Paired, tests: int) -> str:
+    """Return how many seeds would establish a difference of this size; "" if the lead is not ahead or it is unknown."""
     if found.size is None or found.mean <= 0 or not tests:
         return ""
     seeds = seeds_needed(found.size, LEVEL / tests)

@@ -162,20 +162,20 @@ def run(plan: Plan) -> Generator[Event, None, None]:
     """Run the remaining rounds, then write summary, model and pictures. A finished run is not touched."""
     if plan.config.engine.on != "processes":
         raise FedBMError(
-            f"on is {plan.config.engine.on}, which applies only if a command has several runs, with data and methods "
-            "that other processes can read from files. Remove on."
+            f"on = {plan.config.engine.on} needs several runs, and data and methods that are read from files. "
+            "Remove on."
         )
-    return (event for event in advance(plan) if event is not None)
+    return (event for event in iterate_run(plan) if event is not None)
 
 
-def advance(plan: Plan) -> Iterator[Event | None]:
+def iterate_run(plan: Plan) -> Iterator[Event | None]:
     """Yield the events of a run, and None while it waits, so that several runs can take turns in one process.
 
     Settings of the whole process (threads, TF32, the current stream) apply only during this run's turns.
     """
     device = find_device(plan.config.engine.device)
     stream = separate_stream(device)
-    turns = _turns(plan, device)
+    turns = _iterate_rounds(plan, device)
     try:
         while True:
             with numeric_settings(plan.config.engine, plan.config.train.precision), stream:
@@ -192,7 +192,7 @@ def advance(plan: Plan) -> Iterator[Event | None]:
             torch.cuda.empty_cache()
 
 
-def _turns(plan: Plan, device: torch.device) -> Generator[Event | None, None, None]:
+def _iterate_rounds(plan: Plan, device: torch.device) -> Generator[Event | None, None, None]:
     folder = RunFolder(run_path(plan))
     if folder.done:
         return
@@ -200,7 +200,7 @@ def _turns(plan: Plan, device: torch.device) -> Generator[Event | None, None, No
         if folder.done:  # another process finished it since we looked
             return
         trackers = make_trackers(plan.config.engine.track)
-        loop = assemble(plan, folder, device)
+        loop = prepare_round_loop(plan, folder, device)
         with Notifier(trackers, run_info(plan)) as notify:
             with closing(loop.cohort), closing(loop.rounds()) as events:
                 draw_if_due(loop)  # if the run was stopped between a round's checkpoint and its picture
@@ -213,8 +213,8 @@ def _turns(plan: Plan, device: torch.device) -> Generator[Event | None, None, No
             finish_simulation(plan, loop)
 
 
-def assemble(plan: Plan, folder: RunFolder, device: torch.device) -> RoundLoop:
-    """Return the run in memory, at its start or at its last checkpoint."""
+def prepare_round_loop(plan: Plan, folder: RunFolder, device: torch.device) -> RoundLoop:
+    """Create or resume the run's folder, and return its round loop."""
     config, dataset, task = plan.config, plan.dataset, plan.task
     notes: list[str] = []
     stored, shared_name = shift_images(dataset, plan.partition), f"{dataset.checksum} images"

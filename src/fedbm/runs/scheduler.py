@@ -285,9 +285,9 @@ def _turn(run: Generator[Event | None, None, None], ending: bool) -> list[Event 
 
 def _advance(job: Job) -> Generator[Event | None, None, None]:
     from fedbm.runs.plan import make_plan
-    from fedbm.runs.runner import advance
+    from fedbm.runs.runner import iterate_run
 
     plan = make_plan(pickle.loads(job.config))  # imports the file of a user's method
     if job.id not in (None, plan.id):
         raise FedBMError("its data or its method's file changed after the command started. Run the command again.")
-    yield from advance(plan)
+    yield from iterate_run(plan)

@@ -48,7 +48,7 @@ from fedbm.utils.io import digest_of
 from fedbm.utils.schema import whole
 from fedbm.utils.typed_json import decode
 
-ANSWERS_PER_ROUND = 5  # of train, and of evaluate: a round can be repeated, and an averaged model is scored too
+MAX_ANSWERS_PER_ROUND = 5  # to train, and to evaluate: a round can be repeated, and an averaged model is scored too
 MAX_REFUSAL_LENGTH = 400  # characters of the server's reason that are kept
 
 
@@ -81,7 +81,7 @@ def answer(
         who, audit = {"client": site.client, "name": site.name}, Audit(Path(site.state) / "audit.jsonl")
         found = _answer(kind, request, site, audit, kept)
     except (Exception, SystemExit) as error:
-        kept.clear()  # free its memory: the model may be too large for it
+        kept.clear()  # free the loaded run: the request may have failed for lack of memory
         refusal = error if isinstance(error, Refusal) else Refusal("failed")
         cause = error.__cause__ if isinstance(error, Refusal) else error
         if cause is not None:
@@ -203,7 +203,7 @@ class Handler:
             body["label_counts"] = list(self.run.facts.label_counts)
         if self.terms.values["evaluates"]:
             policy = self.check_rules()
-            body |= {side: self._scored(policy, side) for side in SCORED}
+            body |= {side: self._count_scored(policy, side) for side in SCORED}
         self._record("census", n=self.run.facts.n, fields=sorted(body), method=method.name)
         return Envelope(body)
 
@@ -254,7 +254,7 @@ class Handler:
         method, client = self.terms.config.method, self.run.facts.client
         round_, built, received, saved = self._load()
         before = self.check_rules()
-        model, sets = built.model, {side: built.samples[side] for side in SCORED if self._scored(before, side)}
+        model, sets = built.model, {side: built.samples[side] for side in SCORED if self._count_scored(before, side)}
         own = {} if saved is None else {client: split_optimizer_state(saved)[0]}
         body = self._identify_answer(round_)
         with autocast(self.run.device, self.terms.config.train.precision):
@@ -278,7 +278,7 @@ class Handler:
         """Return the fields by which the server matches an answer with its request."""
         return {"code": "ok", "terms": self.terms.digest, "round": round_, "client": self.run.facts.client}
 
-    def _scored(self, policy: Policy, side: str) -> int:
+    def _count_scored(self, policy: Policy, side: str) -> int:
         """Return how many images of a split this site scores: none if its policy keeps scores here.
 
         The rows of a confusion matrix show the number of images per class, so min_per_class applies to them too.
@@ -310,7 +310,7 @@ class Handler:
 
         Raise Refusal if the rules no longer allow the run, or if it has had all its answers of this *kind*.
         """
-        policy, most = self.check_rules(), ANSWERS_PER_ROUND * self.terms.config.train.rounds
+        policy, most = self.check_rules(), MAX_ANSWERS_PER_ROUND * self.terms.config.train.rounds
         return self._ledger.count(self.terms.run, self.terms.values["privacy"], policy, kind, most)
 
     def _record(self, event: str, **facts: Any) -> None:

@@ -94,7 +94,7 @@ class ServerRun:
     def run_rounds(self) -> None:
         """Run the remaining rounds, and write the files of a finished run."""
         self.read_privacy()  # a damaged file stops the run before its first request
-        loop = self.assemble()
+        loop = self.prepare_round_loop()
         self.audit.append(
             "resumed" if loop.progress.round else "started",
             run=self.agreement.id,
@@ -144,7 +144,7 @@ class ServerRun:
         """Return the privacy loss of each site, or None if sites add no noise."""
         return read_privacy_file(self.privacy_file, self.options.dp_delta) if self.privacy_file else None
 
-    def assemble(self) -> RoundLoop:
+    def prepare_round_loop(self) -> RoundLoop:
         """Return the run in memory, at its start or at its last checkpoint."""
         config, method = self.config, self.config.method
         start = start_or_resume(
