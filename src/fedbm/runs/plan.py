@@ -154,7 +154,10 @@ def make_partition(config: Config, dataset: Dataset) -> Partition:
     options, seed = config.data, config.train.seed
     for key in ("held_out", "held_out_values"):
         if getattr(options, key) and options.partition not in (suitable := OPTION_NEEDS[key][1]):
-            raise FedBMError(f"{key} only applies if partition is {join_words(suitable)}, not {options.partition}")
+            raise FedBMError(
+                f"{key} only applies if partition is {join_words(suitable)}, but it is {options.partition}. "
+                f"Remove {key}, or set partition."
+            )
     if options.partition in ("file", "column"):
         if options.partition == "file":
             partition = load_partition(Path(options.partition_file), dataset)
