@@ -85,7 +85,7 @@ def test_what_is_not_established_says_how_many_seeds_it_would_need(tmp_path: Pat
     first, *_ = (plain(verdict.sentence) for verdict in verdicts(compare_outcome(made)[0]))
     assert (
         "not established. A difference of this size would need about 10 seeds (80 % power at level 0.05; "
-        "an estimate from the spread of 3)."
+        "estimated from 3 seeds)."
     ) in first
     for scores in ({"FedAvg": LOW, "FedBM": HIGH}, {"FedAvg": HIGH, "FedBM": NEAR}):  # established; behind
         made = scored(
@@ -110,11 +110,14 @@ def test_the_last_quarter_is_a_second_look(tmp_path: Path) -> None:
     assert last_quarter.mean == pytest.approx(best.mean / 4)
     assert last_quarter.p == pytest.approx(best.p)
     sentence = plain(verdicts(cell)[0].sentence)
-    assert "the spread of 3). Over the last quarter of the rounds: +0.3 points (95 % interval " in sentence
+    assert (
+        "estimated from 3 seeds). Over the last quarter of the rounds, the difference is +0.3 points (95 % interval "
+        in sentence
+    )
     assert sentence.endswith(", p = 0.23, not corrected).")
     unevaluated = tuple(replace(r, run=replace(r.run, last_quarter=None)) for r in made.results if r.run is not None)
     (cell,) = compare_outcome(replace(made, results=unevaluated))
-    assert verdicts(cell)[0].sentence.endswith("an estimate from the spread of 3).")
+    assert verdicts(cell)[0].sentence.endswith("estimated from 3 seeds).")
     table = results_table(cell, "t", {"FedAvg": 0, "FedBM": 1}, {})
     assert table.rows[0].cells["last_quarter_f1"].value is None
 
@@ -151,11 +154,13 @@ def test_a_sentence_speaks_of_shared_seeds(tmp_path: Path) -> None:
     scores = {"FedBM": {0: 0.4, 1: 0.5, 2: 0.6}, "FedProx": {0: 0.6}, "FedAvg": {0: 0.3, 1: 0.4, 2: 0.69}}
     (cell,) = compare_outcome(scored(tmp_path, grid(("FedAvg", "FedBM", "FedProx")), scores))
     first, second, third = (plain(verdict.sentence) for verdict in verdicts(cell))
-    assert third.startswith("FedProx has other seeds than FedBM: compare the difference over the seeds both have")
+    assert third.startswith("FedProx has other seeds than FedBM: compare the difference over the seeds that both have")
     assert first.startswith(
-        "FedBM has 40.0 % macro-F1 against FedProx’s 60.0 %, the best of 2 others: −20.0 points (n = 1)."
+        "FedBM has 40.0 % macro-F1; FedProx, the best of 2 others, has 60.0 %. The difference is −20.0 points (n = 1)."
     )
-    assert "FedBM has 50.0 ± 10.0 % macro-F1 against FedAvg’s 46.3 ± 20.3 %: +3.7 points (n = 3, " in second
+    assert (
+        "FedBM has 50.0 ± 10.0 % macro-F1; FedAvg has 46.3 ± 20.3 %. The difference is +3.7 points (n = 3, " in second
+    )
 
 
 @pytest.mark.parametrize(("fedavg", "said"), [(LOW, False), (NEAR, True), ({0: 0.99, 1: 1.0, 2: 1.0}, True)])
@@ -172,7 +177,7 @@ def test_where_an_advantage_is_not_established_it_says_what_was_tried(
     (cell,) = compare_outcome(replace(made, results=results))
     (first, *others) = (plain(verdict.sentence) for verdict in verdicts(cell))
     assert ("An advantage is established." in first) == (not said)
-    setting = "one setting, τ 12.5, λ_dis 0.1 and pseudo-batch 16; others were not tried"
+    setting = "one setting, τ 12.5, λ_dis 0.1 and pseudo-batch 16; other settings were not tried"
     assert others == [f"FedBM was run with {setting}."] * said
     report = experiments_report([replace(made, results=results)])
     for render in (render_markdown, render_latex):
@@ -189,7 +194,7 @@ def by_paper(root: Path, scores: Mapping[str, Mapping[int, float]]) -> list[str]
 
 
 NEAR_PAPER = "No difference from the paper’s macro-F1 is established for"
-HOW = "Welch’s t-test against the paper’s three trials, α = 0.05, uncorrected."
+HOW = "The test is Welch’s t-test against the paper’s three trials, α = 0.05, uncorrected."
 
 
 def test_rows_are_tested_against_the_papers_three_trials(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_sentences_of_a_confirmation(tmp_path: Path) -> None:
         "At the round chosen on validation, without averaging: +5.5 points (95 % interval +3.4 to +7.6)."
     )
     assert "An advantage is not established. A difference of this size would need about " in second
-    assert "80 % power at level 0.05/4; an estimate from the spread of 4" in second
+    assert "80 % power at level 0.05/4; estimated from 4 seeds" in second
 
 
 def test_an_estimate_has_intervals_and_no_p(tmp_path: Path) -> None:
@@ -345,7 +345,7 @@ def test_an_estimate_that_may_be_zero_says_how_many_seeds_a_claim_needs(tmp_path
     sure, unsure, *_ = sentences(planned(tmp_path, ESTIMATE))
     assert "would need" not in sure
     assert "A difference of this size would need about " in unsure
-    assert "80 % power at level 0.05; an estimate from the spread of 4" in unsure
+    assert "80 % power at level 0.05; estimated from 4 seeds" in unsure
 
 
 LADDER = """

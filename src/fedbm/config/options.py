@@ -154,17 +154,17 @@ class DataOptions:
     size: int | None = option(
         None, "side of the square images in pixels, a multiple of 4; unset: the data set's", least=16
     )
-    channels: Literal[1, 3] | None = option(None, "1 grey or 3 colour; unset: the data set's")
+    channels: Literal[1, 3] | None = option(None, "1 (grey) or 3 (colour); unset: the data set's")
     split: Literal["auto", "official", "stratified", "grouped"] = option(
         "auto",
-        "how to split train, val and test: as the source, by class, or by class and group; auto: the first of "
-        "official, grouped, stratified that the data allow",
+        "how to split train, val and test. official: as the source; stratified: by class; grouped: by class and "
+        "group; auto: the first of official, grouped, stratified that the data allow",
     )
     group: str = option(
         "", "a column, such as patient or lesion; samples with the same value stay in one subset; implies grouped"
     )
     metadata: str = option("", "a CSV, Parquet or .xlsx table; its columns are joined to the samples by name")
-    path_column: str = option("", "column of a table that names the images; unset: path, image, filename, …")
+    path_column: str = option("", "column of a table with the names of the images; unset: path, image, filename, …")
     label_column: str = option(
         "", "column of a table (or of metadata, for a folder of images) with the labels; unset: label, class, dx, …"
     )
@@ -178,14 +178,15 @@ class DataOptions:
     )
     normalise: Literal["fixed", "own"] = option(
         "fixed",
-        "own: by mean and standard deviation of the training images; fixed: ImageNet's (grey: 0.5), or as given",
+        "mean and standard deviation for normalisation. own: those of the training images; fixed: ImageNet's (grey: "
+        "0.5), or as given",
     )
     mean: str = option("", "mean of each channel for normalisation, from 0 to 1, separated by commas; needs std")
     std: str = option("", "standard deviation of each channel for normalisation, separated by commas; needs mean")
     partition: Literal["dirichlet", "balanced", "iid", "quantity", "classes", "shards", "column", "file"] = option(
         "dirichlet",
-        "how training samples are divided among clients: skewed labels (dirichlet; balanced: in equal sizes; classes; "
-        "shards), at random (iid), skewed sizes (quantity), by a column, or as in a file",
+        "how training samples are divided among clients. dirichlet, balanced (equal sizes), classes, shards: skewed "
+        "labels; quantity: skewed sizes; iid: at random; column: by a column; file: as in a file",
     )
     partition_file: str = option("", "the partition to use when partition = file (a run's partition.json)")
     partition_column: str = option(
@@ -195,7 +196,9 @@ class DataOptions:
     shards_per_client: int = option(
         2, "when partition = shards: number of shards (pieces of the samples sorted by class) per client", least=1
     )
-    clients: int = option(10, "number of clients N; a column or a file sets it itself", least=1)
+    clients: int = option(
+        10, "number of clients N; with partition = column or file, that column or file sets N", least=1
+    )
     held_out: int = option(
         0, "number of clients, in addition to N, that never train; the model is scored on their images", least=0
     )
@@ -204,7 +207,7 @@ class DataOptions:
         "when partition = column: values, separated by commas, that never train; the model is scored on their images",
     )
     feature_shift: Literal["none", "brightness", "contrast", "blur", "noise"] = option(
-        "none", "simulate sites with different devices: change the images, by another amount at each client"
+        "none", "simulate sites with different devices: change the images, by a different amount at each client"
     )
     shift_strength: float = option(
         0.2, "amount of feature_shift at the client with the largest change", above=0, most=1
@@ -268,8 +271,8 @@ class ModelOptions:
     )
     freeze: str = option(
         "",
-        "layers of the body that are not trained: names separated by commas, such as conv1,layer1, or a share of all "
-        "layers from the first on, such as 0.5",
+        "layers of the body that are not trained: names such as conv1,layer1, or a share of all layers, counted from "
+        "the first, such as 0.5",
     )
 
 
@@ -280,7 +283,7 @@ class TrainOptions:
     recipe: Literal["paper", "modern"] = option(
         "paper",
         "paper: the defaults; modern: adamw with a smaller lr, cosine schedule, warm-up and augmentation; keys that "
-        "you set yourself stay",
+        "you set yourself keep your values",
     )
     rounds: int = option(50, "communication rounds", least=1)
     epochs: int = option(1, "local epochs E per round", least=1)
@@ -302,7 +305,7 @@ class TrainOptions:
     )
     warmup_rounds: int = option(
         0,
-        "number of first rounds in which the learning rate rises in equal steps; if too many, all rounds but one",
+        "number of first rounds in which the learning rate rises in equal steps; at most all rounds but one",
         least=0,
     )
     lr_decay: float = option(0.99, "factor applied to the learning rate every round or local epoch", above=0, most=1)
@@ -331,7 +334,8 @@ class TrainOptions:
     )
     server_optimizer: Literal["mean", "momentum", "adam", "yogi"] = option(
         "mean",
-        "mean: the new model is the mean of the clients' models; others: the server takes a step towards it (FedOpt)",
+        "mean: the new model is the mean of the clients' models; others: the server takes a step towards this mean "
+        "(FedOpt)",
     )
     server_lr: float = option(1.0, "learning rate of the server's step; set about 0.01 for adam and yogi", above=0)
     server_momentum: float = option(0.9, "momentum of the server's step, β₁ of adam and yogi", least=0, below=1)
@@ -381,19 +385,24 @@ class EngineOptions:
     )
     data_on: Literal["auto", "gpu", "host"] = option(
         "auto",
-        "where images are: gpu, host (copied batch by batch), auto (gpu if they take at most half of its free memory)",
+        "where images are stored: gpu, host (copied batch by batch), auto (gpu if they take at most half of its free "
+        "memory)",
     )
     slots: int = option(6, "clients that the captured engine trains in parallel", least=1)
     compile: bool = option(
-        False, "captured engine: use torch.compile; takes a minute or two, faster from some hundred rounds on"
+        False,
+        "captured engine: use torch.compile; this takes a minute or two and saves time from some hundred rounds on",
     )
     on: Literal["processes", "ray"] = option(
-        "processes", "if a command has several runs: processes of this machine, or ray: all nodes of a Ray cluster"
+        "processes",
+        "where several runs of a command are computed. processes: on this machine; ray: on all nodes of a Ray cluster",
     )
     runs_per_gpu: int = option(3, "runs that share one GPU if a command has several runs", least=1)
-    processes_per_gpu: int = option(1, "processes for these runs; 2 are faster only under NVIDIA MPS", least=1)
+    processes_per_gpu: int = option(
+        1, "processes that compute these runs on one GPU; 2 are faster only with NVIDIA MPS", least=1
+    )
     checkpoint_every: int = option(
-        0, "rounds between checkpoints; 0: as often as possible within 2 % of the time, in a federation 1", least=0
+        0, "rounds between checkpoints; 0: as often as 2 % of the time allows, in a federation every round", least=0
     )
     track: Literal["none", "tensorboard", "mlflow", "wandb"] = option(
         "none", "tool that logs the numbers of each round during the run; needs the extra of that name"

@@ -27,16 +27,15 @@ class FederationOptions:
     nodes: int = option(3, "number of nodes N; their clients are numbered 0 to N − 1", least=1)
     min_updates: int = option(
         2,
-        "usable updates that a round needs (as many as participation selects of nodes, if fewer); otherwise the round "
-        "is repeated",
+        "usable updates that a round needs, at most the number of selected nodes; with fewer, the round is repeated",
         least=1,
     )
     deadline_s: float = option(600.0, "seconds a node has to answer", above=0)
     max_round_attempts: int = option(
-        20, "times a round is tried before the run stops; the same command resumes it", least=1
+        20, "times a round is tried before the run stops; the same command resumes the run", least=1
     )
     max_missed_deadlines: int = option(
-        2, "missed deadlines or refusals in a row after which a node is left out of a round", least=1
+        2, "number of missed deadlines or refusals in a row; after that, a node is left out of one round", least=1
     )
     evaluate: Literal["nodes", "server"] = option(
         "nodes", "who scores the model: nodes on their own val and test images, or the server on the data set in [data]"
@@ -51,8 +50,8 @@ class FederationOptions:
     )
     max_norm_ratio: float = option(
         10.0,
-        "largest norm of an update, as a multiple of the median of the accepted updates of the last five rounds; the "
-        "bound grows with the images of a site",
+        "largest norm of an update, as a multiple of the median norm accepted in the last five rounds; higher for "
+        "sites with many images",
         least=1,
     )
     on_lost_state: Literal["refuse", "fresh"] = option(

@@ -60,7 +60,8 @@ class FedBM(FedAvg):
     }
 
     classifier: Literal["distribution", "mean", "random", "trained"] = option(
-        "distribution", "from concept Gaussians (LKCC), their means alone, random frozen, or trained linear"
+        "distribution",
+        "made from concept Gaussians (LKCC), from their means alone, random and frozen, or linear and trained",
     )
     temperature: float = option(12.5, "τ of the concept classifier", above=0)
     generator: bool = option(True, "train a generator and mix its images into local batches (CGDE)")

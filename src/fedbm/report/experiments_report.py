@@ -39,9 +39,9 @@ CONTRASTS = (
     "second row. The bar is their mean with its 95 % interval, not corrected for the number of differences."
 )
 POOLED = (
-    "Exploratory: not planned, not tested. The differences of one data set at one seed are averaged over cells, "
-    "because they share images and random numbers; each such cluster counts once. The interval is a t-interval over "
-    "clusters."
+    "This table is exploratory: it was not planned and is not a test. Differences of one data set at one seed share "
+    "images and random numbers. So they form a cluster, which counts once with its mean over cells. The interval is a "
+    "t-interval over clusters."
 )
 SUMMARY = (
     "Test scores in percent at the round chosen on validation, mean ± standard deviation over seeds. Bold: highest "
@@ -276,10 +276,11 @@ def _missing(found: Sequence[ComparedGroup], runs: Mapping[Any, str]) -> list[Fi
     for (state, why), cells in reasons.items():
         items = tuple(f"{title}: {seeds_in_words(missing)}" for title, missing in cells.items())
         number = format_count(sum(map(len, cells.values())), "run")
-        words = {"absent": "cannot be run here"}.get(state, state)
+        be = "was" if number.startswith("1 ") else "were"
+        words = {"absent": "cannot be run here", "not run": f"{be} not run"}.get(state, state)
         sentence = f"{number} {words}{f': {why}' if why else ''}."
         if len(items) == 1:
-            findings.append(Finding(False, f"{sentence.rstrip('.')}: {items[0]}."))
+            findings.append(Finding(False, f"{sentence} {items[0]}."))
         else:
             findings.append(Finding(False, sentence, items))
     return findings

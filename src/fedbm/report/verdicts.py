@@ -150,14 +150,14 @@ def _lead_verdicts(comparison: ComparedGroup) -> list[Verdict]:
     if not others:
         return [_no_result(f"{lead.name} cannot be compared: no other row has finished one of its seeds.")]
     best, *fedavg = main_rivals(comparison)
-    more = f", the best of {len(others)} others" if len(others) > 1 else ""
+    more = f", the best of {len(others)} others," if len(others) > 1 else ""
     found = [_verdict(lead, best, more, comparison.tests)]
     found += [_verdict(lead, row, "", comparison.tests) for row in fedavg]
     ahead = best.tests["best"].paired.mean > 0 and all(verdict.holds for verdict in found)
     unequal = [row.name for row in others if set(row.by_seed()) != set(lead.by_seed())]
     if unequal:
         words = f"{join_words(unequal, 'and')} {'has' if len(unequal) == 1 else 'have'} other seeds than {lead.name}"
-        found.append(Verdict(False, f"{words}: compare the difference over the seeds both have, not the means."))
+        found.append(Verdict(False, f"{words}: compare the difference over the seeds that both have, not the means."))
     return found if ahead else [*found, *_tuned_values(lead)]
 
 
@@ -188,12 +188,12 @@ def _verdict(lead: ComparedRow, other: ComparedRow, more: str, tests: int) -> Ve
     last = ""
     if quarter is not None and quarter.p is not None:  # single rounds vary, a mean over many of them less
         evidence = f"{_interval(quarter)}, {p_value(quarter.p)}, not corrected"
-        last = f" Over the last quarter of the rounds: {_points(quarter)} ({evidence})."
+        last = f" Over the last quarter of the rounds, the difference is {_points(quarter)} ({evidence})."
     return Verdict(
         holds,
-        f"{lead.name} has {means[0]} macro-F1 against {other.name}’s {means[1]}{more}: {_points(found)} "
+        f"{lead.name} has {means[0]} macro-F1; {other.name}{more} has {means[1]}. The difference is {_points(found)} "
         f"({_evidence(found, *_t_test(found), *corrected)}). {result}{needed}{last}",
-        f"{lead.name} − {other.name}{more}: {', '.join([_points(found), *corrected])}. {result}",
+        f"{lead.name} − {other.name}{more.rstrip(',')}: {', '.join([_points(found), *corrected])}. {result}",
     )
 
 
@@ -258,8 +258,8 @@ def _describe_seeds_needed(found: Paired, tests: int) -> str:
     many = f"about {seeds}" if seeds else f"more than {MOST_SEEDS:,}"
     level = f"level {LEVEL}/{tests}" if tests > 1 else f"level {LEVEL}"
     return (
-        f" A difference of this size would need {many} seeds (80{NO_BREAK}% power at {level}; an estimate from the "
-        f"spread of {found.n})."
+        f" A difference of this size would need {many} seeds (80{NO_BREAK}% power at {level}; estimated from "
+        f"{found.n} seeds)."
     )
 
 
@@ -281,7 +281,7 @@ def _tuned_values(lead: ComparedRow) -> list[Verdict]:
     if method is None or not method.tuned or lead.name != method.title or not set(method.tuned) <= set(values):
         return []
     words = join_words([f"{name}{NO_BREAK}{values[key]:g}" for key, name in method.tuned.items()], "and")
-    return [Verdict(False, f"{lead.name} was run with one setting, {words}; others were not tried.")]
+    return [Verdict(False, f"{lead.name} was run with one setting, {words}; other settings were not tried.")]
 
 
 def _paper_verdicts(comparison: ComparedGroup) -> list[Verdict]:
@@ -301,7 +301,7 @@ def _paper_verdicts(comparison: ComparedGroup) -> list[Verdict]:
             nearest = min(others, key=lambda name: found[name][1])
             rows = f"{len(others)} {'other ' * bool(differ)}rows; {words[nearest]} has the smallest p"
         sentences.append(f"No difference from the paper’s macro-F1 is established for {rows}.")
-    how = f"Welch’s t-test against the paper’s three trials, α{NO_BREAK}={NO_BREAK}{LEVEL}, uncorrected."
+    how = f"The test is Welch’s t-test against the paper’s three trials, α{NO_BREAK}={NO_BREAK}{LEVEL}, uncorrected."
     return [Verdict(False, " ".join([*sentences, how]), brief)] if found else []
 
 

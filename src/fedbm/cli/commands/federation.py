@@ -70,7 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     task.add_argument("file", nargs="?", metavar="FILE.toml", help=RUN)
     task.add_argument("--data", dest="images", default="", metavar="PATH", help="the data set (default: the run's)")
 
-    task = add_task("up", "start server, nodes and a run on this machine, show it, and stop all at its end", WHOLE)
+    task = add_task(
+        "up", "start server, nodes and a run on this machine, show the run, and stop all when it ends", WHOLE
+    )
     task.add_argument("file", nargs="?", metavar="FILE.toml", help=RUN)
 
     add_task("server", "start the server and keep it running until Ctrl-C", SERVER)
@@ -111,7 +113,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     task.add_argument("name", metavar="NAME", help="the node's name")
 
-    task = add_task("renew", "make a new certificate for the server; nodes need nothing new", WITH_AUTHORITY)
+    task = add_task("renew", "make a new certificate for the server; nodes need no change", WITH_AUTHORITY)
     add_count(task, "--days", 730, "validity of the certificate in days (default 730)")
 
 

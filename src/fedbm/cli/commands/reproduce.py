@@ -1,11 +1,11 @@
-"""fedbm reproduce: repeat tables and figures of the paper, within a budget of time.
+"""fedbm reproduce: repeat tables and figures of the paper, within a time budget.
 
 examples:
   fedbm reproduce                                             list the experiments
   fedbm reproduce comparison-ham10000 --data-dir DIR --plan   what would run, and how long it would take
   fedbm reproduce comparison-ham10000 --data-dir DIR --budget 25m --only beta=0.1 --only FedAvg,FedBM
   fedbm reproduce modules generator-terms --data-dir DIR --only beta=0.05
-The same command again continues where the budget ended. Finished runs are not computed again.
+Run the same command again to continue after the budget ended. Finished runs are not computed again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def add_experiment_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", action="append", default=[], metavar="WHAT", help=text)
     text = "where to write records; runs with a record there are not computed again (default results)"
     parser.add_argument("--records", default="results", metavar="DIR", help=text)
-    parser.add_argument("--plan", action="store_true", help="print which runs remain and how long they take; run none")
+    parser.add_argument(
+        "--plan", action="store_true", help="print which runs remain and how long they take; start none"
+    )
     add_json(parser, "with --plan, print the plan as a JSON document; docs/scripting.md lists its keys")
     add_settings(parser, section_flags("engine", without=["data_dir"]))
 

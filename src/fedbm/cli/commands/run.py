@@ -5,7 +5,7 @@ examples:
   fedbm run --data ~/scans --size 64 --method fedavg          any folder of class/*.jpg
   fedbm run experiment.toml --seed 1                          flags override the file
   fedbm run --method moon.py:Moon                             a method of your own: file and class
-The same command again continues an interrupted run, or shows a finished one.
+Run the same command again to continue an interrupted run, or to show a finished one.
 If two methods have an option of the same name, --METHOD-OPTION sets one of them, such as --fedprox-mu.
 """
 

@@ -4,7 +4,7 @@ examples:
   fedbm sweep grid.toml --seeds 3 --budget 1h
 The file has [all] (settings, by the names of the flags), [axes] (lists of values), [[rows]] (name and settings) and
 optionally [search] with, for example, choose = ["temperature"] to choose among values on validation data. See
-docs/reproducing.md. The same command again continues where the budget ended.
+docs/reproducing.md. Run the same command again to continue after the budget ended.
 """
 
 from __future__ import annotations
