@@ -89,6 +89,10 @@ def test_without_the_list_of_keys_no_run_starts(deployed: Deployed, monkeypatch:
     (deployed.folder / "server" / "registered.json").write_text('{"ecdsa-sha2-nistp384 AAAA": "7"}')
     with pytest.raises(FedBMError, match=r"registered\.json: format is missing; restart the server"):
         deployed.serve()
+    unknown = {"node": "seven", "client": 0, "name": "north", "key": "SHA256:AAAA"}
+    (deployed.folder / "server" / "registered.json").write_text(json.dumps({"format": 1, "nodes": [unknown]}))
+    with pytest.raises(FedBMError, match="the node id of north is not a number; restart the server"):
+        deployed.serve()
 
 
 def test_a_fingerprint_is_the_one_that_ssh_keygen_shows(tmp_path: Path) -> None:

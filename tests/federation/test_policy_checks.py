@@ -236,7 +236,9 @@ def test_a_real_site_starts_with_strict_rules_and_a_rehearsal_with_open_ones(tmp
     assert read_policy(tmp_path / "here" / "hospital-1") == OPEN_POLICY
     rules = 'approval = true, methods = "all", max_rounds = 1000, min_per_class = 5, scores = true, '
     rules += "label_counts = false, min_noise = 0.0, delta = 1e-05"
-    assert describe_policy(tmp_path / "real" / "hospital-1") == f"policy: {rules}"
+    waits = "each run waits for 'fedbm federation approve'"
+    assert describe_policy(tmp_path / "real" / "hospital-1") == f"policy: {rules}; {waits}"
+    assert waits not in describe_policy(tmp_path / "rehearsal" / "hospital-1")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -33,7 +34,7 @@ from fedbm.federation.deploy.settings_files import (
     to_text,
     write_refusal,
 )
-from fedbm.federation.deploy.supervisor import running
+from fedbm.federation.deploy.supervisor import Child, running
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="marks are found in /proc")
 
@@ -217,6 +218,28 @@ def test_a_role_ends_when_one_of_its_programs_dies(study: Path) -> None:
     with pytest.raises(FedBMError, match="superlink of server has died; its log is .*superlink.log"):
         roles.run_server(home, lambda words: None, tick)
     assert nothing_is_left(study)
+
+
+def test_every_refused_node_has_its_own_time_to_be_admitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is refused at first, and the nodes together take longer than one may."""
+    now, refused, started, said = 0.0, set(range(4)), [], list[str]()
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    def wait(child: Child, seconds: float, explain: object) -> None:
+        sleep(40.0)
+        if (number := int(child.folder.name)) in refused:
+            refused.remove(number)
+            raise FedBMError("supernode was refused by the server")
+
+    monkeypatch.setattr(roles, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    monkeypatch.setattr(roles, "wait_until_ready", wait)
+    monkeypatch.setattr(Child, "start", lambda child: started.append(child.folder.name))
+    roles.wait_for_admission([Child("supernode", [], tmp_path / str(number)) for number in range(4)], said.append)
+    assert started == ["0", "1", "2", "3"]
+    assert said == [f"{name} is not admitted yet; trying again for 90 s" for name in started]
 
 
 def test_a_node_ends_when_its_worker_dies(study: Path) -> None:

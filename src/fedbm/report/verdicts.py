@@ -278,7 +278,9 @@ def _diverged(comparison: ComparedGroup) -> list[Verdict]:
 def _tuned_values(lead: ComparedRow) -> list[Verdict]:
     """State the values of the leading method's tuned options."""
     method, values = METHODS.get(lead.method), lead.runs[0].config["method"]
-    if method is None or not method.tuned or lead.name != method.title or not set(method.tuned) <= set(values):
+    if method is None or not method.tuned or lead.name != method.title:
+        return []
+    if not all(isinstance(values.get(key), int | float) for key in method.tuned):  # of another version, or damaged
         return []
     words = join_words([f"{name}{NO_BREAK}{values[key]:g}" for key, name in method.tuned.items()], "and")
     return [Verdict(False, f"{lead.name} was run with one setting, {words}; other settings were not tried.")]

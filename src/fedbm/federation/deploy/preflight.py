@@ -45,7 +45,8 @@ def describe_policy(folder: Path) -> str:
                 f"{did_you_mean(name, known)}. Correct the name"
             )
     rules = [f"{key} = {json.dumps(value)}" for key, value in dataclasses.asdict(policy).items() if value is not None]
-    return f"policy: {', '.join(rules)}"
+    waits = "; each run waits for 'fedbm federation approve'" if policy.approval else ""
+    return f"policy: {', '.join(rules)}{waits}"
 
 
 def describe_versions() -> str:

@@ -131,5 +131,7 @@ def read_registry(folder: Path) -> Mapping[int, Registered]:
     except FedBMError as error:
         raise FedBMError(f"{error}{remedy}") from error
     check(values, _REGISTRY, path, remedy)
+    if wrong := [node["name"] for node in values["nodes"] if not node["node"].isdecimal()]:
+        raise FedBMError(f"{path}: the node id of {wrong[0]} is not a number{remedy}")
     nodes = [Registered(int(n["node"]), n["client"], n["name"], n["key"]) for n in values["nodes"]]
     return {node.node: node for node in nodes}

@@ -119,13 +119,14 @@ def wait_for_admission(children: Sequence[Child], report: Report) -> None:
 
     Start a refused SuperNode again for a while: the server may still count an earlier connection of the same node.
     """
-    deadline, reported = time.monotonic() + ADMISSION_SECONDS, False
     waiting = [child for child in children if child.role in ("supernode", "worker")]
+    deadline, reported = time.monotonic() + ADMISSION_SECONDS, False
     while waiting:
         child = waiting[0]
         try:
             wait_until_ready(child, START_SECONDS, flower.explain_exit)
             del waiting[0]
+            deadline, reported = time.monotonic() + ADMISSION_SECONDS, False  # of the next child
         except FedBMError as error:
             if "refused by the server" not in str(error) or time.monotonic() > deadline:
                 raise
