@@ -267,7 +267,7 @@ def test_the_command_shows_and_approves(tmp_path: Path, capsys: pytest.CaptureFi
 
     assert "no run has asked" in call()
     assert 'no run "absent" has asked for an approval here' in call("absent", status=2)
-    assert "give the run" in call("--withdraw", status=2)
+    assert "--withdraw needs the name of a run" in call("--withdraw", status=2)
     folder = site / "state" / "approvals"
     folder.mkdir(parents=True)
     numbers = {"rounds": 5, "epochs": 2, "batch": 8, "lr": 0.1, "size": 64, "class_count": 2, "noise": 1.5}
