@@ -61,17 +61,17 @@ def test_a_killed_node_comes_back_and_nothing_is_lost(study: Deployment, tmp_pat
     assert same_as_undisturbed(study, tmp_path)
 
 
-def test_a_node_ends_with_its_killed_worker_comes_back_and_nothing_is_lost(study: Deployment, tmp_path: Path) -> None:
+def test_a_killed_worker_is_replaced_and_nothing_is_lost(study: Deployment, tmp_path: Path) -> None:
     """The kernel kills a worker in the same way when memory runs out."""
     study.fedbm("run", study.folder, study.file, "--detach")
     study.training(2)
     site, node = study.folder / NODES[2], study.started[-1]
     [worker] = pids_of(site, WORKER)
     os.kill(worker, signal.SIGKILL)
-    assert node.wait(60) == 2
-    assert "worker of hospital-3 has died" in node.words()  # type: ignore[attr-defined]
-    ready([study.start("node", site)])  # as its service does
+    wait_for(lambda: pids_of(site, WORKER), lambda found: found not in ([worker], []), 200)
     study.finished()
+    assert node.poll() is None
+    assert "hospital-3: its worker has died and is replaced" in node.words()  # type: ignore[attr-defined]
     assert all(len(record["clients"]) == 3 for record in study.records())
     assert same_as_undisturbed(study, tmp_path)
 

@@ -77,7 +77,7 @@ def test_a_sweep_is_planned_played_and_recorded(
     assert "3 runs: 1 finished, 2 not run\n" in capsys.readouterr().out
     page = tmp_path / "page.html"
     assert main(["report", str(tmp_path / "results"), "--to", str(page)]) == 0
-    assert "2 runs not run" in page.read_text(encoding="utf-8")
+    assert "2 runs were not run" in page.read_text(encoding="utf-8")
     shutil.copytree(tmp_path / "runs", tmp_path / "another machine" / "runs")
     capsys.readouterr()
     assert main(words(file, tmp_path / "another machine", "--plan")) == 0

@@ -167,7 +167,7 @@ def test_the_page_names_what_a_trial_has_and_how_many_rounds_a_record(modules: O
     trials = json.loads(write_outcome(modules, tmp_path).read_text(encoding="utf-8"))["trials"]
     assert {key for trial in trials for key in trial} <= set(re.findall(r"`(\w+)`", words))
     most = max(len(_kept_rounds(rounds, best)) for rounds in range(1, 402) for best in (1, rounds // 2 + 1))
-    assert f"curves have at most {most} rounds" in words
+    assert f"`curves` have at most {most} rounds" in words
 
 
 def test_broken_records_are_one_sentence(modules: Outcome, tmp_path: Path) -> None:

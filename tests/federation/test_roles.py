@@ -242,11 +242,20 @@ def test_every_refused_node_has_its_own_time_to_be_admitted(tmp_path: Path, monk
     assert said == [f"{name} is not admitted yet; trying again for 90 s" for name in started]
 
 
-def test_a_node_ends_when_its_worker_dies(study: Path) -> None:
+def test_a_worker_that_dies_is_replaced_but_not_for_ever(study: Path) -> None:
+    said: list[str] = []
     home = study / "hospital-1"
-    tick = times(60, lambda: os.kill(running(home)["worker"], signal.SIGKILL))
-    with pytest.raises(FedBMError, match="worker of hospital-1 has died; its log is .*worker.log"):
-        roles.run_node(home, "", lambda words: None, tick)
+    ended: list[int] = []
+
+    def tick() -> bool:
+        ended.append(running(home)["worker"])
+        os.kill(ended[-1], signal.SIGKILL)
+        return True
+
+    with pytest.raises(FedBMError, match="the worker of hospital-1 has died 3 times in a row, most likely because"):
+        roles.run_node(home, "", said.append, tick)
+    assert len(set(ended)) == 3
+    assert sum("hospital-1: its worker has died and is replaced" in words for words in said) == 2
     assert nothing_is_left(study)
 
 

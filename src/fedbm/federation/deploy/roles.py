@@ -25,7 +25,7 @@ from fedbm.federation.deploy.settings_files import (
     read_refusal,
     read_settings,
 )
-from fedbm.federation.deploy.supervisor import Child, check_free, supervise, wait_until_ready
+from fedbm.federation.deploy.supervisor import Child, check_free, end_children, supervise, wait_until_ready
 
 Report = Callable[[str], None]
 Tick = Callable[[], bool]  # called twice a second; False ends the work
@@ -33,6 +33,7 @@ Tick = Callable[[], bool]  # called twice a second; False ends the work
 START_SECONDS = 60.0
 ADMISSION_SECONDS = 90.0  # a server that lost a node accepts its key again after about 60 s
 RETRY_SECONDS = 3.0
+QUICK_DEATH_SECONDS, MAX_QUICK_DEATHS = 300.0, 3  # a worker that dies so soon, so often, is not replaced
 
 
 def run_server(folder: Path, report: Report, tick: Tick) -> None:
@@ -138,11 +139,13 @@ def wait_for_admission(children: Sequence[Child], report: Report) -> None:
 
 
 def watch(children: Sequence[Child], report: Report, tick: Tick) -> None:
-    """Report the server's refusals until *tick* returns False; raise FedBMError if a program dies."""
+    """Report refusals and replace dead workers until *tick* returns False; raise FedBMError if another program dies."""
     refusals = {child.folder: "" for child in children if child.role == "supernode"}
     while True:
         for child in children:
-            if not child.alive:
+            if child.role == "worker" and not child.alive:
+                replace_worker(child, children, report)
+            elif not child.alive:
                 raise FedBMError(
                     f"{child.role} of {child.folder.name} has died; its log is {child.log}. "
                     "Run the same command again; as a service it restarts by itself."
@@ -156,3 +159,23 @@ def watch(children: Sequence[Child], report: Report, tick: Tick) -> None:
         if not tick():
             return
         time.sleep(0.5)
+
+
+def replace_worker(worker: Child, children: Sequence[Child], report: Report) -> None:
+    """Start a dead worker again, and its SuperNode, so that the server does not wait for an answer that is lost.
+
+    Raise FedBMError if the worker dies again and again.
+    """
+    quick = time.monotonic() - worker.started < QUICK_DEATH_SECONDS
+    worker.quick_deaths = worker.quick_deaths + 1 if quick else 0
+    if worker.quick_deaths >= MAX_QUICK_DEATHS:
+        raise FedBMError(
+            f"the worker of {worker.folder.name} has died {MAX_QUICK_DEATHS} times in a row, most likely because this "
+            f"machine's memory is too small for the run (dmesg shows this); its log is {worker.log}"
+        )
+    report(f"{worker.folder.name}: its worker has died and is replaced; its log is {worker.log}")
+    pair = [child for child in children if child.folder == worker.folder and child.role in ("supernode", "worker")]
+    end_children(pair)
+    for child in pair:
+        child.start()
+    wait_for_admission(pair, report)

@@ -5,7 +5,8 @@
     <folder>/logs/<role>.log    its output
 
 Flower detaches some of its processes, so neither the process group nor the parent identifies them all. The variable
-does. If a program dies, the whole role ends; systemd or the container starts it again.
+does. If a node's worker dies, it is replaced. If another program dies, the whole role ends, and systemd or the
+container starts it again.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class Child:
     folder: Path
     ready: Callable[[Child], bool] = field(default=lambda child: True)
     process: subprocess.Popen[bytes] | None = None
+    started: float = 0.0  # time of the latest start
+    quick_deaths: int = 0  # of a worker, in a row
     log_start: int = 0  # position in the log at which the latest start begins
 
     @property
@@ -60,6 +63,7 @@ class Child:
         return self.process is not None and self.process.poll() is None
 
     def start(self) -> None:
+        self.started = time.monotonic()
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as stream:
             self.log_start = stream.tell()
