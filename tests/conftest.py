@@ -43,6 +43,12 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("fedbm")
 
 
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_auto_num_workers() -> int:
+    """Return one process more than there are cores: many tests wait for processes that they started."""
+    return 1 + (os.cpu_count() or 1)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
