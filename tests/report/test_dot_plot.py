@@ -64,3 +64,18 @@ def test_the_paper_is_a_bar_of_two_standard_deviations_and_widens_the_scale() ->
     wide = dot_plot([DotRow("a", 0, (10.0, 20.0), paper=(80.0, 2.5))], "t", "x")
     assert "80" in texts(wide)
     assert not paths(dot_plot([DotRow("a", 0, (10.0, 20.0))], "t", "x"), "--muted", "12")
+
+
+def test_bars_reach_from_zero_to_the_mean_under_one_heading_for_each_group() -> None:
+    rows = [DotRow("a", 0, (10.0, 20.0), heading="north"), DotRow("b", 1, (30.0,), heading="north")]
+    drawn = dot_plot(rows, "t", "x", bars=True)
+    bars = [
+        [float(x) for x in re.findall(r"[ML] ([\d.]+)", path.get("d") or "")]
+        for path in ET.fromstring(drawn).iter("path")
+        if "opacity: 0.3" in (path.get("style") or "")
+    ]
+    means = [points[0][0] for points in paths(drawn, "currentColor", "1.6")]
+    assert [max(bar) for bar in bars] == pytest.approx(means, abs=0.1)
+    (start,) = {min(bar) for bar in bars}
+    assert (means[0] - start) / (means[1] - start) == pytest.approx(15 / 30, abs=0.01)
+    assert texts(drawn).count("north") == 1
