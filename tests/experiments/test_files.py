@@ -54,6 +54,10 @@ EVIDENCE = {  # with each experiment's own seeds
     "lesion-split": 9,
     "mechanism": 30,
     "real-sites": 15,
+    "more-methods": 39,
+    "recipe-search": 36,  # cells of 24 runs: SGD has one learning rate
+    "recipe": 24,
+    "pretrained": 18,
 }
 
 
@@ -72,11 +76,15 @@ def test_an_evidence_experiment_runs_seed_by_seed(name: str) -> None:
     assert [trial.seed for trial in found] == [seed for seed in experiment.seeds for _ in range(rows)]
     for trial in found:
         check_config(trial.config)
-        assert (trial.config.train.precision, trial.config.train.server_average) == ("bf16", 0.9)
+        average = 0.0 if trial.row == "FedBN" else 0.9  # FedBN has no common model
+        assert (trial.config.train.precision, trial.config.train.server_average) == ("bf16", average)
         assert trial.config.train.evaluate_every == 1
-    assert experiment.analysis is not None
-    assert experiment.analysis.endpoint == "averaged last"
     assert experiment.confirmatory == (name == "confirmation")
+    if experiment.search:
+        assert experiment.analysis is None
+    else:
+        assert experiment.analysis is not None
+        assert experiment.analysis.endpoint == "averaged last"
 
 
 def test_the_confirmation_is_what_the_plan_says() -> None:
@@ -95,6 +103,24 @@ def test_the_confirmation_is_what_the_plan_says() -> None:
     assert experiment.chosen_seeds("3-5") == (3, 4, 5)
     with pytest.raises(FedBMError, match="plans the seeds 3-12 only"):
         experiment.chosen_seeds("3")
+
+
+@pytest.mark.parametrize("name", ["more-methods", "recipe"])
+def test_three_methods_are_runs_of_the_confirmation(name: str) -> None:
+    """Rows with the paper's recipe have the settings of the confirmation, so their runs are not computed twice."""
+    planned = {t.row: t.config for t in trials(find_experiment("confirmation"), [3], {}, ["data=ham10000"])}
+    found = {t.row: t.config for t in trials(find_experiment(name), [3], {})}
+    assert {row: found[row] for row in planned} == planned
+
+
+def test_a_recipe_is_searched_and_measured_at_different_seeds() -> None:
+    search, table = find_experiment("recipe-search"), find_experiment("recipe")
+    assert not set(search.seeds) & set(table.seeds)
+    modern = {t.row: t.config.train for t in trials(table, [3], {}) if t.row.endswith("modern")}
+    tried = [t.config.train for t in trials(search, [3], {})]
+    assert len(modern) == 4
+    for train in modern.values():
+        assert train in tried
 
 
 def test_confirmation_and_paper_share_training_settings() -> None:

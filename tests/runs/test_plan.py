@@ -76,6 +76,25 @@ def test_initial_weights_are_named_by_content(tiny: dict[str, Any], tmp_path: Pa
         run_id(tiny, init_weights=str(tmp_path / "c.safetensors"))
 
 
+def test_initial_weights_may_be_in_the_data_folder(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from safetensors.torch import save_file
+
+    def weights_of(name: str) -> str:
+        flags = {**tiny, "data_dir": str(tmp_path / "data"), "init_weights": name}
+        return make_plan(make_config(to_sections(flags))).config.model.init_weights
+
+    (tmp_path / "data").mkdir()
+    monkeypatch.chdir(tmp_path)
+    save_file(fedbm.ResNet18(1, 4).state_dict(), tmp_path / "data" / "a.safetensors")
+    assert weights_of("a.safetensors") == str(tmp_path / "data" / "a.safetensors")
+    with pytest.raises(FedBMError, match=r"init_weights: b\.safetensors does not exist"):
+        weights_of("b.safetensors")
+    shutil.copy(tmp_path / "data" / "a.safetensors", tmp_path)
+    assert weights_of("a.safetensors") == "a.safetensors"  # the path itself comes first
+
+
 def test_a_method_object_carries_its_options(tiny: dict[str, Any]) -> None:
     free = {key: value for key, value in tiny.items() if key not in ("data", "method")}
     with pytest.raises(FedBMError, match="weighting is an option of a method. Set it where you make the fedavg object"):

@@ -267,7 +267,9 @@ class ModelOptions:
     width: int = option(64, "channels of ResNet-18's first stage; features = 8 × width", least=4)
     norm: Literal["batch", "group"] = option("batch", "normalisation layers of ResNet-18")
     init_weights: str = option(
-        "", "file with initial weights of the body (.safetensors, or torchvision's ResNet-18 .pth); unset: random"
+        "",
+        "file with initial weights of the body (.safetensors, or a .pth of tensors such as torchvision's ResNet-18), "
+        "also looked for in data_dir; unset: random",
     )
     freeze: str = option(
         "",

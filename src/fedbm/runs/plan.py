@@ -81,7 +81,7 @@ def make_plan(
     given = load_partition(Path(config.data.partition_file), dataset) if config.data.partition == "file" else partition
     if given is not None and "beta" in given.settings:  # recommendations depend on the partition's β
         config = config.with_values("data", beta=check(DataOptions, "beta", given.settings["beta"]))
-    config = recommend(config, dataset.recommends)
+    config = find_weights(recommend(config, dataset.recommends))
     check_augment(config.train.augment, dataset.hflip, dataset.vflip)
     made: dict[str, Any] = {}
     if partition is None:
@@ -147,6 +147,14 @@ def load_dataset(config: Config, progress: Callable[[int, int], None] | None = N
         folder=Path(config.engine.data_dir).expanduser() if config.engine.data_dir else None,
         progress=progress,
     )
+
+
+def find_weights(config: Config) -> Config:
+    """Return *config* with the place of init_weights: the path itself or, if there is no such file, in data_dir."""
+    weights, folder = Path(config.model.init_weights).expanduser(), Path(config.engine.data_dir).expanduser()
+    if not config.engine.data_dir or weights.is_file() or not (folder / weights).is_file():
+        return config
+    return config.with_values("model", init_weights=str(folder / weights))
 
 
 def make_partition(config: Config, dataset: Dataset) -> Partition:
