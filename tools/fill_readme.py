@@ -1,7 +1,7 @@
 """Fill a README's results from records.
 
-A confirmatory experiment with all its runs on record is shown alone: one table, one sentence and one link. Until then
-the other experiments are shown: one picture, and a verdict and a short table for each.
+A confirmatory experiment with all its runs on record is shown alone: one picture, one table, the verdict and one link.
+Until then the other experiments are shown: one picture, and a verdict and a short table for each.
 
     python tools/fill_readme.py results README.md
 
@@ -24,7 +24,7 @@ from fedbm.experiments.outcomes import Outcome, read_outcomes
 from fedbm.methods import Central
 from fedbm.report.comparison import HEADLINE_METRIC, ComparedGroup, compare_outcome
 from fedbm.report.document import Cell, Column, Row, Table
-from fedbm.report.experiment_figures import draw_scores
+from fedbm.report.experiment_figures import contrast_figure, draw_scores
 from fedbm.report.figures.drawing import WIDE
 from fedbm.report.figures.palette import assign_colours
 from fedbm.report.figures.svg import save_svg
@@ -58,21 +58,19 @@ def fill_readme(outcomes: Sequence[Outcome], page: Path) -> list[Path]:
         if name not in by_name:
             raise FedBMError(f'{page} names the experiment "{name}", which has no record{did_you_mean(name, by_name)}')
     named = [by_name[name] for name in names]
-    for outcome in named:
-        if outcome.analysis is not None and outcome.analysis.confirmatory and not outcome.withheld:
-            inside = confirmed_lines(outcome, outcomes)
-            write_text(page, text[: found.end(1)] + "\n".join(inside) + "\n" + text[found.start(3) :])
-            return [page]
-    shown = [c for outcome in named for c in [c for c in compare_outcome(outcome) if c.lead][:1]]
-    if not shown:
-        raise FedBMError(f"the experiments that {page} names have no finished run yet")
+    confirmed = next((o for o in named if o.analysis and o.analysis.confirmatory and not o.withheld), None)
+    if confirmed:
+        title, lines = "Differences of every seed, as planned", confirmed_lines(confirmed, outcomes)
+        drawn = contrast_figure(compare_outcome(confirmed))[0].draw()
+    else:
+        shown = [c for outcome in named for c in [c for c in compare_outcome(outcome) if c.lead][:1]]
+        if not shown:
+            raise FedBMError(f"the experiments that {page} names have no finished run yet")
+        title, lines = f"Macro-F1 of every seed, {shown[0].title}", [line for c in shown for line in results_lines(c)]
+        drawn = draw_scores(shown[0], assign_colours(row.name for row in shown[0].rows), HEADLINE_METRIC, WIDE)
     picture = page.parent / PICTURE
-    colours = assign_colours(row.name for row in shown[0].rows)
-    save_svg(picture, draw_scores(shown[0], colours, HEADLINE_METRIC, WIDE))
-    inside = [
-        *(f"![Macro-F1 of every seed, {shown[0].title}]({PICTURE})", ""),
-        *(line for comparison in shown for line in results_lines(comparison)),
-    ]
+    save_svg(picture, drawn)
+    inside = [f"![{title}]({PICTURE})", "", *lines]
     write_text(page, text[: found.end(1)] + "\n".join(inside) + "\n" + text[found.start(3) :])
     return [page, picture]
 

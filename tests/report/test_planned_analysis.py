@@ -298,22 +298,26 @@ def test_differences_are_drawn_once_for_all_cells_with_a_dot_per_seed_unless_wit
     assert WITHHELD in page
 
 
-def test_a_planned_verdict_is_two_sentences_without_symbols(tmp_path: Path) -> None:
-    first, second = planned_verdict(compare_outcome(planned(tmp_path / "a")))
-    assert first == (
-        "On a scale of 100 on which rare findings count as much as common ones, FedBM was ahead of FedAvg by 11.0 "
-        "points on HAM10000 with beta 0.1 and by 7.0 points on HAM10000 with beta 0.05, and ahead of FedETF by 1.1 "
-        "points on HAM10000 with beta 0.1 and by 4.3 points on HAM10000 with beta 0.05."
-    )
-    assert second == (
-        "The comparison was fixed before the runs: chance alone hardly explains the difference to FedAvg on HAM10000 "
-        "with beta 0.1, FedAvg on HAM10000 with beta 0.05 and FedETF on HAM10000 with beta 0.05, but chance alone may "
-        "explain the difference to FedETF on HAM10000 with beta 0.1."
+def test_a_planned_verdict_is_a_sentence_per_cell_without_symbols(tmp_path: Path) -> None:
+    points = "Points are of macro-F1, in which rare findings count as much as common ones."
+    verdict = planned_verdict(compare_outcome(planned(tmp_path / "a")))
+    assert verdict == (
+        "On HAM10000 with beta 0.1, FedBM was 11.0 points ahead of FedAvg, which chance alone hardly explains, and 1.1 "
+        "points ahead of FedETF, which chance alone may explain.",
+        "On HAM10000 with beta 0.05, FedBM was 7.0 points ahead of FedAvg, which chance alone hardly explains, and 4.3 "
+        "points ahead of FedETF, which chance alone hardly explains.",
+        f"{points} The comparison was fixed before the runs.",
     )
     assert planned_verdict(compare_outcome(planned(tmp_path / "b", missing=[("FedETF", 6)]))) == ()
-    _, estimate = planned_verdict(compare_outcome(planned(tmp_path / "c", ESTIMATE)))
-    assert estimate == "This is an estimate from 4 repetitions and not a test, so it suggests and does not prove."
-    assert not re.search("[−±β=<>%]", first + second + estimate)
+    estimate = planned_verdict(compare_outcome(planned(tmp_path / "c", ESTIMATE)))
+    assert (
+        estimate[0]
+        == "On HAM10000 with beta 0.1, FedBM was 11.0 points ahead of FedAvg and 1.1 points ahead of FedETF."
+    )
+    assert estimate[-1] == (
+        f"{points} This is an estimate from 4 repetitions and not a test, so it suggests and does not prove."
+    )
+    assert not re.search("[−±β=<>%]", "".join((*verdict, *estimate)))
 
 
 def test_pooled_differences_have_a_cluster_per_data_set_and_seed() -> None:
@@ -409,12 +413,12 @@ def test_a_readme_shows_a_confirmation_alone_once_it_is_complete(tmp_path: Path)
     fill_readme([planned(tmp_path / "some", missing=[("FedETF", 6)]), other], page)
     assert "docs/images/results.svg" in page.read_text(encoding="utf-8")
     assert "HAM10000 with" not in page.read_text(encoding="utf-8")
-    assert fill_readme([planned(tmp_path / "all"), other], page) == [page]
+    picture = tmp_path / "docs" / "images" / "results.svg"
+    assert fill_readme([planned(tmp_path / "all"), other], page) == [page, picture]
+    assert "differences within each seed" in picture.read_text(encoding="utf-8")
     text = plain(page.read_text(encoding="utf-8"))
     assert "over 4 new seeds (3-6)" in text
     assert text.count("| --- |") == 1
     assert re.findall(r"^\| (?!Method|---)\**(\w+)", text, re.MULTILINE) == ["FedAvg", "FedETF", "FedBM", "Central"]
-    assert "FedBM was ahead of FedAvg by 11.0 points on HAM10000 with beta 0.1 and" in text
-    assert "hardly explains the difference to FedAvg on HAM10000 with beta 0.1" in text
-    assert "may explain the difference to FedETF on HAM10000 with beta 0.1" in text
-    assert text.count("](") == 1
+    assert "On HAM10000 with beta 0.1, FedBM was 11.0 points ahead of FedAvg, which" in text
+    assert text.count("](") == 2

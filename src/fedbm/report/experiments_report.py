@@ -118,7 +118,7 @@ def _confirmatory(found: Found) -> list[Section]:
     sections = []
     for outcome, some in found:
         if outcome.analysis is not None and outcome.analysis.confirmatory:
-            sentences = (f"{outcome.withheld}.",) if outcome.withheld else (*planned_verdict(some), *_briefs(some))
+            sentences = (f"{outcome.withheld}.",) if outcome.withheld else planned_verdict(some)
             sections.append(Section(outcome.title, "Planned before its runs.", (Text(sentences, "verdict"),)))
     return sections
 

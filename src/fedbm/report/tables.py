@@ -147,7 +147,10 @@ def _result_cells(row: ComparedRow, best: Mapping[tuple[str, str], bool]) -> dic
 
 
 def ladder_table(comparison: ComparedGroup, name: str, colours: Colours) -> Table:
-    """Return macro-F1 at the stated endpoint, the difference to the baseline, its share of the lead's, and the time."""
+    """Return macro-F1 at the stated endpoint and the difference to the baseline.
+
+    If rows are variants of one method, the difference is also a share of the lead's, next to the time that it costs.
+    """
     base, lead = comparison.baseline, comparison.leading
     scores = {row.name: row.at_endpoint(comparison.moment) for row in comparison.rows}
     apart = {row: paired(found, scores[base.name]) for row, found in scores.items() if row != base.name}
@@ -167,12 +170,13 @@ def ladder_table(comparison: ComparedGroup, name: str, colours: Colours) -> Tabl
             "seconds": _mean([run.summary.seconds for run in row.runs if run.summary], "seconds"),
         }
         lines.append(Row(row.name, cells, colour=colours[row.name], lead=row is lead))
-    minus = f"Minus {base.name}, points"
+    minus, methods = f"Minus {base.name}, points", {row.method for row in comparison.rows}
+    cost = {"share": "% of the lead’s", "seconds": "Wall time of a run"} if len(methods) < len(comparison.rows) else {}
     columns = (
         *_columns({"n": "n", "f1": "Macro-F1", "interval": "95 % interval"}),
         Column("difference", "mean", minus, f"minus {base.name}"),
         Column("difference_interval", "95 %", minus, "95 % interval of it"),
-        *_columns({"share": "% of the lead’s", "seconds": "Wall time of a run"}),
+        *_columns(cost),
     )
     caption = "Macro-F1 in percent at the endpoint of the plan, mean ± std over n seeds, in the order of the plan."
     return Table(name, columns, tuple(lines), caption, head="Row", small=True)

@@ -61,34 +61,29 @@ def plain_verdict(comparison: ComparedGroup) -> tuple[str, ...]:
 
 
 def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
-    """Return two sentences without symbols on an experiment with stated contrasts; () without a difference.
+    """Return sentences without symbols on an experiment with stated contrasts; () without a difference.
 
-    The first compares the leading row with other methods. The second states what chance may explain.
+    A sentence per cell compares the leading row with other methods and, after a test, states what chance may explain.
     """
     lead = next((comparison.lead for comparison in found if comparison.lead), "")
-    by_side: dict[str, list[str]] = {}  # "ahead of FedAvg" → where, and by how much
-    by_chance: dict[str, list[str]] = {}  # what chance does → the differences
-    seeds, tested = 0, False
+    sentences, seeds, tested = [], 0, False
     for comparison, cell in zip(found, plain_names(found), strict=True):
+        parts = []
         for one in comparison.contrasts:
             if one.found is not None and one.first == lead and one.second in METHOD_TITLES:
-                side = f"{'ahead of' if one.found.mean >= 0 else 'behind'} {one.second}"
-                by_side.setdefault(side, []).append(f"by {abs(100 * one.found.mean):.1f} points on {cell}")
-                chance = "hardly explains" if _contrast_holds(one) else "may explain"
-                by_chance.setdefault(chance, []).append(f"{one.second} on {cell}")
+                side = "ahead of" if one.found.mean >= 0 else "behind"
+                explains = "hardly explains" if _contrast_holds(one) else "may explain"
+                chance = f", which chance alone {explains}" if one.tested else ""
+                parts.append(f"{abs(100 * one.found.mean):.1f} points {side} {one.second}{chance}")
                 seeds, tested = max(seeds, one.found.n), one.tested
-    if not by_side:
+        if parts:
+            sentences.append(f"On {cell}, {lead} was {', and '.join(parts) if tested else join_words(parts, 'and')}.")
+    if not sentences:
         return ()
-    sides = ", and ".join(f"{side} {join_words(where, 'and')}" for side, where in by_side.items())
-    first = f"On a scale of 100 on which rare findings count as much as common ones, {lead} was {sides}."
+    planned = "The comparison was fixed before the runs."
     if not tested:
-        times = _repetitions(seeds)
-        return first, f"This is an estimate from {times} and not a test, so it suggests and does not prove."
-    parts = (
-        f"chance alone {words} the difference to {join_words(names, 'and')}"
-        for words, names in sorted(by_chance.items())
-    )
-    return first, f"The comparison was fixed before the runs: {', but '.join(parts)}."
+        planned = f"This is an estimate from {_repetitions(seeds)} and not a test, so it suggests and does not prove."
+    return (*sentences, f"Points are of macro-F1, in which rare findings count as much as common ones. {planned}")
 
 
 def plain_names(found: Sequence[ComparedGroup]) -> list[str]:
