@@ -337,7 +337,9 @@ class TrainOptions:
         "mean: the new model is the mean of the clients' models; others: the server takes a step towards this mean "
         "(FedOpt)",
     )
-    server_lr: float = option(1.0, "learning rate of the server's step; set about 0.01 for adam and yogi", above=0)
+    server_lr: float = option(
+        1.0, "learning rate of the server's step; 0.01 with adam and yogi, unless you set it", above=0
+    )
     server_momentum: float = option(0.9, "momentum of the server's step, β₁ of adam and yogi", least=0, below=1)
     precision: Literal["tf32", "fp32", "bf16"] = option(
         "tf32", "arithmetic of convolutions and matrix products: tf32 (fp32 on a CPU), fp32, or bf16 by autocast"
@@ -360,6 +362,7 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {  # the keys of [train] that a recip
         "augment": "standard",
     },
 }
+SERVER_LR = {"adam": 0.01, "yogi": 0.01}  # server_optimizer → server_lr if the user sets none
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from fedbm.config.keys import SECTIONS, Key, keys_of, section_keys
 from fedbm.config.options import (
     BY_BETA,
     RECIPES,
+    SERVER_LR,
     DataOptions,
     EngineOptions,
     LanguageOptions,
@@ -132,6 +133,8 @@ def make_config(values: Mapping[str, Mapping[str, Any]], where: str = "the confi
             raise FedBMError(f'{where} has no section "{section}"{near}; there are {join_words(FILE_SECTIONS)}')
     if (recipe := str(values.get("train", {}).get("recipe"))) in RECIPES:  # its values count as set by the user
         values = {**values, "train": {**RECIPES[recipe], **values["train"]}}
+    if (kind := str(values.get("train", {}).get("server_optimizer"))) in SERVER_LR:
+        values = {**values, "train": {"server_lr": SERVER_LR[kind], **values["train"]}}
     made: dict[str, Any] = {
         section: _make(options, values.get(section, {}), f"[{section}] in {where}")
         for section, options in SECTIONS.items()
