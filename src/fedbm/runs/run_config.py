@@ -111,7 +111,9 @@ def check_method_options(settings: Iterable[str], methods: Sequence[str]) -> Non
         switch = "--" + flag.replace("_", "-")
         if owners and not chosen:
             others = f"not of {join_words(methods)}" if methods else "no such method is named"
-            raise FedBMError(f"{switch} is an option of {join_words(owners)}, but {others}")
+            raise FedBMError(
+                f"{switch} is an option of {join_words(owners)}, but {others}. Remove it, or add {join_words(owners)}."
+            )
         if len({_declaration(all_methods()[name], owners[name]) for name in chosen}) > 1:
             own = join_words([f"--{name}-{flag.replace('_', '-')}" for name in chosen])
             raise FedBMError(f"{switch} is a different option for {join_words(chosen, 'and')}. Use {own}.")
@@ -330,7 +332,9 @@ def to_sections(flags: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         elif owners and method not in all_methods() and not is_reference(method):
             continue  # make_config() reports the unknown method
         elif owners:
-            raise FedBMError(f"{flag} is an option of {join_words(owners)}, not of {method}")
+            raise FedBMError(
+                f"{flag} is an option of {join_words(owners)}, not of {method}. Remove it, or use {join_words(owners)}."
+            )
         else:
             raise FedBMError(f'there is no setting "{flag}"{did_you_mean(flag, [*shared, *option_flags()])}')
         value = flags[flag]
