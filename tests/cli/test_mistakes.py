@@ -42,7 +42,20 @@ from fedbm.runs.run_config import keys, make_config, to_sections
         ("run --rounds -3", "rounds must be at least 1, not -3"),
         ("run --beta 0", "beta must be above 0, not 0"),
         ("run --optimizer sdg", 'optimizer must be sgd, adam or adamw, not "sdg" (did you mean "sgd"?)'),
-        ("run --generator maybe", 'generator must be yes or no, not "maybe"'),
+        ("run --generator maybe", 'generator must be yes or no for fedbm, not "maybe"'),
+        (
+            "run --method fednh --weighting size",
+            'weighting must be equal for fednh, not "size". Remove weighting, or set it for one method only, as in '
+            "fedavg_weighting.",
+        ),
+        (
+            "run --method fedproto --weighting equal",
+            'weighting must be size for fedproto, not "equal". Remove weighting',
+        ),
+        ("run --method ccvr --weighting x", 'weighting must be size or equal for ccvr, not "x"'),
+        ("compare --methods fedavg,fednh --weighting size", 'weighting must be equal for fednh, not "size". Remove'),
+        ("run --method fedprox --mu -1", "mu must be at least 0 for fedprox, not -1"),
+        ("run --method ccvr --mu 1", "mu is an option of fedprox, not of ccvr. Remove it, or use fedprox."),
         ("run --method fedmb", 'there is no method "fedmb" (did you mean "fedbm"?); choose fedavg'),
         ("run --method fedavg --temperature 3", "temperature is an option of fedbm"),
         ("run --data digts", 'no data set is called "digts" (did you mean "digits"?)'),
@@ -102,15 +115,15 @@ from fedbm.runs.run_config import keys, make_config, to_sections
         ),
         (
             "run --classifier trained --temperature 3",
-            "--temperature only applies if classifier is distribution or mean, but it is trained.",
+            "--temperature only applies to fedbm if classifier is distribution or mean, but it is trained.",
         ),
         (
             "run --generator no --lambda-dis 1",
-            "--lambda-dis only applies if generator is yes, but it is no. Remove --lambda-dis.",
+            "--lambda-dis only applies to fedbm if generator is yes, but it is no. Remove --lambda-dis.",
         ),
         (
             "compare --methods fedavg,fedbm --generator no --generator-lr 1",
-            "--generator-lr only applies if generator is yes",
+            "--generator-lr only applies to fedbm if generator is yes",
         ),
         (
             "run --method fedavg --encoder bert",
@@ -140,8 +153,11 @@ from fedbm.runs.run_config import keys, make_config, to_sections
             "--beta only applies if partition is dirichlet, balanced or quantity",
         ),
         ("run --method fedavg --fedprox-mu 1", "fedprox_mu is an option of fedprox, not of fedavg"),
-        ("run --method fedprox --fedprox-mu many", 'mu must be a number, not "many"'),
-        ("compare --methods fedavg --fedprox-mu 1", "--fedprox-mu is an option of fedprox, but not of fedavg"),
+        ("run --method fedprox --fedprox-mu many", 'mu must be a number for fedprox, not "many"'),
+        (
+            "compare --methods fedavg --fedprox-mu 1",
+            "--fedprox-mu is an option of fedprox, but not of fedavg. Remove it, or add fedprox.",
+        ),
         (
             "compare --seeds 0",
             "--seeds must be a count from 1 to 99, a range such as 3-12 or a list such as 0",

@@ -136,7 +136,7 @@ def test_a_plug_in_in_every_command(
     for words in (["report"], ["list"], ["show", run]):
         assert fedbm(*words)[0] == 0, words
     status, _, err = fedbm("run", "--method", "odd", "--odd-scale", -1)
-    assert one_sentence(err) == "scale must be above 0, not -1"
+    assert one_sentence(err) == "scale must be above 0 for odd, not -1"
     status, _, err = fedbm("run", "--method", "ood")
     assert one_sentence(err).startswith('there is no method "ood" (did you mean "odd"?); choose ')
 

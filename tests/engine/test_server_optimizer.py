@@ -1,6 +1,8 @@
 """The server's optimiser: its formulas by hand, plain BatchNorm statistics, resuming, and methods that refuse it."""
 
 import math
+import tomllib
+from typing import get_args, get_type_hints
 
 import pytest
 import torch
@@ -11,8 +13,9 @@ from fedbm.config.options import TrainOptions
 from fedbm.engine.server_optimizer import ServerOptimizer
 from fedbm.errors import FedBMError
 from fedbm.methods import METHODS
-from fedbm.runs.run_config import check_config, make_config, to_sections
+from fedbm.runs.run_config import check_config, make_config, to_sections, to_toml
 
+KINDS = get_args(get_type_hints(TrainOptions)["server_optimizer"])
 MEANS = (2.0, -1.0, 0.5)  # of three rounds, from θ = 1
 
 
@@ -68,6 +71,21 @@ def test_methods_that_do_more_than_average_refuse_it(name):
             check_config(config)
     else:
         assert check_config(config).train.server_optimizer == "yogi"
+
+
+def test_adam_and_yogi_have_a_default_rate_of_their_own(tiny, tmp_path):
+    """The saved configuration contains it; a rate that the user sets is kept, and other runs keep their ids."""
+    rates = {kind: small_plan_of(tiny, tmp_path, server_optimizer=kind).config.train.server_lr for kind in KINDS}
+    assert rates == {"mean": 1.0, "momentum": 1.0, "adam": 0.01, "yogi": 0.01}
+    default, given, kept = (
+        small_plan_of(tiny, tmp_path, server_optimizer="adam", **rate)
+        for rate in ({}, {"server_lr": 0.01}, {"server_lr": 1})
+    )
+    assert default.id == given.id != kept.id
+    assert kept.config.train.server_lr == 1
+    assert "server_lr = 0.01" in to_toml(default.config)
+    assert make_config(tomllib.loads(to_toml(kept.config))).train == kept.config.train
+    assert small_plan_of(tiny, tmp_path).id == small_plan_of(tiny, tmp_path, server_lr=1, server_optimizer="mean").id
 
 
 def test_a_run_is_resumed_with_its_moments(tiny, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from fedbm.experiments.spec import find_experiment, shipped_experiments
 from fedbm.methods import METHODS
-from fedbm.report.figures.palette import assign_colours, dash_pattern
+from fedbm.report.figures.palette import assign_colours, dash_pattern, mark_shape
 from fedbm.report.figures.svg import series
 
 TITLES = [method.title for method in METHODS.values()]
@@ -14,6 +14,10 @@ TITLES = [method.title for method in METHODS.values()]
 
 def look(number: int) -> tuple[str, tuple[int, ...]]:
     return series(number), dash_pattern(number)
+
+
+def dot(number: int) -> tuple[str, tuple[str, bool]]:
+    return series(number), mark_shape(number)
 
 
 def test_every_method_states_its_own_title() -> None:
@@ -24,6 +28,7 @@ def test_every_method_states_its_own_title() -> None:
 def test_the_methods_differ_and_a_stated_colour_belongs_to_one() -> None:
     numbers = assign_colours(TITLES)
     assert len({look(number) for number in numbers.values()}) == len(METHODS)
+    assert len({dot(number) for number in numbers.values()}) == len(METHODS)
     for stated in (method for method in METHODS.values() if method.colour is not None):
         assert numbers[stated.title] == stated.colour
         shared = [name for name, number in numbers.items() if series(number) == series(stated.colour)]
@@ -35,6 +40,14 @@ def test_the_methods_differ_and_a_stated_colour_belongs_to_one() -> None:
 def test_no_two_rows_of_an_experiment_look_alike(name: str) -> None:
     rows = [row.name for row in find_experiment(name).rows]
     assert len({look(number) for number in assign_colours(rows).values()}) == len(rows)
+    assert len({dot(number) for number in assign_colours(rows).values()}) == len(rows)
+
+
+def test_the_methods_of_the_paper_look_the_same_with_and_without_the_others() -> None:
+    paper = [row.name for row in find_experiment("comparison-ham10000").rows]
+    alone, among_all = assign_colours(paper), assign_colours(TITLES)
+    assert {name: among_all[name] for name in paper} == alone
+    assert [alone[name] for name in ("FedAvg", "FedRep", "FedROD", "FedETF")] == [1, 5, 8, 11]
 
 
 def test_however_many_there_are_they_differ() -> None:

@@ -174,13 +174,15 @@ def test_options_come_from_a_configuration_file(write: Write) -> None:
     config = make_custom_config({"method": {"name": reference, "scale": "0.1"}, "train": {"rounds": 3}}, "x.toml")
     assert (config.method, config.train.rounds) == (load_method(reference, {"scale": 0.1}), 3)
     for options, words in (
-        ({"scale": 0}, "scale must be above 0, not 0"),
+        ({"scale": 0}, "scale must be above 0 for halved, not 0"),
         ({"skale": 1}, r'has no option "skale" \(did you mean "scale"\?\)'),
         ({"layers": [1]}, 'has no option "layers"; fedbm.config.options.option declares options'),
     ):
         with pytest.raises(FedBMError, match=words):
             load_method(reference, options)
-    with pytest.raises(FedBMError, match="^mu is an option of fedprox, not of .*options.py:Halved$"):
+    with pytest.raises(
+        FedBMError, match="^mu is an option of fedprox, not of .*options.py:Halved. Remove it, or use fedprox.$"
+    ):
         to_sections({"method": reference, "mu": 1})
     with pytest.raises(FedBMError, match="--mu is an option of fedprox, but no such method is named"):
         make_grid({}, {"mu": 1}, [reference], [None], [0])

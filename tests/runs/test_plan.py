@@ -224,7 +224,7 @@ def test_options_of_a_method_object_are_what_they_declare(tiny: dict[str, Any]) 
 
     assert plan(fedbm.FedBM(generator="no")).config.method.generator is False  # type: ignore[arg-type]
     assert plan(FedProx(mu=1)).id == plan(FedProx(mu=1.0)).id
-    with pytest.raises(FedBMError, match="generator must be yes or no"):
+    with pytest.raises(FedBMError, match="generator must be yes or no for fedbm"):
         plan(fedbm.FedBM(generator="perhaps"))  # type: ignore[arg-type]
 
 

@@ -85,8 +85,8 @@ def test_accepted(section: type, key: str, value: Any, kept: Any) -> None:
         (DataOptions, "name", 5, "name must be a text, not 5"),
         (DataOptions, "name", "a\0b", 'name contains a character that cannot be printed: "a\\u0000b"'),
         (DataOptions, "name", "\udcff", 'name contains a character that cannot be printed: "\\udcff"'),
-        (FedBM, "temperature", -1, "temperature must be above 0, not -1"),
-        (FedBM, "condition", "labels", 'condition must be concepts, noise or noise+label, not "labels"'),
+        (FedBM, "temperature", -1, "temperature must be above 0 for fedbm, not -1"),
+        (FedBM, "condition", "labels", 'condition must be concepts, noise or noise+label for fedbm, not "labels"'),
     ],
 )
 def test_refused(section: type, key: str, value: Any, sentence: str) -> None:

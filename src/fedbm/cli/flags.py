@@ -134,7 +134,8 @@ def check_applies(flags: Iterable[str], configs: Sequence[Config], beta: str = "
             now = f"{config.data.name} uses {value} by default" if by_default else f"it is {value}"
             advice = f" or set --{key} {format_option(suitable[0])}" if by_default else ""
             only = join_words(map(format_option, suitable))
-            raise FedBMError(f"{switch} only applies if {key} is {only}, but {now}. Remove {switch}{advice}.")
+            whose = f" to {config.method.name}" if key in vars(config.method) else ""
+            raise FedBMError(f"{switch} only applies{whose} if {key} is {only}, but {now}. Remove {switch}{advice}.")
     switches = [key.switch for key in section_keys() if key.section == "language" and key.flag in flags]
     if switches and not any(config.method.needs_concepts for config in configs):
         from fedbm.runs.run_config import method_label

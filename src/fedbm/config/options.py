@@ -67,14 +67,17 @@ def field_types(section: type) -> dict[str, Any]:
 def check(section: type, key: str, value: Any) -> Any:
     """Return *value* converted to the type of the field; raise FedBMError if type or range is wrong.
 
-    Text is converted as on the command line: "0.1" is a number, "yes" is true.
+    Text is converted as on the command line: "0.1" is a number, "yes" is true. If *section* is a method's class, the
+    error names the method.
     """
-    bounds = next(f for f in dataclasses.fields(section) if f.name == key).metadata
-    checked = _convert(field_types(section)[key], value, key)
+    declared = {f.name: f.metadata for f in dataclasses.fields(section)}
+    method = None if "name" in declared else getattr(section, "name", None)
+    whose, bounds = f" for {method}" if method else "", declared[key]
+    checked = _convert(field_types(section)[key], value, key, whose)
     for name, (is_within, words) in BOUNDS.items():
         bound = bounds[name]
         if bound is not None and isinstance(checked, int | float) and not is_within(checked, bound):
-            raise FedBMError(f"{key} must be {words} {bound:g}, not {checked:g}")
+            raise FedBMError(f"{key} must be {words} {bound:g}{whose}, not {checked:g}")
     return checked
 
 
@@ -105,16 +108,19 @@ def _unwrap_optional(kind: Any) -> Any:
     return next(k for k in get_args(kind) if k is not type(None))
 
 
-def _convert(kind: Any, value: Any, key: str) -> Any:
+def _convert(kind: Any, value: Any, key: str, whose: str = "") -> Any:
     if get_origin(kind) is Literal:
         choices = {str(choice): choice for choice in get_args(kind)}
         word = value if isinstance(value, str) else format_value(value)
         if word not in choices:
             known = join_words(choice or '""' for choice in choices)
-            raise FedBMError(f"{key} must be {known}, not {format_value(value)}{did_you_mean(word, choices)}")
+            advice = f". Remove {key}, or set it for one method only, as in fedavg_{key}." if len(choices) == 1 else ""
+            raise FedBMError(
+                f"{key} must be {known}{whose}, not {format_value(value)}{did_you_mean(word, choices)}{advice}"
+            )
         return choices[word]
     if get_origin(kind) in (types.UnionType, typing.Union):  # None means not set
-        return None if value is None else _convert(_unwrap_optional(kind), value, key)
+        return None if value is None else _convert(_unwrap_optional(kind), value, key, whose)
     if kind is bool:
         if isinstance(value, bool):
             return value
@@ -132,7 +138,7 @@ def _convert(kind: Any, value: Any, key: str) -> Any:
             if kind is int and number == int(number):
                 return int(number) if abs(number) < 2**53 else int(value)  # above, a float does not have all digits
     article = "" if kind is bool else "a "
-    raise FedBMError(f"{key} must be {article}{type_words(kind)}, not {format_value(value)}")
+    raise FedBMError(f"{key} must be {article}{type_words(kind)}{whose}, not {format_value(value)}")
 
 
 def parse_numbers(key: str, text: str) -> tuple[float, ...]:
@@ -339,7 +345,9 @@ class TrainOptions:
         "mean: the new model is the mean of the clients' models; others: the server takes a step towards this mean "
         "(FedOpt)",
     )
-    server_lr: float = option(1.0, "learning rate of the server's step; set about 0.01 for adam and yogi", above=0)
+    server_lr: float = option(
+        1.0, "learning rate of the server's step; 0.01 with adam and yogi, unless you set it", above=0
+    )
     server_momentum: float = option(0.9, "momentum of the server's step, β₁ of adam and yogi", least=0, below=1)
     precision: Literal["tf32", "fp32", "bf16"] = option(
         "tf32", "arithmetic of convolutions and matrix products: tf32 (fp32 on a CPU), fp32, or bf16 by autocast"
@@ -362,6 +370,7 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {  # the keys of [train] that a recip
         "augment": "standard",
     },
 }
+SERVER_LR = {"adam": 0.01, "yogi": 0.01}  # server_optimizer → server_lr if the user sets none
 
 
 @dataclass(frozen=True)

@@ -148,8 +148,8 @@ def check_batch_norms(method: Method, model: nn.Module, train: TrainOptions) -> 
     parts = method.trained_parts
     if train.freeze_batchnorm_after and not any(batch_norms(model.get_submodule(part)) for part in parts):
         raise FedBMError(
-            "freeze_batchnorm_after needs BatchNorm layers with running statistics, but the trained parts of this "
-            "model have none. Remove it, or use a body with BatchNorm (norm = batch)."
+            "freeze_batchnorm_after needs BatchNorm layers with running statistics, but the parts of the model that "
+            f"{method.name} trains have none. Remove it, or use a body with BatchNorm (norm = batch)."
         )
 
 

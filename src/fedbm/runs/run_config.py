@@ -20,6 +20,7 @@ from fedbm.config.keys import SECTIONS, Key, keys_of, section_keys
 from fedbm.config.options import (
     BY_BETA,
     RECIPES,
+    SERVER_LR,
     DataOptions,
     EngineOptions,
     LanguageOptions,
@@ -110,7 +111,9 @@ def check_method_options(settings: Iterable[str], methods: Sequence[str]) -> Non
         switch = "--" + flag.replace("_", "-")
         if owners and not chosen:
             others = f"not of {join_words(methods)}" if methods else "no such method is named"
-            raise FedBMError(f"{switch} is an option of {join_words(owners)}, but {others}")
+            raise FedBMError(
+                f"{switch} is an option of {join_words(owners)}, but {others}. Remove it, or add {join_words(owners)}."
+            )
         if len({_declaration(all_methods()[name], owners[name]) for name in chosen}) > 1:
             own = join_words([f"--{name}-{flag.replace('_', '-')}" for name in chosen])
             raise FedBMError(f"{switch} is a different option for {join_words(chosen, 'and')}. Use {own}.")
@@ -132,6 +135,8 @@ def make_config(values: Mapping[str, Mapping[str, Any]], where: str = "the confi
             raise FedBMError(f'{where} has no section "{section}"{near}; there are {join_words(FILE_SECTIONS)}')
     if (recipe := str(values.get("train", {}).get("recipe"))) in RECIPES:  # its values count as set by the user
         values = {**values, "train": {**RECIPES[recipe], **values["train"]}}
+    if (kind := str(values.get("train", {}).get("server_optimizer"))) in SERVER_LR:
+        values = {**values, "train": {"server_lr": SERVER_LR[kind], **values["train"]}}
     made: dict[str, Any] = {
         section: _make(options, values.get(section, {}), f"[{section}] in {where}")
         for section, options in SECTIONS.items()
@@ -327,7 +332,9 @@ def to_sections(flags: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         elif owners and method not in all_methods() and not is_reference(method):
             continue  # make_config() reports the unknown method
         elif owners:
-            raise FedBMError(f"{flag} is an option of {join_words(owners)}, not of {method}")
+            raise FedBMError(
+                f"{flag} is an option of {join_words(owners)}, not of {method}. Remove it, or use {join_words(owners)}."
+            )
         else:
             raise FedBMError(f'there is no setting "{flag}"{did_you_mean(flag, [*shared, *option_flags()])}')
         value = flags[flag]

@@ -18,7 +18,7 @@ from fedbm.report.figures.drawing import (
     ticks,
 )
 from fedbm.report.figures.palette import dash_pattern
-from fedbm.report.figures.svg import MUTED, PAPER, render, series
+from fedbm.report.figures.svg import MUTED, render, series
 from fedbm.utils.statistics import Spread, spread
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def axis_plot(lines: Sequence[Series], places: Sequence[str], title: str, axis: 
             colour, pattern = series(line.colour), dash_pattern(line.colour)
             _draw_band(axes, at, stats, colour)
             style: dict[str, Any] = {"dashes": pattern} if pattern else {}
-            axes.plot(at, [s.mean for s in stats], color=colour, lw=2, marker="o", ms=6, mec=PAPER, mew=1, **style)
+            axes.plot(at, [s.mean for s in stats], color=colour, lw=2, **marker(line.colour, 6), **style)
             ends.append((at[-1], stats[-1].mean))
         axes.margins(y=0.06)
         axes.autoscale_view(scalex=False)
@@ -158,7 +158,7 @@ def _draw_curve(axes: Axes, curve: Curve, scale: float) -> Point:
     style: dict[str, Any] = {"dashes": curve.pattern} if curve.pattern else {"solid_capstyle": "round"}
     axes.plot(rounds, [s.mean for s in stats], color=colour, lw=2.0 if curve.finished else 1.2, **style)
     for number, value in curve.marks:
-        axes.plot(number, value * scale, "o", color=colour, clip_on=False, zorder=4, **marker(curve.colour, 7))
+        axes.plot(number, value * scale, color=colour, ls="none", clip_on=False, zorder=4, **marker(curve.colour, 7))
     return rounds[-1], stats[-1].mean
 
 

@@ -85,7 +85,7 @@ def dot_plot(
 
 def _draw_row(axes: Axes, place: int, row: DotRow) -> None:
     """Draw values on the row's line with a tick at their mean, or below their interval."""
-    colour = series(row.colour)
+    colour, mark = series(row.colour), marker(row.colour, 9)
     if row.paper:
         middle, std = row.paper
         if std:
@@ -96,9 +96,10 @@ def _draw_row(axes: Axes, place: int, row: DotRow) -> None:
         mean, low, high = row.interval
         level = place - 0.14 if row.values else place
         axes.plot([low, high], [level, level], color=colour, lw=2.4, alpha=0.55)
-        axes.plot(mean, level, "o", color=colour, **marker(row.colour, 9))
-        axes.plot(row.values, [place + 0.24] * len(row.values), "o", ms=5, color=colour, alpha=0.55, mew=0)
+        axes.plot(mean, level, color=colour, ls="none", **mark)
+        small = {"marker": mark["marker"], "ms": 5, "mew": 0, "ls": "none"}
+        axes.plot(row.values, [place + 0.24] * len(row.values), color=colour, alpha=0.55, **small)
     else:
         mean = spread(row.values).mean
         axes.plot([mean, mean], [place - 0.32, place + 0.32], color=INK, lw=1.6)
-        axes.plot(row.values, [place] * len(row.values), "o", color=colour, alpha=0.9, **marker(row.colour, 9))
+        axes.plot(row.values, [place] * len(row.values), color=colour, alpha=0.9, ls="none", **mark)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from fedbm.report.figures.palette import dash_pattern
+from fedbm.report.figures.palette import mark_shape
 from fedbm.report.figures.svg import INK, MUTED, PAPER, series
 
 if TYPE_CHECKING:
@@ -149,10 +149,12 @@ def ticks(most: float, integer: bool = False) -> MaxNLocator:
 
 
 def marker(number: int, size: float) -> dict[str, Any]:
-    """Return the style of a dot, hollow on a dashed line, so that repeated colours look different."""
-    if dash_pattern(number):
-        return {"ms": size - 1.5, "mfc": PAPER, "mec": series(number), "mew": 2.0}
-    return {"ms": size, "mec": PAPER, "mew": 1.3}
+    """Return the style of a mark; marks of the same colour differ in shape or are hollow."""
+    shape, hollow = mark_shape(number)
+    size *= {"o": 1.0, "s": 0.9, "D": 0.8}[shape]  # about equal areas
+    if hollow:
+        return {"marker": shape, "ms": size - 1.5, "mfc": PAPER, "mec": series(number), "mew": 2.0}
+    return {"marker": shape, "ms": size, "mec": PAPER, "mew": 1.3}
 
 
 def wrap_widths(widths: Sequence[float], left: float, right: float) -> list[tuple[float, float]]:

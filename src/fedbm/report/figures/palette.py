@@ -1,4 +1,4 @@
-"""Assign colours and dash patterns to names, so that no two names of a figure look the same."""
+"""Assign colours, dash patterns and marks to names, so that no two names of a figure look the same."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from fedbm.methods import METHODS
 from fedbm.report.figures.svg import SERIES
 
 STATED = {method.title: method.colour for method in METHODS.values() if method.colour is not None}
-ORDER = [method.title for method in METHODS.values()]
+NOT_IN_PAPER = ("moon", "fedntd", "fedlc", "fedbn", "ccvr", "fedgen", "fedglcl")  # the paper's methods come first
+ORDER = [METHODS[name].title for name in sorted(METHODS, key=NOT_IN_PAPER.__contains__)]
+SHAPES = "osD"  # circle, square, diamond
 
 
 def assign_colours(names: Iterable[str]) -> dict[str, int]:
     """Return a number for every name: a method's own if it states one, else the next free one.
 
-    Methods come before their variants, in the order of METHODS. A colour that a method states is kept for it.
+    Methods come before their variants, in a fixed order. A colour that a method states is kept for it.
 
     >>> assign_colours(["w/o LKCC", "FedAvg", "FedBM", "w/o CGDE"])
     {'w/o LKCC': 2, 'FedAvg': 1, 'FedBM': 0, 'w/o CGDE': 3}
@@ -35,3 +37,13 @@ def dash_pattern(number: int) -> tuple[int, ...]:
     """
     again = number // len(SERIES)
     return ((), (7, 2), (2, 2))[again] if again < 3 else (7, 2, *(2, 2) * (again - 2))
+
+
+def mark_shape(number: int) -> tuple[str, bool]:
+    """Return the shape of a number's marks and whether they are hollow: another pair each time the palette repeats.
+
+    >>> [mark_shape(7 * again) for again in range(4)]
+    [('o', False), ('o', True), ('s', False), ('s', True)]
+    """
+    again = number // len(SERIES)
+    return SHAPES[again // 2 % len(SHAPES)], again % 2 == 1

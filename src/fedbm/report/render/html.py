@@ -8,6 +8,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from fedbm.report.document import Report, group_adjacent
+from fedbm.report.figures.palette import mark_shape
 from fedbm.report.figures.svg import SERIES, number_ids
 from fedbm.report.format import format_numbers, format_std, format_value
 from fedbm.version import __version__
@@ -31,6 +32,12 @@ def render_html(report: Report) -> str:
     )
 
 
+def mark_classes(number: int) -> str:
+    """Return the classes of a row's mark, as in the figures; each after a space."""
+    shape, hollow = mark_shape(number)
+    return {"o": "", "s": " square", "D": " diamond"}[shape] + (" ring" if hollow else "")
+
+
 @cache
 def _environment() -> Environment:
     """Return the templates, which are compiled once in a process."""
@@ -52,6 +59,7 @@ def _environment() -> Environment:
     made.filters |= {
         "flags": keep_flags,
         "kind": lambda block: type(block).__name__,
+        "mark": mark_classes,
         "value": format_value,
         "std": format_std,
         "numbers": format_numbers,
