@@ -72,7 +72,7 @@ def test_a_run_s_data_are_dealt_to_the_nodes(study: Path, capsys: pytest.Capture
         (["node", "."], ". is not a folder of a federation; give the folder from the server's operator"),
         (["run", "study"], "is not up: 'fedbm federation server study/server' starts it"),
         (["run", "study/server"], "is not up: 'fedbm federation server study/server' starts it"),
-        (["run", "study", "rnu.toml"], "there is no configuration file rnu.toml"),
+        (["run", "study", "rnu.toml"], "there is no file rnu.toml"),
         (["run", "study/hospital-1", "run.toml"], "is a node's folder"),
         (["run", "study", "study/server/run.toml"], "is not up: 'fedbm federation server study/server' starts it"),
         (["stop", "study", "--run"], "is not up: 'fedbm federation server study/server' starts it"),

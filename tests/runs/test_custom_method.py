@@ -175,7 +175,7 @@ def test_options_come_from_a_configuration_file(write: Write) -> None:
     assert (config.method, config.train.rounds) == (load_method(reference, {"scale": 0.1}), 3)
     for options, words in (
         ({"scale": 0}, "scale must be above 0, not 0"),
-        ({"skale": 1}, r'has no option "skale" \(did you mean "scale"\?\)'),
+        ({"skale": 1}, r'has no key "skale" \(did you mean "scale"\?\)'),
         ({"layers": [1]}, 'has no option "layers"; fedbm.config.options.option declares options'),
     ):
         with pytest.raises(FedBMError, match=words):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.engine.run_folder import read_rounds
-from fedbm.errors import FedBMError, join_words
+from fedbm.errors import FedBMError, join_words, prefix_errors
 from fedbm.experiments.spec import (
     ENDPOINTS,
     AnalysisPlan,
@@ -20,7 +20,6 @@ from fedbm.experiments.spec import (
     cells,
     check_names,
     find_experiment,
-    prefix_errors,
     shipped_experiments,
 )
 from fedbm.experiments.trials import DONE, Trial, TrialState, finished_run, key_of, trials

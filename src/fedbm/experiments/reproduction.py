@@ -24,7 +24,7 @@ from fedbm.runs.run_config import Config, make_config, to_sections
 from fedbm.runs.run_record import record_of
 from fedbm.runs.run_view import METRICS, RunView, check_resumable, describe_run, make_frame, mean_and_std
 from fedbm.runs.scheduler import find_pool
-from fedbm.runs.seed_list import format_seeds, list_seeds
+from fedbm.runs.seed_list import list_seeds
 from fedbm.utils.io import make_folder
 from fedbm.utils.text import make_html
 
@@ -208,8 +208,8 @@ def reproduce(
         experiments = find_experiments([name] if isinstance(name, str) else name)
     limit = Budget(parse_duration(budget) if isinstance(budget, str) else budget)
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in engine.items()}
-    text = None if seeds is None else format_seeds(list_seeds(seeds))
-    plan = plan_experiments(experiments, text, engine_settings(settings, data_dir), only, Path(records))
+    chosen = None if seeds is None else list_seeds(seeds)
+    plan = plan_experiments(experiments, chosen, engine_settings(settings, data_dir), only, Path(records))
 
     def report(job: BatchRun, news: Event | str) -> None:
         if on_event is not None and isinstance(news, Event):
@@ -240,7 +240,7 @@ def engine_settings(settings: Mapping[str, Any], data_dir: str | Path | None) ->
 
 def plan_experiments(
     experiments: Sequence[Experiment],
-    seeds: str | None,
+    seeds: Sequence[int] | None,
     engine: Mapping[str, Any],
     only: Sequence[str] = (),
     records: Path = Path("results"),
@@ -250,7 +250,7 @@ def plan_experiments(
 
     Args:
         experiments: The experiments to run.
-        seeds: The seeds as a text such as "3" or "3-12"; None means those of each experiment.
+        seeds: The seeds; None means those of each experiment.
         engine: Settings of `[engine]`: where and how to compute.
         only: Conditions that choose runs.
         records: The folder for records.

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedbm.errors import FedBMError, did_you_mean, join_words
-from fedbm.experiments.spec import Experiment, cells, prefix_errors
+from fedbm.errors import FedBMError, did_you_mean, join_words, prefix_errors
+from fedbm.experiments.spec import Experiment, cells
 from fedbm.runs.failure import failure_of
 from fedbm.runs.plan import make_plan
 from fedbm.runs.run_config import Config, make_config, settings_for, to_sections

@@ -14,15 +14,15 @@ import dataclasses
 import ipaddress
 import json
 import re
-import tomllib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from fedbm.config.options import check, option
-from fedbm.errors import FedBMError, did_you_mean
-from fedbm.utils.io import read_json, write_json
+from fedbm.config.keys import build_options
+from fedbm.config.options import option
+from fedbm.errors import FedBMError, prefix_errors
+from fedbm.utils.io import parse_toml, read_json, read_text, write_json
 
 T = TypeVar("T")
 
@@ -127,7 +127,8 @@ def read_settings(folder: Path, kind: type[T]) -> T:
     if kind is NodeSettings:
         values.pop("policy", None)
         read_policy(folder)
-    return check_keys(kind, values, str(path))
+    with prefix_errors(str(path)):
+        return build_options(kind, values, "it")
 
 
 def read_policy(folder: Path) -> Policy:
@@ -136,32 +137,15 @@ def read_policy(folder: Path) -> Policy:
     section = _read_values(path).get("policy", {})
     if not isinstance(section, dict):
         raise FedBMError(f"{path}: policy must be a section, [policy]")
-    return check_keys(Policy, section, f"[policy] in {path}")
+    with prefix_errors(f"[policy] in {path}"):
+        return build_options(Policy, section, "it")
 
 
 def _read_values(path: Path) -> dict[str, Any]:
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FedBMError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise FedBMError(f"{path} is not valid TOML: {error}") from error
+    values = parse_toml(read_text(path), str(path))
     if (form := values.pop("format", None)) != FORMAT:
         raise FedBMError(f"{path} has format {form}; this version of fedbm reads format {FORMAT}")
     return values
-
-
-def check_keys(kind: type[T], values: dict[str, Any], where: str) -> T:
-    """Return the settings with these values; raise FedBMError for an unknown key or a value out of range."""
-    fields: Any = kind
-    known = [field.name for field in dataclasses.fields(fields)]
-    for key in values:
-        if key not in known:
-            raise FedBMError(f'{where} has no key "{key}"{did_you_mean(key, known)}')
-    try:
-        return kind(**{key: check(kind, key, value) for key, value in values.items()})
-    except FedBMError as error:
-        raise FedBMError(f"{where}: {error}") from error
 
 
 def to_text(settings: Any, policy: Policy | None = None) -> str:
