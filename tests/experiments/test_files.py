@@ -181,7 +181,10 @@ def test_the_papers_numbers_are_typed_right() -> None:
         ("[axes]\nbeat = [1]", 'g: there is no setting "beat" (did you mean "beta"?)'),
         ("[all]\nseed = 1", "g: seed cannot be set here"),
         ("[[rows]]\nmethod = 'fedavg'", "g: rows[0].name is missing"),
-        ("[[rows]]\nname = 'a'\nmethod = 'fedavgg'", 'g: there is no method "fedavgg" (did you mean "fedavg"?)'),
+        (
+            "[[rows]]\nname = 'a'\nmethod = 'fedavgg'",
+            'g: row "a": there is no method "fedavgg" (did you mean "fedavg"?)',
+        ),
         ("[[rows]]\nname = 'a'\nmethod = ['fedavg']", "there is no method \"['fedavg']\""),
         ("[[rows]]\nname = 'a'\nmethod = 'fedavg'\nmu = 1", 'g: row "a": mu is an option of fedprox, not of fedavg'),
         ("[[rows]]\nname = 'a'\nbeat = 1", 'g: row "a": there is no setting "beat" (did you mean "beta"?)'),
@@ -282,12 +285,12 @@ def test_the_leading_row_is_what_the_paper_proposes(name: str) -> None:
         "precision": "bf16",
     }
     experiment = find_experiment(name)
-    rows = [row.name for row in experiment.rows]
+    rows = list(experiment.rows)
     assert leading_row(rows, CENTRAL, experiment.lead) == proposed.get(name, "FedBM")
 
 
 def test_an_axis_of_methods_makes_rows() -> None:
     found = parse('[axes]\nmethod = ["fedavg", "fedbm"]\nbeta = [0.1]\n', "g", "g")
-    assert [row.name for row in found.rows] == ["FedAvg", "FedBM"]
+    assert list(found.rows) == ["FedAvg", "FedBM"]
     assert list(found.axes) == ["beta"]
-    assert [row.name for row in parse('[all]\nmethod = "scaffold"\n', "g", "g").rows] == ["SCAFFOLD"]
+    assert list(parse('[all]\nmethod = "scaffold"\n', "g", "g").rows) == ["SCAFFOLD"]

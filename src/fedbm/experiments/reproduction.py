@@ -22,7 +22,7 @@ from fedbm.experiments.trials import DONE, TrialState, check_only, find_state, f
 from fedbm.runs.batch import BatchResult, BatchRun, Budget, OnNews, parse_duration, run_batch
 from fedbm.runs.run_config import Config, make_config, to_sections
 from fedbm.runs.run_record import record_of
-from fedbm.runs.run_view import METRICS, RunView, check_resumable, describe_run, make_frame, mean_and_std
+from fedbm.runs.run_view import METRICS, RunView, check_resumable, describe_run, make_frame, mean_scores
 from fedbm.runs.scheduler import find_pool
 from fedbm.runs.seed_list import list_seeds
 from fedbm.utils.io import make_folder
@@ -294,8 +294,7 @@ def _html(outcome: Outcome) -> str:
     rows = []
     for row, at in dict.fromkeys((result.row, tuple(result.at.items())) for result in outcome.results):
         results = outcome.cell(row, dict(at))
-        found = [describe_run(result.run) for result in results if result.run is not None]
-        scores = [mean_and_std([one[metric] for one in found]) for metric in METRICS]
-        rows.append((row, *(value for _, value in at), f"{len(found)} of {len(results)}", *scores))
+        runs = [result.run for result in results if result.run is not None]
+        rows.append((row, *(value for _, value in at), f"{len(runs)} of {len(results)}", *mean_scores(runs)))
     heads = ("row", *outcome.axes, "seeds", *METRICS)
     return make_html(f"{outcome.title}: test scores in %, mean ± std over seeds", heads, rows)

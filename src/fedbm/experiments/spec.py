@@ -58,14 +58,6 @@ FILE = schema.keys(
 
 
 @dataclass(frozen=True)
-class RowPlan:
-    """One row of a table: its name and its settings."""
-
-    name: str
-    settings: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
 class AnalysisPlan:
     """How results will be compared, as stated before there are any."""
 
@@ -85,7 +77,7 @@ class Experiment:
 
     name: str
     title: str
-    rows: tuple[RowPlan, ...]
+    rows: Mapping[str, Mapping[str, Any]]  # name → settings
     shared: Mapping[str, Any] = field(default_factory=dict)
     axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     shows: str = ""  # such as "Table III of the paper", or what the experiment is about
@@ -187,9 +179,9 @@ def parse(text: str, name: str, where: str) -> Experiment:
             file=where,
         )
         contrasts = experiment.analysis.contrasts if experiment.analysis else ()
-        check_names(experiment.lead, contrasts, [row.name for row in rows], "a row")
+        check_names(experiment.lead, contrasts, list(rows), "a row")
         check_names(experiment.figure, [experiment.search], list(experiment.axes), "an axis")
-        check_method_options((*shared, *experiment.axes), sorted({row.settings["method"] for row in rows}))
+        check_method_options((*shared, *experiment.axes), sorted({settings["method"] for settings in rows.values()}))
         return experiment
 
 
@@ -233,22 +225,19 @@ def _analysis(values: Mapping[str, Any], seeds: tuple[int, ...]) -> AnalysisPlan
     return AnalysisPlan(tuple(map(tuple, contrasts)), endpoint, confirmatory, seeds) if contrasts else None
 
 
-def _rows(values: Mapping[str, Any], axis: Sequence[Any]) -> tuple[RowPlan, ...]:
-    """Return the rows. methods = […] and an axis of methods make one row per method; without both, there is one row."""
-    default = values.get("all", {}).get("method", "fedbm")
-    methods = [*values.get("methods", ()), *axis]
-    given = values.get("rows", [])
-    rows = [RowPlan(title_of(str(method)), {"method": method}) for method in methods or [default] * (not given)]
-    for row in given:
+def _rows(values: Mapping[str, Any], axis: Sequence[Any]) -> dict[str, Mapping[str, Any]]:
+    """Return name → settings. methods = […] and an axis of methods make one row per method; without both, one row."""
+    default, given = values.get("all", {}).get("method", "fedbm"), values.get("rows", [])
+    methods = [*values.get("methods", ()), *axis] or [default] * (not given)
+    named = [{"name": title_of(str(method)), "method": method} for method in methods] + given
+    rows: dict[str, Mapping[str, Any]] = {}
+    for row in named:
         settings = {"method": default, **{key: value for key, value in row.items() if key != "name"}}
         with prefix_errors(f'row "{row["name"]}"'):
             _refuse_seed(settings)
+            find_method(str(settings["method"]))
             to_sections(settings)
-        rows.append(RowPlan(row["name"], settings))
-    names = [row.name for row in rows]
-    for row_plan in rows:
-        method = row_plan.settings["method"]
-        find_method(str(method))
-        if names.count(row_plan.name) > 1:
-            raise FedBMError(f'two rows are named "{row_plan.name}". Give each its own name.')
-    return tuple(rows)
+        if row["name"] in rows:
+            raise FedBMError(f'two rows are named "{row["name"]}". Give each its own name.')
+        rows[row["name"]] = settings
+    return rows

@@ -146,6 +146,12 @@ def mean_and_std(values: Sequence[float | None]) -> str:
     return f"{fmean(known):.1f} ± {stdev(known):.1f}" if len(known) > 1 else f"{known[0]:.1f}"
 
 
+def mean_scores(runs: Sequence[RunView]) -> list[str]:
+    """Return the mean ± standard deviation of each of METRICS at the round chosen on validation."""
+    found = [describe_run(run) for run in runs]
+    return [mean_and_std([one[metric] for one in found]) for metric in METRICS]
+
+
 def make_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
     """Return a pandas data frame; raise FedBMError if pandas is not installed."""
     try:

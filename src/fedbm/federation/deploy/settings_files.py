@@ -165,13 +165,13 @@ def _lines(settings: Any) -> list[str]:
     return lines
 
 
-def kind_of(folder: Path, otherwise: str = "'fedbm federation init DIR' makes a new federation") -> str:
-    """Return 'federation', 'server' or 'node'; otherwise raise FedBMError with the advice *otherwise*."""
+def kind_of(folder: Path) -> str:
+    """Return 'federation', 'server' or 'node'; raise FedBMError for another folder."""
     for kind, file in FILES.items():
         if (folder / file).is_file():
             return kind
     what = "is not a folder of a federation" if folder.exists() else "does not exist"
-    raise FedBMError(f"{folder} {what}; {otherwise}")
+    raise FedBMError(f"{folder} {what}; 'fedbm federation init DIR' makes a new federation")
 
 
 def server_folder(folder: Path) -> Path:
@@ -184,12 +184,8 @@ def server_folder(folder: Path) -> Path:
 
 def node_folder(folder: Path) -> Path:
     """Return *folder* if it is a node's, otherwise raise FedBMError."""
-    kind = kind_of(folder, otherwise="give the folder from the server's operator, with node.toml in it")
-    if kind == "federation":
-        first = folder / read_settings(folder, FederationSettings).names[0]
-        raise FedBMError(f"{folder} is the folder of all nodes; give the folder of one node, such as {first}")
-    if kind == "server":
-        raise FedBMError(f"{folder} is the server's folder; a node's has a node.toml in it")
+    if not (folder / FILES["node"]).is_file():
+        raise FedBMError(f"{folder} is not the folder of a node; give the one that the server's operator made for it")
     return folder
 
 
