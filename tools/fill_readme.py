@@ -28,10 +28,10 @@ from fedbm.report.experiment_figures import contrast_figure, draw_scores
 from fedbm.report.figures.drawing import WIDE
 from fedbm.report.figures.palette import assign_colours
 from fedbm.report.figures.svg import save_svg
+from fedbm.report.format import format_numbers
 from fedbm.report.render.markdown import escape, render_table
 from fedbm.report.tables import score_cell, summary_table
 from fedbm.report.verdicts import plain_names, plain_verdict, planned_verdict
-from fedbm.runs.seed_list import format_seeds
 from fedbm.utils.io import write_text
 from fedbm.utils.statistics import spread_or_none
 
@@ -107,7 +107,7 @@ def confirmed_lines(outcome: Outcome, outcomes: Sequence[Outcome]) -> list[str]:
     rows = tuple(Row(name, some, lead=name == found[0].lead) for name, some in known.items())
     seeds = outcome.analysis.seeds if outcome.analysis else ()
     about = (
-        f"Macro-F1 on test images in percent, mean ± std over {len(seeds)} new seeds ({format_seeds(seeds)}): the "
+        f"Macro-F1 on test images in percent, mean ± std over {len(seeds)} new seeds ({format_numbers(seeds)}): the "
         "averaged model after the last round, and the raw model at the round chosen on validation."
     )
     about += " Central, with all images in one place, has other seeds." if CENTRAL in known else ""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 
 class FedBMError(Exception):
@@ -17,6 +18,15 @@ class FedBMError(Exception):
         Traceback (most recent call last):
         fedbm.errors.FedBMError: ... no data set is called "digitz" (did you mean "digits"?); ...
     """
+
+
+@contextmanager
+def prefix_errors(where: str) -> Iterator[None]:
+    """Put *where* in front of every FedBMError that is raised within."""
+    try:
+        yield
+    except FedBMError as error:
+        raise FedBMError(f"{where}: {error}") from error
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
-
 from fedbm.data.arrays import from_arrays, from_torch
 from fedbm.data.column_partitioner import by_column
 from fedbm.data.dataset import Dataset, load
@@ -21,13 +18,9 @@ from fedbm.models.generator import Generator
 from fedbm.models.generator_loss import BatchNormGap, diversity_loss
 from fedbm.models.heads import ConceptHead, concept_logits, concept_loss
 from fedbm.models.resnet import ResNet18
-from fedbm.report.experiments_report import experiments_report as _experiments_report
-from fedbm.report.write import report_path as _report_path
-from fedbm.report.write import save_report as _save_report
-from fedbm.report.write import write_report as _write_runs
+from fedbm.report.write import write_report
 from fedbm.runs.callbacks import Callback, RunInfo
 from fedbm.runs.method_comparison import Comparison, compare
-from fedbm.runs.plan import find_runs as _find_runs
 from fedbm.runs.prediction import load_model
 from fedbm.runs.run_view import RunView, read_run
 from fedbm.runs.runner import simulate
@@ -77,39 +70,3 @@ __all__ = [
     "simulate",
     "write_report",
 ]
-
-
-def write_report(
-    runs: Comparison | Reproduction | RunView | str | Path | Iterable[RunView | str | Path],
-    path: str | Path = "report.html",
-    title: str = "",
-) -> Path:
-    """Write a report of runs or experiments.
-
-    Args:
-        runs: the result of `compare()`, `reproduce()`, `simulate()` or `read_run()`, a run's folder, a folder of runs,
-            the id of a run in runs/, or a list of these.
-        path: the file to write; .html, .md, .tex or .csv. In a folder, the file is report.html.
-        title: the title of the page; by default it names the data.
-
-    Returns:
-        The path of the file.
-
-    Raises:
-        FedBMError: if a run is missing or damaged, or the file's ending is not one of these.
-
-    Example:
-        >>> import fedbm
-        >>> run = fedbm.simulate("digits", method="fedavg", clients=5, rounds=1, size=16, width=8, batch=32)
-        >>> fedbm.write_report(run, "report.html").name
-        'report.html'
-    """
-    if isinstance(runs, Reproduction):
-        return _save_report(_experiments_report(runs.outcomes), _report_path(Path(path)))
-    found = runs.runs if isinstance(runs, Comparison) else [runs] if isinstance(runs, RunView | str | Path) else runs
-    folders = [
-        folder
-        for run in found
-        for folder in ([run.path] if isinstance(run, RunView) else _find_runs(Path("runs"), [str(run)]))
-    ]
-    return _write_runs(folders, Path(path), title)

@@ -27,7 +27,7 @@ from fedbm.runs import runner as simulation
 from fedbm.runs import scheduler as side_by_side
 from fedbm.runs.plan import make_plan
 from fedbm.runs.progress_display import show_run
-from fedbm.runs.run_config import Config, keys, make_config, read_toml
+from fedbm.runs.run_config import Config, keys, make_config, read_sections
 from fedbm.runs.run_view import read_run
 
 
@@ -68,13 +68,13 @@ def test_a_path_and_a_file(fedbm: Command, tiny: dict[str, Any], tmp_path: Path)
     assert status == 0
     file = tmp_path / "experiment.toml"
     file.write_text(text)
-    config = make_config(read_toml(file))
+    config = make_config(read_sections(file))
     assert config.train.seed == 0
     own = {key: value for key, value in tiny.items() if key != "method"}
     status, out, err = fedbm("run", file, "--seed", 1, *flags(own), "--out", tmp_path)
     assert (status, err) == (0, "")
     (folder,) = tmp_path.glob("fedavg-scans-s1-*")
-    assert make_config(read_toml(folder / "config.toml")).train.seed == 1
+    assert make_config(read_sections(folder / "config.toml")).train.seed == 1
     status, out, err = fedbm("run", folder / "config.toml")  # a run's own file is a configuration
     assert (status, err) == (0, "")
     assert "this run is finished" in out

@@ -100,9 +100,9 @@ def test_the_confirmation_is_what_the_plan_says() -> None:
         (4, "ham10000", "FedBM", 0.05),
     ]
     assert experiment.chosen_seeds(None) == experiment.seeds
-    assert experiment.chosen_seeds("3-5") == (3, 4, 5)
-    with pytest.raises(FedBMError, match="plans the seeds 3-12 only"):
-        experiment.chosen_seeds("3")
+    assert experiment.chosen_seeds((3, 4, 5)) == (3, 4, 5)
+    with pytest.raises(FedBMError, match="plans the seeds 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 only"):
+        experiment.chosen_seeds((0, 1, 2))
 
 
 @pytest.mark.parametrize("name", ["more-methods", "recipe"])
@@ -199,36 +199,39 @@ def test_the_papers_numbers_are_typed_right() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("[axis]\nbeta = [1]", 'g: there is no key "axis" (did you mean "axes"?)'),
-        ("[axes]\nbeta = 1", "g: the axis beta must be a list of values, such as beta = [1, 2]"),
+        ("[axis]\nbeta = [1]", 'g: there is no key axis (did you mean "axes"?)'),
+        ("[axes]\nbeta = 1", "g: axes.beta must be a list, not 1"),
         ("[axes]\nbeta = [1, 1]", "g: the axis beta has a value twice"),
         ("[axes]\nbeta = [1, '0.1']", 'g: beta must be a number, not "0.1". Write it without quotes'),
         ("[all]\nbeta = '0.1'", 'g: beta must be a number, not "0.1". Write it without quotes'),
         ("[axes]\nbeat = [1]", 'g: there is no setting "beat" (did you mean "beta"?)'),
         ("[all]\nseed = 1", "g: seed cannot be set here"),
-        ("[[rows]]\nmethod = 'fedavg'", 'g: every row under [[rows]] needs name = "…"'),
-        ("[[rows]]\nname = 'a'\nmethod = 'fedavgg'", 'g: there is no method "fedavgg" (did you mean "fedavg"?)'),
+        ("[[rows]]\nmethod = 'fedavg'", "g: rows[0].name is missing"),
+        (
+            "[[rows]]\nname = 'a'\nmethod = 'fedavgg'",
+            'g: row "a": there is no method "fedavgg" (did you mean "fedavg"?)',
+        ),
         ("[[rows]]\nname = 'a'\nmethod = ['fedavg']", "there is no method \"['fedavg']\""),
         ("[[rows]]\nname = 'a'\nmethod = 'fedavg'\nmu = 1", 'g: row "a": mu is an option of fedprox, not of fedavg'),
         ("[[rows]]\nname = 'a'\nbeat = 1", 'g: row "a": there is no setting "beat" (did you mean "beta"?)'),
         ("[[rows]]\nname = 'a'\nseed = 1", 'g: row "a": seed cannot be set here'),
         ("[[rows]]\nname = 'a'\n[[rows]]\nname = 'a'", 'g: two rows are named "a"'),
         ("methods = 'all'", "g: methods must be a list"),
-        ("methods = [3]", "g: methods must be a list of texts in quotes"),
+        ("methods = [3]", "g: methods[0] must be a text, not 3"),
         ("figure = 'clients'", 'g: "clients" is not an axis'),
-        ("[search]\nchose = ['beta']", '[search] has no key "chose"'),
+        ("[search]\nchose = ['beta']", "g: search.choose is missing"),
         ("[search]\nchoose = ['beta']", 'g: "beta" is not an axis'),
-        ("title = 3", "g: title must be a text in quotes"),
-        ("rows = 3", "g: rows must be a list, each row under [[rows]]"),
-        ("all = 3", "g: all must be a section: write [all]"),
+        ("title = 3", "g: title must be a text, not 3"),
+        ("rows = 3", "g: rows must be a list, not 3"),
+        ("all = 3", "g: all must be an object, not 3"),
         ("[all]\nmu = 0.1", "g: --mu is an option of fedprox, but not of fedbm"),
         ("[axes]\nmu = [0.1, 1]\nmethod = ['fedavg']", "g: --mu is an option of fedprox, but not of fedavg"),
         ("lead = 'b'\n[[rows]]\nname = 'a'", 'g: "b" is not a row of the experiment; choose a'),
-        ("title = ", "g: the file is not valid TOML"),
+        ("title = ", "g is not valid TOML"),
         ("seeds = '5-3'", 'g: seeds: the range "5-3" ends before it starts'),
         ("order = 'seeds'", 'g: order must be "cell" or "seed", not "seeds"'),
         ("endpoint = 'last'", 'g: endpoint must be "chosen" or "averaged last", not "last"'),
-        ("contrasts = [['a']]", "g: contrasts must be a list of different pairs of rows, such as"),
+        ("contrasts = [['a']]", "g: contrasts[0] must have 2 entries, not 1"),
         ("contrasts = [['FedBM', 'a']]", 'g: "a" is not a row of the experiment; choose FedBM'),
         ("confirmatory = 'yes'", "g: confirmatory must be true or false"),
         ("confirmatory = true", "g: a confirmatory experiment must state seeds and contrasts"),
@@ -267,7 +270,7 @@ def test_a_file_of_ones_own_does_not_take_the_name_of_a_shipped_one(tmp_path: Pa
 def test_a_name_that_is_nearly_right() -> None:
     with pytest.raises(FedBMError, match='there is no experiment "module" \\(did you mean "modules"\\?\\)'):
         find_experiment("module")
-    with pytest.raises(FedBMError, match=r"there is no experiment nowhere\.toml\. Give a TOML file"):
+    with pytest.raises(FedBMError, match=r"there is no file nowhere\.toml"):
         read_experiment(Path("nowhere.toml"))
 
 
@@ -308,12 +311,12 @@ def test_the_leading_row_is_what_the_paper_proposes(name: str) -> None:
         "precision": "bf16",
     }
     experiment = find_experiment(name)
-    rows = [row.name for row in experiment.rows]
+    rows = list(experiment.rows)
     assert leading_row(rows, CENTRAL, experiment.lead) == proposed.get(name, "FedBM")
 
 
 def test_an_axis_of_methods_makes_rows() -> None:
     found = parse('[axes]\nmethod = ["fedavg", "fedbm"]\nbeta = [0.1]\n', "g", "g")
-    assert [row.name for row in found.rows] == ["FedAvg", "FedBM"]
+    assert list(found.rows) == ["FedAvg", "FedBM"]
     assert list(found.axes) == ["beta"]
-    assert [row.name for row in parse('[all]\nmethod = "scaffold"\n', "g", "g").rows] == ["SCAFFOLD"]
+    assert list(parse('[all]\nmethod = "scaffold"\n', "g", "g").rows) == ["SCAFFOLD"]

@@ -70,7 +70,7 @@ def test_a_spent_budget_is_reported(grid: Path, monkeypatch: pytest.MonkeyPatch)
         ({"name": "modules", "data_dir": "nowhere"}, "nowhere is not a folder"),
         ({"name": "modules", "budget": "soon"}, 'a budget must be a time such as 25m, 90s or 1h30m, not "soon"'),
         ({"name": "modules", "only": ["beta=7"]}, "no run of modules matches --only beta=7"),
-        ({"name": "nowhere.toml"}, "there is no experiment nowhere.toml"),
+        ({"name": "nowhere.toml"}, "there is no file nowhere.toml"),
     ],
 )
 def test_mistakes(given: dict[str, Any], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

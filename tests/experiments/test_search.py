@@ -46,7 +46,7 @@ def test_validation_chooses_and_the_test_set_has_no_say(tmp_path: Path) -> None:
     made = fake_outcome(tmp_path, parse(SEARCH, "s", "s"), seeds=2, rounds=3)
     for test in ({7.5: 0.1, 12.5: 0.9}, {7.5: 0.9, 12.5: 0.1}):
         found = search(judged(made, {7.5: 0.6, 12.5: 0.5}, test))
-        assert [(c.tried["temperature"], c.chosen) for c in found] == [(7.5, True), (12.5, False)]
+        assert [(c.at["temperature"], c.chosen) for c in found] == [(7.5, True), (12.5, False)]
         assert [c.chosen for c in found] == [True, False]
         assert found[0].score is not None
         assert (found[0].score.n, found[0].score.mean) == (2, pytest.approx(1.2))

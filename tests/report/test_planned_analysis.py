@@ -417,7 +417,7 @@ def test_a_readme_shows_a_confirmation_alone_once_it_is_complete(tmp_path: Path)
     assert fill_readme([planned(tmp_path / "all"), other], page) == [page, picture]
     assert "differences within each seed" in picture.read_text(encoding="utf-8")
     text = plain(page.read_text(encoding="utf-8"))
-    assert "over 4 new seeds (3-6)" in text
+    assert "over 4 new seeds (3–6)" in text
     assert text.count("| --- |") == 1
     assert re.findall(r"^\| (?!Method|---)\**(\w+)", text, re.MULTILINE) == ["FedAvg", "FedETF", "FedBM", "Central"]
     assert "On HAM10000 with beta 0.1, FedBM was 11.0 points ahead of FedAvg, which" in text

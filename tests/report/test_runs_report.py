@@ -217,7 +217,7 @@ def test_more_than_three_partitions_show_the_first_and_say_so(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("config.toml", "[data", "cannot read"),
+        ("config.toml", "[data", "is not valid TOML"),
         ("config.toml", "train = 3", "data is missing"),
         ("summary.json", "{", "cannot read"),
         ("summary.json", '{"format": 1}', "id is missing. Remove the file"),

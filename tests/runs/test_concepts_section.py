@@ -15,7 +15,7 @@ from fedbm.cli.main import make_parser
 from fedbm.errors import FedBMError
 from fedbm.language.concept_distribution import ConceptDistribution
 from fedbm.runs.plan import make_plan
-from fedbm.runs.run_config import make_config, read_toml, to_sections, to_toml
+from fedbm.runs.run_config import make_config, read_sections, to_sections, to_toml
 
 WORDS = {"cyst": "fluid-filled cyst", "polyp": 'sessile "polyp" \\ é'}
 
@@ -33,8 +33,8 @@ def read_by_run(path: Path) -> Any:
 
 def test_the_section_survives_the_way_to_a_file_and_back(tmp_path, tiny) -> None:
     path = file_of(tmp_path, tiny, WORDS)
-    assert read_toml(path)["concepts"] == WORDS
-    config = make_config(read_toml(path))
+    assert read_sections(path)["concepts"] == WORDS
+    config = make_config(read_sections(path))
     assert config.concepts == WORDS
     assert to_toml(config) == path.read_text(encoding="utf-8")
     assert "[concepts]" not in to_toml(make_config(to_sections(tiny)))
@@ -81,7 +81,7 @@ def test_a_file_of_concepts_and_another_encoder_are_refused(tmp_path, tiny_fedbm
         make_plan(make_config(to_sections({**tiny_fedbm, **asked})))
     saved = to_toml(make_plan(make_config(to_sections({**tiny_fedbm, "encoder": "made up"}))).config)
     (tmp_path / "config.toml").write_text(saved)
-    assert make_plan(make_config(read_toml(tmp_path / "config.toml"))).config.language.encoder == "made up"
+    assert make_plan(make_config(read_sections(tmp_path / "config.toml"))).config.language.encoder == "made up"
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_wrong_section_is_refused_in_one_sentence(tmp_path, tiny, text, senten
 def test_words_outside_of_the_section_are_shown_where_to_go(tmp_path) -> None:
     (tmp_path / "run.toml").write_text("concepts = 'x'")
     with pytest.raises(FedBMError, match=r"must be in a section: write \[concepts\]"):
-        read_toml(tmp_path / "run.toml")
+        read_sections(tmp_path / "run.toml")
 
 
 def test_fedbm_concepts_reads_the_words_of_its_file(tmp_path, monkeypatch, capsys) -> None:

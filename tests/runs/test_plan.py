@@ -260,10 +260,10 @@ def test_what_cannot_be_computed_here_is_said_before_anything_is_made(tiny: dict
 
 
 def test_code_and_body_of_ones_own_stand_in_the_saved_configuration(tmp_path: Path) -> None:
-    from fedbm.runs.run_config import read_toml
+    from fedbm.runs.run_config import read_sections
 
     run = fedbm.simulate("digits", method=Curious(), body=lambda: fedbm.ResNet18(1, 4), size=16, rounds=1, out=tmp_path)
-    saved = read_toml(run.path / "config.toml")
+    saved = read_sections(run.path / "config.toml")
     assert sorted(saved["own"]) == ["body", "code"]
     with pytest.raises(FedBMError, match="belongs to a run with a method or body of your own"):
         make_config(saved)

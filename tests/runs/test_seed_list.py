@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedbm.errors import FedBMError
-from fedbm.runs.seed_list import format_seeds, parse_seeds
+from fedbm.runs.seed_list import list_seeds, parse_seeds
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from fedbm.runs.seed_list import format_seeds, parse_seeds
 )
 def test_seeds(text: str, seeds: tuple[int, ...]) -> None:
     assert parse_seeds(text) == seeds
-    assert parse_seeds(format_seeds(seeds)) == seeds
+    assert list_seeds(seeds) == seeds
 
 
 @pytest.mark.parametrize(

@@ -12,19 +12,15 @@ from rich.table import Table
 from fedbm.data.dataset import Dataset
 from fedbm.data.partition import Partition, heterogeneity
 from fedbm.report.grouping import format_label
+from fedbm.report.render.terminal import rich_table
 from fedbm.runs.run_view import EDITED, RunView, describe_run
 
 MAX_CLASS_COLUMNS = 12
 
 
-def table(title: str, heads: Iterable[str], rows: Iterable[Sequence[Any]], text_columns: int = 1) -> Table:
+def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[Any]], text_columns: int = 1) -> Table:
     """Return a table. The first *text_columns* columns are aligned to the left, the others to the right."""
-    made = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
-    for index, head in enumerate(heads):
-        made.add_column(head, justify="left" if index < text_columns else "right", overflow="fold")
-    for row in rows:
-        made.add_row(*map(str, row))
-    return made
+    return rich_table(title, heads, rows, [place < text_columns for place in range(len(heads))])
 
 
 def partition_table(counts: NDArray[np.int64], classes: Sequence[str], clients: Sequence[str] | None = None) -> Table:

@@ -1,12 +1,12 @@
-"""The configuration keys of all sections except [method]. This module does not import PyTorch."""
+"""The configuration keys of all sections except [method], and how values become options; without PyTorch."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from fedbm.config.options import (
     DataOptions,
@@ -14,9 +14,13 @@ from fedbm.config.options import (
     LanguageOptions,
     ModelOptions,
     TrainOptions,
+    check,
     field_types,
     type_words,
 )
+from fedbm.errors import FedBMError, did_you_mean
+
+T = TypeVar("T")
 
 SECTIONS: dict[str, type] = {
     "data": DataOptions,
@@ -62,3 +66,13 @@ def keys_of(section: str, options: type) -> Iterator[Key]:
     for f in dataclasses.fields(options):
         flag = f.metadata["flag"] or f.name
         yield Key(section, f.name, flag, type_words(hints[f.name]), f.default, f.metadata["meaning"])
+
+
+def build_options(kind: type[T], values: Mapping[str, Any], where: str) -> T:
+    """Return an options object with these values; raise FedBMError for an unknown key or a value out of range."""
+    fields: Any = kind
+    known = [f.name for f in dataclasses.fields(fields) if "meaning" in f.metadata]
+    for key in values:
+        if key not in known:
+            raise FedBMError(f'{where} has no key "{key}"{did_you_mean(key, known)}')
+    return kind(**{key: check(kind, key, value) for key, value in values.items()})

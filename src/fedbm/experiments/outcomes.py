@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.engine.run_folder import read_rounds
-from fedbm.errors import FedBMError, join_words
+from fedbm.errors import FedBMError, join_words, prefix_errors
 from fedbm.experiments.spec import (
     ENDPOINTS,
     AnalysisPlan,
@@ -20,7 +20,6 @@ from fedbm.experiments.spec import (
     cells,
     check_names,
     find_experiment,
-    prefix_errors,
     shipped_experiments,
 )
 from fedbm.experiments.trials import DONE, Trial, TrialState, finished_run, key_of, trials
@@ -84,29 +83,17 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """An experiment with its results."""
+class Outcome(Experiment):
+    """An experiment with its results. A record has neither the settings of rows nor the seeds."""
 
-    name: str
-    title: str
-    shows: str
-    paper: str
-    figure: str
-    lead: str  # the row that its file names; "" if it names none
-    notes: tuple[str, ...]
-    search: tuple[str, ...]
-    shared: Mapping[str, Any]
-    axes: Mapping[str, Sequence[Any]]
-    rows: tuple[str, ...]
-    command: str
-    results: tuple[Result, ...]
-    analysis: AnalysisPlan | None = None
+    command: str = ""
+    results: tuple[Result, ...] = ()
     hidden: Mapping[str, str] = field(default_factory=dict)  # run id → why another experiment withholds its scores
 
     @property
     def withheld(self) -> str:
         """Why no score of this experiment may be shown yet; "" if all may be shown."""
-        if self.analysis is None or not self.analysis.confirmatory:
+        if self.analysis is None or not self.confirmatory:
             return ""
         planned = len(cells(self.axes)) * len(self.rows) * len(self.analysis.seeds)
         there = [r for r in self.results if r.seed in self.analysis.seeds]
@@ -150,12 +137,7 @@ def unread_outcome(experiment: Experiment, states: Sequence[TrialState]) -> Outc
 
 def with_results(experiment: Experiment, results: Sequence[Result]) -> Outcome:
     """Return an experiment with these results."""
-    return Outcome(
-        **{key: getattr(experiment, key) for key in (*TEXTS, "name", "notes", "search", "shared", "axes", "analysis")},
-        rows=tuple(row.name for row in experiment.rows),
-        command=command_of(experiment.name),
-        results=tuple(results),
-    )
+    return Outcome(**vars(experiment), command=command_of(experiment.name), results=tuple(results))
 
 
 def _last_scores(trial: TrialState) -> dict[str, float] | None:
@@ -223,7 +205,7 @@ def _read_outcome(path: Path, read: Callable[[Path], RunView | None]) -> Outcome
         **{key: value[key] for key in (*TEXTS, "shared", "axes", "command")},
         notes=tuple(value["notes"]),
         search=tuple(value["search"]),
-        rows=tuple(value["rows"]),
+        rows={row: {} for row in value["rows"]},
         results=tuple(results),
         analysis=_analysis(value),
     )

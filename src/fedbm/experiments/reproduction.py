@@ -22,9 +22,9 @@ from fedbm.experiments.trials import DONE, TrialState, check_only, find_state, f
 from fedbm.runs.batch import BatchResult, BatchRun, Budget, OnNews, parse_duration, run_batch
 from fedbm.runs.run_config import Config, make_config, to_sections
 from fedbm.runs.run_record import record_of
-from fedbm.runs.run_view import METRICS, RunView, check_resumable, describe_run, make_frame, mean_and_std
+from fedbm.runs.run_view import METRICS, RunView, check_resumable, describe_run, make_frame, mean_scores
 from fedbm.runs.scheduler import find_pool
-from fedbm.runs.seed_list import format_seeds, list_seeds
+from fedbm.runs.seed_list import list_seeds
 from fedbm.utils.io import make_folder
 from fedbm.utils.text import make_html
 
@@ -208,8 +208,8 @@ def reproduce(
         experiments = find_experiments([name] if isinstance(name, str) else name)
     limit = Budget(parse_duration(budget) if isinstance(budget, str) else budget)
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in engine.items()}
-    text = None if seeds is None else format_seeds(list_seeds(seeds))
-    plan = plan_experiments(experiments, text, engine_settings(settings, data_dir), only, Path(records))
+    chosen = None if seeds is None else list_seeds(seeds)
+    plan = plan_experiments(experiments, chosen, engine_settings(settings, data_dir), only, Path(records))
 
     def report(job: BatchRun, news: Event | str) -> None:
         if on_event is not None and isinstance(news, Event):
@@ -240,7 +240,7 @@ def engine_settings(settings: Mapping[str, Any], data_dir: str | Path | None) ->
 
 def plan_experiments(
     experiments: Sequence[Experiment],
-    seeds: str | None,
+    seeds: Sequence[int] | None,
     engine: Mapping[str, Any],
     only: Sequence[str] = (),
     records: Path = Path("results"),
@@ -250,7 +250,7 @@ def plan_experiments(
 
     Args:
         experiments: The experiments to run.
-        seeds: The seeds as a text such as "3" or "3-12"; None means those of each experiment.
+        seeds: The seeds; None means those of each experiment.
         engine: Settings of `[engine]`: where and how to compute.
         only: Conditions that choose runs.
         records: The folder for records.
@@ -294,8 +294,7 @@ def _html(outcome: Outcome) -> str:
     rows = []
     for row, at in dict.fromkeys((result.row, tuple(result.at.items())) for result in outcome.results):
         results = outcome.cell(row, dict(at))
-        found = [describe_run(result.run) for result in results if result.run is not None]
-        scores = [mean_and_std([one[metric] for one in found]) for metric in METRICS]
-        rows.append((row, *(value for _, value in at), f"{len(found)} of {len(results)}", *scores))
+        runs = [result.run for result in results if result.run is not None]
+        rows.append((row, *(value for _, value in at), f"{len(runs)} of {len(results)}", *mean_scores(runs)))
     heads = ("row", *outcome.axes, "seeds", *METRICS)
     return make_html(f"{outcome.title}: test scores in %, mean ± std over seeds", heads, rows)

@@ -16,11 +16,10 @@ from fedbm.utils.statistics import Spread, spread
 
 @dataclass(frozen=True)
 class Candidate:
-    """One combination of the searched axes' values, for a row at the other axes' values."""
+    """One combination of the axes' values for a row."""
 
     row: str
-    at: Mapping[str, Any]  # the other axes
-    tried: Mapping[str, Any]
+    at: Mapping[str, Any]
     score: Spread | None  # validation accuracy + macro-F1 at the best round, over seeds; None if a seed is missing
     chosen: bool = False
 
@@ -41,13 +40,12 @@ def search(outcome: Outcome) -> list[Candidate]:
     found: dict[str, list[Candidate]] = {}
     ids: dict[str, set[tuple[str, ...]]] = {}
     for at in cells(outcome.axes):
-        tried = {axis: at[axis] for axis in outcome.search}
         rest = {axis: value for axis, value in at.items() if axis not in outcome.search}
         for row in outcome.rows:
             scores = [validation_score(r.run) if r.run else None for r in outcome.cell(row, at)]
             known = [score for score in scores if score is not None]
             complete = bool(known) and len(known) == len(scores)
-            candidate = Candidate(row, rest, tried, spread(known) if complete else None)
+            candidate = Candidate(row, at, spread(known) if complete else None)
             group = json.dumps([row, rest], sort_keys=True)
             found.setdefault(group, []).append(candidate)
             ids.setdefault(group, set()).add(tuple(r.id or repr(r.key) for r in outcome.cell(row, at)))

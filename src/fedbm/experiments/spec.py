@@ -20,9 +20,7 @@ from __future__ import annotations
 
 import itertools
 import re
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -30,29 +28,33 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from fedbm.errors import FedBMError, did_you_mean, join_words
+from fedbm.errors import FedBMError, did_you_mean, join_words, prefix_errors
 from fedbm.methods import title_of
 from fedbm.runs.run_config import check_method_options, find_method, keys, option_flags, to_sections
-from fedbm.runs.seed_list import DEFAULT, format_seeds, parse_seeds
+from fedbm.runs.seed_list import DEFAULT, parse_seeds
+from fedbm.utils import schema
+from fedbm.utils.io import parse_toml, read_text
+from fedbm.utils.schema import REFUSED, SCALAR, TEXT, TRUTH, each
 
-KEYS: dict[str, type] = {
-    **dict.fromkeys(("title", "shows", "paper", "figure", "lead", "seeds", "order", "endpoint"), str),
-    **dict.fromkeys(("notes", "methods", "rows", "contrasts"), list),
-    **dict.fromkeys(("all", "axes", "deviations", "search"), dict),
-    "confirmatory": bool,
-}
-KIND_NAMES = {str: "a text in quotes", list: "a list", dict: "a section", bool: "true or false"}
 ENDPOINTS = {"chosen": "best", "averaged last": "averaged"}  # endpoint → moment of RunView.scores()
 PAPER = files("fedbm.experiments").joinpath("paper")
 EVIDENCE = files("fedbm.experiments").joinpath("evidence")
-
-
-@dataclass(frozen=True)
-class RowPlan:
-    """One row of a table: its name and its settings."""
-
-    name: str
-    settings: Mapping[str, Any]
+FILE = schema.keys(
+    {
+        **dict.fromkeys(("title?", "shows?", "paper?", "figure?", "lead?", "seeds?"), TEXT),
+        **dict.fromkeys(("notes?", "methods?"), each(TEXT)),
+        "all?": schema.keys({}, SCALAR),
+        "axes?": schema.keys({}, each(SCALAR, least=1)),
+        "rows?": each(schema.keys({"name": TEXT})),
+        "deviations?": schema.keys({}, each(TEXT)),
+        "search?": schema.keys({"choose": each(TEXT)}, REFUSED),
+        "order?": schema.choice("cell", "seed"),
+        "endpoint?": schema.choice(*ENDPOINTS),
+        "contrasts?": each(each(TEXT, 2)),
+        "confirmatory?": TRUTH,
+    },
+    REFUSED,
+)
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Experiment:
 
     name: str
     title: str
-    rows: tuple[RowPlan, ...]
+    rows: Mapping[str, Mapping[str, Any]]  # name → settings
     shared: Mapping[str, Any] = field(default_factory=dict)
     axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     shows: str = ""  # such as "Table III of the paper", or what the experiment is about
@@ -94,19 +96,17 @@ class Experiment:
     def confirmatory(self) -> bool:
         return self.analysis is not None and self.analysis.confirmatory
 
-    def chosen_seeds(self, text: str | None) -> tuple[int, ...]:
+    def chosen_seeds(self, seeds: Sequence[int] | None) -> tuple[int, ...]:
         """Return the seeds that --seeds gives, by default the experiment's own.
 
         Raises:
             FedBMError: If a confirmatory experiment does not plan one of them.
         """
-        seeds = self.seeds if text is None else parse_seeds(text)
-        if self.confirmatory and not set(seeds) <= set(self.seeds):
-            raise FedBMError(
-                f"{self.name} is confirmatory and plans the seeds {format_seeds(self.seeds)} only. Remove --seeds, or "
-                "choose among these."
-            )
-        return seeds
+        chosen = self.seeds if seeds is None else tuple(seeds)
+        if self.confirmatory and not set(chosen) <= set(self.seeds):
+            planned = ", ".join(map(str, self.seeds))
+            raise FedBMError(f"{self.name} is confirmatory and plans the seeds {planned} only. Remove --seeds.")
+        return chosen
 
 
 def cells(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -146,40 +146,19 @@ def find_experiment(name: str) -> Experiment:
 
 def read_experiment(path: Path) -> Experiment:
     """Read a user's own experiment. Its name must differ from shipped ones, because the name decides the record."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        if path.name in shipped_experiments():
-            raise FedBMError(f"{path} is a shipped experiment. Run it with 'fedbm reproduce {path}'.") from error
-        near = did_you_mean(path.name, [file.name for file in path.parent.glob("*.toml")])
-        raise FedBMError(f"there is no experiment {path}{near}. Give a TOML file of your own.") from error
-    except (OSError, ValueError) as error:  # not UTF-8, or a null character in the path
-        raise FedBMError(f"cannot read the experiment {path}: {getattr(error, 'strerror', None) or error}") from error
     if path.stem in shipped_experiments():
         raise FedBMError(
             f"{path} has the name of a shipped experiment, and their records would mix. Rename the file, or run the "
             f"shipped experiment with 'fedbm reproduce {path.stem}'."
         )
-    return parse(text, path.stem, str(path))
-
-
-@contextmanager
-def prefix_errors(where: str) -> Iterator[None]:
-    """Put *where* in front of every FedBMError that is raised within."""
-    try:
-        yield
-    except FedBMError as error:
-        raise FedBMError(f"{where}: {error}") from error
+    return parse(read_text(path), path.stem, str(path))
 
 
 def parse(text: str, name: str, where: str) -> Experiment:
     """Return the experiment that *text* describes; raise FedBMError, starting with *where*, if it is wrong."""
+    values = parse_toml(text, where)
+    schema.check(values, FILE, where)
     with prefix_errors(where):
-        try:
-            values = tomllib.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise FedBMError(f"the file is not valid TOML: {error}") from error
-        _check_kinds(values)
         shared, axes = values.get("all", {}), dict(values.get("axes", {}))
         _check_settings(shared, axes)
         rows = _rows(values, axes.pop("method", []))
@@ -195,14 +174,14 @@ def parse(text: str, name: str, where: str) -> Experiment:
             deviations={key: tuple(names) for key, names in values.get("deviations", {}).items()},
             search=tuple(values.get("search", {}).get("choose", ())),
             seeds=seeds,
-            by_seed=_choice(values, "order", ("cell", "seed")) == "seed",
+            by_seed=values.get("order") == "seed",
             analysis=_analysis(values, seeds),
             file=where,
         )
         contrasts = experiment.analysis.contrasts if experiment.analysis else ()
-        check_names(experiment.lead, contrasts, [row.name for row in rows], "a row")
+        check_names(experiment.lead, contrasts, list(rows), "a row")
         check_names(experiment.figure, [experiment.search], list(experiment.axes), "an axis")
-        check_method_options((*shared, *experiment.axes), sorted({row.settings["method"] for row in rows}))
+        check_method_options((*shared, *experiment.axes), sorted({settings["method"] for settings in rows.values()}))
         return experiment
 
 
@@ -214,26 +193,8 @@ def check_names(one: str, several: Sequence[Sequence[str]], known: Sequence[str]
             raise FedBMError(f'"{name}" is not {kind} of the experiment{did_you_mean(name, known)}{choose}')
 
 
-def _check_kinds(values: Mapping[str, Any]) -> None:
-    for key, value in values.items():
-        if key not in KEYS:
-            raise FedBMError(f'there is no key "{key}"{did_you_mean(key, KEYS)}; choose {join_words(KEYS)}')
-        if not isinstance(value, KEYS[key]):
-            hint = {"rows": ", each row under [[rows]]"}.get(key, f": write [{key}]" if KEYS[key] is dict else "")
-            raise FedBMError(f"{key} must be {KIND_NAMES[KEYS[key]]}{hint}")
-    search = values.get("search", {})
-    if unknown := next((key for key in search if key != "choose"), None):
-        raise FedBMError(f'[search] has no key "{unknown}"; it has choose = ["an axis", …]')
-    lists = {key: values[key] for key in ("notes", "methods") if key in values}
-    for key, found in (*lists.items(), *search.items(), *values.get("deviations", {}).items()):
-        if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-            raise FedBMError(f"{key} must be a list of texts in quotes")
-
-
 def _check_settings(shared: Mapping[str, Any], axes: Mapping[str, Any]) -> None:
     for axis, choices in axes.items():
-        if not isinstance(choices, list) or not choices:
-            raise FedBMError(f"the axis {axis} must be a list of values, such as {axis} = [1, 2]")
         if len(set(map(repr, choices))) < len(choices):
             raise FedBMError(f"the axis {axis} has a value twice")
     known = [*(key.flag for key in keys()), *option_flags()]
@@ -254,50 +215,29 @@ def _refuse_seed(settings: Sequence[str] | Mapping[str, Any]) -> None:
 def _analysis(values: Mapping[str, Any], seeds: tuple[int, ...]) -> AnalysisPlan | None:
     """Return what the file states about the analysis; None without contrasts."""
     contrasts, confirmatory = values.get("contrasts", []), values.get("confirmatory", False)
-    pairs = all(
-        isinstance(pair, list) and len(pair) == 2 and all(isinstance(n, str) for n in pair) for pair in contrasts
-    )
-    if (
-        not pairs
-        or any(first == second for first, second in contrasts)
-        or len({*map(tuple, contrasts)}) < len(contrasts)
-    ):
+    if any(first == second for first, second in contrasts) or len({*map(tuple, contrasts)}) < len(contrasts):
         raise FedBMError('contrasts must be a list of different pairs of rows, such as [["FedBM", "FedAvg"]]')
     if confirmatory and not (contrasts and "seeds" in values and "search" not in values):
         raise FedBMError("a confirmatory experiment must state seeds and contrasts, and cannot have [search]")
-    endpoint = _choice(values, "endpoint", tuple(ENDPOINTS))
+    endpoint = values.get("endpoint", "chosen")
     if "endpoint" in values and not contrasts:
         raise FedBMError("an endpoint needs contrasts, and there are none")
     return AnalysisPlan(tuple(map(tuple, contrasts)), endpoint, confirmatory, seeds) if contrasts else None
 
 
-def _choice(values: Mapping[str, Any], key: str, choices: Sequence[str]) -> str:
-    """Return the value of *key*, by default the first of *choices*."""
-    found = str(values.get(key, choices[0]))
-    if found not in choices:
-        quoted = join_words([f'"{one}"' for one in choices])
-        raise FedBMError(f'{key} must be {quoted}, not "{found}"{did_you_mean(found, choices)}')
-    return found
-
-
-def _rows(values: Mapping[str, Any], axis: Sequence[Any]) -> tuple[RowPlan, ...]:
-    """Return the rows. methods = […] and an axis of methods make one row per method; without both, there is one row."""
-    default = values.get("all", {}).get("method", "fedbm")
-    methods = [*values.get("methods", ()), *axis]
-    given = values.get("rows", [])
-    rows = [RowPlan(title_of(str(method)), {"method": method}) for method in methods or [default] * (not given)]
-    for row in given:
-        if not isinstance(row, dict) or not isinstance(name := row.get("name"), str) or not name.strip():
-            raise FedBMError('every row under [[rows]] needs name = "…"')
+def _rows(values: Mapping[str, Any], axis: Sequence[Any]) -> dict[str, Mapping[str, Any]]:
+    """Return name → settings. methods = […] and an axis of methods make one row per method; without both, one row."""
+    default, given = values.get("all", {}).get("method", "fedbm"), values.get("rows", [])
+    methods = [*values.get("methods", ()), *axis] or [default] * (not given)
+    named = [{"name": title_of(str(method)), "method": method} for method in methods] + given
+    rows: dict[str, Mapping[str, Any]] = {}
+    for row in named:
         settings = {"method": default, **{key: value for key, value in row.items() if key != "name"}}
-        with prefix_errors(f'row "{name}"'):
+        with prefix_errors(f'row "{row["name"]}"'):
             _refuse_seed(settings)
+            find_method(str(settings["method"]))
             to_sections(settings)
-        rows.append(RowPlan(name, settings))
-    names = [row.name for row in rows]
-    for row_plan in rows:
-        method = row_plan.settings["method"]
-        find_method(str(method))
-        if names.count(row_plan.name) > 1:
-            raise FedBMError(f'two rows are named "{row_plan.name}". Give each its own name.')
-    return tuple(rows)
+        if row["name"] in rows:
+            raise FedBMError(f'two rows are named "{row["name"]}". Give each its own name.')
+        rows[row["name"]] = settings
+    return rows

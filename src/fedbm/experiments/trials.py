@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedbm.errors import FedBMError, did_you_mean, join_words
-from fedbm.experiments.spec import Experiment, cells, prefix_errors
+from fedbm.errors import FedBMError, did_you_mean, join_words, prefix_errors
+from fedbm.experiments.spec import Experiment, cells
 from fedbm.runs.failure import failure_of
 from fedbm.runs.plan import make_plan
 from fedbm.runs.run_config import Config, make_config, settings_for, to_sections
@@ -72,13 +72,13 @@ def trials(
     """
     wanted = [_condition(words) for words in only]
     made = []
-    for at, row in itertools.product(cells(experiment.axes), experiment.rows):
-        settings = {**settings_for(row.settings["method"], {**experiment.shared, **at}), **row.settings}
-        facts = {**settings, **at, "row": row.name}
+    for at, (row, own) in itertools.product(cells(experiment.axes), experiment.rows.items()):
+        settings = {**settings_for(own["method"], {**experiment.shared, **at}), **own}
+        facts = {**settings, **at, "row": row}
         if all(any(_matches(facts.get(key), value) for value in values) for key, values in wanted):
-            with prefix_errors(f'{experiment.file}: row "{row.name}"'):
+            with prefix_errors(f'{experiment.file}: row "{row}"'):
                 configs = {seed: make_config(to_sections({**settings, **engine, "seed": seed})) for seed in seeds}
-            made += [Trial(experiment.name, row.name, at, seed, config) for seed, config in configs.items()]
+            made += [Trial(experiment.name, row, at, seed, config) for seed, config in configs.items()]
     return sorted(made, key=lambda trial: trial.seed) if experiment.by_seed else made
 
 
@@ -88,7 +88,7 @@ def check_only(experiments: Sequence[Experiment], only: Sequence[str]) -> None:
         known = dict.fromkeys(["row", "method", *(axis for e in experiments for axis in (*e.axes, *e.shared))])
         if key not in known:
             raise FedBMError(f'--only: "{key}" is not an axis{did_you_mean(key, known)}; choose {join_words(known)}')
-        names = list(dict.fromkeys(row.name for e in experiments for row in e.rows))
+        names = list(dict.fromkeys(row for e in experiments for row in e.rows))
         for value in values:
             if key == "row" and not any(_matches(name, value) for name in names):
                 raise FedBMError(

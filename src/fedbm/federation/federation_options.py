@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from fedbm.config.keys import build_options
 from fedbm.config.options import option
-from fedbm.federation.deploy.settings_files import check_keys
+from fedbm.errors import prefix_errors
 from fedbm.federation.protocol.packing import Compression
-from fedbm.runs.run_config import Config, make_config, read_toml
+from fedbm.runs.run_config import Config, make_config, read_sections
 
 SECTION = "federation"
 RESULT_OPTIONS = ("compression", "dp_noise", "dp_clip")  # part of the run's id
@@ -64,10 +65,11 @@ class FederationOptions:
 
 def read_run_file(path: Path) -> tuple[Config, FederationOptions]:
     """Read the TOML file of a run: the sections of every run, and [federation]."""
-    values = read_toml(path)
+    values = read_sections(path)
     section = values.pop(SECTION, {})
     return make_config(values, str(path)), make_options(section, str(path))
 
 
 def make_options(values: dict[str, Any], where: str = "the configuration") -> FederationOptions:
-    return check_keys(FederationOptions, values, f"[{SECTION}] in {where}")
+    with prefix_errors(f"[{SECTION}] in {where}"):
+        return build_options(FederationOptions, values, "it")

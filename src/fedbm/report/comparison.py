@@ -119,7 +119,7 @@ def compare_outcome(outcome: Outcome) -> list[ComparedGroup]:
     """Return a comparison for every cell of an experiment. Withheld runs are missing."""
     outcome = hide_withheld(outcome)
     central = {*CENTRAL, *(r.row for r in outcome.results if r.run is not None and is_central(r.run.method))}
-    lead = leading_row(outcome.rows, central, outcome.lead)
+    lead = leading_row(list(outcome.rows), central, outcome.lead)
     every = cells(outcome.axes)
     found = _test([_cell(outcome, at, lead, central) for at in every])
     return [replace(c, contrasts=stated) for c, stated in zip(found, compute_contrasts(outcome, every), strict=True)]

@@ -117,7 +117,7 @@ def _confirmatory(found: Found) -> list[Section]:
     """Return a section per confirmatory experiment: its verdicts, or why its scores are withheld."""
     sections = []
     for outcome, some in found:
-        if outcome.analysis is not None and outcome.analysis.confirmatory:
+        if outcome.confirmatory:
             sentences = (f"{outcome.withheld}.",) if outcome.withheld else planned_verdict(some)
             sections.append(Section(outcome.title, "Planned before its runs.", (Text(sentences, "verdict"),)))
     return sections
@@ -179,7 +179,7 @@ def _part(outcome: Outcome, found: Sequence[ComparedGroup], notes: Notes) -> Par
     opening = f"{outcome.shows[0].upper()}{outcome.shows[1:]}. " if outcome.shows else ""
     blocks: list[Block] = [Text((f"{opening}{count} finished.",), "more", outcome.command)]
     if figures := experiment_figures.contrast_figure(found):
-        sentences = () if outcome.analysis and outcome.analysis.confirmatory else planned_verdict(found)
+        sentences = () if outcome.confirmatory else planned_verdict(found)
         more: tuple[Block, ...] = (Text(sentences, "verdict"),) if sentences else ()
         blocks.append(
             Section("Differences as planned", CONTRASTS, (*more, Figures({"Differences": figures})), whole=True)

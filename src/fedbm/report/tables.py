@@ -208,14 +208,13 @@ def search_table(outcome: Outcome, name: str) -> Table:
     )
     rows = []
     for one in search(outcome):
-        at = {**one.at, **one.tried}
         score = Cell(one.score.mean, "score", one.score.std) if one.score else Cell("not complete", missing=True)
         cells = {
             "n": Cell(one.score.n if one.score else 0, "count"),
             "validation": score,
             "chosen": Cell("chosen" if one.chosen else ""),
         }
-        rows.append(Row(one.row, {axis: Cell(str(at[axis])) for axis in outcome.axes} | cells))
+        rows.append(Row(one.row, {axis: Cell(str(one.at[axis])) for axis in outcome.axes} | cells))
     return Table(name, columns, tuple(rows), head="Row", small=True)
 
 

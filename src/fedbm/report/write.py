@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from fedbm.errors import FedBMError, join_words
+from fedbm.experiments.reproduction import Reproduction
 from fedbm.report.document import Report
+from fedbm.report.experiments_report import experiments_report
 from fedbm.report.render.csv import render_csv
 from fedbm.report.render.html import render_html
 from fedbm.report.render.latex import render_latex
 from fedbm.report.render.markdown import render_markdown
 from fedbm.report.runs_report import runs_report
-from fedbm.runs.run_view import read_runs
+from fedbm.runs.method_comparison import Comparison
+from fedbm.runs.plan import find_runs
+from fedbm.runs.run_view import RunView, read_runs
 from fedbm.utils.io import write_text
 
 RENDERERS: dict[str, Callable[[Report], str]] = {
@@ -23,22 +27,40 @@ RENDERERS: dict[str, Callable[[Report], str]] = {
 }
 
 
-def write_report(run_dirs: Sequence[str | Path], out: str | Path, title: str | None = None) -> Path:
-    """Write the report that compares runs.
+def write_report(
+    runs: Comparison | Reproduction | RunView | str | Path | Iterable[RunView | str | Path],
+    path: str | Path = "report.html",
+    title: str = "",
+) -> Path:
+    """Write a report of runs or experiments.
 
     Args:
-        run_dirs: Run folders.
-        out: A file that ends in .html, .md, .tex or .csv, or a folder, which gets report.html.
-        title: The report's title; by default the name of the comparison.
+        runs: the result of `compare()`, `reproduce()`, `simulate()` or `read_run()`, a run's folder, a folder of runs,
+            the id of a run in runs/, or a list of these.
+        path: the file to write; .html, .md, .tex or .csv. In a folder, the file is report.html.
+        title: the title of the page; by default it names the data.
 
     Returns:
-        The file that was written.
+        The path of the file.
 
     Raises:
-        FedBMError: If a folder is not a run, or if the ending of *out* is unknown.
+        FedBMError: if a run is missing or damaged, or the file's ending is not one of these.
+
+    Example:
+        >>> import fedbm
+        >>> run = fedbm.simulate("digits", method="fedavg", clients=5, rounds=1, size=16, width=8, batch=32)
+        >>> fedbm.write_report(run, "report.html").name
+        'report.html'
     """
-    path = report_path(Path(out))
-    return save_report(runs_report(read_runs([Path(folder) for folder in run_dirs]), title or ""), path)
+    if isinstance(runs, Reproduction):
+        return save_report(experiments_report(runs.outcomes), report_path(Path(path)))
+    found = runs.runs if isinstance(runs, Comparison) else [runs] if isinstance(runs, RunView | str | Path) else runs
+    folders = [
+        folder
+        for run in found
+        for folder in ([run.path] if isinstance(run, RunView) else find_runs(Path("runs"), [str(run)]))
+    ]
+    return save_report(runs_report(read_runs(folders), title), report_path(Path(path)))
 
 
 def report_path(out: Path) -> Path:

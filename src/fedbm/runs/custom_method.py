@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fedbm.config.options import check
+from fedbm.config.keys import build_options
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.methods import METHODS, Method
 from fedbm.runs.run_config import Config, is_reference, make_config, method_values
@@ -34,15 +34,9 @@ def resolve_method(method: str | Method) -> str | Method:
 
 def load_method(reference: str, options: Mapping[str, Any] | None = None) -> Method:
     """Return a method of the class that FILE.py:CLASS names. *options* are values as in a configuration file."""
-    kind, given = load_class(reference), options or {}
-    known = [f.name for f in dataclasses.fields(kind) if "meaning" in f.metadata]
-    for key in given:
-        if key not in known:
-            near = did_you_mean(key, known)
-            raise FedBMError(f'{reference} has no option "{key}"{near}; fedbm.config.options.option declares options')
-    checked = {key: check(kind, key, value) for key, value in given.items()}
+    kind = load_class(reference)
     try:
-        return kind(**checked)
+        return build_options(kind, options or {}, reference)
     except TypeError as error:  # an abstract class, or a field without default
         raise FedBMError(f"{reference} cannot be made: {error}") from error
 

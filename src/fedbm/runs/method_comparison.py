@@ -28,7 +28,7 @@ from fedbm.runs.run_config import (
     settings_for,
     to_values,
 )
-from fedbm.runs.run_view import METRICS, RunView, describe_run, make_frame, mean_and_std, read_run
+from fedbm.runs.run_view import METRICS, RunView, describe_run, make_frame, mean_scores, read_run
 from fedbm.runs.runner import check_engine, check_method_object, check_unused_settings
 from fedbm.runs.seed_list import list_seeds
 from fedbm.utils.text import make_html
@@ -84,9 +84,7 @@ class Comparison:
             rows.setdefault((run.data, run.partition, run.beta, run.label), []).append(run)
         cells = []
         for (data, partition, beta, label), runs in rows.items():
-            found = [describe_run(run) for run in runs]
-            scores = [mean_and_std([one[metric] for one in found]) for metric in METRICS]
-            cells.append((data, partition, "" if beta is None else beta, label, len(runs), *scores))
+            cells.append((data, partition, "" if beta is None else beta, label, len(runs), *mean_scores(runs)))
         return cells
 
 

@@ -30,7 +30,7 @@ from fedbm.methods import METHODS, all_methods, method_plugins
 from fedbm.methods.base import Method, Task, load_state
 from fedbm.models.backbone import body_factory
 from fedbm.runs.custom_method import load_method, with_method
-from fedbm.runs.run_config import Config, make_config, method_values, read_toml
+from fedbm.runs.run_config import Config, make_config, method_values, read_sections
 from fedbm.runs.run_id import own_code, plugin_code
 from fedbm.runs.run_view import RunView, find_folder
 from fedbm.utils.io import digest_of, read_json
@@ -99,7 +99,7 @@ def files_in(names: Iterable[Path]) -> Iterator[Path]:
 
 def read_config(folder: Path, method: Method | str | None = None) -> Config:
     """Return a run's configuration. *method* is needed if it is the user's own; see load_model()."""
-    values = read_toml(folder / "config.toml")
+    values = read_sections(folder / "config.toml")
     code = values.pop("own", {}).get("code")
     options = values.pop("method", {})
     name = options.pop("name", "")

@@ -9,14 +9,13 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from fedbm.config.keys import SECTIONS, Key, keys_of, section_keys
+from fedbm.config.keys import SECTIONS, Key, build_options, keys_of, section_keys
 from fedbm.config.options import (
     BY_BETA,
     RECIPES,
@@ -26,13 +25,13 @@ from fedbm.config.options import (
     LanguageOptions,
     ModelOptions,
     TrainOptions,
-    check,
     check_all,
 )
 from fedbm.engine.server_average import no_common_model
 from fedbm.engine.server_optimizer import check_server_optimizer
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.methods import METHODS, FedAvg, FedBM, Method, all_methods, method_plugins
+from fedbm.utils.io import parse_toml, read_text
 from fedbm.utils.plugins import check_usable
 from fedbm.utils.text import format_option
 
@@ -138,12 +137,12 @@ def make_config(values: Mapping[str, Mapping[str, Any]], where: str = "the confi
     if (kind := str(values.get("train", {}).get("server_optimizer"))) in SERVER_LR:
         values = {**values, "train": {"server_lr": SERVER_LR[kind], **values["train"]}}
     made: dict[str, Any] = {
-        section: _make(options, values.get(section, {}), f"[{section}] in {where}")
+        section: build_options(options, values.get(section, {}), f"[{section}] in {where}")
         for section, options in SECTIONS.items()
     }
     chosen = dict(values.get("method", {}))
     name = str(chosen.pop("name", FedBM.name))
-    made["method"] = _make(find_method(name), chosen, f"the method {name}")
+    made["method"] = build_options(find_method(name), chosen, f"the method {name}")
     made["concepts"] = dict(values.get("concepts", {}))
     for name, text in made["concepts"].items():
         if not isinstance(text, str):
@@ -168,25 +167,9 @@ def find_method(name: str) -> type[FedAvg]:
     return known[name]
 
 
-def _make(options: type, values: Mapping[str, Any], where: str) -> Any:
-    known = [f.name for f in dataclasses.fields(options)]
-    for key in values:
-        if key not in known:
-            raise FedBMError(f'{where} has no key "{key}"{did_you_mean(key, known)}')
-    return options(**{key: check(options, key, value) for key, value in values.items()})
-
-
-def read_toml(path: Path) -> dict[str, dict[str, Any]]:
+def read_sections(path: Path) -> dict[str, dict[str, Any]]:
     """Read {section: {key: value}} from a file."""
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        others = [p.name for p in path.parent.glob("*.toml")]
-        raise FedBMError(f"there is no configuration file {path}{did_you_mean(path.name, others)}") from error
-    except OSError as error:
-        raise FedBMError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, a number too long, or nested too deeply
-        raise FedBMError(f"{path} is not valid TOML: {error}") from error
+    values = parse_toml(read_text(path), str(path))
     for section, pairs in values.items():
         if not isinstance(pairs, dict):
             home = next((key.section for key in keys() if section == key.name), "train")

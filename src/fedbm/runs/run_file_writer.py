@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from fedbm.data.column_partitioner import find_sources
-from fedbm.engine.checkpoint import best_path, load_best, save_tensors
+from fedbm.engine.checkpoint import Progress, best_path, load_best, save_tensors
 from fedbm.engine.environment import environment, settings_digest
 from fedbm.engine.round_loop import RoundLoop
 from fedbm.engine.round_record import ModelScores, Traffic
@@ -28,7 +28,6 @@ from fedbm.runs.run_config import Config, method_label, recommended_at_beta, to_
 from fedbm.runs.run_file_types import (
     Confusion,
     Details,
-    Matrix,
     PersonalSummary,
     Privacy,
     ScoredRound,
@@ -120,10 +119,8 @@ def write_final_files(
         encoder=concepts.provenance.get("encoder") if concepts else None,
         similarity=tuple(map(tuple, concepts.similarity().tolist())) if concepts else None,
         confusion=Confusion(best.confusion, last.confusion, averaged.confusion if averaged else None),
-        sources=_confusion_by_name(
-            sources, best.by_source, last.by_source, averaged.by_source if averaged else None, personal
-        ),
-        held_out=_confusion_by_name(held_out, best.held_out, last.held_out, averaged.held_out if averaged else None),
+        sources=_confusion_by_name(sources, progress, "by_source", personal),
+        held_out=_confusion_by_name(held_out, progress, "held_out"),
     )
     write_json(folder / "details.json", {"format": FORMAT, **dataclasses.asdict(details)})
     draw_generated(loop, folder / "generated.png")
@@ -155,16 +152,15 @@ def write_final_files(
 
 
 def _confusion_by_name(
-    names: Sequence[str],
-    best: Sequence[Matrix] | None,
-    last: Sequence[Matrix] | None,
-    averaged: Sequence[Matrix] | None,
-    personal: Sequence[float | None] | None = None,
+    names: Sequence[str], progress: Progress, part: str, personal: Sequence[float | None] | None = None
 ) -> tuple[SourceConfusion, ...] | None:
     """Return the confusion matrices of each source or held-out client, or None if there are none.
 
-    Sites that do not share their scores are left out.
+    *part* is "by_source" or "held_out". Sites that do not share their scores are left out.
     """
+    assert progress.last is not None
+    scored = (progress.best, progress.last, progress.last.averaged)
+    best, last, averaged = (getattr(scores, part, None) for scores in scored)
     if not names or best is None or last is None:  # older versions did not score the best round by source
         return None
     unknown = [None] * len(names)

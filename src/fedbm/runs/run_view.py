@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +20,7 @@ from fedbm.runs.failure import failure_of
 from fedbm.runs.plan import find_run
 from fedbm.runs.run_config import make_config, method_label, recommended_at_beta
 from fedbm.runs.run_file_types import CONFIG, ENVIRONMENT, Details, Features, PartitionRecord, ScoredRound, Summary
-from fedbm.utils.io import read_json
+from fedbm.utils.io import parse_toml, read_json, read_text
 from fedbm.utils.schema import Lengths, check, keys, whole
 from fedbm.utils.text import make_html
 from fedbm.utils.typed_json import decode
@@ -147,6 +146,12 @@ def mean_and_std(values: Sequence[float | None]) -> str:
     return f"{fmean(known):.1f} ± {stdev(known):.1f}" if len(known) > 1 else f"{known[0]:.1f}"
 
 
+def mean_scores(runs: Sequence[RunView]) -> list[str]:
+    """Return the mean ± standard deviation of each of METRICS at the round chosen on validation."""
+    found = [describe_run(run) for run in runs]
+    return [mean_and_std([one[metric] for one in found]) for metric in METRICS]
+
+
 def make_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
     """Return a pandas data frame; raise FedBMError if pandas is not installed."""
     try:
@@ -204,11 +209,11 @@ def read_run(run: RunView | str | Path) -> RunView:
         'finished'
     """
     path = find_folder(run)
-    text = _read_config(path)
-    try:
-        config = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise FedBMError(f"cannot read {path / 'config.toml'}: {error}") from error
+    if not (path / "config.toml").is_file():
+        hint = f"it contains runs, so give {path}/*" if any(path.glob("*/config.toml")) else "'fedbm run' makes runs"
+        raise FedBMError(f"{path} is not a run, because it has no config.toml: {hint}")
+    text = read_text(path / "config.toml")
+    config = parse_toml(text, str(path / "config.toml"))
     check(config, CONFIG, path / "config.toml")
     lengths: Lengths = {}  # the files of one run agree on the numbers of classes and clients
     summary = _decode_file(Summary, path / "summary.json", lengths, REWRITE)
@@ -263,16 +268,6 @@ def last_quarter_scores(tests: Mapping[int, Scores | None], planned: int) -> Sco
 def partition_digest(partition: PartitionRecord) -> str:
     """Return a digest that is equal if the clients have the same samples."""
     return partition.digest or assignment_digest(partition.clients, partition.held_out, partition.shift)
-
-
-def _read_config(path: Path) -> str:
-    try:
-        return (path / "config.toml").read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        if not path.is_dir():
-            raise FedBMError(f"{path} is not a run: there is no such folder") from error
-        hint = f"It contains runs, so give {path}/*." if any(path.glob("*/config.toml")) else "'fedbm run' makes runs."
-        raise FedBMError(f"{path} is not a run: it has no readable config.toml. {hint}") from error
 
 
 def facts_of(summary: Summary) -> dict[str, Any]:
@@ -335,10 +330,7 @@ def _read_file(path: Path, remedy: str = "") -> Mapping[str, Any] | None:
     """Return what a JSON file contains, or None if there is no such file."""
     if not path.is_file():
         return None
-    try:
-        value = read_json(path)
-    except FedBMError as error:
-        raise FedBMError(f"{error}{remedy}") from error
+    value = read_json(path, remedy)
     found = value.get("format") if isinstance(value, dict) else None
     if found != FORMAT:
         raise FedBMError(f"{path} has format {found}; this version of fedbm reads format {FORMAT}")

@@ -1,4 +1,4 @@
-"""Parse and format seeds: "3" means 0, 1 and 2; "3-12" means 3 to 12; "0,1,5" means these three."""
+"""Parse seeds: "3" means 0, 1 and 2; "3-12" means 3 to 12; "0,1,5" means these three."""
 
 from __future__ import annotations
 
@@ -39,30 +39,11 @@ def parse_seeds(text: str, where: str = "--seeds") -> tuple[int, ...]:
     return tuple(sorted(seeds))
 
 
-def format_seeds(seeds: tuple[int, ...]) -> str:
-    """Return *seeds* as parse_seeds() reads them, a stretch of two or more as a range.
-
-    >>> format_seeds((3, 4, 5)), format_seeds((0, 1, 5)), format_seeds((7,))
-    ('3-5', '0-1,5', '7-7')
-    """
-    stretches: list[list[int]] = []
-    for seed in seeds:
-        if stretches and seed == stretches[-1][-1] + 1:
-            stretches[-1].append(seed)
-        else:
-            stretches.append([seed])
-    parts = [f"{some[0]}-{some[-1]}" if len(some) > 1 or len(stretches) == 1 else str(some[0]) for some in stretches]
-    return ",".join(parts)
-
-
 def list_seeds(seeds: int | str | Iterable[int]) -> tuple[int, ...]:
     """Return the seeds of a Python call: a count, a text that parse_seeds() reads, or the seeds themselves.
 
     >>> list_seeds(3), list_seeds("3-5"), list_seeds([5, 0])
     ((0, 1, 2), (3, 4, 5), (0, 5))
     """
-    text = seeds if isinstance(seeds, str) else str(seeds)
-    if not isinstance(seeds, int | str):
-        found = list(seeds)
-        text = ",".join(map(str, found)) if len(found) != 1 else f"{found[0]}-{found[0]}"
+    text = str(seeds) if isinstance(seeds, int | str) else ",".join(f"{seed}-{seed}" for seed in seeds)
     return parse_seeds(text, "seeds")

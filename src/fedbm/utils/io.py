@@ -6,12 +6,13 @@ import hashlib
 import json
 import os
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fedbm.errors import FedBMError
+from fedbm.errors import FedBMError, did_you_mean
 
 
 @contextmanager
@@ -75,13 +76,33 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
 
 
-def read_json(path: Path) -> Any:
+def read_text(path: Path) -> str:
+    """Return the text of a UTF-8 file; raise FedBMError if it cannot be read."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique_keys)
-    except OSError as error:
-        raise FedBMError(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, a number too long, or nested too deep
-        raise FedBMError(f"cannot read {path}: {error}") from error
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        others = [other.name for other in path.parent.glob("*.toml")] if path.suffix == ".toml" else []  # typed names
+        raise FedBMError(f"there is no file {path}{did_you_mean(path.name, others)}") from error
+    except (OSError, ValueError) as error:  # ValueError: it is not UTF-8
+        raise FedBMError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def read_json(path: Path, remedy: str = "") -> Any:
+    """Return the content of a JSON file. An error message ends with *remedy*."""
+    try:
+        return json.loads(read_text(path), object_pairs_hook=_unique_keys)
+    except FedBMError as error:
+        raise FedBMError(f"{error}{remedy}") from error
+    except (ValueError, RecursionError) as error:  # not JSON, a number too long, or nested too deep
+        raise FedBMError(f"cannot read {path}: {error}{remedy}") from error
+
+
+def parse_toml(text: str, where: str) -> dict[str, Any]:
+    """Return the content of a TOML text; raise FedBMError if it is not valid."""
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # a number too long, or nested too deep
+        raise FedBMError(f"{where} is not valid TOML: {error}") from error
 
 
 def _unique_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

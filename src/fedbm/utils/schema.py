@@ -1,7 +1,8 @@
 """Validate JSON values against a schema.
 
-Schemas are built from TEXT, SCALAR, PLAIN, number(0, 1), whole(1), or_null(…), each(…) for a list and keys({…}) for
-an object. A key that ends in "?" is optional. Lists declared as each(…, "classes") must all have the same length.
+Schemas are built from TEXT, SCALAR, TRUTH, PLAIN, number(0, 1), whole(1), choice("a", "b"), or_null(…), each(…) for a
+list and keys({…}) for an object. A key that ends in "?" is optional. Lists declared as each(…, "classes") must all have
+the same length.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedbm.errors import FedBMError
+from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.utils.text import format_value
 
 Lengths = dict[str, int]  # name of a list length → the first length seen under that name
@@ -35,9 +36,23 @@ def SCALAR(value: Any, at: str, lengths: Lengths) -> str:
     return "" if fits else _must(at, "a text, a number, true or false", value)
 
 
+def TRUTH(value: Any, at: str, lengths: Lengths) -> str:
+    return "" if isinstance(value, bool) else _must(at, "true or false", value)
+
+
 def PLAIN(value: Any, at: str, lengths: Lengths) -> str:
     """Accept anything that can be written as JSON again: no NaN, no lone surrogates."""
     return "" if _writable(value) else _must(at, "made of finite numbers and readable text", value)
+
+
+def REFUSED(value: Any, at: str, lengths: Lengths) -> str:
+    """Refuse a key: keys(…, REFUSED) accepts no other keys than those it names."""
+    return f"there is no key {at}"
+
+
+def choice(*known: str) -> Schema:
+    words = join_words([f'"{one}"' for one in known])
+    return lambda value, at, lengths: "" if value in known else _must(at, words, value)
 
 
 def number(least: float = -HUGE, most: float = HUGE) -> Schema:
@@ -82,7 +97,7 @@ def keys(known: Mapping[str, Schema], others: Schema | None = None) -> Schema:
         for name in (*(name for name in schemas if name in value), *(name for name in value if name not in schemas)):
             schema = schemas.get(name, others)
             if schema and (wrong := schema(value[name], f"{inside}{name}", lengths)):
-                return wrong
+                return wrong + (did_you_mean(name, schemas) if schema is REFUSED else "")
         return "" if _writable("".join(value)) else f"{at or 'it'} has a key that is not readable text"
 
     return fits

@@ -70,13 +70,15 @@ def run_experiments(experiments: Sequence[Experiment], args: argparse.Namespace,
     from fedbm.experiments.outcomes import read_outcome
     from fedbm.runs.batch import Budget, parse_duration
     from fedbm.runs.progress_display import show_batch, show_decoding
+    from fedbm.runs.seed_list import parse_seeds
 
     if args.json and not args.plan:
         raise FedBMError("--json prints a plan. Add --plan, or remove --json to run the experiments.")
     budget = Budget(parse_duration(args.budget) if args.budget else None)
     engine = reproduction.engine_settings(args.settings, args.folder)
+    seeds = parse_seeds(args.seeds) if args.seeds else None
     with show_decoding(console) as progress:
-        plan = reproduction.plan_experiments(experiments, args.seeds, engine, args.only, Path(args.records), progress)
+        plan = reproduction.plan_experiments(experiments, seeds, engine, args.only, Path(args.records), progress)
     for note in plan.notes():
         console.print(f"note: {note}")
     print_states(plan, console)

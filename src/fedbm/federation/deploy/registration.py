@@ -126,10 +126,7 @@ def write_registry(folder: Path, nodes: Iterable[Registered]) -> None:
 def read_registry(folder: Path) -> Mapping[int, Registered]:
     """Return the registered nodes of the server in *folder* by Flower's node id; raise FedBMError if it cannot."""
     path, remedy = folder / FILE, "; restart the server to write it again"
-    try:
-        values = read_json(path)
-    except FedBMError as error:
-        raise FedBMError(f"{error}{remedy}") from error
+    values = read_json(path, remedy)
     check(values, _REGISTRY, path, remedy)
     if wrong := [node["name"] for node in values["nodes"] if not node["node"].isdecimal()]:
         raise FedBMError(f"{path}: the node id of {wrong[0]} is not a number{remedy}")

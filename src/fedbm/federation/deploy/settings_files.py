@@ -14,15 +14,15 @@ import dataclasses
 import ipaddress
 import json
 import re
-import tomllib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from fedbm.config.options import check, option
-from fedbm.errors import FedBMError, did_you_mean
-from fedbm.utils.io import read_json, write_json
+from fedbm.config.keys import build_options
+from fedbm.config.options import option
+from fedbm.errors import FedBMError, prefix_errors
+from fedbm.utils.io import parse_toml, read_json, read_text, write_json
 
 T = TypeVar("T")
 
@@ -127,7 +127,8 @@ def read_settings(folder: Path, kind: type[T]) -> T:
     if kind is NodeSettings:
         values.pop("policy", None)
         read_policy(folder)
-    return check_keys(kind, values, str(path))
+    with prefix_errors(str(path)):
+        return build_options(kind, values, "it")
 
 
 def read_policy(folder: Path) -> Policy:
@@ -136,32 +137,15 @@ def read_policy(folder: Path) -> Policy:
     section = _read_values(path).get("policy", {})
     if not isinstance(section, dict):
         raise FedBMError(f"{path}: policy must be a section, [policy]")
-    return check_keys(Policy, section, f"[policy] in {path}")
+    with prefix_errors(f"[policy] in {path}"):
+        return build_options(Policy, section, "it")
 
 
 def _read_values(path: Path) -> dict[str, Any]:
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FedBMError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise FedBMError(f"{path} is not valid TOML: {error}") from error
+    values = parse_toml(read_text(path), str(path))
     if (form := values.pop("format", None)) != FORMAT:
         raise FedBMError(f"{path} has format {form}; this version of fedbm reads format {FORMAT}")
     return values
-
-
-def check_keys(kind: type[T], values: dict[str, Any], where: str) -> T:
-    """Return the settings with these values; raise FedBMError for an unknown key or a value out of range."""
-    fields: Any = kind
-    known = [field.name for field in dataclasses.fields(fields)]
-    for key in values:
-        if key not in known:
-            raise FedBMError(f'{where} has no key "{key}"{did_you_mean(key, known)}')
-    try:
-        return kind(**{key: check(kind, key, value) for key, value in values.items()})
-    except FedBMError as error:
-        raise FedBMError(f"{where}: {error}") from error
 
 
 def to_text(settings: Any, policy: Policy | None = None) -> str:
@@ -181,13 +165,13 @@ def _lines(settings: Any) -> list[str]:
     return lines
 
 
-def kind_of(folder: Path, otherwise: str = "'fedbm federation init DIR' makes a new federation") -> str:
-    """Return 'federation', 'server' or 'node'; otherwise raise FedBMError with the advice *otherwise*."""
+def kind_of(folder: Path) -> str:
+    """Return 'federation', 'server' or 'node'; raise FedBMError for another folder."""
     for kind, file in FILES.items():
         if (folder / file).is_file():
             return kind
     what = "is not a folder of a federation" if folder.exists() else "does not exist"
-    raise FedBMError(f"{folder} {what}; {otherwise}")
+    raise FedBMError(f"{folder} {what}; 'fedbm federation init DIR' makes a new federation")
 
 
 def server_folder(folder: Path) -> Path:
@@ -200,12 +184,8 @@ def server_folder(folder: Path) -> Path:
 
 def node_folder(folder: Path) -> Path:
     """Return *folder* if it is a node's, otherwise raise FedBMError."""
-    kind = kind_of(folder, otherwise="give the folder from the server's operator, with node.toml in it")
-    if kind == "federation":
-        first = folder / read_settings(folder, FederationSettings).names[0]
-        raise FedBMError(f"{folder} is the folder of all nodes; give the folder of one node, such as {first}")
-    if kind == "server":
-        raise FedBMError(f"{folder} is the server's folder; a node's has a node.toml in it")
+    if not (folder / FILES["node"]).is_file():
+        raise FedBMError(f"{folder} is not the folder of a node; give the one that the server's operator made for it")
     return folder
 
 

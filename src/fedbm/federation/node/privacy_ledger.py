@@ -16,22 +16,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedbm.errors import FedBMError
 from fedbm.federation.deploy.settings_files import Policy
 from fedbm.federation.node.privacy import epsilon
 from fedbm.federation.protocol.messages import PRIVACY_LIMITS, Refusal, refuse_on_error
 from fedbm.utils.io import lock_file, read_json, write_json
-from fedbm.utils.schema import Lengths, check, each, keys, number, whole
+from fedbm.utils.schema import TRUTH, check, each, keys, number, whole
 
 FORMAT = 1
 
 
-def _flag(value: Any, at: str, lengths: Lengths) -> str:
-    return "" if type(value) is bool else f"{at} must be true or false"
-
-
 _RELEASE = keys({"noise": number(*PRIVACY_LIMITS["noise"]), "clip": number(*PRIVACY_LIMITS["clip"]), "count": whole(1)})
-_RUN = keys({"releases": each(_RELEASE), "exact": _flag, "answers?": keys({}, whole(1))})
+_RUN = keys({"releases": each(_RELEASE), "exact": TRUTH, "answers?": keys({}, whole(1))})
 _LEDGER = keys({"format": whole(FORMAT, FORMAT), "runs": keys({}, _RUN)})
 
 
@@ -91,10 +86,7 @@ class PrivacyLedger:
         if not self.path.exists():
             return {}
         remedy = "; restore a good copy. Nothing leaves this site until then"
-        try:
-            found = read_json(self.path)
-        except FedBMError as error:
-            raise FedBMError(f"{error}{remedy}") from error
+        found = read_json(self.path, remedy)
         check(found, _LEDGER, self.path, remedy)
         runs: dict[str, Any] = found["runs"]
         return runs

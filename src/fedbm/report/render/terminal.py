@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from rich.table import Table as RichTable
 
@@ -24,13 +25,19 @@ def _tables(blocks: Iterable[Block]) -> Iterator[Table]:
 
 
 def _rich(table: Table) -> RichTable:
-    made = RichTable(title=table.name, title_justify="left", header_style="bold", box=None, pad_edge=False)
-    made.add_column(table.head, overflow="fold")
-    for column in table.columns:
-        made.add_column(column.heading, justify="left" if column.text else "right", overflow="fold")
+    lines: list[Sequence[str]] = []
     for block, rows in group_adjacent(table.rows, "block"):
-        if block:
-            made.add_row(f"{block}:")
-        for row in rows:
-            made.add_row(row.name, *(format_cell(row.cells[column.key]) for column in table.columns))
+        lines += [[f"{block}:"]] if block else []
+        lines += [[row.name, *(format_cell(row.cells[column.key]) for column in table.columns)] for row in rows]
+    left = [True, *(column.text for column in table.columns)]
+    return rich_table(table.name, [table.head, *(column.heading for column in table.columns)], lines, left)
+
+
+def rich_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[Any]], left: Sequence[bool]) -> RichTable:
+    """Return a table for the terminal; *left* says which columns are aligned to the left."""
+    made = RichTable(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    for head, is_left in zip(heads, left, strict=True):
+        made.add_column(head, justify="left" if is_left else "right", overflow="fold")
+    for row in rows:
+        made.add_row(*map(str, row))
     return made
