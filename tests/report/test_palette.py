@@ -33,7 +33,7 @@ def test_the_methods_differ_and_a_stated_colour_belongs_to_one() -> None:
 
 @pytest.mark.parametrize("name", shipped_experiments())
 def test_no_two_rows_of_an_experiment_look_alike(name: str) -> None:
-    rows = [row.name for row in find_experiment(name).rows]
+    rows = list(find_experiment(name).rows)
     assert len({look(number) for number in assign_colours(rows).values()}) == len(rows)
 
 

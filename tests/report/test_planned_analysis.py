@@ -411,7 +411,7 @@ def test_a_readme_shows_a_confirmation_alone_once_it_is_complete(tmp_path: Path)
     assert "HAM10000 with" not in page.read_text(encoding="utf-8")
     assert fill_readme([planned(tmp_path / "all"), other], page) == [page]
     text = plain(page.read_text(encoding="utf-8"))
-    assert "over 4 new seeds (3-6)" in text
+    assert "over 4 new seeds (3–6)" in text
     assert text.count("| --- |") == 1
     assert re.findall(r"^\| (?!Method|---)\**(\w+)", text, re.MULTILINE) == ["FedAvg", "FedETF", "FedBM", "Central"]
     assert "FedBM was ahead of FedAvg by 11.0 points on HAM10000 with beta 0.1 and" in text
