@@ -414,7 +414,7 @@ def test_an_edited_file_loses_its_kind_and_settings(tmp_path) -> None:
         (
             '{"format": 1, "clients": [[0, 1, 2, 3]], '
             '"shift": {"kind": "hue", "strength": 1, "seed": 0, "levels": [1]}}',
-            'has the feature shift "hue", but it must be brightness, contrast, blur or noise',
+            'shift.kind must be "brightness", "contrast", "blur" or "noise", not "hue"',
         ),
         (
             '{"format": 1, "clients": [[0, 1, 2, 3]], '

@@ -13,12 +13,16 @@ from fedbm.data.dataset import Dataset
 from fedbm.data.decode import Decoded, decode_images
 from fedbm.data.readers.dispatch import detect
 from fedbm.data.readers.sample_index import SampleIndex
+from fedbm.data.splits import check_classes
 
 SHARED = Path(__file__).resolve().parents[2] / ".." / "shared" / "data"
 
 
 def scan(path: Path, seed: int = 0) -> SampleIndex:
-    return detect(path, seed).scan()
+    """Return the samples at a path, checked as load() checks them."""
+    index = detect(path, seed).scan()
+    check_classes(index.labels, index.split, index.classes, str(path))
+    return index
 
 
 def read_at(path: Path, size: int = 16, channels: int = 3, on_bad_file="refuse") -> Decoded:

@@ -35,12 +35,7 @@ def grid(methods: tuple[str, ...] = FOUR, axes: str = "") -> Experiment:
 
 def scored(root: Path, experiment: Experiment, scores: Mapping[str, Mapping[int, float]]) -> Outcome:
     """Every cell alike: row → seed → macro-F1, half of it at the last round; seeds that are not named were not run."""
-    missing = {
-        (row.name, seed): ("not run", "")
-        for row in experiment.rows
-        for seed in range(3)
-        if seed not in scores[row.name]
-    }
+    missing = {(row, seed): ("not run", "") for row in experiment.rows for seed in range(3) if seed not in scores[row]}
     made = fake_outcome(root, experiment, missing=missing, rounds=3)
     results = []
     for result in made.results:
@@ -221,7 +216,7 @@ def test_of_many_rows_that_are_near_the_paper_the_one_with_the_lowest_p_is_named
     near = {0: 0.30, 1: 0.40, 2: 0.50}
     scores = {"FedAvg": near, "FedBM": {0: 0.43, 1: 0.46, 2: 0.48}, "FedNH": near, "FedProx": near}
     experiment = find_experiment("comparison-ham10000")
-    made = scored(tmp_path, experiment, {row.name: scores.get(row.name, {}) for row in experiment.rows})
+    made = scored(tmp_path, experiment, {row: scores.get(row, {}) for row in experiment.rows})
     *_, last = verdicts(compare_outcome(made)[0])
     p = float(ttest_ind_from_stats(0.45667, 0.025166, 3, 0.4949, 0.0174, 3, equal_var=False).pvalue)
     said = f"4 rows; FedBM (−3.8 points, p = {p:.2f}) has the smallest p. {HOW}"

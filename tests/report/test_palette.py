@@ -38,13 +38,13 @@ def test_the_methods_differ_and_a_stated_colour_belongs_to_one() -> None:
 
 @pytest.mark.parametrize("name", shipped_experiments())
 def test_no_two_rows_of_an_experiment_look_alike(name: str) -> None:
-    rows = [row.name for row in find_experiment(name).rows]
+    rows = list(find_experiment(name).rows)
     assert len({look(number) for number in assign_colours(rows).values()}) == len(rows)
     assert len({dot(number) for number in assign_colours(rows).values()}) == len(rows)
 
 
 def test_the_methods_of_the_paper_look_the_same_with_and_without_the_others() -> None:
-    paper = [row.name for row in find_experiment("comparison-ham10000").rows]
+    paper = list(find_experiment("comparison-ham10000").rows)
     alone, among_all = assign_colours(paper), assign_colours(TITLES)
     assert {name: among_all[name] for name in paper} == alone
     assert [alone[name] for name in ("FedAvg", "FedRep", "FedROD", "FedETF")] == [1, 5, 8, 11]

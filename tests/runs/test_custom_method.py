@@ -176,7 +176,7 @@ def test_options_come_from_a_configuration_file(write: Write) -> None:
     for options, words in (
         ({"scale": 0}, "scale must be above 0 for halved, not 0"),
         ({"skale": 1}, r'has no key "skale" \(did you mean "scale"\?\)'),
-        ({"layers": [1]}, 'has no key "layers"'),  # a field that is not an option
+        ({"layers": [1]}, r'\(fedbm.config.options.option declares options\) has no key "layers"'),
     ):
         with pytest.raises(FedBMError, match=words):
             load_method(reference, options)

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedbm.data.dataset import Dataset
-from fedbm.errors import FedBMError, join_words
+from fedbm.errors import FedBMError
 from fedbm.utils.io import digest_of, read_json
-from fedbm.utils.schema import PLAIN, TEXT, check, each, keys, number, or_null, whole
+from fedbm.utils.schema import PLAIN, TEXT, check, choice, each, keys, number, or_null, whole
 from fedbm.utils.text import format_count, format_range
 
 FORMAT = 1
@@ -24,7 +24,7 @@ SHIFTS = ("brightness", "contrast", "blur", "noise")  # kinds of a feature shift
 SETTINGS = keys({"beta?": or_null(number(0))}, PLAIN)
 
 _NUMBER = whole(0, 2**63 - 1)  # of a sample or client
-SHIFT = keys({"kind": TEXT, "strength": number(0, 1), "seed": whole(0), "levels": each(number(-1, 1))})
+SHIFT = keys({"kind": choice(*SHIFTS), "strength": number(0, 1), "seed": whole(0), "levels": each(number(-1, 1))})
 _FILE = keys(
     {
         "clients": each(each(_NUMBER), least=1),
@@ -211,12 +211,8 @@ def check_partition(partition: Partition, dataset: Dataset, where: str) -> None:
     for place, client in enumerate(everyone):
         if not len(client):
             raise FedBMError(f"client {place} of {where} has no samples: give it some or remove it")
-    if partition.shift is not None:
-        if partition.shift.kind not in SHIFTS:
-            known = join_words(SHIFTS)
-            raise FedBMError(f'{where} has the feature shift "{partition.shift.kind}", but it must be {known}')
-        if (levels := len(partition.shift.levels)) != len(everyone):
-            raise FedBMError(f"{where} has {levels} levels of its feature shift for {len(everyone)} clients")
+    if partition.shift is not None and (levels := len(partition.shift.levels)) != len(everyone):
+        raise FedBMError(f"{where} has {levels} levels of its feature shift for {len(everyone)} clients")
     assigned = np.concatenate(everyone)
     outside = assigned[(assigned < 0) | (assigned >= len(dataset.labels))]
     if len(outside):

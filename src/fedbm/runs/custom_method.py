@@ -36,7 +36,7 @@ def load_method(reference: str, options: Mapping[str, Any] | None = None) -> Met
     """Return a method of the class that FILE.py:CLASS names. *options* are values as in a configuration file."""
     kind = load_class(reference)
     try:
-        return build_options(kind, options or {}, reference)
+        return build_options(kind, options or {}, f"{reference} (fedbm.config.options.option declares options)")
     except TypeError as error:  # an abstract class, or a field without default
         raise FedBMError(f"{reference} cannot be made: {error}") from error
 

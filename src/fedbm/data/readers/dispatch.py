@@ -15,7 +15,6 @@ import numpy as np
 from fedbm.data.readers import femnist, folder, ham10000, npz, table
 from fedbm.data.readers.file_tree import FileTree, find_image_root, open_folder, open_tar, open_zip
 from fedbm.data.readers.sample_index import SampleIndex, Source
-from fedbm.data.splits import check_classes
 from fedbm.errors import FedBMError, did_you_mean, join_words
 from fedbm.utils.io import digest_of
 from fedbm.utils.plugins import Plugin, check_usable, load_plugins
@@ -34,22 +33,15 @@ def detect(
     if not path.is_dir():
         path.open("rb").close()  # report a file that cannot be opened as such, not as unknown
     if table.is_table(path):
-        source = table.find(path, path_column, label_column)
-    elif labels:
-        source = table.find(labels, path_column, label_column, _open_tree(path))
-    elif path_column or label_column:
+        return table.find(path, path_column, label_column)
+    if labels:
+        return table.find(labels, path_column, label_column, _open_tree(path))
+    if path_column or label_column:
         raise FedBMError(
             f"path_column and label_column name columns of a table, but {path} is not a table. Give the table "
             "of its images as --metadata TABLE, together with --label-column"
         )
-    else:
-        source = _find_reader(path, seed)
-    return Source(source.fingerprint, lambda: _check_index(source.scan(), path))
-
-
-def _check_index(index: SampleIndex, path: Path) -> SampleIndex:
-    check_classes(index.labels, index.split, index.classes, str(path))
-    return index
+    return _find_reader(path, seed)
 
 
 @cache
@@ -87,7 +79,7 @@ def find_by_reader(name: str) -> tuple[Path, Source] | None:
     if not isinstance(source, Source):
         raise FedBMError(f'the reader "{reader}" of {plugin.package} must return a Source, not {type(source).__name__}')
     known = {"reader": reader, "code": package_digest(plugin.value), "source": source.fingerprint}
-    return path, Source(digest_of(known), lambda: _check_index(call(source.scan), path))
+    return path, Source(digest_of(known), lambda: call(source.scan))
 
 
 def digits() -> Source:
