@@ -65,6 +65,19 @@ def test_a_row_without_the_searched_option_has_nothing_to_choose(tmp_path: Path)
     assert [c.row for c in search(replace(made, results=results))] == ["FedBM", "FedBM"]
 
 
+def test_rows_compete_if_the_search_names_them(tmp_path: Path) -> None:
+    rows = "".join(f'[[rows]]\nname = "{name}"\nmethod = "{name.lower()}"\n' for name in ("FedAvg", "FedBM"))
+    text = SEARCH.replace("[search]", f"{rows}[search]")
+    made = judged(
+        fake_outcome(tmp_path, parse(text, "s", "s"), seeds=2, rounds=3), {7.5: 0.6, 12.5: 0.5}, {7.5: 0, 12.5: 0}
+    )
+    for chosen, axes in ((2, '["temperature"]'), (1, '["row", "temperature"]')):
+        experiment = parse(text.replace('["temperature"]', axes), "s", "s")
+        found = search(replace(made, search=experiment.search))
+        assert sum(one.chosen for one in found) == chosen
+        assert next(one.row for one in found if one.chosen) == "FedAvg"  # the first on ties
+
+
 def test_nothing_is_chosen_while_a_run_is_missing(tmp_path: Path) -> None:
     made = fake_outcome(tmp_path, parse(SEARCH, "s", "s"), seeds=2, rounds=3)
     *rest, last = made.results

@@ -35,11 +35,11 @@ from fedbm.report.render.csv import render_csv
 from fedbm.report.render.html import render_html
 from fedbm.report.render.latex import render_latex
 from fedbm.report.render.markdown import render_markdown
-from fedbm.report.tables import ladder_table
+from fedbm.report.tables import contrast_table, ladder_table
 from fedbm.report.verdicts import planned_verdict, verdicts
 from fedbm.runs.failure import is_divergence
 from fedbm.runs.run_view import RunView
-from fedbm.utils.statistics import holm
+from fedbm.utils.statistics import holm, seeds_needed
 
 PLAN = """
 title = "A planned comparison"
@@ -122,13 +122,17 @@ def test_sentences_of_a_confirmation(tmp_path: Path) -> None:
 def test_an_estimate_has_intervals_and_no_p(tmp_path: Path) -> None:
     outcome = planned(tmp_path / "runs", ESTIMATE, [("FedAvg", 6)])
     assert not outcome.withheld
-    first, *_ = said = sentences(outcome)
-    assert "FedBM − FedAvg: +10.0 points of macro-F1 (averaged model, last round, n = 3, 95 % interval " in first
-    assert "An estimate, not a test." in first
+    assert sentences(outcome) == []
+    row = contrast_table(compare_outcome(outcome)[0], "plan").rows[0]
+    assert (row.name, row.cells["n"].value) == ("FedBM − FedAvg", 3)
+    assert row.cells["endpoint"].value == pytest.approx(0.1)
+    assert row.cells["endpoint_interval"].value == "+5.0 to +15.0"  # 10 ± t(0.975, 2)·2/√3
+    assert row.cells["chosen"].value == pytest.approx(0.05)
     report = experiments_report([outcome])
     page = render_html(report)
-    for text in (*said, plain(render_markdown(report))):
-        assert not re.search(r"\bp (=|<)|Holm|established", text)
+    shown = plain(render_markdown(report))
+    assert "Averaged model, last round, points" in shown
+    assert not re.search(r"\bp (=|<)|Holm|established", shown)
     assert ">Holm<" not in page
     lines = list(csv.DictReader(io.StringIO(render_csv(report))))
     assert not any(line["p"] or line["p_holm"] or line["p_sign_flip"] for line in lines)
@@ -346,10 +350,9 @@ def test_a_report_pools_cells_and_calls_it_exploratory(tmp_path: Path) -> None:
 
 
 def test_an_estimate_that_may_be_zero_says_how_many_seeds_a_claim_needs(tmp_path: Path) -> None:
-    sure, unsure, *_ = sentences(planned(tmp_path, ESTIMATE))
-    assert "would need" not in sure
-    assert "A difference of this size would need about " in unsure
-    assert "80 % power at level 0.05; estimated from 4 seeds" in unsure
+    """FedETF at β = 0.1: d = 1.125/1.750 = 0.643."""
+    table = contrast_table(compare_outcome(planned(tmp_path, ESTIMATE))[0], "plan")
+    assert [row.cells["seeds"].value for row in table.rows] == [None, f"{seeds_needed(0.643, 0.05)}"]
 
 
 LADDER = """
@@ -395,7 +398,18 @@ def test_a_ladder_has_the_rows_of_the_file_with_their_share_of_the_gain(tmp_path
     page = _page(outcome, tmp_path)
     assert ">What makes it work</h1>" in page
     assert page.count("Every row at the endpoint of the plan") == 1
-    assert plain(page).count("An estimate, not a test.") >= 3  # a sentence for each contrast
+    assert [(step.first, step.second) for step in cell.ladder] == [("half", "FedAvg"), ("FedBM", "half")]
+    steps = "Step by step from FedAvg to FedBM, in macro-F1: half +10.0 points and FedBM +10.0 points."
+    (verdict,) = sentences(outcome)
+    assert verdict == f"{steps} Steps with a 95 % interval without zero: half and FedBM."
+    assert verdict in plain(page)
+
+
+def test_without_steps_between_there_is_no_ladder(tmp_path: Path) -> None:
+    (cell, _) = compare_outcome(planned(tmp_path))
+    assert cell.ladder == []
+    table = ladder_table(cell, "plan", dict.fromkeys([row.name for row in cell.rows], 0))
+    assert {column.key for column in table.columns}.isdisjoint({"share", "seconds"})
 
 
 def test_without_scores_at_the_endpoint_there_is_no_ladder(tmp_path: Path) -> None:

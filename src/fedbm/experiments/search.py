@@ -34,8 +34,9 @@ def validation_score(run: RunView) -> float | None:
 def search(outcome: Outcome) -> list[Candidate]:
     """Return every combination with its score; in each group the best is chosen, the first on ties.
 
-    Nothing is chosen while a combination has a missing seed, because it might be the best. A row is left out if its
-    method has none of the searched options: all its combinations are the same runs.
+    Rows are groups of their own unless "row" is among the searched axes; then they compete with each other. Nothing
+    is chosen while a combination has a missing seed, because it might be the best. A row is left out if its method has
+    none of the searched options: all its combinations are the same runs.
     """
     found: dict[str, list[Candidate]] = {}
     ids: dict[str, set[tuple[str, ...]]] = {}
@@ -46,7 +47,7 @@ def search(outcome: Outcome) -> list[Candidate]:
             known = [score for score in scores if score is not None]
             complete = bool(known) and len(known) == len(scores)
             candidate = Candidate(row, at, spread(known) if complete else None)
-            group = json.dumps([row, rest], sort_keys=True)
+            group = json.dumps(["" if "row" in outcome.search else row, rest], sort_keys=True)
             found.setdefault(group, []).append(candidate)
             ids.setdefault(group, set()).add(tuple(r.id or repr(r.key) for r in outcome.cell(row, at)))
     return [one for group, some in found.items() if len(some) == 1 or len(ids[group]) > 1 for one in _choose(some)]

@@ -86,7 +86,7 @@ class Experiment:
     lead: str = ""  # the row that is tested against every other; "": FedBM, or the first row
     notes: tuple[str, ...] = ()  # what was chosen, and why
     deviations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # "all", row or data set → names of notes
-    search: tuple[str, ...] = ()  # axes on which a value is chosen by validation
+    search: tuple[str, ...] = ()  # axes on which validation chooses a value; "row" chooses among rows
     seeds: tuple[int, ...] = DEFAULT
     by_seed: bool = False  # all runs of a seed come before those of the next
     analysis: AnalysisPlan | None = None  # None: the lead is tested against every other row
@@ -180,7 +180,8 @@ def parse(text: str, name: str, where: str) -> Experiment:
         )
         contrasts = experiment.analysis.contrasts if experiment.analysis else ()
         check_names(experiment.lead, contrasts, list(rows), "a row")
-        check_names(experiment.figure, [experiment.search], list(experiment.axes), "an axis")
+        check_names(experiment.figure, [], list(experiment.axes), "an axis")
+        check_names("", [experiment.search], ["row", *experiment.axes], "an axis")
         check_method_options((*shared, *experiment.axes), sorted({settings["method"] for settings in rows.values()}))
         return experiment
 

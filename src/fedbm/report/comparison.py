@@ -3,7 +3,8 @@
 The leading row is the row that the experiment names, else FedBM, else the first row. The choice does not depend on
 scores. A paired t-test over seeds compares the leading row's macro-F1 with every other row except central training.
 Holm's correction covers the tests in all cells for which there are data, so a corrected p can rise when more runs
-finish. An experiment that states contrasts has contrasts instead of tests (`experiments/contrasts.py`).
+finish. An experiment that states contrasts has contrasts instead of tests (`experiments/contrasts.py`). A search has
+neither, because the test images must not influence its choice.
 """
 
 from __future__ import annotations
@@ -93,6 +94,12 @@ class ComparedGroup:
         return ENDPOINTS[self.contrasts[0].endpoint] if self.contrasts else "best"
 
     @property
+    def ladder(self) -> list[Contrast]:
+        """The stated steps from the baseline over other rows to the leading row; [] if there are none."""
+        found = _longest_path(self.contrasts, self.lead, self.baseline.name)
+        return found[::-1] if len(found) > 1 else []
+
+    @property
     def baseline(self) -> ComparedRow:
         """FedAvg, or else the first row."""
         return next((row for row in self.rows if row.name == FedAvg.title), self.rows[0])
@@ -125,6 +132,18 @@ def compare_outcome(outcome: Outcome) -> list[ComparedGroup]:
     return [replace(c, contrasts=stated) for c, stated in zip(found, compute_contrasts(outcome, every), strict=True)]
 
 
+def _longest_path(contrasts: Sequence[Contrast], start: str, end: str) -> list[Contrast]:
+    """Return the longest chain of differences start − a, a − b, …, z − end; [] without one."""
+    paths: list[list[Contrast]] = [[]]
+    for step in contrasts:
+        if step.first == start:
+            others = [one for one in contrasts if step.first not in (one.first, one.second)]
+            rest = [] if step.second == end else _longest_path(others, step.second, end)
+            if rest or step.second == end:
+                paths.append([step, *rest])
+    return max(paths, key=len)
+
+
 def mean_with_interval(scores: Mapping[int, float]) -> Paired | None:
     """Return the mean over seeds with its 95 % interval; None without a score."""
     return paired(scores, dict.fromkeys(scores, 0.0))
@@ -154,7 +173,7 @@ def _cell(outcome: Outcome, at: Mapping[str, Any], lead: str, central: Collectio
                 missing=tuple(result for result in results if result.run is None),
                 published=find_published(outcome.paper, data, settings["beta"], name),
                 deviations=tuple(find_deviations(outcome.name, name, data)) if runs else (),
-                rival=outcome.analysis is None and name not in (lead, *central),
+                rival=not (outcome.analysis or outcome.search) and name not in (lead, *central),
             )
         )
     title = ", ".join([data_title(data), *setting_words(outcome, at)])

@@ -206,7 +206,10 @@ def _part(outcome: Outcome, found: Sequence[ComparedGroup], notes: Notes) -> Par
         note = "These runs are not part of any number above."
         blocks.append(Section("What is missing", note, (Findings(tuple(missing)),)))
     numbers = tuple(notes["", note] for note in notes_of(outcome))
-    return Part(outcome.title, tuple(blocks), count, () if outcome.figure else _briefs(found), notes=numbers)
+    briefs = () if outcome.figure or outcome.search else _briefs(found)
+    if outcome.analysis and not outcome.confirmatory:
+        briefs = (*planned_verdict(found)[:-1], *briefs)
+    return Part(outcome.title, tuple(blocks), count, briefs, notes=numbers)
 
 
 def _cell(outcome: Outcome, comparison: ComparedGroup, colours: Mapping[str, int], notes: Notes) -> Section:
@@ -215,10 +218,12 @@ def _cell(outcome: Outcome, comparison: ComparedGroup, colours: Mapping[str, int
     blocks: list[Block] = []
     folded = ""
     if comparison.lead:
-        if sentences := tuple(verdict.sentence for verdict in verdicts(comparison)):
+        if not outcome.search and (sentences := tuple(verdict.sentence for verdict in verdicts(comparison))):
             blocks.append(Text(sentences, "verdict"))
         if detail != "none":
             if comparison.contrasts:
+                if not outcome.confirmatory:
+                    blocks.append(tables.contrast_table(comparison, f"{name}, differences"))
                 if ladder := experiment_figures.ladder_figure(comparison, colours):
                     blocks.append(Figures({"Endpoint": [ladder]}))
                     blocks.append(tables.ladder_table(comparison, f"{name}, endpoint", colours))

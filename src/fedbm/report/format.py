@@ -15,10 +15,10 @@ NO_VALUE = "–"
 def percent(value: float) -> str:
     """Return a share in percent.
 
-    >>> percent(0.91249), percent(-0.0002)
-    ('91.2', '0.0')
+    >>> percent(0.91249), percent(-0.0002), percent(-0.05)
+    ('91.2', '0.0', '−5.0')
     """
-    return f"{round(100 * value, 1) + 0.0:.1f}"  # + 0.0 turns −0.0 into 0.0
+    return f"{round(100 * value, 1) + 0.0:.1f}".replace("-", "−")  # + 0.0 turns −0.0 into 0.0
 
 
 def points(value: float) -> str:

@@ -16,8 +16,9 @@ from fedbm.report.comparison import HEADLINE_METRIC, MOMENTS, ComparedGroup, Com
 from fedbm.report.document import Cell, Column, Kind, Row, Table
 from fedbm.report.format import NO_VALUE, format_interval, percent, points
 from fedbm.report.grouping import Group, MethodRuns
+from fedbm.report.verdicts import LEVEL
 from fedbm.runs.run_view import RunView
-from fedbm.utils.statistics import Paired, Spread, paired, spread, spread_or_none
+from fedbm.utils.statistics import MOST_SEEDS, Paired, Spread, paired, seeds_needed, spread, spread_or_none
 from fedbm.utils.text import format_range
 
 METRICS = {"accuracy": "Accuracy", "f1": "Macro-F1", "auc": "AUC", "recall": "Recall", "precision": "Precision"}
@@ -29,6 +30,7 @@ BLOCKS = {
 }
 CLASS_METRICS = {"n": "n", "precision": "Precision", "recall": "Recall", "f1": "F1"}
 LEAD = "Lead − row, macro-F1"
+ENDPOINT_TITLES = {"averaged last": "Averaged model, last round", "chosen": "Chosen round"}
 DIFFERENCE = f"lead_minus_row_{HEADLINE_METRIC}"
 Colours = Mapping[str, int]
 
@@ -146,10 +148,38 @@ def _result_cells(row: ComparedRow, best: Mapping[tuple[str, str], bool]) -> dic
     }
 
 
+def contrast_table(comparison: ComparedGroup, name: str) -> Table:
+    """Return the stated differences at the endpoint, how many seeds would show them, and those at the chosen round."""
+    lines = []
+    for one in comparison.contrasts:
+        found = one.found
+        unclear = found is not None and found.size is not None and found.low < 0 < found.mean
+        seeds = seeds_needed(found.size, LEVEL) if unclear and found and found.size else None
+        many = f"{seeds}" if seeds else f"> {MOST_SEEDS:,}" if unclear else None
+        cells = {"n": Cell(found.n if found else 0, "count"), "seeds": Cell(many)}
+        for key, difference in (("endpoint", found), ("chosen", one.chosen)):
+            cells[key] = Cell(difference.mean if difference else None, "points")
+            cells[f"{key}_interval"] = Cell(format_interval(difference, points) if difference else NO_VALUE)
+        lines.append(Row(one.name, cells))
+    moments = {"endpoint": ENDPOINT_TITLES[comparison.contrasts[0].endpoint]}
+    moments |= {"chosen": ENDPOINT_TITLES["chosen"]} if any(one.chosen for one in comparison.contrasts) else {}
+    columns = [Column("n", "n")]
+    for key, title in moments.items():
+        columns.append(Column(key, "points", title, f"{title}, points"))
+        columns.append(Column(f"{key}_interval", "95 %", title, "95 % interval"))
+    caption = (
+        "Differences in macro-F1, estimated and not tested. Seeds needed: how many would find a difference of this "
+        f"size with 80 % power at level {LEVEL}, if the first row is ahead and the interval contains zero."
+    )
+    return Table(
+        name, (*columns, Column("seeds", "Seeds needed")), tuple(lines), caption, head="Difference", small=True
+    )
+
+
 def ladder_table(comparison: ComparedGroup, name: str, colours: Colours) -> Table:
     """Return macro-F1 at the stated endpoint and the difference to the baseline.
 
-    If rows are variants of one method, the difference is also a share of the lead's, next to the time that it costs.
+    If the contrasts are a ladder, the difference is also a share of the lead's, next to the time that a row costs.
     """
     base, lead = comparison.baseline, comparison.leading
     scores = {row.name: row.at_endpoint(comparison.moment) for row in comparison.rows}
@@ -170,8 +200,8 @@ def ladder_table(comparison: ComparedGroup, name: str, colours: Colours) -> Tabl
             "seconds": _mean([run.summary.seconds for run in row.runs if run.summary], "seconds"),
         }
         lines.append(Row(row.name, cells, colour=colours[row.name], lead=row is lead))
-    minus, methods = f"Minus {base.name}, points", {row.method for row in comparison.rows}
-    cost = {"share": "% of the lead’s", "seconds": "Wall time of a run"} if len(methods) < len(comparison.rows) else {}
+    minus = f"Minus {base.name}, points"
+    cost = {"share": "% of the lead’s", "seconds": "Wall time of a run"} if comparison.ladder else {}
     columns = (
         *_columns({"n": "n", "f1": "Macro-F1", "interval": "95 % interval"}),
         Column("difference", "mean", minus, f"minus {base.name}"),

@@ -128,7 +128,8 @@ def _repetitions(seeds: int) -> str:
 def verdicts(comparison: ComparedGroup) -> list[Verdict]:
     """Return the results for the leading row or the stated contrasts, and for all rows against the paper."""
     if comparison.contrasts:
-        return [*map(_contrast_verdict, comparison.contrasts), *_diverged(comparison)] if comparison.lead else []
+        tested = [_contrast_verdict(one) for one in comparison.contrasts if one.tested]
+        return [*tested, *_ladder_verdict(comparison), *_diverged(comparison)] if comparison.lead else []
     return [*_lead_verdicts(comparison), *_paper_verdicts(comparison)]
 
 
@@ -192,32 +193,41 @@ def _verdict(lead: ComparedRow, other: ComparedRow, more: str, tests: int) -> Ve
     )
 
 
+def _ladder_verdict(comparison: ComparedGroup) -> list[Verdict]:
+    """State what each step of a ladder adds, and which steps are clear; [] without a ladder or if a step is missing."""
+    steps = [(one.first, one.found) for one in comparison.ladder if one.found is not None]
+    if len(steps) < max(2, len(comparison.ladder)):
+        return []
+    words = join_words([f"{name} {_points(found)}" for name, found in steps], "and")
+    clear = [name for name, found in steps if found.n > 1 and not found.low <= 0 <= found.high]
+    interval = f"95{NO_BREAK}% interval without zero"
+    which = f"Steps with a {interval}: {join_words(clear, 'and')}." if clear else f"No step has a {interval}."
+    baseline = comparison.baseline.name
+    sentence = f"Step by step from {baseline} to {comparison.lead}, in macro-F1: {words}. {which}"
+    return [Verdict(False, sentence, sentence)]
+
+
 def _contrast_verdict(contrast: Contrast) -> Verdict:
-    """Return a stated difference with its interval, and its test if the experiment is confirmatory."""
+    """Return a planned difference with its interval and its test."""
     found = contrast.found
     if found is None:
         return _no_result(f"{contrast.name}: no seed has both runs.")
+    assert contrast.corrected is not None
     where = {"averaged last": "averaged model, last round"}.get(contrast.endpoint, "round chosen on validation")
     difference = f"{contrast.name}: {_points(found)} of macro-F1"
-    tests: list[str] = []
-    holds, result, needed, chosen = False, " An estimate, not a test.", "", ""
-    if contrast.tested:
-        assert contrast.corrected is not None
-        holds = _contrast_holds(contrast)
-        result = f" {_established(found, holds)}"
-        needed = "" if holds else _describe_seeds_needed(found, contrast.tests)
-        tests = [
-            *_t_test(found),
-            f"{p_value(contrast.corrected)} after Holm’s correction over {contrast.tests} tests",
-            *([f"sign-flip {p_value(contrast.sign_flip)}"] if contrast.sign_flip is not None else []),
-        ]
-    elif found.low < 0 < found.high:
-        needed = _describe_seeds_needed(found, 1)
+    holds, chosen = _contrast_holds(contrast), ""
+    result = _established(found, holds)
+    needed = "" if holds else _describe_seeds_needed(found, contrast.tests)
+    tests = [
+        *_t_test(found),
+        f"{p_value(contrast.corrected)} after Holm’s correction over {contrast.tests} tests",
+        *([f"sign-flip {p_value(contrast.sign_flip)}"] if contrast.sign_flip is not None else []),
+    ]
     if contrast.chosen is not None:
         bounds = f" ({_interval(contrast.chosen)})" if contrast.chosen.p is not None else ""
         chosen = f" At the round chosen on validation, without averaging: {_points(contrast.chosen)}{bounds}."
-    sentence = f"{difference} ({where}, {_evidence(found, *tests)}).{result}{needed}{chosen}"
-    return Verdict(holds, sentence, f"{difference}.{result}")
+    sentence = f"{difference} ({where}, {_evidence(found, *tests)}). {result}{needed}{chosen}"
+    return Verdict(holds, sentence, f"{difference}. {result}")
 
 
 def _points(found: Paired) -> str:
