@@ -9,7 +9,8 @@ import pytest
 from fake_outcomes import fake_outcome
 from fake_runs import fake_run, with_summary
 
-from fedbm.experiments.outcomes import Outcome, Result
+from fedbm.experiments.outcomes import Outcome, Result, read_outcome
+from fedbm.experiments.record_store import write_outcome
 from fedbm.experiments.search import search
 from fedbm.experiments.spec import parse
 from fedbm.runs.failure import keep_failure
@@ -73,7 +74,9 @@ def test_rows_compete_if_the_search_names_them(tmp_path: Path) -> None:
     )
     for chosen, axes in ((2, '["temperature"]'), (1, '["row", "temperature"]')):
         experiment = parse(text.replace('["temperature"]', axes), "s", "s")
-        found = search(replace(made, search=experiment.search))
+        outcome = replace(made, search=experiment.search)
+        assert read_outcome(write_outcome(outcome, tmp_path / axes)).search == experiment.search
+        found = search(outcome)
         assert sum(one.chosen for one in found) == chosen
         assert next(one.row for one in found if one.chosen) == "FedAvg"  # the first on ties
 

@@ -19,6 +19,7 @@ from fedbm.experiments.spec import (
     Experiment,
     cells,
     check_names,
+    check_references,
     find_experiment,
     shipped_experiments,
 )
@@ -227,9 +228,8 @@ def _check_consistent(value: Mapping[str, Any], where: str) -> None:
     """Raise FedBMError if a record refers to a row, axis, cell or endpoint that does not exist."""
     rows, axes, plan = value["rows"], value["axes"], value.get("analysis", {"contrasts": [], "endpoint": "chosen"})
     with prefix_errors(where):
-        check_names(value["lead"], plan["contrasts"], rows, "a row")
-        check_names(value["figure"], [value["search"]], list(axes), "an axis")
-        check_names(plan["endpoint"], [], list(ENDPOINTS), "an endpoint")
+        check_references(value["lead"], plan["contrasts"], rows, value["figure"], value["search"], axes)
+        check_names([plan["endpoint"]], list(ENDPOINTS), "an endpoint")
         there = cells(axes)
         for place, trial in enumerate(value["trials"]):
             if trial["row"] not in rows or trial["cell"] not in there:

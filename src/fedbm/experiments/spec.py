@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -179,17 +179,24 @@ def parse(text: str, name: str, where: str) -> Experiment:
             file=where,
         )
         contrasts = experiment.analysis.contrasts if experiment.analysis else ()
-        check_names(experiment.lead, contrasts, list(rows), "a row")
-        check_names(experiment.figure, [], list(experiment.axes), "an axis")
-        check_names("", [experiment.search], ["row", *experiment.axes], "an axis")
+        check_references(experiment.lead, contrasts, list(rows), experiment.figure, experiment.search, experiment.axes)
         check_method_options((*shared, *experiment.axes), sorted({settings["method"] for settings in rows.values()}))
         return experiment
 
 
-def check_names(one: str, several: Sequence[Sequence[str]], known: Sequence[str], kind: str) -> None:
-    """Raise FedBMError if *one* (unless "") or a name in *several* is not among the *known* rows or axes."""
-    for name in ([one] if one else []) + [name for names in several for name in names]:
-        if name not in known:
+def check_references(
+    lead: str, contrasts: Iterable[Sequence[str]], rows: Sequence[str], figure: str, search: Iterable[str], axes: Any
+) -> None:
+    """Raise FedBMError if *lead* or *contrasts* name no row, or *figure* or *search* no axis; both may be empty."""
+    check_names([lead, *itertools.chain(*contrasts)], rows, "a row")
+    check_names([figure], list(axes), "an axis")
+    check_names(search, ["row", *axes], "an axis")
+
+
+def check_names(names: Iterable[str], known: Sequence[str], kind: str) -> None:
+    """Raise FedBMError if one of *names* is not among the *known* ones of this kind. Empty names are passed over."""
+    for name in names:
+        if name and name not in known:
             choose = f"; choose {join_words(known)}" if known else ""
             raise FedBMError(f'"{name}" is not {kind} of the experiment{did_you_mean(name, known)}{choose}')
 
