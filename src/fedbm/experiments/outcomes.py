@@ -22,7 +22,7 @@ from fedbm.experiments.spec import (
     find_experiment,
     shipped_experiments,
 )
-from fedbm.experiments.trials import DONE, Trial, TrialState, finished_run, key_of, trials
+from fedbm.experiments.trials import DONE, Trial, finished_run, key_of, trials
 from fedbm.language.bundled import ENCODER
 from fedbm.runs.failure import is_divergence
 from fedbm.runs.run_record import SCORES, read_checked_record
@@ -111,7 +111,7 @@ def command_of(name: str) -> str:
     return f"fedbm reproduce {name} --data-dir DIR" if name in shipped_experiments() else f"fedbm sweep {name}.toml"
 
 
-def outcome_of(experiment: Experiment, states: Sequence[TrialState]) -> Outcome:
+def outcome_of(experiment: Experiment, states: Sequence[Trial]) -> Outcome:
     """Read an experiment's outcome from run folders and records."""
     unread = unread_outcome(experiment, states)
     results = [
@@ -126,12 +126,12 @@ def outcome_of(experiment: Experiment, states: Sequence[TrialState]) -> Outcome:
     return replace(unread, results=tuple(results))
 
 
-def unread_outcome(experiment: Experiment, states: Sequence[TrialState]) -> Outcome:
+def unread_outcome(experiment: Experiment, states: Sequence[Trial]) -> Outcome:
     """Return the outcome with the ids and states of the runs, without reading them."""
     results = []
     for s in states:
         state, run_id = "finished" if s.state in DONE else s.state, s.folder.name if s.folder else ""
-        results.append(Result(s.trial.row, s.trial.at, s.trial.seed, state, s.why, None, run_id))
+        results.append(Result(s.row, s.at, s.seed, state, s.why, None, run_id))
     return with_results(experiment, results)
 
 
@@ -140,7 +140,7 @@ def with_results(experiment: Experiment, results: Sequence[Result]) -> Outcome:
     return Outcome(**vars(experiment), command=command_of(experiment.name), results=tuple(results))
 
 
-def _last_scores(trial: TrialState) -> dict[str, float] | None:
+def _last_scores(trial: Trial) -> dict[str, float] | None:
     """Return the last averaged scores of a run that diverged, zeros if there are none.
 
     Return None for every other run: a lost machine or a full memory shows nothing about the method.
@@ -152,7 +152,7 @@ def _last_scores(trial: TrialState) -> dict[str, float] | None:
     return {name: (found[-1][name] or 0.0) if found else 0.0 for name in SCORES}
 
 
-def _progress(trial: TrialState) -> str:
+def _progress(trial: Trial) -> str:
     if trial.state == "unfinished" and trial.folder and (trial.folder / "config.toml").exists():
         run = read_run(trial.folder)
         return f"{len(run.rounds)} of {run.planned} rounds done"

@@ -53,7 +53,7 @@ def write_report(
         'report.html'
     """
     if isinstance(runs, Reproduction):
-        return save_report(experiments_report(runs.outcomes), report_path(Path(path)))
+        return save_report(experiments_report(runs.outcomes, title), report_path(Path(path)))
     found = runs.runs if isinstance(runs, Comparison) else [runs] if isinstance(runs, RunView | str | Path) else runs
     folders = [
         folder
