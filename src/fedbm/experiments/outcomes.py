@@ -28,7 +28,7 @@ from fedbm.runs.failure import is_divergence
 from fedbm.runs.run_record import SCORES, read_checked_record
 from fedbm.runs.run_view import RunView, read_run
 from fedbm.runs.seed_list import MAX_SEED
-from fedbm.utils.io import read_json
+from fedbm.utils.io import read_json, read_object
 from fedbm.utils.schema import SCALAR, TEXT, check, each, keys, number, or_null, whole
 
 FORMAT = 2
@@ -187,11 +187,7 @@ def _hidden_runs(folder: Path) -> dict[str, str]:
 
 
 def _read_outcome(path: Path, read: Callable[[Path], RunView | None]) -> Outcome:
-    value = read_json(path)
-    if not isinstance(value, dict) or value.get("format") != FORMAT or "trials" not in value:
-        raise FedBMError(
-            f"{path} is not a record that this FedBM reads; 'fedbm reproduce' and 'fedbm sweep' write records"
-        )
+    value = read_object(path, FORMAT)
     check(value, EXPERIMENT, path)
     _check_consistent(value, str(path))
     runs = path.parent / "runs"
