@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from fake_runs import edit, fake_run
 from fedbm.engine.checkpoint import Progress, save_checkpoint
 from fedbm.experiments.estimate import estimate_remaining
 from fedbm.experiments.spec import parse
-from fedbm.experiments.trials import TrialState, trials
+from fedbm.experiments.trials import Trial, trials
 from fedbm.runs.run_record import write_record
 from fedbm.runs.run_view import read_run
 
@@ -25,9 +26,9 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-def not_run(out: Path) -> list[TrialState]:
+def not_run(out: Path) -> list[Trial]:
     found = trials(parse(GRID, "g", "g"), [0], {})
-    return [TrialState(t, out / t.config.method.name, "", t.config) for t in found]
+    return [replace(t, folder=out / t.config.method.name) for t in found]
 
 
 def test_time_is_rounds_times_seconds_per_round(out: Path, tmp_path: Path) -> None:

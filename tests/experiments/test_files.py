@@ -215,7 +215,10 @@ def test_the_papers_numbers_are_typed_right() -> None:
         ("[[rows]]\nname = 'a'\nmethod = 'fedavg'\nmu = 1", 'g: row "a": mu is an option of fedprox, not of fedavg'),
         ("[[rows]]\nname = 'a'\nbeat = 1", 'g: row "a": there is no setting "beat" (did you mean "beta"?)'),
         ("[[rows]]\nname = 'a'\nseed = 1", 'g: row "a": seed cannot be set here'),
-        ("[[rows]]\nname = 'a'\n[[rows]]\nname = 'a'", 'g: two rows are named "a"'),
+        (
+            "[[rows]]\nname = 'a'\n[[rows]]\nname = 'a'",
+            'g: every row needs a name of its own, but "a" is empty or used twice',
+        ),
         ("methods = 'all'", "g: methods must be a list"),
         ("methods = [3]", "g: methods[0] must be a text, not 3"),
         ("figure = 'clients'", 'g: "clients" is not an axis'),

@@ -97,9 +97,8 @@ def test_only_that_means_nothing(only: str, sentence: str) -> None:
 def test_equal_settings_are_one_run(tmp_path: Path) -> None:
     places = [locate(t) for t in trials(GRID, range(1), {"out": str(tmp_path)})]
     for place in places:  # what the data set recommends, written out, is the same run
-        assert place.config is not None
         assert place.folder == run_path(make_plan(place.config))
-    folders = {(p.trial.row, p.trial.at["beta"], p.trial.at["clients"]): p.folder for p in places}
+    folders = {(p.row, p.at["beta"], p.at["clients"]): p.folder for p in places}
     assert len({folders["Central", beta, n] for beta in (0.1, 0.05) for n in (4, 5)}) == 1
     assert len(set(folders.values())) == 9
 

@@ -26,7 +26,7 @@ from fedbm.experiments.contrasts import pool_clusters
 from fedbm.experiments.outcomes import Outcome, Result, outcome_of, read_outcome, read_outcomes, with_results
 from fedbm.experiments.record_store import write_outcome
 from fedbm.experiments.spec import Experiment, find_experiment, parse
-from fedbm.experiments.trials import TrialState, trials
+from fedbm.experiments.trials import trials
 from fedbm.report.comparison import compare_outcome, pool_cells
 from fedbm.report.experiment_figures import contrast_figure, ladder_figure
 from fedbm.report.experiments_report import experiments_report
@@ -243,7 +243,7 @@ def test_a_run_that_diverged_counts_with_its_last_averaged_score(
     lines = [line[:-1] + more for line, more in zip(lines, added, strict=False)]
     (folder / "rounds.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     trial = next(t for t in trials(CONFIRM, SEEDS, {}) if t.row == "FedAvg")
-    (result,) = outcome_of(CONFIRM, [TrialState(trial, folder, why, state="failed")]).results
+    (result,) = outcome_of(CONFIRM, [replace(trial, folder=folder, why=why, state="failed")]).results
     assert result.last == last
     complete = planned(tmp_path / "all")
     failed = [replace(result, id="x") if r.key == result.key else r for r in complete.results]

@@ -73,8 +73,8 @@ def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
     fake_run(tmp_path / "runs", rounds=2)
     with pytest.raises(FedBMError, match="no such folder"):
         read_run(tmp_path / "nowhere")
-    with pytest.raises(FedBMError, match=r"It contains runs, so give .*runs/\*"):
+    with pytest.raises(FedBMError, match=r"it contains runs, so give .*runs/\*"):
         read_run(tmp_path / "runs")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FedBMError, match=r"no readable config\.toml"):
+    with pytest.raises(FedBMError, match=r"it has no config\.toml"):
         read_run(tmp_path / "empty")

@@ -23,13 +23,13 @@ from fedbm.experiments.spec import (
     find_experiment,
     shipped_experiments,
 )
-from fedbm.experiments.trials import DONE, Trial, TrialState, finished_run, key_of, trials
+from fedbm.experiments.trials import DONE, Trial, finished_run, key_of, trials
 from fedbm.language.bundled import ENCODER
 from fedbm.runs.failure import is_divergence
 from fedbm.runs.run_record import SCORES, read_checked_record
 from fedbm.runs.run_view import RunView, read_run
 from fedbm.runs.seed_list import MAX_SEED
-from fedbm.utils.io import read_json
+from fedbm.utils.io import read_json, read_object
 from fedbm.utils.schema import SCALAR, TEXT, check, each, keys, number, or_null, whole
 
 FORMAT = 2
@@ -112,7 +112,7 @@ def command_of(name: str) -> str:
     return f"fedbm reproduce {name} --data-dir DIR" if name in shipped_experiments() else f"fedbm sweep {name}.toml"
 
 
-def outcome_of(experiment: Experiment, states: Sequence[TrialState]) -> Outcome:
+def outcome_of(experiment: Experiment, states: Sequence[Trial]) -> Outcome:
     """Read an experiment's outcome from run folders and records."""
     unread = unread_outcome(experiment, states)
     results = [
@@ -127,12 +127,12 @@ def outcome_of(experiment: Experiment, states: Sequence[TrialState]) -> Outcome:
     return replace(unread, results=tuple(results))
 
 
-def unread_outcome(experiment: Experiment, states: Sequence[TrialState]) -> Outcome:
+def unread_outcome(experiment: Experiment, states: Sequence[Trial]) -> Outcome:
     """Return the outcome with the ids and states of the runs, without reading them."""
     results = []
     for s in states:
         state, run_id = "finished" if s.state in DONE else s.state, s.folder.name if s.folder else ""
-        results.append(Result(s.trial.row, s.trial.at, s.trial.seed, state, s.why, None, run_id))
+        results.append(Result(s.row, s.at, s.seed, state, s.why, None, run_id))
     return with_results(experiment, results)
 
 
@@ -141,7 +141,7 @@ def with_results(experiment: Experiment, results: Sequence[Result]) -> Outcome:
     return Outcome(**vars(experiment), command=command_of(experiment.name), results=tuple(results))
 
 
-def _last_scores(trial: TrialState) -> dict[str, float] | None:
+def _last_scores(trial: Trial) -> dict[str, float] | None:
     """Return the last averaged scores of a run that diverged, zeros if there are none.
 
     Return None for every other run: a lost machine or a full memory shows nothing about the method.
@@ -153,7 +153,7 @@ def _last_scores(trial: TrialState) -> dict[str, float] | None:
     return {name: (found[-1][name] or 0.0) if found else 0.0 for name in SCORES}
 
 
-def _progress(trial: TrialState) -> str:
+def _progress(trial: Trial) -> str:
     if trial.state == "unfinished" and trial.folder and (trial.folder / "config.toml").exists():
         run = read_run(trial.folder)
         return f"{len(run.rounds)} of {run.planned} rounds done"
@@ -188,11 +188,7 @@ def _hidden_runs(folder: Path) -> dict[str, str]:
 
 
 def _read_outcome(path: Path, read: Callable[[Path], RunView | None]) -> Outcome:
-    value = read_json(path)
-    if not isinstance(value, dict) or value.get("format") != FORMAT or "trials" not in value:
-        raise FedBMError(
-            f"{path} is not a record that this FedBM reads; 'fedbm reproduce' and 'fedbm sweep' write records"
-        )
+    value = read_object(path, FORMAT)
     check(value, EXPERIMENT, path)
     _check_consistent(value, str(path))
     runs = path.parent / "runs"

@@ -18,7 +18,7 @@ from fedbm.experiments.estimate import Estimate, estimate_remaining
 from fedbm.experiments.outcomes import Outcome, outcome_of, read_outcome, unread_outcome
 from fedbm.experiments.record_store import would_drop, write_outcome
 from fedbm.experiments.spec import Experiment, find_experiment, paper_experiments, read_experiment
-from fedbm.experiments.trials import DONE, TrialState, check_only, find_state, finished_run, locate, trials
+from fedbm.experiments.trials import DONE, Trial, check_only, find_state, finished_run, locate, trials
 from fedbm.runs.batch import BatchResult, BatchRun, Budget, OnNews, parse_duration, run_batch
 from fedbm.runs.run_config import Config, make_config, to_sections
 from fedbm.runs.run_record import record_of
@@ -33,17 +33,17 @@ from fedbm.utils.text import make_html
 class ExperimentPlan:
     """Experiments with the folder of every run, and the runs that were chosen among them."""
 
-    experiments: tuple[tuple[Experiment, tuple[TrialState, ...]], ...]
-    chosen: tuple[TrialState, ...]
+    experiments: tuple[tuple[Experiment, tuple[Trial, ...]], ...]
+    chosen: tuple[Trial, ...]
     config: Config  # where and how to compute
     records: Path
 
-    def states(self) -> list[TrialState]:
+    def states(self) -> list[Trial]:
         """Return the present state of every chosen run, once for cells that share a run."""
         found = self._states(self.chosen)
-        return list({s.folder or repr(s.trial.config): s for s in found}.values())
+        return list({s.folder or repr(s.config): s for s in found}.values())
 
-    def _states(self, places: Iterable[TrialState]) -> list[TrialState]:
+    def _states(self, places: Iterable[Trial]) -> list[Trial]:
         return [find_state(place, self.records) for place in places]
 
     def estimate(self) -> Estimate:
@@ -58,10 +58,10 @@ class ExperimentPlan:
         return {
             "runs": [
                 {
-                    "experiment": s.trial.experiment,
-                    "row": s.trial.row,
-                    "at": dict(s.trial.at),
-                    "seed": s.trial.seed,
+                    "experiment": s.experiment,
+                    "row": s.row,
+                    "at": dict(s.at),
+                    "seed": s.seed,
                     "state": s.state,
                     "reason": s.why or None,
                     "path": s.folder and str(s.folder),
@@ -75,7 +75,7 @@ class ExperimentPlan:
 
     def notes(self) -> list[str]:
         """Return a sentence for each data set with an axis β and a partition that does not use β."""
-        found = [p.config.data for p in self.chosen if p.config is not None and "beta" in p.trial.at]
+        found = [p.config.data for p in self.chosen if p.folder is not None and "beta" in p.at]
         names = dict.fromkeys(data.name for data in found if data.partition not in BY_BETA)
         return [f"the partition of {name} does not depend on β, so its cells share their runs" for name in names]
 
@@ -99,9 +99,9 @@ class ExperimentPlan:
     def jobs(self) -> list[BatchRun]:
         """Return the chosen runs that have no record yet."""
         runs = {
-            p.folder: BatchRun(p.folder, p.trial.words, p.config)
+            p.folder: BatchRun(p.folder, p.words, p.config)
             for p in self.chosen
-            if p.folder is not None and p.config is not None and find_state(p, self.records).state != "on record"
+            if p.folder is not None and find_state(p, self.records).state != "on record"
         }
         return list(runs.values())
 
@@ -263,7 +263,7 @@ def plan_experiments(
     all_trials = {e.name: trials(e, chosen_seeds[e.name], engine) for e in experiments}
     planned = [(e, tuple(locate(trial, progress) for trial in all_trials[e.name])) for e in experiments]
     wanted = {(t.experiment, t.words) for e in experiments for t in trials(e, chosen_seeds[e.name], engine, only)}
-    chosen = [p for _, places in planned for p in places if (p.trial.experiment, p.trial.words) in wanted]
+    chosen = [p for _, places in planned for p in places if (p.experiment, p.words) in wanted]
     if not chosen:
         names = ", ".join(experiment.name for experiment in experiments)
         raise FedBMError(f"no run of {names} matches --only {' --only '.join(only)}")

@@ -245,7 +245,7 @@ def _rows(values: Mapping[str, Any], axis: Sequence[Any]) -> dict[str, Mapping[s
             _refuse_seed(settings)
             find_method(str(settings["method"]))
             to_sections(settings)
-        if row["name"] in rows:
-            raise FedBMError(f'two rows are named "{row["name"]}". Give each its own name.')
+        if not row["name"].strip() or row["name"] in rows:
+            raise FedBMError(f'every row needs a name of its own, but "{row["name"]}" is empty or used twice')
         rows[row["name"]] = settings
     return rows

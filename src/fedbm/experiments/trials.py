@@ -29,13 +29,20 @@ def key_of(row: str, at: Mapping[str, Any], seed: int) -> tuple[str, str, int]:
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of one cell; *at* is the cell's value on every axis."""
+    """One run of one cell; *at* is the cell's value on every axis.
+
+    locate() adds the folder, and find_state() the present state of the run.
+    """
 
     experiment: str
     row: str
     at: Mapping[str, Any]
     seed: int
-    config: Config
+    config: Config  # after locate(): complete, with what the data set recommends
+    folder: Path | None = None  # None: not located, or its data or model are not here
+    state: str = "not run"  # or finished, on record, unfinished, failed, absent
+    why: str = ""  # the reason why it is absent or failed
+    record: Path | None = None  # of a run that is on record, finished here or elsewhere
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -45,18 +52,6 @@ class Trial:
     def words(self) -> str:
         cell = ", ".join(f"{axis} {value}" for axis, value in self.at.items())
         return ", ".join(filter(None, [self.row, cell, f"seed {self.seed}"]))
-
-
-@dataclass(frozen=True)
-class TrialState:
-    """A trial with the folder and the state of its run."""
-
-    trial: Trial
-    folder: Path | None  # None: its data or model are not here
-    why: str = ""  # the reason why it is absent or failed
-    config: Config | None = None  # complete, with what the data set recommends
-    state: str = "not run"  # or finished, on record, unfinished, failed, absent
-    record: Path | None = None  # of a run that is on record, finished here or elsewhere
 
 
 def trials(
@@ -96,16 +91,16 @@ def check_only(experiments: Sequence[Experiment], only: Sequence[str]) -> None:
                 )
 
 
-def locate(trial: Trial, progress: Callable[[int, int], None] | None = None) -> TrialState:
+def locate(trial: Trial, progress: Callable[[int, int], None] | None = None) -> Trial:
     """Find the folder of a trial's run. Loads the data, because the run's id depends on them."""
     try:
         plan = make_plan(trial.config, progress=progress)
     except FedBMError as error:
-        return TrialState(trial, None, str(error), state="absent")
-    return TrialState(trial, run_path(plan), config=plan.config)
+        return replace(trial, why=str(error), state="absent")
+    return replace(trial, folder=run_path(plan), config=plan.config)
 
 
-def find_state(located: TrialState, records: Path | None = None) -> TrialState:
+def find_state(located: Trial, records: Path | None = None) -> Trial:
     """Return the present state of a run. A run with a record need not be computed, because its id fixes its result."""
     folder = located.folder
     if folder is None:
@@ -120,7 +115,7 @@ def find_state(located: TrialState, records: Path | None = None) -> TrialState:
     return replace(located, state="unfinished") if (folder / "rounds.jsonl").exists() else located
 
 
-def finished_run(done: TrialState) -> RunView:
+def finished_run(done: Trial) -> RunView:
     """Return the run of a finished trial; raise FedBMError if its config.toml was edited or its record is damaged."""
     if done.record is not None:
         try:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from fedbm.errors import FedBMError, join_words
+from fedbm.experiments.outcomes import read_outcome, read_outcomes
 from fedbm.experiments.reproduction import Reproduction
 from fedbm.report.document import Report
 from fedbm.report.experiments_report import experiments_report
@@ -36,7 +37,7 @@ def write_report(
 
     Args:
         runs: the result of `compare()`, `reproduce()`, `simulate()` or `read_run()`, a run's folder, a folder of runs,
-            the id of a run in runs/, or a list of these.
+            the id of a run in runs/, a folder of records of experiments, or a list of these.
         path: the file to write; .html, .md, .tex or .csv. In a folder, the file is report.html.
         title: the title of the page; by default it names the data.
 
@@ -53,14 +54,31 @@ def write_report(
         'report.html'
     """
     if isinstance(runs, Reproduction):
-        return save_report(experiments_report(runs.outcomes), report_path(Path(path)))
+        return save_report(experiments_report(runs.outcomes, title), report_path(Path(path)))
     found = runs.runs if isinstance(runs, Comparison) else [runs] if isinstance(runs, RunView | str | Path) else runs
+    return save_report(make_report(list(found), title=title), report_path(Path(path)))
+
+
+def make_report(runs: Sequence[RunView | str | Path], out: Path = Path("runs"), title: str = "") -> Report:
+    """Return the report of runs, whose ids are searched in *out*, or of records of experiments."""
+    names = [Path(run) for run in runs if not isinstance(run, RunView)]
+    records = [path for path in names if is_records(path)]
+    if records and len(records) < len(runs):
+        raise FedBMError("runs and records cannot be in one report. Give one kind at a time.")
+    if records:
+        outcomes = [o for path in records for o in (read_outcomes(path) if path.is_dir() else [read_outcome(path)])]
+        return experiments_report(outcomes, title, complete=any(path.is_dir() for path in records))
     folders = [
-        folder
-        for run in found
-        for folder in ([run.path] if isinstance(run, RunView) else find_runs(Path("runs"), [str(run)]))
+        folder for run in runs for folder in ([run.path] if isinstance(run, RunView) else find_runs(out, [str(run)]))
     ]
-    return save_report(runs_report(read_runs(folders), title), report_path(Path(path)))
+    return runs_report(read_runs(folders), title)
+
+
+def is_records(path: Path) -> bool:
+    """Return whether a path is a folder of records, or the record of one experiment."""
+    if path.is_dir():
+        return not (path / "config.toml").exists() and any(path.glob("*.json"))
+    return path.suffix == ".json" and path.is_file()
 
 
 def report_path(out: Path) -> Path:

@@ -196,14 +196,12 @@ def recommend(config: Config, recommends: Mapping[str, Any]) -> Config:
     parts: dict[str, Any] = {}
     for section in ("data", "model", "method", "train"):
         options = getattr(config, section)
-        if not dataclasses.is_dataclass(options):  # a user's method may not be one
-            continue
         names = {f.name for f in dataclasses.fields(options)}
         use = {k: v for k, v in recommends.items() if k in names and f"{section}.{k}" not in config.given}
         if "data.partition" in config.given:
             use.pop("partition_column", None)  # it belongs to the recommended partition
         if use:  # a user's method may not support replace()
-            parts[section] = dataclasses.replace(options, **use)  # type: ignore[type-var]
+            parts[section] = dataclasses.replace(options, **use)
     return dataclasses.replace(config, **parts)
 
 
@@ -219,9 +217,7 @@ def check_config(config: Config) -> Config:
     """Return *config* with every value checked and converted; raise FedBMError if settings contradict each other."""
     checked: dict[str, Any] = {}
     for section in (*SECTIONS, "method"):
-        options = getattr(config, section)
-        if dataclasses.is_dataclass(options):
-            checked[section] = check_all(options)
+        checked[section] = check_all(getattr(config, section))
     config = dataclasses.replace(config, **checked)
     for kind in ("file", "column"):
         given = getattr(config.data, f"partition_{kind}")
@@ -240,21 +236,19 @@ def check_config(config: Config) -> Config:
     return config
 
 
-def method_values(method: Any) -> dict[str, Any]:
+def method_values(method: Method) -> dict[str, Any]:
     """Return a method's name and options; a value of a user's method that is not plain data becomes its repr."""
-    options = dataclasses.asdict(method) if dataclasses.is_dataclass(method) else {}  # type: ignore[arg-type]
-    plain: dict[str, Any] = json.loads(json.dumps(options, default=repr))
+    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(method), default=repr))
     return {"name": method.name, **plain}
 
 
-def method_label(method: Any, recommends: Mapping[str, Any]) -> str:
+def method_label(method: Method, recommends: Mapping[str, Any]) -> str:
     """Return the method's name with the options that differ from default and recommendation: 'fedbm · generator=no'."""
     changed = []
-    if dataclasses.is_dataclass(method):
-        for f in dataclasses.fields(method):
-            value = getattr(method, f.name)
-            if value != recommends.get(f.name, f.default):
-                changed.append(f"{f.name}={format_option(value)}")
+    for f in dataclasses.fields(method):
+        value = getattr(method, f.name)
+        if value != recommends.get(f.name, f.default):
+            changed.append(f"{f.name}={format_option(value)}")
     return " · ".join([method.name, ", ".join(changed)]) if changed else str(method.name)
 
 

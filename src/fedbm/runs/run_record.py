@@ -19,7 +19,7 @@ from fedbm.report.figures.generated_images import COLUMNS, make_strip
 from fedbm.runs.run_config import format_sections
 from fedbm.runs.run_file_types import PHASES, SIDES, PartitionRecord, RunRecord
 from fedbm.runs.run_view import RunView, facts_of, partition_digest
-from fedbm.utils.io import atomic_write, read_json, write_text
+from fedbm.utils.io import atomic_write, read_object, write_text
 from fedbm.utils.text import format_value
 from fedbm.utils.typed_json import decode
 
@@ -92,13 +92,7 @@ def _keeps_images(run: RunView) -> bool:
 
 def read_record(path: Path) -> RunView:
     """Read a record; the result equals read_run() except for what a record does not keep."""
-    value = read_json(path)
-    if not isinstance(value, dict) or value.get("format") != FORMAT:
-        raise FedBMError(
-            f"{path} is not a record of a run that this version of fedbm reads; 'fedbm reproduce' and 'fedbm sweep' "
-            "write them"
-        )
-    record = decode(RunRecord, value, path)
+    record = decode(RunRecord, read_object(path, FORMAT), path)
     picture, strip = path.with_suffix(".jpg"), path.with_suffix(STRIP)
     return RunView(
         **facts_of(record.summary),

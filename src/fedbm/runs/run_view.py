@@ -20,7 +20,7 @@ from fedbm.runs.failure import failure_of
 from fedbm.runs.plan import find_run
 from fedbm.runs.run_config import make_config, method_label, recommended_at_beta
 from fedbm.runs.run_file_types import CONFIG, ENVIRONMENT, Details, Features, PartitionRecord, ScoredRound, Summary
-from fedbm.utils.io import parse_toml, read_json, read_text
+from fedbm.utils.io import parse_toml, read_object, read_text
 from fedbm.utils.schema import Lengths, check, keys, whole
 from fedbm.utils.text import make_html
 from fedbm.utils.typed_json import decode
@@ -210,8 +210,9 @@ def read_run(run: RunView | str | Path) -> RunView:
     """
     path = find_folder(run)
     if not (path / "config.toml").is_file():
+        why = "it has no config.toml" if path.is_dir() else "there is no such folder"
         hint = f"it contains runs, so give {path}/*" if any(path.glob("*/config.toml")) else "'fedbm run' makes runs"
-        raise FedBMError(f"{path} is not a run, because it has no config.toml: {hint}")
+        raise FedBMError(f"{path} is not a run, because {why}: {hint}")
     text = read_text(path / "config.toml")
     config = parse_toml(text, str(path / "config.toml"))
     check(config, CONFIG, path / "config.toml")
@@ -330,8 +331,4 @@ def _read_file(path: Path, remedy: str = "") -> Mapping[str, Any] | None:
     """Return what a JSON file contains, or None if there is no such file."""
     if not path.is_file():
         return None
-    value = read_json(path, remedy)
-    found = value.get("format") if isinstance(value, dict) else None
-    if found != FORMAT:
-        raise FedBMError(f"{path} has format {found}; this version of fedbm reads format {FORMAT}")
-    return dict(value)
+    return read_object(path, FORMAT, remedy)

@@ -60,8 +60,7 @@ def fingerprint(value: Any, parents: tuple[int, ...] = ()) -> Any:
 
 def changed_options(options: Any) -> dict[str, Any]:
     """Return the options that differ from their defaults. So an option added later does not change old run ids."""
-    fields = dataclasses.fields(options) if dataclasses.is_dataclass(options) else ()
-    defaults = {field.name: fingerprint(field.default) for field in fields}
+    defaults = {field.name: fingerprint(field.default) for field in dataclasses.fields(options)}
     described = {name: fingerprint(value) for name, value in vars(options).items()}
     return {name: value for name, value in described.items() if name not in defaults or value != defaults[name]}
 

@@ -97,6 +97,15 @@ def read_json(path: Path, remedy: str = "") -> Any:
         raise FedBMError(f"cannot read {path}: {error}{remedy}") from error
 
 
+def read_object(path: Path, format_: int, remedy: str = "") -> dict[str, Any]:
+    """Return the object of a JSON file; raise FedBMError if its key "format" has another value."""
+    value = read_json(path, remedy)
+    found = value.get("format") if isinstance(value, dict) else None
+    if found != format_:
+        raise FedBMError(f"{path} has format {found}; this version of fedbm reads format {format_}{remedy}")
+    return dict(value)
+
+
 def parse_toml(text: str, where: str) -> dict[str, Any]:
     """Return the content of a TOML text; raise FedBMError if it is not valid."""
     try:

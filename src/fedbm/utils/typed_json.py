@@ -82,23 +82,20 @@ def schema_of(kind: Any) -> Schema:
 def _builder(kind: Any) -> Callable[[Any], Any]:
     """Return the function that makes a value of this type from a JSON value that matches its schema."""
     inner, origin = get_args(kind), get_origin(kind)
-    if origin is Annotated or origin in UNIONS:
+    if origin is Annotated:
         return _builder(inner[0])
+    if origin in UNIONS:
+        known = _builder(inner[0])
+        return lambda value: None if value is None else known(value)
     if origin is tuple:
         item = _builder(inner[0])
-        return lambda value: None if value is None else tuple(map(item, value))
+        return lambda value: tuple(map(item, value))
     if origin is Mapping:
         entry = _builder(inner[1])
-        return lambda value: None if value is None else {key: entry(one) for key, one in value.items()}
+        return lambda value: {key: entry(one) for key, one in value.items()}
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         fields = {name: _builder(hint) for name, hint in _hints(kind).items()}
-
-        def build(value: Any) -> Any:
-            if value is None:
-                return None
-            return kind(**{name: field(value[name]) for name, field in fields.items() if name in value})
-
-        return build
+        return lambda value: kind(**{name: field(value[name]) for name, field in fields.items() if name in value})
     return lambda value: value
 
 

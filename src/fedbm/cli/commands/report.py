@@ -10,17 +10,12 @@ The HTML page is one file and needs no network.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from fedbm.cli.flags import add_settings, runs_folder
 from fedbm.errors import FedBMError
-
-if TYPE_CHECKING:
-    from fedbm.report.document import Report
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,40 +29,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> None:
     from fedbm.report.render.markdown import render_markdown
-    from fedbm.report.write import RENDERERS, report_path, save_report
+    from fedbm.report.write import RENDERERS, make_report, report_path, save_report
+    from fedbm.runs.plan import find_runs
 
     out = runs_folder(args)
     if out.suffix in RENDERERS:
         raise FedBMError(f"--out is the folder of runs. To name the page to write, use --to {out}.")
-    if args.markdown:
-        print(render_markdown(read_report(out, args.runs)), end="")
-        return
     path = report_path(Path(args.to))
-    console.print(f"report: {save_report(read_report(out, args.runs), path)}")
-
-
-def read_report(out: Path, names: Sequence[str]) -> Report:
-    """Return the report of the named runs, or of the records of experiments."""
-    from fedbm.experiments.outcomes import read_outcome, read_outcomes
-    from fedbm.report.experiments_report import experiments_report
-    from fedbm.report.runs_report import runs_report
-    from fedbm.runs.plan import find_runs
-    from fedbm.runs.run_view import read_runs
-
-    records = [Path(name) for name in names if is_records(Path(name))]
-    if records and len(records) < len(names):
-        raise FedBMError("runs and records cannot be in one report. Give one kind at a time.")
-    if records:
-        outcomes = [o for path in records for o in (read_outcomes(path) if path.is_dir() else [read_outcome(path)])]
-        return experiments_report(outcomes, complete=any(path.is_dir() for path in records))
-    chosen = find_runs(out, names)
-    if not chosen:
+    names = args.runs or find_runs(out, [])
+    if not names:
         raise FedBMError(f"there are no runs in {out} to report on. 'fedbm run' makes one.")
-    return runs_report(read_runs(chosen))
-
-
-def is_records(path: Path) -> bool:
-    """Return whether a path is a folder of records, or the record of one experiment."""
-    if path.is_dir():
-        return not (path / "config.toml").exists() and any(path.glob("*.json"))
-    return path.suffix == ".json" and path.is_file()
+    report = make_report(names, out)
+    if args.markdown:
+        print(render_markdown(report), end="")
+    else:
+        console.print(f"report: {save_report(report, path)}")

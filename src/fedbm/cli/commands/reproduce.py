@@ -125,7 +125,7 @@ def print_states(plan: ExperimentPlan, console: Console) -> None:
         )
     if line := str(plan.estimate()):
         console.print(line)
-    for line in describe_reasons((s.state, s.trial.words, s.why) for s in found if s.why):
+    for line in describe_reasons((s.state, s.words, s.why) for s in found if s.why):
         console.print(line)
 
 

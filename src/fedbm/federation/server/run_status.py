@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbm.engine.run_folder import read_rounds, replace_nonfinite
-from fedbm.errors import FedBMError
-from fedbm.utils.io import read_json, write_json
+from fedbm.utils.io import read_object, write_json
 from fedbm.utils.text import format_seconds
 
 FORMAT = 1
@@ -101,9 +100,7 @@ def read_status(folder: Path) -> RunStatus | None:
     path = folder / "state" / "status.json"
     if not path.exists():
         return None
-    status = read_json(path)
-    if status.get("format") != FORMAT:
-        raise FedBMError(f"{path} has format {status.get('format')}; this version of fedbm reads format {FORMAT}")
+    status = read_object(path, FORMAT)
     return RunStatus(status, read_rounds(folder / "state" / "runs" / str(status["run"]) / "rounds.jsonl"))
 
 
