@@ -75,8 +75,8 @@ def spoilt(kind):
         name: ClassVar[str] = f"spoilt-{kind.name}"
 
         def broadcast(self, server, round_):
-            parts = super().broadcast(server, round_)
-            return {**parts, "round": type(parts["model"])(round_, {"round": torch.tensor(float(round_))})}
+            pieces = super().broadcast(server, round_)
+            return {**pieces, "round": type(pieces["model"])(round_, {"round": torch.tensor(float(round_))})}
 
         def start_client(self, model, received, client, facts):
             received = dict(received)

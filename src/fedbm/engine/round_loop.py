@@ -36,7 +36,7 @@ from fedbm.engine.round_record import (
     selection_score,
 )
 from fedbm.engine.run_folder import RunFolder
-from fedbm.engine.server_average import ServerAverage, averaged_parts, no_common_model
+from fedbm.engine.server_average import ServerAverage, averaged_pieces, no_common_model
 from fedbm.engine.server_optimizer import ServerOptimizer
 from fedbm.errors import FedBMError
 from fedbm.methods.base import Aggregator, Method, State, Steps, Task, size_of
@@ -238,15 +238,15 @@ class RoundLoop:
         aggregator = self.method.aggregator(self.server, self.population or len(census))
         clients: list[ClientRound] = []
         dropped: list[Dropped] = []
-        parts = broadcast(self.method, self.model, self.server, round_)
+        pieces = broadcast(self.method, self.model, self.server, round_)
         lost = set() if self.method.central else draw_lost(selected, self.train.drop_rate, self.task.seed, round_)
-        for client in sorted(lost):  # as in a deployment: it has received the parts, and its state stays
+        for client in sorted(lost):  # as in a deployment: it has received the pieces, and its state stays
             held = self.progress.holds.get(client, {})
-            missing = [part for name, part in parts.items() if held.get(name) != part.version]
-            self._traffic += Traffic(sent=sum(size_of(part.state) for part in missing))
+            missing = [piece for name, piece in pieces.items() if held.get(name) != piece.version]
+            self._traffic += Traffic(sent=sum(size_of(piece.state) for piece in missing))
             dropped.append(Dropped(client, LOST))
         yield Event(round_, "train", len(dropped), len(selected))
-        for result in self.cohort.exchange(round_, [client for client in selected if client not in lost], parts):
+        for result in self.cohort.exchange(round_, [client for client in selected if client not in lost], pieces):
             if result is None:
                 yield None
                 continue
@@ -367,10 +367,10 @@ class RoundLoop:
                     scores = global_score(self.method, self.model, self.server, clients, self.sets)
             return join_scores(scores) if scores else None
         assert isinstance(self.cohort, ScoringCohort)
-        parts = broadcast(self.method, self.model, self.server, round_ + 1)
+        pieces = broadcast(self.method, self.model, self.server, round_ + 1)
         if averaged is not None:
-            parts = averaged_parts(parts, averaged, round_ + 1)
-        for answer in self.cohort.score(round_, parts):
+            pieces = averaged_pieces(pieces, averaged, round_ + 1)
+        for answer in self.cohort.score(round_, pieces):
             if answer is not None:
                 found, sent = answer
                 self._traffic += Traffic(sent=sent)

@@ -69,11 +69,14 @@ class Facts:
     label_counts: tuple[int, ...]
 
 
-class Part(NamedTuple):
-    """A named piece of what clients receive. It is sent to a client only if the client does not have this version."""
+class Piece(NamedTuple):
+    """A piece of what clients receive. It is sent to a client only if the client does not have this version."""
 
     version: int
     state: State
+
+
+Pieces = Mapping[str, Piece]  # by name
 
 
 class Phase(NamedTuple):
@@ -191,9 +194,9 @@ class Method(ABC):
         """Return the server's state before the first round."""
         return {n: v for n, v in copy_state(model).items() if n.partition(".")[0] not in self.local_parts}
 
-    def broadcast(self, server: State, round_: int) -> dict[str, Part]:
-        """Return what clients need in this round, in named parts with a version."""
-        return {"model": Part(round_, self.model_state(server))}
+    def broadcast(self, server: State, round_: int) -> dict[str, Piece]:
+        """Return what clients need in this round, in named pieces with a version."""
+        return {"model": Piece(round_, self.model_state(server))}
 
     def model_state(self, state: State) -> State:
         """Return the entries of *state* that belong to the model, without the method's own entries."""

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from fedbm.config.options import TrainOptions
-from fedbm.engine.clients.cohort import ClientResult, LocalSetup, merge_parts
+from fedbm.engine.clients.cohort import ClientResult, LocalSetup, merge_pieces
 from fedbm.engine.clients.graph_capture import CannotCapture, CapturedStep, allocate_rows, copy_rows, pin_rows
 from fedbm.engine.clients.graph_slots import Job, Slot, compile_function
 from fedbm.engine.clients.sequential import LocalCohort
 from fedbm.engine.device import POLL_SECONDS
 from fedbm.engine.local_training import Samples, plain_steps
-from fedbm.methods.base import Facts, Method, Part, State, Task, Upload, copy_all, train_only
+from fedbm.methods.base import Facts, Method, Pieces, State, Task, Upload, copy_all, train_only
 
 MAX_CLIENTS_AHEAD = 4  # per slot, of the first client without a result: bounds the uploads in memory
 
@@ -41,13 +41,13 @@ class CapturedCohort(LocalCohort):
         self._threads = ThreadPoolExecutor(2, "draws")
         self._plain = False  # the method cannot be captured, so a plain loop trains its clients
 
-    def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[ClientResult | None]:
+    def exchange(self, round_: int, clients: Sequence[int], pieces: Pieces) -> Iterator[ClientResult | None]:
         remaining = deque(clients)
         before = sum(slot.capture_seconds for slot in self._slots)
         while remaining and not self._plain:
             full = None
             try:
-                yield from self._train_in_parallel(round_, remaining, parts)
+                yield from self._train_in_parallel(round_, remaining, pieces)
             except CannotCapture as why:
                 self._plain = True
                 self._notify(f"{self._method.name} cannot be captured, so a plain loop trains its clients: {why}")
@@ -55,7 +55,7 @@ class CapturedCohort(LocalCohort):
                 full = error.with_traceback(None)  # a traceback would keep the slots alive
             if full is not None and not self.free_memory():
                 raise full
-        yield from super().exchange(round_, list(remaining), parts)
+        yield from super().exchange(round_, list(remaining), pieces)
         if (spent := sum(slot.capture_seconds for slot in self._slots) - before) > 0:
             self._notify(f"{'compiled and ' if self._compile else ''}captured in {spent:.1f} s")
 
@@ -82,12 +82,10 @@ class CapturedCohort(LocalCohort):
         self._notify(f"the device's memory is full: {action}")
         return True
 
-    def _train_in_parallel(
-        self, round_: int, remaining: deque[int], parts: Mapping[str, Part]
-    ) -> Iterator[ClientResult | None]:
+    def _train_in_parallel(self, round_: int, remaining: deque[int], pieces: Pieces) -> Iterator[ClientResult | None]:
         """Train the *remaining* clients, the largest first. Yield results in order, each removed from *remaining*."""
         main_stream = torch.cuda.current_stream()
-        received = merge_parts(parts)
+        received = merge_pieces(pieces)
         rank = {client: number for number, client in enumerate(remaining)}
         waiting = list(remaining)
         running: dict[Slot, tuple[Job, Iterator[bool]]] = {}
@@ -109,7 +107,7 @@ class CapturedCohort(LocalCohort):
                     del running[slot]
             while remaining and remaining[0] in issued and issued[remaining[0]].done:
                 busy = True
-                result = self._finish(round_, issued[remaining[0]], parts, main_stream)
+                result = self._finish(round_, issued[remaining[0]], pieces, main_stream)
                 del issued[remaining.popleft()]  # only now: if memory had run out, the client would start again
                 yield result
             if remaining and not busy:
@@ -125,8 +123,8 @@ class CapturedCohort(LocalCohort):
             self._slots.append(free)
         return free
 
-    def _finish(self, round_: int, job: Job, parts: Mapping[str, Part], main_stream: torch.cuda.Stream) -> ClientResult:
-        return self._accept(round_, finish(job, main_stream), job.new_state, parts)
+    def _finish(self, round_: int, job: Job, pieces: Pieces, main_stream: torch.cuda.Stream) -> ClientResult:
+        return self._accept(round_, finish(job, main_stream), job.new_state, pieces)
 
 
 def finish(job: Job, main_stream: torch.cuda.Stream) -> Upload:

@@ -292,14 +292,14 @@ class Handler:
         round_ = int(body["round"])
         if not 1 <= round_ <= self.terms.config.train.rounds:
             raise Refusal("terms")
-        parts = self.store.parts(body["parts"], self.request.packed)
+        pieces = self.store.pieces(body["parts"], self.request.packed)
         saved = self.store.state(int(body["counted"]), int(body["durable"]), bool(body["fresh"]))
         received: State = {}
-        for name, state in parts.items():
-            if not name.startswith("task."):  # parts of the task are not the method's
+        for name, state in pieces.items():
+            if not name.startswith("task."):  # pieces of the task are not the method's
                 received |= state
         digests = {item["name"]: item["digest"] for item in body["parts"] if item["name"].startswith("task.")}
-        return round_, self.run.build(digests, parts), received, saved
+        return round_, self.run.build(digests, pieces), received, saved
 
     @property
     def _ledger(self) -> PrivacyLedger:
