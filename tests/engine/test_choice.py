@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from small import TinyBody, image_data, samples, task
 
 import fedbm
-from fedbm.engine import round_loop as rounds
+from fedbm.engine import evaluate
 from fedbm.engine.evaluate import global_score, predict_probabilities
 from fedbm.methods import FedAvg, FedDyn, Scaffold
 
@@ -32,7 +32,7 @@ def test_the_highest_validation_accuracy_plus_f1_is_reported_the_earliest_on_tie
         }
 
     until_two = fedbm.simulate("digits", method="fedavg", rounds=2, out=str(tmp_path / "two"), **TINY)
-    monkeypatch.setattr(rounds, "global_score", scripted)
+    monkeypatch.setattr(evaluate, "global_score", scripted)
     run = fedbm.simulate("digits", method="fedavg", rounds=4, out=str(tmp_path / "four"), **TINY)
     assert run.summary["best"]["round"] == 2
     assert run.summary["best"]["accuracy"] == 0.1, "the test score of that round"

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from fedbm.models.generator_loss import batch_norms
 from fedbm.models.normalize import Normalise
+from fedbm.utils.optimizers import MakeOptimizer
 from fedbm.utils.seeds import seeded_modules
 
 if TYPE_CHECKING:
@@ -127,20 +128,17 @@ class Aggregator(Protocol):
         ...
 
 
+Loss = Callable[[State], dict[str, Tensor]]  # the draws of a step → the terms of its loss
+
+
 class Steps(Protocol):
     """Train *parts* of *model* for as many steps as *draws* has rows, in a plain loop or as a CUDA graph.
 
-    *loss* gets one row of the draws and returns terms; their sum is minimised. *optimizer* creates an optimiser. Its
-    second argument is whether the optimiser must be capturable. Return the mean of each term over the steps.
+    *loss* gets one row of the draws and returns terms; their sum is minimised. Return the mean of each term.
     """
 
     def __call__(
-        self,
-        model: nn.Module,
-        parts: tuple[str, ...],
-        loss: Callable[[State], dict[str, Tensor]],
-        optimizer: Callable[[list[nn.Parameter], bool], torch.optim.Optimizer],
-        draws: State,
+        self, model: nn.Module, parts: tuple[str, ...], loss: Loss, optimizer: MakeOptimizer, draws: State
     ) -> dict[str, Tensor]: ...
 
 

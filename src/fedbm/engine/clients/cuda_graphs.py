@@ -24,7 +24,8 @@ from fedbm.engine.clients.graph_slots import Job, Slot, compile_function
 from fedbm.engine.clients.sequential import LocalCohort
 from fedbm.engine.device import POLL_SECONDS
 from fedbm.engine.local_training import Samples, plain_steps
-from fedbm.methods.base import Facts, Method, Pieces, State, Task, Upload, copy_all, train_only
+from fedbm.methods.base import Facts, Loss, Method, Pieces, State, Task, Upload, copy_all, train_only
+from fedbm.utils.optimizers import MakeOptimizer
 
 MAX_CLIENTS_AHEAD = 4  # per slot, of the first client without a result: bounds the uploads in memory
 
@@ -107,7 +108,8 @@ class CapturedCohort(LocalCohort):
                     del running[slot]
             while remaining and remaining[0] in issued and issued[remaining[0]].done:
                 busy = True
-                result = self._finish(round_, issued[remaining[0]], pieces, main_stream)
+                job = issued[remaining[0]]
+                result = self._accept(round_, finish(job, main_stream), job.new_state, pieces)
                 del issued[remaining.popleft()]  # only now: if memory had run out, the client would start again
                 yield result
             if remaining and not busy:
@@ -122,9 +124,6 @@ class CapturedCohort(LocalCohort):
             free = Slot(self._method, self._task, self._train, self._like, self._compile, priority, self._threads)
             self._slots.append(free)
         return free
-
-    def _finish(self, round_: int, job: Job, pieces: Pieces, main_stream: torch.cuda.Stream) -> ClientResult:
-        return self._accept(round_, finish(job, main_stream), job.new_state, pieces)
 
 
 def finish(job: Job, main_stream: torch.cuda.Stream) -> Upload:
@@ -169,19 +168,14 @@ class CapturedSteps:
         self._stream: torch.cuda.Stream | None = None
 
     def __call__(
-        self,
-        model: nn.Module,
-        parts: tuple[str, ...],
-        loss: Callable[[State], dict[str, Tensor]],
-        optimizer: Callable[[list[nn.Parameter], bool], torch.optim.Optimizer],
-        draws: State,
+        self, model: nn.Module, parts: tuple[str, ...], loss: Loss, optimizer: MakeOptimizer, draws: State
     ) -> dict[str, Tensor]:
         main_stream = torch.cuda.current_stream()
         self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
         while parts not in self._captured and parts not in self._plain:
             full = None
             try:
-                self._captured[parts] = self._capture(model, parts, loss, optimizer, draws, self._stream)
+                self._captured[parts] = self._capture(model, parts, loss, optimizer, draws)
             except CannotCapture as why:
                 self._plain.add(parts)
                 self._notify(f"the training of {', '.join(parts)} cannot be captured, so it uses a plain loop: {why}")
@@ -204,14 +198,10 @@ class CapturedSteps:
         return {name: total / count for name, total in step.sums.items()}
 
     def _capture(
-        self,
-        model: nn.Module,
-        parts: tuple[str, ...],
-        loss: Callable[[State], dict[str, Tensor]],
-        optimizer: Callable[[list[nn.Parameter], bool], torch.optim.Optimizer],
-        draws: State,
-        stream: torch.cuda.Stream,
+        self, model: nn.Module, parts: tuple[str, ...], loss: Loss, optimizer: MakeOptimizer, draws: State
     ) -> CapturedStep:
+        stream = self._stream
+        assert stream is not None
         began = time.perf_counter()
         tensors = list(model.state_dict().values())
         before = [value.clone() for value in tensors]
