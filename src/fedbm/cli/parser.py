@@ -15,18 +15,14 @@ class Parser(argparse.ArgumentParser):
 
     with_methods = True  # whether flags.add_all_settings adds the options of methods
 
-    @property
-    def words(self) -> str:
-        """The command without the program's name, which the message of an error begins with."""
-        return self.prog.partition(" ")[2]
-
     def error(self, message: str) -> NoReturn:
         raise FedBMError(f"{message}. See '{self.prog} --help'.")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             kind = str(action.metavar or action.dest).lower()
-            start = f"{self.words} has" if self.words else "there is"
+            words = self.prog.partition(" ")[2]  # an error's message begins with the program's name
+            start = f"{words} has" if words else "there is"
             self.error(f'{start} no {kind} "{value}"{did_you_mean(value, action.choices)}')
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
@@ -43,7 +39,8 @@ class Parser(argparse.ArgumentParser):
             flags = [flag for action in command._actions for flag in action.option_strings]
             word = unknown[0].partition("=")[0]
             what = f"has no option {word}{did_you_mean(word, flags)}"
-            command.error(f"{command.words} {what if word.startswith('-') else f'takes no further argument: {word}'}")
+            what = what if word.startswith("-") else f"takes no further argument: {word}"
+            command.error(f"{command.prog.partition(' ')[2]} {what}")
         return args
 
 

@@ -55,13 +55,6 @@ def _find_cause(model: nn.Module) -> str:
     return "a lower lr may help"
 
 
-def global_score(
-    method: Method, model: nn.Module, server: State, clients: Mapping[int, State], sets: Mapping[str, Samples]
-) -> dict[str, tuple[Scores, Array]] | None:
-    """Score the method's global states on each set. Return None if there are none, see global_states()."""
-    return score_states(method, model, global_states(method, server, clients), sets)
-
-
 def score_states(
     method: Method, model: nn.Module, states: Iterable[State], sets: Mapping[str, Samples]
 ) -> dict[str, tuple[Scores, Array]] | None:
@@ -190,11 +183,9 @@ class RoundScorer:
     def _score(self, averaged: State | None = None) -> Generator[None, None, ModelScores | None]:
         """Score the global model, or the *averaged* one: here or, if there are no sets, at the clients."""
         if self.sets:
+            states = [averaged] if averaged is not None else global_states(self.method, self.server, self.clients)
             with self._autocast():
-                if averaged is not None:
-                    scores = score_states(self.method, self.model, [averaged], self.sets)
-                else:
-                    scores = global_score(self.method, self.model, self.server, self.clients, self.sets)
+                scores = score_states(self.method, self.model, states, self.sets)
             return join_scores(scores) if scores else None
         assert isinstance(self.cohort, ScoringCohort)
         pieces = broadcast(self.method, self.model, self.server, self.round + 1)

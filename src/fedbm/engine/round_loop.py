@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-import torch
 from torch import nn
 
 from fedbm.config.options import TrainOptions
@@ -225,11 +224,11 @@ class RoundLoop:
 
     def _train_at_server(self, done: Collected) -> Generator[None, None, State]:
         """Take the method's own step at the server, such as training a generator; return its losses."""
-        after, losses = self.server, State()
+        after, losses, device = self.server, State(), next(self.model.parameters()).device
         if done.clients or not self.method.server_step_uses_updates:
-            with autocast(self._device, self.train.precision):
+            with autocast(device, self.train.precision):
                 after, losses = self.method.server_step(self.server, self.model, self.task, done.round, self.steps)
-        yield from wait_until_idle(self._device)
+        yield from wait_until_idle(device)
         if after is not self.server and (why := find_nonfinite(after)) is not None:
             rates = " or ".join(name for name in vars(self.method) if name.endswith("_lr")) or "learning rate"
             raise FedBMError(f"round {done.round}: the server's own training failed, {why}; a lower {rates} may help")
@@ -278,12 +277,7 @@ class RoundLoop:
         return notes
 
     def _make_record(
-        self,
-        done: Collected,
-        losses: State,
-        evaluation: Evaluation | None,
-        notes: Sequence[str],
-        laps: dict[str, float],
+        self, done: Collected, loss: State, evaluation: Evaluation | None, notes: Sequence[str], laps: dict[str, float]
     ) -> RoundRecord:
         scores: dict[str, Any] = {key: getattr(evaluation, key, None) for key in ("val", "test", "personal", "scored")}
         averaged = evaluation.averaged if evaluation else None
@@ -340,10 +334,6 @@ class RoundLoop:
         ended = time.perf_counter()
         self._next_checkpoint = ended + min((ended - began) / MAX_CHECKPOINT_SHARE, MAX_SECONDS_UNSAVED)
         return ended - began
-
-    @property
-    def _device(self) -> torch.device:
-        return next(self.model.parameters()).device
 
     def common_state(self) -> State | None:
         """Return the one state that is scored; None if there are several, or if it is a single client's own."""

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from fedbm.language.concept_distribution import ConceptDistribution
 
 State = dict[str, Tensor]
+Loss = Callable[[State], dict[str, Tensor]]  # the draws of a step → the terms of its loss
 
 
 @dataclass(frozen=True)
@@ -126,9 +127,6 @@ class Aggregator(Protocol):
     def result(self) -> State:
         """Return the new server state. Called once, after the last upload."""
         ...
-
-
-Loss = Callable[[State], dict[str, Tensor]]  # the draws of a step → the terms of its loss
 
 
 class Steps(Protocol):

@@ -120,12 +120,7 @@ def versions() -> dict[str, Any]:
 
 
 def make_terms(
-    run: str,
-    config: Config,
-    task: Task,
-    compression: Compression,
-    privacy: Mapping[str, float] | None,
-    evaluates: bool,
+    run: str, config: Config, task: Task, compression: Compression, privacy: Mapping[str, float] | None, evaluates: bool
 ) -> dict[str, Any]:
     """Return the terms of a run as plain JSON. Initial weights and embeddings are sent as pieces."""
     concepts = task.concepts
