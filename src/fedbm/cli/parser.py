@@ -21,8 +21,7 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             kind = str(action.metavar or action.dest).lower()
-            words = self.prog.partition(" ")[2]  # an error's message begins with the program's name
-            start = f"{words} has" if words else "there is"
+            start = f"{self.prog.removeprefix('fedbm ')} has" if " " in self.prog else "there is"
             self.error(f'{start} no {kind} "{value}"{did_you_mean(value, action.choices)}')
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
@@ -40,7 +39,7 @@ class Parser(argparse.ArgumentParser):
             word = unknown[0].partition("=")[0]
             what = f"has no option {word}{did_you_mean(word, flags)}"
             what = what if word.startswith("-") else f"takes no further argument: {word}"
-            command.error(f"{command.prog.partition(' ')[2]} {what}")
+            command.error(f"{command.prog.removeprefix('fedbm ')} {what}")  # the message begins with fedbm
         return args
 
 

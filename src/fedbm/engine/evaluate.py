@@ -160,9 +160,8 @@ class RoundScorer:
 
         Returns None if there is no global model yet: it is made of clients' models, and no update was usable so far.
         """
-        averaged = None
-        if average is not None:  # first, so that the model holds the raw state afterwards
-            averaged = yield from self._score(average)
+        # the average first, so that the model holds the raw state afterwards
+        averaged = (yield from self._score(average)) if average is not None else None
         found = yield from self._score()
         if found is None:
             return None

@@ -255,14 +255,13 @@ class RoundLoop:
         average = self.average.state() if self.average is not None and self.average.rounds else None
         evaluation = yield from scorer.evaluate(average, self.progress.best, self.is_last(round_))
         self._traffic += Traffic(sent=scorer.sent)
-        if evaluation is None:
-            return None
-        self.progress.last = evaluation
-        if is_better(evaluation, self.progress.best):
-            self.progress.best = evaluation
-            # only a common state is saved with the next checkpoint, never a client's own model
-            state = self.common_state() or self.server
-            self._best = {name: value.clone() for name, value in state.items()}
+        if evaluation is not None:
+            self.progress.last = evaluation
+            if is_better(evaluation, self.progress.best):
+                self.progress.best = evaluation
+                # only a common state is saved with the next checkpoint, never a client's own model
+                state = self.common_state() or self.server
+                self._best = {name: value.clone() for name, value in state.items()}
         return evaluation
 
     def _take_notes(self, round_: int) -> list[str]:
