@@ -110,7 +110,7 @@ class CapturedCohort(LocalCohort):
                 busy = True
                 job = issued[remaining[0]]
                 result = self._accept(round_, finish(job, main_stream), job.new_state, pieces)
-                del issued[remaining.popleft()]  # only now: if memory had run out, the client would start again
+                del issued[remaining.popleft()], job  # only now: if memory had run out, the client would start again
                 yield result
             if remaining and not busy:
                 time.sleep(POLL_SECONDS)
