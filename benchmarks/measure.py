@@ -177,8 +177,8 @@ def exchange(federation: RoundLoop, round_: int) -> None:
     server = dict(federation.server)
     if "generator_round" in server:
         server["generator_round"] = torch.ones_like(server["generator_round"])
-    parts = federation.method.broadcast(server, round_)
-    for _ in federation.cohort.exchange(round_, sorted(federation.cohort.census()), parts):
+    pieces = federation.method.broadcast(server, round_)
+    for _ in federation.cohort.exchange(round_, sorted(federation.cohort.census()), pieces):
         pass
 
 

@@ -182,11 +182,11 @@ def test_sizes_in_the_overview() -> None:
             server["generator_round"].fill_(5)
         if name == "fedgen":
             server["teachers.weight"].fill_(1)
-        parts = method.broadcast(server, 6)
-        received = {key: value for part in parts.values() for key, value in part.state.items()}
+        pieces = method.broadcast(server, 6)
+        received = {key: value for piece in pieces.values() for key, value in piece.state.items()}
         context = method.start_client(model, received, method.client_init(task, facts), facts)
         upload, _ = method.finish_client(model, ThreeImages(), context, facts)
-        found[name] = [[size_of(part.state) for part in parts.values()], [size_of(upload)]]
+        found[name] = [[size_of(piece.state) for piece in pieces.values()], [size_of(upload)]]
     page = DOCS / "methods" / "index.md"
     [[whole], _] = found["fedavg"]
     assert f"{whole:,} bytes" in text_of(page)

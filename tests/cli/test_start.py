@@ -37,9 +37,9 @@ def started(start: list[str], beside: Path) -> subprocess.Popen[str]:
         ([], 0, "train one model"),
         (["list", "--help"], 0, "List the runs"),
         (["completion", "bash"], 0, "-F _shtab_fedbm fedbm"),
-        (["report", "--nothing"], 2, "fedbm report does not know --nothing"),
-        (["rnu"], 2, 'fedbm has no command "rnu" (did you mean "run"?)'),
-        (["federation", "inti"], 2, 'has no task "inti" (did you mean "init"?)'),
+        (["report", "--nothing"], 2, "report has no option --nothing"),
+        (["rnu"], 2, 'there is no command "rnu" (did you mean "run"?)'),
+        (["federation", "inti"], 2, 'federation has no task "inti" (did you mean "init"?)'),
     ],
 )
 def test_help_and_typos_need_no_pytorch(words: list[str], status: int, said: str, tmp_path: Path) -> None:

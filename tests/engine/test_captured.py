@@ -15,7 +15,7 @@ from small import TinyBody, image_data, task
 from fedbm.config.options import TrainOptions
 from fedbm.engine.checkpoint import ClientStates, Progress
 from fedbm.engine.clients import cuda_graphs as graphs
-from fedbm.engine.clients.cohort import LocalSetup, merge_parts
+from fedbm.engine.clients.cohort import LocalSetup, merge_pieces
 from fedbm.engine.clients.cuda_graphs import CapturedClient, CapturedCohort, CapturedSteps
 from fedbm.engine.clients.sequential import LocalCohort
 from fedbm.engine.local_training import Samples, plain_steps, train_client
@@ -136,7 +136,7 @@ def test_the_one_client_of_a_node_is_the_reference(name):
     normalise.memory_format = torch.channels_last
     samples = Samples(own.images.cuda(), own.labels.cuda(), own.indices.cuda(), normalise)
     facts = Facts(1, len(own.labels), tuple(own.labels.bincount(minlength=3).tolist()))
-    received = merge_parts(method.broadcast(method.server_init(model), 1))
+    received = merge_pieces(method.broadcast(method.server_init(model), 1))
     received = {part: value.detach().clone() for part, value in received.items()}
     state = {part: value.cuda() for part, value in method.client_init(setting, facts).items()}
     client = CapturedClient(method, setting, train, normalise.mean)

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from small import TinyBody, image_data, samples, task
 
 import fedbm
-from fedbm.engine import round_loop as rounds
-from fedbm.engine.evaluate import global_score, predict_probabilities
+from fedbm.engine import evaluate
+from fedbm.engine.evaluate import predict_probabilities, score_states
 from fedbm.methods import FedAvg, FedDyn, Scaffold
 
 TINY = {"body": TinyBody, "size": 16, "batch": 32, "clients": 4, "beta": 0.5, "workers": 1}
@@ -32,7 +32,7 @@ def test_the_highest_validation_accuracy_plus_f1_is_reported_the_earliest_on_tie
         }
 
     until_two = fedbm.simulate("digits", method="fedavg", rounds=2, out=str(tmp_path / "two"), **TINY)
-    monkeypatch.setattr(rounds, "global_score", scripted)
+    monkeypatch.setattr(evaluate, "score_states", scripted)
     run = fedbm.simulate("digits", method="fedavg", rounds=4, out=str(tmp_path / "four"), **TINY)
     assert run.summary["best"]["round"] == 2
     assert run.summary["best"]["accuracy"] == 0.1, "the test score of that round"
@@ -51,7 +51,9 @@ def test_models_vote_by_their_mean_probabilities_or_are_scored_one_by_one(ensemb
         global_states=lambda server, clients: iter(states),
         logits=lambda model, images: model[0].expand(len(images), 2),
     )
-    (scores, found) = global_score(method, model, {}, {}, {"test": samples([[1]], [1], torch.float32)})["test"]
+    (scores, found) = score_states(
+        method, model, method.global_states({}, {}), {"test": samples([[1]], [1], torch.float32)}
+    )["test"]
     assert scores["accuracy"] == accuracy
     assert found.tolist() == (matrix or [[0, 0], [1, 1]])
 
@@ -75,8 +77,8 @@ def spoilt(kind):
         name: ClassVar[str] = f"spoilt-{kind.name}"
 
         def broadcast(self, server, round_):
-            parts = super().broadcast(server, round_)
-            return {**parts, "round": type(parts["model"])(round_, {"round": torch.tensor(float(round_))})}
+            pieces = super().broadcast(server, round_)
+            return {**pieces, "round": type(pieces["model"])(round_, {"round": torch.tensor(float(round_))})}
 
         def start_client(self, model, received, client, facts):
             received = dict(received)

@@ -15,7 +15,7 @@ from whole_runs import after_round, assert_same_run, folder_of, play
 from whole_runs import small_plan_of as plan_of
 
 from fedbm.config.options import RECIPES, TrainOptions
-from fedbm.engine import round_loop
+from fedbm.engine import evaluate, round_record
 from fedbm.engine.local_training import learning_rate, train_client
 from fedbm.errors import FedBMError
 from fedbm.methods import METHODS, FedAvg
@@ -77,14 +77,14 @@ def test_only_methods_with_fedavgs_loss_smooth_labels(name: str) -> None:
 @pytest.fixture
 def rising_then_flat(monkeypatch: pytest.MonkeyPatch) -> None:
     """Validation rises until round 2; the score depends on the round alone, so that a resumed run sees the same."""
-    monkeypatch.setattr(round_loop.RoundLoop, "_score", with_rank(round_loop.RoundLoop._score))
-    monkeypatch.setattr(round_loop, "selection_score", lambda val: val["auc"])
+    monkeypatch.setattr(evaluate.RoundScorer, "_score", with_rank(evaluate.RoundScorer._score))
+    monkeypatch.setattr(round_record, "selection_score", lambda val: val["auc"])
 
 
 def with_rank(real: Any) -> Any:
-    def score(self: Any, round_: int, averaged: Any = None) -> Any:
-        found = yield from real(self, round_, averaged)
-        found.val["auc"] = min(round_, 2) / 10
+    def score(self: Any, averaged: Any = None) -> Any:
+        found = yield from real(self, averaged)
+        found.val["auc"] = min(self.round, 2) / 10
         return found
 
     return score

@@ -61,14 +61,14 @@ def test_a_run_s_data_are_dealt_to_the_nodes(study: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["statsu", "study"], 'has no task "statsu" (did you mean "status"?)'),
+        (["statsu", "study"], 'federation has no task "statsu" (did you mean "status"?)'),
         (["status", "sudy"], "sudy does not exist; "),
         (
             ["node", "study"],
             "study is not the folder of a node; give the one that the server's operator made",
         ),
         (["node", "study/hospital-1"], "has no images yet: set data in study/hospital-1/node.toml or use --data PATH"),
-        (["node", "study/hospital-1", "--dta", "x"], 'does not know --dta (did you mean "--data"?)'),
+        (["node", "study/hospital-1", "--dta", "x"], 'has no option --dta (did you mean "--data"?)'),
         (["up", "study/server"], "is the folder of one role"),
         (["up", "study"], "for a rehearsal run 'fedbm federation partition DIR'"),
         (["node", "hospital-1"], "hospital-1 is not the folder of a node"),

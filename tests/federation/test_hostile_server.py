@@ -225,8 +225,8 @@ def test_parts_that_a_run_no_longer_names_do_not_stay(tiny: dict[str, Any], tmp_
     train = request_of(node, "train")
     more = pack({"a": torch.zeros(1)})
     for name in ("junk0", "junk1"):
-        parts = [*train.body["parts"], {"name": name, "digest": more.digest}]
-        answer("train", Envelope({**train.body, "parts": parts}, {**train.packed, name: more}), node.config)
+        pieces = [*train.body["parts"], {"name": name, "digest": more.digest}]
+        answer("train", Envelope({**train.body, "parts": pieces}, {**train.packed, name: more}), node.config)
     assert answer("train", train, node.config).body["code"] == "ok"
     assert {path.stem for path in state.rglob("parts/*")} == {item["name"] for item in train.body["parts"]}
 

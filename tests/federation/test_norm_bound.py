@@ -78,7 +78,7 @@ def multiplied(factor: float) -> Callable[[Message, Message], Message]:
         found = from_records(reply.content)
         if request.metadata.message_type != "train" or UPLOAD not in found.packed:
             return reply
-        sent = {name: v for part in from_records(request.content).packed.values() for name, v in unpack(part).items()}
+        sent = {name: v for piece in from_records(request.content).packed.values() for name, v in unpack(piece).items()}
         moved = {
             name: (sent[name] + factor * (value - sent[name])).to(value.dtype) if value.is_floating_point() else value
             for name, value in unpack(found.packed[UPLOAD]).items()

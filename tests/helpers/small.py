@@ -100,7 +100,7 @@ def play(method, task, train, data, rounds=1, participation=1.0, model=None, obs
     for round_ in range(1, rounds + 1):
         aggregator = method.aggregator(server, len(data))
         received = {
-            name: value for part in method.broadcast(server, round_).values() for name, value in part.state.items()
+            name: value for piece in method.broadcast(server, round_).values() for name, value in piece.state.items()
         }
         uploads = []
         for client in select_clients(len(data), participation, task.seed, round_):

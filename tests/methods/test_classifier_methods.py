@@ -320,9 +320,9 @@ def test_fedetf_loss_by_hand_and_frozen_frame():
     found = method.loss(model, Batch(images, labels), context)["cross_entropy"]
     assert found.item() == pytest.approx(F.cross_entropy(logits, labels).item(), abs=1e-6)
     assert torch.allclose(method.logits(model, images), 3.0 * g @ model.head.frame), "probabilities include β"
-    parts = method.broadcast(server, 4)
-    assert parts["frame"].version == 0
-    assert "head.frame" not in parts["model"].state
+    pieces = method.broadcast(server, 4)
+    assert pieces["frame"].version == 0
+    assert "head.frame" not in pieces["model"].state
     new, _, uploads = play(method, task(), TRAIN, image_data(2))
     assert torch.equal(new["head.frame"], server["head.frame"])
     assert "head.frame" not in uploads[0].state
@@ -352,8 +352,8 @@ def test_fedglcl_is_fedbm_with_embedding_means_and_no_generator():
 
 def test_fedglcl_sends_the_texts_once_and_needs_them():
     method = FedGLCL()
-    parts = method.broadcast(method.server_init(method.model(task())), 4)
-    assert {name: (part.version, "head.text" in part.state) for name, part in parts.items()} == {
+    pieces = method.broadcast(method.server_init(method.model(task())), 4)
+    assert {name: (piece.version, "head.text" in piece.state) for name, piece in pieces.items()} == {
         "model": (4, False),
         "text": (0, True),
     }

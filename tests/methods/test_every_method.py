@@ -48,7 +48,7 @@ def test_gradient_of_the_local_loss(name):
     server = {k: v.double() if v.is_floating_point() else v for k, v in method.server_init(model).items()}
     facts = Facts(0, 6, (3, 2, 1))
     client = {k: v.double() for k, v in method.client_init(task(), facts).items()}
-    received = {k: v for part in method.broadcast(server, 1).values() for k, v in part.state.items()}
+    received = {k: v for piece in method.broadcast(server, 1).values() for k, v in piece.state.items()}
     context = method.start_client(model, received, client, facts)
     if name == "fedproto":  # after a first round, so that the prototype term counts
         model.prototypes.known.fill_(True)

@@ -34,7 +34,7 @@ def after_training(method):
 
 
 def received_by_client(method, server):
-    return {name: value for part in method.broadcast(server, 1).values() for name, value in part.state.items()}
+    return {name: value for piece in method.broadcast(server, 1).values() for name, value in piece.state.items()}
 
 
 def test_state_names_and_parts():
@@ -49,15 +49,15 @@ def test_state_names_and_parts():
         "generator",
         "generator_round",
     }
-    parts = method.broadcast(server, 3)
-    assert set(parts) == {"model", "concepts"}, "an untrained generator is not sent"
-    assert {name.partition(".")[0] for name in parts["model"].state} == {"body", "project"}
-    assert parts["model"].version == 3
-    assert parts["concepts"].version == 0
-    assert set(parts["concepts"].state) == {"head.mean", "head.variance", "concepts.embeddings"}
+    pieces = method.broadcast(server, 3)
+    assert set(pieces) == {"model", "concepts"}, "an untrained generator is not sent"
+    assert {name.partition(".")[0] for name in pieces["model"].state} == {"body", "project"}
+    assert pieces["model"].version == 3
+    assert pieces["concepts"].version == 0
+    assert set(pieces["concepts"].state) == {"head.mean", "head.variance", "concepts.embeddings"}
     _, server, _ = after_training(method)
     assert method.broadcast(server, 6)["generator"].version == 5
-    assert set(method.finish_client(model, None, {}, FACTS)[0]) == set(parts["model"].state), (
+    assert set(method.finish_client(model, None, {}, FACTS)[0]) == set(pieces["model"].state), (
         "only what is trained is sent"
     )
 

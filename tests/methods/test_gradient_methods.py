@@ -157,9 +157,9 @@ def test_batch_norm_statistics_are_averaged_by_size_where_weights_are_not():
 def test_scaffold_sends_twice_fedavgs_weights_and_feddyn_no_more_than_fedavg():
     for method, keys in ((Scaffold(), {"model", "control"}), (FedDyn(), {"model"})):
         model = method.model(task())
-        parts = method.broadcast(method.server_init(model), 1)
-        assert set(parts) == keys
-        assert set(parts["model"].state) == set(model.state_dict())
+        pieces = method.broadcast(method.server_init(model), 1)
+        assert set(pieces) == keys
+        assert set(pieces["model"].state) == set(model.state_dict())
 
 
 def test_scaffold_resumes_a_checkpoint_with_control_variates_of_frozen_layers():

@@ -126,7 +126,7 @@ def test_fedgen_sends_no_generator_before_it_is_trained():
     assert set(method.broadcast(server, 2)) == {"model"}, "all clients of round 1 failed"
     server = aggregate(method, server, [Upload(0, 1, {**with_prefix(server, "head."), COUNTS: torch.ones(3)})])
     assert set(method.broadcast(server, 2)) == {"model", "generator"}
-    assert not [name for part in method.broadcast(server, 2).values() for name in part.state if "teachers" in name]
+    assert not [name for piece in method.broadcast(server, 2).values() for name in piece.state if "teachers" in name]
 
 
 # --- CCVR -----------------------------------------------------------------------------------------------------------

@@ -21,8 +21,8 @@ from fedbm.report.figures.curves import Curve, shared_plot, small_plots
 from fedbm.report.figures.dot_plot import DotRow, dot_plot
 from fedbm.report.figures.drawing import shorten, spread_labels
 from fedbm.report.figures.matrices import confusion, partition_bubbles, similarity
+from fedbm.report.figures.palette import SHAPES
 from fedbm.report.figures.svg import save_svg
-from fedbm.report.render.html import mark_classes
 from fedbm.utils.text import format_bytes
 
 ODD = ["<script>alert(1)</script>", "核 & Kern", "$x_1$ \"quoted\" 'so'"]
@@ -141,12 +141,12 @@ def test_the_dots_of_a_dashed_line_are_hollow() -> None:
 
 
 def test_marks_of_one_colour_differ_in_shape() -> None:
-    """A figure contains the path of a mark; a table contains classes for it."""
+    """In a figure; in a table, classes of the style sheet draw the same shapes."""
     drawn = [dot_plot([DotRow("a", 1 + 7 * again, (0.1, 0.2))], "t", "y") for again in range(6)]
     marks = [[path.get("d") for path in ET.fromstring(one).iter("path") if path.get("id")][-1] for one in drawn]
     assert len(set(marks)) == 6
-    names = ["", " ring", " square", " square ring", " diamond", " diamond ring"]
-    assert [mark_classes(1 + 7 * again) for again in range(6)] == names
+    style = files("fedbm.report").joinpath("templates/report.css").read_text(encoding="utf-8")
+    assert all(f".shape-{shape}::before" in style for shape in SHAPES if shape != "o")
 
 
 def test_the_line_is_the_mean_and_the_band_goes_from_lowest_to_highest() -> None:

@@ -13,8 +13,7 @@ from small import TinyBody, samples
 from whole_runs import after_round, assert_same_run, folder_of, play
 
 from fedbm.data.dataset import Dataset, load
-from fedbm.engine.evaluate import score_samples
-from fedbm.engine.round_loop import join_scores
+from fedbm.engine.evaluate import join_scores, score_samples
 from fedbm.report.document import Figures, Table
 from fedbm.report.figures.palette import assign_colours
 from fedbm.report.grouping import group_runs

@@ -55,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Return the parsed command; without words, it is --help."""
     name = words[0] if words else "--help"
+    if name.startswith("-") and name not in ("-h", "--help", "--version"):
+        raise FedBMError(f"the first word must be a command, such as run, not {name}. See 'fedbm --help'.")
     expand = getattr(load_command(name), "expand", list) if name in COMMANDS else list
     return make_parser(name).parse(expand(words) or ["--help"])
 

@@ -21,7 +21,8 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             kind = str(action.metavar or action.dest).lower()
-            self.error(f'{self.prog} has no {kind} "{value}"{did_you_mean(value, action.choices)}')
+            start = f"{self.prog.removeprefix('fedbm ')} has" if " " in self.prog else "there is"
+            self.error(f'{start} no {kind} "{value}"{did_you_mean(value, action.choices)}')
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """Parse the words of a command; raise FedBMError if a word is unknown."""
@@ -36,11 +37,9 @@ class Parser(argparse.ArgumentParser):
             command: Parser = getattr(args, "parser", self)
             flags = [flag for action in command._actions for flag in action.option_strings]
             word = unknown[0].partition("=")[0]
-            raise FedBMError(
-                f"{command.prog} does not know {word}{did_you_mean(word, flags)}. See '{command.prog} --help'."
-            )
-        if args.command is None:
-            self.error("no command was given")
+            what = f"has no option {word}{did_you_mean(word, flags)}"
+            what = what if word.startswith("-") else f"takes no further argument: {word}"
+            command.error(f"{command.prog.removeprefix('fedbm ')} {what}")  # the message begins with fedbm
         return args
 
 

@@ -312,9 +312,7 @@ class TrainOptions:
         "how the learning rate falls. exponential: by the factor lr_decay; cosine: over all rounds towards 0",
     )
     warmup_rounds: int = option(
-        0,
-        "number of first rounds in which the learning rate rises in equal steps; at most all rounds but one",
-        least=0,
+        0, "number of first rounds in which the learning rate rises in equal steps; at most all rounds but one", least=0
     )
     lr_decay: float = option(0.99, "factor applied to the learning rate every round or local epoch", above=0, most=1)
     lr_decay_every: Literal["round", "epoch"] = option("round", "when lr_decay applies")

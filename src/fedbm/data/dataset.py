@@ -166,14 +166,8 @@ def load(
     """
     check_source(name_or_path)
     check_image_shape(size, channels)
-    if on_bad_file not in ("refuse", "skip"):
-        raise FedBMError(f'on_bad_file is "{on_bad_file}", but it must be "refuse" or "skip"')
-    if value_range and not (len(value_range) == 2 and value_range[0] < value_range[1]):
-        given = ",".join(f"{value:g}" for value in value_range)
-        raise FedBMError(f"value_range must be LOW,HIGH, such as 0,4095, not {given}")
-    if normalise == "own" and (mean or std):
-        raise FedBMError('mean and std have no effect with normalise = "own": remove them, or use "fixed"')
     check_split_option(split, group)
+    _check_reading(on_bad_file, value_range, has_own_statistics=normalise == "own", given=bool(mean or std))
     concepts = concepts or {}
     table = Path(metadata).expanduser() if metadata else None
     if table and folder and not table.exists() and (folder / table).exists():
@@ -224,16 +218,12 @@ def load(
     place = Path(cache or default_cache()) / f"{name}-{size or 'own'}-{digest_of(settings)[:16]}"
     prepared, damage = open_or_build(place, build, settings | {"from": normalize_name(str(name_or_path))}, verify)
     dataset = make_dataset(name, prepared, concepts)
-    notes = [f"the prepared copy {place} was damaged ({damage}) and was rebuilt"] if damage else []
-    statistics = choose_statistics(dataset, dataset.shape[0], mean, std)
+    rebuilt = (f"the prepared copy {place} was damaged ({damage}) and was rebuilt",) if damage else ()
+    dataset = replace(dataset, value_range=value_range, notes=dataset.notes + rebuilt)
     if normalise == "own":
-        statistics = _measure_statistics(dataset)
-        shown = [" ".join(f"{value:.3f}" for value in values) for values in statistics]
-        notes.append(
-            f"normalised by mean {shown[0]} and standard deviation {shown[1]} of the training images of {name}"
-        )
-    notes = [*dataset.notes, *notes]
-    return replace(dataset, mean=statistics[0], std=statistics[1], value_range=value_range, notes=tuple(notes))
+        return _normalise_by_own(dataset, name)
+    statistics = choose_statistics(dataset, dataset.shape[0], mean, std)
+    return replace(dataset, mean=statistics[0], std=statistics[1])
 
 
 def make_dataset(name: str, prepared: Decoded, concepts: Mapping[str, str]) -> Dataset:
@@ -348,6 +338,17 @@ def check_image_shape(size: int | None, channels: int | None) -> None:
         raise FedBMError(f"{channels} channels are not supported: use 1 (grey) or 3 (colour)")
 
 
+def _check_reading(on_bad_file: str, value_range: ValueRange, has_own_statistics: bool, given: bool) -> None:
+    """Raise FedBMError if images cannot be read in this way; *given* is whether mean or std are."""
+    if on_bad_file not in ("refuse", "skip"):
+        raise FedBMError(f'on_bad_file is "{on_bad_file}", but it must be "refuse" or "skip"')
+    if value_range and not (len(value_range) == 2 and value_range[0] < value_range[1]):
+        text = ",".join(f"{value:g}" for value in value_range)
+        raise FedBMError(f"value_range must be LOW,HIGH, such as 0,4095, not {text}")
+    if has_own_statistics and given:
+        raise FedBMError('mean and std have no effect with normalise = "own": remove them, or use "fixed"')
+
+
 def concept_texts(entry: Entry, given: Mapping[str, str]) -> tuple[str, ...]:
     """Return the concept text of each class: the *given* one, otherwise the catalogue's."""
     for name, text in given.items():
@@ -379,13 +380,16 @@ def choose_statistics(
     return tuple(mean), tuple(std)
 
 
-def _measure_statistics(dataset: Dataset) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _normalise_by_own(dataset: Dataset, name: str) -> Dataset:
+    """Return the data set with the statistics of its training images, and a note that lists them."""
     from fedbm.data.inspection.inspect import measure_pixels  # which imports this module
 
     pixels = measure_pixels(dataset.images, dataset.split)
     if min(pixels.std) <= 0:
         raise FedBMError('all training images have one colour, so normalise = "own" is impossible: use "fixed"')
-    return pixels.mean, pixels.std
+    mean, std = (" ".join(f"{value:.3f}" for value in values) for values in (pixels.mean, pixels.std))
+    note = f"normalised by mean {mean} and standard deviation {std} of the training images of {name}"
+    return replace(dataset, mean=pixels.mean, std=pixels.std, notes=(*dataset.notes, note))
 
 
 def match_channels(values: tuple[float, ...], channels: int) -> tuple[float, ...]:

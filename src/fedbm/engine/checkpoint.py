@@ -41,7 +41,7 @@ class Progress:
     best: Evaluation | None = None  # of the round chosen on validation
     last: Evaluation | None = None  # the latest
     client_rounds: dict[int, int] = field(default_factory=dict)  # client → round its state was last written
-    holds: dict[int, dict[str, int]] = field(default_factory=dict)  # client → version of each part it has
+    holds: dict[int, dict[str, int]] = field(default_factory=dict)  # client → version of each piece it has
     seconds: float = 0.0
     bytes_sent: int = 0
     bytes_received: int = 0

@@ -1,16 +1,22 @@
-"""Scores of the global model and of the clients' own models."""
+"""Score the global model and the clients' own models."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import dataclasses
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import nn
 
+from fedbm.engine.clients.cohort import Cohort, ScoringCohort, broadcast
+from fedbm.engine.device import autocast
 from fedbm.engine.local_training import Samples
-from fedbm.engine.round_record import PersonalScores
+from fedbm.engine.round_record import Evaluation, ModelScores, PersonalScores, is_better
+from fedbm.engine.server_average import averaged_pieces
 from fedbm.errors import FedBMError
 from fedbm.methods._average import NothingToAverage
 from fedbm.methods.base import Facts, Method, State, load_state
@@ -25,6 +31,7 @@ from fedbm.utils.metrics import (
 )
 
 Scores = dict[str, float | None]
+ScoresT = TypeVar("ScoresT", bound=ModelScores)
 
 
 def predict_probabilities(method: Method, model: nn.Module, data: Samples) -> Array:
@@ -46,13 +53,6 @@ def _find_cause(model: nn.Module) -> str:
         if not bool(value.isfinite().all()):
             return f"{name} is not finite"
     return "a lower lr may help"
-
-
-def global_score(
-    method: Method, model: nn.Module, server: State, clients: Mapping[int, State], sets: Mapping[str, Samples]
-) -> dict[str, tuple[Scores, Array]] | None:
-    """Score the method's global states on each set. Return None if there are none, see global_states()."""
-    return score_states(method, model, global_states(method, server, clients), sets)
 
 
 def score_states(
@@ -136,3 +136,91 @@ def personal_score(
     if not scores:
         return None
     return PersonalScores(float(np.mean(list(scores.values()))), scores)
+
+
+@dataclass
+class RoundScorer:
+    """The models of one round, and where they are scored. `sent` counts the bytes sent to clients that score."""
+
+    round: int
+    method: Method
+    model: nn.Module
+    server: State
+    clients: Mapping[int, State]
+    cohort: Cohort
+    sets: Mapping[str, Samples]
+    held_out: Samples | None
+    precision: str
+    sent: int = 0
+
+    def evaluate(
+        self, average: State | None, best: Evaluation | None, is_last: bool
+    ) -> Generator[None, None, Evaluation | None]:
+        """Score the global model and the *average*. The last round, and one better than *best*, get all scores.
+
+        Returns None if there is no global model yet: it is made of clients' models, and no update was usable so far.
+        """
+        # the average first, so that the model holds the raw state afterwards
+        averaged = (yield from self._score(average)) if average is not None else None
+        found = yield from self._score()
+        if found is None:
+            return None
+        evaluation = Evaluation(**found, round=self.round, averaged=averaged)
+        if not is_last and not is_better(evaluation, best):
+            return evaluation
+        if self.held_out is not None:
+            if is_last and average is not None and averaged is not None:
+                evaluation = dataclasses.replace(evaluation, averaged=self._score_held_out(averaged, [average]))
+            evaluation = self._score_held_out(evaluation, global_states(self.method, self.server, self.clients))
+        if self.sets:  # it costs one evaluation per client
+            facts = self.cohort.census() if self.method.personalises and self.clients else {}
+            with self._autocast():
+                personal = personal_score(self.method, self.model, self.server, self.clients, facts, self.sets["test"])
+            evaluation = dataclasses.replace(evaluation, personal=personal)
+        return evaluation
+
+    def _score(self, averaged: State | None = None) -> Generator[None, None, ModelScores | None]:
+        """Score the global model, or the *averaged* one: here or, if there are no sets, at the clients."""
+        if self.sets:
+            states = [averaged] if averaged is not None else global_states(self.method, self.server, self.clients)
+            with self._autocast():
+                scores = score_states(self.method, self.model, states, self.sets)
+            return join_scores(scores) if scores else None
+        assert isinstance(self.cohort, ScoringCohort)
+        pieces = broadcast(self.method, self.model, self.server, self.round + 1)
+        if averaged is not None:
+            pieces = averaged_pieces(pieces, averaged, self.round + 1)
+        for answer in self.cohort.score(self.round, pieces):
+            if answer is not None:
+                found, sent = answer
+                self.sent += sent
+                return found if averaged is None else dataclasses.replace(found, personal=None)
+            yield None
+        raise FedBMError(
+            f"round {self.round}: too few clients scored the model. Start the run again to continue from this round."
+        )
+
+    def _score_held_out(self, found: ScoresT, states: Iterable[State]) -> ScoresT:
+        """Return *found* with the confusion matrix of *states* for each held-out client."""
+        assert self.held_out is not None
+        with self._autocast():
+            scores = score_states(self.method, self.model, states, {"held_out": self.held_out})
+        assert scores is not None
+        _, matrices = scores["held_out"]
+        return dataclasses.replace(found, held_out=nested_tuples(matrices))
+
+    def _autocast(self) -> torch.autocast:
+        return autocast(next(self.model.parameters()).device, self.precision)
+
+
+def join_scores(scores: Mapping[str, tuple[Scores, Array]]) -> ModelScores:
+    """Join scores and confusion matrices on "val" and "test"."""
+    (val, _), (test, confusion) = scores["val"], scores["test"]
+    by_source = nested_tuples(confusion) if confusion.ndim == 3 else None
+    total = confusion.sum(axis=0) if confusion.ndim == 3 else confusion
+    return ModelScores(val=val, test=test, confusion=tuple(map(tuple, total.tolist())), by_source=by_source)
+
+
+def nested_tuples(matrices: Array) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """Return matrices [S,K,K] as tuples."""
+    return tuple(tuple(map(tuple, matrix.tolist())) for matrix in matrices)

@@ -23,10 +23,22 @@ from fedbm.engine.augmentation import augment, draw_augmentation
 from fedbm.engine.checkpoint import OPTIMIZER_PREFIX
 from fedbm.engine.device import autocast, gather_rows, send_to
 from fedbm.errors import FedBMError
-from fedbm.methods.base import Batch, Facts, Method, OwnData, State, Task, Upload, move_to, names_not_sent, train_only
+from fedbm.methods.base import (
+    Batch,
+    Facts,
+    Loss,
+    Method,
+    OwnData,
+    State,
+    Task,
+    Upload,
+    move_to,
+    names_not_sent,
+    train_only,
+)
 from fedbm.models.generator_loss import batch_norms
 from fedbm.models.normalize import Normalise
-from fedbm.utils.optimizers import SGD, Adam, AdamW
+from fedbm.utils.optimizers import SGD, Adam, AdamW, MakeOptimizer
 from fedbm.utils.seeds import seeded_modules, torch_rng
 
 ADAMS: dict[str, type[torch.optim.Adam]] = {"adam": Adam, "adamw": AdamW}
@@ -231,11 +243,7 @@ def descend(
 
 
 def plain_steps(
-    model: nn.Module,
-    parts: tuple[str, ...],
-    loss: Callable[[State], dict[str, Tensor]],
-    optimizer: Callable[[list[nn.Parameter], bool], torch.optim.Optimizer],
-    draws: State,
+    model: nn.Module, parts: tuple[str, ...], loss: Loss, optimizer: MakeOptimizer, draws: State
 ) -> dict[str, Tensor]:
     """Run one optimiser step per row of *draws*: the reference implementation of `Steps`."""
     trained = train_only(model, parts)

@@ -7,43 +7,29 @@ a checkpoint, from which the run can be resumed.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import sys
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TypeVar
+from typing import Any
 
-import torch
 from torch import nn
 
 from fedbm.config.options import TrainOptions
 from fedbm.engine.checkpoint import ClientStates, Progress, best_path, save_checkpoint, save_tensors
-from fedbm.engine.clients.cohort import Cohort, ScoringCohort, broadcast, find_nonfinite
+from fedbm.engine.clients.cohort import Cohort, broadcast, find_nonfinite
 from fedbm.engine.device import autocast, wait_until_idle
-from fedbm.engine.evaluate import Scores, first_state, global_score, global_states, personal_score, score_states
+from fedbm.engine.evaluate import RoundScorer, first_state, global_states
 from fedbm.engine.local_training import Samples, learning_rate
-from fedbm.engine.round_record import (
-    AveragedScores,
-    ClientRound,
-    Dropped,
-    Evaluation,
-    ModelScores,
-    RoundRecord,
-    Traffic,
-    selection_score,
-)
+from fedbm.engine.round_record import AveragedScores, ClientRound, Dropped, Evaluation, RoundRecord, Traffic, is_better
 from fedbm.engine.run_folder import RunFolder
-from fedbm.engine.server_average import ServerAverage, averaged_parts, no_common_model
+from fedbm.engine.server_average import ServerAverage, no_common_model
 from fedbm.engine.server_optimizer import ServerOptimizer
 from fedbm.errors import FedBMError
 from fedbm.methods.base import Aggregator, Method, State, Steps, Task, size_of
-from fedbm.utils.metrics import Array
 from fedbm.utils.seeds import numpy_rng
-
-ScoresT = TypeVar("ScoresT", bound=ModelScores)
 
 MAX_CHECKPOINT_SHARE = 1 / 50  # of the time, unless checkpoint_every is set
 MAX_SECONDS_UNSAVED = 60.0
@@ -91,6 +77,7 @@ def draw_lost(clients: Sequence[int], drop_rate: float, seed: int, round_: int) 
 class Collected:
     """One attempt at a round: the selected clients, their results, and the aggregator that has added them."""
 
+    round: int
     selected: tuple[int, ...]
     aggregator: Aggregator
     clients: tuple[ClientRound, ...]
@@ -147,75 +134,25 @@ class RoundLoop:
 
     def _round(self, round_: int) -> Iterator[Event | None]:
         clock = Clock()
-        method, train = self.method, self.train
         self._traffic = Traffic()
         collected = yield from self._collect_enough(round_)
         clock.lap("train")
-        self._check_empty_rounds(round_, collected)
+        self._check_empty_rounds(collected)
         yield Event(round_, "aggregate")
         if collected.clients:
             self.server = self._apply(collected.aggregator.result())
         clock.lap("aggregate")
-        after = self.server
-        server_losses: dict[str, torch.Tensor] = {}
-        if collected.clients or not method.server_step_uses_updates:
-            with self._autocast():
-                after, server_losses = method.server_step(self.server, self.model, self.task, round_, self.steps)
-        yield from wait_until_idle(self._device)
-        if after is not self.server and (problem := find_nonfinite(after)) is not None:
-            rates = " or ".join(name for name in vars(method) if name.endswith("_lr")) or "learning rate"
-            raise FedBMError(f"round {round_}: the server's own training failed, {problem}; a lower {rates} may help")
-        self.server = after
+        losses = yield from self._train_at_server(collected)
         clock.lap("generator")
         self._add_to_average()
         clock.lap("aggregate")
-        evaluation = None
-        if round_ % train.evaluate_every == 0 or round_ == train.rounds:
-            yield Event(round_, "evaluate")
-            evaluation = yield from self._evaluate(round_)
+        evaluation = yield from self._evaluate(round_)
         clock.lap("evaluate")
-        if round_ < train.rounds and self._is_patience_over(round_):
-            self.notes.append(
-                f"the run ends here: no better validation score since round {self.progress.best_round} "
-                f"(patience = {train.patience})"
-            )
-        notes = tuple(self.notes)
-        self.notes.clear()
+        notes = self._take_notes(round_)
         for note in notes:
             yield Event(round_, "evaluate", note=note)
         clock.laps["checkpoint"] = self._checkpoint_seconds
-        averaged = evaluation.averaged if evaluation else None
-        record = RoundRecord(
-            round=round_,
-            lr=learning_rate(train, round_, 0),
-            selected=collected.selected,
-            loss=mean_losses(collected.clients),
-            clients=collected.clients,
-            dropped=collected.dropped,
-            generator={name: float(value) for name, value in server_losses.items()} or None,
-            val=evaluation.val if evaluation else None,
-            test=evaluation.test if evaluation else None,
-            personal=evaluation.personal if evaluation else None,
-            scored=evaluation.scored if evaluation else None,
-            bytes=self._traffic,
-            notes=notes,
-            seconds={**clock.laps, "total": sum(clock.laps.values())},
-            averaged=AveragedScores(averaged.val, averaged.test, averaged.scored) if averaged else None,
-        )
-        # write the line before the checkpoint: resuming removes lines after the checkpoint, so none is missing
-        self.folder.append(record, has_average=self.average is not None)
-        self.progress.round = round_
-        self.progress.bytes_sent += self._traffic.sent
-        self.progress.bytes_received += self._traffic.received
-        self.progress.seconds += sum(clock.laps.values())
-        due = self._is_checkpoint_due(round_)
-        self._checkpoint_seconds = self._checkpoint() if due else 0.0
-        try:
-            yield Event(round_, "done", record=record, last=self.is_last(round_))
-        except GeneratorExit:
-            if not due and not sys.is_finalizing():  # nothing can be written while Python exits
-                self._checkpoint()
-            raise
+        yield from self._save(self._make_record(collected, losses, evaluation, notes, clock.laps))
 
     def _collect_enough(self, round_: int) -> Generator[Event | None, None, Collected]:
         """Repeat the exchange with the clients until there are enough usable updates."""
@@ -238,15 +175,15 @@ class RoundLoop:
         aggregator = self.method.aggregator(self.server, self.population or len(census))
         clients: list[ClientRound] = []
         dropped: list[Dropped] = []
-        parts = broadcast(self.method, self.model, self.server, round_)
+        pieces = broadcast(self.method, self.model, self.server, round_)
         lost = set() if self.method.central else draw_lost(selected, self.train.drop_rate, self.task.seed, round_)
-        for client in sorted(lost):  # as in a deployment: it has received the parts, and its state stays
+        for client in sorted(lost):  # as in a deployment: it has received the pieces, and its state stays
             held = self.progress.holds.get(client, {})
-            missing = [part for name, part in parts.items() if held.get(name) != part.version]
-            self._traffic += Traffic(sent=sum(size_of(part.state) for part in missing))
+            missing = [piece for name, piece in pieces.items() if held.get(name) != piece.version]
+            self._traffic += Traffic(sent=sum(size_of(piece.state) for piece in missing))
             dropped.append(Dropped(client, LOST))
         yield Event(round_, "train", len(dropped), len(selected))
-        for result in self.cohort.exchange(round_, [client for client in selected if client not in lost], parts):
+        for result in self.cohort.exchange(round_, [client for client in selected if client not in lost], pieces):
             if result is None:
                 yield None
                 continue
@@ -263,9 +200,9 @@ class RoundLoop:
                 dropped.append(Dropped(upload.client, result.rejection))
             yield Event(round_, "train", len(clients) + len(dropped), len(selected), upload.losses)
         dropped.sort(key=lambda one: one.client)
-        return Collected(tuple(selected), aggregator, tuple(clients), tuple(dropped))
+        return Collected(round_, tuple(selected), aggregator, tuple(clients), tuple(dropped))
 
-    def _check_empty_rounds(self, round_: int, collected: Collected) -> None:
+    def _check_empty_rounds(self, collected: Collected) -> None:
         """Raise FedBMError after too many consecutive rounds without a usable update."""
         self.progress.empty_rounds = 0 if collected.clients else self.progress.empty_rounds + 1
         empty = self.progress.empty_rounds
@@ -274,7 +211,7 @@ class RoundLoop:
             who = f"in {empty} consecutive rounds no client" if empty > 1 else "no client"
             advice = "lower drop_rate" if last.reason == LOST else "a lower lr may help"
             raise FedBMError(
-                f"round {round_}: {who} sent a usable update (client {last.client}: {last.reason}); {advice}"
+                f"round {collected.round}: {who} sent a usable update (client {last.client}: {last.reason}); {advice}"
             )
 
     def _apply(self, mean: State) -> State:
@@ -285,6 +222,19 @@ class RoundLoop:
         parameters = [name for name, _ in self.model.named_parameters() if name.partition(".")[0] in parts]
         return self.optimizer.step(self.server, mean, [name for name in parameters if name in mean])
 
+    def _train_at_server(self, done: Collected) -> Generator[None, None, State]:
+        """Take the method's own step at the server, such as training a generator; return its losses."""
+        after, losses, device = self.server, State(), next(self.model.parameters()).device
+        if done.clients or not self.method.server_step_uses_updates:
+            with autocast(device, self.train.precision):
+                after, losses = self.method.server_step(self.server, self.model, self.task, done.round, self.steps)
+        yield from wait_until_idle(device)
+        if after is not self.server and (why := find_nonfinite(after)) is not None:
+            rates = " or ".join(name for name in vars(self.method) if name.endswith("_lr")) or "learning rate"
+            raise FedBMError(f"round {done.round}: the server's own training failed, {why}; a lower {rates} may help")
+        self.server = after
+        return losses
+
     def _add_to_average(self) -> None:
         if self.average is None:
             return
@@ -292,6 +242,75 @@ class RoundLoop:
             self.average.add(common)
         elif len(self.states) > 1:  # with a single client it would be that client's own model
             raise FedBMError(no_common_model(self.method.name))
+
+    def _evaluate(self, round_: int) -> Generator[Event | None, None, Evaluation | None]:
+        """Score the global model if it is due, and keep the evaluation if it is the best so far on validation."""
+        if round_ % self.train.evaluate_every and round_ != self.train.rounds:
+            return None
+        yield Event(round_, "evaluate")
+        clients, precision = self.states.method_states(), self.train.precision
+        scorer = RoundScorer(
+            round_, self.method, self.model, self.server, clients, self.cohort, self.sets, self.held_out, precision
+        )
+        average = self.average.state() if self.average is not None and self.average.rounds else None
+        evaluation = yield from scorer.evaluate(average, self.progress.best, self.is_last(round_))
+        self._traffic += Traffic(sent=scorer.sent)
+        if evaluation is not None:
+            self.progress.last = evaluation
+            if is_better(evaluation, self.progress.best):
+                self.progress.best = evaluation
+                # only a common state is saved with the next checkpoint, never a client's own model
+                state = self.common_state() or self.server
+                self._best = {name: value.clone() for name, value in state.items()}
+        return evaluation
+
+    def _take_notes(self, round_: int) -> list[str]:
+        """Return the messages to record with this round."""
+        if round_ < self.train.rounds and self._is_patience_over(round_):
+            self.notes.append(
+                f"the run ends here: no better validation score since round {self.progress.best_round} "
+                f"(patience = {self.train.patience})"
+            )
+        notes = list(self.notes)
+        self.notes.clear()  # back ends append to this list
+        return notes
+
+    def _make_record(
+        self, done: Collected, loss: State, evaluation: Evaluation | None, notes: Sequence[str], laps: dict[str, float]
+    ) -> RoundRecord:
+        scores: dict[str, Any] = {key: getattr(evaluation, key, None) for key in ("val", "test", "personal", "scored")}
+        averaged = evaluation.averaged if evaluation else None
+        return RoundRecord(
+            round=done.round,
+            lr=learning_rate(self.train, done.round, 0),
+            selected=done.selected,
+            loss=mean_losses(done.clients),
+            clients=done.clients,
+            dropped=done.dropped,
+            generator={name: float(value) for name, value in loss.items()} or None,
+            **scores,
+            bytes=self._traffic,
+            notes=tuple(notes),
+            seconds={**laps, "total": sum(laps.values())},
+            averaged=AveragedScores(averaged.val, averaged.test, averaged.scored) if averaged else None,
+        )
+
+    def _save(self, record: RoundRecord) -> Iterator[Event]:
+        """Write the record, then a checkpoint if one is due or the run is stopped here."""
+        # write the line before the checkpoint: resuming removes lines after the checkpoint, so none is missing
+        self.folder.append(record, has_average=self.average is not None)
+        self.progress.round = record.round
+        self.progress.bytes_sent += record.bytes.sent
+        self.progress.bytes_received += record.bytes.received
+        self.progress.seconds += record.seconds["total"]
+        due = self._is_checkpoint_due(record.round)
+        self._checkpoint_seconds = self._checkpoint() if due else 0.0
+        try:
+            yield Event(record.round, "done", record=record, last=self.is_last(record.round))
+        except GeneratorExit:
+            if not due and not sys.is_finalizing():  # nothing can be written while Python exits
+                self._checkpoint()
+            raise
 
     def _is_checkpoint_due(self, round_: int) -> bool:
         if self.is_last(round_):
@@ -315,80 +334,6 @@ class RoundLoop:
         self._next_checkpoint = ended + min((ended - began) / MAX_CHECKPOINT_SHARE, MAX_SECONDS_UNSAVED)
         return ended - began
 
-    @property
-    def _device(self) -> torch.device:
-        return next(self.model.parameters()).device
-
-    def _autocast(self) -> torch.autocast:
-        return autocast(self._device, self.train.precision)
-
-    def _evaluate(self, round_: int) -> Generator[None, None, Evaluation | None]:
-        """Score the global model, and keep the evaluation if it is the best so far on validation.
-
-        Returns None if there is no global model yet: it is made of clients' models, and no update was usable so far.
-        """
-        clients = self.states.method_states()
-        averaged = None
-        if self.average is not None and self.average.rounds:  # first, so that the model holds the raw state afterwards
-            averaged = yield from self._score(round_, self.average.state())
-        found = yield from self._score(round_)
-        if found is None:
-            return None
-        evaluation = Evaluation(**found, round=round_, averaged=averaged)
-        best = self.progress.best
-        is_best = best is None or selection_score(evaluation.val) > selection_score(best.val)
-        is_last = self.is_last(round_)
-        if self.held_out is not None and (is_best or is_last):
-            if is_last and averaged is not None and self.average is not None:
-                averaged = self._score_held_out(averaged, [self.average.state()])
-                evaluation = dataclasses.replace(evaluation, averaged=averaged)
-            evaluation = self._score_held_out(evaluation, global_states(self.method, self.server, clients))
-        if self.sets and (is_best or is_last):  # it costs one evaluation per client
-            facts = self.cohort.census() if self.method.personalises and clients else {}
-            with self._autocast():
-                personal = personal_score(self.method, self.model, self.server, clients, facts, self.sets["test"])
-            evaluation = dataclasses.replace(evaluation, personal=personal)
-        self.progress.last = evaluation
-        if is_best:
-            self.progress.best = evaluation
-            # only a common state is saved with the next checkpoint, never a client's own model
-            state = self.common_state() or self.server
-            self._best = {name: value.clone() for name, value in state.items()}
-        return evaluation
-
-    def _score(self, round_: int, averaged: State | None = None) -> Generator[None, None, ModelScores | None]:
-        """Score the global model, or the *averaged* one: here or, if there are no sets, at the clients."""
-        if self.sets:
-            with self._autocast():
-                if averaged is not None:
-                    scores = score_states(self.method, self.model, [averaged], self.sets)
-                else:
-                    clients = self.states.method_states()
-                    scores = global_score(self.method, self.model, self.server, clients, self.sets)
-            return join_scores(scores) if scores else None
-        assert isinstance(self.cohort, ScoringCohort)
-        parts = broadcast(self.method, self.model, self.server, round_ + 1)
-        if averaged is not None:
-            parts = averaged_parts(parts, averaged, round_ + 1)
-        for answer in self.cohort.score(round_, parts):
-            if answer is not None:
-                found, sent = answer
-                self._traffic += Traffic(sent=sent)
-                return found if averaged is None else dataclasses.replace(found, personal=None)
-            yield None
-        raise FedBMError(
-            f"round {round_}: too few clients scored the model. Start the run again to continue from this round."
-        )
-
-    def _score_held_out(self, found: ScoresT, states: Iterable[State]) -> ScoresT:
-        """Return *found* with the confusion matrix of *states* for each held-out client."""
-        assert self.held_out is not None
-        with self._autocast():
-            scores = score_states(self.method, self.model, states, {"held_out": self.held_out})
-        assert scores is not None
-        _, matrices = scores["held_out"]
-        return dataclasses.replace(found, held_out=nested_tuples(matrices))
-
     def common_state(self) -> State | None:
         """Return the one state that is scored; None if there are several, or if it is a single client's own."""
         clients = self.states.method_states()
@@ -397,19 +342,6 @@ class RoundLoop:
         if len(several) != 1 or (is_personal and first_state(self.method, self.server, {}) is None):
             return None
         return several[0]
-
-
-def join_scores(scores: Mapping[str, tuple[Scores, Array]]) -> ModelScores:
-    """Join scores and confusion matrices on "val" and "test"."""
-    (val, _), (test, confusion) = scores["val"], scores["test"]
-    by_source = nested_tuples(confusion) if confusion.ndim == 3 else None
-    total = confusion.sum(axis=0) if confusion.ndim == 3 else confusion
-    return ModelScores(val=val, test=test, confusion=tuple(map(tuple, total.tolist())), by_source=by_source)
-
-
-def nested_tuples(matrices: Array) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """Return matrices [S,K,K] as tuples."""
-    return tuple(tuple(map(tuple, matrix.tolist())) for matrix in matrices)
 
 
 def mean_losses(clients: Sequence[ClientRound]) -> dict[str, float]:

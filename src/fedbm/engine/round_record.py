@@ -117,3 +117,8 @@ def selection_score(val: Scores) -> float:
     assert accuracy is not None
     assert f1 is not None
     return accuracy + f1
+
+
+def is_better(new: Evaluation, best: Evaluation | None) -> bool:
+    """Return whether a new evaluation is better on validation than the best so far."""
+    return best is None or selection_score(new.val) > selection_score(best.val)

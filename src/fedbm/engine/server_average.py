@@ -17,11 +17,9 @@ threads or memory layout, and a resumed run continues exactly.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 
-from fedbm.methods.base import Part, State, copy_all
+from fedbm.methods.base import Piece, Pieces, State, copy_all
 
 MEAN, VARIANCE = ".running_mean", ".running_var"
 PREFIX = "server_average."  # of its tensors in a checkpoint
@@ -90,16 +88,16 @@ def restore_average(server: State, decay: float) -> tuple[State, ServerAverage |
     return own, ServerAverage(decay, int(server[ROUNDS]) if sums else 0, sums)
 
 
-def averaged_parts(parts: Mapping[str, Part], state: State, version: int) -> dict[str, Part]:
-    """Return *parts* with the averaged *state* in those of this *version*; scores do not depend on the others.
+def averaged_pieces(pieces: Pieces, state: State, version: int) -> dict[str, Piece]:
+    """Return *pieces* with the averaged *state* in those of this *version*; scores do not depend on the others.
 
-    The new parts have a negative version, so that clients do not confuse them with the parts they train from.
+    The new pieces have a negative version, so that clients do not confuse them with the pieces they train from.
     """
     return {
-        name: Part(-version, {key: state.get(key, value) for key, value in part.state.items()})
-        if part.version == version
-        else part
-        for name, part in parts.items()
+        name: Piece(-version, {key: state.get(key, value) for key, value in piece.state.items()})
+        if piece.version == version
+        else piece
+        for name, piece in pieces.items()
     }
 
 

@@ -29,12 +29,14 @@ from torch import Tensor, nn
 
 from fedbm.models.generator_loss import batch_norms
 from fedbm.models.normalize import Normalise
+from fedbm.utils.optimizers import MakeOptimizer
 from fedbm.utils.seeds import seeded_modules
 
 if TYPE_CHECKING:
     from fedbm.language.concept_distribution import ConceptDistribution
 
 State = dict[str, Tensor]
+Loss = Callable[[State], dict[str, Tensor]]  # the draws of a step → the terms of its loss
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,14 @@ class Facts:
     label_counts: tuple[int, ...]
 
 
-class Part(NamedTuple):
-    """A named piece of what clients receive. It is sent to a client only if the client does not have this version."""
+class Piece(NamedTuple):
+    """A piece of what clients receive. It is sent to a client only if the client does not have this version."""
 
     version: int
     state: State
+
+
+Pieces = Mapping[str, Piece]  # by name
 
 
 class Phase(NamedTuple):
@@ -127,17 +132,11 @@ class Aggregator(Protocol):
 class Steps(Protocol):
     """Train *parts* of *model* for as many steps as *draws* has rows, in a plain loop or as a CUDA graph.
 
-    *loss* gets one row of the draws and returns terms; their sum is minimised. *optimizer* creates an optimiser. Its
-    second argument is whether the optimiser must be capturable. Return the mean of each term over the steps.
+    *loss* gets one row of the draws and returns terms; their sum is minimised. Return the mean of each term.
     """
 
     def __call__(
-        self,
-        model: nn.Module,
-        parts: tuple[str, ...],
-        loss: Callable[[State], dict[str, Tensor]],
-        optimizer: Callable[[list[nn.Parameter], bool], torch.optim.Optimizer],
-        draws: State,
+        self, model: nn.Module, parts: tuple[str, ...], loss: Loss, optimizer: MakeOptimizer, draws: State
     ) -> dict[str, Tensor]: ...
 
 
@@ -191,9 +190,9 @@ class Method(ABC):
         """Return the server's state before the first round."""
         return {n: v for n, v in copy_state(model).items() if n.partition(".")[0] not in self.local_parts}
 
-    def broadcast(self, server: State, round_: int) -> dict[str, Part]:
-        """Return what clients need in this round, in named parts with a version."""
-        return {"model": Part(round_, self.model_state(server))}
+    def broadcast(self, server: State, round_: int) -> dict[str, Piece]:
+        """Return what clients need in this round, in named pieces with a version."""
+        return {"model": Piece(round_, self.model_state(server))}
 
     def model_state(self, state: State) -> State:
         """Return the entries of *state* that belong to the model, without the method's own entries."""

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from fedbm.config.options import option
 from fedbm.methods._tensor_names import with_prefix
-from fedbm.methods.base import Aggregator, Facts, OwnData, Part, State, Steps, Task, Upload, copy_state, load_state
+from fedbm.methods.base import Aggregator, Facts, OwnData, Piece, State, Steps, Task, Upload, copy_state, load_state
 from fedbm.methods.fedavg import FedAvg, WeightedMean
 from fedbm.models.heads import Classifier
 from fedbm.utils.optimizers import Adam
@@ -59,8 +59,8 @@ class CCVR(FedAvg):
         gaussians = {name: state["head.weight"].new_zeros(shape) for name, shape in zeros.items()}
         return {**state, **gaussians, **{TRAINED + name: value.clone() for name, value in state.items()}}
 
-    def broadcast(self, server: State, round_: int) -> dict[str, Part]:
-        return {**super().broadcast(server, round_), "trained": Part(round_, with_prefix(server, TRAINED))}
+    def broadcast(self, server: State, round_: int) -> dict[str, Piece]:
+        return {**super().broadcast(server, round_), "trained": Piece(round_, with_prefix(server, TRAINED))}
 
     def start_client(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
         # frozen layers are only in the copy without the prefix

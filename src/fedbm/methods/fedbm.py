@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from fedbm.config.options import option
 from fedbm.errors import FedBMError
 from fedbm.language.concept_distribution import sample_concepts
-from fedbm.methods.base import Batch, Part, Phase, State, Steps, Task, load_state, move_to
+from fedbm.methods.base import Batch, Phase, Piece, State, Steps, Task, load_state, move_to
 from fedbm.methods.fedavg import FedAvg, linear_head
 from fedbm.models.generator import Generator
 from fedbm.models.generator_loss import BatchNormGap, batch_norms, crop, diversity_loss, draw_crops
@@ -87,18 +87,18 @@ class FedBM(FedAvg):
     def model(self, task: Task) -> nn.Module:
         return FedBMModel(self, task)
 
-    def broadcast(self, server: State, round_: int) -> dict[str, Part]:
+    def broadcast(self, server: State, round_: int) -> dict[str, Piece]:
         groups: dict[str, State] = {"model": {}, "concepts": {}, "generator": {}}
         for name, value in server.items():
             part = name.partition(".")[0]
             trained = part in self._trained
             groups["model" if trained else "generator" if part.startswith("generator") else "concepts"][name] = value
-        parts = {"model": Part(round_, groups["model"])}
+        pieces = {"model": Piece(round_, groups["model"])}
         if groups["concepts"]:
-            parts["concepts"] = Part(0, groups["concepts"])
+            pieces["concepts"] = Piece(0, groups["concepts"])
         if self.generator and (trained_at := int(server["generator_round"])):
-            parts["generator"] = Part(trained_at, groups["generator"])
-        return parts
+            pieces["generator"] = Piece(trained_at, groups["generator"])
+        return pieces
 
     def phases(self, epochs: int) -> Sequence[Phase]:
         return (Phase(epochs, self._trained),)

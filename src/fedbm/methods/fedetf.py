@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from fedbm.config.options import option
 from fedbm.methods._label_prior import MISSING_CLASSES, MissingClasses, log_prior
-from fedbm.methods.base import Batch, Facts, OwnData, Part, Phase, State, Task
+from fedbm.methods.base import Batch, Facts, OwnData, Phase, Piece, State, Task
 from fedbm.methods.fedavg import FedAvg
 from fedbm.models.heads import Classifier, CrossEntropyHead, feature_dim, without_autocast
 from fedbm.utils.seeds import seeded_modules, torch_rng
@@ -48,9 +48,9 @@ class FedETF(FedAvg):
             project = nn.Linear(feature_dim(body, task.shape), classes)
         return Classifier(body, FrameHead(simplex_frame(classes, torch_rng(task.seed, "frame"))), project)
 
-    def broadcast(self, server: State, round_: int) -> dict[str, Part]:
+    def broadcast(self, server: State, round_: int) -> dict[str, Piece]:
         trained = {name: value for name, value in server.items() if name != FRAME}
-        return {"model": Part(round_, trained), "frame": Part(0, {FRAME: server[FRAME]})}
+        return {"model": Piece(round_, trained), "frame": Piece(0, {FRAME: server[FRAME]})}
 
     def start_client(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
         super().start_client(model, received, client, facts)

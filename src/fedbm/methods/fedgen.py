@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedbm.config.options import option
-from fedbm.methods.base import Aggregator, Batch, Facts, OwnData, Part, State, Steps, Task, Upload, load_state
+from fedbm.methods.base import Aggregator, Batch, Facts, OwnData, Piece, State, Steps, Task, Upload, load_state
 from fedbm.methods.fedavg import FedAvg, WeightedMean, linear_head
 from fedbm.models.heads import Classifier, LinearHead
 from fedbm.utils.optimizers import Adam
@@ -57,12 +57,12 @@ class FedGen(FedAvg):
         classes = model.state_dict()["head.bias"]
         return {**super().server_init(model), PRIOR: torch.full_like(classes, 1 / len(classes))}
 
-    def broadcast(self, server: State, round_: int) -> dict[str, Part]:
-        parts = {"model": Part(round_, {n: v for n, v in server.items() if n.startswith(("body.", "head."))})}
+    def broadcast(self, server: State, round_: int) -> dict[str, Piece]:
+        pieces = {"model": Piece(round_, {n: v for n, v in server.items() if n.startswith(("body.", "head."))})}
         if self.feature_weight and bool(server["teachers.weight"].any()):  # else the generator is untrained
             generator = {n: v for n, v in server.items() if n.startswith("generator.")}
-            parts["generator"] = Part(round_, {**generator, PRIOR: server[PRIOR]})
-        return parts
+            pieces["generator"] = Piece(round_, {**generator, PRIOR: server[PRIOR]})
+        return pieces
 
     def start_client(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
         super().start_client(model, received, client, facts)

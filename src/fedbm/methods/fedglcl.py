@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from fedbm.config.options import option
 from fedbm.errors import FedBMError
-from fedbm.methods.base import Part, Phase, State, Task
+from fedbm.methods.base import Phase, Piece, State, Task
 from fedbm.methods.fedavg import FedAvg
 from fedbm.models.heads import Classifier, CrossEntropyHead, feature_dim, without_autocast
 from fedbm.utils.seeds import seeded_modules
@@ -52,9 +52,9 @@ class FedGLCL(FedAvg):
             project = nn.Linear(feature_dim(body, task.shape), text.shape[1])
         return Classifier(body, TextHead(text, self.logit_scale), project)
 
-    def broadcast(self, server: State, round_: int) -> dict[str, Part]:
+    def broadcast(self, server: State, round_: int) -> dict[str, Piece]:
         trained = {name: value for name, value in server.items() if name != TEXT}
-        return {"model": Part(round_, trained), "text": Part(0, {TEXT: server[TEXT]})}
+        return {"model": Piece(round_, trained), "text": Piece(0, {TEXT: server[TEXT]})}
 
     def phases(self, epochs: int) -> Sequence[Phase]:
         return (Phase(epochs, ("body", "project")),)

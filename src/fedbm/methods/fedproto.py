@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from fedbm.config.options import option
 from fedbm.methods._prototypes import class_means
-from fedbm.methods.base import Aggregator, Batch, Facts, OwnData, Part, State, Upload
+from fedbm.methods.base import Aggregator, Batch, Facts, OwnData, Piece, State, Upload
 from fedbm.methods.fedavg import FedAvg
 from fedbm.models.heads import Classifier, LinearHead
 
@@ -68,8 +68,8 @@ class FedProto(FedAvg):
     def common_model(self) -> bool:
         return False
 
-    def broadcast(self, server: State, round_: int) -> dict[str, Part]:
-        return {"prototypes": Part(round_, server)}
+    def broadcast(self, server: State, round_: int) -> dict[str, Piece]:
+        return {"prototypes": Piece(round_, server)}
 
     def loss(self, model: nn.Module, batch: Batch, context: State) -> dict[str, Tensor]:
         assert isinstance(model, ProtoModel)

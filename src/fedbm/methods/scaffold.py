@@ -23,7 +23,7 @@ from torch import nn
 
 from fedbm.methods._average import SplitMean
 from fedbm.methods._tensor_names import with_prefix
-from fedbm.methods.base import Aggregator, Facts, OwnData, Part, State, Upload, trained_parameters, unfrozen_parameters
+from fedbm.methods.base import Aggregator, Facts, OwnData, Piece, State, Upload, trained_parameters, unfrozen_parameters
 from fedbm.methods.fedavg import FedAvg
 
 C, DELTA = "scaffold.c.", "scaffold.delta."
@@ -41,8 +41,8 @@ class Scaffold(FedAvg):
         zeros = {C + name: torch.zeros_like(p) for name, p in unfrozen_parameters(model)}
         return {**super().server_init(model), **zeros}
 
-    def broadcast(self, server: State, round_: int) -> dict[str, Part]:
-        return {**super().broadcast(server, round_), "control": Part(round_, with_prefix(server, C))}
+    def broadcast(self, server: State, round_: int) -> dict[str, Piece]:
+        return {**super().broadcast(server, round_), "control": Piece(round_, with_prefix(server, C))}
 
     def start_client(self, model: nn.Module, received: State, client: State, facts: Facts) -> State:
         super().start_client(model, received, client, facts)

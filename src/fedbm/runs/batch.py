@@ -104,9 +104,7 @@ OnNews = Callable[[BatchRun, Event | str], None]  # called with each event of a 
 
 
 def plan_jobs(
-    configs: Sequence[Config],
-    dataset: Dataset | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    configs: Sequence[Config], dataset: Dataset | None = None, progress: Callable[[int, int], None] | None = None
 ) -> list[BatchRun]:
     """Plan every run; equal configurations become one job. Raise FedBMError if one cannot be planned or resumed.
 

@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from fedbm.data.dataset import Dataset, check_source
+from fedbm.data.dataset import Dataset
 from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError, join_words
 from fedbm.methods import METHODS, Method
@@ -29,7 +29,7 @@ from fedbm.runs.run_config import (
     to_values,
 )
 from fedbm.runs.run_view import METRICS, RunView, describe_run, make_frame, mean_scores, read_run
-from fedbm.runs.runner import check_engine, check_method_object, check_unused_settings
+from fedbm.runs.runner import check_engine, check_method_object, use_data
 from fedbm.runs.seed_list import list_seeds
 from fedbm.utils.text import make_html
 
@@ -136,11 +136,7 @@ def compare(
     for name, instead in (("method", "methods"), ("seed", "seeds")):
         if name in settings:
             raise FedBMError(f"compare() has no argument {name}. Use {instead}.")
-    dataset = data if isinstance(data, Dataset) else None
-    check_unused_settings(settings, dataset is not None, False, False)
-    if dataset is None:
-        check_source(data)
-        settings["data"] = str(data)
+    dataset = use_data(data, settings, partition=False, body=False)
     chosen = list_methods(methods) if isinstance(methods, str) else list(methods)
     configs = make_grid({}, settings, chosen, list(betas) if betas is not None else [beta], list_seeds(seeds))
     check_callbacks(callbacks)

@@ -69,27 +69,10 @@ def make_plan(
     if dataset is None:
         dataset = load_dataset(config, progress)
     else:
-        # it may have been changed since it was loaded
-        found = checksum(dataset.classes, dataset.images, dataset.labels, dataset.split)
-        dataset = dataclasses.replace(dataset, checksum=found)
-        pixels = {"size": dataset.shape[1], "channels": dataset.shape[0]}
-        scale = ",".join(map(str, dataset.value_range))  # for prediction
-        config = config.with_values("data", name=dataset.name, value_range=scale, **pixels)
+        config, dataset = _describe_dataset(config, dataset)
     own = partition is not None
-    if partition is not None:
-        check_partition(partition, dataset, "the partition")
-    given = load_partition(Path(config.data.partition_file), dataset) if config.data.partition == "file" else partition
-    if given is not None and "beta" in given.settings:  # recommendations depend on the partition's β
-        config = config.with_values("data", beta=check(DataOptions, "beta", given.settings["beta"]))
-    config = find_weights(recommend(config, dataset.recommends))
+    config, partition = _complete(find_weights(config), dataset, partition)
     check_augment(config.train.augment, dataset.hflip, dataset.vflip)
-    made: dict[str, Any] = {}
-    if partition is None:
-        partition = make_partition(config, dataset)
-    else:  # the saved configuration describes the partition that is used
-        made = {key: partition.settings[key] for key in ("beta", "min_samples") if key in partition.settings}
-        made["partition"] = partition.kind
-    config = config.with_values("data", **made, clients=len(partition.clients))
     if config.method.central:
         config = config.with_values("train", keep_optimizer=True)
     concepts = None
@@ -112,17 +95,47 @@ def make_plan(
         "partition": partition.digest,
     }
     run_id = make_run_id(config, task, dataset.name, inputs, own_body=make_body is not None)
-    code: dict[str, Any] = own_code(config.method)
-    if make_body is not None:  # its code, because its initial weights differ from seed to seed
-        code["body"] = [fingerprint(make_body), repr(task.body())]
-    own_parts = {name: what for name, what in code.items() if name != "code" or not is_plugin(config.method)}
-    digests = {name: digest_of({name: what})[:8] for name, what in own_parts.items()}
-    if code or config.model.freeze or config.model.body != "resnet18":  # the package's own are known to fit
-        check_trained(config.method, task, config.train.epochs)
+    digests = _digest_custom(config, task, make_body)
+    if own_code(config.method) or digests or config.model.freeze or config.model.body != "resnet18":
+        check_trained(config.method, task, config.train.epochs)  # the package's own are known to fit
     stem = config.model.stem if make_body is None and config.model.body == "resnet18" else ""
     problems = find_problems(dataset, concepts=concepts.texts if concepts else (), stem=stem)
     notes = (*dataset.notes, *problems, *describe_recipe(config.train))
     return Plan(config, dataset, partition, task, run_id, notes, own, digests)
+
+
+def _describe_dataset(config: Config, dataset: Dataset) -> tuple[Config, Dataset]:
+    """Return the configuration that describes a data set made in Python, and the data set with its checksum."""
+    found = checksum(dataset.classes, dataset.images, dataset.labels, dataset.split)  # it may have changed
+    pixels = {"size": dataset.shape[1], "channels": dataset.shape[0]}
+    scale = ",".join(map(str, dataset.value_range))  # for prediction
+    config = config.with_values("data", name=dataset.name, value_range=scale, **pixels)
+    return config, dataclasses.replace(dataset, checksum=found)
+
+
+def _complete(config: Config, dataset: Dataset, partition: Partition | None) -> tuple[Config, Partition]:
+    """Return the configuration with what the data set recommends, and the partition, made unless it is given."""
+    if partition is not None:
+        check_partition(partition, dataset, "the partition")
+    given = load_partition(Path(config.data.partition_file), dataset) if config.data.partition == "file" else partition
+    if given is not None and "beta" in given.settings:  # recommendations depend on the partition's β
+        config = config.with_values("data", beta=check(DataOptions, "beta", given.settings["beta"]))
+    config = recommend(config, dataset.recommends)
+    made: dict[str, Any] = {}
+    if partition is None:
+        partition = make_partition(config, dataset)
+    else:  # the saved configuration describes the partition that is used
+        made = {key: partition.settings[key] for key in ("beta", "min_samples") if key in partition.settings}
+        made["partition"] = partition.kind
+    return config.with_values("data", **made, clients=len(partition.clients)), partition
+
+
+def _digest_custom(config: Config, task: Task, make_body: Callable[[], nn.Module] | None) -> dict[str, str]:
+    """Return digests of a method and a body made in Python."""
+    code: dict[str, Any] = {} if is_plugin(config.method) else own_code(config.method)
+    if make_body is not None:  # its code, because its initial weights differ from seed to seed
+        code["body"] = [fingerprint(make_body), repr(task.body())]
+    return {name: digest_of({name: what})[:8] for name, what in code.items()}
 
 
 def load_dataset(config: Config, progress: Callable[[int, int], None] | None = None) -> Dataset:

@@ -86,11 +86,6 @@ def simulate(
         >>> run.state, run.summary["best"]["round"]
         ('finished', 1)
     """
-    method = resolve_method(method)
-    if isinstance(method, str):
-        settings["method"] = find_method(method).name
-    else:
-        check_method_object(method, settings)
     if isinstance(partition, str):
         settings["partition"], partition = partition, None
     if not isinstance(partition, Partition | None):
@@ -101,16 +96,11 @@ def simulate(
         raise FedBMError(
             "body must be a function that makes the module, such as lambda: MyBody(), not the module itself"
         )
-    check_unused_settings(settings, isinstance(data, Dataset), partition is not None, body is not None)
-    if not isinstance(data, Dataset):
-        check_source(data)
-        settings["data"] = str(data)
-    config = make_config(to_sections(settings))
-    if not isinstance(method, str):
-        config = with_method(config, method)
+    dataset = use_data(data, settings, partition is not None, body is not None)
+    config = _make_config(resolve_method(method), settings)
     check_engine(config)
     check_callbacks(callbacks)
-    dataset, console = data if isinstance(data, Dataset) else None, progress_console(progress)
+    console = progress_console(progress)
     with show_decoding(console) as decoding:
         plan = make_plan(config, dataset=dataset, partition=partition, make_body=body, progress=decoding)
     if RunFolder(run_path(plan)).done:
@@ -137,8 +127,19 @@ def check_method_object(method: Any, settings: Mapping[str, Any]) -> None:
         raise FedBMError(f"{misplaced[0]} is an option of a method. Set it where you make the {method.name} object.")
 
 
-def check_unused_settings(settings: Mapping[str, Any], dataset: bool, partition: bool, body: bool) -> None:
-    """Raise FedBMError for a setting that has no effect, because the object that it describes was already made."""
+def _make_config(method: str | Method, settings: dict[str, Any]) -> Config:
+    if isinstance(method, str):
+        return make_config(to_sections({**settings, "method": find_method(method).name}))
+    check_method_object(method, settings)
+    return with_method(make_config(to_sections(settings)), method)
+
+
+def use_data(data: str | Path | Dataset, settings: dict[str, Any], partition: bool, body: bool) -> Dataset | None:
+    """Return a loaded data set, or None for a name or path, which becomes a setting.
+
+    Raises FedBMError for a setting that has no effect, because the object that it describes was already made.
+    """
+    dataset = data if isinstance(data, Dataset) else None
     for key in keys():
         if key.section == "model" and key.flag in settings and body:
             raise FedBMError(f"{key.flag} has no effect with a body of your own. Remove it.")
@@ -146,8 +147,12 @@ def check_unused_settings(settings: Mapping[str, Any], dataset: bool, partition:
             continue
         if key.name in PARTITION_KEYS and partition:
             raise FedBMError(f"{key.flag} has no effect on a partition that is already made. Remove it.")
-        if key.name not in PARTITION_KEYS and dataset:
+        if key.name not in PARTITION_KEYS and dataset is not None:
             raise FedBMError(f"{key.flag} has no effect on a data set that is already loaded. Give it to load().")
+    if dataset is None:
+        check_source(data)
+        settings["data"] = str(data)
+    return dataset
 
 
 def run_path(plan: Plan) -> Path:

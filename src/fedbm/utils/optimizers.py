@@ -7,12 +7,15 @@ below call the same functions directly, so they compute the same to the last bit
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from inspect import unwrap
 from typing import Any
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
+MakeOptimizer = Callable[[list[nn.Parameter], bool], Optimizer]  # parameters, whether its steps are captured
 _add_param_group: Any = unwrap(Optimizer.add_param_group)
 _zero_grad: Any = unwrap(Optimizer.zero_grad)
 

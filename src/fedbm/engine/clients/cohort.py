@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedbm.config.options import TrainOptions
 from fedbm.engine.checkpoint import ClientStates, Progress
 from fedbm.engine.round_record import ModelScores
-from fedbm.methods.base import Facts, Method, Part, State, Task, Upload, frozen_names, names_not_sent
+from fedbm.methods.base import Facts, Method, Piece, Pieces, State, Task, Upload, frozen_names, names_not_sent
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Cohort(Protocol):
         """Return the facts of every client that can train now."""
         ...
 
-    def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[ClientResult | None]:
+    def exchange(self, round_: int, clients: Sequence[int], pieces: Pieces) -> Iterator[ClientResult | None]:
         """Train *clients* and yield their results in client order; None means that the work continues."""
         ...
 
@@ -47,10 +47,10 @@ class Cohort(Protocol):
 class ScoringCohort(Cohort, Protocol):
     """A cohort that scores the model on the clients' own images, for a server without images."""
 
-    def score(self, round_: int, parts: Mapping[str, Part]) -> Iterator[tuple[ModelScores, int] | None]:
+    def score(self, round_: int, pieces: Pieces) -> Iterator[tuple[ModelScores, int] | None]:
         """Yield None while waiting, then the scores and the bytes sent for them.
 
-        *parts* are those from which the clients train next.
+        *pieces* are those from which the clients train next.
         """
         ...
 
@@ -70,26 +70,26 @@ class LocalSetup:
     progress: Progress
 
 
-def broadcast(method: Method, model: nn.Module, server: State, round_: int) -> dict[str, Part]:
-    """Return the parts that clients need. Tensors of frozen layers are a part of their own, which is sent once.
+def broadcast(method: Method, model: nn.Module, server: State, round_: int) -> dict[str, Piece]:
+    """Return the pieces that clients need. Tensors of frozen layers are a piece of their own, which is sent once.
 
     If the method sends a second copy of the model, the frozen layers of the copy are not sent at all.
     """
-    parts, frozen = method.broadcast(server, round_), frozen_names(model)
-    fixed = {name: value for name, value in merge_parts(parts).items() if name in frozen}
+    pieces, frozen = method.broadcast(server, round_), frozen_names(model)
+    fixed = {name: value for name, value in merge_pieces(pieces).items() if name in frozen}
     if not fixed:
-        return parts
+        return pieces
     not_sent = names_not_sent(method, model)
     rest = {
-        name: Part(part.version, {key: value for key, value in part.state.items() if key not in not_sent})
-        for name, part in parts.items()
+        name: Piece(piece.version, {key: value for key, value in piece.state.items() if key not in not_sent})
+        for name, piece in pieces.items()
     }
-    return {**rest, "frozen": Part(0, fixed)}
+    return {**rest, "frozen": Piece(0, fixed)}
 
 
-def merge_parts(parts: Mapping[str, Part]) -> State:
+def merge_pieces(pieces: Pieces) -> State:
     """Return all tensors that a client receives in a round, by name."""
-    return {name: value for part in parts.values() for name, value in part.state.items()}
+    return {name: value for piece in pieces.values() for name, value in piece.state.items()}
 
 
 def find_nonfinite(state: State) -> str | None:

@@ -18,13 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from fedbm.config.options import TrainOptions
-from fedbm.engine.clients.cohort import ClientResult, LocalSetup, merge_parts
+from fedbm.engine.clients.cohort import ClientResult, LocalSetup, merge_pieces
 from fedbm.engine.clients.graph_capture import CannotCapture, CapturedStep, allocate_rows, copy_rows, pin_rows
 from fedbm.engine.clients.graph_slots import Job, Slot, compile_function
 from fedbm.engine.clients.sequential import LocalCohort
 from fedbm.engine.device import POLL_SECONDS
 from fedbm.engine.local_training import Samples, plain_steps
-from fedbm.methods.base import Facts, Method, Part, State, Task, Upload, copy_all, train_only
+from fedbm.methods.base import Facts, Loss, Method, Pieces, State, Task, Upload, copy_all, train_only
+from fedbm.utils.optimizers import MakeOptimizer
 
 MAX_CLIENTS_AHEAD = 4  # per slot, of the first client without a result: bounds the uploads in memory
 
@@ -41,13 +42,13 @@ class CapturedCohort(LocalCohort):
         self._threads = ThreadPoolExecutor(2, "draws")
         self._plain = False  # the method cannot be captured, so a plain loop trains its clients
 
-    def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[ClientResult | None]:
+    def exchange(self, round_: int, clients: Sequence[int], pieces: Pieces) -> Iterator[ClientResult | None]:
         remaining = deque(clients)
         before = sum(slot.capture_seconds for slot in self._slots)
         while remaining and not self._plain:
             full = None
             try:
-                yield from self._train_in_parallel(round_, remaining, parts)
+                yield from self._train_in_parallel(round_, remaining, pieces)
             except CannotCapture as why:
                 self._plain = True
                 self._notify(f"{self._method.name} cannot be captured, so a plain loop trains its clients: {why}")
@@ -55,7 +56,7 @@ class CapturedCohort(LocalCohort):
                 full = error.with_traceback(None)  # a traceback would keep the slots alive
             if full is not None and not self.free_memory():
                 raise full
-        yield from super().exchange(round_, list(remaining), parts)
+        yield from super().exchange(round_, list(remaining), pieces)
         if (spent := sum(slot.capture_seconds for slot in self._slots) - before) > 0:
             self._notify(f"{'compiled and ' if self._compile else ''}captured in {spent:.1f} s")
 
@@ -82,12 +83,10 @@ class CapturedCohort(LocalCohort):
         self._notify(f"the device's memory is full: {action}")
         return True
 
-    def _train_in_parallel(
-        self, round_: int, remaining: deque[int], parts: Mapping[str, Part]
-    ) -> Iterator[ClientResult | None]:
+    def _train_in_parallel(self, round_: int, remaining: deque[int], pieces: Pieces) -> Iterator[ClientResult | None]:
         """Train the *remaining* clients, the largest first. Yield results in order, each removed from *remaining*."""
         main_stream = torch.cuda.current_stream()
-        received = merge_parts(parts)
+        received = merge_pieces(pieces)
         rank = {client: number for number, client in enumerate(remaining)}
         waiting = list(remaining)
         running: dict[Slot, tuple[Job, Iterator[bool]]] = {}
@@ -109,8 +108,9 @@ class CapturedCohort(LocalCohort):
                     del running[slot]
             while remaining and remaining[0] in issued and issued[remaining[0]].done:
                 busy = True
-                result = self._finish(round_, issued[remaining[0]], parts, main_stream)
-                del issued[remaining.popleft()]  # only now: if memory had run out, the client would start again
+                job = issued[remaining[0]]
+                result = self._accept(round_, finish(job, main_stream), job.new_state, pieces)
+                del issued[remaining.popleft()], job  # only now: if memory had run out, the client would start again
                 yield result
             if remaining and not busy:
                 time.sleep(POLL_SECONDS)
@@ -124,9 +124,6 @@ class CapturedCohort(LocalCohort):
             free = Slot(self._method, self._task, self._train, self._like, self._compile, priority, self._threads)
             self._slots.append(free)
         return free
-
-    def _finish(self, round_: int, job: Job, parts: Mapping[str, Part], main_stream: torch.cuda.Stream) -> ClientResult:
-        return self._accept(round_, finish(job, main_stream), job.new_state, parts)
 
 
 def finish(job: Job, main_stream: torch.cuda.Stream) -> Upload:
@@ -171,19 +168,14 @@ class CapturedSteps:
         self._stream: torch.cuda.Stream | None = None
 
     def __call__(
-        self,
-        model: nn.Module,
-        parts: tuple[str, ...],
-        loss: Callable[[State], dict[str, Tensor]],
-        optimizer: Callable[[list[nn.Parameter], bool], torch.optim.Optimizer],
-        draws: State,
+        self, model: nn.Module, parts: tuple[str, ...], loss: Loss, optimizer: MakeOptimizer, draws: State
     ) -> dict[str, Tensor]:
         main_stream = torch.cuda.current_stream()
         self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
         while parts not in self._captured and parts not in self._plain:
             full = None
             try:
-                self._captured[parts] = self._capture(model, parts, loss, optimizer, draws, self._stream)
+                self._captured[parts] = self._capture(model, parts, loss, optimizer, draws)
             except CannotCapture as why:
                 self._plain.add(parts)
                 self._notify(f"the training of {', '.join(parts)} cannot be captured, so it uses a plain loop: {why}")
@@ -206,14 +198,10 @@ class CapturedSteps:
         return {name: total / count for name, total in step.sums.items()}
 
     def _capture(
-        self,
-        model: nn.Module,
-        parts: tuple[str, ...],
-        loss: Callable[[State], dict[str, Tensor]],
-        optimizer: Callable[[list[nn.Parameter], bool], torch.optim.Optimizer],
-        draws: State,
-        stream: torch.cuda.Stream,
+        self, model: nn.Module, parts: tuple[str, ...], loss: Loss, optimizer: MakeOptimizer, draws: State
     ) -> CapturedStep:
+        stream = self._stream
+        assert stream is not None
         began = time.perf_counter()
         tensors = list(model.state_dict().values())
         before = [value.clone() for value in tensors]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from fedbm.engine.clients.cohort import ClientResult, LocalSetup, find_nonfinite, merge_parts
+from fedbm.engine.clients.cohort import ClientResult, LocalSetup, find_nonfinite, merge_pieces
 from fedbm.engine.local_training import Samples, train_client
-from fedbm.methods.base import Facts, Part, State, Upload, size_of
+from fedbm.methods.base import Facts, Pieces, State, Upload, size_of
 
 
 class LocalCohort:
@@ -26,10 +26,10 @@ class LocalCohort:
     def census(self) -> Mapping[int, Facts]:
         return self._facts
 
-    def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[ClientResult | None]:
-        received = merge_parts(parts)
+    def exchange(self, round_: int, clients: Sequence[int], pieces: Pieces) -> Iterator[ClientResult | None]:
+        received = merge_pieces(pieces)
         for client in clients:
-            yield self._accept(round_, *self.train(round_, client, received), parts)
+            yield self._accept(round_, *self.train(round_, client, received), pieces)
 
     def close(self) -> None:
         pass
@@ -53,14 +53,14 @@ class LocalCohort:
             return self._states[client]
         return self._method.client_init(self._task, self._facts[client])
 
-    def _accept(self, round_: int, upload: Upload, own: State, parts: Mapping[str, Part]) -> ClientResult:
+    def _accept(self, round_: int, upload: Upload, own: State, pieces: Pieces) -> ClientResult:
         """Check an upload, store the client's new state, and count the bytes sent and received."""
         rejection = find_nonfinite(upload.state) or find_nonfinite(own)
         if own and rejection is None:  # after a rejection the client continues from its former state
             self._states.put(upload.client, round_, own)
         held = self._holds.setdefault(upload.client, {})
-        missing = [part for name, part in parts.items() if held.get(name) != part.version]
-        held.update({name: part.version for name, part in parts.items()})
+        missing = [piece for name, piece in pieces.items() if held.get(name) != piece.version]
+        held.update({name: piece.version for name, piece in pieces.items()})
         if self._method.central:
             return ClientResult(upload, rejection, 0, 0)
-        return ClientResult(upload, rejection, sum(size_of(part.state) for part in missing), size_of(upload.state))
+        return ClientResult(upload, rejection, sum(size_of(piece.state) for piece in missing), size_of(upload.state))

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -32,11 +32,11 @@ from torch import nn
 
 from fedbm.config.options import EngineOptions
 from fedbm.engine.checkpoint import Progress
-from fedbm.engine.clients.cohort import ClientResult, LocalSetup, merge_parts
+from fedbm.engine.clients.cohort import ClientResult, LocalSetup, merge_pieces
 from fedbm.engine.clients.sequential import LocalCohort
 from fedbm.engine.clients.worker_process import ClientWork, share_array, write_states
 from fedbm.errors import FedBMError
-from fedbm.methods.base import Part, State, Upload
+from fedbm.methods.base import Pieces, State, Upload
 from fedbm.utils.io import cannot_write
 
 MIN_SECONDS_SAVED = 10.0  # processes start only if they save this; a start takes three seconds
@@ -73,17 +73,17 @@ class WorkerCohort(LocalCohort):
         self._replies: queue.SimpleQueue[tuple[ClientProcess, bytes]] = queue.SimpleQueue()
         self._measured: list[tuple[int, float]] = []  # samples and seconds of clients trained in this process
 
-    def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[ClientResult | None]:
-        received, remaining = merge_parts(parts), list(clients)
+    def exchange(self, round_: int, clients: Sequence[int], pieces: Pieces) -> Iterator[ClientResult | None]:
+        received, remaining = merge_pieces(pieces), list(clients)
         while remaining:
             if self._work is None and self._should_start(round_, remaining):
                 self._work = self._start()
             if self._work is None:
-                yield self._accept(round_, *self._train_here(round_, remaining.pop(0), received), parts)
+                yield self._accept(round_, *self._train_here(round_, remaining.pop(0), received), pieces)
                 continue
             try:
                 for trained in self._train_in_workers(self._work, round_, received, remaining):
-                    yield None if trained is None else self._accept(round_, *trained, parts)
+                    yield None if trained is None else self._accept(round_, *trained, pieces)
             except CannotUnpickle as error:
                 self._notify(explain_one_process(str(error)))
                 self.close()

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from fedbm.config.options import EngineOptions
 from fedbm.engine.clients.cohort import find_nonfinite
 from fedbm.engine.device import autocast, explain_memory_errors, find_device, numeric_settings
-from fedbm.engine.evaluate import global_score, personal_confusion
+from fedbm.engine.evaluate import global_states, personal_confusion, score_states
 from fedbm.engine.local_training import split_optimizer_state
 from fedbm.engine.run_folder import BusyError, RunFolder, replace_nonfinite
 from fedbm.federation.audit import Audit
@@ -258,7 +258,7 @@ class Handler:
         own = {} if saved is None else {client: split_optimizer_state(saved)[0]}
         body = self._identify_answer(round_)
         with autocast(self.run.device, self.terms.config.train.precision):
-            scores = global_score(method, model, received, own, sets) or {}
+            scores = score_states(method, model, global_states(method, received, own), sets) or {}
             body["confusion"] = {side: matrix.tolist() for side, (_, matrix) in scores.items()}
             if method.personalises and own and "test" in sets:
                 state = method.personal_state(received, own[client])
@@ -292,14 +292,14 @@ class Handler:
         round_ = int(body["round"])
         if not 1 <= round_ <= self.terms.config.train.rounds:
             raise Refusal("terms")
-        parts = self.store.parts(body["parts"], self.request.packed)
+        pieces = self.store.pieces(body["parts"], self.request.packed)
         saved = self.store.state(int(body["counted"]), int(body["durable"]), bool(body["fresh"]))
         received: State = {}
-        for name, state in parts.items():
-            if not name.startswith("task."):  # parts of the task are not the method's
+        for name, state in pieces.items():
+            if not name.startswith("task."):  # pieces of the task are not the method's
                 received |= state
         digests = {item["name"]: item["digest"] for item in body["parts"] if item["name"].startswith("task.")}
-        return round_, self.run.build(digests, parts), received, saved
+        return round_, self.run.build(digests, pieces), received, saved
 
     @property
     def _ledger(self) -> PrivacyLedger:

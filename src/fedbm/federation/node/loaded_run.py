@@ -26,7 +26,7 @@ from fedbm.methods.base import Facts, State, Task, Upload
 class Built:
     """A task, its model, the images that the model reads, and this client's captured training, if it is captured."""
 
-    digests: Mapping[str, str]  # of the parts that the task was made of
+    digests: Mapping[str, str]  # of the pieces that the task was made of
     task: Task
     model: nn.Module
     samples: Mapping[str, Samples]  # by split
@@ -43,12 +43,12 @@ class LoadedRun:
     device: torch.device
     built: Built | None = field(default=None, init=False)
 
-    def build(self, digests: Mapping[str, str], parts: Mapping[str, State]) -> Built:
-        """Return the task made of these parts, with its model and images. *digests* are the digests of the parts."""
+    def build(self, digests: Mapping[str, str], pieces: Mapping[str, State]) -> Built:
+        """Return the task made of these pieces, with its model and images. *digests* are the digests of the pieces."""
         if self.built is None or self.built.digests != digests:
             self.built = None  # its memory is free before the next one is made
             method, train, device = self.terms.config.method, self.terms.config.train, self.device
-            task = self.terms.task(parts)
+            task = self.terms.task(pieces)
             model, normalise = method.model(task).to(device), task.normalise().to(device)
             samples = self.data.samples(normalise, device)
             captured = None

@@ -1,6 +1,6 @@
-"""What a node keeps of a run between messages: the parts it received, and its client's own state.
+"""What a node keeps of a run between messages: the pieces it received, and its client's own state.
 
-    <folder>/parts/<part>.safetensors              the latest version of each part
+    <folder>/parts/<piece>.safetensors              the latest version of each piece
     <folder>/clients/<client>-<round>.safetensors  the client's state after that round
 
 The folder is <state>/runs/<run>/<digest>, with the digest of method, training, model, task and concepts.
@@ -32,14 +32,14 @@ class NodeStore:
         self._folder, self._client, self._device = folder, client, device
 
     def digests(self) -> dict[str, str]:
-        """Return part → digest of the parts on this disk that are not damaged."""
+        """Return piece → digest of the pieces on this disk that are not damaged."""
         paths = sorted((self._folder / "parts").glob("*.safetensors"))
         return {path.stem: digest(state) for path in paths if (state := _read(path)) is not None}
 
-    def parts(self, wanted: Sequence[Mapping[str, Any]], sent: Mapping[str, Packed]) -> dict[str, State]:
-        """Return the parts that a request names. Save those that it contains, and read the others from the disk.
+    def pieces(self, wanted: Sequence[Mapping[str, Any]], sent: Mapping[str, Packed]) -> dict[str, State]:
+        """Return the pieces that a request names. Save those that it contains, and read the others from the disk.
 
-        Parts that it does not name are removed, because a server could send any number of them.
+        Pieces that it does not name are removed, because a server could send any number of them.
         """
         found, missing = {}, []
         names = {str(item["name"]) for item in wanted}
@@ -87,7 +87,7 @@ class NodeStore:
 
 
 def _read(path: Path) -> State | None:
-    """Return a saved part, or None if it is missing or damaged, so that the server sends it again."""
+    """Return a saved piece, or None if it is missing or damaged, so that the server sends it again."""
     try:
         return load_tensors(path)[0] if path.is_file() else None
     except FedBMError:

@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 PROTOCOL = 3
 CENSUS, REFUSED, TRAIN, EVALUATE = "query.census", "query.refused", "train", "evaluate"  # Flower's message types
-CONCEPTS, INIT = "task.concepts", "task.init"  # parts of the task itself, each sent once
+CONCEPTS, INIT = "task.concepts", "task.init"  # pieces of the task itself, each sent once
 UPLOAD = "upload"
 PRIVACY_LIMITS = {"noise": (1e-6, 1e6), "clip": (1e-9, 1e9), "delta": (1e-30, 1.0)}
 TASK_LISTS = ("classes", "shape", "mean", "std")
@@ -63,7 +63,7 @@ REFUSALS = {  # code → why a site did not do what it was asked; only the code 
     "size": "has prepared images of another size or number of channels",
     "classes": "has a class that the run does not know",
     "empty": "has no training images",
-    "lacks": "does not have a part that it was expected to have",
+    "lacks": "does not have a piece that it was expected to have",
     "lost": "has lost its client's state",
     "nonfinite": "reached a client state that is not finite",
     "compression": "has values that do not fit the compression",
@@ -120,14 +120,9 @@ def versions() -> dict[str, Any]:
 
 
 def make_terms(
-    run: str,
-    config: Config,
-    task: Task,
-    compression: Compression,
-    privacy: Mapping[str, float] | None,
-    evaluates: bool,
+    run: str, config: Config, task: Task, compression: Compression, privacy: Mapping[str, float] | None, evaluates: bool
 ) -> dict[str, Any]:
-    """Return the terms of a run as plain JSON. Initial weights and embeddings are sent as parts."""
+    """Return the terms of a run as plain JSON. Initial weights and embeddings are sent as pieces."""
     concepts = task.concepts
     return {
         "versions": {key: versions()[key] for key in ("protocol", "fedbm")},
@@ -156,21 +151,21 @@ class Terms:
     values: Mapping[str, Any]
     digest: str
 
-    def task(self, parts: Mapping[str, State]) -> Task:
+    def task(self, pieces: Mapping[str, State]) -> Task:
         """Return the task of the run, the same as at the server."""
         from fedbm.language.concept_distribution import ConceptDistribution
 
         values = self.values["task"]
         concepts = None
         if (declared := self.values["concepts"]) is not None:
-            concepts = ConceptDistribution.fit(self.classes, declared["texts"], parts[CONCEPTS]["embeddings"], {})
+            concepts = ConceptDistribution.fit(self.classes, declared["texts"], pieces[CONCEPTS]["embeddings"], {})
             if concepts.checksum != declared["checksum"]:
                 raise Refusal("terms")
         make_random = body_factory(self.config.model, self.shape[0])
 
         def make_initial() -> Any:
             body = make_random()
-            load_weights(body, dict(parts[INIT]), "the server's initial weights")
+            load_weights(body, dict(pieces[INIT]), "the server's initial weights")
             return body
 
         return Task(
@@ -246,7 +241,7 @@ class Census:
     name: str
     facts: Facts
     scored: dict[str, int]  # number of val and test images; empty if nodes do not evaluate
-    holds: dict[str, str]  # part → digest of the node's copy
+    holds: dict[str, str]  # piece → digest of the node's copy
     head: str  # of its audit
     versions: dict[str, str]
 
@@ -291,7 +286,7 @@ def read_census(
         name=printable(read_field(body, "name", str)),
         facts=Facts(client, n, counts),
         scored=scored,
-        holds={str(part): str(digest) for part, digest in read_field(body, "holds", dict).items()},
+        holds={str(piece): str(digest) for piece, digest in read_field(body, "holds", dict).items()},
         head=printable(body.get("head")),
         versions={what: printable(theirs.get(what)) for what in mine},
     )

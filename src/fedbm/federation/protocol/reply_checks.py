@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedbm.engine.clients.cohort import find_nonfinite, merge_parts
+from fedbm.engine.clients.cohort import find_nonfinite, merge_pieces
 from fedbm.engine.local_training import finish_client
 from fedbm.errors import FedBMError
 from fedbm.federation.protocol.packing import DTYPES, Packed, TensorEntry, read_header, start_of, unpack
-from fedbm.methods.base import Facts, Method, Part, State, Task
+from fedbm.methods.base import Facts, Method, Pieces, State, Task
 from fedbm.runs.run_file_types import PrivacyLoss
 from fedbm.utils.metrics import Array
 from fedbm.utils.schema import keys, number, or_null
@@ -69,10 +69,10 @@ def read_matrix(value: Any, classes: int) -> Array:
     return np.array(value, dtype=np.int64)
 
 
-def expected_upload(method: Method, model: nn.Module, task: Task, parts: Mapping[str, Part]) -> dict[str, Form]:
-    """Return name → dtype and shape of what a client sends. This loads the parts into *model*."""
+def expected_upload(method: Method, model: nn.Module, task: Task, pieces: Pieces) -> dict[str, Form]:
+    """Return name → dtype and shape of what a client sends. This loads the pieces into *model*."""
     facts = Facts(0, 1, (1, *[0] * (len(task.classes) - 1)))
-    context = method.start_client(model, merge_parts(parts), method.client_init(task, facts), facts)
+    context = method.start_client(model, merge_pieces(pieces), method.client_init(task, facts), facts)
     upload, _ = finish_client(method, model, _OneImage(task.shape, next(model.parameters())), context, facts)
     return {name: (value.dtype, tuple(value.shape)) for name, value in upload.items()}
 

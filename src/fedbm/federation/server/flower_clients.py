@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedbm.engine.clients.cohort import ClientResult, merge_parts
+from fedbm.engine.clients.cohort import ClientResult, merge_pieces
 from fedbm.engine.evaluate import score_confusion
 from fedbm.engine.round_record import ModelScores, PersonalScores
 from fedbm.engine.run_folder import FORMAT
@@ -27,7 +27,7 @@ from fedbm.federation.protocol.reply_checks import (
 )
 from fedbm.federation.server.requests import Reply, Requests
 from fedbm.federation.server.roster import Roster
-from fedbm.methods.base import Facts, Method, Part, State, Upload
+from fedbm.methods.base import Facts, Method, Pieces, State, Upload
 from fedbm.runs.run_file_types import Privacy
 from fedbm.utils.io import read_json, write_json
 from fedbm.utils.metrics import Array, scores_from_confusion
@@ -54,11 +54,11 @@ class FlowerCohort:
                     raise FedBMError(no_images(side))
         return {client: self.roster.peers[client].census.facts for client in clients}
 
-    def exchange(self, round_: int, clients: Sequence[int], parts: Mapping[str, Part]) -> Iterator[ClientResult | None]:
+    def exchange(self, round_: int, clients: Sequence[int], pieces: Pieces) -> Iterator[ClientResult | None]:
         self.requests.begin(round_)
         self.norms.begin(round_)
-        sent = merge_parts(parts)
-        for reply in self.requests.replies(TRAIN, round_, clients, parts):
+        sent = merge_pieces(pieces)
+        for reply in self.requests.replies(TRAIN, round_, clients, pieces):
             yield None if reply is None else self._answer(round_, reply, sent)
 
     def close(self) -> None:
@@ -116,13 +116,13 @@ class FlowerCohort:
         self.roster.write_status()
         return why
 
-    def score(self, round_: int, parts: Mapping[str, Part]) -> Iterator[tuple[ModelScores, int] | None]:
+    def score(self, round_: int, pieces: Pieces) -> Iterator[tuple[ModelScores, int] | None]:
         """Yield the sum of the confusion matrices of all nodes that answer, and None while waiting."""
         sent = 0
         for _ in range(self.roster.options.max_round_attempts):
             clients = self.roster.gather(heal=False)
             found: dict[int, dict[str, Array]] = {}
-            for reply in self.requests.replies(EVALUATE, round_, clients, parts):
+            for reply in self.requests.replies(EVALUATE, round_, clients, pieces):
                 if reply is None:
                     yield None
                     continue

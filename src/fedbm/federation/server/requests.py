@@ -1,4 +1,4 @@
-"""Send requests to several nodes, each with the parts that its node needs, and collect the replies.
+"""Send requests to several nodes, each with the pieces that its node needs, and collect the replies.
 
 All open requests are checked in turn, so a slow node does not delay the replies of others. Replies are returned in
 client order, because uploads are aggregated in that order. Only replies that wait for a lower-numbered client are held
@@ -18,7 +18,7 @@ from fedbm.federation.protocol.flower_records import POLL, Envelope, fetch, send
 from fedbm.federation.protocol.packing import Packed, pack
 from fedbm.federation.server.roster import Roster
 from fedbm.federation.server.run_status import utc_now
-from fedbm.methods.base import Part, State
+from fedbm.methods.base import Piece, Pieces, State
 
 # Seconds a message is kept after its deadline. A reply that arrived in time must still be available after the server
 # has pulled the large replies before it.
@@ -46,18 +46,18 @@ class Pending:
     deadline: float
     request_id: str | None = None  # None if Flower did not accept it
     sent: int = 0  # bytes
-    retried: bool = False  # all parts were sent again to a node that did not have them
+    retried: bool = False  # all pieces were sent again to a node that did not have them
 
 
 class Requests:
     """Ask the clients of a roster. Each request contains the round that last counted for its client."""
 
     def __init__(
-        self, roster: Roster, task_parts: Mapping[str, State], progress: Progress, checkpoint_every: int
+        self, roster: Roster, task_pieces: Mapping[str, State], progress: Progress, checkpoint_every: int
     ) -> None:
         self._roster, self._grid, self._options, self._audit = roster, roster.grid, roster.options, roster.audit
-        self._task_parts, self._rounds, self._checkpoint_every = task_parts, progress.client_rounds, checkpoint_every
-        self._packed: dict[str, tuple[int, Packed]] = {}  # part → version and packed state
+        self._task_pieces, self._rounds, self._checkpoint_every = task_pieces, progress.client_rounds, checkpoint_every
+        self._packed: dict[str, tuple[int, Packed]] = {}  # piece → version and packed state
         self._round = 0
         self._before = self._durable = dict(self._rounds)
 
@@ -75,14 +75,12 @@ class Requests:
         """Record that the client continues from its state of this round."""
         self._rounds[client] = self._round
 
-    def replies(
-        self, kind: str, round_: int, clients: Sequence[int], parts: Mapping[str, Part]
-    ) -> Iterator[Reply | None]:
+    def replies(self, kind: str, round_: int, clients: Sequence[int], pieces: Pieces) -> Iterator[Reply | None]:
         """Yield one reply per client in the order of *clients*, and None while waiting.
 
         A reply is matched by the id of its request, so a late reply to an earlier attempt is never read.
         """
-        packed = self._pack(parts)
+        packed = self._pack(pieces)
         pending: dict[int, Pending] = {}
         for client in clients:
             pending[client] = Pending(time.monotonic() + self._options.deadline_s)
@@ -95,8 +93,8 @@ class Requests:
                 found: Envelope | str | None = "Flower did not accept the request"
                 if request.request_id is not None:
                     found = fetch(self._grid, request.request_id)
-                lacks_parts = isinstance(found, Envelope) and found.body.get("code") == "lacks"
-                if lacks_parts and not request.retried and not expired:
+                lacks_pieces = isinstance(found, Envelope) and found.body.get("code") == "lacks"
+                if lacks_pieces and not request.retried and not expired:
                     self._roster.peers[client].holds = {}
                     self._audit.append("lacks", **self._roster.identify(client), round=round_)
                     request.retried = True
@@ -123,7 +121,7 @@ class Requests:
         self._roster.write_status()
 
     def _ask(self, kind: str, round_: int, client: int, packed: Mapping[str, Packed], request: Pending) -> None:
-        """Send one node its request, with the parts that it does not have."""
+        """Send one node its request, with the pieces that it does not have."""
         peer = self._roster.peers[client]
         missing = {name: item for name, item in packed.items() if peer.holds.get(name) != item.digest}
         body = {
@@ -143,10 +141,10 @@ class Requests:
         request.request_id = send(self._grid, peer.node, kind, Envelope(body, missing), lifetime)
         request.sent += size
 
-    def _pack(self, parts: Mapping[str, Part]) -> dict[str, Packed]:
-        """Return every part packed. A part with a known version is not packed again."""
-        whole = {**{name: Part(0, state) for name, state in self._task_parts.items()}, **parts}
-        for name, part in whole.items():
-            if name not in self._packed or self._packed[name][0] != part.version:
-                self._packed[name] = part.version, pack(part.state)
+    def _pack(self, pieces: Pieces) -> dict[str, Packed]:
+        """Return every piece packed. A piece with a known version is not packed again."""
+        whole = {**{name: Piece(0, state) for name, state in self._task_pieces.items()}, **pieces}
+        for name, piece in whole.items():
+            if name not in self._packed or self._packed[name][0] != piece.version:
+                self._packed[name] = piece.version, pack(piece.state)
         return {name: self._packed[name][1] for name in whole}

@@ -40,7 +40,7 @@ class Peer:
 
     node: int
     census: Census
-    holds: dict[str, str]  # part → digest of the node's copy
+    holds: dict[str, str]  # piece → digest of the node's copy
     state: str = "ready"  # ready | asked | answered | silent | resting
     last_seen: str = field(default_factory=utc_now)
 

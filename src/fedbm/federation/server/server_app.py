@@ -152,15 +152,15 @@ class ServerRun:
         )
         model, progress = start.model, start.progress
         every = config.engine.checkpoint_every or 1  # a round between machines costs more than a checkpoint
-        parts = broadcast(method, model, start.server, progress.round + 1)
+        pieces = broadcast(method, model, start.server, progress.round + 1)
         sets, notes = self.load_sets(), list[str]()
         max_samples = self.settings.max_samples
         roster = Roster(self.grid, self.agreement, self.registry, max_samples, self.audit, self.status)
         cohort = FlowerCohort(
             method,
             roster,
-            Requests(roster, self.task_parts(), progress, every),
-            expected_upload(method, model, self.task, parts),
+            Requests(roster, self.task_pieces(), progress, every),
+            expected_upload(method, model, self.task, pieces),
             NormHistory(progress.accepted_norms, self.options.max_norm_ratio),
             self.privacy_file,
         )
@@ -204,14 +204,14 @@ class ServerRun:
         indices = {side: torch.from_numpy(dataset.indices(side)).to(images.device) for side in SCORED}
         return {side: Samples(images, labels, own, normalise) for side, own in indices.items()}
 
-    def task_parts(self) -> dict[str, State]:
-        """Return the parts of the task itself, sent once: embeddings and initial weights."""
-        parts: dict[str, State] = {}
+    def task_pieces(self) -> dict[str, State]:
+        """Return the pieces of the task itself, sent once: embeddings and initial weights."""
+        pieces: dict[str, State] = {}
         if self.task.concepts is not None:
-            parts[CONCEPTS] = {"embeddings": self.task.concepts.embeddings}
+            pieces[CONCEPTS] = {"embeddings": self.task.concepts.embeddings}
         if self.config.model.init_weights:
-            parts[INIT] = dict(self.task.body().state_dict())
-        return parts
+            pieces[INIT] = dict(self.task.body().state_dict())
+        return pieces
 
     def write_initial_files(self) -> None:
         """Write what is known before the first round."""

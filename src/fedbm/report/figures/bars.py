@@ -13,10 +13,7 @@ if TYPE_CHECKING:
 
 
 def stacked_bars(
-    labels: Sequence[tuple[str, int]],
-    parts: Mapping[str, Sequence[float]],
-    title: str,
-    show: Callable[[float], str],
+    labels: Sequence[tuple[str, int]], parts: Mapping[str, Sequence[float]], title: str, show: Callable[[float], str]
 ) -> str:
     """Draw a bar for each (label, colour), with *parts* from dark to light and the total at its end."""
     names = short_names([label for label, _ in labels])

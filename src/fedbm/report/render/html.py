@@ -32,12 +32,6 @@ def render_html(report: Report) -> str:
     )
 
 
-def mark_classes(number: int) -> str:
-    """Return the classes of a row's mark, as in the figures; each after a space."""
-    shape, hollow = mark_shape(number)
-    return {"o": "", "s": " square", "D": " diamond"}[shape] + (" ring" if hollow else "")
-
-
 @cache
 def _environment() -> Environment:
     """Return the templates, which are compiled once in a process."""
@@ -59,7 +53,7 @@ def _environment() -> Environment:
     made.filters |= {
         "flags": keep_flags,
         "kind": lambda block: type(block).__name__,
-        "mark": mark_classes,
+        "mark": mark_shape,
         "value": format_value,
         "std": format_std,
         "numbers": format_numbers,
