@@ -119,7 +119,7 @@ def test_a_run_of_two_experiments_has_the_name_the_first_gives_it(ablation: Outc
     second = replace(
         ablation,
         name="again",
-        rows=tuple(f"again {row}" for row in ablation.rows),
+        rows={f"again {row}": {} for row in ablation.rows},
         results=tuple(replace(result, row=f"again {result.row}") for result in ablation.results),
     )
     text = page_of([ablation, second])
@@ -184,7 +184,7 @@ def test_time_is_labelled_and_there_for_ablations_and_figures(
     ablation: Outcome, ablation_page: str, figure: Outcome, figure_page: str
 ) -> None:
     for outcome, text in ((ablation, ablation_page), (figure, figure_page)):
-        finished = sum(any(r.run for r in outcome.cell(outcome.rows[0], at)) for at in _cells(outcome))
+        finished = sum(any(r.run for r in outcome.cell(next(iter(outcome.rows)), at)) for at in _cells(outcome))
         assert text.count("Bytes and time of one run: means over the row’s seeds") == finished > 0
 
 
