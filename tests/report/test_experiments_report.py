@@ -119,7 +119,7 @@ def test_a_run_of_two_experiments_has_the_name_the_first_gives_it(ablation: Outc
     second = replace(
         ablation,
         name="again",
-        rows=tuple(f"again {row}" for row in ablation.rows),
+        rows={f"again {row}": {} for row in ablation.rows},
         results=tuple(replace(result, row=f"again {result.row}") for result in ablation.results),
     )
     text = page_of([ablation, second])
