@@ -67,7 +67,11 @@ def check_flower() -> str:
 
 
 def tool(name: str) -> str:
-    return str(Path(sys.executable).parent / name)
+    """Return the path of one of Flower's programs; raise FedBMError if it is not installed next to Python."""
+    path = Path(sys.executable).with_name(name)
+    if not path.exists():
+        raise FedBMError(f'{path} is missing: install Flower into this environment, pip install "fedbm[flower]"')
+    return str(path)
 
 
 def module(name: str) -> list[str]:
