@@ -28,11 +28,6 @@ from fedbm.federation.deploy.preflight import (
 from fedbm.federation.deploy.settings_files import NodeSettings
 
 
-def test_a_missing_program_of_flower_is_one_sentence() -> None:
-    with pytest.raises(FedBMError, match=r'/flower-none is missing: .* pip install "fedbm\[flower\]"$'):
-        flower.tool("flower-none")
-
-
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("keys")
