@@ -377,12 +377,15 @@ def test_a_missing_data_set_says_how_to_get_it() -> None:
         load("pbc")
 
 
-def test_mistyped_names_and_paths_suggest_the_nearest(folder) -> None:
+def test_mistyped_names_and_paths_suggest_the_nearest(folder, monkeypatch) -> None:
+    monkeypatch.chdir(folder.parent)
     with pytest.raises(
         FedBMError,
         match=r'there is no such file or folder here, and no data set is called "digit" \(did you mean "digits"\?\)',
     ):
         load("digit")
+    with pytest.raises(FedBMError, match=r'file or folder here \(did you mean "clinic"\?\), and no data set'):
+        load("clinik")
     with pytest.raises(FedBMError, match=r'clinik does not exist .*\(did you mean "clinic"\?\)'):
         load(str(folder.with_name("clinik")))
     with pytest.raises(FedBMError, match=r"images\.npz does not exist"):

@@ -41,6 +41,7 @@ def test_init_says_what_to_hand_over_and_what_to_keep(
     assert code == 0
     assert "keep its ca.key private" in words
     assert "hand over the whole folder" in words
+    assert "to rehearse on this machine" not in words  # its nodes connect to another one
     assert 'server = "fl.example.org:443"' in Path("trial/north/node.toml").read_text()
     assert said(capsys, "init", "trial") == (
         *(2, "fedbm: trial exists already and is not overwritten; choose another folder\n"),

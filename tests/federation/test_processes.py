@@ -43,6 +43,11 @@ def child(folder: Path, program: str = PROGRAM) -> Child:
     return Child("program", [sys.executable, "-S", "-c", program], folder, lambda child: "ready" in child.output())
 
 
+def test_a_program_that_is_not_installed_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(FedBMError, match=r'^/none/flower-superlink is missing: pip install "fedbm\[flower\]" here$'):
+        Child("superlink", ["/none/flower-superlink"], tmp_path).start()
+
+
 def soon(holds: Callable[[], bool]) -> bool:
     """Whether it comes to hold within some seconds."""
     for _ in range(300):

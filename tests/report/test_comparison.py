@@ -158,9 +158,9 @@ def test_a_sentence_speaks_of_shared_seeds(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(("fedavg", "said"), [(LOW, False), (NEAR, True), ({0: 0.99, 1: 1.0, 2: 1.0}, True)])
-def test_where_an_advantage_is_not_established_it_says_what_was_tried(
-    tmp_path: Path, fedavg: Mapping[int, float], said: bool
+@pytest.mark.parametrize(("fedavg", "holds"), [(LOW, True), (NEAR, False), ({0: 0.99, 1: 1.0, 2: 1.0}, True)])
+def test_the_settings_of_the_leading_row_are_stated_whoever_is_ahead(
+    tmp_path: Path, fedavg: Mapping[int, float], holds: bool
 ) -> None:
     options = {"temperature": 12.5, "lambda_dis": 0.1, "pseudo_batch": 16}
     made = scored(tmp_path, grid(("FedAvg", "FedBM")), {"FedAvg": fedavg, "FedBM": HIGH})
@@ -171,12 +171,11 @@ def test_where_an_advantage_is_not_established_it_says_what_was_tried(
     )
     (cell,) = compare_outcome(replace(made, results=results))
     (first, *others) = (plain(verdict.sentence) for verdict in verdicts(cell))
-    assert ("An advantage is established." in first) == (not said)
-    setting = "one setting, τ 12.5, λ_dis 0.1 and pseudo-batch 16; other settings were not tried"
-    assert others == [f"FedBM was run with {setting}."] * said
+    assert ("advantage is established." in first) == holds
+    assert others == ["This comparison has one setting of FedBM: τ 12.5, λ_dis 0.1 and pseudo-batch 16."]
     report = experiments_report([replace(made, results=results)])
     for render in (render_markdown, render_latex):
-        assert ("An advantage is not established" in render(report)) == (fedavg is NEAR)
+        assert ("The difference is not established" in render(report)) == (fedavg is NEAR)
 
 
 def by_paper(root: Path, scores: Mapping[str, Mapping[int, float]]) -> list[str]:
@@ -297,6 +296,13 @@ def test_the_plain_verdict_has_two_sentences_without_statistics(tmp_path: Path) 
         assert re.fullmatch(r"With FedBM, .* of 100 test images were classified correctly; with FedAvg, .*\.", first)
         assert second.startswith("FedBM’s macro-F1, in which rare classes count as much as common ones, differs from")
         assert second.endswith(ending)
+
+
+def test_the_plain_verdict_names_a_row_that_is_ahead_of_the_leading_one(tmp_path: Path) -> None:
+    scores = {"FedAvg": LOW, "FedBM": NEAR, "FedProx": HIGH}
+    first, second = plain_verdict(*compare_outcome(scored(tmp_path, grid(("FedAvg", "FedBM", "FedProx")), scores)))
+    assert re.search(r"; with FedAvg, \d+; with FedProx, which has the highest macro-F1, \d+\.$", first)
+    assert "differs from FedAvg’s by" in second
 
 
 def test_the_plain_verdict_of_what_cannot_be_compared(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_sentences_of_a_confirmation(tmp_path: Path) -> None:
     assert first.endswith(
         "At the round chosen on validation, without averaging: +5.5 points (95 % interval +3.4 to +7.6)."
     )
-    assert "An advantage is not established. A difference of this size would need about " in second
+    assert "The difference is not established. A difference of this size would need about " in second
     assert "80 % power at level 0.05/4; estimated from 4 seeds" in second
 
 

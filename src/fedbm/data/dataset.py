@@ -290,7 +290,8 @@ def _locate(
         source = detect(path, seed, **columns)
         absolute = Path(os.path.abspath(path))
         return normalize_name(absolute.name if absolute.is_dir() else absolute.stem.removesuffix(".tar")), source
-    entry = find_entry(str(name_or_path), "there is no such file or folder here, and ")
+    near = did_you_mean(path.name, [here.name for here in Path().glob("[!.]*")])
+    entry = find_entry(str(name_or_path), f"there is no such file or folder here{near}, and ")
     if place := find_download(entry.name, folder, size):
         return entry.name, detect(place, seed, **columns)
     raise FedBMError(

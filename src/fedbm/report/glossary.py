@@ -5,10 +5,10 @@ from __future__ import annotations
 TERMS = (
     (
         "Chosen on validation",
-        "The round with the highest validation accuracy plus macro-F1, the earliest on ties. The test images have no "
-        "influence on it. The last round is shown as well, because a method that needs a lucky round is worse there. "
-        "Tables of experiments also have the mean over the last quarter of the rounds, because a single round may vary "
-        "by as much as methods differ.",
+        "The round with the highest validation accuracy plus macro-F1, the earliest on ties. A column Round has its "
+        "range over the seeds. The test images have no influence on it. The last round is shown as well, because a "
+        "method that needs a lucky round is worse there. Tables of experiments also have the mean over the last "
+        "quarter of the rounds, because a single round may vary by as much as methods differ.",
     ),
     ("Accuracy", "Share of correctly classified test images."),
     (

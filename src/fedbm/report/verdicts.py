@@ -34,8 +34,8 @@ class Verdict:
 def plain_verdict(comparison: ComparedGroup) -> tuple[str, ...]:
     """Return two sentences for readers without statistics.
 
-    The first has the number of correct images of 100. The second compares macro-F1 with the baseline, and states
-    whether chance may explain the difference.
+    The first has the number of correct images of 100, also of the best row if that is ahead of the leading one. The
+    second compares macro-F1 with the baseline, and states whether chance may explain the difference.
     """
     lead, rivals = comparison.leading, main_rivals(comparison)
     if lead is None or not lead.runs:
@@ -48,13 +48,16 @@ def plain_verdict(comparison: ComparedGroup) -> tuple[str, ...]:
             f"{first}; there is no finished run of another method to compare with.",
             f"Macro-F1, in which rare classes count as much as common ones, is {f1} of 100.",
         )
-    rival = rivals[-1]  # FedAvg, the baseline, or else the best other row
+    best, rival = rivals[0], rivals[-1]  # the rival is FedAvg, the baseline, or else the best other row
+    third = ""
+    if best is not rival and best.tests["best"].paired.mean < 0:
+        third = f"; with {best.name}, which has the highest macro-F1, {_whole_percent(best, 'accuracy', lead)}"
     found = rival.tests["best"].paired
     chance = f"with {_repetitions(found.n)}, chance alone may explain this"
     if _holds(rival):
         chance = "chance alone hardly explains this"
     return (
-        f"{first}; with {rival.name}, {_whole_percent(rival, 'accuracy', lead)}.",
+        f"{first}; with {rival.name}, {_whole_percent(rival, 'accuracy', lead)}{third}.",
         f"{lead.name}’s macro-F1, in which rare classes count as much as common ones, differs from {rival.name}’s by "
         f"{points(found.mean)} points; {chance}.",
     )
@@ -149,12 +152,11 @@ def _lead_verdicts(comparison: ComparedGroup) -> list[Verdict]:
     more = f", the best of {len(others)} others," if len(others) > 1 else ""
     found = [_verdict(lead, best, more, comparison.tests)]
     found += [_verdict(lead, row, "", comparison.tests) for row in fedavg]
-    ahead = best.tests["best"].paired.mean > 0 and all(verdict.holds for verdict in found)
     unequal = [row.name for row in others if set(row.by_seed()) != set(lead.by_seed())]
     if unequal:
         words = f"{join_words(unequal, 'and')} {'has' if len(unequal) == 1 else 'have'} other seeds than {lead.name}"
         found.append(Verdict(False, f"{words}: compare the difference over the seeds that both have, not the means."))
-    return found if ahead else [*found, *_tuned_values(lead)]
+    return [*found, *_tuned_values(lead)]
 
 
 def _no_result(sentence: str) -> Verdict:
@@ -251,7 +253,7 @@ def _evidence(found: Paired, *tests: str) -> str:
 
 def _established(found: Paired, holds: bool) -> str:
     if not holds:
-        return "An advantage is not established."
+        return "The difference is not established."
     return f"{'An advantage' if found.mean > 0 else 'A disadvantage'} is established."
 
 
@@ -288,7 +290,7 @@ def _tuned_values(lead: ComparedRow) -> list[Verdict]:
     if not all(isinstance(values.get(key), int | float) for key in method.tuned):  # of another version, or damaged
         return []
     words = join_words([f"{name}{NO_BREAK}{values[key]:g}" for key, name in method.tuned.items()], "and")
-    return [Verdict(False, f"{lead.name} was run with one setting, {words}; other settings were not tried.")]
+    return [Verdict(False, f"This comparison has one setting of {lead.name}: {words}.")]
 
 
 def _paper_verdicts(comparison: ComparedGroup) -> list[Verdict]:

@@ -136,7 +136,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
 
 
 def init(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.federation.deploy.federation_folders import create
+    from fedbm.federation.deploy.federation_folders import create, is_here
 
     names = args.names.split(",") if args.names else ()
     made = create(args.folder, args.nodes, names, args.host, args.port, args.link_port, args.days, args.rehearsal)
@@ -144,9 +144,9 @@ def init(args: argparse.Namespace, console: Console) -> None:
     console.print(f"server:    {made[0]} (RUNBOOK.md in it explains how to run it)")
     for site in made[1:]:
         console.print(f"node:      {site} (hand over the whole folder; its node.key is secret)")
-    console.print(
-        f"to rehearse on this machine: fedbm federation partition {args.folder} && fedbm federation up {args.folder}"
-    )
+    if is_here(args.host):
+        commands = f"fedbm federation partition {args.folder} && fedbm federation up {args.folder}"
+        console.print(f"to rehearse on this machine: {commands}")
 
 
 def partition(args: argparse.Namespace, console: Console) -> None:

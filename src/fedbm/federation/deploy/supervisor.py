@@ -67,15 +67,18 @@ class Child:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as stream:
             self.log_start = stream.tell()
-            self.process = subprocess.Popen(
-                self.command,
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                env=environment(self.folder),
-                cwd=self.folder,
-                start_new_session=True,
-            )
+            try:
+                self.process = subprocess.Popen(
+                    self.command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=stream,
+                    stderr=subprocess.STDOUT,
+                    env=environment(self.folder),
+                    cwd=self.folder,
+                    start_new_session=True,
+                )
+            except FileNotFoundError as error:
+                raise FedBMError(f'{error.filename} is missing: pip install "fedbm[flower]" here') from error
         write_pid(self.folder, self.role, self.process.pid)
 
     def output(self) -> str:
