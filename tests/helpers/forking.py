@@ -19,12 +19,11 @@ from typing import Any
 from fedbm.cli import main
 
 
-def start_command(words: Sequence[str], variables: Mapping[str, str] | None = None, **options: Any) -> Any:
+def start_command(words: Sequence[str], **options: Any) -> Any:
     """Start `python -m fedbm WORDS`; *options* are those of subprocess.Popen."""
 
     def run() -> Any:
-        os.environ.update(variables or {})
-        tempfile.tempdir = None  # may be another now
+        tempfile.tempdir = None  # a test may have set another TMPDIR
         sys.argv = ["fedbm", *words]
         return main(list(words))
 
