@@ -58,6 +58,7 @@ def test_the_promised_form(fedbm: Command, tmp_path: Path) -> None:
     typed = "run --data digits --method fedavg --clients 10 --beta 0.05 --rounds 2 --seed 0 --device cpu"
     words = typed.split()
     small = ["--size", 16, "--width", 4, "--batch", 64, "--out", tmp_path / "runs"]
+    small += ["--lr", 0.1]  # too large: the model predicts one class, whatever the processor, and there is advice
     status, out, err = fedbm(*words, *small)
     assert (status, err) == (0, "")
     lines = out.splitlines()

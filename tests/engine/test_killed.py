@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forking import start_command
 from whole_runs import after_round, assert_same_run, command, folder_of, plan_of, play
 
 from fedbm.cli import main
@@ -116,18 +117,7 @@ def die_at(moment: int, plan: Plan) -> bool:
 
 
 def started(words: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "fedbm", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=hear_interrupts,
-    )
-
-
-def hear_interrupts() -> None:
-    """Whoever runs the tests may have been told to ignore Ctrl-C, which a child inherits."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return start_command(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def wait_for(text: str, process: subprocess.Popen[str]) -> None:

@@ -23,7 +23,7 @@ from fedbm.methods.base import Facts, copy_state, size_of
 from fedbm.runs import runner as simulation
 from fedbm.runs.plan import make_plan
 
-TINY = {"size": 16, "batch": 32, "clients": 4, "beta": 0.5, "rounds": 3}
+TINY = {"size": 16, "batch": 128, "clients": 4, "beta": 0.5, "rounds": 3}
 GENERATOR = {"generator_width": 8, "generator_steps": 4, "generator_every": 1, "generator_batch": 16}
 
 

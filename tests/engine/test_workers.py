@@ -14,11 +14,13 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
+from forking import start_command, start_program
 from small import TinyBody
 from torch import nn
 from whole_runs import assert_same_run, command, folder_of, plan_of, play, simulation, small_plan_of, stop_after
@@ -82,6 +84,23 @@ def pair(settings: dict[str, Any], tmp_path: Path, **more: Any) -> tuple[Path, P
     return folders[0], folders[1]
 
 
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
+    """Fork client processes from this one, and list them."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        started.append(start_program(command, **options))
+        return started[-1]
+
+    monkeypatch.setattr(workers, "subprocess", SimpleNamespace(Popen=start, PIPE=subprocess.PIPE))
+    return started
+
+
+def running(processes: list[subprocess.Popen[bytes]]) -> list[subprocess.Popen[bytes]]:
+    return [process for process in processes if process.poll() is None]
+
+
 class InThisProcess:
     """A client process's work done by a thread: what crosses is pickled, written and read as between processes."""
 
@@ -115,6 +134,7 @@ class InThisProcess:
         self._orders.put(b"")
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "central"])
 def test_equal_to_the_reference(
     method: str, tiny: dict[str, Any], tiny_fedbm: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -336,37 +356,36 @@ def test_an_update_that_is_not_finite_is_dropped_with_the_same_reason(
     assert '"dropped": [{"client": 1, "reason": "head.weight is not finite"}]' in (right / "rounds.jsonl").read_text()
 
 
-def children() -> list[int]:
-    """The client processes this process has started and that still run."""
-    found = subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "worker_process"], capture_output=True, text=True)
-    return [int(number) for number in found.stdout.split()]
-
-
 @posix
 def test_a_process_that_dies_stops_the_run_which_can_be_resumed(
-    plan: Any, unbroken: Path, tiny_fedbm: dict[str, Any], tmp_path: Path
+    plan: Any,
+    unbroken: Path,
+    tiny_fedbm: dict[str, Any],
+    tmp_path: Path,
+    forked: list[subprocess.Popen[bytes]],
 ) -> None:
     broken = small_plan_of(tiny_fedbm, tmp_path, keep_optimizer=True, workers=2)
     assert broken.id == plan.id
     rounds = simulation.run(broken)
     for event in rounds:
         if event.record is not None and event.round == 2:
-            os.kill(children()[0], signal.SIGKILL)
+            running(forked)[0].kill()
             break
     with pytest.raises(FedBMError, match=r"was ended by signal 9.*resume from the last checkpoint$"):
         list(rounds)
-    assert not children()
+    assert not running(forked)
     assert play(plan)[0].round == 3
     assert_same_run(folder_of(plan), unbroken)
 
 
 def test_stopped_and_resumed_with_other_numbers_of_processes(
-    unbroken: Path, tiny_fedbm: dict[str, Any], tmp_path: Path
+    unbroken: Path, tiny_fedbm: dict[str, Any], tmp_path: Path, forked: list[subprocess.Popen[bytes]]
 ) -> None:
     stop_after(1, small_plan_of(tiny_fedbm, tmp_path, keep_optimizer=True, workers=1))
     several = small_plan_of(tiny_fedbm, tmp_path, keep_optimizer=True, workers=2)
     play(several, until=lambda event: event.round == 3 and event.phase == "train" and event.done == 1)
-    assert not children()
+    assert len(forked) == 2
+    assert not running(forked)
     play(small_plan_of(tiny_fedbm, tmp_path, keep_optimizer=True, workers=1))
     assert_same_run(folder_of(several), unbroken)
 
@@ -383,19 +402,15 @@ def gone(processes: list[int]) -> bool:
 @posix
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc here to see processes in")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_no_process_outlives_its_parent(number: int, tiny_fedbm: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.usefixtures("forked")
+def test_no_process_outlives_its_parent(
+    number: int, tiny_fedbm: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After Ctrl-C, which a terminal sends to all, and after a kill, no process and no shared file remains."""
     (tmp_path / "shared").mkdir()
     words = command({**tiny_fedbm, "rounds": 1000, "workers": 2}, tmp_path / "runs")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fedbm", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "TMPDIR": str(tmp_path / "shared")},
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "shared"))
+    process = start_command(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout is not None
     assert any("round 2/" in line for line in process.stdout)
     found = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()

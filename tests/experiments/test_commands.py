@@ -88,7 +88,7 @@ def test_a_spent_budget_ends_cleanly_and_is_gone_on_from(
     tiny_fedbm: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = grid(tmp_path, tiny_fedbm, rounds=400)
-    assert main(words(file, tmp_path, "--only", "FedAvg", "--budget", "4s")) == 0
+    assert main(words(file, tmp_path, "--only", "FedAvg", "--budget", "2s")) == 0
     said = capsys.readouterr().out
     assert "The budget " in said
     assert "1 run: 1 unfinished" in said or "1 run: 1 not run" in said
@@ -143,7 +143,7 @@ def test_what_was_played_when_a_budget_ends_is_not_played_again(
 ) -> None:
     """Checkpoints are far between: what is gone on from was written because the budget came to its end."""
     file = tmp_path / "grid.toml"
-    settings = {k: v for k, v in tiny.items() if k not in ("device", "threads")} | {"rounds": 30}
+    settings = {k: v for k, v in tiny.items() if k not in ("device", "threads")} | {"rounds": 15}
     file.write_text("[all]\n" + "\n".join(f"{k} = {json.dumps(v)}" for k, v in settings.items()), encoding="utf-8")
     told = words(file, tmp_path, "--budget", "1h", "--checkpoint-every", "1000")
 
@@ -154,7 +154,7 @@ def test_what_was_played_when_a_budget_ends_is_not_played_again(
     assert "The budget is spent. Run the same command again to continue from the last checkpoints." in said
     (rounds,) = (tmp_path / "runs").rglob("rounds.jsonl")
     played = len(rounds.read_text(encoding="utf-8").splitlines())
-    assert 0 < played < 30
+    assert 0 < played < 15
     assert main(told) == 0
     assert f"continuing after round {played}" in capsys.readouterr().out
 

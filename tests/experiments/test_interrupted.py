@@ -6,13 +6,14 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forking import start_command
 
+from fedbm.cli import main
 from fedbm.experiments.outcomes import outcome_of, read_outcome
 from fedbm.experiments.spec import parse
 from fedbm.experiments.trials import find_state, locate, trials
@@ -56,16 +57,15 @@ def test_a_sweep_killed_at_random_ends_with_the_same_table(tmp_path: Path) -> No
     file = tmp_path / "grid.toml"
     file.write_text(GRID, encoding="utf-8")
     where = ["--out", str(tmp_path / "broken"), "--records", str(tmp_path / "results"), "--device", "cpu"]
-    command = [sys.executable, "-m", "fedbm", "sweep", str(file), "--seeds", "1", *where]
+    words = ["sweep", str(file), "--seeds", "1", *where]
     moments, kills = random.Random(7), 0
-    for attempt in range(8):
-        process = started(command)
-        if attempt < 2:
-            kills += killed_after(process, moments.randint(1, 5), moments.uniform(0, 0.2))
-        output, _ = process.communicate(timeout=400)
-        if process.returncode == 0:
-            break
-    assert process.returncode == 0, output
+    for _ in range(2):
+        process = start_command(
+            words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        )
+        kills += killed_after(process, moments.randint(1, 5), moments.uniform(0, 0.2))
+        process.communicate(timeout=400)
+    assert main(words) == 0
     assert kills >= 1
     again = read_outcome(tmp_path / "results" / "grid.json")
     assert {result.state for result in again.results} == {"finished"}
@@ -77,12 +77,6 @@ def test_a_sweep_killed_at_random_ends_with_the_same_table(tmp_path: Path) -> No
             pass
     whole = outcome_of(experiment, [find_state(locate(trial)) for trial in planned])
     assert render_csv(experiments_report([again])) == render_csv(experiments_report([whole]))
-
-
-def started(command: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
 
 
 def killed_after(process: subprocess.Popen[str], lines: int, seconds: float) -> bool:

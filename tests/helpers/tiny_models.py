@@ -6,11 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
-
-transformers = pytest.importorskip("transformers")
-tokenizers = pytest.importorskip("tokenizers")
 
 WORDS = ["image", "photo", "of", "the", "shows", "a", "polyp", "cell", "macular", "hole", "##s"]
 TEXTS = ["polyp", "the photo shows a macular hole", "image of cells", "cell"]  # of different lengths: padded
@@ -26,9 +22,10 @@ def save_wordpiece(folder: Path) -> None:
 
 def save_bytelevel(folder: Path) -> None:
     """Write the tokenizer files of RoBERTa: a byte-level BPE in tokenizer.json."""
-    from tokenizers import models, pre_tokenizers, processors, trainers
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
 
-    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -38,7 +35,7 @@ def save_bytelevel(folder: Path) -> None:
     tokenizer.train_from_iterator(TEXTS, trainer)
     tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
     names = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(str(folder))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(str(folder))
 
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}

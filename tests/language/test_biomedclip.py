@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from tiny_models import BERT_SPECIAL, TEXTS, WORDS, perturb, save_wordpiece, transformers
+from tiny_models import BERT_SPECIAL, TEXTS, WORDS, perturb, save_wordpiece
 from torch import Tensor
 
 from fedbm.errors import FedBMError
@@ -19,7 +19,7 @@ from fedbm.utils.io import sha256_file
 
 
 @pytest.fixture(scope="module")
-def clip_state() -> dict[str, Tensor]:
+def clip_state(transformers: Any) -> dict[str, Tensor]:
     config = transformers.BertConfig(
         vocab_size=16, hidden_size=128, num_hidden_layers=2, intermediate_size=40, max_position_embeddings=30,
         num_attention_heads=2,

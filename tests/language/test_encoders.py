@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_models import SIZES, TEXTS, perturb, save_bytelevel, save_wordpiece, transformers
+from tiny_models import SIZES, TEXTS, perturb, save_bytelevel, save_wordpiece
 from torch import Tensor
 
 from fedbm.errors import FedBMError
@@ -22,7 +22,7 @@ from fedbm.utils.io import sha256_file
 
 
 @pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bert(transformers: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny-bert")
     config = transformers.BertConfig(vocab_size=16, max_position_embeddings=40, **SIZES)
     perturb(transformers.BertModel(config), 1).save_pretrained(str(folder))
@@ -31,7 +31,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def roberta(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def roberta(transformers: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny-roberta")
     config = transformers.RobertaConfig(vocab_size=280, max_position_embeddings=66, **SIZES)
     # As published, RoBERTa's checkpoint has no pooler.
@@ -47,7 +47,7 @@ def read_one(model: Any, tokenizer: Any, text: str) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
-def test_mean_and_cls_pooling_equal_a_plain_loop(kind: str, request: pytest.FixtureRequest) -> None:
+def test_mean_and_cls_pooling_equal_a_plain_loop(kind: str, transformers: Any, request: pytest.FixtureRequest) -> None:
     folder: Path = request.getfixturevalue(kind)
     model = transformers.AutoModel.from_pretrained(str(folder)).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder))
@@ -82,7 +82,7 @@ def test_an_embedding_does_not_depend_on_the_batch(kind: str, request: pytest.Fi
     torch.testing.assert_close(padded.norm(dim=1), torch.ones(71))
 
 
-def test_provenance_names_model_weights_and_versions(bert: Path) -> None:
+def test_provenance_names_model_weights_and_versions(bert: Path, transformers: Any) -> None:
     _, made_by = encode(["polyp"], "own", bert)
     assert made_by == {
         "encoder": "own",
@@ -97,7 +97,7 @@ def test_provenance_names_model_weights_and_versions(bert: Path) -> None:
 
 
 def test_a_folder_needs_no_network_and_changes_no_global_state(
-    roberta: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    roberta: Path, transformers: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*_: Any) -> None:
         raise AssertionError("the network was used")
@@ -135,6 +135,7 @@ def test_a_cached_model_is_found_by_its_id(bert: Path, offline_cache: Path) -> N
     assert (made_by["encoder"], made_by["model"], made_by["revision"]) == ("owner/tiny", "owner/tiny", commit)
 
 
+@pytest.mark.usefixtures("transformers")
 @pytest.mark.parametrize("name", ["bert", "biomedclip", "owner/unknown"])
 def test_offline_and_not_cached_is_refused(name: str, offline_cache: Path) -> None:
     with pytest.raises(FedBMError, match=r"not in the cache; check the name .* by --encoder-dir, .* by --concept-file"):

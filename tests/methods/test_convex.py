@@ -1,8 +1,8 @@
 """What the methods minimise: ridge logistic regression over four strongly skewed clients of equal size.
 
-Full batches, ten local steps, constant learning rate, no momentum or decay, float64. The optimum of (1/N) Σ f_i comes
+Full batches, five local steps, constant learning rate, no momentum or decay, float64. The optimum of (1/N) Σ f_i comes
 from Newton's method. SCAFFOLD and FedDyn must reach it at full and half participation; FedAvg stops elsewhere, since
-ten local steps take each client towards its own optimum, and reaches it with one step and everybody there.
+five local steps take each client towards its own optimum, and reaches it with one step and everybody there.
 """
 
 import dataclasses
@@ -61,7 +61,7 @@ def optimum(clients):
     return theta
 
 
-def distance(method, clients, optimum, rounds, participation, steps=10, lr=0.3):
+def distance(method, clients, optimum, rounds, participation, steps=5, lr=1.0):
     train = TrainOptions(batch=EACH, epochs=steps, lr=lr, lr_decay=1.0, momentum=0.0, weight_decay=0.0)
     server, _, _ = play(with_ridge(method), linear_task(3, 3), train, clients, rounds, participation)
     found = torch.cat([server["head.weight"].flatten(), server["head.bias"]])
@@ -70,7 +70,7 @@ def distance(method, clients, optimum, rounds, participation, steps=10, lr=0.3):
 
 @pytest.mark.parametrize(
     ("method", "rounds", "participation"),
-    [(Scaffold(), 80, 1.0), (Scaffold(), 140, 0.5), (FedDyn(alpha=0.1), 180, 1.0), (FedDyn(alpha=0.1), 400, 0.5)],
+    [(Scaffold(), 70, 1.0), (Scaffold(), 150, 0.5), (FedDyn(alpha=0.3), 70, 1.0), (FedDyn(alpha=0.3), 140, 0.5)],
 )
 def test_scaffold_and_feddyn_reach_the_optimum(method, rounds, participation, clients, optimum):
     assert distance(method, clients, optimum, rounds, participation) < 1e-8
@@ -78,8 +78,8 @@ def test_scaffold_and_feddyn_reach_the_optimum(method, rounds, participation, cl
 
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 def test_fedavg_stops_elsewhere(participation, clients, optimum):
-    assert distance(FedAvg(), clients, optimum, 80, participation) > 1e-2
+    assert distance(FedAvg(), clients, optimum, 40, participation) > 1e-2
 
 
 def test_fedavg_with_one_step_and_everybody_reaches_it(clients, optimum):
-    assert distance(FedAvg(), clients, optimum, 200, 1.0, steps=1, lr=1.0) < 1e-8
+    assert distance(FedAvg(), clients, optimum, 200, 1.0, steps=1) < 1e-8

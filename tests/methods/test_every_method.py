@@ -20,8 +20,17 @@ from fedbm.runs.run_config import make_config, to_sections
 from fedbm.runs.run_view import read_run
 from fedbm.runs.runner import run, run_path
 
-TINY = {"data": "digits", "size": 16, "width": 4, "batch": 32, "clients": 4, "beta": 0.5, "rounds": 2}
+TINY = {"data": "digits", "size": 16, "width": 4, "batch": 128, "clients": 4, "beta": 0.5, "rounds": 2}
 FEDBM = {"generator_width": 8, "generator_steps": 3, "generator_every": 1, "generator_batch": 8, "pseudo_batch": 8}
+
+
+@pytest.fixture(scope="module")
+def few():
+    """Every fourth digit."""
+    digits = fedbm.load("digits", size=16)
+    return dataclasses.replace(
+        digits, images=digits.images[::4], labels=digits.labels[::4], split=digits.split[::4], checksum="few"
+    )
 
 
 def settings(name, **more):
@@ -83,12 +92,12 @@ def test_gradient_of_the_local_loss(name):
 
 @pytest.mark.parametrize(("optimizer", "norm"), [("sgd", "batch"), ("adam", "group")])
 @pytest.mark.parametrize("name", METHODS)
-def test_runs_with_either_optimiser_and_norm_at_half_participation(name, optimizer, norm, tmp_path):
+def test_runs_with_either_optimiser_and_norm_at_half_participation(name, optimizer, norm, few, tmp_path):
     more = {"lambda_dis": 0} if name == "fedbm" and norm == "group" else {}
     if name == "fedbn":
         norm = "batch"  # without it, the method refuses
     chosen = settings(name, optimizer=optimizer, norm=norm, lr=0.01 if optimizer == "sgd" else 0.001, out=str(tmp_path))
-    plan = make_plan(make_config(to_sections({**chosen, "batch": 256, **more})))
+    plan = make_plan(make_config(to_sections({**chosen, **more})), dataset=few)
     for _ in run(plan):
         pass
     done = read_run(run_path(plan))
@@ -103,18 +112,18 @@ def test_runs_with_either_optimiser_and_norm_at_half_participation(name, optimiz
 @pytest.mark.parametrize(
     "name", ["feddyn", "scaffold", "moon", "fedrep", "fedbn", "fedrod", "fedproto", "central", "fedgen", "ccvr"]
 )
-def test_client_state_survives_an_interruption_bit_for_bit(name, tmp_path):
+def test_client_state_survives_an_interruption_bit_for_bit(name, few, tmp_path):
     results = []
     for folder, stops in (("whole", False), ("stopped", True)):
         config = make_config(to_sections(settings(name, rounds=3, keep_optimizer=True, out=str(tmp_path / folder))))
-        plan = make_plan(config, make_body=TinyBody)
+        plan = make_plan(config, dataset=few, make_body=TinyBody)
         if stops:
             playing = run(plan)
             for event in playing:
                 if event.record is not None and event.round == 2:
                     break
             playing.close()
-        for _ in run(make_plan(config, make_body=TinyBody)):
+        for _ in run(make_plan(config, dataset=few, make_body=TinyBody)):
             pass
         path = run_path(plan)
         states = {p.name: load_file(p) for p in sorted(path.glob("clients/*.safetensors"))}

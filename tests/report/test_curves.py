@@ -2,27 +2,10 @@
 
 from __future__ import annotations
 
-import re
-import xml.etree.ElementTree as ET
-
 import pytest
+from drawings import paths, texts
 
 from fedbm.report.figures.curves import MAX_SHARED_CURVES, Curve, curve_plot, shared_plot, small_plots
-
-Paths = list[list[tuple[float, float]]]
-
-
-def paths(drawing: str, colour: str, width: str) -> Paths:
-    """The points of every stroke of this colour and width."""
-    return [
-        [(float(x), float(y)) for x, y in re.findall(r"([\d.]+) ([\d.]+)", path.get("d") or "")]
-        for path in ET.fromstring(drawing).iter("path")
-        if colour in (style := path.get("style") or "") and f"stroke-width: {width}" in style
-    ]
-
-
-def texts(drawing: str) -> list[str]:
-    return [element.text or "" for element in ET.fromstring(drawing).iter("text")]
 
 
 def level(label: str, colour: int, *values: float, **more: object) -> Curve:

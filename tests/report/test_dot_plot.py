@@ -6,6 +6,7 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
+from drawings import paths, texts
 
 from fedbm.report.figures.dot_plot import DotRow, dot_plot
 
@@ -41,19 +42,6 @@ def test_zero_is_seen_where_every_difference_is_far_from_it() -> None:
     (bar,) = strokes(drawn, "stroke-opacity: 0.55")
     (zero,) = {x for x, end in strokes(drawn, "stroke-width: 1.2") if x == end}
     assert 0 < zero < bar[0]
-
-
-def paths(drawing: str, colour: str, width: str) -> list[list[tuple[float, float]]]:
-    """The points of every stroke of this colour and width."""
-    return [
-        [(float(x), float(y)) for x, y in re.findall(r"([\d.]+) ([\d.]+)", path.get("d") or "")]
-        for path in ET.fromstring(drawing).iter("path")
-        if colour in (style := path.get("style") or "") and f"stroke-width: {width}" in style
-    ]
-
-
-def texts(drawing: str) -> list[str]:
-    return [element.text or "" for element in ET.fromstring(drawing).iter("text")]
 
 
 def test_the_paper_is_a_bar_of_two_standard_deviations_and_widens_the_scale() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import pytest
+from drawings import texts
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,10 +44,6 @@ FIGURES: dict[str, Callable[[str], str]] = {
     "confusion": lambda title: confusion(SQUARE, ODD, title),
     "similarity": lambda title: similarity([[1, 0.5, 0.1], [0.5, 1, 0.2], [0.1, 0.2, 1]], ODD, title),
 }
-
-
-def texts(drawing: str) -> list[str]:
-    return [element.text or "" for element in ET.fromstring(drawing).iter("text")]
 
 
 @pytest.mark.parametrize("name", FIGURES)

@@ -6,13 +6,13 @@ import csv
 import io
 import json
 import re
-import xml.etree.ElementTree as ET
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from drawings import texts
 from fake_outcomes import fake_outcome
 from fake_runs import fake_run, plain, with_summary
 from fill_readme import fill_readme
@@ -80,10 +80,6 @@ def _scored(result: Result) -> RunView | None:
     averaged = {**run.summary["last"], "f1": 0.617345 - less, "accuracy": 0.738291}
     best = {**run.summary["best"], "f1": 0.583729 - less / 2}
     return replace(with_summary(run, averaged=averaged, best=best), id=run.path.name)
-
-
-def texts(drawing: str) -> list[str]:
-    return [element.text or "" for element in ET.fromstring(drawing).iter("text")]
 
 
 def sentences(outcome: Outcome) -> list[str]:

@@ -95,9 +95,13 @@ def test_by_file_or_as_an_object_its_runs_are_the_same_and_parallel(
 def test_a_script_is_imported_by_other_processes_only_if_it_has_a_guard(
     guarded: bool, scans: Path, shared: dict[str, Any], write: Write
 ) -> None:
+    """Without one, runs of the package's own methods are parallel, and those of the script's method are not."""
     call = f"fedbm.compare({str(scans)!r}, [Halved(scale=0.25)], seeds=1, on_event=show, **{shared!r}).runs[0].label"
     show = "def show(title, event):\n    if event.note:\n        print(event.note)\n"
-    body = f"if __name__ == '__main__':\n    print({call})\n" if guarded else f"print('started')\nprint({call})\n"
+    built_in = f"fedbm.compare({str(scans)!r}, ['fedavg'], seeds=1, **{shared!r})"
+    body = f"if __name__ == '__main__':\n    print({call})\n"
+    if not guarded:
+        body = f"print('started')\nprint([{built_in}])\nprint({call})\n"
     environment = {**os.environ, "PYTHONPATH": str(Path(fedbm.__file__).parents[1])}
     script = write("script.py", HALVED + show + body)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, check=True)
@@ -106,7 +110,8 @@ def test_a_script_is_imported_by_other_processes_only_if_it_has_a_guard(
         'script.py has no `if __name__ == "__main__":` around its calls. '
         "Put it in a file of its own and import it, then its runs are parallel."
     )
-    assert done.stdout.splitlines() == ([] if guarded else ["started", note]) + ["halved · scale=0.25"]
+    before = [] if guarded else ["started", "[Comparison(1 runs of fedavg)]", note]
+    assert done.stdout.splitlines() == [*before, "halved · scale=0.25"]
 
 
 def test_a_class_that_others_cannot_import_runs_here_with_a_note(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -57,17 +55,6 @@ def test_names_run_in_parallel_and_are_read_the_second_time(
     monkeypatch.setattr(batch, "run_all", None)  # nothing remains to be run
     again = fedbm.compare(str(scans), "fedavg,fedprox", betas=[0.1, 0.5], seeds=[1], **shared)
     assert [run.id for run in again.runs] == [run.id for run in found.runs]
-
-
-def test_a_script_needs_no_guard(scans: Path, shared: dict[str, Any], tmp_path: Path) -> None:
-    """The parallel processes do not import the script again."""
-    script = tmp_path / "script.py"
-    script.write_text(
-        f"print('started')\nimport fedbm\nprint([fedbm.compare({str(scans)!r}, ['fedavg'], seeds=1, **{shared!r})])\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(Path(fedbm.__file__).parents[1])}
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, check=True)
-    assert done.stdout == "started\n[Comparison(1 runs of fedavg)]\n"
 
 
 def test_loaded_data_run_in_this_process(scans: Path, shared: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

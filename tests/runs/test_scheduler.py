@@ -53,7 +53,7 @@ def test_by_turns_each_run_is_what_it_is_alone(tiny_fedbm: dict[str, Any], tmp_p
 def test_runs_that_share_a_process(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three runs, two at a time in one process, as on a GPU: all end, one with a sentence, in the order given."""
     monkeypatch.setattr(side_by_side, "places_for", lambda config, processes: [(2, {"threads": 1})])
-    changes = ({"seed": 0}, {"seed": 1, "width": 64, "lr": 1e30, "on_nonfinite": "stop"}, {"seed": 2})
+    changes = ({"seed": 0}, {"seed": 1, "lr": 1e30, "on_nonfinite": "stop"}, {"seed": 2})
     news = list(run_all(configs_of(tiny, tmp_path / "together", *changes)))
     failed = {number: text for number, text in news if isinstance(text, str)}
     assert list(failed) == [1]
@@ -135,7 +135,7 @@ def test_asked_to_end_runs_end_with_the_round_they_are_in_and_lose_nothing(
     monkeypatch.setattr(side_by_side, "places_for", lambda config, processes: [(together, {"workers": 1})])
     hired = []
     monkeypatch.setattr(side_by_side, "_start_worker", lambda *place: hired.append(hire(*place)) or hired[-1])
-    settings = {**tiny, "rounds": 25, "checkpoint_every": 1000}
+    settings = {**tiny, "rounds": 15, "checkpoint_every": 1000}
     configs = configs_of(settings, tmp_path / "asked", *({"seed": seed} for seed in range(3)))
     ended: dict[int, list[int]] = {0: []}
     for number, event in run_all(configs, is_last_round=lambda number: len(ended[0]) >= 3):
@@ -143,7 +143,7 @@ def test_asked_to_end_runs_end_with_the_round_they_are_in_and_lose_nothing(
         if event.record is not None:
             ended.setdefault(number, []).append(event.round)
     assert list(ended) == list(range(together))
-    assert len(ended[0]) < 25
+    assert len(ended[0]) < 15
     assert [worker.process.exitcode for worker in hired] == [0], "not killed: it had no run any more"
     for number, rounds in ended.items():
         begun = plan_of(settings, tmp_path / "asked", seed=number, workers=1)

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.stats import rankdata
 from sklearn.metrics import accuracy_score, f1_score, precision_score, recall_score, roc_auc_score
 
-from fedbm.utils.metrics import auc, mean_scores, score, scores_from_confusion
+from fedbm.utils.metrics import auc, mean_ranks, mean_scores, score, scores_from_confusion
 
 
 @given(st.data())
@@ -26,6 +28,11 @@ def test_equal_to_scikit_learn_over_present_classes(data):
     assert found["precision"] == pytest.approx(precision_score(truth, predicted, **common))
     areas = [roc_auc_score(truth == k, probabilities[:, k]) for k in present if not (truth == k).all()]
     assert found["auc"] == (pytest.approx(np.mean(areas)) if areas else None)
+
+
+@given(arrays(np.float64, st.tuples(st.integers(1, 30), st.integers(1, 4)), elements=st.integers(0, 5)))
+def test_mean_ranks_are_those_of_scipy_to_the_bit(values):
+    assert np.array_equal(mean_ranks(values), rankdata(values, axis=0))
 
 
 def test_scores_by_hand_with_a_missing_class():

@@ -48,16 +48,31 @@ def auc(truth: Array, probabilities: Array) -> float | None:
 
     Uses ranks (Mann–Whitney): the area of class k is (Σ ranks of its samples − P(P+1)/2) / (P·N), ties at mean rank.
     """
-    from scipy.stats import rankdata  # it takes a while to import
-
     positive = truth[:, None] == np.arange(probabilities.shape[1])
     counts = positive.sum(axis=0)
     usable = (counts > 0) & (counts < len(truth))
     if not usable.any() or not np.isfinite(probabilities).all():
         return None
-    ranks = np.where(positive, rankdata(probabilities, axis=0), 0).sum(axis=0)
+    ranks = np.where(positive, mean_ranks(probabilities), 0).sum(axis=0)
     areas = (ranks - counts * (counts + 1) / 2)[usable] / (counts * (len(truth) - counts))[usable]
     return float(areas.mean())
+
+
+def mean_ranks(values: Array) -> Array:
+    """Return the rank of every value in its column; equal values have their mean rank.
+
+    `scipy.stats.rankdata` returns the same, but takes a second to import.
+
+    >>> mean_ranks(np.array([[0.2], [0.1], [0.2]])).tolist()
+    [[2.5], [1.0], [2.5]]
+    """
+    ranks = np.empty(values.shape)
+    for place, order in enumerate(np.argsort(values, axis=0).T):
+        ordered = values[order, place]
+        starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))  # of equal values
+        ends = np.append(starts[1:], len(ordered))
+        ranks[order, place] = np.repeat((starts + 1 + ends) / 2, ends - starts)
+    return ranks
 
 
 def score(truth: Array, probabilities: Array) -> tuple[dict[str, float | None], Array]:

@@ -78,7 +78,10 @@ def each(schema: Schema, length: str | int = "", least: int = 0) -> Schema:
         expected = lengths.setdefault(length, len(value)) if isinstance(length, str) and length else length
         if expected != "" and len(value) != expected:
             return f"{at} must have {expected} entries, not {len(value)}"
-        return next((wrong for n, one in enumerate(value) if (wrong := schema(one, f"{at}[{n}]", lengths))), "")
+        for n, one in enumerate(value):
+            if schema(one, at, lengths):  # the path is made only for the item that is wrong: lists can be long
+                return schema(one, f"{at}[{n}]", lengths)
+        return ""
 
     return fits
 
