@@ -114,19 +114,6 @@ def test_moon_keeps_no_frozen_layers_of_its_previous_body(tiny: dict[str, Any], 
     assert [size_of(kept) for kept in client_states(folder)] == [trained - head] * 4
 
 
-def test_sizes_in_the_overview() -> None:
-    """As multiples of FedAvg's model: ResNet-18, 8 classes, 3 channels, all but the last stage frozen."""
-    body = body_factory(ModelOptions(freeze="conv1,bn1,layer1,layer2,layer3"), 3)()
-    frozen = {f"{layer}.{name}" for layer in body.frozen_layers for name in body.get_submodule(layer).state_dict()}
-    head = 4 * 8 * (512 + 1)
-    whole = size_of(body.state_dict()) + head
-    model = size_of({name: value for name, value in body.state_dict().items() if name not in frozen}) + head
-    parameters = size_of({name: p.data for name, p in body.named_parameters() if name not in frozen}) + head
-    page = (Path(__file__).parents[2] / "docs" / "methods" / "index.md").read_text(encoding="utf-8")
-    once, twice, variate = (f"{size / whole:.4f}" for size in (model, 2 * model, parameters))
-    assert f"{once} with FedAvg, {once} + {variate} with SCAFFOLD and {twice} with CCVR" in " ".join(page.split())
-
-
 def test_layers_by_name_and_by_share() -> None:
     body = body_factory(ModelOptions(width=4), 1)()
     assert choose_layers(body, "layer1.0") == tuple(f"layer1.0.{name}" for name in ("conv1", "bn1", "conv2", "bn2"))
