@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,9 +12,14 @@ from typing import Any
 import pytest
 
 import fedbm
+from fedbm.engine.round_loop import Event
 from fedbm.errors import FedBMError
-from fedbm.experiments.outcomes import read_outcome
+from fedbm.experiments import reproduction
+from fedbm.experiments.outcomes import Outcome, read_outcome
 from fedbm.runs import batch
+from fedbm.runs.batch import BatchResult, BatchRun, Budget, OnNews
+from fedbm.runs.plan import make_plan
+from fedbm.runs.runner import run
 
 
 @pytest.fixture
@@ -54,6 +60,37 @@ def test_a_grid_is_run_recorded_and_shown(grid: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(batch, "run_all", None)  # nothing remains to be run
     again = fedbm.reproduce(str(grid), seeds=1, only=["FedAvg"], device="cpu")
     assert [run.id for run in again.runs] == [run.id for run in found.runs]
+
+
+def test_a_finished_run_is_on_record_while_others_run(grid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killed command, or a full disk later on, cannot take it away."""
+
+    def one_after_the_other(jobs: Sequence[BatchRun], on_news: OnNews, budget: Budget) -> BatchResult:
+        for job in jobs:
+            for event in run(make_plan(job.config)):
+                on_news(job, event)
+        return BatchResult()
+
+    known: list[tuple[str, int, int]] = []
+
+    def count_records(title: str, event: Event) -> None:
+        if event.record is not None:
+            known.append((title.partition(",")[0], event.round, len(list(Path("results/runs").glob("*.json")))))
+
+    monkeypatch.setattr(reproduction, "run_batch", one_after_the_other)
+    fedbm.reproduce(grid, seeds=1, device="cpu", on_event=count_records)
+    assert known == [("FedAvg", 1, 0), ("FedAvg", 2, 0), ("FedProx", 1, 1), ("FedProx", 2, 1)]
+    assert len(list(Path("results/runs").glob("*.json"))) == 2
+
+
+def test_a_record_that_cannot_be_written_stops_no_run(grid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(outcome: Outcome, folder: Path) -> Path:
+        raise FedBMError("the disk is full")
+
+    monkeypatch.setattr(reproduction, "write_outcome", fail)
+    with pytest.raises(FedBMError, match="^the disk is full$"):
+        fedbm.reproduce(grid, seeds=1, device="cpu")
+    assert len(list(Path("runs").glob("*/summary.json"))) == 2
 
 
 def test_a_spent_budget_is_reported(grid: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -105,9 +106,13 @@ class ExperimentPlan:
         }
         return list(runs.values())
 
-    def write_records(self) -> list[tuple[Outcome, Path]]:
-        """Write the records of every experiment and return each outcome with its file."""
-        outcomes = [outcome_of(experiment, self._states(places)) for experiment, places in self.experiments]
+    def write_records(self, folder: Path | None = None) -> list[tuple[Outcome, Path]]:
+        """Write the records of every experiment and return each outcome with its file.
+
+        With *folder*, write only those of experiments that have the run in this folder.
+        """
+        found = [(e, places) for e, places in self.experiments if folder in (None, *(p.folder for p in places))]
+        outcomes = [outcome_of(experiment, self._states(places)) for experiment, places in found]
         return [(outcome, write_outcome(outcome, self.records)) for outcome in outcomes]
 
 
@@ -271,10 +276,24 @@ def plan_experiments(
 
 
 def run_experiments(plan: ExperimentPlan, on_news: OnNews, budget: Budget) -> BatchResult:
-    """Run what is not finished. After Ctrl-C, write the records of finished runs, then raise KeyboardInterrupt."""
+    """Run what is not finished. Each finished run gets its record when the next news of any run arrives.
+
+    After Ctrl-C, write the records of finished runs, then raise KeyboardInterrupt.
+    """
     make_folder(plan.records)
+    ending: list[Path] = []  # folders of runs whose last round is done
+
+    def record_and_report(job: BatchRun, news: Event | str) -> None:
+        for folder in [folder for folder in ending if (folder / "summary.json").exists()]:
+            ending.remove(folder)
+            with suppress(FedBMError):  # at the end, all records are written again, and an error is reported
+                plan.write_records(folder)
+        if isinstance(news, Event) and news.last:
+            ending.append(job.folder)
+        on_news(job, news)
+
     try:
-        return run_batch(plan.jobs(), on_news, budget)
+        return run_batch(plan.jobs(), record_and_report, budget)
     except KeyboardInterrupt as interrupt:
         try:
             for _, path in plan.write_records():
