@@ -1,4 +1,7 @@
-"""Where the images of a run are: on the GPU or in host memory, with the same results."""
+"""Where the images of a run are, with the same results; and runs that a GPU repeats bit for bit."""
+
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -75,3 +78,15 @@ def test_a_run_gives_the_same_bits_with_its_images_in_host_memory(engine, method
     assert_same_run(runs[0].path, runs[1].path)
     assert not any("host memory" in note for note in runs[0].rounds[0]["notes"])
     assert any("stay in host memory" in note for note in runs[1].rounds[0]["notes"])
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("engine", ["reference", "captured"])
+def test_deterministic_runs_of_two_processes_give_the_same_bits(engine, tmp_path):
+    options = "--width 4 --size 16 --clients 4 --beta 0.5 --rounds 3 --generator-steps 3 --generator-every 2"
+    command = f"run --data digits --method fedbm {options} --device cuda --engine {engine} --deterministic yes --out"
+    for name in ("one", "two"):
+        subprocess.run([sys.executable, "-m", "fedbm", *command.split(), str(tmp_path / name)], check=True)
+    (one,), (two,) = ((tmp_path / name).iterdir() for name in ("one", "two"))
+    assert_same_run(one, two)
