@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import ssl
 import threading
@@ -129,6 +130,14 @@ def test_images_are_counted_and_mistakes_named(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{}")
     with pytest.raises(FedBMError, match="the prepared images in .* are damaged"):
         check_data(NodeSettings(), str(tmp_path))
+
+
+def test_advice_of_an_option_that_a_node_lacks_names_the_way_round(scans: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(scans, tmp_path / "scans")
+    next((folder / "cyst").iterdir()).write_bytes(b"not a picture")
+    prepare = rf"--on-bad-file skip\)\. A node has no such option: run 'fedbm data prepare {folder}' with it"
+    with pytest.raises(FedBMError, match=prepare):
+        check_data(NodeSettings(size=16), str(folder))
 
 
 def test_another_version_of_flower_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,6 +70,13 @@ def check_data(node: NodeSettings, data: str) -> str:
         found = open_images(data, node.size, node.channels, verify=True)
     except DamagedError as error:
         raise FedBMError(f"the prepared images in {data} are damaged ({error}); prepare them again") from error
+    except FedBMError as error:
+        if "--" not in str(error):
+            raise
+        raise FedBMError(
+            f"{error}. A node has no such option: run 'fedbm data prepare {data}' with it, and give the node the folder "
+            "that this prints."
+        ) from error
     train = int((found.split == 0).sum())
     if train == 0:
         raise FedBMError(f"{data} has no training images")
