@@ -74,8 +74,8 @@ def check_data(node: NodeSettings, data: str) -> str:
         if "--" not in str(error):
             raise
         raise FedBMError(
-            f"{error}. A node has no such option: run 'fedbm data prepare {data}' with it, and give the node the folder "
-            "that this prints."
+            f"{error}. A node has no such option: run 'fedbm data prepare {data}' with it, and give the node the "
+            "folder that this prints."
         ) from error
     train = int((found.split == 0).sum())
     if train == 0:
