@@ -146,8 +146,9 @@ def test_list_and_show(fedbm: Command, runs: Path) -> None:
     status, out, err = fedbm("show", "fedavg", "--out", runs)
     assert (status, err) == (0, "")
     assert out.startswith(found[0])
-    assert 'name = "fedavg"' in out
-    assert "chosen on validation" in out
+    assert out.index("chosen on validation") < out.index('  [method] name = "fedavg"\n')
+    assert "  [model] width = 4\n" in out
+    assert "weight_decay" not in out, "it has its default"
     assert f"{runs / found[0] / 'model.safetensors'}  " in out
 
 

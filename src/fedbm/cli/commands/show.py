@@ -1,4 +1,4 @@
-"""fedbm show: show one run: settings, result, and where its files are.
+"""fedbm show: show one run: result, clients, settings that are not the default, and where its files are.
 
 examples:
   fedbm show fedbm-digits-s0                                  a part of the run's id is enough
@@ -7,6 +7,9 @@ examples:
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -39,16 +42,36 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     console.print(Text(run.id, style="bold"), soft_wrap=True)
     if command:
         console.print(f"command: {command}")
-    console.print(run.config_text)
     if run.edited:
         console.print(f"config.toml {EDITED}\n")
-    if run.client_partition:
-        console.print(partition_table(np.array(run.client_partition.counts), run.client_partition.classes))
     if run.finished:
         console.print(result_table([run]))
         for sentence in client_losses(run):
             console.print(f"privacy of {sentence}")
     else:
         console.print(f"{run.state}; the same command continues it")
+    if run.client_partition:
+        console.print(partition_table(np.array(run.client_partition.counts), run.client_partition.classes))
+    console.print("settings that are not the default:")
+    for line in changed_settings(run.config):
+        console.print(Text(f"  {line}"))  # brackets are not markup
+    console.print("files:")
     for path, size in files.items():
-        console.print(f"{path}  {size:,} bytes")
+        console.print(Text(f"  {path}  {size:,} bytes"), soft_wrap=True)
+
+
+def changed_settings(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line per section with the settings that are not the default. Of an unknown method, all are shown."""
+    from fedbm.config.keys import keys_of, section_keys
+    from fedbm.methods import METHODS
+
+    method = METHODS.get(config["method"]["name"])
+    keys = [*section_keys(), *(keys_of("method", method) if method else ())]
+    defaults = {(key.section, key.name): key.default for key in keys}
+    for section, values in config.items():
+        changed = {n: v for n, v in values.items() if (section, n) not in defaults or v != defaults[section, n]}
+        if changed:
+            words = (
+                f"{name} = {json.dumps(value, ensure_ascii=False, default=str)}" for name, value in changed.items()
+            )
+            yield f"[{section}] {', '.join(words)}"
