@@ -51,6 +51,7 @@ def test_a_long_run_is_announced_early(number: int, total: float, noted: bool) -
     note = note_on_time(Event(number, "done", record=record), config)
     assert note.startswith("note: 50 rounds take about 16 min 40 s on this machine. ") == noted
     assert bool(note) == noted
+    assert not note_on_time(Event(number, "done", record=record, last=True), config)
 
 
 def test_the_promised_form(fedbm: Command, tmp_path: Path) -> None:

@@ -168,6 +168,7 @@ from fedbm.runs.run_config import keys, make_config, to_sections
         ),
         ("compare bad.toml", 'has no key "ruonds" (did you mean "rounds"?)'),
         ("compare absent.toml", "there is no file absent.toml"),
+        ("compare digits", "there is no configuration file digits. If it is a data set, use --data digits."),
         ("demo --seeds two", 'a range such as 3-12 or a list such as 0,1,5, not "two"'),
         ("demo --seeds ²", 'a range such as 3-12 or a list such as 0,1,5, not "²"'),
         ("demo --rounds 0", "rounds must be at least 1, not 0"),

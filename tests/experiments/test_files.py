@@ -237,6 +237,10 @@ def test_the_papers_numbers_are_typed_right() -> None:
         ("contrasts = [['a']]", "g: contrasts[0] must have 2 entries, not 1"),
         ("contrasts = [['FedBM', 'a']]", 'g: "a" is not a row of the experiment; choose FedBM'),
         ("confirmatory = 'yes'", "g: confirmatory must be true or false"),
+        (
+            "contrasts = [['FedBM', 'FedAvg']]\n[search]\nchoose = ['row']",
+            "g: an experiment with [search] cannot have contrasts",
+        ),
         ("confirmatory = true", "g: a confirmatory experiment must state seeds and contrasts"),
         ("endpoint = 'averaged last'", "g: an endpoint needs contrasts"),
     ],

@@ -182,7 +182,7 @@ def test_broken_records_are_one_sentence(modules: Outcome, tmp_path: Path) -> No
     with pytest.raises(FedBMError, match="there is no file"):
         read_outcome(path)
     path.write_text("{}", encoding="utf-8")
-    with pytest.raises(FedBMError, match="has format None; this version of fedbm reads format 2"):
+    with pytest.raises(FedBMError, match="states no format, so fedbm did not write it"):
         read_outcome(path)
     with pytest.raises(FedBMError, match="has no records of experiments"):
         read_outcomes(tmp_path / "runs" / "none")

@@ -170,6 +170,13 @@ def test_initial_weights_reach_the_nodes(tiny: dict[str, Any], tmp_path: Path) -
     assert [line["state"] for line in events_of(deployed.state, "round")] == digests_in_process(deployed.plan)
 
 
+def test_initial_weights_may_be_in_the_data_folder(tmp_path: Path) -> None:
+    (tmp_path / "body.safetensors").touch()
+    path = tmp_path / "run.toml"
+    path.write_text(f'[model]\ninit_weights = "body.safetensors"\n[engine]\ndata_dir = "{tmp_path}"\n')
+    assert read_run_file(path)[0].model.init_weights == str(tmp_path / "body.safetensors")
+
+
 def test_only_options_that_change_updates_make_another_run(tiny: dict[str, Any], tmp_path: Path) -> None:
     deployed = small(tiny, tmp_path)
     config, options = read_run_file(deployed.config)

@@ -399,6 +399,10 @@ def test_a_ladder_has_the_rows_of_the_file_with_their_share_of_the_gain(tmp_path
     (verdict,) = sentences(outcome)
     assert verdict == f"{steps} Steps with a 95 % interval without zero: half and FedBM."
     assert verdict in plain(page)
+    confirmed = parse(LADDER.replace("[all]", "confirmatory = true\n[all]"), "ladder", "ladder.toml")
+    tested = sentences(replace(outcome, analysis=confirmed.analysis))
+    assert len(tested) == 3
+    assert not any("Step by step" in sentence for sentence in tested), "intervals do not speak beside corrected tests"
 
 
 def test_without_steps_between_there_is_no_ladder(tmp_path: Path) -> None:

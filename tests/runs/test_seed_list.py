@@ -48,3 +48,9 @@ def test_bad_seeds_get_one_sentence(text: str, sentence: str) -> None:
     assert str(caught.value).startswith("--seeds")
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_bad_list_is_repeated_as_it_was_given() -> None:
+    for given, words in (([3, 3], 'named twice in "3,3"'), ([0, 1.5], 'not "0,1.5"'), ([], 'not ""')):
+        with pytest.raises(FedBMError, match=f"^seeds.*{words}$"):
+            list_seeds(given)  # type: ignore[arg-type]

@@ -95,19 +95,26 @@ def format_default(key: Key) -> str:
 def read_config(args: argparse.Namespace) -> Config:
     """Return the configuration file's values, overridden by the flags."""
     from fedbm.runs.custom_method import make_custom_config
-    from fedbm.runs.run_config import is_reference, make_config, override, read_sections
+    from fedbm.runs.run_config import is_reference, make_config, override
 
     file = args.file
-    if file and not file.endswith(".toml") and not Path(file).exists():
-        near = did_you_mean(file, map(str, Path().glob("*.toml")))
-        raise FedBMError(f"there is no configuration file {file}{near}. If it is a data set, use --data {file}.")
-    values = read_sections(Path(file)) if file else {}
+    values = read_file(file) if file else {}
     method_in_file = values.get("method", {}).get("name")
     flags = {"method": method_in_file, **args.settings} if method_in_file else args.settings
     if method_in_file != flags.get("method", method_in_file):
         values["method"] = {}  # the file's options belong to another method
     make = make_custom_config if is_reference(flags.get("method")) else make_config
     return make(override(values, flags), where=file or "the command")
+
+
+def read_file(file: str) -> dict[str, dict[str, Any]]:
+    """Return the sections of a configuration file; explain a word that is none."""
+    from fedbm.runs.run_config import read_sections
+
+    if not file.endswith(".toml") and not Path(file).exists():
+        near = did_you_mean(file, map(str, Path().glob("*.toml")))
+        raise FedBMError(f"there is no configuration file {file}{near}. If it is a data set, use --data {file}.")
+    return read_sections(Path(file))
 
 
 def runs_folder(args: argparse.Namespace) -> Path:

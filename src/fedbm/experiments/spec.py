@@ -225,8 +225,10 @@ def _analysis(values: Mapping[str, Any], seeds: tuple[int, ...]) -> AnalysisPlan
     contrasts, confirmatory = values.get("contrasts", []), values.get("confirmatory", False)
     if any(first == second for first, second in contrasts) or len({*map(tuple, contrasts)}) < len(contrasts):
         raise FedBMError('contrasts must be a list of different pairs of rows, such as [["FedBM", "FedAvg"]]')
-    if confirmatory and not (contrasts and "seeds" in values and "search" not in values):
-        raise FedBMError("a confirmatory experiment must state seeds and contrasts, and cannot have [search]")
+    if contrasts and "search" in values:
+        raise FedBMError("an experiment with [search] cannot have contrasts, which compare its rows on test images")
+    if confirmatory and not (contrasts and "seeds" in values):
+        raise FedBMError("a confirmatory experiment must state seeds and contrasts")
     endpoint = values.get("endpoint", "chosen")
     if "endpoint" in values and not contrasts:
         raise FedBMError("an endpoint needs contrasts, and there are none")

@@ -15,6 +15,7 @@ from fedbm.config.keys import build_options
 from fedbm.config.options import option
 from fedbm.errors import prefix_errors
 from fedbm.federation.protocol.packing import Compression
+from fedbm.runs.plan import find_weights
 from fedbm.runs.run_config import Config, make_config, read_sections
 
 SECTION = "federation"
@@ -67,7 +68,7 @@ def read_run_file(path: Path) -> tuple[Config, FederationOptions]:
     """Read the TOML file of a run: the sections of every run, and [federation]."""
     values = read_sections(path)
     section = values.pop(SECTION, {})
-    return make_config(values, str(path)), make_options(section, str(path))
+    return find_weights(make_config(values, str(path))), make_options(section, str(path))
 
 
 def make_options(values: dict[str, Any], where: str = "the configuration") -> FederationOptions:

@@ -208,7 +208,7 @@ def _part(outcome: Outcome, found: Sequence[ComparedGroup], notes: Notes) -> Par
     numbers = tuple(notes["", note] for note in notes_of(outcome))
     briefs = () if outcome.figure or outcome.search else _briefs(found)
     if outcome.analysis and not outcome.confirmatory:
-        briefs = (*planned_verdict(found)[:-1], *briefs)
+        briefs = (*planned_verdict(found), *briefs)
     return Part(outcome.title, tuple(blocks), count, briefs, notes=numbers)
 
 

@@ -132,7 +132,7 @@ def verdicts(comparison: ComparedGroup) -> list[Verdict]:
     """Return the results for the leading row or the stated contrasts, and for all rows against the paper."""
     if comparison.contrasts:
         tested = [_contrast_verdict(one) for one in comparison.contrasts if one.tested]
-        return [*tested, *_ladder_verdict(comparison), *_diverged(comparison)] if comparison.lead else []
+        return [*(tested or _ladder_verdict(comparison)), *_diverged(comparison)] if comparison.lead else []
     return [*_lead_verdicts(comparison), *_paper_verdicts(comparison)]
 
 

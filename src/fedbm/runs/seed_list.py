@@ -45,5 +45,7 @@ def list_seeds(seeds: int | str | Iterable[int]) -> tuple[int, ...]:
     >>> list_seeds(3), list_seeds("3-5"), list_seeds([5, 0])
     ((0, 1, 2), (3, 4, 5), (0, 5))
     """
-    text = str(seeds) if isinstance(seeds, int | str) else ",".join(f"{seed}-{seed}" for seed in seeds)
-    return parse_seeds(text, "seeds")
+    if isinstance(seeds, int | str):
+        return parse_seeds(str(seeds), "seeds")
+    words = [str(seed) for seed in seeds]
+    return parse_seeds(",".join(words) if len(words) != 1 else f"{words[0]}-{words[0]}", "seeds")

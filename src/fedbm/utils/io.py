@@ -98,11 +98,16 @@ def read_json(path: Path, remedy: str = "") -> Any:
 
 
 def read_object(path: Path, format_: int, remedy: str = "") -> dict[str, Any]:
-    """Return the object of a JSON file; raise FedBMError if its key "format" has another value."""
+    """Return the object of a JSON file; raise FedBMError if its key "format" has another value.
+
+    *remedy* is not advised for another format: the file is whole, and the version that wrote it reads it.
+    """
     value = read_json(path, remedy)
     found = value.get("format") if isinstance(value, dict) else None
+    if found is None:
+        raise FedBMError(f"{path} states no format, so fedbm did not write it{remedy}")
     if found != format_:
-        raise FedBMError(f"{path} has format {found}; this version of fedbm reads format {format_}{remedy}")
+        raise FedBMError(f"{path} has format {found}; this version of fedbm reads format {format_}")
     return dict(value)
 
 

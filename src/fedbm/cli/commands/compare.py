@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from fedbm.cli.flags import add_all_settings, check_applies
+from fedbm.cli.flags import add_all_settings, check_applies, read_file
 from fedbm.cli.parser import Parser
 from fedbm.errors import FedBMError
 
@@ -66,13 +66,12 @@ def execute(args: argparse.Namespace, console: Console) -> None:
 def read_grid(args: argparse.Namespace) -> list[Config]:
     """Return the configuration of every run."""
     from fedbm.runs.method_comparison import list_methods, make_grid
-    from fedbm.runs.run_config import read_sections
     from fedbm.runs.seed_list import parse_seeds
 
     if args.betas and "beta" in args.settings:
         raise FedBMError("--beta and --betas are both given. Give every β in --betas.")
     betas: list[Any] = args.betas.split(",") if args.betas else [None]
-    base = read_sections(Path(args.file)) if args.file else {}
+    base = read_file(args.file) if args.file else {}
     if "seed" in base.get("train", {}):
         raise FedBMError(f"{args.file} sets a seed. Remove that line and use --seeds.")
     if "method" in base:

@@ -73,7 +73,8 @@ def note_on_time(event: Event, config: Config) -> str:
     from fedbm.engine.device import find_device
     from fedbm.utils.text import format_seconds
 
-    if event.record is None or event.round != 2:  # round 1 is slower: processes start and memory is allocated
+    # round 1 is slower: processes start and memory is allocated
+    if event.record is None or event.round != 2 or event.last:
         return ""
     seconds = event.record.seconds["total"] * config.train.rounds
     if seconds < LONG_SECONDS or find_device(config.engine.device).type != "cpu":
