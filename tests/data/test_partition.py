@@ -407,7 +407,7 @@ def test_an_edited_file_loses_its_kind_and_settings(tmp_path) -> None:
             '{"format": 1, "clients": [[0, 1, 2, 3]], "classes": ["b", "a"]}',
             "it does not have the classes of toy",
         ),
-        ('{"format": 1, "clients": [[0, 1, 2, 3]], "moved": [[0, 1, 2]]}', "moved\\[0\\] must be an object"),
+        ('{"format": 1, "clients": [[0, 1, 2, 3]], "moved": [[0, 1, 2]]}', "moved\\[0\\] must be an object with keys"),
         ('{"format": 1, "clients": [[0, 1]], "held_out": [[2]]}', "does not contain 1 of the training samples of toy"),
         ('{"format": 1, "clients": [[0, 1, 2, 3]], "held_out": [[3]]}', "contains sample 3 more than once"),
         ('{"format": 1, "clients": [[0, 1, 2, 3]], "held_out": [[]]}', "client 1 of .* has no samples"),
@@ -421,7 +421,7 @@ def test_an_edited_file_loses_its_kind_and_settings(tmp_path) -> None:
             '"shift": {"kind": "blur", "strength": 1, "seed": 0, "levels": []}}',
             "has 0 levels of its feature shift for 1 clients",
         ),
-        ('{"format": 1, "clients": [[0, 1, 2, 3]], "settings": 3}', "settings must be an object"),
+        ('{"format": 1, "clients": [[0, 1, 2, 3]], "settings": 3}', "settings must be an object with keys"),
         (
             '{"format": 1, "clients": [[0, 1, 2, 3]], "settings": {"beta": "0.1"}}',
             'settings.beta must be a number from 0, not "0.1"',

@@ -130,9 +130,9 @@ def test_a_command_finds_its_role_s_folder(study: Path, tmp_path: Path) -> None:
     assert server_folder(study) == server_folder(study / "server") == study / "server"
     assert node_folder(study / "north") == study / "north"
     assert all_folders(study) == [study / "server", study / "north", study / "south"]
-    with pytest.raises(FedBMError, match="is not the folder of a node; give the one that"):
+    with pytest.raises(FedBMError, match="has no node.toml; give the folder of one node"):
         node_folder(study)
-    with pytest.raises(FedBMError, match="is not the folder of a node"):
+    with pytest.raises(FedBMError, match="has no node.toml"):
         node_folder(study / "server")
     with pytest.raises(FedBMError, match="is a node's folder"):
         server_folder(study / "north")

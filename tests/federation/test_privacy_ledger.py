@@ -82,7 +82,7 @@ def test_concurrent_runs_lose_no_count(ledger: PrivacyLedger) -> None:
     ("text", "why"),
     [
         ("{", "cannot read"),
-        ("[]", "it must be an object"),
+        ("[]", "it must be an object with keys"),
         ('{"format": 2, "runs": {}}', "format must be"),
         ('{"format": 1}', "runs is missing"),
         ('{"format": 1, "runs": {"a": {"releases": [], "exact": 0}}}', "runs.a.exact must be true or false"),

@@ -53,7 +53,7 @@ def test_an_unfinished_run_is_described_by_its_partition(tmp_path: Path) -> None
     (run / "partition.json").write_text(
         '{"format": 1, "kind": "iid", "settings": null, "classes": ["a"], "counts": [[1]], "clients": [[0]]}'
     )
-    with pytest.raises(FedBMError, match=r"partition\.json: settings must be an object, not null"):
+    with pytest.raises(FedBMError, match=r"partition\.json: settings must be an object with keys, not null"):
         read_run(run)
 
 

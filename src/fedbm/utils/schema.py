@@ -93,10 +93,11 @@ def keys(known: Mapping[str, Schema], others: Schema | None = None) -> Schema:
 
     def fits(value: Any, at: str, lengths: Lengths) -> str:
         if not isinstance(value, dict):
-            return _must(at, "an object", value)
+            return _must(at, "an object with keys", value)
         inside = f"{at}." if at else ""
         if missing := next((name for name in required if name not in value), ""):
-            return f"{inside}{missing} is missing"
+            near = next((f", but there is {name}" for name in value if did_you_mean(name, [missing])), "")
+            return f"{inside}{missing} is missing{near}"
         for name in (*(name for name in schemas if name in value), *(name for name in value if name not in schemas)):
             schema = schemas.get(name, others)
             if schema and (wrong := schema(value[name], f"{inside}{name}", lengths)):

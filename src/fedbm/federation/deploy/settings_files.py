@@ -185,7 +185,8 @@ def server_folder(folder: Path) -> Path:
 def node_folder(folder: Path) -> Path:
     """Return *folder* if it is a node's, otherwise raise FedBMError."""
     if not (folder / FILES["node"]).is_file():
-        raise FedBMError(f"{folder} is not the folder of a node; give the one that the server's operator made for it")
+        why = "has no node.toml" if folder.is_dir() else "does not exist"
+        raise FedBMError(f"{folder} {why}; give the folder of one node, such as study/hospital-1")
     return folder
 
 
