@@ -35,7 +35,7 @@ from fedbm.report.render.csv import render_csv
 from fedbm.report.render.html import render_html
 from fedbm.report.render.latex import render_latex
 from fedbm.report.render.markdown import render_markdown
-from fedbm.report.tables import contrast_table, ladder_table
+from fedbm.report.tables import contrast_table, ladder_table, results_table
 from fedbm.report.verdicts import planned_verdict, verdicts
 from fedbm.runs.failure import is_divergence
 from fedbm.runs.run_view import RunView
@@ -436,3 +436,13 @@ def test_a_readme_shows_a_confirmation_alone_once_it_is_complete(tmp_path: Path)
     assert re.findall(r"^\| (?!Method|---)\**(\w+)", text, re.MULTILINE) == ["FedAvg", "FedETF", "FedBM", "Central"]
     assert "On HAM10000 with beta 0.1, FedBM was 11.0 points ahead of FedAvg, which" in text
     assert text.count("](") == 2
+
+
+def test_a_search_marks_no_row_by_its_test_scores(tmp_path: Path) -> None:
+    text = '[all]\ndata = "digits"\n[axes]\nlr = [0.1, 0.2]\n[search]\nchoose = ["lr"]\n'
+    rows = "".join(f'[[rows]]\nname = "{name}"\nmethod = "{name.lower()}"\n' for name in ("FedAvg", "FedBM"))
+    for plan, marked in ((text, False), (text.partition("[search]")[0], True)):
+        made = fake_outcome(tmp_path / str(marked), parse(plan + rows, "own", "own.toml"), seeds=2, rounds=3)
+        table = results_table(compare_outcome(made)[0], "own", {"FedAvg": 0, "FedBM": 1}, {})
+        assert any(cell.best for row in table.rows for cell in row.cells.values()) == marked
+        assert ("Bold" in table.caption) == marked

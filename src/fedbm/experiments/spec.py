@@ -147,10 +147,9 @@ def find_experiment(name: str) -> Experiment:
 def read_experiment(path: Path) -> Experiment:
     """Read a user's own experiment. Its name must differ from shipped ones, because the name decides the record."""
     if path.stem in shipped_experiments():
-        raise FedBMError(
-            f"{path} has the name of a shipped experiment, and their records would mix. Rename the file, or run the "
-            f"shipped experiment with 'fedbm reproduce {path.stem}'."
-        )
+        why = "has the name of a shipped experiment, and their records would mix. Rename the file, or run"
+        why = why if path.exists() else "is not a file here. Run"
+        raise FedBMError(f"{path} {why} the shipped experiment with 'fedbm reproduce {path.stem}'.")
     return parse(read_text(path), path.stem, str(path))
 
 

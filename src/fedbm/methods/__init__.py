@@ -28,22 +28,22 @@ from fedbm.methods.moon import Moon
 from fedbm.methods.scaffold import Scaffold
 from fedbm.utils.plugins import Plugin, load_plugins, usable
 
-METHODS: dict[str, type[FedAvg]] = {
+METHODS: dict[str, type[FedAvg]] = {  # a new method goes before FedBM: figures take colours in this order
     method.name: method
     for method in (
         FedAvg,
         FedProx,
         FedDyn,
         Scaffold,
-        Moon,
-        FedNTD,
-        FedLC,
         FedRep,
-        FedBN,
         FedROD,
         FedNH,
         FedProto,
         FedETF,
+        Moon,
+        FedNTD,
+        FedLC,
+        FedBN,
         CCVR,
         FedGen,
         FedGLCL,

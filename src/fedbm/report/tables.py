@@ -68,10 +68,16 @@ def results_table(
 ) -> Table:
     """Return the table of an experiment's cell: ours, the paper's, the difference, last rounds, tests, notes."""
     caption = "Test scores in percent at the round chosen on validation, mean ± std over n seeds."
-    if comparison.lead and any(row.rival for row in comparison.rows):
-        caption += " Bold: highest mean among rows with the most seeds; tinted: the leading row."
+    if comparison.lead and _has_bold(comparison):
+        tinted = "; tinted: the leading row" if any(row.rival for row in comparison.rows) else ""
+        caption += f" Bold: highest mean among rows with the most seeds{tinted}."
     rows = tuple(_result_rows(comparison, colours, notes))
     return Table(name, _result_columns(comparison), rows, caption, small=True, folded=folded)
+
+
+def _has_bold(comparison: ComparedGroup) -> bool:
+    """Return whether rows are compared on test images. Those of a search are not."""
+    return bool(comparison.contrasts) or any(row.rival for row in comparison.rows)
 
 
 def summary_table(cells: Sequence[tuple[str, ComparedGroup]], name: str, colours: Colours) -> Table:
@@ -90,7 +96,12 @@ def summary_table(cells: Sequence[tuple[str, ComparedGroup]], name: str, colours
 
 def _result_rows(comparison: ComparedGroup, colours: Colours, notes: Mapping[tuple[str, str], int]) -> list[Row]:
     rows = comparison.rows
-    best = {(moment, metric): best_rows(rows, moment, metric) for moment in MOMENTS for metric in SHOWN}
+    none = [False] * len(rows)
+    best = {
+        (moment, metric): best_rows(rows, moment, metric) if _has_bold(comparison) else none
+        for moment in MOMENTS
+        for metric in SHOWN
+    }
     tested = any(row.rival for row in rows)
     return [
         Row(
