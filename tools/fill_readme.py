@@ -21,6 +21,7 @@ from pathlib import Path
 
 from fedbm.errors import FedBMError, did_you_mean
 from fedbm.experiments.outcomes import Outcome, read_outcomes
+from fedbm.experiments.paper_numbers import find_published
 from fedbm.methods import Central
 from fedbm.report.comparison import HEADLINE_METRIC, ComparedGroup, compare_outcome
 from fedbm.report.document import Cell, Column, Row, Table
@@ -60,7 +61,7 @@ def fill_readme(outcomes: Sequence[Outcome], page: Path) -> list[Path]:
     named = [by_name[name] for name in names]
     confirmed = next((o for o in named if o.analysis and o.analysis.confirmatory and not o.withheld), None)
     if confirmed:
-        title, lines = "Differences of every seed, as planned", confirmed_lines(confirmed, outcomes)
+        title, lines = "Difference in macro-F1 at every seed, with its mean", confirmed_lines(confirmed, outcomes)
         drawn = contrast_figure(compare_outcome(confirmed))[0].draw()
     else:
         shown = [c for outcome in named for c in [c for c in compare_outcome(outcome) if c.lead][:1]]
@@ -92,28 +93,36 @@ def confirmed_lines(outcome: Outcome, outcomes: Sequence[Outcome]) -> list[str]:
     others = [c for one in outcomes if one is not outcome for c in compare_outcome(one)]
     cells: dict[str, dict[str, Cell]] = {row.name: {} for row in found[0].rows if row.name != found[0].lead}
     cells |= {found[0].lead: {}, CENTRAL: {}}
-    columns = []
+    columns, central_seeds = [], set[int]()
     for place, (comparison, name) in enumerate(zip(found, plain_names(found), strict=True)):
-        columns += [Column(f"averaged{place}", f"{name}, averaged"), Column(f"raw{place}", f"{name}, raw")]
+        averaged, raw, paper = (f"{key}{place}" for key in ("averaged", "raw", "paper"))
+        columns += [Column(averaged, f"{name}, averaged"), Column(raw, f"{name}, raw"), Column(paper, f"{name}, paper")]
         for row in comparison.rows:
-            for key, moment in ((f"averaged{place}", comparison.moment), (f"raw{place}", "best")):
-                cells[row.name][key] = score_cell(spread_or_none(list(row.at_endpoint(moment).values())))
+            cells[row.name][averaged] = score_cell(spread_or_none([*row.at_endpoint(comparison.moment).values()]))
+            cells[row.name][raw] = score_cell(spread_or_none([*row.at_endpoint("best").values()]))
         central = next((r for c in others if c.data == comparison.data for r in c.rows if r.central and r.runs), None)
-        cells[CENTRAL] |= {
-            f"averaged{place}": score_cell(None),
-            f"raw{place}": score_cell(central.score("best", HEADLINE_METRIC) if central else None),
-        }
-    known = {row: some for row, some in cells.items() if any(cell.value is not None for cell in some.values())}
-    rows = tuple(Row(name, some, lead=name == found[0].lead) for name, some in known.items())
+        cells[CENTRAL][averaged] = score_cell(None)
+        cells[CENTRAL][raw] = score_cell(central.score("best", HEADLINE_METRIC) if central else None)
+        central_seeds |= {run.seed for run in central.runs} if central else set()
+        beta = comparison.at.get("beta", outcome.shared.get("beta"))
+        for row_name, row_cells in cells.items():
+            known = find_published("comparison", comparison.data, beta, row_name)
+            row_cells[paper] = (
+                Cell(known.mean[HEADLINE_METRIC], "percent", known.std[HEADLINE_METRIC]) if known else score_cell(None)
+            )
+    rows = tuple(Row(name, some, lead=name == found[0].lead) for name, some in cells.items())
     seeds = outcome.analysis.seeds if outcome.analysis else ()
     about = (
-        f"Macro-F1 on test images in percent, mean ± std over {len(seeds)} new seeds ({format_numbers(seeds)}): the "
-        "averaged model after the last round, and the raw model at the round chosen on validation."
+        f"Macro-F1 on test images in percent, mean ± std over {len(seeds)} new seeds ({format_numbers(seeds)}). "
+        "Averaged: the averaged model after the last round. Raw: the model itself at the round chosen on validation. "
+        "Paper: its mean ± std over three trials, to compare with the raw model."
     )
-    about += " Central, with all images in one place, has other seeds." if CENTRAL in known else ""
+    if central_seeds:
+        about += f" Central has all images in one place; its seeds are {format_numbers(sorted(central_seeds))}."
     table = render_table(Table("readme", tuple(columns), rows))
     verdict = escape(" ".join(planned_verdict(found)))
-    return [about, "", *table, "", verdict, "", f"[Plan, tests and all results]({LINK})", ""]
+    more = f"[All results]({LINK}), with tests, commands and deviations from the paper."
+    return [verdict, "", about, "", *table, "", more, ""]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

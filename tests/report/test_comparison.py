@@ -288,7 +288,7 @@ def plain_words(root: Path, fedavg: Mapping[int, float]) -> tuple[str, ...]:
 def test_the_plain_verdict_has_two_sentences_without_statistics(tmp_path: Path) -> None:
     """Accuracy of the fakes: 91 and 74 of 100 images, give or take; macro-F1 0.91 − 0.7107 and 0.91 − 0.90."""
     for name, fedavg, ending in (
-        ("a", LOW, "by +19.9 points; chance alone hardly explains this."),
+        ("a", LOW, "by +19.9 points; chance alone is unlikely to explain this."),
         ("b", NEAR, "by +1.0 points; with 3 repetitions, chance alone may explain this."),
         ("c", {0: 0.5}, "by +40.0 points; with one repetition, chance alone may explain this."),
     ):

@@ -73,7 +73,7 @@ def contrast_figure(found: Sequence[ComparedGroup]) -> list[Figure]:
         if one.found is not None
     ]
     title = "Macro-F1, differences within each seed, with mean and 95 % interval"
-    axis = "Macro-F1, points; small dot: a seed; bar: mean, 95 %"
+    axis = "Difference in macro-F1, points; small dots: seeds; bar: mean and 95 % interval"
     return [Figure(partial(dot_plot, rows, title, axis, zero=True))] if rows else []
 
 

@@ -55,7 +55,7 @@ def plain_verdict(comparison: ComparedGroup) -> tuple[str, ...]:
     found = rival.tests["best"].paired
     chance = f"with {_repetitions(found.n)}, chance alone may explain this"
     if _holds(rival):
-        chance = "chance alone hardly explains this"
+        chance = "chance alone is unlikely to explain this"
     return (
         f"{first}; with {rival.name}, {_whole_percent(rival, 'accuracy', lead)}{third}.",
         f"{lead.name}’s macro-F1, in which rare classes count as much as common ones, differs from {rival.name}’s by "
@@ -66,27 +66,37 @@ def plain_verdict(comparison: ComparedGroup) -> tuple[str, ...]:
 def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
     """Return sentences without symbols on an experiment with stated contrasts; () without a difference.
 
-    A sentence per cell compares the leading row with other methods and, after a test, states what chance may explain.
+    A sentence per cell compares the leading row with other methods. After a test, one states what chance may explain.
     """
     lead = next((comparison.lead for comparison in found if comparison.lead), "")
-    sentences, seeds, tested = [], 0, False
+    sentences: list[str] = []
+    stated: list[tuple[str, Contrast, Paired]] = []  # with the name of the cell
     for comparison, cell in zip(found, plain_names(found), strict=True):
-        parts = []
-        for one in comparison.contrasts:
-            if one.found is not None and one.first == lead and one.second in METHOD_TITLES:
-                side = "ahead of" if one.found.mean >= 0 else "behind"
-                explains = "hardly explains" if _contrast_holds(one) else "may explain"
-                chance = f", which chance alone {explains}" if one.tested else ""
-                parts.append(f"{abs(100 * one.found.mean):.1f} points {side} {one.second}{chance}")
-                seeds, tested = max(seeds, one.found.n), one.tested
-        if parts:
-            sentences.append(f"On {cell}, {lead} was {', and '.join(parts) if tested else join_words(parts, 'and')}.")
-    if not sentences:
+        some = [(cell, c, c.found) for c in comparison.contrasts if c.first == lead and c.second in METHOD_TITLES]
+        known = [(cell, c, difference) for cell, c, difference in some if difference is not None]
+        parts = [f"{_higher(difference)} than {one.second}’s" for _, one, difference in known]
+        sentences += [f"On {cell}, {lead}’s macro-F1 was {join_words(parts, 'and')}."] if parts else []
+        stated += known
+    if not stated:
         return ()
-    planned = "The comparison was fixed before the runs."
-    if not tested:
-        planned = f"This is an estimate from {_repetitions(seeds)} and not a test, so it suggests and does not prove."
-    return (*sentences, f"Points are of macro-F1, in which rare findings count as much as common ones. {planned}")
+    about = "Macro-F1 counts rare findings as much as common ones."
+    if not stated[0][1].tested:
+        seeds = _repetitions(max(difference.n for *_, difference in stated))
+        return (*sentences, f"{about} This is an estimate from {seeds}, not a test: it suggests, but does not prove.")
+    by_chance = [f"{one.second} on {cell}" for cell, one, _ in stated if not _contrast_holds(one)]
+    if not by_chance:
+        chance = "Chance alone is unlikely to explain any of these differences."
+    elif len(by_chance) == len(stated):
+        chance = "Chance alone may explain these differences."
+    else:
+        some = join_words(by_chance, "and")
+        chance = f"Chance alone may explain the difference to {some}; for the others this is unlikely."
+    return (*sentences, chance, f"{about} The comparison was fixed before the runs.")
+
+
+def _higher(difference: Paired) -> str:
+    """Return '17.1 points higher' or '3.0 points lower'."""
+    return f"{abs(100 * difference.mean):.1f} points {'higher' if difference.mean >= 0 else 'lower'}"
 
 
 def plain_names(found: Sequence[ComparedGroup]) -> list[str]:
