@@ -184,7 +184,6 @@ def _part(outcome: Outcome, found: Sequence[ComparedGroup], notes: Notes) -> Par
         blocks.append(
             Section("Differences as planned", CONTRASTS, (*more, Figures({"Differences": figures})), whole=True)
         )
-        blocks += _pooled(found, outcome.title)
     if outcome.figure and (figures := experiment_figures.axis_figures(outcome, found, colours)):
         note = "Test scores at the round chosen on validation. Line: mean over seeds; band: lowest to highest seed."
         blocks.append(Section(f"Scores by {outcome.figure}", note, (Figures({"Axis": figures}),), detail=True))
@@ -199,6 +198,7 @@ def _part(outcome: Outcome, found: Sequence[ComparedGroup], notes: Notes) -> Par
             )
         )
     blocks += [_cell(outcome, comparison, colours, notes) for comparison in found if not comparison.empty]
+    blocks += _pooled(found, outcome.title) if outcome.analysis else []
     if empty := tuple(comparison.title for comparison in found if comparison.empty):
         note = "There is no score to show here: the reasons are below."
         blocks.append(Section("Without a result", note, (Text(empty, "titles"),)))
@@ -222,9 +222,8 @@ def _cell(outcome: Outcome, comparison: ComparedGroup, colours: Mapping[str, int
             blocks.append(Text(sentences, "verdict"))
         if detail != "none":
             if comparison.contrasts:
-                if not outcome.confirmatory:
-                    blocks.append(tables.contrast_table(comparison, f"{name}, differences"))
-                if ladder := experiment_figures.ladder_figure(comparison, colours):
+                blocks.append(tables.contrast_table(comparison, f"{name}, differences"))
+                if comparison.ladder and (ladder := experiment_figures.ladder_figure(comparison, colours)):
                     blocks.append(Figures({"Endpoint": [ladder]}))
                     blocks.append(tables.ladder_table(comparison, f"{name}, endpoint", colours))
             else:

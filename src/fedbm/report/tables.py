@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from fedbm.errors import join_words
+from fedbm.experiments.contrasts import Contrast
 from fedbm.experiments.outcomes import Outcome
 from fedbm.experiments.search import search
 from fedbm.methods import FedAvg
@@ -16,9 +17,9 @@ from fedbm.report.comparison import HEADLINE_METRIC, MOMENTS, ComparedGroup, Com
 from fedbm.report.document import Cell, Column, Kind, Row, Table
 from fedbm.report.format import NO_VALUE, format_interval, percent, points
 from fedbm.report.grouping import Group, MethodRuns
-from fedbm.report.verdicts import LEVEL
+from fedbm.report.verdicts import LEVEL, count_seeds_needed
 from fedbm.runs.run_view import RunView
-from fedbm.utils.statistics import MOST_SEEDS, Paired, Spread, paired, seeds_needed, spread, spread_or_none
+from fedbm.utils.statistics import Paired, Spread, paired, spread, spread_or_none
 from fedbm.utils.text import format_range
 
 METRICS = {"accuracy": "Accuracy", "f1": "Macro-F1", "auc": "AUC", "recall": "Recall", "precision": "Precision"}
@@ -160,38 +161,60 @@ def _result_cells(row: ComparedRow, best: Mapping[tuple[str, str], bool]) -> dic
 
 
 def contrast_table(comparison: ComparedGroup, name: str) -> Table:
-    """Return the stated differences at the endpoint, how many seeds would show them, and those at the chosen round."""
+    """Return the stated differences at the endpoint and at the chosen round, with tests if the experiment has them."""
+    stated = comparison.contrasts
+    tested, with_chosen = stated[0].tested, any(one.chosen for one in stated)
+    needed = {one.name: many for one in stated if (many := _seeds_needed(one))}
+    title, chosen = ENDPOINT_TITLES[stated[0].endpoint], ENDPOINT_TITLES["chosen"]
+    columns = [Column("n", "n"), *_interval_columns("endpoint", title)]
+    if tested:
+        columns += [
+            *(Column("p", "p", title), Column("holm", "Holm", title, "p (Holm)")),
+            *(Column("sign_flip", "sign-flip", title, "p (sign-flip)"), Column("size", "d", title)),
+        ]
+    columns += _interval_columns("chosen", chosen) if with_chosen else ()
+    columns += [Column("seeds", "Seeds needed")] if needed else []
     lines = []
-    for one in comparison.contrasts:
+    for one in stated:
         found = one.found
-        unclear = found is not None and found.size is not None and found.low < 0 < found.mean
-        seeds = seeds_needed(found.size, LEVEL) if unclear and found and found.size else None
-        many = f"{seeds}" if seeds else f"> {MOST_SEEDS:,}" if unclear else None
-        cells = {"n": Cell(found.n if found else 0, "count"), "seeds": Cell(many)}
+        cells = {
+            "n": Cell(found.n if found else 0, "count"),
+            "p": Cell(found.p if found else None, "probability"),
+            "holm": Cell(one.corrected, "probability"),
+            "sign_flip": Cell(one.sign_flip, "probability"),
+            "size": Cell(found.size if found else None, "effect"),
+            "seeds": Cell(needed.get(one.name)),
+        }
         for key, difference in (("endpoint", found), ("chosen", one.chosen)):
             cells[key] = Cell(difference.mean if difference else None, "points")
             cells[f"{key}_interval"] = Cell(format_interval(difference, points) if difference else NO_VALUE)
         lines.append(Row(one.name, cells))
-    moments = {"endpoint": ENDPOINT_TITLES[comparison.contrasts[0].endpoint]}
-    moments |= {"chosen": ENDPOINT_TITLES["chosen"]} if any(one.chosen for one in comparison.contrasts) else {}
-    columns = [Column("n", "n")]
-    for key, title in moments.items():
-        columns.append(Column(key, "points", title, f"{title}, points"))
-        columns.append(Column(f"{key}_interval", "95 %", title, "95 % interval"))
-    caption = (
-        "Differences in macro-F1, estimated and not tested. Seeds needed: how many would find a difference of this "
-        f"size with 80 % power at level {LEVEL}, if the first row is ahead and the interval contains zero."
-    )
-    return Table(
-        name, (*columns, Column("seeds", "Seeds needed")), tuple(lines), caption, head="Difference", small=True
-    )
+    if tested:
+        caption = (
+            "Differences in macro-F1. p: two-sided paired t-test; Holm: this p after correction for all stated tests, "
+            "which decides; sign-flip: p of the exact test; d: mean divided by standard deviation."
+        )
+    else:
+        caption = "Differences in macro-F1, estimated and not tested."
+    if needed:
+        caption += " Seeds needed: how many would show a difference of this size with 80 % power."
+    return Table(name, tuple(columns), tuple(lines), caption, head="Difference", small=True)
+
+
+def _seeds_needed(contrast: Contrast) -> str:
+    """Return how many seeds would show the difference; "" if its test or its interval already shows it."""
+    found, corrected = contrast.found, contrast.corrected
+    if found is None or (found.low > 0 if not contrast.tested else corrected is not None and corrected < LEVEL):
+        return ""
+    return count_seeds_needed(found, contrast.tests)
+
+
+def _interval_columns(key: str, title: str) -> tuple[Column, Column]:
+    return Column(key, "points", title, f"{title}, points"), Column(f"{key}_interval", "95 %", title, "95 % interval")
 
 
 def ladder_table(comparison: ComparedGroup, name: str, colours: Colours) -> Table:
-    """Return macro-F1 at the stated endpoint and the difference to the baseline.
-
-    If the contrasts are a ladder, the difference is also a share of the lead's, next to the time that a row costs.
-    """
+    """Return what each row of a ladder has at the stated endpoint, its share of the lead's gain, and its time."""
     base, lead = comparison.baseline, comparison.leading
     scores = {row.name: row.at_endpoint(comparison.moment) for row in comparison.rows}
     apart = {row: paired(found, scores[base.name]) for row, found in scores.items() if row != base.name}
@@ -203,21 +226,18 @@ def ladder_table(comparison: ComparedGroup, name: str, colours: Colours) -> Tabl
             continue
         cells = {
             "n": Cell(found.n, "count"),
-            "f1": score_cell(spread(list(scores[row.name].values())), best=False),
+            "f1": score_cell(spread(list(scores[row.name].values()))),
             "interval": Cell(format_interval(found, percent)),
-            "difference": Cell(difference.mean if difference else None, "points"),
-            "difference_interval": Cell(format_interval(difference, points) if difference else NO_VALUE),
+            "minus": Cell(difference.mean if difference else None, "points"),
+            "minus_interval": Cell(format_interval(difference, points) if difference else NO_VALUE),
             "share": Cell(difference.mean / whole.mean if difference and whole and whole.mean > 0 else None, "percent"),
             "seconds": _mean([run.summary.seconds for run in row.runs if run.summary], "seconds"),
         }
         lines.append(Row(row.name, cells, colour=colours[row.name], lead=row is lead))
-    minus = f"Minus {base.name}, points"
-    cost = {"share": "% of the lead’s", "seconds": "Wall time of a run"} if comparison.ladder else {}
     columns = (
         *_columns({"n": "n", "f1": "Macro-F1", "interval": "95 % interval"}),
-        Column("difference", "mean", minus, f"minus {base.name}"),
-        Column("difference_interval", "95 %", minus, "95 % interval of it"),
-        *_columns(cost),
+        *_interval_columns("minus", f"Minus {base.name}"),
+        *_columns({"share": "% of the lead’s", "seconds": "Wall time of a run"}),
     )
     caption = "Macro-F1 in percent at the endpoint of the plan, mean ± std over n seeds, in the order of the plan."
     return Table(name, columns, tuple(lines), caption, head="Row", small=True)

@@ -70,7 +70,7 @@ def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
     """
     lead = next((comparison.lead for comparison in found if comparison.lead), "")
     sentences: list[str] = []
-    stated: list[tuple[str, Contrast, Paired]] = []  # with the name of the cell
+    stated: list[tuple[str, Contrast, Paired]] = []  # with the cell's name
     for comparison, cell in zip(found, plain_names(found), strict=True):
         some = [(cell, c, c.found) for c in comparison.contrasts if c.first == lead and c.second in METHOD_TITLES]
         known = [(cell, c, difference) for cell, c, difference in some if difference is not None]
@@ -89,8 +89,8 @@ def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
     elif len(by_chance) == len(stated):
         chance = "Chance alone may explain these differences."
     else:
-        some = join_words(by_chance, "and")
-        chance = f"Chance alone may explain the difference to {some}; for the others this is unlikely."
+        words = join_words(by_chance, "and")
+        chance = f"Chance alone may explain the difference to {words}; for the others this is unlikely."
     return (*sentences, chance, f"{about} The comparison was fixed before the runs.")
 
 
@@ -220,26 +220,15 @@ def _ladder_verdict(comparison: ComparedGroup) -> list[Verdict]:
 
 
 def _contrast_verdict(contrast: Contrast) -> Verdict:
-    """Return a planned difference with its interval and its test."""
+    """Return a planned difference with the result of its test. A table has the rest."""
     found = contrast.found
     if found is None:
         return _no_result(f"{contrast.name}: no seed has both runs.")
     assert contrast.corrected is not None
-    where = {"averaged last": "averaged model, last round"}.get(contrast.endpoint, "round chosen on validation")
-    difference = f"{contrast.name}: {_points(found)} of macro-F1"
-    holds, chosen = _contrast_holds(contrast), ""
-    result = _established(found, holds)
-    needed = "" if holds else _describe_seeds_needed(found, contrast.tests)
-    tests = [
-        *_t_test(found),
-        f"{p_value(contrast.corrected)} after Holm’s correction over {contrast.tests} tests",
-        *([f"sign-flip {p_value(contrast.sign_flip)}"] if contrast.sign_flip is not None else []),
-    ]
-    if contrast.chosen is not None:
-        bounds = f" ({_interval(contrast.chosen)})" if contrast.chosen.p is not None else ""
-        chosen = f" At the round chosen on validation, without averaging: {_points(contrast.chosen)}{bounds}."
-    sentence = f"{difference} ({where}, {_evidence(found, *tests)}). {result}{needed}{chosen}"
-    return Verdict(holds, sentence, f"{difference}. {result}")
+    holds = _contrast_holds(contrast)
+    corrected = f"{p_value(contrast.corrected)} after Holm’s correction over {contrast.tests} tests"
+    result = f"{contrast.name}: {_points(found)} of macro-F1, {corrected}. {_established(found, holds)}"
+    return Verdict(holds, result if holds else result + _describe_seeds_needed(found, contrast.tests), result)
 
 
 def _points(found: Paired) -> str:
@@ -268,16 +257,18 @@ def _established(found: Paired, holds: bool) -> str:
 
 
 def _describe_seeds_needed(found: Paired, tests: int) -> str:
-    """Return how many seeds would establish a difference of this size; "" if the lead is not ahead or it is unknown."""
-    if found.size is None or found.mean <= 0 or not tests:
-        return ""
-    seeds = seeds_needed(found.size, LEVEL / tests)
-    many = f"about {seeds}" if seeds else f"more than {MOST_SEEDS:,}"
+    seeds = count_seeds_needed(found, tests)
     level = f"level {LEVEL}/{tests}" if tests > 1 else f"level {LEVEL}"
-    return (
-        f" A difference of this size would need {many} seeds (80{NO_BREAK}% power at {level}; estimated from "
-        f"{found.n} seeds)."
-    )
+    power = f"80{NO_BREAK}% power at {level}; estimated from {found.n} seeds"
+    return f" A difference of this size would need {seeds} seeds ({power})." if seeds and tests else ""
+
+
+def count_seeds_needed(found: Paired, tests: int) -> str:
+    """Return how many seeds would show a difference of this size; "" if the lead is not ahead or it is unknown."""
+    if found.size is None or found.mean <= 0:
+        return ""
+    seeds = seeds_needed(found.size, LEVEL / max(tests, 1))
+    return f"about {seeds}" if seeds else f"more than {MOST_SEEDS:,}"
 
 
 def _diverged(comparison: ComparedGroup) -> list[Verdict]:

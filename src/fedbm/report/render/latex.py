@@ -90,7 +90,8 @@ def _parts(table: Table) -> Iterator[tuple[str, Sequence[Column]]]:
         yield "", columns
         return
     yield "", [column for column in columns if column.key not in SECOND]
-    yield "last rounds", [column for column in columns if column.key in ("n", *SECOND)]
+    if any(column.key in SECOND for column in columns):
+        yield "last rounds", [column for column in columns if column.key in ("n", *SECOND)]
 
 
 def label(text: str) -> str:
