@@ -35,8 +35,8 @@ TITLE = "FedBM: the paper’s tables and figures, measured again"
 Found = Sequence[tuple[Outcome, Sequence[ComparedGroup]]]
 Notes = dict[tuple[str, str], int]  # (title, text) → number
 CONTRASTS = (
-    "Differences in macro-F1 that the experiment states, at its endpoint. A small dot is a seed: first row minus "
-    "second row. The bar is their mean with its 95 % interval, not corrected for the number of differences."
+    "Differences in macro-F1 at the planned endpoint: first row minus second row. A small dot is a seed. The bar is the "
+    "mean with its 95 % interval, not corrected for the number of differences."
 )
 POOLED = (
     "This table is exploratory: it was not planned and is not a test. Differences of one data set at one seed share "
@@ -114,13 +114,19 @@ def _briefs(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
 
 
 def _confirmatory(found: Found) -> list[Section]:
-    """Return a section per confirmatory experiment: its verdicts, or why its scores are withheld."""
+    """Return a section per confirmatory experiment: its verdict and differences, or why its scores are withheld."""
     sections = []
     for outcome, some in found:
         if outcome.confirmatory:
             sentences = (f"{outcome.withheld}.",) if outcome.withheld else planned_verdict(some)
-            sections.append(Section(outcome.title, "Planned before its runs.", (Text(sentences, "verdict"),)))
+            blocks = (Text(sentences, "verdict"), *_drawn_contrasts(some))
+            sections.append(Section(outcome.title, f"Planned before its runs. {CONTRASTS}", blocks))
     return sections
+
+
+def _drawn_contrasts(found: Sequence[ComparedGroup]) -> list[Block]:
+    figures = experiment_figures.contrast_figure(found)
+    return [Figures({"Differences": figures})] if figures else []
 
 
 def _summaries(found: Found) -> list[Section]:
@@ -178,12 +184,10 @@ def _part(outcome: Outcome, found: Sequence[ComparedGroup], notes: Notes) -> Par
     count = f"{finished} of {format_count(len(set(runs.values())), 'run')}"
     opening = f"{outcome.shows[0].upper()}{outcome.shows[1:]}. " if outcome.shows else ""
     blocks: list[Block] = [Text((f"{opening}{count} finished.",), "more", outcome.command)]
-    if figures := experiment_figures.contrast_figure(found):
-        sentences = () if outcome.confirmatory else planned_verdict(found)
-        more: tuple[Block, ...] = (Text(sentences, "verdict"),) if sentences else ()
-        blocks.append(
-            Section("Differences as planned", CONTRASTS, (*more, Figures({"Differences": figures})), whole=True)
-        )
+    if not outcome.confirmatory and (drawn := _drawn_contrasts(found)):
+        sentences = planned_verdict(found)
+        more = [Text(sentences, "verdict")] if sentences else []
+        blocks.append(Section("Differences as planned", CONTRASTS, (*more, *drawn), whole=True))
     if outcome.figure and (figures := experiment_figures.axis_figures(outcome, found, colours)):
         note = "Test scores at the round chosen on validation. Line: mean over seeds; band: lowest to highest seed."
         blocks.append(Section(f"Scores by {outcome.figure}", note, (Figures({"Axis": figures}),), detail=True))
@@ -206,7 +210,7 @@ def _part(outcome: Outcome, found: Sequence[ComparedGroup], notes: Notes) -> Par
         note = "These runs are not part of any number above."
         blocks.append(Section("What is missing", note, (Findings(tuple(missing)),)))
     numbers = tuple(notes["", note] for note in notes_of(outcome))
-    briefs = () if outcome.figure or outcome.search else _briefs(found)
+    briefs = () if outcome.figure or outcome.search or outcome.confirmatory else _briefs(found)
     if outcome.analysis and not outcome.confirmatory:
         briefs = (*planned_verdict(found), *briefs)
     return Part(outcome.title, tuple(blocks), count, briefs, notes=numbers)
