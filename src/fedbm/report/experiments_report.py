@@ -35,8 +35,8 @@ TITLE = "FedBM: the paper’s tables and figures, measured again"
 Found = Sequence[tuple[Outcome, Sequence[ComparedGroup]]]
 Notes = dict[tuple[str, str], int]  # (title, text) → number
 CONTRASTS = (
-    "Differences in macro-F1 at the planned endpoint: first row minus second row. A small dot is a seed. The bar is the "
-    "mean with its 95 % interval, not corrected for the number of differences."
+    "Differences in macro-F1 at the planned endpoint: first row minus second row. A small dot is a seed. The bar is "
+    "the mean with its 95 % interval, not corrected for the number of differences."
 )
 POOLED = (
     "This table is exploratory: it was not planned and is not a test. Differences of one data set at one seed share "
