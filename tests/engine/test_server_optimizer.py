@@ -47,6 +47,25 @@ def test_adam_and_yogi_by_hand(kind):
     assert steps(server_optimizer=kind, server_lr=0.1, server_momentum=0.8) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("kind", "before", "after"), [("adam", 0.04, 0.0397), ("yogi", 0.04, 0.0399), ("yogi", 0.0025, 0.0026)]
+)
+def test_second_moments_by_hand(kind, before, after):
+    """Δ² = 0.01: Adam adds 0.01 (Δ² − v) to v, Yogi moves v by 0.01 Δ² towards Δ²; m = 0.5·0.3 + 0.5·0.1 = 0.2."""
+    moments = {"server_optimizer.m.w": torch.tensor([0.3]), "server_optimizer.v.w": torch.tensor([before])}
+    optimizer = ServerOptimizer(TrainOptions(server_optimizer=kind, server_lr=0.1, server_momentum=0.5), moments)
+    new = optimizer.step({"w": torch.tensor([0.0])}, {"w": torch.tensor([0.1])}, ["w"])
+    assert optimizer.moments["server_optimizer.v.w"].item() == pytest.approx(after, rel=1e-5)
+    assert new["w"].item() == pytest.approx(0.1 * 0.2 / (after**0.5 + 0.001), rel=1e-5)
+
+
+def test_the_second_moment_starts_at_epsilon_squared():
+    """Δ = ε = 0.001: Adam's v stays at 10⁻⁶, and the first step is η Δ / (ε + ε)."""
+    optimizer = ServerOptimizer(TrainOptions(server_optimizer="adam", server_lr=0.1, server_momentum=0.0))
+    new = optimizer.step({"w": torch.tensor([0.0])}, {"w": torch.tensor([0.001])}, ["w"])
+    assert new["w"].item() == pytest.approx(0.05, rel=1e-4)
+
+
 def trained(tiny, out, **options):
     plan = small_plan_of(tiny, out, **options)
     play(plan)

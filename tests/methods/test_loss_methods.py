@@ -7,7 +7,6 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 from small import image_data, linear_task, play, task
 from test_classifier_oracles import ROUNDS, by_size, ce, close, run, sample, sgd
 
@@ -109,13 +108,13 @@ def test_fedlc_without_calibration_is_fedavg_to_the_last_bit():
 
 
 def test_fedlc_leaves_missing_classes_out():
-    """Two of three classes at the client: a softmax over these; a client with one class has no loss."""
+    """Two of three classes at the client, with the margin 2 (16^(-1/4) − 1) = −1; one class alone has no loss."""
     method = FedLC(tau=2.0)
     model = method.model(linear_task(2, 3))
     images = torch.tensor([[3.0, 1.0], [0.0, 2.0]]).view(2, 1, 1, 2)
     context = method.start_client(model, method.server_init(model), {}, Facts(0, 17, (16, 0, 1)))
-    z = model(images)[:, [0, 2]] - torch.tensor([1.0, 2.0])
-    expected = F.cross_entropy(z, torch.tensor([0, 1])).item()
+    gaps = [z[2] - z[0] for z in model(images).tolist()]  # log(1 + e^margin e^(z_c − z_y)) for y = 0 and y = 2
+    expected = (math.log1p(math.exp(gaps[0] - 1)) + math.log1p(math.exp(1 - gaps[1]))) / 2
     found = method.loss(model, Batch(images, torch.tensor([0, 2])), context)["cross_entropy"]
     assert found.item() == pytest.approx(expected, rel=1e-6)
     context = method.start_client(model, method.server_init(model), {}, Facts(0, 4, (0, 4, 0)))

@@ -11,7 +11,7 @@ could make a variance negative. m starts at 0 and v at ε²; β₂ = 0.99, ε = 
 
 Reference: Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan. Adaptive federated optimization. ICLR 2021.
 Momentum: Hsu, Qi, Brown. Measuring the effects of non-identical data distribution for federated visual classification.
-2019.
+2019; their step is Nesterov's. In the code of Reddi et al., v starts at 0 and the bias is corrected.
 """
 
 from __future__ import annotations

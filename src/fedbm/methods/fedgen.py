@@ -8,9 +8,8 @@ Heads are linear, so the ensemble for label y is one linear map, Σ_i α_{i,y} W
 many clients there are.
 
 Reference: Zhu, Hong, Zhou. Data-free knowledge distillation for heterogeneous federated learning. ICML 2021.
-Differs from the authors' code, which sums cross-entropies instead of logits and has uniform labels and noise, BatchNorm
-in G, a diversity term, λ = 10 that decreases, and matching of soft labels; see docs/methods/fedgen.md.
-Clients send their label counts. With λ = 0 it is FedAvg to the last bit.
+Differs from the paper, in which all heads have the same weight. The weights α are those of the authors' code. That code
+differs in more: docs/methods/fedgen.md. Clients send their label counts. With λ = 0 it is FedAvg to the last bit.
 """
 
 from __future__ import annotations

@@ -4,11 +4,12 @@
     server  as FedAvg;   predict argmax z_c, without calibration
 
 The margin between two classes is τ (n_y^{−1/4} − n_c^{−1/4}). A class that the client does not have is left out of the
-softmax: the limit n → 0 of the formula. The option `missing_classes = one` counts it once.
+softmax: the limit n → 0 of the formula.
 
 Reference: Zhang, Li, Li, Xu, Wu, Ding, Wu. Federated learning with label distribution skew via logits calibration.
 ICML 2022.
-With τ = 0 it masks nothing and is FedAvg to the last bit.
+Differs from the paper, which prints the softmax's sum without the true class. With τ = 0 it masks nothing and is FedAvg
+to the last bit.
 """
 
 from __future__ import annotations

@@ -10,8 +10,7 @@ it last took part. In a client's first round it is the received model: the term 
 
 Reference: Li, He, Song. Model-contrastive federated learning. CVPR 2021.
 Differs from the paper: z are the features of the body. The paper adds a projection head between body and classifier to
-all methods of its comparison; here all methods have the same model, without it.
-With μ = 0 it is FedAvg to the last bit.
+all methods that it compares. With μ = 0 it is FedAvg to the last bit.
 """
 
 from __future__ import annotations
