@@ -9,6 +9,7 @@ import runpy
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -36,7 +37,7 @@ from fedbm.cli.main import make_parser
 from fedbm.config.keys import SECTIONS, Key
 from fedbm.config.options import type_words
 from fedbm.errors import FedBMError
-from fedbm.experiments.outcomes import read_outcomes
+from fedbm.experiments.outcomes import read_outcome, read_outcomes
 from fedbm.federation.deploy.settings_files import read_policy
 from fedbm.federation.federation_options import FederationOptions, read_run_file
 from fedbm.methods import METHODS
@@ -302,6 +303,22 @@ def test_the_results_in_the_readmes_are_those_of_the_records(tmp_path: Path) -> 
     assert text_of(page) == text_of(ROOT / "README.md")
     assert main(["report", str(ROOT / "results"), "--to", str(page)]) == 0
     assert text_of(page) == text_of(ROOT / "results" / "README.md")
+
+
+def test_the_melanomas_in_the_readme_are_those_of_the_records() -> None:
+    confirmation = read_outcome(ROOT / "results" / "confirmation.json")
+    found = {}
+    for row in ("FedBM", "FedETF"):
+        matrices = []
+        for result in confirmation.cell(row, {"data": "ham10000"}):
+            assert result.run is not None
+            assert result.run.details is not None
+            melanoma = result.run.details.classes.index("mel")
+            assert result.run.details.confusion.averaged is not None
+            matrices.append(result.run.details.confusion.averaged[melanoma])
+        found[row] = fmean(100 * counts[melanoma] / sum(counts) for counts in matrices)
+    words = f"FedETF found {found['FedETF']:.0f} of 100 melanomas, FedBM {found['FedBM']:.0f}"
+    assert words in " ".join(text_of(ROOT / "README.md").split())
 
 
 # --- links, commands, files, tests ----------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ SUMMARY = (
     "Test scores in percent at the round chosen on validation, mean ± standard deviation over seeds. Bold: highest "
     "mean; tinted: the method under study. Macro-F1 counts rare classes as much as common ones."
 )
+OTHER_SEEDS = " The planned comparison above has other seeds and more of them."
 
 SCORES = tuple(key for metric in tables.SHOWN for key in (metric, f"{metric}_std"))
 FIELDS = (
@@ -146,7 +147,7 @@ def _summaries(found: Found) -> list[Section]:
         ]
         colours = assign_colours(row.name for _, comparison in cells for row in comparison.rows)
         table = tables.summary_table(cells, f"{data_title(data)} summary", colours)
-        note = "" if sections else SUMMARY
+        note = "" if sections else SUMMARY + OTHER_SEEDS * any(outcome.confirmatory for outcome, _ in found)
         sentences = (
             f"{words}: {' '.join(plain_verdict(comparison))}" if len(cells) > 1 else " ".join(plain_verdict(comparison))
             for words, comparison in cells
@@ -227,6 +228,8 @@ def _cell(outcome: Outcome, comparison: ComparedGroup, colours: Mapping[str, int
         if detail != "none":
             if comparison.contrasts:
                 blocks.append(tables.contrast_table(comparison, f"{name}, differences"))
+                if outcome.confirmatory:
+                    blocks.append(tables.other_scores_table(comparison, f"{name}, other scores"))
                 if comparison.ladder and (ladder := experiment_figures.ladder_figure(comparison, colours)):
                     blocks.append(Figures({"Endpoint": [ladder]}))
                     blocks.append(tables.ladder_table(comparison, f"{name}, endpoint", colours))

@@ -31,6 +31,13 @@ BLOCKS = {
 }
 CLASS_METRICS = {"n": "n", "precision": "Precision", "recall": "Recall", "f1": "F1"}
 LEAD = "Lead − row, macro-F1"
+OTHER_SCORES = {  # (moment, metric) → title
+    ("last", "f1"): "Macro-F1, last round",
+    ("last_quarter", "f1"): "Macro-F1, last quarter",
+    ("averaged", "accuracy"): "Accuracy, averaged",
+    ("averaged", "recall"): "Mean recall of classes, averaged",
+    ("averaged", "auc"): "AUC, averaged",
+}
 ENDPOINT_TITLES = {"averaged last": "Averaged model, last round", "chosen": "Chosen round"}
 DIFFERENCE = f"lead_minus_row_{HEADLINE_METRIC}"
 Colours = Mapping[str, int]
@@ -199,6 +206,25 @@ def contrast_table(comparison: ComparedGroup, name: str) -> Table:
     if needed:
         caption += " Seeds needed: how many would show a difference of this size with 80 % power."
     return Table(name, tuple(columns), tuple(lines), caption, head="Difference", small=True)
+
+
+def other_scores_table(comparison: ComparedGroup, name: str) -> Table:
+    """Return the stated differences by other scores than the planned one; they are exploratory."""
+    by_name = {row.name: row for row in comparison.rows}
+    lines = []
+    for one in comparison.contrasts:
+        cells = {}
+        for moment, metric in OTHER_SCORES:
+            found = paired(*(by_name[row].by_seed(moment, metric) for row in (one.first, one.second)))
+            words = f"{points(found.mean)} ({format_interval(found, points)})" if found else None
+            cells[f"{moment} {metric}"] = Cell(words)
+        lines.append(Row(one.name, cells))
+    caption = (
+        "Exploratory: the same differences by other scores, in points, with 95 % intervals over seeds. Last round and "
+        "last quarter: of the model itself. Averaged: of the averaged model after the last round."
+    )
+    columns = _columns({f"{moment} {metric}": title for (moment, metric), title in OTHER_SCORES.items()})
+    return Table(name, columns, tuple(lines), caption, head="Difference", small=True)
 
 
 def _seeds_needed(contrast: Contrast) -> str:
