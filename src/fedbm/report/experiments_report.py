@@ -38,6 +38,10 @@ CONTRASTS = (
     "Differences in macro-F1 at the planned endpoint: first row minus second row. A small dot is a seed. The bar is "
     "the mean with its 95 % interval, not corrected for the number of differences."
 )
+EXPLORATORY = (
+    "Exploratory: the same differences by other scores, in points, with 95 % intervals over seeds. Last round and last "
+    "quarter: of the model itself. Averaged: of the averaged model after the last round."
+)
 POOLED = (
     "This table is exploratory: it was not planned and is not a test. Differences of one data set at one seed share "
     "images and random numbers. So they form a cluster, which counts once with its mean over cells. The interval is a "
@@ -229,6 +233,7 @@ def _cell(outcome: Outcome, comparison: ComparedGroup, colours: Mapping[str, int
             if comparison.contrasts:
                 blocks.append(tables.contrast_table(comparison, f"{name}, differences"))
                 if outcome.confirmatory:
+                    blocks.append(Text((EXPLORATORY,), "more"))
                     blocks.append(tables.other_scores_table(comparison, f"{name}, other scores"))
                 if comparison.ladder and (ladder := experiment_figures.ladder_figure(comparison, colours)):
                     blocks.append(Figures({"Endpoint": [ladder]}))

@@ -219,12 +219,8 @@ def other_scores_table(comparison: ComparedGroup, name: str) -> Table:
             words = f"{points(found.mean)} ({format_interval(found, points)})" if found else None
             cells[f"{moment} {metric}"] = Cell(words)
         lines.append(Row(one.name, cells))
-    caption = (
-        "Exploratory: the same differences by other scores, in points, with 95 % intervals over seeds. Last round and "
-        "last quarter: of the model itself. Averaged: of the averaged model after the last round."
-    )
     columns = _columns({f"{moment} {metric}": title for (moment, metric), title in OTHER_SCORES.items()})
-    return Table(name, columns, tuple(lines), caption, head="Difference", small=True)
+    return Table(name, columns, tuple(lines), head="Difference", small=True)
 
 
 def _seeds_needed(contrast: Contrast) -> str:
