@@ -293,7 +293,7 @@ def test_other_seeds_are_stated_first_and_only_shared_seeds_are_compared(tmp_pat
     assert first == "The methods ran with different seeds: 0, 1 (FedAvg); 0 (FedBM)."
     assert "over the seeds that both have. With FedBM, 60 of 100 test images" in more
     assert "; with FedAvg, 40." in more
-    assert "differs from FedAvg’s by +20.0 points" in more
+    assert "is 20.0 points higher than FedAvg’s" in more
 
 
 def test_options_are_a_note_if_a_method_has_one_row(tmp_path: Path) -> None:

@@ -58,8 +58,8 @@ def plain_verdict(comparison: ComparedGroup) -> tuple[str, ...]:
         chance = "chance alone is unlikely to explain this"
     return (
         f"{first}; with {rival.name}, {_whole_percent(rival, 'accuracy', lead)}{third}.",
-        f"{lead.name}’s macro-F1, in which rare classes count as much as common ones, differs from {rival.name}’s by "
-        f"{points(found.mean)} points; {chance}.",
+        f"{lead.name}’s macro-F1, in which rare classes count as much as common ones, is {_higher(found)} than "
+        f"{rival.name}’s; {chance}.",
     )
 
 
