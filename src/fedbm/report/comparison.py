@@ -84,11 +84,6 @@ class ComparedGroup:
         return next((row for row in self.rows if row.name == self.lead), None)
 
     @property
-    def empty(self) -> bool:
-        """Whether a table would contain no number, neither ours nor the paper's."""
-        return not self.lead and not any(row.published for row in self.rows)
-
-    @property
     def moment(self) -> str:
         """The moment of the stated endpoint, else the round chosen on validation."""
         return ENDPOINTS[self.contrasts[0].endpoint] if self.contrasts else "best"
@@ -221,22 +216,28 @@ def pool_cells(found: Sequence[ComparedGroup]) -> dict[str, tuple[int, Paired]]:
     return {name: (len({one[0] for one in several[name]}), p) for name, p in pooled.items() if p is not None}
 
 
-def seeds_in_words(missing: Iterable[tuple[str, Result]]) -> str:
-    """Return (row, result) pairs as 'FedAvg (seeds 0, 1), FedBM (seed 2)'."""
+def seeds_in_words(missing: Iterable[tuple[str, Result]], rows: Sequence[ComparedRow]) -> str:
+    """Return (row, result) pairs as 'FedAvg (seeds 0, 1), FedBM'. A row without a finished run has no seeds."""
     seeds: dict[str, list[str]] = {}
     for name, result in missing:
         seeds.setdefault(name, []).append(str(result.seed))
-    return ", ".join(f"{name} (seed{'s' * (len(some) > 1)} {', '.join(some)})" for name, some in seeds.items())
+    whole = {row.name for row in rows if len(seeds.get(row.name, ())) == len(row.missing) and not row.runs}
+    if len(whole) == len(rows) > 1:
+        return "all rows"
+    return ", ".join(
+        name if name in whole else f"{name} (seed{'s' * (len(some) > 1)} {', '.join(some)})"
+        for name, some in seeds.items()
+    )
 
 
 def missing_words(rows: Sequence[ComparedRow]) -> tuple[str, ...]:
-    """Return why seeds are missing, each reason once: 'not run: FedAvg (seeds 0, 1), FedBM (seed 2)'."""
+    """Return why seeds are missing, each reason once: 'not run: FedAvg (seeds 0, 1), FedBM'."""
     reasons: dict[str, list[tuple[str, Result]]] = {}
     for row in rows:
         for result in row.missing:
             why = f"{result.state}: {result.why}" if result.why else result.state
             reasons.setdefault(why, []).append((row.name, result))
-    return tuple(f"{why}: {seeds_in_words(missing)}" for why, missing in reasons.items())
+    return tuple(f"{why}: {seeds_in_words(missing, rows)}" for why, missing in reasons.items())
 
 
 def setting_words(outcome: Outcome, at: Mapping[str, Any]) -> list[str]:

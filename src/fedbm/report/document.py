@@ -68,7 +68,7 @@ class Text:
     """Paragraphs; *role* decides their style."""
 
     sentences: tuple[str, ...]
-    role: Literal["lead", "verdict", "more", "list", "facts", "titles", "absent"] = "list"
+    role: Literal["lead", "verdict", "more", "list", "facts", "absent"] = "list"
     code: str = ""  # a command, after the last sentence
     detail: bool = False
 

@@ -51,8 +51,8 @@ SUMMARY = (
     "Test scores in percent at the round chosen on validation, mean ± standard deviation over seeds. Bold: highest "
     "mean; tinted: the method under study. Macro-F1 counts rare classes as much as common ones."
 )
-OTHER_SEEDS = " The planned comparison above has other seeds and more of them."
 
+DECIDED = "The planned comparison above decides this with {seeds} other seeds."
 SCORES = tuple(key for metric in tables.SHOWN for key in (metric, f"{metric}_std"))
 FIELDS = (
     *("experiment", "cell", "row", "round", "n"),
@@ -142,6 +142,12 @@ def _summaries(found: Found) -> list[Section]:
             for comparison in some:
                 if len({row.method for row in comparison.rows if row.runs}) > 1:
                     by_data.setdefault(comparison.data, []).append((outcome, comparison))
+    planned = {  # by the cell's title: a cell that a planned comparison decides
+        comparison.title: (DECIDED.format(seeds=comparison.contrasts[0].found.n),)
+        for outcome, some in found
+        for comparison in some
+        if outcome.confirmatory and comparison.contrasts and comparison.contrasts[0].found
+    }
     sections: list[Section] = []
     for data, comparisons in by_data.items():
         several = len({outcome.name for outcome, _ in comparisons}) > 1
@@ -151,9 +157,9 @@ def _summaries(found: Found) -> list[Section]:
         ]
         colours = assign_colours(row.name for _, comparison in cells for row in comparison.rows)
         table = tables.summary_table(cells, f"{data_title(data)} summary", colours)
-        note = "" if sections else SUMMARY + OTHER_SEEDS * any(outcome.confirmatory for outcome, _ in found)
+        note = "" if sections else SUMMARY
         sentences = (
-            f"{words}: {' '.join(plain_verdict(comparison))}" if len(cells) > 1 else " ".join(plain_verdict(comparison))
+            f"{words}: " * (len(cells) > 1) + " ".join((*plain_verdict(comparison), *planned.get(comparison.title, ())))
             for words, comparison in cells
         )
         sections.append(Section(data_title(data), note, (Text(tuple(sentences), "verdict"), table)))
@@ -206,13 +212,10 @@ def _part(outcome: Outcome, found: Sequence[ComparedGroup], notes: Notes) -> Par
                 "Chosen on validation", note, (tables.search_table(hide_withheld(outcome), f"{outcome.title} chosen"),)
             )
         )
-    blocks += [_cell(outcome, comparison, colours, notes) for comparison in found if not comparison.empty]
+    blocks += [_cell(outcome, comparison, colours, notes) for comparison in found if comparison.lead]
     blocks += _pooled(found, outcome.title) if outcome.analysis else []
-    if empty := tuple(comparison.title for comparison in found if comparison.empty):
-        note = "There is no score to show here: the reasons are below."
-        blocks.append(Section("Without a result", note, (Text(empty, "titles"),)))
     if missing := _missing(found, runs):
-        note = "These runs are not part of any number above."
+        note = "These runs are not part of any number above. A row without seeds has no finished run."
         blocks.append(Section("What is missing", note, (Findings(tuple(missing)),)))
     numbers = tuple(notes["", note] for note in notes_of(outcome))
     briefs = () if outcome.figure or outcome.search or outcome.confirmatory else _briefs(found)
@@ -225,29 +228,23 @@ def _cell(outcome: Outcome, comparison: ComparedGroup, colours: Mapping[str, int
     """Return verdicts, drawings, the table, and details of the runs behind a fold."""
     detail, name = _detail(outcome), f"{outcome.title}: {comparison.title}"
     blocks: list[Block] = []
-    folded = ""
-    if comparison.lead:
-        if not outcome.search and (sentences := tuple(verdict.sentence for verdict in verdicts(comparison))):
-            blocks.append(Text(sentences, "verdict"))
-        if detail != "none":
-            if comparison.contrasts:
-                blocks.append(tables.contrast_table(comparison, f"{name}, differences"))
-                if outcome.confirmatory:
-                    blocks.append(Text((EXPLORATORY,), "more"))
-                    blocks.append(tables.other_scores_table(comparison, f"{name}, other scores"))
-                if comparison.ladder and (ladder := experiment_figures.ladder_figure(comparison, colours)):
-                    blocks.append(Figures({"Endpoint": [ladder]}))
-                    blocks.append(tables.ladder_table(comparison, f"{name}, endpoint", colours))
-            else:
-                figures = [
-                    *experiment_figures.score_figures(comparison, colours),
-                    *experiment_figures.difference_figure(comparison, colours),
-                ]
-                blocks.append(Figures({"Scores": figures}, wide=False))
-    else:
-        paper = ", with the paper’s numbers" if any(row.published for row in comparison.rows) else ""
-        folded = f"No run is finished here; the table has the reasons{paper}"
-    blocks.append(tables.results_table(comparison, name, colours, notes, folded))
+    if not outcome.search and (sentences := tuple(verdict.sentence for verdict in verdicts(comparison))):
+        blocks.append(Text(sentences, "verdict"))
+    if detail != "none" and comparison.contrasts:
+        blocks.append(tables.contrast_table(comparison, f"{name}, differences"))
+        if outcome.confirmatory:
+            blocks.append(Text((EXPLORATORY,), "more"))
+            blocks.append(tables.other_scores_table(comparison, f"{name}, other scores"))
+        if comparison.ladder and (ladder := experiment_figures.ladder_figure(comparison, colours)):
+            blocks.append(Figures({"Endpoint": [ladder]}))
+            blocks.append(tables.ladder_table(comparison, f"{name}, endpoint", colours))
+    elif detail != "none":
+        figures = [
+            *experiment_figures.score_figures(comparison, colours),
+            *experiment_figures.difference_figure(comparison, colours),
+        ]
+        blocks.append(Figures({"Scores": figures}, wide=False))
+    blocks.append(tables.results_table(comparison, name, colours, notes))
     blocks += source_sections(comparison.group, name, colours)
     if comparison.group.clients:  # central training alone is the same in every cell
         cost = tables.cost_table(comparison.group, f"{name} cost", colours)
@@ -288,9 +285,10 @@ def _missing(found: Sequence[ComparedGroup], runs: Mapping[Any, str]) -> list[Fi
                     seen.add(runs[result.key])
                     cells = reasons.setdefault((result.state, result.why), {})
                     cells.setdefault(comparison.title, []).append((row.name, result))
+    rows = {comparison.title: comparison.rows for comparison in found}
     findings = []
     for (state, why), cells in reasons.items():
-        items = tuple(f"{title}: {seeds_in_words(missing)}" for title, missing in cells.items())
+        items = tuple(f"{title}: {seeds_in_words(missing, rows[title])}" for title, missing in cells.items())
         number = format_count(sum(map(len, cells.values())), "run")
         be = "was" if number.startswith("1 ") else "were"
         words = {"absent": "cannot be run here", "not run": f"{be} not run"}.get(state, state)

@@ -72,7 +72,7 @@ def score_cell(score: Spread | None, best: bool = False) -> Cell:
 
 
 def results_table(
-    comparison: ComparedGroup, name: str, colours: Colours, notes: Mapping[tuple[str, str], int], folded: str = ""
+    comparison: ComparedGroup, name: str, colours: Colours, notes: Mapping[tuple[str, str], int]
 ) -> Table:
     """Return the table of an experiment's cell: ours, the paper's, the difference, last rounds, tests, notes."""
     caption = "Test scores in percent at the round chosen on validation, mean ± std over n seeds."
@@ -80,7 +80,7 @@ def results_table(
         tinted = "; tinted: the leading row" if any(row.rival for row in comparison.rows) else ""
         caption += f" Bold: highest mean among rows with the most seeds{tinted}."
     rows = tuple(_result_rows(comparison, colours, notes))
-    return Table(name, _result_columns(comparison), rows, caption, small=True, folded=folded)
+    return Table(name, _result_columns(comparison), rows, caption, small=True)
 
 
 def _has_bold(comparison: ComparedGroup) -> bool:
@@ -151,8 +151,9 @@ def _result_cells(row: ComparedRow, best: Mapping[tuple[str, str], bool]) -> dic
     cells = {"n": Cell(len(row.runs), "count")}
     for moment, metric in best:
         key = metric if moment == "best" else f"{moment}_{metric}"
-        score = score_cell(row.score(moment, metric), best[moment, metric])
-        cells[key] = score if row.runs else Cell(row.state, missing=True)
+        cells[key] = score_cell(row.score(moment, metric), best[moment, metric])
+    if not row.runs:
+        cells["accuracy"] = Cell(row.state, missing=True)
     for metric in SHOWN:
         paper = row.published
         cells[f"paper_{metric}"] = Cell(paper.mean[metric], "printed", paper.std[metric]) if paper else Cell(None)

@@ -41,7 +41,7 @@ def _blocks(blocks: Iterable[Block], level: int) -> list[str]:
         if isinstance(block, Section):
             inner = _blocks(block.blocks, level + 1)
             out += [f"{'#' * level} {escape(block.heading)}", "", *inner] if inner else []
-        elif isinstance(block, Text) and block.role in ("list", "verdict", "titles"):
+        elif isinstance(block, Text) and block.role in ("list", "verdict"):
             out += [*(f"- {escape(sentence)}" for sentence in block.sentences), ""]
         elif isinstance(block, Text):
             out += [" ".join(map(escape, block.sentences)) + _code(block.code), ""]
