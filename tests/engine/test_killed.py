@@ -22,6 +22,7 @@ from fedbm.cli import main
 from fedbm.engine.checkpoint import load_checkpoint
 from fedbm.runs import run_file_writer
 from fedbm.runs.plan import Plan
+from fedbm.utils.fingerprint import package_digest
 
 pytestmark = pytest.mark.long
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="a process that can fork")
@@ -144,6 +145,8 @@ def test_killed_in_earnest(tiny_fedbm: dict[str, Any], tmp_path: Path) -> None:
     assert_same_run(folder_of(whole), tmp_path / "broken" / whole.id)
     environment = json.loads((tmp_path / "broken" / whole.id / "environment.json").read_text())
     assert environment["command"].startswith("fedbm run --data ")
+    assert environment["source"] == package_digest(load_checkpoint)[:12]
+    assert environment["engine"] == "reference"
 
 
 def test_interrupted_and_refused(

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from fedbm.utils.fingerprint import package_digest
 from fedbm.utils.io import digest_of
 from fedbm.version import __version__
 
@@ -42,11 +43,15 @@ def settings_digest(config: Mapping[str, Any]) -> str:
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """Return versions, machine, threads, time and command, but no user name and no host name."""
+    """Return versions, machine, threads, time and command, but no user name and no host name.
+
+    "source" is a digest of this package's code: between two releases, the version does not identify it.
+    """
     program = os.path.basename(sys.argv[0])
     return {
         "format": 1,
         "fedbm": __version__,
+        "source": _source_digest(),
         "python": platform.python_version(),
         **{name.lower(): package_version(name) for name in PACKAGES},
         "platform": platform.platform(),
@@ -72,6 +77,11 @@ def package_version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:  # a replacement such as pillow-simd
         return None
+
+
+@functools.cache
+def _source_digest() -> str:
+    return package_digest(_source_digest)[:12]
 
 
 def _processor() -> str:

@@ -12,6 +12,7 @@ import torch
 
 from fedbm.data.column_partitioner import find_sources
 from fedbm.engine.checkpoint import Progress, best_path, load_best, save_tensors
+from fedbm.engine.clients.backends import uses_cuda_graphs
 from fedbm.engine.environment import environment, settings_digest
 from fedbm.engine.round_loop import RoundLoop
 from fedbm.engine.round_record import ModelScores, Traffic
@@ -60,6 +61,8 @@ def write_description(
     text = to_toml(config, own)
     write_text(folder.path / "config.toml", text)
     known = {**environment(device), "settings": settings_digest(tomllib.loads(text))}
+    captured = uses_cuda_graphs(config.engine, config.method, device)
+    known["engine"] = f"captured{', compiled' * config.engine.compile}" if captured else "reference"
     if own and "code" in own:
         known["method"] = describe_class(type(config.method))
     if is_plugin(config.method):
