@@ -303,6 +303,8 @@ def test_the_results_in_the_readmes_are_those_of_the_records(tmp_path: Path) -> 
     assert text_of(page) == text_of(ROOT / "README.md")
     assert main(["report", str(ROOT / "results"), "--to", str(page)]) == 0
     assert text_of(page) == text_of(ROOT / "results" / "README.md")
+    pictures = {path.name: text_of(path) for path in (tmp_path / "README-figures").iterdir()}
+    assert pictures == {path.name: text_of(path) for path in (ROOT / "results" / "README-figures").iterdir()}
 
 
 def test_the_melanomas_in_the_readme_are_those_of_the_records() -> None:

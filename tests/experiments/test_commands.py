@@ -309,7 +309,10 @@ def test_a_table_of_runs_as_a_file(two_runs: Path, tmp_path: Path, capsys: pytes
     assert main(["report", "--out", str(two_runs), "--to", str(tmp_path / "x.md")]) == 0
     capsys.readouterr()
     assert main(["report", "--out", str(two_runs), "--markdown"]) == 0
-    assert capsys.readouterr().out.strip() == (tmp_path / "x.md").read_text(encoding="utf-8").strip()
+    printed, written = capsys.readouterr().out.strip(), (tmp_path / "x.md").read_text(encoding="utf-8")
+    pictures = re.findall(r"\n!\[[^\]]*\]\((x-figures/\d\.svg)\)\n", written)
+    assert re.sub(r"\n!\[.*\n", "", written).strip() == printed
+    assert pictures == [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.glob("x-figures/*"))] != []
 
 
 def test_features_reach_the_record_of_the_run(

@@ -10,12 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from drawings import texts
 from fake_outcomes import fake_outcome
 from fake_runs import fake_run, plain, with_summary
 from fill_readme import fill_readme
+from pages import ROOT
 from rich.console import Console
 from scipy.stats import ttest_rel
 
@@ -31,12 +33,12 @@ from fedbm.report.comparison import compare_outcome, pool_cells
 from fedbm.report.experiment_figures import contrast_figure, ladder_figure
 from fedbm.report.experiments_report import experiments_report
 from fedbm.report.figures.palette import assign_colours
-from fedbm.report.format import format_cell
+from fedbm.report.format import format_cell, points
 from fedbm.report.render.csv import render_csv
 from fedbm.report.render.html import render_html
 from fedbm.report.render.latex import render_latex
 from fedbm.report.render.markdown import render_markdown
-from fedbm.report.tables import contrast_table, ladder_table, results_table
+from fedbm.report.tables import contrast_table, endpoint_class_table, ladder_table, results_table, rounds_table
 from fedbm.report.verdicts import planned_verdict, verdicts
 from fedbm.runs.failure import is_divergence
 from fedbm.runs.run_view import RunView
@@ -304,7 +306,7 @@ def test_differences_are_drawn_once_for_all_cells_with_a_dot_per_seed_unless_wit
     ]
     assert svg.count("<use ") == 16 + 4
     assert svg.count("stroke-width: 1.2") == 1
-    assert _page(planned(tmp_path / "again"), tmp_path).count("differences within each seed") == 1
+    assert _page(planned(tmp_path / "again"), tmp_path).count("<figcaption>Macro-F1, differences within each seed") == 1
     withheld = planned(tmp_path / "some", missing=[("FedETF", 6)])
     assert contrast_figure(compare_outcome(withheld)) == []
     page = _page(withheld, tmp_path)
@@ -314,19 +316,19 @@ def test_differences_are_drawn_once_for_all_cells_with_a_dot_per_seed_unless_wit
 
 def test_a_planned_verdict_is_a_sentence_per_cell_without_symbols(tmp_path: Path) -> None:
     about = "Macro-F1 counts rare findings as much as common ones."
-    planned_before = f"{about} The comparison was fixed before the runs."
+    planned_before = f"{about} The comparison was fixed before these runs."
     first = "On HAM10000 with beta 0.1, FedBM’s macro-F1 was 11.0 points higher than FedAvg’s and 1.1 points higher"
     verdict = planned_verdict(compare_outcome(planned(tmp_path / "a")))
     assert verdict == (
-        f"{first} than FedETF’s.",
+        f"{first} than FedETF’s; without averaging, at the round chosen on validation: 5.5 and 0.6 points.",
         "On HAM10000 with beta 0.05, FedBM’s macro-F1 was 7.0 points higher than FedAvg’s and 4.3 points higher than "
-        "FedETF’s.",
+        "FedETF’s; without averaging, at the round chosen on validation: 3.5 and 2.1 points.",
         "Chance alone may explain the difference to FedETF on HAM10000 with beta 0.1; for the others this is unlikely.",
         planned_before,
     )
     assert planned_verdict(compare_outcome(planned(tmp_path / "b", missing=[("FedETF", 6)]))) == ()
     estimate = planned_verdict(compare_outcome(planned(tmp_path / "c", ESTIMATE)))
-    assert estimate[0] == f"{first} than FedETF’s."
+    assert estimate[0].startswith(f"{first} than FedETF’s")
     assert (
         estimate[-1] == f"{about} This is an estimate from 4 repetitions, not a test: it suggests, but does not prove."
     )
@@ -346,16 +348,38 @@ def test_pooled_differences_have_a_cluster_per_data_set_and_seed() -> None:
 
 
 def test_a_report_pools_cells_and_calls_it_exploratory(tmp_path: Path) -> None:
-    outcome = planned(tmp_path)
-    cells, pooled = pool_cells(compare_outcome(outcome))["FedBM − FedAvg"]
-    # one data set: a cluster is a seed
-    by_seed = [(x + y) / 2 for x, y in zip(GAIN[0.1][0], GAIN[0.05][0], strict=True)]
-    assert (cells, pooled.n, 100 * pooled.mean) == (2, 4, pytest.approx(sum(by_seed) / 4))
+    outcome = fake_outcome(tmp_path, "comparison-kvasir", seeds=3, rounds=2)
+    found = compare_outcome(outcome)
+    cells, pooled = pool_cells(found)["FedBM − FedAvg"]
+    differences = {
+        (place, seed): score - row["FedAvg"].by_seed()[seed]
+        for place, row in enumerate({row.name: row for row in comparison.rows} for comparison in found)
+        for seed, score in row["FedBM"].by_seed().items()
+    }
+    assert (cells, pooled.n) == (2, 3)  # one data set: a cluster is a seed
+    assert pooled.mean == pytest.approx(sum(differences.values()) / 6)
     text = plain(render_markdown(experiments_report([outcome])))
     assert "Over all cells (exploratory)" in text
-    assert "| FedBM − FedAvg | 2 | 4 | +9.0 |" in text
-    one_cell = parse(PLAN.format(confirmatory="").replace("[0.1, 0.05]", "[0.1]"), "plan", "plan.toml")
-    assert "exploratory" not in render_markdown(experiments_report([planned(tmp_path / "one", one_cell)]))
+    assert f"| FedBM − FedAvg | 2 | 3 | {points(pooled.mean)} |" in text
+    one_cell = replace(outcome, axes={**outcome.axes, "beta": (0.05,)})
+    one_cell = replace(one_cell, results=tuple(r for r in outcome.results if r.at["beta"] == 0.05))
+    assert "exploratory" not in render_markdown(experiments_report([one_cell]))
+
+
+def test_a_planned_comparison_has_its_differences_by_round_and_its_classes() -> None:
+    """The last of four rounds is the endpoint; recall is worked by hand from the confusion matrices on record."""
+    comparison = compare_outcome(read_outcome(ROOT / "results" / "confirmation.json"))[0]
+    table = rounds_table(comparison, "rounds")
+    assert [column.title for column in table.columns] == [f"Round {number}" for number in (50, 100, 150, 200)]
+    for row, contrast in zip(table.rows, comparison.contrasts, strict=True):
+        assert contrast.found is not None
+        assert str(row.cells["200"].value).startswith(f"{points(contrast.found.mean)} (")
+    classes = endpoint_class_table(comparison, "classes")
+    for row in comparison.rows:
+        matrices = [np.array(run.details.confusion.averaged) for run in row.runs if run.details]
+        recall = np.mean([np.diag(matrix) / matrix.sum(axis=1) for matrix in matrices], axis=0)
+        assert [line.cells[f"{row.name} recall"].value for line in classes.rows] == pytest.approx(recall.tolist())
+    assert [line.cells["n"].value for line in classes.rows] == matrices[0].sum(axis=1).tolist()
 
 
 def test_an_estimate_that_may_be_zero_says_how_many_seeds_a_claim_needs(tmp_path: Path) -> None:

@@ -199,18 +199,17 @@ def _test(comparisons: Sequence[ComparedGroup]) -> list[ComparedGroup]:
 
 
 def pool_cells(found: Sequence[ComparedGroup]) -> dict[str, tuple[int, Paired]]:
-    """Return name → (cells, pooled difference) for contrasts, or lead − row, that several cells have."""
+    """Return name → (cells, pooled difference) for the differences lead − row that several cells have."""
     every: dict[str, list[tuple[int, str, int, float]]] = {}  # name → (cell, data set, seed, difference)
     for place, comparison in enumerate(found):
-        by_name = {one.name: one.by_seed for one in comparison.contrasts}
-        if (lead := comparison.leading) is not None:
-            ours = lead.by_seed()
-            for row in comparison.rows:
-                theirs = row.by_seed()
-                if row.rival:
-                    by_name[f"{lead.name} − {row.name}"] = {s: ours[s] - theirs[s] for s in ours if s in theirs}
-        for name, by_seed in by_name.items():
-            every.setdefault(name, []).extend((place, comparison.data, s, value) for s, value in by_seed.items())
+        if (lead := comparison.leading) is None:
+            continue
+        ours = lead.by_seed()
+        for row in comparison.rows:
+            if row.rival:
+                both = [(s, ours[s] - score) for s, score in row.by_seed().items() if s in ours]
+                name = f"{lead.name} − {row.name}"
+                every.setdefault(name, []).extend((place, comparison.data, s, value) for s, value in both)
     several = {name: some for name, some in every.items() if len({place for place, *_ in some}) > 1}
     pooled = {name: pool_clusters(one[1:] for one in some) for name, some in several.items()}
     return {name: (len({one[0] for one in several[name]}), p) for name, p in pooled.items() if p is not None}

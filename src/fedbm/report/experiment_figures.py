@@ -12,7 +12,7 @@ from fedbm.report.document import Figure
 from fedbm.report.figures.curves import Series, axis_plot
 from fedbm.report.figures.dot_plot import DotRow, dot_plot
 from fedbm.report.figures.drawing import shorten
-from fedbm.report.tables import SHOWN
+from fedbm.report.tables import ENDPOINT_TITLES, SHOWN
 from fedbm.report.verdicts import main_rivals
 from fedbm.utils.statistics import Paired
 
@@ -72,9 +72,12 @@ def contrast_figure(found: Sequence[ComparedGroup]) -> list[Figure]:
         for one in comparison.contrasts
         if one.found is not None
     ]
+    if not rows:
+        return []
     title = "Macro-F1, differences within each seed, with mean and 95 % interval"
-    axis = "Difference in macro-F1, points; small dots: seeds; bar: mean and 95 % interval"
-    return [Figure(partial(dot_plot, rows, title, axis, zero=True))] if rows else []
+    endpoint = ENDPOINT_TITLES[next(c for comparison in found for c in comparison.contrasts).endpoint].lower()
+    axis = f"Difference in macro-F1 ({endpoint}), points; small dot: a seed; bar: mean, 95 %"
+    return [Figure(partial(dot_plot, rows, title, axis, zero=True), f"{title}: {endpoint}")]
 
 
 def ladder_figure(comparison: ComparedGroup, colours: Mapping[str, int]) -> Figure | None:

@@ -39,13 +39,15 @@ CONTRASTS = (
     "the mean with its 95 % interval, not corrected for the number of differences."
 )
 EXPLORATORY = (
-    "Exploratory: the same differences by other scores, in points, with 95 % intervals over seeds. Last round and last "
-    "quarter: of the model itself. Averaged: of the averaged model after the last round."
+    "Exploratory: the same differences in points by other scores, with 95 % intervals over seeds. Intervals are not "
+    "corrected for the number of scores. Last round and last quarter: of the model itself; averaged: of the averaged "
+    "model after the last round. Then come differences in the averaged model’s macro-F1 after each quarter of the "
+    "rounds, and recall and F1 of each class at the planned endpoint."
 )
 POOLED = (
     "This table is exploratory: it was not planned and is not a test. Differences of one data set at one seed share "
-    "images and random numbers. So they form a cluster, which counts once with its mean over cells. The interval is a "
-    "t-interval over clusters."
+    "random numbers. So they form a cluster, which counts once with its mean over cells. The interval is a t-interval "
+    "over clusters. It does not cover the choice of test images, which all seeds of a data set share."
 )
 SUMMARY = (
     "Test scores in percent at the round chosen on validation, mean ± standard deviation over seeds. Bold: highest "
@@ -70,7 +72,8 @@ def experiments_report(outcomes: Sequence[Outcome], title: str = "", complete: b
         title: The report's title; by default TITLE, or the title of the only experiment.
         complete: Whether these are all records, so that the paper's other experiments are listed as not run.
     """
-    found: Found = [(outcome, compare_outcome(outcome)) for outcome in outcomes]
+    planned_first = sorted(outcomes, key=lambda outcome: not outcome.confirmatory)
+    found: Found = [(outcome, compare_outcome(outcome)) for outcome in planned_first]
     unrecorded = list_unrecorded(outcomes) if complete else []
     notes = _number_notes(found)
     parts = tuple(_part(outcome, some, notes) for outcome, some in found)
@@ -80,7 +83,7 @@ def experiments_report(outcomes: Sequence[Outcome], title: str = "", complete: b
     own = [outcome.title for outcome in outcomes if outcome.name not in shipped_experiments() or len(outcomes) == 1]
     return Report(
         title or "; ".join([TITLE] * (len(own) < len(outcomes)) + own),
-        (*_confirmatory(found), *_summaries(found), *_overview(found), *_pooled_comparisons(found)),
+        (*_confirmatory(found), *_summaries(found), *_overview(found), *_pooled(found)),
         parts,
         _not_run(unrecorded),
         tuple(Note(number, *words) for words, number in notes.items()),
@@ -166,15 +169,11 @@ def _summaries(found: Found) -> list[Section]:
     return sections
 
 
-def _pooled_comparisons(found: Found) -> list[Section]:
-    some = [c for outcome, cells in found if _detail(outcome) == "all" and not outcome.analysis for c in cells]
-    return _pooled(some, "All data sets")
-
-
-def _pooled(found: Sequence[ComparedGroup], name: str) -> list[Section]:
+def _pooled(found: Found) -> list[Section]:
     """Return differences pooled over the cells, marked exploratory; [] if no difference has several cells."""
-    pooled = pool_cells(found)
-    table = tables.pooled_table(pooled, f"{name}: differences over all cells")
+    cells = [c for outcome, some in found if _detail(outcome) == "all" and not outcome.analysis for c in some]
+    pooled = pool_cells(cells)
+    table = tables.pooled_table(pooled, "Differences over all cells")
     return [Section("Over all cells (exploratory)", "", (Text((POOLED,), "more"), table))] if pooled else []
 
 
@@ -213,7 +212,6 @@ def _part(outcome: Outcome, found: Sequence[ComparedGroup], notes: Notes) -> Par
             )
         )
     blocks += [_cell(outcome, comparison, colours, notes) for comparison in found if comparison.lead]
-    blocks += _pooled(found, outcome.title) if outcome.analysis else []
     if missing := _missing(found, runs):
         note = "These runs are not part of any number above. A row without seeds has no finished run."
         blocks.append(Section("What is missing", note, (Findings(tuple(missing)),)))
@@ -231,11 +229,15 @@ def _cell(outcome: Outcome, comparison: ComparedGroup, colours: Mapping[str, int
     if not outcome.search and (sentences := tuple(verdict.sentence for verdict in verdicts(comparison))):
         blocks.append(Text(sentences, "verdict"))
     if detail != "none" and comparison.contrasts:
-        blocks.append(tables.contrast_table(comparison, f"{name}, differences"))
+        several = any(one.found is not None and one.found.n > 1 for one in comparison.contrasts)
+        if several or outcome.confirmatory:
+            blocks.append(tables.contrast_table(comparison, f"{name}, differences"))
         if outcome.confirmatory:
             blocks.append(Text((EXPLORATORY,), "more"))
             blocks.append(tables.other_scores_table(comparison, f"{name}, other scores"))
-        if comparison.ladder and (ladder := experiment_figures.ladder_figure(comparison, colours)):
+            blocks.append(tables.rounds_table(comparison, f"{name}, rounds"))
+            blocks.append(tables.endpoint_class_table(comparison, f"{name}, classes"))
+        if several and comparison.ladder and (ladder := experiment_figures.ladder_figure(comparison, colours)):
             blocks.append(Figures({"Endpoint": [ladder]}))
             blocks.append(tables.ladder_table(comparison, f"{name}, endpoint", colours))
     elif detail != "none":

@@ -200,7 +200,7 @@ def contrast_table(comparison: ComparedGroup, name: str) -> Table:
     if tested:
         caption = (
             "Differences in macro-F1. p: two-sided paired t-test; Holm: this p after correction for all stated tests, "
-            "which decides; sign-flip: p of the exact test; d: mean divided by standard deviation."
+            "which decides; sign-flip: p of the exact test, at least 2/2ⁿ; d: mean divided by standard deviation."
         )
     else:
         caption = "Differences in macro-F1, estimated and not tested."
@@ -217,11 +217,57 @@ def other_scores_table(comparison: ComparedGroup, name: str) -> Table:
         cells = {}
         for moment, metric in OTHER_SCORES:
             found = paired(*(by_name[row].by_seed(moment, metric) for row in (one.first, one.second)))
-            words = f"{points(found.mean)} ({format_interval(found, points)})" if found else None
-            cells[f"{moment} {metric}"] = Cell(words)
+            cells[f"{moment} {metric}"] = Cell(_difference_words(found))
         lines.append(Row(one.name, cells))
     columns = _columns({f"{moment} {metric}": title for (moment, metric), title in OTHER_SCORES.items()})
     return Table(name, columns, tuple(lines), head="Difference", small=True)
+
+
+def rounds_table(comparison: ComparedGroup, name: str) -> Table:
+    """Return the stated differences in the averaged model's macro-F1 after each quarter of the rounds."""
+    by_name = {row.name: row for row in comparison.rows}
+    planned = max(run.planned for run in comparison.group.runs)
+    rounds = [planned * quarter // 4 for quarter in range(1, 5)]
+    lines = []
+    for one in comparison.contrasts:
+        cells = {}
+        for number in rounds:
+            found = paired(*(_averaged_at(by_name[row], number) for row in (one.first, one.second)))
+            cells[str(number)] = Cell(_difference_words(found))
+        lines.append(Row(one.name, cells))
+    columns = tuple(Column(str(number), f"Round {number}") for number in rounds)
+    return Table(name, columns, tuple(lines), head="Difference", small=True)
+
+
+def _averaged_at(row: ComparedRow, number: int) -> dict[int, float]:
+    """Return the averaged model's macro-F1 after this round, by seed."""
+    return {
+        run.seed: score
+        for run in row.runs
+        for one in run.rounds
+        if one.round == number and one.averaged and one.averaged.test
+        if (score := one.averaged.test[HEADLINE_METRIC]) is not None
+    }
+
+
+def endpoint_class_table(comparison: ComparedGroup, name: str) -> Table:
+    """Return recall and F1 of every class at the stated endpoint, a column per row of the comparison."""
+    scores = {row.name: [class_scores(run, comparison.moment) for run in row.runs] for row in comparison.rows}
+    metrics = {key: CLASS_METRICS[key] for key in ("recall", "f1")}
+    names = dict.fromkeys(one for runs in scores.values() for found in runs for one in found)
+    lines = []
+    for class_name in names:
+        cells = {"n": Cell(next(one[class_name]["n"] for runs in scores.values() for one in runs), "count")}
+        for row, runs in scores.items():
+            for metric in metrics:
+                cells[f"{row} {metric}"] = score_cell(spread_or_none([one[class_name][metric] for one in runs]))
+        lines.append(Row(class_name, cells))
+    columns = [Column(f"{row} {m}", row, title, f"{title}, {row}") for m, title in metrics.items() for row in scores]
+    return Table(name, (Column("n", "n"), *columns), tuple(lines), head="Class", small=True)
+
+
+def _difference_words(found: Paired | None) -> str | None:
+    return f"{points(found.mean)} ({format_interval(found, points)})" if found else None
 
 
 def _seeds_needed(contrast: Contrast) -> str:
@@ -247,6 +293,8 @@ def ladder_table(comparison: ComparedGroup, name: str, colours: Colours) -> Tabl
         found, difference = mean_with_interval(scores[row.name]), apart.get(row.name)
         if found is None:
             continue
+        if difference is not None and difference.n < 2:  # one seed shows nothing
+            difference = None
         cells = {
             "n": Cell(found.n, "count"),
             "f1": score_cell(spread(list(scores[row.name].values()))),

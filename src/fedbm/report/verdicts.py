@@ -75,7 +75,11 @@ def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
         some = [(cell, c, c.found) for c in comparison.contrasts if c.first == lead and c.second in METHOD_TITLES]
         known = [(cell, c, difference) for cell, c, difference in some if difference is not None]
         parts = [f"{_higher(difference)} than {one.second}’s" for _, one, difference in known]
-        sentences += [f"On {cell}, {lead}’s macro-F1 was {join_words(parts, 'and')}."] if parts else []
+        chosen = [points(one.chosen.mean).lstrip("+") for _, one, _ in known if one.chosen]
+        more = ""
+        if chosen and len(chosen) == len(parts) and known[0][1].endpoint == "averaged last":
+            more = f"; without averaging, at the round chosen on validation: {join_words(chosen, 'and')} points"
+        sentences += [f"On {cell}, {lead}’s macro-F1 was {join_words(parts, 'and')}{more}."] if parts else []
         stated += known
     if not stated:
         return ()
@@ -91,7 +95,7 @@ def planned_verdict(found: Sequence[ComparedGroup]) -> tuple[str, ...]:
     else:
         words = join_words(by_chance, "and")
         chance = f"Chance alone may explain the difference to {words}; for the others this is unlikely."
-    return (*sentences, chance, f"{about} The comparison was fixed before the runs.")
+    return (*sentences, chance, f"{about} The comparison was fixed before these runs.")
 
 
 def _higher(difference: Paired) -> str:

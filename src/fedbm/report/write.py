@@ -10,10 +10,11 @@ from fedbm.experiments.outcomes import read_outcome, read_outcomes
 from fedbm.experiments.reproduction import Reproduction
 from fedbm.report.document import Report
 from fedbm.report.experiments_report import experiments_report
+from fedbm.report.figures.svg import save_svg
 from fedbm.report.render.csv import render_csv
 from fedbm.report.render.html import render_html
 from fedbm.report.render.latex import render_latex
-from fedbm.report.render.markdown import render_markdown
+from fedbm.report.render.markdown import Pictures, render_markdown
 from fedbm.report.runs_report import runs_report
 from fedbm.runs.method_comparison import Comparison
 from fedbm.runs.plan import find_runs
@@ -90,6 +91,13 @@ def report_path(out: Path) -> Path:
 
 
 def save_report(report: Report, path: Path) -> Path:
-    """Write the report in the format of the file's ending and return the path."""
-    write_text(path, RENDERERS[path.suffix](report))
+    """Write the report in the format of the file's ending, for Markdown with pictures next to it; return the path."""
+    if path.suffix == ".md":
+        pictures: Pictures = {}
+        text = render_markdown(report, f"{path.stem}-figures", pictures)
+        for name, figure in pictures.items():
+            save_svg(path.parent / name, figure.draw())
+        write_text(path, text)
+    else:
+        write_text(path, RENDERERS[path.suffix](report))
     return path

@@ -1,11 +1,24 @@
-"""Render a report as Markdown: its text and tables, without figures."""
+"""Render a report as Markdown: its text and tables, and links to pictures of its wide figures."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import partial
 
-from fedbm.report.document import Block, Cell, Findings, Report, Section, Table, Text, drop_details, group_adjacent
+from fedbm.report.document import (
+    Block,
+    Cell,
+    Figure,
+    Figures,
+    Findings,
+    Report,
+    Section,
+    Table,
+    Text,
+    drop_details,
+    group_adjacent,
+)
 from fedbm.report.format import format_cell, format_numbers
 
 MARKUP = re.compile(r"[\\|*`]|\[(?=[^]]*\][(\[])|(?<!\w)_|_(?!\w)|<(?=[\w/!?])")
@@ -20,13 +33,24 @@ def escape(text: str) -> str:
     return MARKUP.sub(lambda found: "&lt;" if found[0] == "<" else f"\\{found[0]}", text)
 
 
-def render_markdown(report: Report) -> str:
-    out = [f"# {escape(report.title)}", "", *_blocks(report.opening, 2)]
+Pictures = dict[str, Figure]  # path → figure
+
+
+def render_markdown(report: Report, folder: str = "", pictures: Pictures | None = None) -> str:
+    """Return the report as Markdown.
+
+    Args:
+        report: the report.
+        folder: the folder of the pictures, relative to the page.
+        pictures: gets the figures that the page shows, by path; None for a page without figures.
+    """
+    show = partial(_blocks, folder=folder, pictures=pictures)
+    out = [f"# {escape(report.title)}", "", *show(report.opening, 2)]
     for part in report.parts:
         out += [f"## {escape(part.title)}", ""] if report.contents else []
-        out += _blocks(part.blocks, 3)
+        out += show(part.blocks, 3)
         out += [f"Notes on this experiment: {format_numbers(part.notes)}.", ""] if part.notes else []
-    out += _blocks(report.closing, 2)
+    out += show(report.closing, 2)
     if report.notes:
         out += ["## Notes", ""]
         for note in report.notes:
@@ -35,11 +59,11 @@ def render_markdown(report: Report) -> str:
     return "\n".join(out).rstrip() + "\n"
 
 
-def _blocks(blocks: Iterable[Block], level: int) -> list[str]:
+def _blocks(blocks: Iterable[Block], level: int, folder: str, pictures: Pictures | None) -> list[str]:
     out: list[str] = []
     for block in drop_details(blocks):
         if isinstance(block, Section):
-            inner = _blocks(block.blocks, level + 1)
+            inner = _blocks(block.blocks, level + 1, folder, pictures)
             out += [f"{'#' * level} {escape(block.heading)}", "", *inner] if inner else []
         elif isinstance(block, Text) and block.role in ("list", "verdict"):
             out += [*(f"- {escape(sentence)}" for sentence in block.sentences), ""]
@@ -47,6 +71,12 @@ def _blocks(blocks: Iterable[Block], level: int) -> list[str]:
             out += [" ".join(map(escape, block.sentences)) + _code(block.code), ""]
         elif isinstance(block, Findings):
             out += [*(f"- {escape(one.text)}{_code(one.code)}" for one in block.items), ""]
+        elif isinstance(block, Figures) and block.wide and pictures is not None:
+            words, figures = next(iter(block.panels.items()))
+            for figure in figures:
+                path = f"{folder}/{len(pictures) + 1}.svg"
+                pictures[path] = figure
+                out += [f"![{escape(figure.caption or words)}]({path})", ""]
         elif isinstance(block, Table):
             lines = render_table(block)
             if block.folded:
