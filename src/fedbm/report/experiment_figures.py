@@ -77,7 +77,7 @@ def contrast_figure(found: Sequence[ComparedGroup]) -> list[Figure]:
     title = "Macro-F1, differences within each seed, with mean and 95 % interval"
     endpoint = ENDPOINT_TITLES[next(c for comparison in found for c in comparison.contrasts).endpoint].lower()
     axis = f"Difference in macro-F1 ({endpoint}), points; small dot: a seed; bar: mean, 95 %"
-    return [Figure(partial(dot_plot, rows, title, axis, zero=True), f"{title}: {endpoint}")]
+    return [Figure(partial(dot_plot, rows, title, axis, zero=True))]
 
 
 def ladder_figure(comparison: ComparedGroup, colours: Mapping[str, int]) -> Figure | None:

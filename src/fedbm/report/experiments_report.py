@@ -134,7 +134,7 @@ def _confirmatory(found: Found) -> list[Section]:
 
 def _drawn_contrasts(found: Sequence[ComparedGroup]) -> list[Block]:
     figures = experiment_figures.contrast_figure(found)
-    return [Figures({"Differences": figures})] if figures else []
+    return [Figures({"Differences in macro-F1 at the planned endpoint, by seed": figures})] if figures else []
 
 
 def _summaries(found: Found) -> list[Section]:
