@@ -132,3 +132,19 @@ def test_parts_that_clients_do_not_train_or_send_take_no_step(tiny, tiny_fedbm, 
         ]
         assert names
         assert not any(name.startswith(f"server_optimizer.m.{absent}") for name in names)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "mean"])
+def test_captured_is_the_plain_loop_to_rounding(kind, tiny, tmp_path):
+    """The clients of the captured engine send tensors in channels_last; the server's and its moments are not."""
+    settings = {**tiny, "device": "cuda", "precision": "fp32", "lr": 0.001, "server_optimizer": kind, "rounds": 3}
+    plans = [small_plan_of(settings, tmp_path / kind, engine=kind) for kind in ("reference", "captured")]
+    for plan in plans:
+        play(plan)
+    plain, captured = (load_file(folder_of(plan) / "checkpoint.safetensors") for plan in plans)
+    assert plain.keys() == captured.keys()
+    assert any(key.startswith("server_optimizer.m.") for key in plain)
+    for key, value in plain.items():
+        assert torch.allclose(value.double(), captured[key].double(), rtol=1e-3, atol=2e-4), key

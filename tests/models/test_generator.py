@@ -42,6 +42,24 @@ def test_diversity_by_hand():
     assert found.item() == pytest.approx((class_0 + class_2) / 4, rel=1e-12)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+def test_diversity_is_the_same_bits_on_a_busy_gpu():
+    """A sum by atomic additions has the order in which blocks happen to run."""
+    rng = torch.Generator().manual_seed(0)
+    images, conditions = torch.rand(64, 1, 16, 16, generator=rng).cuda(), torch.randn(64, 384, generator=rng).cuda()
+    labels, noise = torch.randint(0, 10, (64,), generator=rng).cuda(), torch.rand(2048, 2048).cuda()
+    busy, found = torch.cuda.Stream(), set()
+    for _ in range(200):
+        with torch.cuda.stream(busy):
+            torch.mm(noise, noise)
+        value = images.clone().requires_grad_()
+        loss = diversity_loss(value, conditions, labels, classes=10)
+        loss.backward()
+        found.add((float(loss), value.grad.cpu().numpy().tobytes()))
+    assert len(found) == 1
+
+
 def test_diversity_without_a_pair_is_zero_and_has_a_gradient():
     images = torch.rand(2, 1, 2, 2, requires_grad=True)
     loss = diversity_loss(images, torch.rand(2, 3), torch.tensor([0, 1]), classes=2)

@@ -251,3 +251,20 @@ def test_generated_images_are_drawn_on_the_way(tiny_fedbm: dict[str, Any], tmp_p
     drawn = simulation.run_path(plan) / "generated"
     assert sorted(path.name for path in drawn.iterdir()) == ["2.png", "4.png"], "there is no generator after round 1"
     assert (drawn / "4.png").read_bytes() == (drawn.parent / "generated.png").read_bytes()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+@pytest.mark.timeout(600)
+def test_runs_in_two_processes_on_one_gpu_are_what_they_are_alone(tiny: dict[str, Any], tmp_path: Path) -> None:
+    """Without MPS the processes take turns on the device. Five runs, so that a process takes a second one later."""
+    shared = {**tiny, "device": "cuda", "deterministic": True, "runs_per_gpu": 4, "processes_per_gpu": 2}
+    configs = configs_of(shared, tmp_path / "together", *({"seed": seed} for seed in range(5)))
+    assert [share for share, _ in places_for(configs[0], 1)] == [2, 2]
+    news = list(run_all(configs))
+    assert [text for _, text in news if isinstance(text, str)] == []
+    assert sorted(rounds_of(news)) == [(number, round_) for number in range(5) for round_ in range(1, 5)]
+    for seed in range(5):
+        alone = plan_of(shared, tmp_path / "alone", seed=seed)
+        play_alone(alone)
+        assert_same_run(tmp_path / "together" / alone.id, simulation.run_path(alone))

@@ -48,8 +48,9 @@ def diversity_loss(images: Tensor, conditions: Tensor, labels: Tensor, classes: 
     condition_gap = torch.where(pairs, condition_gap, 1.0).clamp_min(torch.finfo(images.dtype).tiny)
     penalty = torch.where(pairs, 1.0 / (image_gap / condition_gap + 1e-5), 0.0).sum(dim=1)
     count = pairs.sum(dim=1).to(images.dtype)
-    per_class = torch.zeros(2, classes, dtype=images.dtype, device=images.device)
-    per_class = per_class.index_add(1, labels, torch.stack([penalty, count]))
+    # index_add() would add in any order on a GPU, so the last bit of the loss, but not of its gradient, would vary
+    member = nn.functional.one_hot(labels, classes).to(images.dtype)
+    per_class = (torch.stack([penalty, count])[:, :, None] * member).sum(dim=1)
     return (per_class[0] / per_class[1].clamp_min(1.0)).sum() / classes
 
 
