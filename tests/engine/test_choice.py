@@ -12,6 +12,7 @@ from small import TinyBody, image_data, samples, task
 
 import fedbm
 from fedbm.engine import evaluate
+from fedbm.engine.device import run_to_end
 from fedbm.engine.evaluate import predict_probabilities, score_states
 from fedbm.methods import FedAvg, FedDyn, Scaffold
 
@@ -26,6 +27,7 @@ def test_the_highest_validation_accuracy_plus_f1_is_reported_the_earliest_on_tie
     def scripted(*_):
         accuracy, f1 = next(val)
         common, reached = {"auc": None, "recall": 0.0, "precision": 0.0}, next(test)
+        yield
         return {
             "val": ({"accuracy": accuracy, "f1": f1, **common}, np.zeros((10, 10), dtype=int)),
             "test": ({"accuracy": reached, "f1": reached, **common}, np.zeros((10, 10), dtype=int)),
@@ -51,9 +53,8 @@ def test_models_vote_by_their_mean_probabilities_or_are_scored_one_by_one(ensemb
         global_states=lambda server, clients: iter(states),
         logits=lambda model, images: model[0].expand(len(images), 2),
     )
-    (scores, found) = score_states(
-        method, model, method.global_states({}, {}), {"test": samples([[1]], [1], torch.float32)}
-    )["test"]
+    sets = {"test": samples([[1]], [1], torch.float32)}
+    (scores, found) = run_to_end(score_states(method, model, method.global_states({}, {}), sets, "fp32"))["test"]
     assert scores["accuracy"] == accuracy
     assert found.tolist() == (matrix or [[0, 0], [1, 1]])
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 import torch
@@ -15,6 +16,8 @@ from torch import Tensor
 from fedbm.config.options import EngineOptions
 from fedbm.errors import FedBMError
 from fedbm.utils.metrics import Array
+
+T = TypeVar("T")
 
 STATE_CACHE_SHARE = 1 / 16  # largest share of a GPU's memory for the client states of one run
 IMAGES_SHARE = 1 / 2  # largest share of a GPU's free memory for images; training needs the rest
@@ -70,6 +73,16 @@ def wait_until_idle(device: torch.device) -> Iterator[None]:
         while not done.query():
             time.sleep(POLL_SECONDS)
             yield
+
+
+def run_to_end(waiting: Generator[None, None, T]) -> T:
+    """Return the result of a generator that yields while it waits."""
+    while True:
+        try:
+            next(waiting)
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
 
 _SHARED: WeakValueDictionary[tuple[str, torch.device], Tensor] = WeakValueDictionary()

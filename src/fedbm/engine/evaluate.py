@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from fedbm.engine.clients.cohort import Cohort, ScoringCohort, broadcast
-from fedbm.engine.device import autocast
+from fedbm.engine.device import autocast, wait_until_idle
 from fedbm.engine.local_training import Samples
 from fedbm.engine.round_record import Evaluation, ModelScores, PersonalScores, is_better
 from fedbm.engine.server_average import averaged_pieces
@@ -36,10 +36,18 @@ ScoresT = TypeVar("ScoresT", bound=ModelScores)
 
 def predict_probabilities(method: Method, model: nn.Module, data: Samples) -> Array:
     """Return the class probabilities [n,K] of all samples, in order, with the model in eval mode."""
+    return _fetch(_compute_probabilities(method, model, data), model)
+
+
+def _compute_probabilities(method: Method, model: nn.Module, data: Samples) -> torch.Tensor:
+    """Return the probabilities where the model is. On a GPU they are queued, and the caller does not wait."""
     model.eval()
     with torch.inference_mode():
-        parts = [method.logits(model, images).double().softmax(dim=1) for images, _ in data.batches()]
-        found = torch.cat(parts)
+        return torch.cat([method.logits(model, images).double().softmax(dim=1) for images, _ in data.batches()])
+
+
+def _fetch(found: torch.Tensor, model: nn.Module) -> Array:
+    """Return probabilities as an array; raise FedBMError if they are not finite."""
     if not bool(found.isfinite().all()):
         raise FedBMError(f"the model's outputs are not finite, so it cannot be scored; {_find_cause(model)}")
     return np.asarray(found.cpu().numpy())
@@ -56,18 +64,23 @@ def _find_cause(model: nn.Module) -> str:
 
 
 def score_states(
-    method: Method, model: nn.Module, states: Iterable[State], sets: Mapping[str, Samples]
-) -> dict[str, tuple[Scores, Array]] | None:
+    method: Method, model: nn.Module, states: Iterable[State], sets: Mapping[str, Samples], precision: str
+) -> Generator[None, None, dict[str, tuple[Scores, Array]] | None]:
     """Return the scores and the confusion matrix of *states* for each set; None if there are no states.
 
-    Several states either vote (mean of the probabilities) or are scored one by one (mean of scores, sum of matrices).
+    Yield while a GPU computes, so that other runs of the process continue. Several states either vote (mean of the
+    probabilities) or are scored one by one (mean of scores, sum of matrices).
     """
+    device = next(model.parameters()).device
     found: dict[str, list[tuple[Scores, Array]]] = {name: [] for name in sets}
     votes: dict[str, Array] = {}
     for state in states:
         load_state(model, state)
+        with autocast(device, precision):
+            computed = {name: _compute_probabilities(method, model, data) for name, data in sets.items()}
+        yield from wait_until_idle(device)
         for name, data in sets.items():
-            predicted = predict_probabilities(method, model, data)
+            predicted = _fetch(computed[name], model)
             if method.ensemble:
                 votes[name] = votes[name] + predicted if name in votes else predicted
             else:
@@ -170,11 +183,13 @@ class RoundScorer:
             return evaluation
         if self.held_out is not None:
             if is_last and average is not None and averaged is not None:
-                evaluation = dataclasses.replace(evaluation, averaged=self._score_held_out(averaged, [average]))
-            evaluation = self._score_held_out(evaluation, global_states(self.method, self.server, self.clients))
+                averaged = yield from self._score_held_out(averaged, [average])
+                evaluation = dataclasses.replace(evaluation, averaged=averaged)
+            states = global_states(self.method, self.server, self.clients)
+            evaluation = yield from self._score_held_out(evaluation, states)
         if self.sets:  # it costs one evaluation per client
             facts = self.cohort.census() if self.method.personalises and self.clients else {}
-            with self._autocast():
+            with autocast(next(self.model.parameters()).device, self.precision):
                 personal = personal_score(self.method, self.model, self.server, self.clients, facts, self.sets["test"])
             evaluation = dataclasses.replace(evaluation, personal=personal)
         return evaluation
@@ -183,8 +198,7 @@ class RoundScorer:
         """Score the global model, or the *averaged* one: here or, if there are no sets, at the clients."""
         if self.sets:
             states = [averaged] if averaged is not None else global_states(self.method, self.server, self.clients)
-            with self._autocast():
-                scores = score_states(self.method, self.model, states, self.sets)
+            scores = yield from score_states(self.method, self.model, states, self.sets, self.precision)
             return join_scores(scores) if scores else None
         assert isinstance(self.cohort, ScoringCohort)
         pieces = broadcast(self.method, self.model, self.server, self.round + 1)
@@ -200,17 +214,14 @@ class RoundScorer:
             f"round {self.round}: too few clients scored the model. Start the run again to continue from this round."
         )
 
-    def _score_held_out(self, found: ScoresT, states: Iterable[State]) -> ScoresT:
+    def _score_held_out(self, found: ScoresT, states: Iterable[State]) -> Generator[None, None, ScoresT]:
         """Return *found* with the confusion matrix of *states* for each held-out client."""
         assert self.held_out is not None
-        with self._autocast():
-            scores = score_states(self.method, self.model, states, {"held_out": self.held_out})
+        sets = {"held_out": self.held_out}
+        scores = yield from score_states(self.method, self.model, states, sets, self.precision)
         assert scores is not None
         _, matrices = scores["held_out"]
         return dataclasses.replace(found, held_out=nested_tuples(matrices))
-
-    def _autocast(self) -> torch.autocast:
-        return autocast(next(self.model.parameters()).device, self.precision)
 
 
 def join_scores(scores: Mapping[str, tuple[Scores, Array]]) -> ModelScores:

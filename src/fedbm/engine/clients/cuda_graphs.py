@@ -62,6 +62,7 @@ class CapturedCohort(LocalCohort):
 
     def close(self) -> None:
         self._threads.shutdown()
+        torch.cuda.synchronize()  # after an error, clients may still be in training in the memory that is freed here
         self._slots.clear()
 
     def free_memory(self) -> bool:

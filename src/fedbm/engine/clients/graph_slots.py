@@ -81,7 +81,7 @@ def step_terms(
 def compile_function(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile *function* with torch.compile, once for each input shape and kind of model."""
     # a process may run many methods, and beyond this limit PyTorch silently stops compiling
-    torch._dynamo.config.recompile_limit = 64
+    torch._dynamo.config.recompile_limit = 256
     # combo_kernels: merge small independent kernels, such as the casts of all weights
     compiled: Callable[..., Any] = torch.compile(function, dynamic=False, options={"combo_kernels": True})
     return compiled

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from fedbm.config.options import EngineOptions
 from fedbm.engine.clients.cohort import find_nonfinite
-from fedbm.engine.device import autocast, explain_memory_errors, find_device, numeric_settings
+from fedbm.engine.device import autocast, explain_memory_errors, find_device, numeric_settings, run_to_end
 from fedbm.engine.evaluate import global_states, personal_confusion, score_states
 from fedbm.engine.local_training import split_optimizer_state
 from fedbm.engine.run_folder import BusyError, RunFolder, replace_nonfinite
@@ -257,9 +257,10 @@ class Handler:
         model, sets = built.model, {side: built.samples[side] for side in SCORED if self._count_scored(before, side)}
         own = {} if saved is None else {client: split_optimizer_state(saved)[0]}
         body = self._identify_answer(round_)
-        with autocast(self.run.device, self.terms.config.train.precision):
-            scores = score_states(method, model, global_states(method, received, own), sets) or {}
-            body["confusion"] = {side: matrix.tolist() for side, (_, matrix) in scores.items()}
+        precision = self.terms.config.train.precision
+        scores = run_to_end(score_states(method, model, global_states(method, received, own), sets, precision)) or {}
+        body["confusion"] = {side: matrix.tolist() for side, (_, matrix) in scores.items()}
+        with autocast(self.run.device, precision):
             if method.personalises and own and "test" in sets:
                 state = method.personal_state(received, own[client])
                 body["personal"] = personal_confusion(method, model, state, sets["test"]).tolist()
