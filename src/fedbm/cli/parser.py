@@ -24,8 +24,9 @@ class Parser(argparse.ArgumentParser):
         if action.choices is not None and value not in action.choices:
             kind = str(action.metavar or action.dest).lower()
             start = f"{self.prog.removeprefix('fedbm ')} has" if " " in self.prog else "there is"
-            hint = did_you_mean(value, action.choices)
-            few = "" if hint or len(action.choices) > MAX_CHOICES_LISTED else f"; choose {join_words(action.choices)}"
+            choices = list(action.choices)
+            hint = did_you_mean(value, choices)
+            few = "" if hint or len(choices) > MAX_CHOICES_LISTED else f"; choose {join_words(choices)}"
             self.error(f'{start} no {kind} "{value}"{hint}{few}')
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
