@@ -37,7 +37,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     >>> did_you_mean("ruonds", ["rounds", "seed"]), did_you_mean("fedmb", ["fedbn", "fedbm"])
     (' (did you mean "rounds"?)', ' (did you mean "fedbm"?)')
     """
-    spelt, typed = {each.casefold(): each for each in known}, word.casefold()
+    spelt = {each.casefold().lstrip("-"): each for each in known}  # the dashes of two flags do not make them close
+    typed = word.casefold().lstrip("-")
     matches = difflib.get_close_matches(typed, list(spelt), n=3, cutoff=0.6)
     matches.sort(key=lambda match: sorted(match) != sorted(typed))
     return f' (did you mean "{spelt[matches[0]]}"?)' if matches else ""

@@ -78,7 +78,7 @@ from fedbm.runs.run_config import keys, make_config, to_sections
         ("run broken.toml", "broken.toml is not valid TOML: "),
         ("run bad.toml worse.toml", "run takes no further argument: worse.toml"),
         ("show", "the following arguments are required: run. See 'fedbm show --help'."),
-        ("show nothing", 'there is no run "nothing" in runs and no such folder; "fedbm list --out runs" shows them'),
+        ("show nothing", "there is no run \"nothing\" in runs and no such folder; 'fedbm list runs' lists the runs"),
         ("report", "there are no runs in runs to report on"),
         ("report nothing", 'there is no run "nothing" in runs'),
         ("predict nothing x.png", 'there is no run "nothing" in runs'),
@@ -87,6 +87,9 @@ from fedbm.runs.run_config import keys, make_config, to_sections
         ("data digts", 'no data set is called "digts" (did you mean "digits"?)'),
         ("data digits --partition file", "partition = file needs partition_file"),
         ("data digits --picture a.png", "--picture draws an SVG file. Give it a name that ends in .svg, not a.png."),
+        ("report --fromat csv", "report has no option --fromat. See 'fedbm report --help'."),
+        ("completion fisch", 'completion has no shell "fisch"; choose bash or zsh. See'),
+        ("sweep empty.toml --plan", "empty.toml describes no grid: it has none of [all], [axes] and [[rows]]"),
         ("config --tmol", 'config has no option --tmol (did you mean "--toml"?)'),
         ("config --toml --method fedmb", 'there is no method "fedmb" (did you mean "fedbm"?)'),
         ("compare --methods fedavg,fedmb", 'there is no method "fedmb" (did you mean "fedbm"?)'),
@@ -178,6 +181,7 @@ def test_mistakes(fedbm: Command, words: str, sentence: str, tmp_path: Path, mon
     """One sentence, status 2, and nothing written."""
     monkeypatch.chdir(tmp_path)
     Path("bad.toml").write_text("[train]\nruonds = 3\n")
+    Path("empty.toml").write_text("")
     Path("section.toml").write_text("[trian]\nrounds = 3\n")
     Path("broken.toml").write_text("[train\n")
     Path("fedavg.toml").write_text('[method]\nname = "fedavg"\n')
@@ -187,6 +191,7 @@ def test_mistakes(fedbm: Command, words: str, sentence: str, tmp_path: Path, mon
     assert sorted(path.name for path in tmp_path.rglob("*")) == [
         "bad.toml",
         "broken.toml",
+        "empty.toml",
         "fedavg.toml",
         "section.toml",
     ]

@@ -281,8 +281,8 @@ def test_known_classes_use_the_catalogue(tmp_path, cache) -> None:
     assert (data.modality, data.mean, data.std) == ("OCT", entry.mean, entry.std)
     assert data.recommends["temperature"] == {0.05: 17.5, 0.1: 12.5}
     assert data.notes[0] == (
-        "retina has the same classes as oct-c8, so its concepts, modality, colour statistics, flips and recommended "
-        "settings are used"
+        "retina has the same classes as oct-c8, so its name, concepts, modality, colour statistics, flips and "
+        "recommended settings are used"
     )
     assert not any("catalogue" in note for note in data.notes)
 

@@ -132,9 +132,9 @@ def test_finding_a_run(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.toml").touch()
     assert find_run(tmp_path, "fedavg-c") == tmp_path / "fedavg-c-s0-cccd"  # whole words are preferred
-    with pytest.raises(FedBMError, match='"digits" matches 2 runs in '):
+    with pytest.raises(FedBMError, match=r'"digits" matches 2 runs in .*: [^ ]*, [^ ]*\. Give more of the id'):
         find_run(tmp_path, "digits")
-    with pytest.raises(FedBMError, match='there is no run "ffff" in .*; "fedbm list --out .*" shows them'):
+    with pytest.raises(FedBMError, match="there is no run \"ffff\" in .*; 'fedbm list .*' lists the runs"):
         find_run(tmp_path, "ffff")
 
 

@@ -83,7 +83,7 @@ def _add_keys(parser: argparse.ArgumentParser, keys: Iterable[Key]) -> None:
         default = format_default(key)
         text = f"{key.meaning} (default {default})" if default else key.meaning
         optional: dict[str, Any] = {"nargs": "?", "const": "yes"} if key.type == "yes or no" else {}
-        metavar = METAVARS.get(key.type, key.type.replace(" ", ""))
+        metavar = METAVARS.get(key.type, key.type.replace(" ", "").lstrip("|"))
         add_setting(group, key.flag, metavar=metavar, help=text.replace("%", "%%"), **optional)
 
 

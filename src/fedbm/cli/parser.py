@@ -7,7 +7,9 @@ import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from fedbm.errors import FedBMError, did_you_mean
+from fedbm.errors import FedBMError, did_you_mean, join_words
+
+MAX_CHOICES_LISTED = 4  # more are left to --help
 
 
 class Parser(argparse.ArgumentParser):
@@ -22,7 +24,10 @@ class Parser(argparse.ArgumentParser):
         if action.choices is not None and value not in action.choices:
             kind = str(action.metavar or action.dest).lower()
             start = f"{self.prog.removeprefix('fedbm ')} has" if " " in self.prog else "there is"
-            self.error(f'{start} no {kind} "{value}"{did_you_mean(value, action.choices)}')
+            choices = list(action.choices)
+            hint = did_you_mean(value, choices)
+            few = "" if hint or len(choices) > MAX_CHOICES_LISTED else f"; choose {join_words(choices)}"
+            self.error(f'{start} no {kind} "{value}"{hint}{few}')
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """Parse the words of a command; raise FedBMError if a word is unknown."""

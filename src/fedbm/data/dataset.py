@@ -326,8 +326,8 @@ def _describe_entry(name: str, entry: Entry, catalog_name: str | None, concepts:
     if catalog_name is not None or entry.name == name:
         return []
     return [
-        f"{name} has the same classes as {entry.name}, so its concepts, modality, colour statistics, flips and "
-        "recommended settings are used"
+        f"{name} has the same classes as {entry.name}, so its name, concepts, modality, colour statistics, flips "
+        "and recommended settings are used"
     ]
 
 

@@ -150,7 +150,11 @@ def read_experiment(path: Path) -> Experiment:
         why = "has the name of a shipped experiment, and their records would mix. Rename the file, or run"
         why = why if path.exists() else "is not a file here. Run"
         raise FedBMError(f"{path} {why} the shipped experiment with 'fedbm reproduce {path.stem}'.")
-    return parse(read_text(path), path.stem, str(path))
+    text = read_text(path)
+    experiment = parse(text, path.stem, str(path))
+    if not parse_toml(text, str(path)).keys() & {"all", "axes", "rows", "methods"}:
+        raise FedBMError(f"{path} describes no grid: it has none of [all], [axes] and [[rows]]")
+    return experiment
 
 
 def parse(text: str, name: str, where: str) -> Experiment:

@@ -36,7 +36,7 @@ CONVERGENCE = (
     "points)"
 )
 CENTRAL_ALONE = "Central training has all images in one place."
-COMPUTE_FEATURES = "'fedbm features RUN' computes them and renews the run's record."
+COMPUTE_FEATURES = "'fedbm features RUN' computes them and updates the run's record."
 STARS = (
     "A star is a class’s text, where the classifier is made of texts: images should gather around it (images and texts "
     "are each centred by their mean). "
@@ -102,7 +102,9 @@ def results(group: Group, name: str, colours: Colours, dots_of_seeds: bool) -> S
                 for row in group.rows
             ]
             title = f"Macro-F1 of every seed at the round chosen on validation; {group.title}"
-            blocks.append(Figures({"Seeds": [Figure(partial(dot_plot, rows, title, "macro-F1 of every seed, %"))]}))
+            axis = "macro-F1 of every seed, %"
+            axis += "; the tick is their mean" if any(len(row.values) > 1 for row in rows) else ""
+            blocks.append(Figures({"Seeds": [Figure(partial(dot_plot, rows, title, axis))]}))
         blocks.append(tables.seeds_table(group, f"{name} seeds"))
     return Section("Results", note, tuple(blocks))
 
@@ -215,8 +217,8 @@ def confusions(group: Group) -> Section:
     names = _without_global_model(group)
     clients = f"; for {names}, clients’ own models too, so that n counts an image once for each" if names else ""
     note = (
-        "Truth down, prediction across, in percent of the true class; n test images. Seeds are added up"
-        f"{clients}. The shade is the root of the share, so that rare confusions show."
+        "A row is a true class with n test images, a column a predicted class. Numbers are percent of the row. Seeds "
+        f"are added up{clients}. The shade follows the square root, so that rare confusions are visible."
     )
     finished = [run for row in group.rows for run in row.runs]
     note += _left_out([run for run in finished if run.details is None], "details.json")
@@ -282,8 +284,9 @@ def generated_images(group: Group) -> Section:
         "What the generator draws for each class at the end, and after some rounds if they are on record. It has "
         "seen no image, only the global model and the classes’ texts. The images need not look real to be useful."
     )
+    found = tuple(galleries(group))
     absent = Text(("No run here has generated images.",), "absent")
-    return Section("Generated images", note, tuple(galleries(group)) or (absent,), detail=True)
+    return Section("Generated images", note if found else "", found or (absent,), detail=True)
 
 
 def bytes_and_time(group: Group, name: str, colours: Colours) -> Section:
@@ -326,9 +329,9 @@ def _figure_section(
     more: tuple[Block, ...] = (),
     wide: bool = True,
 ) -> Section:
-    """Return a section of figures, or the reason why there are none."""
+    """Return a section of figures, or the reason why there are none. Without figures, no note explains them."""
     first: Block = Figures(panels, wide) if panels else Text((why,), "absent")
-    return Section(heading, note, (first, *more), detail=True)
+    return Section(heading, note if panels else "", (first, *more), detail=True)
 
 
 def _curves(group: Group, colours: Colours, metric: str) -> list[Curve]:

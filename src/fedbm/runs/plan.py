@@ -19,7 +19,7 @@ from fedbm.data.inspection.problems import find_problems
 from fedbm.data.partition import Partition, check_partition, hold_out, load_partition
 from fedbm.data.partitioners import balanced, by_classes, dirichlet, iid, quantity, shards
 from fedbm.engine.augmentation import check_augment
-from fedbm.errors import FedBMError, join_words
+from fedbm.errors import FedBMError, join_words, shorten_list
 from fedbm.language.bundled import ENCODER, find_bundled
 from fedbm.language.concept_distribution import ConceptDistribution, build_concepts
 from fedbm.language.prompts import choose_prompts
@@ -283,9 +283,10 @@ def find_run(out: Path, name: str) -> Path:
     if len(found) == 1:
         return found[0]
     if found:
+        names = shorten_list([path.name for path in found], 3)
         raise FedBMError(
-            f'"{name}" matches {len(found)} runs in {out} ({found[0].name}, {found[1].name}, …). Give more of the id.'
+            f'"{name}" matches {len(found)} runs in {out}: {names}. Give more of the id, or the folder of the run.'
         )
     if Path(name).is_dir():
         raise FedBMError(f"{name} contains neither runs nor records of experiments")
-    raise FedBMError(f'there is no run "{name}" in {out} and no such folder; "fedbm list --out {out}" shows them')
+    raise FedBMError(f"there is no run \"{name}\" in {out} and no such folder; 'fedbm list {out}' lists the runs")

@@ -222,7 +222,7 @@ def check_config(config: Config) -> Config:
     for kind in ("file", "column"):
         given = getattr(config.data, f"partition_{kind}")
         if config.data.partition == kind and not given:
-            raise FedBMError(f"partition = {kind} needs partition_{kind}")
+            raise FedBMError(f"partition = {kind} needs partition_{kind} (--partition-{kind})")
         if given and config.data.partition != kind:
             raise FedBMError(f"partition_{kind} is given, so partition must be {kind}")
     if config.train.server_average and not config.method.common_model:

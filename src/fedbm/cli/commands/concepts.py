@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", help="a configuration file; its [concepts] section describes the classes")
-    parser.add_argument("--save", help="write the distributions to this file (.safetensors)")
+    parser.add_argument("--save", metavar="FILE", help="write the distributions to this file (.safetensors)")
     add_settings(parser, ["data", *section_flags("language"), "seed", "cache"])
 
 

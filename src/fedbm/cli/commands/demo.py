@@ -54,4 +54,4 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     console.print(result_table([read_run(folder) for folder in folders]))
     page = write_report(folders, Path(configs[0].engine.out), "FedAvg and FedBM on skewed digits")
     console.print(f"\nreport: {page.resolve()} (open it in a browser; it needs no network)")
-    console.print("next: 'fedbm run --help', or look at a folder of your own images: 'fedbm data FOLDER'")
+    console.print("next: 'fedbm run --help', or look at a folder of your own images: 'fedbm data inspect FOLDER'")

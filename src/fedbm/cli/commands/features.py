@@ -37,7 +37,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
         console.print(f"features: {written}; 'fedbm report {folder}' shows them")
         if record := renew_record(read_run(folder), Path(args.records)):
             console.print(f"record: {record}; 'fedbm report {args.records}' shows them too")
-        else:
+        elif Path(args.records).is_dir():  # a folder without experiments needs no record
             console.print(
                 f"There is no record of this run in {args.records}; 'fedbm reproduce' and 'fedbm sweep' write them."
             )

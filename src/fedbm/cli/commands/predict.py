@@ -42,7 +42,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     good, bad = [], []
     for path, made in model.classify(args.images):
         if isinstance(made, str):
-            bad.append(f"{path} is not a readable image: {made}")
+            bad.append(f"{path} is not a readable image: {made}" if path.exists() else f"{path} does not exist")
         else:
             good.append((path, model.classes[int(made.argmax())], made))
     if args.to:

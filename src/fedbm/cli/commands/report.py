@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "run folders, folders of runs, or parts of ids (default: all in --out); or a folder of records"
     parser.add_argument("runs", nargs="*", help=text)
     text = "the file to write: .html, .md, .tex or .csv (default report.html)"
-    parser.add_argument("--to", default="report.html", help=text)
+    parser.add_argument("--to", metavar="FILE", default="report.html", help=text)
     parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown instead")
     add_settings(parser, ["out"])
 

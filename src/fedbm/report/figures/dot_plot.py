@@ -76,15 +76,15 @@ def dot_plot(
                 if bars:
                     mean = spread(found.values).mean
                     axes.barh(place, mean, height=0.64, color=series(found.colour), alpha=0.3, linewidth=0)
-                _draw_row(axes, place, found)
+                _draw_row(axes, place, found, tick=bars or len(found.values) > 1)
                 sheet.write(0, top + step * (place + 0.5), next(remaining))
         sheet.write(left, 10, axis, colour=MUTED)
 
     return render(width, top + step * len(texts) + 28, title, draw)
 
 
-def _draw_row(axes: Axes, place: int, row: DotRow) -> None:
-    """Draw values on the row's line with a tick at their mean, or below their interval."""
+def _draw_row(axes: Axes, place: int, row: DotRow, tick: bool) -> None:
+    """Draw values on the row's line, with a tick at their mean, or below their interval."""
     colour, mark = series(row.colour), marker(row.colour, 9)
     if row.paper:
         middle, std = row.paper
@@ -100,6 +100,7 @@ def _draw_row(axes: Axes, place: int, row: DotRow) -> None:
         small = {"marker": mark["marker"], "ms": 5, "mew": 0, "ls": "none"}
         axes.plot(row.values, [place + 0.24] * len(row.values), color=colour, alpha=0.55, **small)
     else:
-        mean = spread(row.values).mean
-        axes.plot([mean, mean], [place - 0.32, place + 0.32], color=INK, lw=1.6)
+        if tick:
+            mean = spread(row.values).mean
+            axes.plot([mean, mean], [place - 0.32, place + 0.32], color=INK, lw=1.6)
         axes.plot(row.values, [place] * len(row.values), color=colour, alpha=0.9, ls="none", **mark)
