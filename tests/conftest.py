@@ -87,9 +87,7 @@ def processes_start_fast() -> Iterator[None]:
     A spawned process imports it again, which takes seconds. Scripts that the tests start in processes of their own
     still spawn.
     """
-    multiprocessing.set_forkserver_preload(
-        ["fedbm.runs.scheduler", "fedbm.runs.runner", "matplotlib.backends.backend_svg"]
-    )
+    multiprocessing.set_forkserver_preload(["fedbm.runs.scheduler", "fedbm.runs.runner"])
     real = multiprocessing.get_context
 
     def get_context(method: str | None = None) -> Any:
