@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import multiprocessing
 import os
-import pickle
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 CLASSES = ("cyst", "normal", "polyp")
-DRAWING = {
-    "runs.run_file_writer": "partition_bubbles",
-    "report.experiment_figures": "axis_plot dot_plot",
-    "report.sections": "confusion curve_plot dot_plot partition_bubbles scatter similarity stacked_bars",
-    "report.source_scores": "dot_plot",
-}
-
 MEMORY_BYTES = 4 << 30  # tests need less than a tenth of it
 
 pytest.register_assert_rewrite("whole_runs", "calling")  # its comparisons say what differs
@@ -87,9 +78,7 @@ def processes_start_fast() -> Iterator[None]:
     A spawned process imports it again, which takes seconds. Scripts that the tests start in processes of their own
     still spawn.
     """
-    multiprocessing.set_forkserver_preload(
-        ["fedbm.runs.scheduler", "fedbm.runs.runner", "matplotlib.backends.backend_svg"]
-    )
+    multiprocessing.set_forkserver_preload(["fedbm.runs.scheduler", "fedbm.runs.runner"])
     real = multiprocessing.get_context
 
     def get_context(method: str | None = None) -> Any:
@@ -97,34 +86,6 @@ def processes_start_fast() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(multiprocessing, "get_context", get_context)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def figures_are_drawn_once() -> Iterator[None]:
-    """Draw equal figures once: every run draws its partition, and every page draws about twenty figures.
-
-    Tests of the figures themselves call the functions of fedbm.report.figures, which always draw.
-    """
-    drawings: dict[bytes, str] = {}
-
-    def once(draw: Callable[..., str]) -> Callable[..., str]:
-        def drawn(*values: Any, **options: Any) -> str:
-            try:
-                key = pickle.dumps((draw.__qualname__, values, options))
-            except (AttributeError, TypeError, pickle.PicklingError):  # a function that has no name
-                return draw(*values, **options)
-            if key not in drawings:
-                drawings[key] = draw(*values, **options)
-            return drawings[key]
-
-        return drawn
-
-    with pytest.MonkeyPatch.context() as patch:
-        for place, names in DRAWING.items():
-            module = importlib.import_module(f"fedbm.{place}")
-            for name in names.split():
-                patch.setattr(module, name, once(getattr(module, name)))
         yield
 
 

@@ -26,9 +26,8 @@ from fedbm.methods import Central
 from fedbm.report.comparison import HEADLINE_METRIC, ComparedGroup, compare_outcome
 from fedbm.report.document import Cell, Column, Row, Table
 from fedbm.report.experiment_figures import contrast_figure, draw_scores
-from fedbm.report.figures.drawing import WIDE
 from fedbm.report.figures.palette import assign_colours
-from fedbm.report.figures.svg import save_svg
+from fedbm.report.figures.svg import WIDE, save_svg
 from fedbm.report.format import format_numbers
 from fedbm.report.render.markdown import escape, render_table
 from fedbm.report.tables import score_cell, summary_table

@@ -11,7 +11,7 @@ def paths(drawing: str, colour: str, width: str) -> list[list[tuple[float, float
     return [
         [(float(x), float(y)) for x, y in re.findall(r"([\d.]+) ([\d.]+)", path.get("d") or "")]
         for path in ET.fromstring(drawing).iter("path")
-        if colour in (style := path.get("style") or "") and f"stroke-width: {width}" in style
+        if colour in (path.get("stroke") or "") and path.get("stroke-width") == width
     ]
 
 

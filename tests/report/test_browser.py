@@ -115,6 +115,37 @@ def test_on_a_wide_screen_every_column_of_every_table_is_seen(of: str, outcomes:
     assert found[2] == ""
 
 
+@pytest.mark.parametrize("font", ["sans-serif", "Helvetica, Arial"])
+def test_no_word_of_a_figure_is_cut_or_lies_on_another(font: str, tmp_path: Path) -> None:
+    """In the browser's own fonts; tests of the figures know only estimated widths."""
+    runs = [fake_run(tmp_path / "runs", method, seed) for method in METHODS for seed in (0, 1)]
+    page = write_report(runs, tmp_path / "page.html")
+    look = """<script>
+    document.querySelectorAll("details").forEach(one => one.open = true);
+    const edges = one => one.getBoundingClientRect();
+    const cut = (a, b) => a.left < b.left - 1 || a.right > b.right + 1 || a.top < b.top - 1 || a.bottom > b.bottom + 1;
+    const over = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 0.5 &&
+        Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 4;
+    let found = [], count = 0;
+    for (const figure of document.querySelectorAll("svg.figure")) {
+        const words = [...figure.querySelectorAll("text")].filter(one => one.textContent);
+        const level = words.filter(one => !one.getAttribute("transform"));
+        found.push(...words.filter(one => cut(edges(one), edges(figure))).map(one => one.textContent));
+        level.forEach((one, place) => level.slice(place + 1).filter(other => over(edges(one), edges(other)))
+            .forEach(other => found.push(one.textContent + " on " + other.textContent)));
+        count += words.length;
+    }
+    document.title = count + " words, not right: " + found.join("; ");
+    </script></body>"""
+    text = page.read_text(encoding="utf-8").replace("</body>", f"<style>:root {{ --sans: {font} }}</style>{look}")
+    page.write_text(text, encoding="utf-8")
+    seen = browse(page, tmp_path, "--window-size=1280,2400", "--dump-dom").stdout
+    found = re.search(r"<title>(\d+) words, not right: (.*?)</title>", seen)
+    assert found
+    assert int(found[1]) > 200
+    assert found[2] == ""
+
+
 @pytest.mark.parametrize("scheme", [(), ("--blink-settings=preferredColorScheme=0",)], ids=["light", "dark"])
 def test_on_a_narrow_screen_a_shade_says_that_a_table_goes_on(page: Path, tmp_path: Path, scheme: list[str]) -> None:
     """At its right edge, until the end is reached; a table that fits has none."""

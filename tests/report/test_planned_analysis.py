@@ -304,8 +304,8 @@ def test_differences_are_drawn_once_for_all_cells_with_a_dot_per_seed_unless_wit
     assert names == [
         f"HAM10000, β\u00a0=\u00a0{beta}: FedBM − {rival}" for beta in (0.1, 0.05) for rival in ("FedAvg", "FedETF")
     ]
-    assert svg.count("<use ") == 16 + 4
-    assert svg.count("stroke-width: 1.2") == 1
+    assert svg.count("<circle ") == 16 + 4
+    assert svg.count('stroke-width="1.2"') == 1
     assert _page(planned(tmp_path / "again"), tmp_path).count("differences within each seed") == 1
     withheld = planned(tmp_path / "some", missing=[("FedETF", 6)])
     assert contrast_figure(compare_outcome(withheld)) == []

@@ -94,7 +94,7 @@ class Partition:
 
     def _repr_html_(self) -> str:
         """Draw the first clients × classes, or only the clients if the labels are not known."""
-        from fedbm.report.figures.matrices import partition_bubbles  # matplotlib takes a while to import
+        from fedbm.report.figures.matrices import partition_bubbles  # this package imports data
 
         labels = np.zeros(1 + max(map(np.max, self.clients)), int) if self.labels is None else self.labels
         names = ["all"] if self.labels is None else [f"class {k}" for k in range(int(labels.max()) + 1)]

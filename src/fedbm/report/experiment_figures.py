@@ -9,9 +9,9 @@ from typing import Any
 from fedbm.experiments.outcomes import Outcome
 from fedbm.report.comparison import ComparedGroup, ComparedRow, data_title, mean_with_interval
 from fedbm.report.document import Figure
-from fedbm.report.figures.curves import Series, axis_plot
+from fedbm.report.figures.curves import axis_plot
 from fedbm.report.figures.dot_plot import DotRow, dot_plot
-from fedbm.report.figures.drawing import shorten
+from fedbm.report.figures.labels import shorten
 from fedbm.report.tables import ENDPOINT_TITLES, SHOWN
 from fedbm.report.verdicts import main_rivals
 from fedbm.utils.statistics import Paired
@@ -147,8 +147,7 @@ def axis_figures(outcome: Outcome, found: Sequence[ComparedGroup], colours: Mapp
                     scores = row.by_seed("best", metric).values()
                     lines[row.name][places.index(comparison.at[axis])] = list(scores)
             if any(len(line) > 1 for line in lines.values()):  # a single point makes no line
-                drawn = [Series(label, colours[label], line) for label, line in lines.items()]
                 title, label = f"{words} by {axis}; {name}", f"{words} on the test images, %"
-                drawing = partial(axis_plot, drawn, [str(place) for place in places], title, label, axis)
+                drawing = partial(axis_plot, lines, colours, [str(place) for place in places], title, label, axis)
                 figures.append(Figure(drawing, f"{name}: {words}"))
     return figures

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from fedbm.report.figures.drawing import WIDE, Sheet, max_width, short_names, text_width, wrap_widths
-from fedbm.report.figures.svg import INK, MUTED, render, series
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fedbm.report.figures.labels import max_width, short_names, text_width, wrap_widths
+from fedbm.report.figures.svg import INK, MUTED, WIDE, Drawing, series
 
 
 def stacked_bars(
@@ -23,19 +19,16 @@ def stacked_bars(
     shades = [max(0.12, 0.95 * 0.62**place) for place in range(len(parts))]
     legend = wrap_widths([34 + text_width(name) for name in parts], left, WIDE)
     top = legend[-1][1] + 24
-
-    def draw(figure: Figure) -> None:
-        sheet = Sheet(figure)
-        for name, shade, (x, y) in zip(parts, shades, legend, strict=True):
-            sheet.box(x, y - 5, 9.2, 10, INK, shade)
-            sheet.write(x + 15, y, name, colour=MUTED)
-        for place, (name, (_, colour)) in enumerate(zip(names, labels, strict=True)):
-            y, x = top + step * place, left
-            sheet.write(0, y + step / 2, name)
-            for shade, values in zip(shades, parts.values(), strict=True):
-                length = room * values[place] / longest
-                sheet.box(x, y + 6, max(0.0, length - 0.8), step - 12, series(colour), shade)
-                x += length
-            sheet.write(x + 8, y + step / 2, show(totals[place]))
-
-    return render(WIDE, top + step * len(labels) + 4, title, draw)
+    sheet = Drawing(WIDE, top + step * len(labels) + 4, title)
+    for name, shade, (x, y) in zip(parts, shades, legend, strict=True):
+        sheet.box(x, y - 5, 9.2, 10, INK, shade)
+        sheet.write(x + 15, y, name, colour=MUTED)
+    for place, (name, (_, colour)) in enumerate(zip(names, labels, strict=True)):
+        y, x = top + step * place, left
+        sheet.write(0, y + step / 2, name)
+        for shade, values in zip(shades, parts.values(), strict=True):
+            length = room * values[place] / longest
+            sheet.box(x, y + 6, length - 0.8, step - 12, series(colour), shade)
+            x += length
+        sheet.write(x + 8, y + step / 2, show(totals[place]))
+    return sheet.svg()

@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-from fedbm.report.figures.drawing import (
-    WIDE,
-    Sheet,
-    marker,
-    max_width,
-    plain_axes,
-    short_names,
-    shorten,
-    spread_labels,
-    ticks,
+from fedbm.report.figures.axes import (
+    LABEL_GAP,
+    Scale,
+    draw_marks,
+    draw_x_axis,
+    draw_y_axis,
+    fitting_ticks,
+    round_ticks,
+    value_range,
 )
+from fedbm.report.figures.labels import max_width, short_names, shorten_to_width, spread_labels
 from fedbm.report.figures.palette import dash_pattern
-from fedbm.report.figures.svg import MUTED, render, series
+from fedbm.report.figures.svg import MUTED, WIDE, Drawing, Point, series
 from fedbm.utils.statistics import Spread, spread
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-Point = tuple[float, float]
 Points = tuple[tuple[int, float], ...]  # (round, value), by round
 MAX_SHARED_CURVES = 4  # in one plot; the bands of more curves hide each other
 PANEL_WIDTH, PANEL_HEIGHT = 185.0, 120.0  # pixels of a panel with its margin, and of its axes
 DOTTED = (1.0, 1.2)  # the dash pattern of an averaged model
-LEFT, TOP = 40.0, 34.0  # pixels around the axes of a shared plot
+TOP, BOTTOM = 34.0, 40.0  # pixels above and below the axes of a shared plot
 
 
 @dataclass(frozen=True)
@@ -56,15 +50,6 @@ class Curve:
         return dash_pattern(self.colour) or (() if self.finished else (4, 3))
 
 
-@dataclass(frozen=True)
-class Series:
-    """Values over an axis: place on the axis → a value per seed."""
-
-    label: str
-    colour: int
-    values: Mapping[int, Sequence[float]]
-
-
 def curve_plot(curves: Sequence[Curve], title: str, axis: str, scale: float = 1.0) -> str:
     """Draw a few curves in one plot, or more of them in a small plot each on one scale."""
     panels = {curve.panel or curve.label for curve in curves if spread_by_round(curve)}
@@ -76,94 +61,55 @@ def shared_plot(curves: Sequence[Curve], title: str, axis: str, scale: float = 1
 
     A run that is not finished is thin, dashed and has no band, so that nobody takes it for a result.
     """
-    curves = [curve for curve in curves if spread_by_round(curve)]
-
-    def draw_lines(axes: Axes) -> list[Point]:
-        ends = [_draw_curve(axes, curve, scale) for curve in curves]
-        axes.xaxis.set_major_locator(ticks(WIDE / 110, integer=True))
-        axes.margins(x=0.0, y=0.04)
-        axes.autoscale_view()
-        return ends
-
-    names = [(curve.label, curve.colour, curve.pattern) for curve in curves]
-    return _named_lines(names, draw_lines, title, axis, "round", bottom=40.0, farthest=12)
+    lines = [_to_line(curve, scale) for curve in curves if spread_by_round(curve)]
+    return _named_lines(lines, title, axis, "round")
 
 
-def axis_plot(lines: Sequence[Series], places: Sequence[str], title: str, axis: str, across: str) -> str:
-    """Draw scores × 100 over *places*, which are at equal distances whatever their values."""
-    lines = [line for line in lines if line.values]
-
-    def draw_lines(axes: Axes) -> list[Point]:
-        axes.set_xlim(-0.3, len(places) - 0.7)
-        axes.set_xticks(range(len(places)), places)
-        ends: list[Point] = []
-        for line in lines:
-            at = sorted(line.values)
-            stats = [spread([100 * value for value in line.values[place]]) for place in at]
-            colour, pattern = series(line.colour), dash_pattern(line.colour)
-            _draw_band(axes, at, stats, colour)
-            style: dict[str, Any] = {"dashes": pattern} if pattern else {}
-            axes.plot(at, [s.mean for s in stats], color=colour, lw=2, **marker(line.colour, 6), **style)
-            ends.append((at[-1], stats[-1].mean))
-        axes.margins(y=0.06)
-        axes.autoscale_view(scalex=False)
-        return ends
-
-    names = [(line.label, line.colour, dash_pattern(line.colour)) for line in lines]
-    return _named_lines(names, draw_lines, title, axis, across, bottom=58.0, farthest=WIDE)
-
-
-def _named_lines(
-    lines: Sequence[tuple[str, int, tuple[float, ...]]],
-    draw_lines: Callable[[Axes], list[Point]],
+def axis_plot(
+    scores: Mapping[str, Mapping[int, Sequence[float]]],
+    colours: Mapping[str, int],
+    places: Sequence[str],
     title: str,
     axis: str,
     across: str,
-    bottom: float,
-    farthest: float,
 ) -> str:
-    """Draw lines, each with (name, colour, dash pattern), and write their names at the right.
-
-    *draw_lines* draws on the axes and returns the end of each line. A thin line connects an end with its name if the
-    end is at most *farthest* pixels left of the names.
-    """
-    names = short_names([name for name, _, _ in lines])
-    edge, height = WIDE - 26 - max_width(names), max(330.0, TOP + bottom + 34 * len(names))
-
-    def draw(figure: Figure) -> None:
-        axes = plain_axes(figure, LEFT, TOP, edge - LEFT, height - TOP - bottom)
-        axes.grid(axis="y", color=MUTED, alpha=0.25, linewidth=0.7)
-        axes.yaxis.set_major_locator(ticks(6))
-        ends = [axes.transData.transform(end) for end in draw_lines(axes)]
-        sheet = Sheet(figure)
-        heights = spread_labels([height - y for _, y in ends], 17, TOP, height - bottom)
-        for name, (_, colour, pattern), (x, y), placed in zip(names, lines, ends, heights, strict=True):
-            leader = [(x + 3, height - y), (edge + 8, placed)] if x > edge - farthest else [(edge + 6, placed)]
-            style: dict[str, Any] = {"dashes": pattern} if pattern else {}
-            xs, ys = zip(*leader, (edge + 16, placed), strict=True)
-            sheet.plot(xs, ys, color=series(colour), lw=0.9, **style)
-            sheet.write(edge + 20, placed, name)
-        sheet.write(0, 12, axis, colour=MUTED)
-        sheet.write(edge, height - 9, across, "right", colour=MUTED)
-
-    return render(WIDE, height, title, draw)
+    """Draw scores × 100, name → place → a score per seed. Places are at equal distances whatever their values."""
+    lines = []
+    for name, by_place in scores.items():
+        stats = {at: spread([100 * value for value in by_place[at]]) for at in sorted(by_place)}
+        marks = tuple((at, found.mean) for at, found in stats.items())
+        if stats:
+            lines.append(_Line(name, colours[name], dash_pattern(colours[name]), stats, marks, mark_size=6))
+    return _named_lines(lines, title, axis, across, places)
 
 
-def _draw_curve(axes: Axes, curve: Curve, scale: float) -> Point:
-    """Draw one curve and return its end."""
-    common = spread_by_round(curve, scale)
-    rounds, stats, colour = list(common), list(common.values()), series(curve.colour)
-    if len(curve.lines) > 1 and not curve.averaged:
-        _draw_band(axes, rounds, stats, colour)
-    style: dict[str, Any] = {"dashes": curve.pattern} if curve.pattern else {"solid_capstyle": "round"}
-    axes.plot(rounds, [s.mean for s in stats], color=colour, lw=2.0 if curve.finished else 1.2, **style)
-    for number, value in curve.marks:
-        axes.plot(number, value * scale, color=colour, ls="none", clip_on=False, zorder=4, **marker(curve.colour, 7))
-    return rounds[-1], stats[-1].mean
-
-
-def _draw_band(axes: Axes, at: Sequence[int], stats: Sequence[Spread], colour: str) -> None:
-    axes.fill_between(at, [s.low for s in stats], [s.high for s in stats], color=colour, alpha=0.12, linewidth=0)
+def small_plots(curves: Sequence[Curve], title: str, axis: str, scale: float = 1.0) -> str:
+    """Draw each panel's curves in colour, with the first panel's mean as a thin line in every other panel."""
+    by_panel: dict[str, list[_Line]] = {}
+    for curve in curves:
+        if spread_by_round(curve):
+            by_panel.setdefault(curve.panel or curve.label, []).append(_to_line(curve, scale))
+    lines = [line for some in by_panel.values() for line in some]
+    first = [(at, found.mean) for at, found in lines[0].stats.items()]
+    rounds = value_range(at for line in lines for at in line.places)
+    low, high = value_range((value for line in lines for value in line.values), 0.04)
+    heights = round_ticks(low, high, 4)
+    across = int(WIDE // PANEL_WIDTH)
+    left, top, step = max(34.0, 10 + max_width(heights.values())), 62.0, PANEL_HEIGHT + 62
+    room = (WIDE - left) / across
+    sheet = Drawing(WIDE, top + step * -(-len(by_panel) // across) - 20, title)
+    sheet.write(0, 12, f"{axis}, by round; thin: the first", colour=MUTED)
+    for place, (name, some) in enumerate(by_panel.items()):
+        start, bottom = left + room * (place % across), top + step * (place // across) + PANEL_HEIGHT
+        x = Scale(*rounds, start, start + room - 22)
+        y = Scale(low, high, bottom, bottom - PANEL_HEIGHT)
+        for line, part in enumerate(reversed([part for part in name.partition(" · ")[::2] if part])):
+            # options are below the method
+            sheet.write(start, bottom - PANEL_HEIGHT - 12 - 15 * line, shorten_to_width(part, room - LABEL_GAP))
+        draw_y_axis(sheet, x, y, dict.fromkeys(heights, "") if place % across else heights)
+        draw_x_axis(sheet, x, bottom, fitting_ticks(x, 3, integer=True))
+        _draw_lines(sheet, x, y, some, first if place else ())
+    return sheet.svg()
 
 
 def spread_by_round(curve: Curve, scale: float = 1.0) -> dict[int, Spread]:
@@ -175,42 +121,80 @@ def spread_by_round(curve: Curve, scale: float = 1.0) -> dict[int, Spread]:
     return {number: spread(all_) for number, all_ in sorted(by_round.items()) if len(all_) == len(curve.lines)}
 
 
-def small_plots(curves: Sequence[Curve], title: str, axis: str, scale: float = 1.0) -> str:
-    """Draw each panel's curves in colour, with the first panel's mean as a thin line in every other panel."""
-    by_panel: dict[str, list[Curve]] = {}
-    for curve in curves:
-        if spread_by_round(curve):
-            by_panel.setdefault(curve.panel or curve.label, []).append(curve)
-    first = next(iter(by_panel))
-    first_mean = {number: at.mean for number, at in spread_by_round(by_panel[first][0], scale).items()}
-    across = int(WIDE // PANEL_WIDTH)
-    left, top, step = 34.0, 62.0, PANEL_HEIGHT + 62
-    room = (WIDE - left) / across
-    height = top + step * -(-len(by_panel) // across) - 20
+@dataclass(frozen=True)
+class _Line:
+    """A mean, its band from lowest to highest, and highlighted points."""
 
-    def draw(figure: Figure) -> None:
-        sheet = Sheet(figure)
-        panels = []
-        for place, (name, some) in enumerate(by_panel.items()):
-            x, y = left + room * (place % across), top + step * (place // across)
-            axes = plain_axes(figure, x, y, room - 22, PANEL_HEIGHT)
-            panels.append(axes)
-            if name != first:
-                axes.plot(list(first_mean), list(first_mean.values()), color=MUTED, lw=0.9)
-            for curve in some:
-                _draw_curve(axes, curve, scale)
-            axes.grid(axis="y", color=MUTED, alpha=0.25, linewidth=0.7)
-            axes.xaxis.set_major_locator(ticks(2, integer=True))
-            axes.yaxis.set_major_locator(ticks(4))
-            axes.margins(x=0.0, y=0.04)
-            axes.tick_params(labelleft=place % across == 0)
-            for line, part in enumerate(reversed([part for part in name.partition(" · ")[::2] if part])):
-                sheet.write(x, y - 12 - 15 * line, shorten(part, int(room / 8.5)))  # options below the method
-        low, high = min(one.get_ylim()[0] for one in panels), max(one.get_ylim()[1] for one in panels)
-        last = max(one.get_xlim()[1] for one in panels)
-        for one in panels:
-            one.set_ylim(low, high)
-            one.set_xlim(one.get_xlim()[0], last)
-        sheet.write(0, 12, f"{axis}, by round; thin: the first", colour=MUTED)
+    label: str
+    colour: int
+    pattern: tuple[float, ...]
+    stats: Mapping[int, Spread]
+    marks: tuple[Point, ...]
+    mark_size: float
+    width: float = 2.0
+    band: bool = True
 
-    return render(WIDE, height, title, draw)
+    @property
+    def places(self) -> list[float]:
+        return [*self.stats, *(at for at, _ in self.marks)]
+
+    @property
+    def values(self) -> list[float]:
+        edges = [(found.low, found.high) if self.band else (found.mean,) for found in self.stats.values()]
+        return [value for some in (*edges, [value for _, value in self.marks]) for value in some]
+
+
+def _to_line(curve: Curve, scale: float) -> _Line:
+    marks = tuple((number, value * scale) for number, value in curve.marks)
+    band = len(curve.lines) > 1 and not curve.averaged
+    width = 2.0 if curve.finished else 1.2
+    return _Line(curve.label, curve.colour, curve.pattern, spread_by_round(curve, scale), marks, 7, width, band)
+
+
+def _named_lines(lines: Sequence[_Line], title: str, axis: str, across: str, places: Sequence[str] = ()) -> str:
+    """Draw lines over rounds, or over *places*, and write their names at the right.
+
+    A thin line connects an end with its name, unless the line ends at a round before the last.
+    """
+    names = short_names([line.label for line in lines])
+    low, high = value_range((value for line in lines for value in line.values), 0.04)
+    heights = round_ticks(low, high, 6)
+    left, right = max(40.0, 10 + max_width(heights.values())), WIDE - 26 - max_width(names)
+    height = max(330.0, TOP + BOTTOM + 34 * len(names))
+    y = Scale(low, high, height - BOTTOM, TOP)
+    if places:
+        x, room = Scale(-0.3, len(places) - 0.7, left, right), (right - left) / len(places) - LABEL_GAP
+        ticks = {float(place): shorten_to_width(name, room) for place, name in enumerate(places)}
+    else:
+        x = Scale(*value_range(at for line in lines for at in line.places), left, right)
+        ticks = fitting_ticks(x, WIDE / 110, integer=True)
+    sheet = Drawing(WIDE, height, title)
+    sheet.write(0, 12, axis, colour=MUTED)
+    sheet.write(right, height - 9, across, "end", colour=MUTED)
+    draw_y_axis(sheet, x, y, heights)
+    draw_x_axis(sheet, x, height - BOTTOM, ticks)
+    _draw_lines(sheet, x, y, lines)
+    ends = [(x.at(at), y.at(line.stats[at].mean)) for line in lines for at in [max(line.stats)]]
+    labels = spread_labels([down for _, down in ends], 17, TOP, height - BOTTOM)
+    for name, line, (end, down), placed in zip(names, lines, ends, labels, strict=True):
+        leader = [(end + 3, down), (right + 8, placed)] if places or end > right - 12 else [(right + 6, placed)]
+        sheet.line([*leader, (right + 16, placed)], series(line.colour), 0.9, line.pattern)
+        sheet.write(right + 20, placed, name)
+    return sheet.svg()
+
+
+def _draw_lines(sheet: Drawing, x: Scale, y: Scale, lines: Sequence[_Line], thin: Sequence[Point] = ()) -> None:
+    """Draw bands, a thin grey line, lines and marks, each in front of the ones before."""
+    for line in (line for line in lines if line.band):
+        upper = [(x.at(at), y.at(found.high)) for at, found in line.stats.items()]
+        lower = [(x.at(at), y.at(found.low)) for at, found in line.stats.items()]
+        sheet.area([*upper, *reversed(lower)], series(line.colour), 0.12)
+    if thin:
+        sheet.line([(x.at(at), y.at(value)) for at, value in thin], MUTED, 0.9)
+    for line in lines:
+        means = [(x.at(at), y.at(found.mean)) for at, found in line.stats.items()]
+        sheet.line(means, series(line.colour), line.width, line.pattern)
+        if len(means) == 1 and not line.marks:  # a line of one point is not seen
+            draw_marks(sheet, means, line.colour, 6)
+    for line in lines:
+        draw_marks(sheet, [(x.at(at), y.at(value)) for at, value in line.marks], line.colour, line.mark_size)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from fedbm.report.figures.drawing import WIDE, Sheet, marker, max_width, plain_axes, short_names, ticks
-from fedbm.report.figures.svg import INK, MUTED, PAPER, render, series
+from fedbm.report.figures.axes import Scale, draw_marks, draw_x_axis, fitting_ticks
+from fedbm.report.figures.labels import max_width, short_names, text_width
+from fedbm.report.figures.palette import mark_shape
+from fedbm.report.figures.svg import INK, MUTED, PAPER, WIDE, Drawing, series
 from fedbm.utils.statistics import spread
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -44,63 +41,60 @@ def dot_plot(
 ) -> str:
     """Draw the rows from the top, with the paper's mean ± std in grey.
 
-    *zero* adds a line at zero, *bars* a bar from zero to each mean. *guides* are values with a dashed line across all
-    rows.
+    *zero* adds a line at zero, *bars* a bar from zero to each mean, *guides* dashed lines across all rows.
     """
     names = short_names([row.label for row in rows], width)
     left, top, right, step = 16 + max_width(names), 24.0, 24.0, 30.0
     everything = [*([0.0] if zero or bars else []), *(value for row in rows for value in row.extent)]
     margin = 0.08 * (max(everything) - min(everything)) or 1.0
-    texts: list[str | DotRow] = []  # a heading or a row for every line
+    lines: list[str | DotRow] = []  # a heading or a row for every line
     for row in rows:
-        texts += [row.heading, row] if row.heading and row.heading not in texts else [row]
-
-    def draw(figure: Figure) -> None:
-        axes = plain_axes(figure, left, top, width - left - right, step * len(texts))
-        axes.grid(axis="x", color=MUTED, alpha=0.25, linewidth=0.7)
-        axes.xaxis.set_major_locator(ticks(width / 110))
-        axes.set_xlim(min(everything) - (0 if bars else margin), max(everything) + margin)
-        axes.set_ylim(len(texts) - 0.5, -0.5)
-        axes.set_yticks([])
-        sheet = Sheet(figure)
-        if zero:
-            axes.axvline(0.0, color=INK, lw=1.2)
-        for guide in guides:
-            axes.axvline(guide, color=MUTED, lw=1.0, dashes=(4, 3))
-        remaining = iter(names)
-        for place, found in enumerate(texts):
-            if isinstance(found, str):
-                axes.axhspan(place - 0.5, place + 0.5, color=PAPER, linewidth=0, zorder=0.6)  # hides the grid
-                sheet.write(0, top + step * (place + 0.6), found, colour=MUTED)
-            else:
-                if bars:
-                    mean = spread(found.values).mean
-                    axes.barh(place, mean, height=0.64, color=series(found.colour), alpha=0.3, linewidth=0)
-                _draw_row(axes, place, found, tick=bars or len(found.values) > 1)
-                sheet.write(0, top + step * (place + 0.5), next(remaining))
-        sheet.write(left, 10, axis, colour=MUTED)
-
-    return render(width, top + step * len(texts) + 28, title, draw)
+        lines += [row.heading, row] if row.heading and row.heading not in lines else [row]
+    bottom = top + step * len(lines)
+    x = Scale(min(everything) - (0 if bars else margin), max(everything) + margin, left, width - right)
+    ticks = fitting_ticks(x, width / 110)
+    sheet = Drawing(width, bottom + 28, title)
+    sheet.write(left if left + text_width(axis) <= width else 0, 10, axis, colour=MUTED)
+    for tick in ticks:
+        sheet.line([(x.at(tick), top), (x.at(tick), bottom)], MUTED, 0.7, alpha=0.25)
+    draw_x_axis(sheet, x, bottom, ticks)
+    if zero:
+        sheet.line([(x.at(0), top), (x.at(0), bottom)], INK, 1.2)
+    for guide in guides:
+        sheet.line([(x.at(guide), top), (x.at(guide), bottom)], MUTED, 1, (4, 3))
+    remaining = iter(names)
+    for place, line in enumerate(lines):
+        y = top + step * (place + 0.5)
+        if isinstance(line, str):
+            sheet.box(left, y - step / 2, width - left - right, step, PAPER)  # hides the grid
+            sheet.write(0, y + 0.1 * step, line, colour=MUTED)
+        else:
+            if bars:
+                length = x.at(spread(line.values).mean) - x.at(0)
+                sheet.box(x.at(0), y - 0.32 * step, length, 0.64 * step, series(line.colour), 0.3)
+            _draw_row(sheet, x, y, line, tick=bars or len(line.values) > 1)
+            sheet.write(0, y, next(remaining))
+    return sheet.svg()
 
 
-def _draw_row(axes: Axes, place: int, row: DotRow, tick: bool) -> None:
+def _draw_row(sheet: Drawing, x: Scale, y: float, row: DotRow, tick: bool) -> None:
     """Draw values on the row's line, with a tick at their mean, or below their interval."""
-    colour, mark = series(row.colour), marker(row.colour, 9)
+    colour = series(row.colour)
     if row.paper:
         middle, std = row.paper
         if std:
-            ends = [middle - std, middle + std]
-            axes.plot(ends, [place, place], color=MUTED, lw=12, alpha=0.22, solid_capstyle="butt")
-        axes.plot(middle, place, "|", color=MUTED, ms=12 if std else 16, mew=2 if std else 3)
+            sheet.line([(x.at(middle - std), y), (x.at(middle + std), y)], MUTED, 12, alpha=0.22)
+        half, thick = (6, 2) if std else (8, 3)
+        sheet.line([(x.at(middle), y - half), (x.at(middle), y + half)], MUTED, thick)
     if row.interval:
         mean, low, high = row.interval
-        level = place - 0.14 if row.values else place
-        axes.plot([low, high], [level, level], color=colour, lw=2.4, alpha=0.55)
-        axes.plot(mean, level, color=colour, ls="none", **mark)
-        small = {"marker": mark["marker"], "ms": 5, "mew": 0, "ls": "none"}
-        axes.plot(row.values, [place + 0.24] * len(row.values), color=colour, alpha=0.55, **small)
+        level = y - 4.2 if row.values else y
+        sheet.line([(x.at(low), level), (x.at(high), level)], colour, 2.4, alpha=0.55)
+        draw_marks(sheet, [(x.at(mean), level)], row.colour, 9)
+        values = [(x.at(value), y + 7.2) for value in row.values]
+        sheet.marks(values, mark_shape(row.colour)[0], 5, colour, alpha=0.55)
     else:
         if tick:
-            mean = spread(row.values).mean
-            axes.plot([mean, mean], [place - 0.32, place + 0.32], color=INK, lw=1.6)
-        axes.plot(row.values, [place] * len(row.values), color=colour, alpha=0.9, ls="none", **mark)
+            mean = x.at(spread(row.values).mean)
+            sheet.line([(mean, y - 9.6), (mean, y + 9.6)], INK, 1.6)
+        draw_marks(sheet, [(x.at(value), y) for value in row.values], row.colour, 9, 0.9)

@@ -6,14 +6,13 @@ the first IMAGES_PER_ROUND tiles of every such round; a record keeps it as one s
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from fedbm.errors import FedBMError
 from fedbm.report.document import Gallery
+from fedbm.report.figures.svg import data_uri
 from fedbm.report.grouping import Group
 from fedbm.runs.run_view import RunView
 
@@ -55,10 +54,10 @@ def _galleries(run: RunView, name: str) -> list[Gallery]:
     return [*made, Gallery(caption, _rows(strip, side, classes, "JPEG" if smooth else "PNG"), True, smooth, rounds)]
 
 
-def _rows(sheet: Image, tile: int, classes: Sequence[str], kind: str) -> tuple[tuple[str, str], ...]:
+def _rows(sheet: Image, tile: int, classes: Sequence[str], kind: Literal["PNG", "JPEG"]) -> tuple[tuple[str, str], ...]:
     """Return (class, data URI) for every row of tiles."""
     strips = (sheet.crop((0, place * tile, sheet.width, (place + 1) * tile)) for place in range(len(classes)))
-    return tuple((label, _data_uri(strip, kind)) for label, strip in zip(classes, strips, strict=True))
+    return tuple((label, data_uri(strip, kind)) for label, strip in zip(classes, strips, strict=True))
 
 
 def make_strip(images: Mapping[int, Path], classes: int) -> tuple[Image, int]:
@@ -91,9 +90,3 @@ def read_sheet(path: Path, classes: int, columns: int = COLUMNS) -> tuple[Image,
             f"{classes} classes. Delete it to make the report without pictures."
         )
     return sheet, tile
-
-
-def _data_uri(picture: Image, kind: str) -> str:
-    written = io.BytesIO()
-    picture.save(written, format=kind, optimize=True, **({"quality": 90} if kind == "JPEG" else {}))
-    return f"data:image/{kind.lower()};base64," + base64.b64encode(written.getvalue()).decode("ascii")

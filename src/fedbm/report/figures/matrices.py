@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from fedbm.report.figures.drawing import SIZE, Sheet, max_width, shorten, text_width
-from fedbm.report.figures.svg import MUTED, render
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fedbm.report.figures.labels import max_width, shorten, text_width
+from fedbm.report.figures.svg import MUTED, SIZE, Drawing
 
 Numbers = npt.NDArray[np.float64]
 
@@ -30,30 +27,24 @@ def partition_bubbles(counts: npt.ArrayLike, classes: Sequence[str], title: str)
     names = [str(client) for client in range(clients)]
     totals = [f"{int(total):,}" for total in table.sum(axis=1)]
     size = min(SIZE, cell - 2)
-    left, top, over = 12 + max(max_width(names, size), text_width("client", SIZE)), *_room_above(classes, cell)
+    left, (turn, top, over) = 12 + max(max_width(names, size), text_width("client")), _room_above(classes, cell)
     side = 14 + max(max_width(totals, size), text_width("total"))
     unit = 0.48 * cell / np.sqrt(max(table.max(), 1.0))
-
-    def draw(figure: Figure) -> None:
-        sheet = Sheet(figure)
-        _column_heads(sheet, classes, left, top, cell)
-        end = left + cell * width
-        sheet.write(left - 12, top - 10, "client", "right", colour=MUTED)
-        sheet.write(end + side - 2, top - 10, "total", "right", colour=MUTED)
-        for row in range(clients):
-            y = top + cell * (row + 0.5)
-            sheet.plot([left, end], [y, y], color=MUTED, alpha=0.25, lw=0.7)
-            sheet.write(left - 12, y, names[row], "right", size, MUTED)
-            sheet.write(end + side - 2, y, totals[row], "right", size)
-        # Bubbles of nearly one size share a marker, so that a figure of 35 × 62 stays small.
-        radii = np.round(4 * np.maximum(unit * np.sqrt(table), 0.75)) / 4
-        for radius in np.unique(radii[table > 0]):
-            rows, columns = np.nonzero((radii == radius) & (table > 0))
-            across, down = left + cell * (columns + 0.5), top + cell * (rows + 0.5)
-            sheet.plot(across, down, "o", ms=2 * radius, color=MUTED, mew=0)
-
-    whole = left + cell * width + side
-    return render(max(whole, left + cell * width + over), top + cell * clients + 6, title, draw)
+    end = left + cell * width
+    sheet = Drawing(max(end + side, end + over), top + cell * clients + 6, title)
+    _write_column_heads(sheet, classes, left, top, cell, turn)
+    sheet.write(left - 12, top - 10, "client", "end", colour=MUTED)
+    sheet.write(end + side - 2, top - 10, "total", "end", colour=MUTED)
+    for row in range(clients):
+        y = top + cell * (row + 0.5)
+        sheet.line([(left, y), (end, y)], MUTED, 0.7, alpha=0.25)
+        sheet.write(left - 12, y, names[row], "end", size, MUTED)
+        sheet.write(end + side - 2, y, totals[row], "end", size)
+    for count in np.unique(table[table > 0]):
+        rows, columns = np.nonzero(table == count)
+        centres = zip(left + cell * (columns + 0.5), top + cell * (rows + 0.5), strict=True)
+        sheet.marks(centres, "o", 2 * max(0.75, unit * count**0.5), MUTED)
+    return sheet.svg()
 
 
 def confusion(matrix: npt.ArrayLike, classes: Sequence[str], title: str) -> str:
@@ -78,35 +69,33 @@ def similarity(matrix: npt.ArrayLike, classes: Sequence[str], title: str) -> str
 def _shaded(
     shades: Numbers, written: list[list[str]], classes: Sequence[str], title: str, side: Sequence[str] = ()
 ) -> str:
+    import PIL.Image
+
     count = len(classes)
     cell = _cell(count, largest=36)
     size = min(SIZE, cell - 2)
     names = [shorten(name) for name in classes]
     left = 10 + max_width(names, size)
-    top, over = _room_above(classes, cell)
+    turn, top, over = _room_above(classes, cell)
     right = 10 + max(max_width(side, size), text_width("n")) if side else 4.0
-
-    def draw(figure: Figure) -> None:
-        sheet = Sheet(figure)
-        _column_heads(sheet, classes, left, top, cell)
-        end, bottom = left + cell * count, top + cell * count
-        picture = np.empty((count, count, 4))
-        picture[..., :3] = HEAT
-        picture[..., 3] = DEEPEST * np.clip(shades, 0, 1)
-        sheet.cells(picture, left, top, end, bottom)
-        sheet.plot([left, end, end, left, left], [top, top, bottom, bottom, top], color=MUTED, alpha=0.45, lw=0.7)
-        for row in range(count):
-            y = top + cell * (row + 0.5)
-            sheet.write(left - 8, y, names[row], "right", size)
-            if side:
-                sheet.write(end + right - 2, y, side[row], "right", size, MUTED)
-            for column in range(count if count <= MAX_CLASSES_WITH_NUMBERS else 0):
-                sheet.write(left + cell * (column + 0.5), y, written[row][column], "center", SIZE - 1)
+    end, bottom = left + cell * count, top + cell * count
+    sheet = Drawing(end + max(right, over), bottom + 4, title)
+    _write_column_heads(sheet, classes, left, top, cell, turn)
+    pixels = np.empty((count, count, 4))
+    pixels[..., :3] = HEAT
+    pixels[..., 3] = DEEPEST * np.clip(shades, 0, 1)
+    sheet.picture(left, top, end - left, bottom - top, PIL.Image.fromarray((255 * pixels).astype(np.uint8)))
+    sheet.line([(left, top), (end, top), (end, bottom), (left, bottom), (left, top)], MUTED, 0.7, alpha=0.45)
+    for row in range(count):
+        y = top + cell * (row + 0.5)
+        sheet.write(left - 8, y, names[row], "end", size)
         if side:
-            sheet.write(end + right - 2, top - 10, "n", "right", colour=MUTED)
-
-    whole = left + cell * count + max(right, over)
-    return render(whole, top + cell * count + 4, title, draw)
+            sheet.write(end + right - 2, y, side[row], "end", size, MUTED)
+        for column in range(count if count <= MAX_CLASSES_WITH_NUMBERS else 0):
+            sheet.write(left + cell * (column + 0.5), y, written[row][column], "middle", SIZE - 1)
+    if side:
+        sheet.write(end + right - 2, top - 10, "n", "end", colour=MUTED)
+    return sheet.svg()
 
 
 def _cell(count: int, largest: float) -> float:
@@ -114,26 +103,25 @@ def _cell(count: int, largest: float) -> float:
     return min(largest, max(12.0, 760 / count))
 
 
-def _turn(classes: Sequence[str], cell: float) -> float:
-    """Return the angle of the column heads: 0 if they fit above their column, else 45, or 90 in narrow columns."""
-    if max_width([shorten(name) for name in classes], min(SIZE, cell - 2)) <= cell - 4:
-        return 0.0
-    return 90.0 if cell < 20 else 45.0
+def _room_above(classes: Sequence[str], cell: float) -> tuple[float, float, float]:
+    """Return the angle of the column heads, and the room that they need above the cells and beyond the last column.
 
-
-def _room_above(classes: Sequence[str], cell: float) -> tuple[float, float]:
-    """Return the height above the cells, and the width beyond the last column, that the column heads need."""
+    The angle is 0 if they fit above their column, else 45, or 90 in narrow columns.
+    """
     longest = max_width([shorten(name) for name in classes], min(SIZE, cell - 2))
-    turn = np.radians(_turn(classes, cell))
-    above = 22.0 if turn == 0 else 16 + longest * float(np.sin(turn))
-    return above, float(np.cos(turn)) * longest if turn else 0.0
+    if longest <= cell - 4:
+        return 0.0, 22.0, 0.0
+    turn = 90.0 if cell < 20 else 45.0
+    return turn, 16 + longest * math.sin(math.radians(turn)), longest * math.cos(math.radians(turn))
 
 
-def _column_heads(sheet: Sheet, classes: Sequence[str], left: float, top: float, cell: float) -> None:
-    turn, size = _turn(classes, cell), min(SIZE, cell - 2)
+def _write_column_heads(
+    sheet: Drawing, classes: Sequence[str], left: float, top: float, cell: float, turn: float
+) -> None:
+    size = min(SIZE, cell - 2)
     for column, name in enumerate(classes):
         x = left + cell * (column + 0.5)
         if turn == 0:
-            sheet.write(x, top - 10, shorten(name), "center", size)
+            sheet.write(x, top - 10, shorten(name), "middle", size)
         else:
-            sheet.write(x + (size * 0.35 if turn == 90 else 2), top - 7, shorten(name), "left", size, turn=turn)
+            sheet.write(x + (size * 0.35 if turn == 90 else 2), top - 7, shorten(name), "start", size, turn=turn)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedbm.report.figures.drawing import Sheet, shorten, spread_labels, text_width, wrap_widths
-from fedbm.report.figures.svg import INK, MUTED, PAPER, SERIES, render, series
+from fedbm.report.figures.axes import Scale, value_range
+from fedbm.report.figures.labels import shorten, spread_labels, text_width, wrap_widths
+from fedbm.report.figures.svg import INK, MUTED, PAPER, SERIES, Drawing, series
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from fedbm.runs.run_file_types import Features
 
 SIDE = 430.0
@@ -26,31 +25,26 @@ def scatter(features: Features, title: str) -> str:
     named = len(names) <= 2 * len(SERIES)
     legend = wrap_widths([24 + text_width(name, SMALL) for name in names], 8, SIDE) if named else []
     height = SIDE + (legend[-1][1] + 12 if legend else 0)
-
-    def draw(figure: Figure) -> None:
-        axes = figure.add_axes((0.01, 1 - 0.99 * SIDE / height, 0.98, 0.98 * SIDE / height))
-        axes.set_axis_off()
-        for k in range(len(names)):
-            own = [point for point, label in zip(points, labels, strict=True) if label == k]
-            if own:
-                xs, ys = zip(*own, strict=True)
-                axes.plot(xs, ys, _mark(k), ms=4.5, color=series(k), mec=PAPER, mew=0.3, alpha=0.85, linestyle="none")
-        for k, (x, y) in enumerate(anchors or ()):
-            axes.plot(x, y, "*", ms=15, color=series(k), mec=INK, mew=1.0)
-        axes.margins(0.06)
-        axes.autoscale_view()
-        sheet = Sheet(figure)
-        if named and anchors:
-            stars = [(x, height - y) for x, y in map(axes.transData.transform, anchors)]
-            heights = spread_labels([y for _, y in stars], LINE, 0, SIDE)
-            for (x, _), y, name in zip(stars, heights, names, strict=True):
-                right = x > TURN
-                sheet.write(x - 10 if right else x + 10, y, name, "right" if right else "left", SMALL)
-        for k, (x, y) in enumerate(legend):
-            sheet.plot(x + 4, SIDE + y, _mark(k), ms=7, color=series(k))
-            sheet.write(x + 13, SIDE + y, names[k], size=SMALL, colour=MUTED)
-
-    return render(SIDE, height, title, draw)
+    everything = [*points, *(anchors or ())]
+    x = Scale(*value_range((a for a, _ in everything), 0.06), 0.01 * SIDE, 0.99 * SIDE)
+    y = Scale(*value_range((b for _, b in everything), 0.06), 0.99 * SIDE, 0.01 * SIDE)
+    sheet = Drawing(SIDE, height, title)
+    for k in range(len(names)):
+        own = [(x.at(a), y.at(b)) for (a, b), label in zip(points, labels, strict=True) if label == k]
+        sheet.marks(own, _mark(k), 4.5, series(k), PAPER, 0.3, alpha=0.85)
+    stars = [(x.at(a), y.at(b)) for a, b in anchors or ()]
+    for k, star in enumerate(stars):
+        sheet.marks([star], "*", 15, series(k), INK)
+    if named and stars:
+        heights = spread_labels([down for _, down in stars], LINE, 0, SIDE)
+        for (across, _), down, name in zip(stars, heights, names, strict=True):
+            turned = across > TURN
+            x_name = across - 10 if turned else across + 10
+            sheet.write(x_name, down, name, "end" if turned else "start", SMALL, halo=True)
+    for k, (across, down) in enumerate(legend):
+        sheet.marks([(across + 4, SIDE + down)], _mark(k), 7, series(k), series(k))
+        sheet.write(across + 13, SIDE + down, names[k], size=SMALL, colour=MUTED)
+    return sheet.svg()
 
 
 def _mark(k: int) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fedbm.report.document import Report, group_adjacent
 from fedbm.report.figures.palette import mark_shape
-from fedbm.report.figures.svg import SERIES, number_ids
+from fedbm.report.figures.svg import SERIES
 from fedbm.report.format import format_numbers, format_std, format_value
 from fedbm.version import __version__
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def render_html(report: Report) -> str:
     """Return the page. Every text is escaped; an undefined name in the template is an error."""
-    sections, figures = count(1), count(1)
+    sections = count(1)
     return (
         _environment()
         .get_template("report.html.j2")
@@ -27,7 +27,6 @@ def render_html(report: Report) -> str:
             report=report,
             version=__version__,
             new_id=lambda: f"s{next(sections)}",
-            own_ids=lambda svg: number_ids(svg, next(figures)),
         )
     )
 
