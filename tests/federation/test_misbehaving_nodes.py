@@ -20,6 +20,7 @@ from fedbm.federation.protocol.flower_records import Envelope, from_records, to_
 from fedbm.federation.protocol.messages import UPLOAD
 from fedbm.federation.protocol.packing import Packed, pack, unpack
 from fedbm.federation.server import requests, roster
+from fedbm.federation.server.run_status import read_status
 from fedbm.methods.base import Facts, State
 from fedbm.methods.scaffold import Scaffold
 
@@ -99,6 +100,10 @@ UPLOADS = {
     "weight": (with_body(n=10**12), "it trained on 1000000000000 images"),
     "negative weight": (with_body(n=-5), "it trained on -5 images"),
     "losses": (with_body(losses={"x": "<script>"}), "its losses cannot be read"),
+    "huge losses": (with_body(losses={"x": 1e100}), "its losses cannot be read"),
+    "long name of a loss": (with_body(losses={"x" * 10_000: 1.0}), "its losses cannot be read"),
+    "negative time": (with_body(seconds=-1.0), "its losses cannot be read"),
+    "endless time": (with_body(seconds=1e13), "its losses cannot be read"),
     "code": (with_body(code="<b>"), "answered with an unknown code"),
     "failed": (with_body(code="failed"), "it failed; see its own log"),
 }
@@ -121,6 +126,7 @@ def test_bad_uploads_are_named_and_left_out(settings: dict[str, Any], tmp_path: 
         [dropped] = records[number - 1]["dropped"]
         assert (dropped["client"], dropped["reason"]) == (1, reasons[1, number]), what
         assert why in dropped["reason"], what
+    assert len(read_status(deployed.state.parent).rounds) == rounds  # the operator's commands read every record
 
 
 def test_a_refused_client_goes_on_from_its_former_state(settings: dict[str, Any], tmp_path: Path) -> None:
