@@ -155,6 +155,20 @@ def change(memory: Path, **values: object) -> None:
     memory.write_text(json.dumps(json.loads(memory.read_text()) | values))
 
 
+def test_a_partition_replaces_shares_but_never_a_sites_own_images(study: Path) -> None:
+    run, manifest = study / "server" / "run.toml", study / "hospital-1" / "data" / "manifest.json"
+    run.write_text(run.read_text().replace("size = 16", "size = 20"))
+    give_shares(study, run)
+    assert json.loads(manifest.read_text())["shape"][1:] == [20, 20, 1]
+    shutil.rmtree(manifest.parent)
+    scan = manifest.parent / "cyst" / "scan.png"
+    scan.parent.mkdir(parents=True)
+    scan.write_bytes(b"pixels")
+    with pytest.raises(FedBMError, match="data exists already and is not overwritten"):
+        give_shares(study, run)
+    assert scan.read_bytes() == b"pixels"
+
+
 def test_a_server_registers_its_nodes_once_and_takes_off_those_that_left(study: Path, memory: Path) -> None:
     said: list[str] = []
     home = study / "server"
