@@ -107,8 +107,8 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "memory.json"
     path.write_text(json.dumps({"keys": [], "gone": [], "runs": [], "refuse": 0}))
     head = f"#!{sys.executable} -S\nimport json, sys, time\nfrom pathlib import Path\nmemory = Path({str(path)!r})\n"
-    programs = {"flower-superlink": SERVE, "flower-superexec": STAY, "flwr": FLWR}
-    programs |= {"supernode": NODE + SERVE, "worker": WORKER}
+    programs = {"flower-superlink": SERVE, "server.superexec": STAY, "flwr": FLWR}
+    programs |= {"node.supernode": NODE + SERVE, "node.worker": WORKER}
     for name, program in programs.items():
         (tmp_path / name).write_text(head + textwrap.dedent(program))
         (tmp_path / name).chmod(0o755)
@@ -332,7 +332,7 @@ def test_a_program_is_healthy_when_it_answers_over_the_right_line(study: Path) -
 def test_a_supernode_that_is_healthy_but_not_let_in_is_not_ready(
     study: Path, memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = memory.parent / "supernode"
+    program = memory.parent / "node.supernode"
     program.write_text(program.read_text().replace("SuperNode ID: 1", "Starting Flower SuperNode"))
     monkeypatch.setattr(roles, "START_SECONDS", 3.0)
     with pytest.raises(FedBMError, match="supernode was not ready after 3 s"):
