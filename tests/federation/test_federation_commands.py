@@ -59,6 +59,20 @@ def test_a_run_s_data_are_dealt_to_the_nodes(study: Path, capsys: pytest.Capture
     assert json.loads((study / "hospital-1" / "data" / "manifest.json").read_text())
 
 
+@pytest.mark.skipif(os.name != "posix", reason="modes of files")
+def test_other_accounts_cannot_read_what_the_commands_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = os.umask(0o022)
+    try:
+        assert [said(capsys, task, "trial")[0] for task in ("init", "partition")] == [0, 0]
+        assert os.umask(0o022) == 0o022  # the process of the caller has its own again
+    finally:
+        os.umask(before)
+    assert {oct(path.stat().st_mode & 0o077) for path in (tmp_path / "trial").rglob("*")} == {"0o0"}
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
