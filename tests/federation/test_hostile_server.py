@@ -18,7 +18,9 @@ from fedbm.federation.node.handler import answer
 from fedbm.federation.node.loaded_run import LoadedRun
 from fedbm.federation.node.policy_checks import approve, describe_request, list_requests
 from fedbm.federation.protocol.flower_records import Envelope, from_records
-from fedbm.federation.protocol.packing import pack
+from fedbm.federation.protocol.packing import pack, unpack
+
+W = "body.conv1.weight"
 
 
 def make(tiny: dict[str, Any], folder: Path, options: dict[str, Any] | None = None, **more: Any) -> Deployed:
@@ -166,7 +168,8 @@ def test_nothing_leaves_after_an_approval_is_withdrawn_or_a_rule_is_stricter(
     found = answer("train", train, node.config)
     assert (found.body["code"], dict(found.packed)) == (code, {})
     assert not events_of(state, "trained")
-    assert not (state / "privacy.json").exists()
+    [counted] = json.loads((state / "privacy.json").read_text())["runs"].values()
+    assert counted["answers"] == {"train": 1}  # though nothing left
     assert [line["code"] for line in events_of(state, "refused")] == ["approval", code]
 
 
@@ -190,6 +193,24 @@ def test_a_run_gets_a_bounded_number_of_answers(tiny: dict[str, Any], tmp_path: 
             assert answer(kind, other, node.config, kept).body["code"] == "terms"
     [run] = json.loads((state / "privacy.json").read_text())["runs"].values()
     assert run["answers"] == {"train": 5, "evaluate": 5}
+
+
+@pytest.mark.parametrize("noise", [False, True])
+def test_a_refusal_that_shows_something_of_the_images_counts_as_an_answer(
+    noise: bool, tiny: dict[str, Any], tmp_path: Path
+) -> None:
+    """Whether a number of the update fits 16 bits depends on the images and on what the server sent."""
+    node = served(tiny, tmp_path / "run", {"dp_noise": 1.0} if noise else {}, rounds=1)
+    train, state = request_of(node, "train"), restart(node, tmp_path / "state")
+    model = unpack(train.packed["model"])
+    sent = pack({**model, W: model[W] + 1e6})
+    terms = {**train.body["terms"], "compression": "half"}
+    parts = [{**one, "digest": sent.digest} if one["name"] == "model" else one for one in train.body["parts"]]
+    request = Envelope({**train.body, "terms": terms, "parts": parts}, {**train.packed, "model": sent})
+    codes = [answer("train", request, node.config).body["code"] for _ in range(6)]
+    assert codes == ["compression"] * 5 + ["answers"]
+    [run] = json.loads((state / "privacy.json").read_text())["runs"].values()
+    assert (run["exact"], [release["count"] for release in run["releases"]]) == (not noise, [5] if noise else [])
 
 
 def test_no_score_leaves_a_split_with_few_images_of_a_class(tiny: dict[str, Any], tmp_path: Path) -> None:
