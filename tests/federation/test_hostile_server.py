@@ -242,6 +242,23 @@ def test_text_that_has_no_encoding_is_in_the_audit(tiny: dict[str, Any], tmp_pat
     assert max(map(len, (state / "audit.jsonl").read_bytes().splitlines())) < 1000
 
 
+def test_text_of_the_server_neither_fills_the_audit_nor_controls_a_terminal(
+    tiny: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = served(tiny, tmp_path / "run")
+    state = restart(node, tmp_path / "state")
+    census = request_of(node, "query.census").body
+    assert answer("query." + "a" * 1_000_000, Envelope(census), node.config).body["code"] == "app"
+    assert len((state / "audit.jsonl").read_bytes()) < 1000
+    method = {"name": "\x1b]0;title\x07\x1b[8m" + "x" * 1_000_000}
+    strange = {**census, "terms": {**census["terms"], "method": method}}
+    assert answer("query.census", Envelope(strange), node.config).body["code"] == "terms"
+    log = capsys.readouterr().err
+    assert "there is no method" in log
+    assert "\x1b" not in log
+    assert len(log) < 50_000
+
+
 def test_parts_that_a_run_no_longer_names_do_not_stay(tiny: dict[str, Any], tmp_path: Path) -> None:
     node = served(tiny, tmp_path / "run")
     state = restart(node, tmp_path / "state")

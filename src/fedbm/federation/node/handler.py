@@ -89,7 +89,7 @@ def answer(
         if audit is not None and not (refusal.repeated and kind == CENSUS):
             terms = request.body.get("terms")
             run = terms.get("run") if isinstance(terms, dict) else None
-            audit.append("refused", request=kind, run=printable(run, 200), code=refusal.code)
+            audit.append("refused", request=printable(kind), run=printable(run, 200), code=refusal.code)
         found = Envelope({"code": refusal.code, "versions": versions(), **who, **refusal.about})
     if audit is not None:
         found.body["head"] = audit.head

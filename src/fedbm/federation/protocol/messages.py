@@ -49,6 +49,7 @@ TERMS = {  # section → its keys; make_config() checks those of method, train a
 }
 OTHER_TERMS = {"run", "method", "train", "model", "init_weights", "compression", "evaluates"}
 MAX_CLASS_NAME = 200  # characters
+MAX_LOG_LINE = 2000
 SCORED = ("val", "test")  # the splits that nodes score
 
 REFUSALS = {  # code → why a site did not do what it was asked; only the code leaves the site
@@ -102,10 +103,13 @@ def refuse_on_error(code: str, *errors: type[Exception]) -> Iterator[None]:
 
 
 def log_error(error: BaseException) -> None:
-    """Print the traceback to the site's own log. Raise nothing: Flower would send any exception to the server."""
+    """Print the traceback to the site's own log, without control characters, since it can contain the server's text.
+
+    Raise nothing: Flower would send any exception to the server.
+    """
     with suppress(OSError, ValueError):
-        traceback.print_exception(error, file=sys.stderr)
-        sys.stderr.flush()
+        lines = "".join(traceback.format_exception(error)).split("\n")
+        print("\n".join(printable(line, MAX_LOG_LINE) for line in lines), file=sys.stderr, flush=True)
 
 
 def versions() -> dict[str, Any]:
