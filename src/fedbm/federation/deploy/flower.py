@@ -127,6 +127,7 @@ def supernode(folder: Path, node: NodeSettings, data: str, address: str) -> Chil
     home = folder.resolve()
     config = {"client": node.client, "name": node.name, "data": data, "folder": str(home), "state": str(home / "state")}
     config |= {"device": node.device, "threads": node.threads}
+    config |= {"size": node.size or 0, "channels": node.channels or 0}
     command = [*module("node.supernode"), "--superlink", address, "--root-certificates", "ca.crt"]
     command += ["--auth-supernode-private-key", "node.key", "--port", str(node.runtime_port)]
     command += ["--node-config", to_pairs(config), "--isolation", "process", "--superexec-auth-secret-file", SECRET]

@@ -63,6 +63,8 @@ class Site:
     state: str
     device: str = "auto"
     threads: Annotated[int, whole(0)] = 0
+    size: Annotated[int, whole(0)] = 0  # 0: as the run needs it
+    channels: Annotated[int, whole(0)] = 0
 
 
 def answer(
@@ -150,6 +152,9 @@ def load_run(site: Site, terms: Terms, kept: dict[Site, LoadedRun]) -> LoadedRun
     """Return the run of these terms with this site's images: the kept one, unless terms or images have changed."""
     with refuse_on_error("setup"):
         device = find_device(site.device)
+    channels, *sides = terms.shape
+    if site.channels not in (0, channels) or any(site.size not in (0, side) for side in sides):
+        raise Refusal("size")  # before a copy of the images at a size that the server chose fills the disk
     run = kept.get(site)
     known = run.data if run is not None and run.terms.digest == terms.digest else None
     data = open_site(site.data, terms.classes, terms.shape, known)

@@ -61,7 +61,7 @@ REFUSALS = {  # code → why a site did not do what it was asked; only the code 
     "setup": "is not set up: client, data or state is missing in its node configuration",
     "policy": "cannot read its policy, or the policy changed in the meantime; see its own log",
     "data": "cannot read its data, or they are damaged",
-    "size": "has prepared images of another size or number of channels",
+    "size": "has images of another size or number of channels",
     "classes": "has a class that the run does not know",
     "empty": "has no training images",
     "lacks": "does not have a piece that it was expected to have",
