@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from flwr.app import Error, Message
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, validate_object_content
 from one_process import Deployed, Node, deploy, digests_in_process, engine_process, events_of, records_of
 
 from fedbm.errors import FedBMError
@@ -152,6 +154,31 @@ def test_an_error_of_the_engine_is_told_by_its_code_alone(settings: dict[str, An
     assert {line["client"] for line in events_of(deployed.state, "missed")} == {2}
     assert "Flower reports error 2" in events_of(deployed.state, "missed")[0]["why"]
     assert not [path for path in deployed.state.rglob("*") if path.is_file() and b"smith" in path.read_bytes()]
+
+
+def test_an_answer_that_flower_cannot_decode_is_left_out(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The SuperLink checks only the head of what a node sends; the server app decodes the rest."""
+    deployed = deploy(tmp_path, settings)
+    pull = deployed.grid.pull_messages
+    garbage = b"ConfigRecord  7\x00garbage"
+    name = hashlib.sha256(garbage).hexdigest()
+
+    def pull_garbage(message_ids: Iterable[str]) -> Iterable[Message]:
+        found = list(pull(message_ids))
+        for reply in found:
+            if reply.metadata.message_type == "train" and reply.metadata.src_node_id == 9000 - 7:
+                validate_object_content(garbage)
+                inflate_object_from_contents(name, {name: garbage})
+        return found
+
+    monkeypatch.setattr(deployed.grid, "pull_messages", pull_garbage)
+    deployed.serve()
+    assert {(line["client"], line["why"]) for line in events_of(deployed.state, "missed")} == {
+        (1, "its answer cannot be decoded")
+    }
+    assert next(line["counted"] for line in events_of(deployed.state, "round")) == [0, 2]
 
 
 def test_what_goes_wrong_at_a_site_stays_there(
