@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.app import Error, Message
+from flwr.app import Error, Message, RecordDict
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, validate_object_content
 from one_process import Deployed, Node, deploy, digests_in_process, engine_process, events_of, records_of
 
@@ -178,6 +178,18 @@ def test_an_answer_that_flower_cannot_decode_is_left_out(
     assert {(line["client"], line["why"]) for line in events_of(deployed.state, "missed")} == {
         (1, "its answer cannot be decoded")
     }
+    assert next(line["counted"] for line in events_of(deployed.state, "round")) == [0, 2]
+
+
+def test_a_node_that_answers_nonsense_at_once_does_not_fill_the_audit(settings: dict[str, Any], tmp_path: Path) -> None:
+    def nonsense(request: Message, reply: Message) -> Message:
+        with engine_process():
+            return Message(RecordDict(), reply_to=request)
+
+    deployed = deploy(tmp_path, {**settings, "rounds": 1}, {"deadline_s": 60})  # which the server waits for all nodes
+    node_of(deployed, 1).spoil = nonsense
+    deployed.serve()
+    assert 0 < len(events_of(deployed.state, "unreachable")) < 20
     assert next(line["counted"] for line in events_of(deployed.state, "round")) == [0, 2]
 
 
