@@ -106,6 +106,17 @@ def test_mistakes_are_one_sentence(
     assert "Traceback" not in found
 
 
+def test_a_damaged_status_does_not_end_the_server(
+    study: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks: list[bool] = []
+    monkeypatch.setattr("fedbm.federation.deploy.roles.run_server", lambda home, report, tick: ticks.append(tick()))
+    (study / "server" / "state").mkdir()
+    (study / "server" / "state" / "status.json").write_text("{")
+    assert (said(capsys, "server", "study")[0], ticks) == (0, [True])
+    assert "cannot read" in said(capsys, "status", "study")[1]
+
+
 def test_without_flower_that_is_said(
     study: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -212,7 +212,8 @@ def server(args: argparse.Namespace, console: Console) -> None:
     with show_federation(console) as show:
 
         def tick() -> bool:
-            show(read_status(folder))
+            with suppress(FedBMError):  # the server serves nodes even if the record of a run is damaged
+                show(read_status(folder))
             return True
 
         until_stopped(lambda: run_server(folder, console.print, tick), console)
