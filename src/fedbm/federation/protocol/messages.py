@@ -77,7 +77,7 @@ REFUSALS = {  # code → why a site did not do what it was asked; only the code 
     "noise": "asks for more noise (min_noise in its policy)",
     "epsilon": "does not allow a larger privacy loss (max_epsilon in its policy)",
     "few": "has too few training images of a class (min_per_class in its policy)",
-    "approval": "waits until a person there approves the run",
+    "approval": "waits until a person there approves the run with 'fedbm federation approve'",
     "busy": "is still working on this run",
     "failed": "failed; see its own log",
 }
