@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import Error, Message, RecordDict
+from flwr.supercore.inflatable import inflatable_utils
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, validate_object_content
 from one_process import Deployed, Node, deploy, digests_in_process, engine_process, events_of, records_of
 
@@ -26,14 +27,16 @@ from fedbm.federation.server.run_status import read_status
 from fedbm.methods.base import Facts, State
 from fedbm.methods.scaffold import Scaffold
 
+CLOCK = [0.0]
+
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look for a reply costs a hundredth of a second of made-up time, and none of ours."""
-    now = [0.0]
+    CLOCK[0] = 0.0
     for module in (roster, requests):
-        monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(requests.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + 0.05))
+        monkeypatch.setattr(module.time, "monotonic", lambda: CLOCK[0])
+    monkeypatch.setattr(requests.time, "sleep", lambda seconds: CLOCK.__setitem__(0, CLOCK[0] + 0.05))
 
 
 @pytest.fixture
@@ -179,6 +182,33 @@ def test_an_answer_that_flower_cannot_decode_is_left_out(
         (1, "its answer cannot be decoded")
     }
     assert next(line["counted"] for line in events_of(deployed.state, "round")) == [0, 2]
+
+
+def test_a_node_that_never_sends_what_it_announced_costs_the_others_nothing(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer begins shortly before the deadline, and the server waits for the rest as long as a deadline."""
+    deployed = deploy(tmp_path, {**settings, "rounds": 1}, {"deadline_s": 100, "min_updates": 2})
+    stalled: list[float] = []
+    pull = deployed.grid.pull_messages
+
+    def pull_slowly(message_ids: Iterable[str]) -> Iterable[Message]:
+        found = list(pull(message_ids))
+        for reply in found:
+            if reply.metadata.message_type == "train" and reply.metadata.src_node_id == 9000:
+                stalled.append(inflatable_utils.pull_objects.__kwdefaults__["max_time"])
+                requests.time.sleep(stalled[-1])
+                return []
+        return found
+
+    monkeypatch.setattr(requests.time, "sleep", lambda seconds: CLOCK.__setitem__(0, CLOCK[0] + seconds))
+    node_of(deployed, 0).delay = lambda request: 95.0 if request.metadata.message_type == "train" else 0.0
+    for client in (1, 2):
+        node_of(deployed, client).delay = lambda request: 99.0 if request.metadata.message_type == "train" else 0.0
+    monkeypatch.setattr(deployed.grid, "pull_messages", pull_slowly)
+    deployed.serve()
+    assert stalled == [100]
+    assert [line["counted"] for line in events_of(deployed.state, "round")] == [[1, 2]]
 
 
 def test_a_node_that_answers_nonsense_at_once_does_not_fill_the_audit(settings: dict[str, Any], tmp_path: Path) -> None:

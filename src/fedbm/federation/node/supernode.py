@@ -35,13 +35,18 @@ class IdleWait:
         time.sleep(min(longest, max(SHORTEST_WAIT_S, (time.monotonic() - self._since) / 10)))
 
 
-def shorten_object_waits() -> None:
-    """Let this process try again after 0.1 s, not 1 s, when an object of a message has not arrived yet."""
+def shorten_object_waits(longest: float | None = None) -> None:
+    """Let this process try again after 0.1 s, not 1 s, when an object of a message has not arrived yet.
+
+    With *longest*, it waits so many seconds for all objects of a message, not two hours as in Flower.
+    """
     from flwr.supercore.inflatable import inflatable_utils
 
     for function in (inflatable_utils.pull_objects, inflatable_utils.pull_and_inflate_object_from_tree):
         defaults: dict[str, Any] = function.__kwdefaults__  # type: ignore[assignment]
         defaults["initial_backoff"] = SHORTEST_WAIT_S
+        if longest is not None:
+            defaults["max_time"] = longest
 
 
 def wait_for_own_reply() -> None:

@@ -65,8 +65,8 @@ def main(grid: Grid, context: Context) -> None:
             raise FedBMError(f"{key} must be an absolute path: flwr run … -c '{key}=\"/…\"'")
     if os.environ.get(MARK, str(paths["folder"])) != str(paths["folder"]):  # anyone on this machine can start a run
         raise FedBMError("folder must be the folder of this server")
-    shorten_object_waits()
     run = ServerRun(grid, agree(*read_run_file(paths["config"])), paths["folder"])
+    shorten_object_waits(run.options.deadline_s)  # a node can announce objects that it never sends
     numeric = numeric_settings(run.config.engine, run.config.train.precision)
     with run.folder.lock():
         try:
