@@ -97,6 +97,8 @@ def test_a_site_gives_any_data_that_fedbm_reads(deployed: Deployed, scans: Path)
         ({"client": -1}, "it is not set up: client, data or state is missing in its node configuration"),
         ({"client": "1"}, "it is not set up: client, data or state is missing in its node configuration"),
         ({"device": "gpu"}, "it is not set up: client, data or state is missing in its node configuration"),
+        ({"size": 20}, "it has images of another size or number of channels"),
+        ({"channels": 3}, "it has images of another size or number of channels"),
         ({"client": 3}, "it is client 3, but a run with nodes = 3 has 0 to 2"),
         ({"client": 0}, 'it claims to be client 0, "site 1", but its key is registered for client 1, "site 1"'),
         ({"name": "site 0"}, 'it claims to be client 1, "site 0", but its key is registered for client 1, "site 1"'),

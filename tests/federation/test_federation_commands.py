@@ -59,6 +59,20 @@ def test_a_run_s_data_are_dealt_to_the_nodes(study: Path, capsys: pytest.Capture
     assert json.loads((study / "hospital-1" / "data" / "manifest.json").read_text())
 
 
+@pytest.mark.skipif(os.name != "posix", reason="modes of files")
+def test_other_accounts_cannot_read_what_the_commands_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = os.umask(0o022)
+    try:
+        assert [said(capsys, task, "trial")[0] for task in ("init", "partition")] == [0, 0]
+        assert os.umask(0o022) == 0o022  # the process of the caller has its own again
+    finally:
+        os.umask(before)
+    assert {oct(path.stat().st_mode & 0o077) for path in (tmp_path / "trial").rglob("*")} == {"0o0"}
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -90,6 +104,17 @@ def test_mistakes_are_one_sentence(
     assert sentence in found
     assert len(found.splitlines()) <= 4  # a node tells what it checked before it met the lack
     assert "Traceback" not in found
+
+
+def test_a_damaged_status_does_not_end_the_server(
+    study: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks: list[bool] = []
+    monkeypatch.setattr("fedbm.federation.deploy.roles.run_server", lambda home, report, tick: ticks.append(tick()))
+    (study / "server" / "state").mkdir()
+    (study / "server" / "state" / "status.json").write_text("{")
+    assert (said(capsys, "server", "study")[0], ticks) == (0, [True])
+    assert "cannot read" in said(capsys, "status", "study")[1]
 
 
 def test_without_flower_that_is_said(

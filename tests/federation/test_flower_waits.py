@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
+import threading
 import time
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 pytest.importorskip("flwr", reason="needs the flower extra")
 
 from flwr.supercore.inflatable import inflatable_utils
+from flwr.supercore.protobuf.client import ProtobufClient
 from flwr.supernode import start_client_internal
 
 from fedbm.federation.node import supernode
@@ -96,3 +99,27 @@ def test_a_missing_object_is_looked_for_soon(slept: list[float], monkeypatch: py
 
     assert inflatable_utils.pull_objects(["a"], pull) == {"a": b"content"}
     assert any(wait is not None and 0.08 <= wait <= 0.12 for wait in waits)
+
+
+def test_a_node_sends_nothing_to_where_its_server_redirects_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    class Redirecting(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.path)
+            self.send_response(307)
+            self.send_header("Location", "/internal")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    monkeypatch.setattr(ProtobufClient, "__init__", ProtobufClient.__init__)
+    supernode.refuse_redirects()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Redirecting) as server:
+        threading.Thread(target=server.serve_forever).start()
+        client = ProtobufClient(f"http://127.0.0.1:{server.server_address[1]}")
+        answer = client._client.post(f"{client._base_url}/fleet")
+        client._client.close()
+        server.shutdown()
+    assert (answer.status_code, asked) == (307, ["/fleet"])

@@ -18,7 +18,9 @@ from fedbm.federation.node.handler import answer
 from fedbm.federation.node.loaded_run import LoadedRun
 from fedbm.federation.node.policy_checks import approve, describe_request, list_requests
 from fedbm.federation.protocol.flower_records import Envelope, from_records
-from fedbm.federation.protocol.packing import pack
+from fedbm.federation.protocol.packing import pack, unpack
+
+W = "body.conv1.weight"
 
 
 def make(tiny: dict[str, Any], folder: Path, options: dict[str, Any] | None = None, **more: Any) -> Deployed:
@@ -101,11 +103,13 @@ def test_terms_that_nobody_has_seen_are_not_approved_by_the_runs_name(tiny: dict
         for each in (terms, more):
             assert answer("query.census", Envelope({"terms": each}), node.config).body["code"] == "approval"
     assert len(events_of(state, "refused")) == 2  # a run that waits is in the audit once
-    with pytest.raises(FedBMError, match="2 requests of .* wait"):
+    with pytest.raises(FedBMError, match="has asked with 2 different terms"):
         approve(state, terms["run"])
     digests = {request["epochs"]: request["terms"] for request, _ in list_requests(state)}
     [request] = approve(state, terms["run"], digests[terms["train"]["epochs"]][:12])
     assert request["rounds"] == 2
+    with pytest.raises(FedBMError, match="these wait"):  # the command is repeated by mistake
+        approve(state, terms["run"])
     assert answer("query.census", Envelope({"terms": terms}), node.config).body["code"] == "ok"
     assert answer("query.census", Envelope({"terms": more}), node.config).body["code"] == "approval"
 
@@ -166,7 +170,8 @@ def test_nothing_leaves_after_an_approval_is_withdrawn_or_a_rule_is_stricter(
     found = answer("train", train, node.config)
     assert (found.body["code"], dict(found.packed)) == (code, {})
     assert not events_of(state, "trained")
-    assert not (state / "privacy.json").exists()
+    [counted] = json.loads((state / "privacy.json").read_text())["runs"].values()
+    assert counted["answers"] == {"train": 1}  # though nothing left
     assert [line["code"] for line in events_of(state, "refused")] == ["approval", code]
 
 
@@ -190,6 +195,24 @@ def test_a_run_gets_a_bounded_number_of_answers(tiny: dict[str, Any], tmp_path: 
             assert answer(kind, other, node.config, kept).body["code"] == "terms"
     [run] = json.loads((state / "privacy.json").read_text())["runs"].values()
     assert run["answers"] == {"train": 5, "evaluate": 5}
+
+
+@pytest.mark.parametrize("noise", [False, True])
+def test_a_refusal_that_shows_something_of_the_images_counts_as_an_answer(
+    noise: bool, tiny: dict[str, Any], tmp_path: Path
+) -> None:
+    """Whether a number of the update fits 16 bits depends on the images and on what the server sent."""
+    node = served(tiny, tmp_path / "run", {"dp_noise": 1.0} if noise else {}, rounds=1)
+    train, state = request_of(node, "train"), restart(node, tmp_path / "state")
+    model = unpack(train.packed["model"])
+    sent = pack({**model, W: model[W] + 1e6})
+    terms = {**train.body["terms"], "compression": "half"}
+    parts = [{**one, "digest": sent.digest} if one["name"] == "model" else one for one in train.body["parts"]]
+    request = Envelope({**train.body, "terms": terms, "parts": parts}, {**train.packed, "model": sent})
+    codes = [answer("train", request, node.config).body["code"] for _ in range(6)]
+    assert codes == ["compression"] * 5 + ["answers"]
+    [run] = json.loads((state / "privacy.json").read_text())["runs"].values()
+    assert (run["exact"], [release["count"] for release in run["releases"]]) == (not noise, [5] if noise else [])
 
 
 def test_no_score_leaves_a_split_with_few_images_of_a_class(tiny: dict[str, Any], tmp_path: Path) -> None:
@@ -217,6 +240,23 @@ def test_text_that_has_no_encoding_is_in_the_audit(tiny: dict[str, Any], tmp_pat
     [line] = events_of(state, "refused")
     assert line["run"] == "?"
     assert max(map(len, (state / "audit.jsonl").read_bytes().splitlines())) < 1000
+
+
+def test_text_of_the_server_neither_fills_the_audit_nor_controls_a_terminal(
+    tiny: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = served(tiny, tmp_path / "run")
+    state = restart(node, tmp_path / "state")
+    census = request_of(node, "query.census").body
+    assert answer("query." + "a" * 1_000_000, Envelope(census), node.config).body["code"] == "app"
+    assert len((state / "audit.jsonl").read_bytes()) < 1000
+    method = {"name": "\x1b]0;title\x07\x1b[8m" + "x" * 1_000_000}
+    strange = {**census, "terms": {**census["terms"], "method": method}}
+    assert answer("query.census", Envelope(strange), node.config).body["code"] == "terms"
+    log = capsys.readouterr().err
+    assert "there is no method" in log
+    assert "\x1b" not in log
+    assert len(log) < 50_000
 
 
 def test_parts_that_a_run_no_longer_names_do_not_stay(tiny: dict[str, Any], tmp_path: Path) -> None:

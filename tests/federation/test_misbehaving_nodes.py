@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from flwr.app import Error, Message
+from flwr.app import Error, Message, RecordDict
+from flwr.supercore.inflatable import inflatable_utils
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, validate_object_content
 from one_process import Deployed, Node, deploy, digests_in_process, engine_process, events_of, records_of
 
 from fedbm.errors import FedBMError
@@ -20,17 +23,20 @@ from fedbm.federation.protocol.flower_records import Envelope, from_records, to_
 from fedbm.federation.protocol.messages import UPLOAD
 from fedbm.federation.protocol.packing import Packed, pack, unpack
 from fedbm.federation.server import requests, roster
+from fedbm.federation.server.run_status import read_status
 from fedbm.methods.base import Facts, State
 from fedbm.methods.scaffold import Scaffold
+
+CLOCK = [0.0]
 
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look for a reply costs a hundredth of a second of made-up time, and none of ours."""
-    now = [0.0]
+    CLOCK[0] = 0.0
     for module in (roster, requests):
-        monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(requests.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + 0.05))
+        monkeypatch.setattr(module.time, "monotonic", lambda: CLOCK[0])
+    monkeypatch.setattr(requests.time, "sleep", lambda seconds: CLOCK.__setitem__(0, CLOCK[0] + 0.05))
 
 
 @pytest.fixture
@@ -99,6 +105,10 @@ UPLOADS = {
     "weight": (with_body(n=10**12), "it trained on 1000000000000 images"),
     "negative weight": (with_body(n=-5), "it trained on -5 images"),
     "losses": (with_body(losses={"x": "<script>"}), "its losses cannot be read"),
+    "huge losses": (with_body(losses={"x": 1e100}), "its losses cannot be read"),
+    "long name of a loss": (with_body(losses={"x" * 10_000: 1.0}), "its losses cannot be read"),
+    "negative time": (with_body(seconds=-1.0), "its losses cannot be read"),
+    "endless time": (with_body(seconds=1e13), "its losses cannot be read"),
     "code": (with_body(code="<b>"), "answered with an unknown code"),
     "failed": (with_body(code="failed"), "it failed; see its own log"),
 }
@@ -121,6 +131,7 @@ def test_bad_uploads_are_named_and_left_out(settings: dict[str, Any], tmp_path: 
         [dropped] = records[number - 1]["dropped"]
         assert (dropped["client"], dropped["reason"]) == (1, reasons[1, number]), what
         assert why in dropped["reason"], what
+    assert len(read_status(deployed.state.parent).rounds) == rounds  # the operator's commands read every record
 
 
 def test_a_refused_client_goes_on_from_its_former_state(settings: dict[str, Any], tmp_path: Path) -> None:
@@ -146,6 +157,70 @@ def test_an_error_of_the_engine_is_told_by_its_code_alone(settings: dict[str, An
     assert {line["client"] for line in events_of(deployed.state, "missed")} == {2}
     assert "Flower reports error 2" in events_of(deployed.state, "missed")[0]["why"]
     assert not [path for path in deployed.state.rglob("*") if path.is_file() and b"smith" in path.read_bytes()]
+
+
+def test_an_answer_that_flower_cannot_decode_is_left_out(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The SuperLink checks only the head of what a node sends; the server app decodes the rest."""
+    deployed = deploy(tmp_path, settings)
+    pull = deployed.grid.pull_messages
+    garbage = b"ConfigRecord  7\x00garbage"
+    name = hashlib.sha256(garbage).hexdigest()
+
+    def pull_garbage(message_ids: Iterable[str]) -> Iterable[Message]:
+        found = list(pull(message_ids))
+        for reply in found:
+            if reply.metadata.message_type == "train" and reply.metadata.src_node_id == 9000 - 7:
+                validate_object_content(garbage)
+                inflate_object_from_contents(name, {name: garbage})
+        return found
+
+    monkeypatch.setattr(deployed.grid, "pull_messages", pull_garbage)
+    deployed.serve()
+    assert {(line["client"], line["why"]) for line in events_of(deployed.state, "missed")} == {
+        (1, "its answer cannot be decoded")
+    }
+    assert next(line["counted"] for line in events_of(deployed.state, "round")) == [0, 2]
+
+
+def test_a_node_that_never_sends_what_it_announced_costs_the_others_nothing(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer begins shortly before the deadline, and the server waits for the rest as long as a deadline."""
+    deployed = deploy(tmp_path, {**settings, "rounds": 1}, {"deadline_s": 100, "min_updates": 2})
+    stalled: list[float] = []
+    pull = deployed.grid.pull_messages
+
+    def pull_slowly(message_ids: Iterable[str]) -> Iterable[Message]:
+        found = list(pull(message_ids))
+        for reply in found:
+            if reply.metadata.message_type == "train" and reply.metadata.src_node_id == 9000:
+                stalled.append(inflatable_utils.pull_objects.__kwdefaults__["max_time"])
+                requests.time.sleep(stalled[-1])
+                return []
+        return found
+
+    monkeypatch.setattr(requests.time, "sleep", lambda seconds: CLOCK.__setitem__(0, CLOCK[0] + seconds))
+    node_of(deployed, 0).delay = lambda request: 95.0 if request.metadata.message_type == "train" else 0.0
+    for client in (1, 2):
+        node_of(deployed, client).delay = lambda request: 99.0 if request.metadata.message_type == "train" else 0.0
+    monkeypatch.setattr(deployed.grid, "pull_messages", pull_slowly)
+    deployed.serve()
+    assert stalled == [100]
+    assert [line["counted"] for line in events_of(deployed.state, "round")] == [[1, 2]]
+
+
+def test_a_node_that_answers_nonsense_at_once_does_not_fill_the_audit(settings: dict[str, Any], tmp_path: Path) -> None:
+    def nonsense(request: Message, reply: Message) -> Message:
+        with engine_process():
+            return Message(RecordDict(), reply_to=request)
+
+    deployed = deploy(tmp_path, {**settings, "rounds": 1}, {"deadline_s": 60})  # which the server waits for all nodes
+    node_of(deployed, 1).spoil = nonsense
+    deployed.serve()
+    assert 0 < len(events_of(deployed.state, "unreachable")) < 20
+    assert next(line["counted"] for line in events_of(deployed.state, "round")) == [0, 2]
 
 
 def test_what_goes_wrong_at_a_site_stays_there(

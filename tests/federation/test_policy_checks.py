@@ -281,7 +281,7 @@ def test_the_command_shows_and_approves(tmp_path: Path, capsys: pytest.CaptureFi
     assert "r1 d1 (approved)" in call()
     assert "withdrawn: r1 d1" in call("r1", "--withdraw")
     (folder / "d2.json").write_text(json.dumps({**request, "rounds": 1000}))
-    assert '2 requests of "r1" with different terms wait: d1 and d2' in call("r1", status=2)
+    assert '"r1" has asked with 2 different terms; these wait: d1 and d2' in call("r1", status=2)
     assert 'no request of "r1" has the digest "d3"' in call("r1", "d3", status=2)
     assert "5 rounds" in call("r1", "d1")
     shown = call()

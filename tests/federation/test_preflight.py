@@ -95,6 +95,16 @@ def test_a_server_of_another_authority_or_name_is_not_trusted(keys: Path, tmp_pa
         check_server(NodeSettings(server=f"localhost:{port}"), keys / "ca.crt")
 
 
+@pytest.mark.parametrize(
+    ("days", "remedy"), [(-40, "expired; check .* and ask the operator to renew"), (40, "valid; check this machine's")]
+)
+def test_a_certificate_out_of_its_time_has_another_remedy(days: int, remedy: str, tmp_path: Path) -> None:
+    make_authority(tmp_path, "trial", datetime.now(UTC) - timedelta(days=99))
+    make_server(tmp_path, tmp_path, ["127.0.0.1"], 30, datetime.now(UTC) + timedelta(days=days))
+    with answering(415, tmp_path) as port, pytest.raises(FedBMError, match=remedy):
+        check_server(NodeSettings(server=f"127.0.0.1:{port}"), tmp_path / "ca.crt")
+
+
 def test_a_server_that_is_not_there(keys: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]

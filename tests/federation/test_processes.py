@@ -70,6 +70,14 @@ def test_flower_is_quiet_and_at_home_in_its_folder(tmp_path: Path) -> None:
     assert found["FLWR_HOME"] == str(tmp_path / "flower")
 
 
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "https_proxy", "ALL_PROXY", "no_proxy"])
+def test_no_proxy_sees_what_programs_send_on_loopback(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "http://proxy.example.org:3128")
+    assert name not in environment(tmp_path)
+
+
 def test_what_a_program_detached_ends_with_it(tmp_path: Path) -> None:
     program = child(tmp_path)
     program.start()

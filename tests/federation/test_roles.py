@@ -107,8 +107,8 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "memory.json"
     path.write_text(json.dumps({"keys": [], "gone": [], "runs": [], "refuse": 0}))
     head = f"#!{sys.executable} -S\nimport json, sys, time\nfrom pathlib import Path\nmemory = Path({str(path)!r})\n"
-    programs = {"flower-superlink": SERVE, "flower-superexec": STAY, "flwr": FLWR}
-    programs |= {"supernode": NODE + SERVE, "worker": WORKER}
+    programs = {"flower-superlink": SERVE, "server.superexec": STAY, "flwr": FLWR}
+    programs |= {"node.supernode": NODE + SERVE, "node.worker": WORKER}
     for name, program in programs.items():
         (tmp_path / name).write_text(head + textwrap.dedent(program))
         (tmp_path / name).chmod(0o755)
@@ -153,6 +153,20 @@ def nothing_is_left(study: Path) -> bool:
 
 def change(memory: Path, **values: object) -> None:
     memory.write_text(json.dumps(json.loads(memory.read_text()) | values))
+
+
+def test_a_partition_replaces_shares_but_never_a_sites_own_images(study: Path) -> None:
+    run, manifest = study / "server" / "run.toml", study / "hospital-1" / "data" / "manifest.json"
+    run.write_text(run.read_text().replace("size = 16", "size = 20"))
+    give_shares(study, run)
+    assert json.loads(manifest.read_text())["shape"][1:] == [20, 20, 1]
+    shutil.rmtree(manifest.parent)
+    scan = manifest.parent / "cyst" / "scan.png"
+    scan.parent.mkdir(parents=True)
+    scan.write_bytes(b"pixels")
+    with pytest.raises(FedBMError, match="data exists already and is not overwritten"):
+        give_shares(study, run)
+    assert scan.read_bytes() == b"pixels"
 
 
 def test_a_server_registers_its_nodes_once_and_takes_off_those_that_left(study: Path, memory: Path) -> None:
@@ -318,7 +332,7 @@ def test_a_program_is_healthy_when_it_answers_over_the_right_line(study: Path) -
 def test_a_supernode_that_is_healthy_but_not_let_in_is_not_ready(
     study: Path, memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = memory.parent / "supernode"
+    program = memory.parent / "node.supernode"
     program.write_text(program.read_text().replace("SuperNode ID: 1", "Starting Flower SuperNode"))
     monkeypatch.setattr(roles, "START_SECONDS", 3.0)
     with pytest.raises(FedBMError, match="supernode was not ready after 3 s"):

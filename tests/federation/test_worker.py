@@ -43,9 +43,9 @@ from flwr.supernode.nodestate import NodeState, NodeStateFactory
 from flwr.supernode.servicer.runtime import runtime_handlers
 from one_process import deploy, digests_in_process, engine_process, events_of
 
-from fedbm.federation.deploy.flower import APP
+from fedbm.federation.deploy.flower import APP, is_own_app
 from fedbm.federation.node import client_app
-from fedbm.federation.node.worker import Worker, is_own_app
+from fedbm.federation.node.worker import Worker
 from fedbm.federation.protocol.flower_records import Envelope, from_records, to_records
 from fedbm.federation.protocol.messages import CENSUS, REFUSED, explain_refusal
 

@@ -18,6 +18,7 @@ Messages travel over Flower, without its telemetry, update checks and installs a
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -132,7 +133,11 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     if args.task in ("partition", "up", "add", "rekey", "renew") and kind_of(args.folder) != "federation":
         whole = f"Give the folder of the whole federation, with {FILES['federation']}."
         raise FedBMError(f"{args.folder} is the folder of one role. {whole}")
-    TASKS[args.task](args, console)
+    before = os.umask(0o077)  # no other account reads what this writes and starts: images, models, messages, logs
+    try:
+        TASKS[args.task](args, console)
+    finally:
+        os.umask(before)
 
 
 def init(args: argparse.Namespace, console: Console) -> None:
@@ -207,7 +212,8 @@ def server(args: argparse.Namespace, console: Console) -> None:
     with show_federation(console) as show:
 
         def tick() -> bool:
-            show(read_status(folder))
+            with suppress(FedBMError):  # the server serves nodes even if the record of a run is damaged
+                show(read_status(folder))
             return True
 
         until_stopped(lambda: run_server(folder, console.print, tick), console)

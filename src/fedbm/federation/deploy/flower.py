@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import http.client
+import io
 import json
 import secrets
 import ssl
 import subprocess
 import sys
+import tomllib
+import zipfile
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -26,6 +29,8 @@ LINK = "site"  # name of the server's connection in Flower's own configuration
 OLDEST, NEWEST = (1, 41), (1, 43)  # supported releases of flwr: from, and below
 HEALTH_SECONDS = 2.0
 SECRET = "flower/superexec.secret"  # in a role's folder; made again at each start
+SERVER_APP = "flwr-serverapp"  # in the command line of a server app
+MAX_APP_BYTES = 10_000
 FINISHED = {"finished:completed", "finished:failed", "finished:stopped"}
 
 # The folder that `flwr run` sends contains no code, only names. So a node runs the package that its own site installed.
@@ -72,7 +77,19 @@ def tool(name: str) -> str:
 
 def module(name: str) -> list[str]:
     """Return the command that runs a program of this package, which does not import from the current folder."""
-    return [sys.executable, "-P", "-m", f"fedbm.federation.node.{name}"]
+    return [sys.executable, "-P", "-m", f"fedbm.federation.{name}"]
+
+
+def is_own_app(bundle: bytes) -> bool:
+    """Return whether a run's app is the one that this package makes: its description, and no other file."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(bundle)) as files:
+            sizes = {item.filename: item.file_size for item in files.infolist()}
+            if set(sizes) != {"pyproject.toml", ".info/CONTENT"} or sizes["pyproject.toml"] > MAX_APP_BYTES:
+                return False
+            return tomllib.loads(files.read("pyproject.toml").decode()) == tomllib.loads(APP)
+    except Exception:  # it is damaged, encrypted or compressed in an unknown way, so it is not ours
+        return False
 
 
 def make_secret(folder: Path) -> None:
@@ -100,7 +117,7 @@ def superlink(folder: Path, server: ServerSettings) -> Child:
 
 def superexec(folder: Path, server: ServerSettings) -> Child:
     """Return the program that starts server apps."""
-    command = [tool("flower-superexec"), "--runtime-api-address", f"127.0.0.1:{server.link_port}"]
+    command = [*module("server.superexec"), "--runtime-api-address", f"127.0.0.1:{server.link_port}"]
     command += ["--root-certificates", "ca.crt", "--superexec-auth-secret-file", SECRET]
     return Child("superexec", command, folder)
 
@@ -110,7 +127,8 @@ def supernode(folder: Path, node: NodeSettings, data: str, address: str) -> Chil
     home = folder.resolve()
     config = {"client": node.client, "name": node.name, "data": data, "folder": str(home), "state": str(home / "state")}
     config |= {"device": node.device, "threads": node.threads}
-    command = [*module("supernode"), "--superlink", address, "--root-certificates", "ca.crt"]
+    config |= {"size": node.size or 0, "channels": node.channels or 0}
+    command = [*module("node.supernode"), "--superlink", address, "--root-certificates", "ca.crt"]
     command += ["--auth-supernode-private-key", "node.key", "--port", str(node.runtime_port)]
     command += ["--node-config", to_pairs(config), "--isolation", "process", "--superexec-auth-secret-file", SECRET]
 
@@ -123,7 +141,7 @@ def supernode(folder: Path, node: NodeSettings, data: str, address: str) -> Chil
 
 def worker(folder: Path, node: NodeSettings) -> Child:
     """Return a node's worker, which answers the messages that the SuperNode keeps."""
-    command = [*module("worker"), f"127.0.0.1:{node.runtime_port}", SECRET]
+    command = [*module("node.worker"), f"127.0.0.1:{node.runtime_port}", SECRET]
     return Child("worker", command, folder, lambda child: WORKER_READY in child.output())
 
 
@@ -204,7 +222,7 @@ def run_state(folder: Path, run: str) -> tuple[str, str]:
 
 def has_server_app(folder: Path) -> bool:
     """Return whether a server app of this SuperLink is running on this machine."""
-    return any("flwr-serverapp" in program for program in programs(folder))
+    return any(SERVER_APP in program for program in programs(folder))
 
 
 def end_run(folder: Path, run: str) -> None:

@@ -17,6 +17,11 @@ from fedbm.version import __version__
 
 TIMEOUT_S = 10.0
 SUPERLINK_STATUS = 415  # the answer of a SuperLink to a message without content
+REMEDY = "this folder's ca.crt must be the one that its operator made"
+REMEDIES = {  # by OpenSSL's code of the error
+    9: "check this machine's clock",  # not yet valid
+    10: "check this machine's clock, and ask the operator to renew the certificate",  # expired
+}
 GATEWAY_ERRORS = (502, 503, 504)  # the reverse proxy answers with these if its SuperLink does not respond
 
 
@@ -107,7 +112,7 @@ def check_server(node: NodeSettings, authority: Path) -> str:
     except ssl.SSLCertVerificationError as error:
         raise FedBMError(
             f"the server at {where} is not trusted: {error.verify_message.strip().rstrip('.')}; "
-            "this folder's ca.crt must be the one that its operator made"
+            f"{REMEDIES.get(error.verify_code, REMEDY)}"
         ) from error
     except ssl.SSLError as error:
         raise FedBMError(f"the program at {where} does not use TLS; ask the operator for the right port") from error

@@ -35,10 +35,14 @@ FLOWER_SETTINGS = {
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return the environment of a program of *folder*: without telemetry, marked, with its own FLWR_HOME."""
+    """Return the environment of a program of *folder*: without telemetry, marked, with its own FLWR_HOME.
+
+    Without proxies, because Flower would send even its messages on loopback through them, and those have no TLS.
+    """
+    inherited = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     own = {watchdog.MARK: str(folder.resolve()), "FLWR_HOME": str(folder.resolve() / "flower"), "PATH": tools}
-    return {**os.environ, **FLOWER_SETTINGS, **own, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
+    return {**inherited, **FLOWER_SETTINGS, **own, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
 
 
 @dataclass

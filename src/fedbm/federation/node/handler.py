@@ -63,6 +63,8 @@ class Site:
     state: str
     device: str = "auto"
     threads: Annotated[int, whole(0)] = 0
+    size: Annotated[int, whole(0)] = 0  # 0: as the run needs it
+    channels: Annotated[int, whole(0)] = 0
 
 
 def answer(
@@ -89,7 +91,7 @@ def answer(
         if audit is not None and not (refusal.repeated and kind == CENSUS):
             terms = request.body.get("terms")
             run = terms.get("run") if isinstance(terms, dict) else None
-            audit.append("refused", request=kind, run=printable(run, 200), code=refusal.code)
+            audit.append("refused", request=printable(kind), run=printable(run, 200), code=refusal.code)
         found = Envelope({"code": refusal.code, "versions": versions(), **who, **refusal.about})
     if audit is not None:
         found.body["head"] = audit.head
@@ -150,6 +152,9 @@ def load_run(site: Site, terms: Terms, kept: dict[Site, LoadedRun]) -> LoadedRun
     """Return the run of these terms with this site's images: the kept one, unless terms or images have changed."""
     with refuse_on_error("setup"):
         device = find_device(site.device)
+    channels, *sides = terms.shape
+    if site.channels not in (0, channels) or any(site.size not in (0, side) for side in sides):
+        raise Refusal("size")  # before a copy of the images at a size that the server chose fills the disk
     run = kept.get(site)
     known = run.data if run is not None and run.terms.digest == terms.digest else None
     data = open_site(site.data, terms.classes, terms.shape, known)
@@ -208,11 +213,13 @@ class Handler:
         return Envelope(body)
 
     def train(self) -> Envelope:
-        """Train the client for one round, and return its upload, with noise if the terms ask for it."""
-        privacy, policy = self.terms.values["privacy"], self.check_rules()
-        if policy.max_epsilon is not None:
-            self._ledger.check_limit(self.terms.run, privacy, policy)
+        """Train the client for one round, and return its upload, with noise if the terms ask for it.
+
+        It is counted before it is computed, because a refusal after that reveals something about the update.
+        """
+        privacy = self.terms.values["privacy"]
         round_, built, received, state = self._load()
+        spent = self._count_release(TRAIN)
         if state is None:
             initial = self.terms.config.method.client_init(built.task, self.run.facts)
             state = {name: value.to(self.run.device) for name, value in initial.items()}
@@ -227,7 +234,7 @@ class Handler:
             packed = pack(sent, self.terms.values["compression"], received)
         if own:
             self.store.keep(round_, own)
-        spent = self._count_release(TRAIN)
+        self.check_rules()  # they may have changed while it trained
         self._record(
             "trained",
             round=round_,
@@ -254,6 +261,7 @@ class Handler:
         method, client = self.terms.config.method, self.run.facts.client
         round_, built, received, saved = self._load()
         before = self.check_rules()
+        self._count_release(EVALUATE)
         model, sets = built.model, {side: built.samples[side] for side in SCORED if self._count_scored(before, side)}
         own = {} if saved is None else {client: split_optimizer_state(saved)[0]}
         body = self._identify_answer(round_)
@@ -266,7 +274,6 @@ class Handler:
                 body["personal"] = personal_confusion(method, model, state, sets["test"]).tolist()
         if self.check_rules() != before:  # they may now keep these scores here
             raise Refusal("policy")
-        self._count_release(EVALUATE)
         self._record(
             "evaluated",
             round=round_,
@@ -302,17 +309,14 @@ class Handler:
         digests = {item["name"]: item["digest"] for item in body["parts"] if item["name"].startswith("task.")}
         return round_, self.run.build(digests, pieces), received, saved
 
-    @property
-    def _ledger(self) -> PrivacyLedger:
-        return PrivacyLedger(Path(self.site.state) / "privacy.json")
-
     def _count_release(self, kind: str = "") -> dict[str, Any] | None:
-        """Count a release before it leaves, and return the site's privacy loss, or None if the run adds no noise.
+        """Count a release before it is computed, and return the site's privacy loss, or None if the run adds no noise.
 
         Raise Refusal if the rules no longer allow the run, or if it has had all its answers of this *kind*.
         """
         policy, most = self.check_rules(), MAX_ANSWERS_PER_ROUND * self.terms.config.train.rounds
-        return self._ledger.count(self.terms.run, self.terms.values["privacy"], policy, kind, most)
+        ledger = PrivacyLedger(Path(self.site.state) / "privacy.json")
+        return ledger.count(self.terms.run, self.terms.values["privacy"], policy, kind, most)
 
     def _record(self, event: str, **facts: Any) -> None:
         head = server_head(self.request)

@@ -6,6 +6,7 @@ checked against the manifest when a run is loaded, and again if a file's status 
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +24,11 @@ from fedbm.data.readers.sample_index import SampleIndex
 from fedbm.data.splits import SPLITS
 from fedbm.engine.device import place_images
 from fedbm.engine.local_training import Samples
+from fedbm.errors import FedBMError
 from fedbm.federation.protocol.messages import Refusal, refuse_on_error
 from fedbm.methods.base import Facts
 from fedbm.models.normalize import Normalise
+from fedbm.utils.io import read_json
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +101,18 @@ def _file_status(found: Dataset) -> dict[str, Any]:
 
 
 def write_share(folder: Path, dataset: Dataset, samples: NDArray[np.int64], classes: Sequence[str] = ()) -> None:
-    """Write some samples of a data set as one node's prepared folder, with *classes* in another order if given."""
+    """Write some samples of a data set as one node's prepared folder, with *classes* in another order if given.
+
+    An earlier share is replaced. Raise FedBMError if the folder contains anything else, such as a site's own images.
+    """
+    if folder.exists():
+        try:
+            is_share = "share" in read_json(folder / "manifest.json")["made_with"]
+        except (FedBMError, KeyError, TypeError):
+            is_share = False
+        if not is_share:
+            raise FedBMError(f"{folder} exists already and is not overwritten; move it away")
+        shutil.rmtree(folder)
     order = tuple(classes) or dataset.classes
     number = np.array([order.index(name) for name in dataset.classes], dtype=np.int64)
     images = np.ascontiguousarray(dataset.images[samples])

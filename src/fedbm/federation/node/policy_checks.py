@@ -119,7 +119,7 @@ def describe_request(request: dict[str, Any], approved: bool) -> str:
 def approve(state: Path, run: str, digest: str = "", withdraw: bool = False) -> list[dict[str, Any]]:
     """Approve the request of *run* that waits, or withdraw its approvals, and return the requests that changed.
 
-    If several requests of the run wait, *digest* must name one, so that nobody approves terms they have not read.
+    If the run has asked with several terms, *digest* must name one, so that nobody approves terms they have not read.
     """
     requests = list_requests(state)
     if run not in (known := sorted({request["run"] for request, _ in requests})):
@@ -128,10 +128,10 @@ def approve(state: Path, run: str, digest: str = "", withdraw: bool = False) -> 
     if not own:
         raise FedBMError(f'no request of "{run}" has the digest "{digest}"')
     changed = [request for request, approved in own if approved == withdraw]
-    if len(changed) > 1 and not withdraw:
+    if len(own) > 1 and changed and not withdraw:  # even if only one still waits: it may have come after the reading
         waiting = join_words([request["terms"][:DIGEST_LENGTH] for request in changed], "and")
         raise FedBMError(
-            f'{len(changed)} requests of "{run}" with different terms wait: {waiting}. Read them with '
+            f'"{run}" has asked with {len(own)} different terms; these wait: {waiting}. Read them with '
             "'fedbm federation approve DIR', and approve one with 'fedbm federation approve DIR RUN DIGEST'."
         )
     for request in changed:

@@ -3,7 +3,7 @@
     {"format": 1, "runs": {run: {"releases": [{"noise": z, "clip": C, "count": n}, …], "exact": false,
                                  "answers": {"train": n, "evaluate": n}}}}
 
-A release is counted before it leaves: a crash can count an update that never left, but never misses one. *exact* is
+A release is counted before it is computed: it can count an update that never left, but never misses one. *exact* is
 true if anything left in that run without noise: an update, label counts, or confusion matrices. Then no finite ε bounds
 the total over all runs. Deleting the file restarts the count.
 """
@@ -39,7 +39,7 @@ class PrivacyLedger:
     def count(
         self, run: str, privacy: Mapping[str, float] | None, policy: Policy, kind: str = "", most: int = 0
     ) -> dict[str, Any] | None:
-        """Count what is about to leave in *run*, and return the site's privacy loss at δ.
+        """Count what may leave in *run*, and return the site's privacy loss at δ.
 
         *privacy* contains noise, clip and delta; it is None if what leaves has no noise, and so is the result. If
         anything ever left without noise, "epsilon_all_runs" is None and "bound" is "none". Raise Refusal if this would
@@ -67,11 +67,6 @@ class PrivacyLedger:
             "epsilon_all_runs": total,
             "bound": "none" if total is None else "finite",
         }
-
-    def check_limit(self, run: str, privacy: Mapping[str, float], policy: Policy) -> None:
-        """Raise Refusal if one more noisy update of *run* would exceed the policy's ε. Nothing is counted."""
-        with self._locked() as runs:
-            _add_release(runs, run, privacy, policy)
 
     @contextmanager
     def _locked(self) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,5 @@
-"""Run Flower's SuperNode with shorter waits: python -m fedbm.federation.node.supernode, with Flower's own options.
+"""Run Flower's SuperNode with shorter waits and without redirects: python -m fedbm.federation.node.supernode, with
+Flower's own options.
 
 The waits are constants in Flower's code, so this depends on the supported releases; a test checks it. A SuperNode asks
 for a message every 3 s and for its own app's reply every 0.5 s. Here a wait lasts a tenth of the time since the last
@@ -34,13 +35,18 @@ class IdleWait:
         time.sleep(min(longest, max(SHORTEST_WAIT_S, (time.monotonic() - self._since) / 10)))
 
 
-def shorten_object_waits() -> None:
-    """Let this process try again after 0.1 s, not 1 s, when an object of a message has not arrived yet."""
+def shorten_object_waits(longest: float | None = None) -> None:
+    """Let this process try again after 0.1 s, not 1 s, when an object of a message has not arrived yet.
+
+    With *longest*, it waits so many seconds for all objects of a message, not two hours as in Flower.
+    """
     from flwr.supercore.inflatable import inflatable_utils
 
     for function in (inflatable_utils.pull_objects, inflatable_utils.pull_and_inflate_object_from_tree):
         defaults: dict[str, Any] = function.__kwdefaults__  # type: ignore[assignment]
         defaults["initial_backoff"] = SHORTEST_WAIT_S
+        if longest is not None:
+            defaults["max_time"] = longest
 
 
 def wait_for_own_reply() -> None:
@@ -72,6 +78,19 @@ def wait_for_own_reply() -> None:
     vars(supernode).update(_pull_and_store_message=pull_and_note, _push_messages=push_until_answered)
 
 
+def refuse_redirects() -> None:
+    """Let this process follow no redirects: a server could have it send requests to other machines of the site."""
+    from flwr.supercore.protobuf.client import ProtobufClient
+
+    start = ProtobufClient.__init__
+
+    def start_without(self: ProtobufClient, *arguments: Any, **options: Any) -> None:
+        start(self, *arguments, **options)
+        self._client.follow_redirects = False
+
+    ProtobufClient.__init__ = start_without  # type: ignore[method-assign]
+
+
 def shorten_supernode_waits() -> None:
     """Let the SuperNode in this process look for messages and replies sooner."""
     from flwr.supernode import start_client_internal
@@ -90,6 +109,7 @@ def shorten_supernode_waits() -> None:
 def main() -> None:
     from flwr.supernode.cli import flower_supernode
 
+    refuse_redirects()
     shorten_object_waits()
     shorten_supernode_waits()
     wait_for_own_reply()

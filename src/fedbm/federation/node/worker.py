@@ -11,10 +11,7 @@ A worker ends itself, with tracebacks in its log, if a message takes longer than
 from __future__ import annotations
 
 import faulthandler
-import io
 import sys
-import tomllib
-import zipfile
 from pathlib import Path
 
 import httpx
@@ -31,7 +28,7 @@ from flwr.supercore.retry import RetryInvoker, make_simple_http_retry_invoker
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
-from fedbm.federation.deploy.flower import APP, WORKER_READY
+from fedbm.federation.deploy.flower import WORKER_READY, is_own_app
 from fedbm.federation.node import handler as handler  # loads torch before the first message
 from fedbm.federation.node.client_app import reply
 from fedbm.federation.node.supernode import IdleWait, shorten_object_waits
@@ -40,7 +37,6 @@ from fedbm.federation.protocol.messages import CENSUS
 LONGEST_WAIT_S = 1.0
 MAX_CENSUS_S = 2 * 3600.0  # a census may have to prepare the images; its answer is kept for a day
 MAX_MESSAGE_S = 30 * 24 * 3600.0
-MAX_APP_BYTES = 10_000
 TASKS = (TaskType.CLIENT_APP, TaskType.AGENT_APP)  # an AgentApp is never ours; it is refused like any other app
 
 
@@ -94,18 +90,6 @@ class Worker:
             heartbeat.stop()
         client.close()
         return True
-
-
-def is_own_app(bundle: bytes) -> bool:
-    """Return whether a run's app is the one that this package makes: its description, and no other file."""
-    try:
-        with zipfile.ZipFile(io.BytesIO(bundle)) as files:
-            sizes = {item.filename: item.file_size for item in files.infolist()}
-            if set(sizes) != {"pyproject.toml", ".info/CONTENT"} or sizes["pyproject.toml"] > MAX_APP_BYTES:
-                return False
-            return tomllib.loads(files.read("pyproject.toml").decode()) == tomllib.loads(APP)
-    except Exception:  # it is damaged, encrypted or compressed in an unknown way, so it is not ours
-        return False
 
 
 def main() -> None:

@@ -97,7 +97,15 @@ def fetch(grid: Grid, message_id: str) -> Envelope | str | None:
     A reply belongs to the request that it names, since replies made by Flower itself have no node. Only the code of an
     error is used: its text may come from a site.
     """
-    for reply in grid.pull_messages([message_id]):
+    import httpx
+
+    try:
+        replies = list(grid.pull_messages([message_id]))
+    except httpx.HTTPError:  # of the SuperLink
+        raise
+    except Exception:  # Flower decodes what a node sent, and raises many kinds of errors
+        return "its answer cannot be decoded"
+    for reply in replies:
         if reply.metadata.reply_to_message_id != message_id:
             continue
         if reply.has_error():

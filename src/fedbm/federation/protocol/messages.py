@@ -49,6 +49,7 @@ TERMS = {  # section → its keys; make_config() checks those of method, train a
 }
 OTHER_TERMS = {"run", "method", "train", "model", "init_weights", "compression", "evaluates"}
 MAX_CLASS_NAME = 200  # characters
+MAX_LOG_LINE = 2000
 SCORED = ("val", "test")  # the splits that nodes score
 
 REFUSALS = {  # code → why a site did not do what it was asked; only the code leaves the site
@@ -60,7 +61,7 @@ REFUSALS = {  # code → why a site did not do what it was asked; only the code 
     "setup": "is not set up: client, data or state is missing in its node configuration",
     "policy": "cannot read its policy, or the policy changed in the meantime; see its own log",
     "data": "cannot read its data, or they are damaged",
-    "size": "has prepared images of another size or number of channels",
+    "size": "has images of another size or number of channels",
     "classes": "has a class that the run does not know",
     "empty": "has no training images",
     "lacks": "does not have a piece that it was expected to have",
@@ -76,7 +77,7 @@ REFUSALS = {  # code → why a site did not do what it was asked; only the code 
     "noise": "asks for more noise (min_noise in its policy)",
     "epsilon": "does not allow a larger privacy loss (max_epsilon in its policy)",
     "few": "has too few training images of a class (min_per_class in its policy)",
-    "approval": "waits until a person there approves the run",
+    "approval": "waits until a person there approves the run with 'fedbm federation approve'",
     "busy": "is still working on this run",
     "failed": "failed; see its own log",
 }
@@ -102,10 +103,13 @@ def refuse_on_error(code: str, *errors: type[Exception]) -> Iterator[None]:
 
 
 def log_error(error: BaseException) -> None:
-    """Print the traceback to the site's own log. Raise nothing: Flower would send any exception to the server."""
+    """Print the traceback to the site's own log, without control characters, since it can contain the server's text.
+
+    Raise nothing: Flower would send any exception to the server.
+    """
     with suppress(OSError, ValueError):
-        traceback.print_exception(error, file=sys.stderr)
-        sys.stderr.flush()
+        lines = "".join(traceback.format_exception(error)).split("\n")
+        print("\n".join(printable(line, MAX_LOG_LINE) for line in lines), file=sys.stderr, flush=True)
 
 
 def versions() -> dict[str, Any]:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fedbm.engine.clients.cohort import find_nonfinite, merge_pieces
 from fedbm.engine.local_training import finish_client
+from fedbm.engine.round_record import Seconds
 from fedbm.errors import FedBMError
 from fedbm.federation.protocol.packing import DTYPES, Packed, TensorEntry, read_header, start_of, unpack
 from fedbm.methods.base import Facts, Method, Pieces, State, Task
@@ -25,7 +26,9 @@ from fedbm.utils.schema import keys, number, or_null
 from fedbm.utils.typed_json import schema_of
 
 MAX_COUNT = 10**9  # of one cell, so that sums fit in 64 bits; the census bounds the whole matrix
-_LOSSES = keys({"losses": keys({}, or_null(number())), "seconds": number()})
+MAX_LOSS = 1e50  # beyond float32; a mean of such losses is still a number that a record may contain
+MAX_LOSS_NAME = 50  # characters
+_LOSSES = keys({"losses": keys({}, or_null(number(-MAX_LOSS, MAX_LOSS))), "seconds": schema_of(Seconds)})
 MAX_SIZE_FACTOR = 10.0
 NORM_ROUNDS = 5
 
@@ -42,7 +45,9 @@ def check_equal(body: Mapping[str, Any], **expected: Any) -> None:
 
 def read_losses(body: Mapping[str, Any]) -> tuple[dict[str, float], float]:
     """Return the mean of each loss term, NaN if it was not finite, and the seconds of training."""
-    if _LOSSES(body, "", {}) or len(body["losses"]) > 50 or not all(name.isidentifier() for name in body["losses"]):
+    if _LOSSES(body, "", {}) or len(body["losses"]) > 50:
+        raise FedBMError("its losses cannot be read")
+    if not all(name.isidentifier() and len(name) <= MAX_LOSS_NAME for name in body["losses"]):
         raise FedBMError("its losses cannot be read")
     losses = {name: math.nan if value is None else float(value) for name, value in body["losses"].items()}
     return losses, float(body["seconds"])

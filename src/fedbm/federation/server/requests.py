@@ -20,8 +20,8 @@ from fedbm.federation.server.roster import Roster
 from fedbm.federation.server.run_status import utc_now
 from fedbm.methods.base import Piece, Pieces, State
 
-# Seconds a message is kept after its deadline. A reply that arrived in time must still be available after the server
-# has pulled the large replies before it.
+# Seconds a message is kept after its deadline, in addition to another deadline_s. A reply that arrived in time must
+# still be available after the server has pulled the large replies before it, and has waited for one that never came.
 EXTRA_LIFETIME_S = 60.0
 
 
@@ -137,7 +137,7 @@ class Requests:
         digests = {name: item.digest for name, item in missing.items()}
         self._audit.append("sent", request=kind, client=client, round=round_, parts=digests, bytes=size)
         peer.state = "asked"
-        lifetime = max(request.deadline - time.monotonic(), 0.0) + EXTRA_LIFETIME_S
+        lifetime = max(request.deadline - time.monotonic(), 0.0) + self._options.deadline_s + EXTRA_LIFETIME_S
         request.request_id = send(self._grid, peer.node, kind, Envelope(body, missing), lifetime)
         request.sent += size
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 # Answers to the census are read between rounds, so Flower must keep an answer for longer than a round lasts.
 CENSUS_LIFETIME_S = 24 * 3600.0
 APPROVAL_POLL_S = 30.0  # how often a node is asked again while a person must approve the run there
+RETRY_POLL_S = 5.0  # how long a node without a readable answer is left alone, since it can answer at once every time
 REFUSAL_POLL_S = 300.0  # how often a node that refused for another reason is asked again
 
 
@@ -175,6 +176,7 @@ class Roster:
         """Admit a node, or refuse it with a reason."""
         owner = self._registry[node]
         if isinstance(reply, str):
+            candidate.ask_at = time.monotonic() + RETRY_POLL_S
             self.audit.append("unreachable", **owner.identify(), why=reply)
             return
         code = reply.body.get("code")

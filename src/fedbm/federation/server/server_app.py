@@ -14,6 +14,7 @@ A server that was killed resumes from its checkpoint. A second server on the sam
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
 from fedbm.federation.deploy.registration import read_registry
 from fedbm.federation.deploy.settings_files import ServerSettings, read_settings
+from fedbm.federation.deploy.watchdog import MARK
 from fedbm.federation.federation_options import read_run_file
 from fedbm.federation.node.supernode import shorten_object_waits
 from fedbm.federation.protocol.messages import CONCEPTS, INIT, SCORED, versions
@@ -61,8 +63,10 @@ def main(grid: Grid, context: Context) -> None:
     for key, path in paths.items():
         if not path.is_absolute():
             raise FedBMError(f"{key} must be an absolute path: flwr run … -c '{key}=\"/…\"'")
-    shorten_object_waits()
+    if os.environ.get(MARK, str(paths["folder"])) != str(paths["folder"]):  # anyone on this machine can start a run
+        raise FedBMError("folder must be the folder of this server")
     run = ServerRun(grid, agree(*read_run_file(paths["config"])), paths["folder"])
+    shorten_object_waits(run.options.deadline_s)  # a node can announce objects that it never sends
     numeric = numeric_settings(run.config.engine, run.config.train.precision)
     with run.folder.lock():
         try:
