@@ -16,9 +16,8 @@ from typing import Any
 
 from fedbm.engine.checkpoint import load_tensors
 from fedbm.federation.audit import verify
-from fedbm.federation.deploy import watchdog
 from fedbm.federation.deploy.settings_files import all_folders
-from fedbm.federation.deploy.supervisor import end_all, programs
+from fedbm.federation.deploy.supervisor import end_all, find_marked, programs
 from fedbm.federation.federation_options import read_run_file
 from fedbm.federation.protocol.packing import digest
 from fedbm.runs.plan import make_plan
@@ -169,7 +168,7 @@ class Deployment:
 
 def pids_of(folder: Path, program: str) -> list[int]:
     found = []
-    for pid in watchdog.find_marked(str(folder.resolve())):
+    for pid in find_marked(folder):
         try:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except OSError:

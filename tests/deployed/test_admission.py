@@ -17,12 +17,12 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 
 from deployment import NODES, Deployment, free_ports, pids_of, ready, wait_for
 
-from fedbm.federation.deploy import certificates, watchdog
+from fedbm.federation.deploy import certificates
 from fedbm.federation.deploy.federation_folders import render
 from fedbm.federation.deploy.flower import call_flwr, tool
 from fedbm.federation.deploy.registration import fingerprint, read_registry
 from fedbm.federation.deploy.settings_files import NodeSettings, ServerSettings, read_policy, read_settings, to_text
-from fedbm.federation.deploy.supervisor import environment
+from fedbm.federation.deploy.supervisor import end_marked, environment
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
@@ -45,7 +45,7 @@ def stranger(study: Deployment, tmp_path: Path, *words: str, seconds: float = 12
         code = made.wait(seconds)
     except subprocess.TimeoutExpired:
         code = None
-    watchdog.end_marked(str(tmp_path.resolve()))
+    end_marked(tmp_path)
     made.wait(30)
     return code, out.read_text()
 

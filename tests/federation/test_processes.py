@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from fedbm.errors import FedBMError
-from fedbm.federation.deploy import watchdog
 from fedbm.federation.deploy.supervisor import (
     FLOWER_SETTINGS,
     Child,
@@ -22,6 +21,7 @@ from fedbm.federation.deploy.supervisor import (
     end_all,
     end_children,
     environment,
+    find_marked,
     pid_file,
     running,
     supervise,
@@ -58,7 +58,7 @@ def soon(holds: Callable[[], bool]) -> bool:
 
 
 def remaining(folder: Path) -> list[int]:
-    return watchdog.find_marked(str(folder.resolve()))
+    return find_marked(folder)
 
 
 def test_flower_is_quiet_and_at_home_in_its_folder(tmp_path: Path) -> None:

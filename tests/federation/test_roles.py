@@ -20,7 +20,7 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 
 from fedbm.cli import main
 from fedbm.errors import FedBMError
-from fedbm.federation.deploy import flower, registration, roles, watchdog
+from fedbm.federation.deploy import flower, registration, roles
 from fedbm.federation.deploy.certificates import make_authority
 from fedbm.federation.deploy.federation_folders import create
 from fedbm.federation.deploy.registration import fingerprint, read_registry
@@ -34,7 +34,7 @@ from fedbm.federation.deploy.settings_files import (
     to_text,
     write_refusal,
 )
-from fedbm.federation.deploy.supervisor import Child, running
+from fedbm.federation.deploy.supervisor import Child, find_marked, running
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="marks are found in /proc")
 
@@ -148,7 +148,7 @@ def times(count: int, also: Callable[[], object] = lambda: None) -> Callable[[],
 
 
 def nothing_is_left(study: Path) -> bool:
-    return all(not watchdog.find_marked(str(folder.resolve())) and not running(folder) for folder in all_folders(study))
+    return all(not find_marked(folder) and not running(folder) for folder in all_folders(study))
 
 
 def change(memory: Path, **values: object) -> None:

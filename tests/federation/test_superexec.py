@@ -21,7 +21,7 @@ from one_process import FakeGrid
 
 from fedbm.errors import FedBMError
 from fedbm.federation.deploy.flower import APP
-from fedbm.federation.deploy.watchdog import MARK
+from fedbm.federation.deploy.supervisor import MARK
 from fedbm.federation.server import superexec
 from fedbm.federation.server.server_app import app as server_app
 

@@ -7,6 +7,9 @@
 Flower detaches some of its processes, so neither the process group nor the parent identifies them all. The variable
 does. If a node's worker dies, it is replaced. If another program dies, the whole role ends, and systemd or the
 container starts it again.
+
+Without a service, kill -9 of the supervisor would leave its programs. So it also starts this module as a program, the
+watchdog, which ends them when the pipe from the supervisor closes.
 """
 
 from __future__ import annotations
@@ -24,9 +27,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedbm.errors import FedBMError
-from fedbm.federation.deploy import watchdog
 from fedbm.utils.io import write_json
 
+MARK = "FEDBM_FEDERATION"  # environment variable of every process of a federation
 FLOWER_SETTINGS = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -41,7 +44,7 @@ def environment(folder: Path) -> dict[str, str]:
     """
     inherited = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    own = {watchdog.MARK: str(folder.resolve()), "FLWR_HOME": str(folder.resolve() / "flower"), "PATH": tools}
+    own = {MARK: str(folder.resolve()), "FLWR_HOME": str(folder.resolve() / "flower"), "PATH": tools}
     return {**inherited, **FLOWER_SETTINGS, **own, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
 
 
@@ -107,7 +110,7 @@ def wait_until_ready(child: Child, seconds: float, explain: Callable[[str], str 
 def supervise(folders: Sequence[Path]) -> Iterator[list[Child]]:
     """Yield a list for children. On exit end them and everything that they started.
 
-    Ctrl-C, SIGTERM and SIGHUP raise KeyboardInterrupt. Watchdogs clean up if this process is killed.
+    Ctrl-C, SIGTERM and SIGHUP raise KeyboardInterrupt. A watchdog cleans up if this process is killed.
     """
     for folder in folders:
         if busy := running(folder):
@@ -118,7 +121,13 @@ def supervise(folders: Sequence[Path]) -> Iterator[list[Child]]:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores SIGHUP
     before = {number: signal.signal(number, signal.default_int_handler) for number in heeded}
-    watchdogs = [watchdog.start(folder) for folder in folders]
+    watchdog = subprocess.Popen(
+        [sys.executable, "-P", "-m", __name__, *(str(folder.resolve()) for folder in folders)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     children: list[Child] = []
     try:
         for folder in folders:
@@ -130,8 +139,7 @@ def supervise(folders: Sequence[Path]) -> Iterator[list[Child]]:
         nodes = [child for child in children if child.role == "supernode"]
         end_children(nodes)  # nodes sign off, so the SuperLink must still be running
         end_children([child for child in children if child not in nodes])
-        for process in watchdogs:
-            process.communicate()
+        watchdog.communicate()
         for folder in folders:
             pid_file(folder, "supervisor").unlink(missing_ok=True)
         for number, handler in before.items():
@@ -153,8 +161,34 @@ def end_children(children: Sequence[Child], grace: float = 8.0) -> None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     for child in children:
-        watchdog.end_marked(str(child.folder.resolve()))
+        end_marked(child.folder)
         pid_file(child.folder, child.role).unlink(missing_ok=True)
+
+
+def find_marked(folder: Path) -> list[int]:
+    """Return the ids of all other processes with the mark of *folder*; none without /proc."""
+    wanted = f"{MARK}={folder.resolve()}".encode()
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended, or belongs to another user
+            if wanted in (entry / "environ").read_bytes().split(b"\0") and int(entry.name) != os.getpid():
+                found.append(int(entry.name))
+    return found
+
+
+def end_marked(folder: Path, grace: float = 5.0) -> list[int]:
+    """Send SIGTERM to every marked process, after *grace* seconds SIGKILL, and return their ids."""
+    ended: set[int] = set()
+    deadline = time.monotonic() + grace
+    while remaining := find_marked(folder):
+        late = time.monotonic() > deadline
+        for pid in remaining:
+            if late or pid not in ended:
+                ended.add(pid)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
+        time.sleep(0.1)
+    return sorted(ended)
 
 
 def running(folder: Path) -> Mapping[str, int]:
@@ -177,7 +211,7 @@ def check_up(folder: Path) -> None:
 def programs(folder: Path) -> list[str]:
     """Return the command lines of all processes with the mark of *folder*."""
     found = []
-    for pid in watchdog.find_marked(str(folder.resolve())):
+    for pid in find_marked(folder):
         with suppress(OSError):
             found.append(Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
     return found
@@ -194,7 +228,7 @@ def end_all(folder: Path) -> int:
             time.sleep(0.1)
         else:
             os.kill(seen["supervisor"], signal.SIGKILL)
-    ended = watchdog.end_marked(str(folder.resolve()))
+    ended = end_marked(folder)
     for path in (folder / "pids").glob("*.json"):
         path.unlink(missing_ok=True)
     return len({*seen.values(), *ended})
@@ -234,3 +268,9 @@ def check_free(port: int, user: str) -> None:
                 f"{user} needs port {port} on this machine, but it is taken ({error.strerror}); "
                 "end old processes with 'fedbm federation stop', or choose another port"
             ) from error
+
+
+if __name__ == "__main__":  # the watchdog
+    sys.stdin.buffer.read()
+    for name in sys.argv[1:]:
+        end_marked(Path(name))

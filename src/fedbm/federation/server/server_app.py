@@ -35,7 +35,7 @@ from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
 from fedbm.federation.deploy.registration import read_registry
 from fedbm.federation.deploy.settings_files import ServerSettings, read_settings
-from fedbm.federation.deploy.watchdog import MARK
+from fedbm.federation.deploy.supervisor import MARK
 from fedbm.federation.federation_options import read_run_file
 from fedbm.federation.node.supernode import shorten_object_waits
 from fedbm.federation.protocol.messages import CONCEPTS, INIT, SCORED, versions
