@@ -17,7 +17,7 @@ from typing import Any
 from fedbm.engine.checkpoint import load_tensors
 from fedbm.federation.audit import verify
 from fedbm.federation.deploy.settings_files import all_folders
-from fedbm.federation.deploy.supervisor import end_all, find_marked, programs
+from fedbm.federation.deploy.supervisor import end_all, find_marked
 from fedbm.federation.federation_options import read_run_file
 from fedbm.federation.protocol.packing import digest
 from fedbm.runs.plan import make_plan
@@ -108,8 +108,20 @@ class Deployment:
         ready([self.start("server", self.folder)])
         ready([self.start("node", self.folder / name) for name in NODES])
 
+    def restart(self, folder: Path) -> None:
+        """Start a node until the server admits it, every 10 s as its service does."""
+        for _ in range(12):
+            node = self.start("node", folder)
+            said = node.words  # type: ignore[attr-defined]
+            wait_for(lambda: (node.poll(), said()), lambda now: now[0] is not None or "ready:" in now[1], 180)  # noqa: B023
+            if node.poll() is None:
+                return
+            assert "was refused by the server" in said()
+            time.sleep(10)
+        raise AssertionError(said())
+
     def orphans(self) -> list[str]:
-        return [program for folder in all_folders(self.folder) for program in programs(folder)]
+        return [role for folder in all_folders(self.folder) for role in find_marked(folder).values()]
 
     def status(self) -> dict[str, Any]:
         path = self.home / "state" / "status.json"
@@ -176,6 +188,13 @@ def pids_of(folder: Path, program: str) -> list[int]:
         if any(Path(word.decode(errors="replace")).name == program for word in words[:4]):
             found.append(pid)
     return found
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
 
 
 def all_asked(status: Mapping[str, Any]) -> bool:

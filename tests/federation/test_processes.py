@@ -16,13 +16,13 @@ import pytest
 from fedbm.errors import FedBMError
 from fedbm.federation.deploy.supervisor import (
     FLOWER_SETTINGS,
+    LOCK,
     Child,
     check_free,
     end_all,
     end_children,
     environment,
     find_marked,
-    pid_file,
     running,
     supervise,
     wait_until_ready,
@@ -58,7 +58,7 @@ def soon(holds: Callable[[], bool]) -> bool:
 
 
 def remaining(folder: Path) -> list[int]:
-    return find_marked(folder)
+    return list(find_marked(folder))
 
 
 def test_flower_is_quiet_and_at_home_in_its_folder(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_what_a_program_detached_ends_with_it(tmp_path: Path) -> None:
     program.start()
     wait_until_ready(program, 20)
     assert soon(lambda: len(remaining(tmp_path)) == 2)
-    assert running(tmp_path) == {"program": program.process.pid if program.process else 0}
+    assert running(tmp_path) == {"program": program.process.pid if program.process else 0}  # not the detached one
     end_children([program])
     assert remaining(tmp_path) == []
     assert running(tmp_path) == {}
@@ -170,18 +170,27 @@ def test_stop_ends_the_keeper_first(keeper: subprocess.Popen[str], tmp_path: Pat
 
 def test_a_folder_has_one_keeper(keeper: subprocess.Popen[str], tmp_path: Path) -> None:
     with (
-        pytest.raises(FedBMError, match="is in use: program is running; 'fedbm federation stop"),
+        pytest.raises(
+            FedBMError, match=rf"is in use: its supervisor \({keeper.pid}\) is running; 'fedbm federation stop"
+        ),
         supervise([tmp_path]),
     ):
         pass
     end_all(tmp_path)
 
 
+def test_a_folder_with_programs_of_a_killed_keeper_is_in_use(tmp_path: Path) -> None:
+    program = child(tmp_path)
+    program.start()
+    with pytest.raises(FedBMError, match=r"is in use: program \(\d+\) is running"), supervise([tmp_path]):
+        pass
+    end_children([program])
+
+
 def test_a_reused_process_id_is_not_mistaken(tmp_path: Path) -> None:
-    pid_file(tmp_path, "old").parent.mkdir()
-    pid_file(tmp_path, "old").write_text(f'{{"pid": {os.getpid()}, "born": "1"}}')
-    pid_file(tmp_path, "gone").write_text('{"pid": 999999999, "born": null}')
-    pid_file(tmp_path, "half").write_text('{"pid"')
+    (tmp_path / LOCK).write_text(str(os.getpid()))
+    assert running(tmp_path) == {}
+    (tmp_path / LOCK).write_text("")
     assert running(tmp_path) == {}
 
 

@@ -269,7 +269,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
 
 def status(args: argparse.Namespace, console: Console) -> None:
     from fedbm.cli.federation_progress import draw_status
-    from fedbm.federation.deploy.flower import has_server_app
+    from fedbm.federation.deploy.flower import SERVER_APP
     from fedbm.federation.deploy.settings_files import read_refusal
     from fedbm.federation.deploy.supervisor import running
     from fedbm.federation.server.run_status import read_status
@@ -289,7 +289,7 @@ def status(args: argparse.Namespace, console: Console) -> None:
     if kind_of(args.folder) != "node":
         home = server_folder(args.folder)
         found = read_status(home)
-        remark = found.remark(has_server_app(home)) if found else ""
+        remark = found.remark(SERVER_APP in running(home)) if found else ""
         console.print(draw_status(found) if found else "no run yet")
         if remark:
             console.print(remark)

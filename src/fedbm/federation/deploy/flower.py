@@ -19,7 +19,7 @@ from typing import Any
 from fedbm.errors import FedBMError
 from fedbm.federation.deploy.certificates import write_private
 from fedbm.federation.deploy.settings_files import NodeSettings, ServerSettings
-from fedbm.federation.deploy.supervisor import Child, environment, programs
+from fedbm.federation.deploy.supervisor import Child, environment
 from fedbm.utils.io import write_text
 from fedbm.version import __version__
 
@@ -29,7 +29,7 @@ LINK = "site"  # name of the server's connection in Flower's own configuration
 OLDEST, NEWEST = (1, 41), (1, 43)  # supported releases of flwr: from, and below
 HEALTH_SECONDS = 2.0
 SECRET = "flower/superexec.secret"  # in a role's folder; made again at each start
-SERVER_APP = "flwr-serverapp"  # in the command line of a server app
+SERVER_APP = "flwr-serverapp"  # role of a server app
 MAX_APP_BYTES = 10_000
 FINISHED = {"finished:completed", "finished:failed", "finished:stopped"}
 
@@ -167,7 +167,7 @@ def explain_exit(output: str) -> str | None:
     if "code: 2004" in output or "code: 2001" in output or "Invalid SuperNode authentication" in output:
         return (
             "was refused by the server: this node's key is not registered there, or the same key is connected already "
-            "(the server notices a lost node after a minute)"
+            "(the server notices a lost node after a minute; then run the same command again)"
         )
     if "terminated gracefully" in output and ADMITTED not in output:  # what it logs on HTTP 401
         return (
@@ -218,11 +218,6 @@ def run_state(folder: Path, run: str) -> tuple[str, str]:
     known = (item for item in call_flwr(folder, "ls", LINK)["runs"] if item["run-id"] == run)
     found = next(known, {"status": "unknown", "status-details": ""})
     return str(found["status"]), str(found["status-details"])
-
-
-def has_server_app(folder: Path) -> bool:
-    """Return whether a server app of this SuperLink is running on this machine."""
-    return any(SERVER_APP in program for program in programs(folder))
 
 
 def end_run(folder: Path, run: str) -> None:

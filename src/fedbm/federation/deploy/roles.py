@@ -25,15 +25,12 @@ from fedbm.federation.deploy.settings_files import (
     read_refusal,
     read_settings,
 )
-from fedbm.federation.deploy.supervisor import Child, check_free, end_children, supervise, wait_until_ready
+from fedbm.federation.deploy.supervisor import Child, check_free, supervise, wait_until_ready
 
 Report = Callable[[str], None]
 Tick = Callable[[], bool]  # called twice a second; False ends the work
 
 START_SECONDS = 60.0
-ADMISSION_SECONDS = 90.0  # a server that lost a node accepts its key again after about 60 s
-RETRY_SECONDS = 3.0
-QUICK_DEATH_SECONDS, MAX_QUICK_DEATHS = 300.0, 3  # a worker that dies so soon, so often, is not replaced
 
 
 def run_server(folder: Path, report: Report, tick: Tick) -> None:
@@ -58,7 +55,7 @@ def run_node(folder: Path, data: str, report: Report, tick: Tick) -> None:
     report(check_server(settings, folder / "ca.crt"))
     with supervise([folder]) as children:
         start_node(folder, settings, images, settings.server, children)
-        wait_for_admission(children, report)
+        wait_for_admission(children)
         report(f"ready: the server accepts the key of {settings.name} (client {settings.client}); waiting for a run")
         watch(children, report, tick)
 
@@ -79,7 +76,7 @@ def run_all(folder: Path, report: Report) -> Iterator[list[Child]]:
         start_server(home, settings, children, report)
         for site, node, data in zip(sites, nodes, images, strict=True):
             start_node(site, node, data, f"127.0.0.1:{settings.link_port}", children)
-        wait_for_admission(children, report)
+        wait_for_admission(children)
         report(f"ready: {len(nodes)} nodes are connected")
         yield children
 
@@ -115,39 +112,23 @@ def start_node(folder: Path, settings: NodeSettings, images: str, address: str, 
         child.start()
 
 
-def wait_for_admission(children: Sequence[Child], report: Report) -> None:
-    """Return when the server has admitted the nodes of *children*, and their workers are loaded.
-
-    Start a refused SuperNode again for a while: the server may still count an earlier connection of the same node.
-    """
-    waiting = [child for child in children if child.role in ("supernode", "worker")]
-    deadline, reported = time.monotonic() + ADMISSION_SECONDS, False
-    while waiting:
-        child = waiting[0]
-        try:
+def wait_for_admission(children: Sequence[Child]) -> None:
+    """Return when the server has admitted the nodes of *children*, and their workers are loaded."""
+    for child in children:
+        if child.role in ("supernode", "worker"):
             wait_until_ready(child, START_SECONDS, flower.explain_exit)
-            del waiting[0]
-            deadline, reported = time.monotonic() + ADMISSION_SECONDS, False  # of the next child
-        except FedBMError as error:
-            if "refused by the server" not in str(error) or time.monotonic() > deadline:
-                raise
-            if not reported:
-                report(f"{child.folder.name} is not admitted yet; trying again for {ADMISSION_SECONDS:.0f} s")
-            reported = True
-            time.sleep(RETRY_SECONDS)
-            child.start()
 
 
 def watch(children: Sequence[Child], report: Report, tick: Tick) -> None:
-    """Report refusals and replace dead workers until *tick* returns False; raise FedBMError if another program dies."""
+    """Report refusals until *tick* returns False; raise FedBMError if a program dies."""
     refusals = {child.folder: "" for child in children if child.role == "supernode"}
     while True:
         for child in children:
-            if child.role == "worker" and not child.alive:
-                replace_worker(child, children, report)
-            elif not child.alive:
+            if not child.alive:
+                memory = " If it shows no reason, this machine's memory is too small for the run (see dmesg)."
                 raise FedBMError(
-                    f"{child.role} of {child.folder.name} has died; its log is {child.log}. "
+                    f"{child.role} of {child.folder.name} has died; its log is {child.log}."
+                    f"{memory if child.role == 'worker' else ''} "
                     "Run the same command again; as a service it restarts by itself."
                 )
         for folder, before in refusals.items():
@@ -159,23 +140,3 @@ def watch(children: Sequence[Child], report: Report, tick: Tick) -> None:
         if not tick():
             return
         time.sleep(0.5)
-
-
-def replace_worker(worker: Child, children: Sequence[Child], report: Report) -> None:
-    """Start a dead worker again, and its SuperNode, so that the server does not wait for an answer that is lost.
-
-    Raise FedBMError if the worker dies again and again.
-    """
-    quick = time.monotonic() - worker.started < QUICK_DEATH_SECONDS
-    worker.quick_deaths = worker.quick_deaths + 1 if quick else 0
-    if worker.quick_deaths >= MAX_QUICK_DEATHS:
-        raise FedBMError(
-            f"the worker of {worker.folder.name} has died {MAX_QUICK_DEATHS} times in a row, most likely because this "
-            f"machine's memory is too small for the run (dmesg shows this); its log is {worker.log}"
-        )
-    report(f"{worker.folder.name}: its worker has died and is replaced; its log is {worker.log}")
-    pair = [child for child in children if child.folder == worker.folder and child.role in ("supernode", "worker")]
-    end_children(pair)
-    for child in pair:
-        child.start()
-    wait_for_admission(pair, report)

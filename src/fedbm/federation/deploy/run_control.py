@@ -19,7 +19,7 @@ from fedbm.federation.deploy.settings_files import (
     read_settings,
     to_text,
 )
-from fedbm.federation.deploy.supervisor import check_up
+from fedbm.federation.deploy.supervisor import check_up, running
 from fedbm.federation.federation_options import read_run_file
 from fedbm.federation.node.node_data import write_share
 from fedbm.federation.server.run_status import RunStatus, read_status
@@ -50,7 +50,7 @@ def start_run(folder: Path, file: Path) -> str:
 class Follower:
     """Show the status of a run at each call; the call returns False once the run is over."""
 
-    SHORT_WAIT, LONG_WAIT = 3.0, 30.0  # seconds between questions to the SuperLink, without and with a server app
+    WAIT_S = 3.0  # between questions to the SuperLink, which are asked only while no server app is running
 
     def __init__(self, folder: Path, run: str, show: Callable[[RunStatus | None], None]) -> None:
         self._folder, self._run, self._show = folder, run, show
@@ -58,8 +58,7 @@ class Follower:
         self.outcome = ("running", "")
 
     def __call__(self) -> bool:
-        waited = time.monotonic() - self._asked
-        if waited > self.LONG_WAIT or (waited > self.SHORT_WAIT and not flower.has_server_app(self._folder)):
+        if time.monotonic() - self._asked > self.WAIT_S and flower.SERVER_APP not in running(self._folder):
             try:
                 self.outcome = flower.run_state(self._folder, self._run)
             except FedBMError:

@@ -1,12 +1,12 @@
 """Start the programs of a federation, watch them, and end them together with everything that they started.
 
-    FEDBM_FEDERATION=<folder>   an environment variable of each program and of everything that it starts
-    <folder>/pids/<role>.json   process id and start time of each running program
-    <folder>/logs/<role>.log    its output
+    FEDBM_FEDERATION=<folder>   in the environment of each program and of everything that it starts
+    FEDBM_ROLE=<role>           such as superlink or worker
+    <folder>/supervisor.pid     locked by the process that started them, and contains its id
+    <folder>/logs/<role>.log    their output
 
-Flower detaches some of its processes, so neither the process group nor the parent identifies them all. The variable
-does. If a node's worker dies, it is replaced. If another program dies, the whole role ends, and systemd or the
-container starts it again.
+Flower detaches some of its processes, so neither the process group nor the parent identifies them all. The variables
+do. If a program dies, the whole role ends, and systemd or the container starts it again.
 
 Without a service, kill -9 of the supervisor would leave its programs. So it also starts this module as a program, the
 watchdog, which ends them when the pipe from the supervisor closes.
@@ -14,22 +14,23 @@ watchdog, which ends them when the pipe from the supervisor closes.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TextIO
 
 from fedbm.errors import FedBMError
-from fedbm.utils.io import write_json
+from fedbm.utils.io import lock_file
 
-MARK = "FEDBM_FEDERATION"  # environment variable of every process of a federation
+MARK, ROLE = "FEDBM_FEDERATION", "FEDBM_ROLE"
+LOCK = "supervisor.pid"
 FLOWER_SETTINGS = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -37,14 +38,14 @@ FLOWER_SETTINGS = {
 }
 
 
-def environment(folder: Path) -> dict[str, str]:
+def environment(folder: Path, role: str = "") -> dict[str, str]:
     """Return the environment of a program of *folder*: without telemetry, marked, with its own FLWR_HOME.
 
     Without proxies, because Flower would send even its messages on loopback through them, and those have no TLS.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    own = {MARK: str(folder.resolve()), "FLWR_HOME": str(folder.resolve() / "flower"), "PATH": tools}
+    own = {MARK: str(folder.resolve()), ROLE: role, "FLWR_HOME": str(folder.resolve() / "flower"), "PATH": tools}
     return {**inherited, **FLOWER_SETTINGS, **own, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
 
 
@@ -57,9 +58,7 @@ class Child:
     folder: Path
     ready: Callable[[Child], bool] = field(default=lambda child: True)
     process: subprocess.Popen[bytes] | None = None
-    started: float = 0.0  # time of the latest start
-    quick_deaths: int = 0  # of a worker, in a row
-    log_start: int = 0  # position in the log at which the latest start begins
+    log_start: int = 0  # position in the log at which its output begins
 
     @property
     def log(self) -> Path:
@@ -70,7 +69,6 @@ class Child:
         return self.process is not None and self.process.poll() is None
 
     def start(self) -> None:
-        self.started = time.monotonic()
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as stream:
             self.log_start = stream.tell()
@@ -80,16 +78,15 @@ class Child:
                     stdin=subprocess.DEVNULL,
                     stdout=stream,
                     stderr=subprocess.STDOUT,
-                    env=environment(self.folder),
+                    env=environment(self.folder, self.role),
                     cwd=self.folder,
                     start_new_session=True,
                 )
             except FileNotFoundError as error:
                 raise FedBMError(f'{error.filename} is missing: pip install "fedbm[flower]" here') from error
-        write_pid(self.folder, self.role, self.process.pid)
 
     def output(self) -> str:
-        """Return what it has written since its latest start."""
+        """Return what it has written since its start."""
         with self.log.open("rb") as stream:
             stream.seek(self.log_start)
             return stream.read().decode(errors="replace")
@@ -112,12 +109,13 @@ def supervise(folders: Sequence[Path]) -> Iterator[list[Child]]:
 
     Ctrl-C, SIGTERM and SIGHUP raise KeyboardInterrupt. A watchdog cleans up if this process is killed.
     """
-    for folder in folders:
-        if busy := running(folder):
-            raise FedBMError(
-                f"{folder} is in use: {next(iter(busy))} is running; 'fedbm federation stop {folder}' ends it"
-            )
+    with ExitStack() as locks:
+        for folder in folders:
+            locks.enter_context(claim(folder))
+        yield from _supervise(folders)
 
+
+def _supervise(folders: Sequence[Path]) -> Iterator[list[Child]]:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores SIGHUP
     before = {number: signal.signal(number, signal.default_int_handler) for number in heeded}
@@ -130,8 +128,6 @@ def supervise(folders: Sequence[Path]) -> Iterator[list[Child]]:
     )
     children: list[Child] = []
     try:
-        for folder in folders:
-            write_pid(folder, "supervisor", os.getpid())
         yield children
     finally:
         for number in before:  # a second Ctrl-C must not interrupt the clean-up
@@ -140,8 +136,6 @@ def supervise(folders: Sequence[Path]) -> Iterator[list[Child]]:
         end_children(nodes)  # nodes sign off, so the SuperLink must still be running
         end_children([child for child in children if child not in nodes])
         watchdog.communicate()
-        for folder in folders:
-            pid_file(folder, "supervisor").unlink(missing_ok=True)
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -160,19 +154,47 @@ def end_children(children: Sequence[Child], grace: float = 8.0) -> None:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    for child in children:
-        end_marked(child.folder)
-        pid_file(child.folder, child.role).unlink(missing_ok=True)
+    for folder in {child.folder for child in children}:
+        end_marked(folder)
 
 
-def find_marked(folder: Path) -> list[int]:
-    """Return the ids of all other processes with the mark of *folder*; none without /proc."""
-    wanted = f"{MARK}={folder.resolve()}".encode()
-    found = []
+def claim(folder: Path) -> TextIO:
+    """Lock a folder for this process, until the returned file is closed; raise FedBMError if it is in use."""
+    stream = (folder / LOCK).open("a", encoding="utf-8")
+    try:
+        lock_file(stream.fileno())
+        left = {pid: role for pid, role in find_marked(folder).items() if role}
+    except BlockingIOError:
+        left = {find_supervisor(folder) or 0: "its supervisor"}
+    if left:
+        stream.close()
+        [(pid, role), *_] = left.items()
+        raise FedBMError(f"{folder} is in use: {role} ({pid}) is running; 'fedbm federation stop {folder}' ends it")
+    stream.truncate(0)
+    stream.write(str(os.getpid()))
+    stream.flush()
+    return stream
+
+
+def find_supervisor(folder: Path) -> int | None:
+    """Return the id of the process that started the programs of *folder*, or None if it is gone."""
+    with suppress(FileNotFoundError), (folder / LOCK).open(encoding="utf-8") as stream:
+        try:
+            lock_file(stream.fileno())
+        except BlockingIOError:
+            return int(stream.read() or 0) or None
+    return None
+
+
+def find_marked(folder: Path) -> dict[int, str]:
+    """Return process id → role of all other processes with the mark of *folder*; none without /proc."""
+    found = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended, or belongs to another user
-            if wanted in (entry / "environ").read_bytes().split(b"\0") and int(entry.name) != os.getpid():
-                found.append(int(entry.name))
+            lines = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
+            if f"{MARK}={folder.resolve()}" in lines and int(entry.name) != os.getpid():
+                roles = [line.removeprefix(f"{ROLE}=") for line in lines if line.startswith(f"{ROLE}=")]
+                found[int(entry.name)] = roles[0] if roles else ""
     return found
 
 
@@ -191,70 +213,30 @@ def end_marked(folder: Path, grace: float = 5.0) -> list[int]:
     return sorted(ended)
 
 
-def running(folder: Path) -> Mapping[str, int]:
-    """Return role → process id of the programs that run in *folder*, by its pid files."""
-    found = {}
-    for path in sorted((folder / "pids").glob("*.json")):
-        with suppress(OSError, ValueError, KeyError):
-            known = json.loads(path.read_text(encoding="utf-8"))
-            if known["born"] == start_time(known["pid"]) is not None:
-                found[path.stem] = int(known["pid"])
-    return found
+def running(folder: Path) -> dict[str, int]:
+    """Return role → process id of the programs that run in *folder*."""
+    found = {role: pid for pid, role in sorted(find_marked(folder).items(), reverse=True) if role}
+    supervisor = find_supervisor(folder)
+    return found if supervisor is None else {**found, "supervisor": supervisor}
 
 
 def check_up(folder: Path) -> None:
-    """Raise FedBMError unless the SuperLink of the server in *folder* is running."""
-    if "superlink" not in running(folder):
+    """Raise FedBMError unless the server in *folder* is running."""
+    if find_supervisor(folder) is None:
         raise FedBMError(f"the server of {folder} is not up: 'fedbm federation server {folder}' starts it")
 
 
-def programs(folder: Path) -> list[str]:
-    """Return the command lines of all processes with the mark of *folder*."""
-    found = []
-    for pid in find_marked(folder):
-        with suppress(OSError):
-            found.append(Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-    return found
-
-
-def end_all(folder: Path) -> int:
+def end_all(folder: Path, patience: float = 15.0) -> int:
     """End everything that runs in *folder*, the supervisor first, and return the number of processes."""
-    seen = running(folder)
-    if "supervisor" in seen and seen["supervisor"] != os.getpid():
-        os.kill(seen["supervisor"], signal.SIGTERM)
-        for _ in range(150):
-            if "supervisor" not in running(folder):
-                break
+    seen, deadline = running(folder), time.monotonic() + patience
+    supervisor = seen.get("supervisor", os.getpid())
+    if supervisor != os.getpid():
+        os.kill(supervisor, signal.SIGTERM)
+        while find_supervisor(folder) == supervisor:
+            if time.monotonic() > deadline:
+                os.kill(supervisor, signal.SIGKILL)
             time.sleep(0.1)
-        else:
-            os.kill(seen["supervisor"], signal.SIGKILL)
-    ended = end_marked(folder)
-    for path in (folder / "pids").glob("*.json"):
-        path.unlink(missing_ok=True)
-    return len({*seen.values(), *ended})
-
-
-def pid_file(folder: Path, role: str) -> Path:
-    return folder / "pids" / f"{role}.json"
-
-
-def write_pid(folder: Path, role: str, pid: int) -> None:
-    write_json(pid_file(folder, role), {"pid": pid, "born": start_time(pid)})
-
-
-def start_time(pid: int) -> str | None:
-    """Return when a process started, or None if it does not run. A reused process id has another start time.
-
-    Without /proc, return a constant for every process that runs.
-    """
-    try:
-        if Path("/proc").is_dir():
-            after_name = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-            return None if after_name[0] == "Z" else after_name[19]
-        os.kill(pid, 0)
-    except OSError:
-        return None
-    return "there"
+    return len({*seen.values(), *end_marked(folder)})
 
 
 def check_free(port: int, user: str) -> None:

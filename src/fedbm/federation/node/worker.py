@@ -66,7 +66,7 @@ class Worker:
     def serve_next(self) -> bool:
         """Serve one task, and return whether there was one.
 
-        An error ends the worker. The supervisor replaces it with its SuperNode, which would wait for a reply.
+        An error ends the worker, and with it the node: its SuperNode would wait for the reply.
         """
         try:
             found = self._client.AcquireTask(AcquireTaskRequest(supported_task_types=TASKS))

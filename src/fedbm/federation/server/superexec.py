@@ -10,6 +10,7 @@ this package before anything of it is installed. Tokens are not on command lines
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib import import_module
@@ -21,6 +22,7 @@ from flwr.supercore.superexec.executor.types import ExecutionSpec, LaunchResult
 
 from fedbm.errors import FedBMError
 from fedbm.federation.deploy.flower import SERVER_APP, is_own_app, module
+from fedbm.federation.deploy.supervisor import ROLE
 
 
 class OwnExecutor(SubprocessExecutor):
@@ -33,7 +35,12 @@ class OwnExecutor(SubprocessExecutor):
         command = [*module("server.superexec"), SERVER_APP, "--runtime-api-address", spec.runtime_api_address]
         command += ["--root-certificates", str(spec.root_certificates_path), "--parent-pid", str(spec.parent_pid)]
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, ROLE: SERVER_APP},
+            text=True,
         )
         assert process.stdin is not None
         with process.stdin:
