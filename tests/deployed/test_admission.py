@@ -20,7 +20,7 @@ from deployment import NODES, Deployment, free_ports, pids_of, ready, wait_for
 from fedbm.federation.deploy import certificates
 from fedbm.federation.deploy.federation_folders import render
 from fedbm.federation.deploy.flower import call_flwr, tool
-from fedbm.federation.deploy.registration import fingerprint, read_registry
+from fedbm.federation.deploy.registration import Registered, find_registered, fingerprint
 from fedbm.federation.deploy.settings_files import NodeSettings, ServerSettings, read_policy, read_settings, to_text
 from fedbm.federation.deploy.supervisor import end_marked, environment
 
@@ -48,6 +48,10 @@ def stranger(study: Deployment, tmp_path: Path, *words: str, seconds: float = 12
     end_marked(tmp_path)
     made.wait(30)
     return code, out.read_text()
+
+
+def nodes_of(study: Deployment) -> list[Registered]:
+    return list(find_registered(study.home, read_settings(study.home, ServerSettings)).values())
 
 
 def online(study: Deployment) -> list[str]:
@@ -180,7 +184,7 @@ def test_a_hospital_cannot_pretend_to_be_another(tmp_path: Path) -> None:
         ready([study.start("node", second)])
         study.finished()
 
-        registered = {node.name: node for node in read_registry(study.home).values()}
+        registered = {node.name: node for node in nodes_of(study)}
         [refused] = study.events("refused")
         assert (refused["name"], refused["node"]) == (NODES[2], str(registered[NODES[2]].node))
         joined = {line["name"]: line for line in study.events("joined")}
@@ -191,17 +195,16 @@ def test_a_hospital_cannot_pretend_to_be_another(tmp_path: Path) -> None:
         assert {line["name"] for line in study.events("received")} == set(NODES[:2])
 
 
-def test_node_ids_are_found_again_when_the_list_of_keys_is_lost(tmp_path: Path) -> None:
+def test_node_ids_stay_when_the_server_is_started_again(tmp_path: Path) -> None:
     with Deployment(tmp_path) as study:
         server = study.start("server", study.folder)
         ready([server])
-        before = read_registry(study.home)
-        assert [node.name for node in before.values()] == list(NODES)
+        before = nodes_of(study)
+        assert [node.name for node in before] == list(NODES)
         study.fedbm("stop", study.home)
         server.wait(30)
-        (study.home / "registered.json").unlink()
         ready([study.start("server", study.folder)])
-        assert read_registry(study.home) == before
+        assert nodes_of(study) == before
 
 
 @pytest.fixture(scope="module")

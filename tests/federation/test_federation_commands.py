@@ -198,5 +198,5 @@ def test_a_folder_of_another_account_is_one_sentence(
 
     monkeypatch.setattr(Path, "is_file", forbid)
     assert main(["federation", task, str(tmp_path)]) == 2
-    first = "node.toml" if task in ("node", "approve") else "federation.toml"
+    first = "node.toml" if task in ("node", "approve") else "server/server.toml"
     assert f"cannot read or write {tmp_path / first}: permission denied" in capsys.readouterr().err

@@ -13,8 +13,11 @@ from flwr.app import Message
 from one_process import Deployed, Node, deploy, events_of, records_of
 
 from fedbm.errors import FedBMError
-from fedbm.federation.deploy.certificates import make_node
-from fedbm.federation.deploy.registration import fingerprint
+from fedbm.federation.deploy import registration
+from fedbm.federation.deploy.certificates import make_authority, make_node
+from fedbm.federation.deploy.registration import Registered, find_registered, fingerprint
+from fedbm.federation.deploy.settings_files import ServerSettings
+from fedbm.utils.io import write_text
 
 
 @pytest.fixture
@@ -81,18 +84,31 @@ def test_every_answer_in_the_audit_has_its_node_and_key(deployed: Deployed) -> N
         assert (line["node"], line["key"]) == (str(node), f"SHA256:{line['client']}")
 
 
-def test_without_the_list_of_keys_no_run_starts(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("one_process.write_registry", lambda folder, nodes: None)
-    with pytest.raises(FedBMError, match=r"there is no file .*registered\.json; restart the server"):
-        deployed.serve()
-    (deployed.folder / "server").mkdir(exist_ok=True)
-    (deployed.folder / "server" / "registered.json").write_text('{"ecdsa-sha2-nistp384 AAAA": "7"}')
-    with pytest.raises(FedBMError, match=r"registered\.json: format is missing; restart the server"):
-        deployed.serve()
-    unknown = {"node": "seven", "client": 0, "name": "north", "key": "SHA256:AAAA"}
-    (deployed.folder / "server" / "registered.json").write_text(json.dumps({"format": 1, "nodes": [unknown]}))
-    with pytest.raises(FedBMError, match="the node id of north is not a number; restart the server"):
-        deployed.serve()
+def test_a_run_needs_a_superlink_that_lists_its_keys(deployed: Deployed) -> None:
+    home = deployed.folder / "server"
+    make_authority(home, "none")
+    settings = ServerSettings(link_port=9)  # nothing answers there
+    with pytest.raises(FedBMError, match="the SuperLink did not list its nodes: .*refused"):
+        find_registered(home, settings)
+
+
+def test_only_keys_of_server_toml_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that anyone else registered, one that was removed, and one that still waits identify no node."""
+    keys = {}
+    for name in ("north", "south", "west", "stranger"):
+        make_node(tmp_path / name, name)
+        write_text(tmp_path / "nodes" / f"{name}.pub", (tmp_path / name / "node.pub").read_text())
+        keys[name] = " ".join((tmp_path / name / "node.pub").read_text().split()[:2])
+    known = {keys["stranger"]: 1, keys["north"]: 2, keys["south"]: None}
+    monkeypatch.setattr(registration, "known_keys", lambda folder, server: known)
+    settings = ServerSettings(nodes=",north,south,west")
+    assert find_registered(tmp_path, settings) == {2: Registered(2, 1, "north", fingerprint(keys["north"]))}
+    (tmp_path / "nodes" / "west.pub").write_text(keys["north"] + " a comment")
+    with pytest.raises(FedBMError, match="north and west have the same public key"):
+        find_registered(tmp_path, settings)
+    (tmp_path / "nodes" / "west.pub").unlink()
+    with pytest.raises(FedBMError, match=r"west\.pub, the public key of a node in server\.toml, is missing"):
+        find_registered(tmp_path, settings)
 
 
 def test_a_fingerprint_is_the_one_that_ssh_keygen_shows(tmp_path: Path) -> None:

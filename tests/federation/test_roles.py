@@ -22,7 +22,7 @@ from fedbm.errors import FedBMError
 from fedbm.federation.deploy import flower, registration, roles
 from fedbm.federation.deploy.certificates import make_authority
 from fedbm.federation.deploy.federation_folders import create
-from fedbm.federation.deploy.registration import fingerprint, read_registry
+from fedbm.federation.deploy.registration import Registered, find_registered, fingerprint
 from fedbm.federation.deploy.run_control import Follower, give_shares, start_run
 from fedbm.federation.deploy.settings_files import (
     NodeSettings,
@@ -179,11 +179,15 @@ def test_a_server_registers_its_nodes_once_and_takes_off_those_that_left(study: 
     with_nodes(home, ",hospital-2")
     roles.run_server(home, said.append, times(1))
     assert json.loads(memory.read_text())["gone"] == ["1"]
-    assert [(node.node, node.client, node.name) for node in read_registry(home).values()] == [(2, 1, "hospital-2")]
+    assert [(node.node, node.client, node.name) for node in registered(home)] == [(2, 1, "hospital-2")]
     with_nodes(home, "hospital-1,hospital-2")
     with pytest.raises(FedBMError, match="the key of hospital-1 was removed before"):
         roles.run_server(home, said.append, times(1))
     assert nothing_is_left(study)
+
+
+def registered(home: Path) -> list[Registered]:
+    return list(find_registered(home, read_settings(home, ServerSettings)).values())
 
 
 def with_nodes(home: Path, nodes: str) -> None:
@@ -191,19 +195,14 @@ def with_nodes(home: Path, nodes: str) -> None:
     (home / "server.toml").write_text(to_text(dataclasses.replace(settings, nodes=nodes)))
 
 
-def test_whose_key_has_which_node_id_is_found_again_when_the_list_is_lost(study: Path, memory: Path) -> None:
+def test_a_server_knows_which_node_id_belongs_to_which_key(study: Path, memory: Path) -> None:
     home = study / "server"
-    roles.run_server(home, lambda words: None, times(1))
-    first = read_registry(home)
-    assert [(node.node, node.client, node.name) for node in first.values()] == [
-        *((1, 0, "hospital-1"), (2, 1, "hospital-2"))
-    ]
-    assert [node.key for node in first.values()] == [
-        fingerprint((study / name / "node.pub").read_text()) for name in ("hospital-1", "hospital-2")
-    ]
-    (home / "registered.json").unlink()
-    roles.run_server(home, lambda words: None, times(1))
-    assert read_registry(home) == first
+    assert registered(home) == []
+    for _ in range(2):  # at every start the same
+        roles.run_server(home, lambda words: None, times(1))
+        names = ("hospital-1", "hospital-2")
+        keys = [fingerprint((study / name / "node.pub").read_text()) for name in names]
+        assert registered(home) == [Registered(1, 0, names[0], keys[0]), Registered(2, 1, names[1], keys[1])]
 
 
 def test_two_nodes_with_one_key_are_refused(study: Path) -> None:

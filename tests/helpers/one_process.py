@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -22,11 +23,12 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedbm.data.dataset import Dataset
 from fedbm.engine.run_folder import RunFolder
 from fedbm.federation.audit import verify
-from fedbm.federation.deploy.registration import Registered, write_registry
+from fedbm.federation.deploy.registration import Registered
 from fedbm.federation.deploy.settings_files import OPEN_POLICY, NodeSettings, ServerSettings, to_text
 from fedbm.federation.node.client_app import app as client_app
 from fedbm.federation.node.node_data import write_share
 from fedbm.federation.protocol.packing import digest
+from fedbm.federation.server import server_app as server_program
 from fedbm.federation.server.server_app import app as server_app
 from fedbm.runs import runner as simulation
 from fedbm.runs.plan import Plan, make_plan
@@ -153,10 +155,10 @@ class Deployed:
         return self.folder / "server" / "state"
 
     def serve(self) -> None:
-        write_registry(self.folder / "server", self.registered)
         write_text(self.folder / "server" / "server.toml", to_text(self.server))
         run_config = {"config": str(self.config), "folder": str(self.folder / "server")}
-        with engine_process():
+        registry = {node.node: node for node in self.registered}
+        with engine_process(), patch.object(server_program, "find_registered", lambda *_: registry):
             server_app(self.grid, Context(1, 1, {}, RecordDict(), run_config))
 
 

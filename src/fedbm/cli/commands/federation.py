@@ -131,7 +131,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     check_flower()
     args.folder = Path(args.folder).expanduser()
     if args.task in ("partition", "up", "add", "rekey", "renew") and kind_of(args.folder) != "federation":
-        whole = f"Give the folder of the whole federation, with {FILES['federation']}."
+        whole = f"Give the folder of the whole federation, with {FILES['federation']} in it."
         raise FedBMError(f"{args.folder} is the folder of one role. {whole}")
     before = os.umask(0o077)  # no other account reads what this writes and starts: images, models, messages, logs
     try:

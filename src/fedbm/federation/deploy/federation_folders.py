@@ -1,6 +1,6 @@
 """Make the folders of a federation: keys, certificates, settings, services, nginx.conf and runbooks.
 
-    DIR/federation.toml   DIR/authority/{ca.key,ca.crt}   DIR/server/…   DIR/<node>/… for each node
+    DIR/authority/{ca.key,ca.crt}   DIR/server/…   DIR/<node>/… for each node
 
 Existing folders are never overwritten. A node's folder contains no secret but its own key.
 """
@@ -17,7 +17,6 @@ from fedbm.errors import FedBMError
 from fedbm.federation.deploy import certificates
 from fedbm.federation.deploy.settings_files import (
     OPEN_POLICY,
-    FederationSettings,
     NodeSettings,
     Policy,
     ServerSettings,
@@ -64,15 +63,13 @@ def create(
     certificates.make_authority(folder / "authority", folder.resolve().name)
     make_server_certificate(folder, host, days)
     shutil.copyfile(folder / "authority" / "ca.crt", home / "ca.crt")
-    write_text(home / "server.toml", to_text(server))
     write_text(home / "run.toml", render("run.toml.j2", nodes=nodes))
     values = template_values(folder, server, "server", "server")
     write_text(home / "nginx.conf", render("nginx.conf.j2", **values))
     write_service(home, "FedBM server", values)
     for client, name in enumerate(names):
         make_site(folder, server, client, name, OPEN_POLICY if local or rehearsal else Policy())
-    # last, so that a folder with this file is complete
-    write_text(folder / "federation.toml", to_text(FederationSettings(folder.resolve().name, ",".join(names))))
+    write_text(home / "server.toml", to_text(server))  # last, so that a folder with this file is complete
     return [home, *(folder / name for name in names)]
 
 
@@ -102,24 +99,20 @@ def publish_key(folder: Path, name: str) -> None:
 
 def add(folder: Path, name: str) -> Path:
     """Make one more node with the next client number, and return its folder."""
-    whole = read_settings(folder, FederationSettings)
     server = read_settings(folder / "server", ServerSettings)
-    names = [*whole.names, name]
-    check_names(names)
+    check_names([*server.names, name])
     if (folder / name).exists():
         raise FedBMError(f"{folder / name} exists already and is not overwritten; choose another name")
-    client = len(names) - 1
+    client = len(server.nodes.split(","))  # the places of former nodes stay empty
     make_site(folder, server, client, name, OPEN_POLICY if is_here(server.host) else Policy())
-    places = [server.places.get(place, "") for place in range(client)]  # the places of former nodes stay empty
-    write_text(folder / "server" / "server.toml", to_text(replace(server, nodes=",".join([*places, name]))))
-    write_text(folder / "federation.toml", to_text(replace(whole, nodes=",".join(names))))
+    write_text(folder / "server" / "server.toml", to_text(replace(server, nodes=f"{server.nodes},{name}")))
     return folder / name
 
 
 def rekey(folder: Path, name: str) -> Path:
     """Give a node a new key pair and return its folder; the server refuses the old key from its next start."""
-    if name not in read_settings(folder, FederationSettings).names:
-        raise FedBMError(f'there is no node "{name}" in {folder / "federation.toml"}')
+    if name not in read_settings(folder / "server", ServerSettings).names:
+        raise FedBMError(f'there is no node "{name}" in {folder / "server" / "server.toml"}')
     certificates.make_node(folder / name, name)
     publish_key(folder, name)
     return folder / name

@@ -1,4 +1,4 @@
-"""Register the nodes of server.toml with the SuperLink, and record in registered.json which node each id belongs to.
+"""Register the nodes of server.toml with the SuperLink, and find out which node each of its ids belongs to.
 
 The SuperLink gives every registered public key one node id, and admits only a node that signs with that key. So the
 node id of a reply identifies its sender, whatever the reply contains.
@@ -13,7 +13,6 @@ import base64
 import binascii
 import hashlib
 import http.client
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,15 +23,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from fedbm.errors import FedBMError
 from fedbm.federation.deploy.flower import LINK, call_flwr, connect
 from fedbm.federation.deploy.settings_files import ServerSettings
-from fedbm.utils.io import read_json, write_json
-from fedbm.utils.schema import TEXT, check, each, keys, whole
 
-FORMAT = 1
-FILE = "registered.json"
 FINGERPRINT_LENGTH = 16  # characters of the SHA-256 in base64, 96 bits
 TIMEOUT_S = 30.0
-_NODE = keys({"node": TEXT, "client": whole(0), "name": TEXT, "key": TEXT})
-_REGISTRY = keys({"format": whole(FORMAT, FORMAT), "nodes": each(_NODE)})
 
 
 @dataclass(frozen=True)
@@ -59,30 +52,33 @@ def fingerprint(public_key: str) -> str:
 
 
 def register(folder: Path, server: ServerSettings) -> None:
-    """Register exactly the nodes of server.toml and write registered.json.
+    """Register exactly the nodes of server.toml.
 
     Keys that server.toml no longer names are removed. Keys that are already registered keep their node id.
     """
-    owners = {name: read_public_key(folder, name) for name in server.names}
-    if twice := [name for name, key in owners.items() if list(owners.values()).count(key) > 1]:
-        raise FedBMError(f"{' and '.join(twice)} have the same public key in {folder / 'nodes'}; each needs its own")
-    known = known_keys(folder, server)
+    owners, known = read_public_keys(folder, server), known_keys(folder, server)
     for key, node in known.items():
         if node is not None and key not in owners.values():
             call_flwr(folder, "supernode", "unregister", str(node), LINK)
-    nodes = []
-    for client, name in server.places.items():
-        key = owners[name]
+    for name, key in owners.items():
         if key not in known:
-            answer = call_flwr(folder, "supernode", "register", f"nodes/{name}.pub", LINK, "--name", name)
-            known[key] = int(answer["node-id"])
-        if (node := known[key]) is None:
+            call_flwr(folder, "supernode", "register", f"nodes/{name}.pub", LINK, "--name", name)
+        elif known[key] is None:
             raise FedBMError(
                 f"the key of {name} was removed before, and Flower never accepts such a key again; "
                 f"'fedbm federation rekey DIR {name}' makes a new one"
             )
-        nodes.append(Registered(node, client, name, fingerprint(key)))
-    write_registry(folder, nodes)
+
+
+def find_registered(folder: Path, server: ServerSettings) -> dict[int, Registered]:
+    """Return the nodes of server.toml by Flower's node id, without nodes that wait for the server's next start."""
+    owners, known = read_public_keys(folder, server), known_keys(folder, server)
+    pairs = [(known.get(owners[name]), client, name) for client, name in server.places.items()]
+    return {
+        node: Registered(node, client, name, fingerprint(owners[name]))
+        for node, client, name in pairs
+        if node is not None
+    }
 
 
 def known_keys(folder: Path, server: ServerSettings) -> dict[str, int | None]:
@@ -109,26 +105,15 @@ def _to_openssh(pem: bytes) -> str:
     return load_pem_public_key(pem).public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
 
 
-def read_public_key(folder: Path, name: str) -> str:
-    """Return a node's public key from server/nodes, without its comment."""
-    path = folder / "nodes" / f"{name}.pub"
-    try:
-        return " ".join(path.read_text(encoding="utf-8").split()[:2])
-    except OSError as error:
-        raise FedBMError(f"the public key {path} of node {name} in server.toml is missing; copy it there") from error
-
-
-def write_registry(folder: Path, nodes: Iterable[Registered]) -> None:
-    """Write registered.json into the server's *folder*."""
-    write_json(folder / FILE, {"format": FORMAT, "nodes": [node.identify() for node in nodes]})
-
-
-def read_registry(folder: Path) -> Mapping[int, Registered]:
-    """Return the registered nodes of the server in *folder* by Flower's node id; raise FedBMError if it cannot."""
-    path, remedy = folder / FILE, "; restart the server to write it again"
-    values = read_json(path, remedy)
-    check(values, _REGISTRY, path, remedy)
-    if wrong := [node["name"] for node in values["nodes"] if not node["node"].isdecimal()]:
-        raise FedBMError(f"{path}: the node id of {wrong[0]} is not a number{remedy}")
-    nodes = [Registered(int(n["node"]), n["client"], n["name"], n["key"]) for n in values["nodes"]]
-    return {node.node: node for node in nodes}
+def read_public_keys(folder: Path, server: ServerSettings) -> dict[str, str]:
+    """Return the public key of each node of server.toml, without its comment; no two nodes have the same."""
+    owners = {}
+    for name in server.names:
+        path = folder / "nodes" / f"{name}.pub"
+        try:
+            owners[name] = " ".join(path.read_text(encoding="utf-8").split()[:2])
+        except OSError as error:
+            raise FedBMError(f"{path}, the public key of a node in server.toml, is missing; copy it there") from error
+    if twice := [name for name, key in owners.items() if list(owners.values()).count(key) > 1]:
+        raise FedBMError(f"{' and '.join(twice)} have the same public key in {folder / 'nodes'}; each needs its own")
+    return owners

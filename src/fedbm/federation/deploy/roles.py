@@ -18,7 +18,6 @@ from fedbm.federation.deploy import flower
 from fedbm.federation.deploy.preflight import check_data, check_node_folder, check_server, check_server_folder
 from fedbm.federation.deploy.registration import register
 from fedbm.federation.deploy.settings_files import (
-    FederationSettings,
     NodeSettings,
     ServerSettings,
     clear_refusal,
@@ -64,8 +63,8 @@ def run_node(folder: Path, data: str, report: Report, tick: Tick) -> None:
 def run_all(folder: Path, report: Report) -> Iterator[list[Child]]:
     """Yield the server and all nodes of a federation on this machine when they are ready."""
     home = folder / "server"
-    sites = [folder / name for name in read_settings(folder, FederationSettings).names]
     settings = read_settings(home, ServerSettings)
+    sites = [folder / name for name in settings.names]
     nodes = share_threads([read_settings(site, NodeSettings) for site in sites])
     images = []
     for site, node in zip(sites, nodes, strict=True):

@@ -12,7 +12,6 @@ import numpy as np
 from fedbm.errors import FedBMError
 from fedbm.federation.deploy import flower
 from fedbm.federation.deploy.settings_files import (
-    FederationSettings,
     NodeSettings,
     ServerSettings,
     read_policy,
@@ -87,7 +86,7 @@ def give_shares(folder: Path, file: Path, data: str = "") -> list[tuple[str, int
     config, _ = read_run_file(file)
     if data:
         config = config.with_values("data", name=data)
-    sites = [folder / name for name in read_settings(folder, FederationSettings).names]
+    sites = [folder / name for name in read_settings(folder / "server", ServerSettings).names]
     dataset = load_dataset(config)
     shares = make_partition(recommend(config, dataset.recommends), dataset).clients
     if len(shares) != len(sites):

@@ -1,9 +1,9 @@
 """The settings files of a federation, and the folders that contain them.
 
-    DIR/federation.toml  names all nodes; it and DIR/authority stay with the operator
-    DIR/server/          server.toml, certificate and key, the nodes' public keys
+    DIR/server/          server.toml with the names of all nodes, certificate and key, the nodes' public keys
     DIR/<node>/          node.toml, key pair and ca.crt: everything a hospital receives
     DIR/<node>/state/    what the node keeps, and refused.json: why the server refuses it
+    DIR/authority/       stays with the operator
 
 Every command takes DIR or a folder in it. Paths in a TOML file are relative to its folder.
 """
@@ -27,23 +27,11 @@ from fedbm.utils.io import parse_toml, read_json, read_text, write_json
 T = TypeVar("T")
 
 FORMAT = 1
-FILES = {"federation": "federation.toml", "server": "server.toml", "node": "node.toml"}
+FILES = {"federation": "server/server.toml", "server": "server.toml", "node": "node.toml"}
 REFUSAL = "refused.json"
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 HOST = re.compile(rf"({LABEL}\.)*(?![0-9]+$){LABEL}")  # the last part is not a number, so 10.0.0.300 does not match
-
-
-@dataclass(frozen=True)
-class FederationSettings:
-    """federation.toml, written by `fedbm federation init`."""
-
-    name: str = option("federation", "what the federation is called")
-    nodes: str = option("", "the nodes' names, in the order of their client numbers, with commas")
-
-    @property
-    def names(self) -> list[str]:
-        return self.nodes.split(",")
 
 
 @dataclass(frozen=True)
@@ -122,7 +110,7 @@ OPEN_POLICY = Policy(approval=False, min_per_class=1, label_counts=True)  # for 
 
 def read_settings(folder: Path, kind: type[T]) -> T:
     """Read the settings of this kind in *folder* and check every key."""
-    path = folder / FILES[{FederationSettings: "federation", ServerSettings: "server", NodeSettings: "node"}[kind]]
+    path = folder / FILES["server" if kind is ServerSettings else "node"]
     values = _read_values(path)
     if kind is NodeSettings:
         values.pop("policy", None)
@@ -194,7 +182,7 @@ def all_folders(folder: Path) -> list[Path]:
     """Return *folder*, or for a whole federation the server's folder and those of all nodes on this machine."""
     if kind_of(folder) != "federation":
         return [folder]
-    nodes = [folder / name for name in read_settings(folder, FederationSettings).names]
+    nodes = [folder / name for name in read_settings(folder / "server", ServerSettings).names]
     return [folder / "server", *(node for node in nodes if node.is_dir())]
 
 

@@ -3,7 +3,7 @@
 `flwr run` starts it with `config`, the run's TOML file, and `folder`, the server's folder.
 
     <folder>/server.toml        settings, such as the names of the nodes
-    <folder>/registered.json    the node that each Flower node id belongs to
+    <folder>/nodes/             their public keys, by which the SuperLink knows them
     <folder>/state/runs/<id>/   the files of every run, federation.json, and privacy.json if sites add noise
     <folder>/state/audit.jsonl  what was sent, received and refused
     <folder>/state/status.json  the state of the run
@@ -33,7 +33,7 @@ from fedbm.engine.round_loop import RoundLoop
 from fedbm.engine.run_folder import FORMAT, RunFolder
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
-from fedbm.federation.deploy.registration import read_registry
+from fedbm.federation.deploy.registration import find_registered
 from fedbm.federation.deploy.settings_files import ServerSettings, read_settings
 from fedbm.federation.deploy.supervisor import MARK
 from fedbm.federation.federation_options import read_run_file
@@ -88,7 +88,8 @@ class ServerRun:
         state = home / "state"
         self.grid, self.agreement = grid, agreement
         self.config, self.options, self.task = agreement.config, agreement.options, agreement.task
-        self.settings, self.registry = read_settings(home, ServerSettings), read_registry(home)
+        self.settings = read_settings(home, ServerSettings)
+        self.registry = find_registered(home, self.settings)
         self.folder = RunFolder(state / "runs" / agreement.id)
         self.device = find_device(self.config.engine.device)
         self.audit = Audit(state / "audit.jsonl")
