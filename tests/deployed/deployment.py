@@ -170,24 +170,16 @@ class Deployment:
             pass
         return digest(load_tensors(run_path(plan) / "checkpoint.safetensors")[0])
 
-    def kill(self, folder: str, program: str) -> int:
-        """kill -9 the one process of this folder whose command line names *program*; its id."""
+    def kill(self, folder: str, role: str) -> int:
+        """kill -9 the one process of this folder with this role; its id."""
         place = self.folder / folder
-        [pid] = wait_for(lambda: pids_of(place, program), lambda found: len(found) == 1, 60)
+        [pid] = wait_for(lambda: pids_of(place, role), lambda found: len(found) == 1, 60)
         os.kill(pid, signal.SIGKILL)
         return pid
 
 
-def pids_of(folder: Path, program: str) -> list[int]:
-    found = []
-    for pid in find_marked(folder):
-        try:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if any(Path(word.decode(errors="replace")).name == program for word in words[:4]):
-            found.append(pid)
-    return found
+def pids_of(folder: Path, role: str) -> list[int]:
+    return [pid for pid, own in find_marked(folder).items() if own == role]
 
 
 def has_ended(pid: int) -> bool:

@@ -276,7 +276,7 @@ def resident(pid: int) -> int:
 
 
 def test_an_oversized_body_is_refused_and_memory_stays_bounded(study: Deployment, front: int) -> None:
-    [link] = pids_of(study.home, "flower-superlink")
+    [link] = pids_of(study.home, "superlink")
     before = resident(link)
     context = ssl.create_default_context(cafile=str(study.home / "ca.crt"))
     for chunked in (False, True):

@@ -24,7 +24,7 @@ from fedbm.methods import Scaffold
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]
 
-WORKER = "fedbm.federation.node.worker"
+WORKER = "worker"
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_a_killed_node_comes_back_and_nothing_is_lost(study: Deployment, tmp_pat
     study.training(2)
     site, node = study.folder / NODES[2], study.started[-1]
     [worker] = wait_for(lambda: pids_of(site, WORKER), lambda found: len(found) == 1, 60)
-    study.kill(NODES[2], "fedbm.federation.node.supernode")
+    study.kill(NODES[2], "supernode")
     wait_for(lambda: has_ended(worker), bool, 60)  # what it had at work does not live on
     assert node.wait(60) == 2
     assert "supernode of hospital-3 has died" in node.words()  # type: ignore[attr-defined]
@@ -92,7 +92,7 @@ def test_after_a_killed_superlink_the_server_is_started_again_and_the_run_resume
     study.fedbm("run", study.folder, study.file, "--detach")
     study.training(2)
     [app] = pids_of(study.home, SERVER_APP)
-    study.kill("server", "flower-superlink")
+    study.kill("server", "superlink")
     assert study.started[0].wait(60) == 2
     wait_for(lambda: has_ended(app), bool, 60)
     ready([study.start("server", study.folder)])  # as its service does

@@ -16,9 +16,10 @@ from fedbm.federation.deploy.settings_files import OPEN_POLICY, NodeSettings, to
 from fedbm.federation.node import client_app
 from fedbm.federation.node.handler import answer
 from fedbm.federation.node.loaded_run import LoadedRun
-from fedbm.federation.node.policy_checks import approve, describe_request, list_requests
+from fedbm.federation.node.policy_checks import approve, list_requests
 from fedbm.federation.protocol.flower_records import Envelope, from_records
 from fedbm.federation.protocol.packing import pack, unpack
+from fedbm.utils.io import write_text
 
 W = "body.conv1.weight"
 
@@ -79,9 +80,9 @@ def test_an_approval_without_scores_lets_no_score_leave(tiny: dict[str, Any], tm
     state = restart(node, tmp_path / "state", approval=True)
     quiet = {**census.body["terms"], "evaluates": False}
     assert answer("query.census", Envelope({"terms": quiet}), node.config).body["code"] == "approval"
-    [(request, approved)] = list_requests(state)
-    assert "confusion" not in describe_request(request, approved)
-    approve(state, request["run"])
+    [request] = list_requests(state)
+    assert "confusion" not in request.text
+    approve(state, request.digest)
     told = answer("query.census", Envelope({"terms": quiet, "evaluates": True}), node.config).body
     assert told["code"] == "ok"
     assert not {"val", "test"} & set(told)
@@ -91,10 +92,10 @@ def test_an_approval_without_scores_lets_no_score_leave(tiny: dict[str, Any], tm
     assert (found["code"], "confusion" in found) == ("terms", False)
     body = {**evaluate.body, "counted": 0}  # the terms with scores are others, which nobody has approved
     assert answer("evaluate", Envelope(body, parts), node.config).body["code"] == "approval"
-    assert "confusion matrices" in describe_request(*list_requests(state)[1])
+    assert "confusion matrices" in list_requests(state)[0].text  # those that wait are first
 
 
-def test_terms_that_nobody_has_seen_are_not_approved_by_the_runs_name(tiny: dict[str, Any], tmp_path: Path) -> None:
+def test_terms_that_nobody_has_seen_are_not_approved(tiny: dict[str, Any], tmp_path: Path) -> None:
     node = served(tiny, tmp_path / "run")
     state = restart(node, tmp_path / "state", approval=True)
     terms = request_of(node, "query.census").body["terms"]
@@ -103,13 +104,13 @@ def test_terms_that_nobody_has_seen_are_not_approved_by_the_runs_name(tiny: dict
         for each in (terms, more):
             assert answer("query.census", Envelope({"terms": each}), node.config).body["code"] == "approval"
     assert len(events_of(state, "refused")) == 2  # a run that waits is in the audit once
-    with pytest.raises(FedBMError, match="has asked with 2 different terms"):
-        approve(state, terms["run"])
-    digests = {request["epochs"]: request["terms"] for request, _ in list_requests(state)}
-    [request] = approve(state, terms["run"], digests[terms["train"]["epochs"]][:12])
-    assert request["rounds"] == 2
-    with pytest.raises(FedBMError, match="these wait"):  # the command is repeated by mistake
-        approve(state, terms["run"])
+    [read] = [request for request in list_requests(state) if "epochs 999" not in request.text]
+    for short in (terms["run"], "", read.digest[:11]):
+        with pytest.raises(FedBMError, match="no request has the digest"):
+            approve(state, short)
+    for _ in range(2):  # the command is repeated by mistake
+        assert approve(state, read.digest[:12]).text == read.text
+    assert [line["terms"] for line in events_of(state, "approved")] == [read.digest]
     assert answer("query.census", Envelope({"terms": terms}), node.config).body["code"] == "ok"
     assert answer("query.census", Envelope({"terms": more}), node.config).body["code"] == "approval"
 
@@ -124,11 +125,23 @@ def test_the_number_of_requests_on_the_disk_is_bounded(
     for number in range(4):
         other = {**terms, "run": f"run-{number}"}
         assert answer("query.census", Envelope({"terms": other}), node.config).body["code"] == "approval"
-    assert [request["run"] for request, _ in list_requests(state)] == ["run-0", "run-1"]
-    approve(state, "run-0")  # makes room for one
+    assert runs_of(state) == ["run-0", "run-1"]
+    approve(state, list_requests(state)[0].digest)  # makes room for one
     for number in (2, 3):
         answer("query.census", Envelope({"terms": {**terms, "run": f"run-{number}"}}), node.config)
-    assert {request["run"] for request, _ in list_requests(state)} == {"run-0", "run-1", "run-2"}
+    assert runs_of(state) == ["run-1", "run-2", "run-0"]
+
+
+def runs_of(state: Path) -> list[str]:
+    return [request.text.splitlines()[0] for request in list_requests(state)]
+
+
+def test_two_requests_with_the_same_first_characters_are_not_mistaken(tmp_path: Path) -> None:
+    for end in "ab":
+        write_text(tmp_path / "approvals" / f"{'0' * 12}{end}.txt", f"run-{end}\n")
+    with pytest.raises(FedBMError, match=f'several requests have the digest "{"0" * 12}"'):
+        approve(tmp_path, "0" * 12)
+    assert approve(tmp_path, "0" * 12 + "a").text == "run-a\n"
 
 
 def test_text_of_the_server_neither_forges_nor_hides_what_leaves(tiny: dict[str, Any], tmp_path: Path) -> None:
@@ -138,11 +151,12 @@ def test_text_of_the_server_neither_forges_nor_hides_what_leaves(tiny: dict[str,
     names = [*terms["task"]["classes"], 'x". Leaves this site: nothing.\x1b[8m\n\x9b8m\u202e', *map(str, range(30))]
     forged = {**terms, "task": {**terms["task"], "classes": names}, "concepts": None}
     assert answer("query.census", Envelope({"terms": forged}), node.config).body["code"] == "approval"
-    text = describe_request(*list_requests(state)[0])
-    assert text.isprintable()
-    assert text.index("Leaves this site: model updates") < text.index("Leaves this site: nothing")
+    text = list_requests(state)[0].text
+    assert all(line.isprintable() for line in text.split("\n"))
+    assert len(text.splitlines()) == 4
+    assert text.index("leaves this site: model updates") < text.index("Leaves this site: nothing")
     assert '"x\\". Leaves' in text  # in the quotes of its class
-    assert "Classes (34): " in text
+    assert "classes (34): " in text
     assert '"25"' not in text
     long = {**forged, "task": {**terms["task"], "classes": ["a", "b" * 201]}}
     assert answer("query.census", Envelope({"terms": long}), node.config).body["code"] == "terms"
@@ -156,14 +170,14 @@ def test_nothing_leaves_after_an_approval_is_withdrawn_or_a_rule_is_stricter(
     state = restart(node, tmp_path / "state", approval=True)
     train = request_of(node, "train")
     assert answer("train", train, node.config).body["code"] == "approval"
-    approve(state, train.body["terms"]["run"])
+    approve(state, list_requests(state)[0].digest)
     really_train = LoadedRun.train
 
     def change_rules(self: LoadedRun, *inputs: Any) -> Any:
         if rules:
             restart(node, state, **rules)
         else:
-            approve(state, self.terms.run, withdraw=True)
+            approve(state, self.terms.digest, withdraw=True)
         return really_train(self, *inputs)
 
     monkeypatch.setattr(LoadedRun, "train", change_rules)

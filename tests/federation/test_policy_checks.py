@@ -17,8 +17,9 @@ from fedbm.federation.deploy.federation_folders import create
 from fedbm.federation.deploy.preflight import describe_policy
 from fedbm.federation.deploy.settings_files import OPEN_POLICY, NodeSettings, Policy, read_policy, to_text
 from fedbm.federation.node import policy_checks
-from fedbm.federation.node.policy_checks import approve, describe_request, list_requests
+from fedbm.federation.node.policy_checks import approve, list_requests
 from fedbm.federation.server import roster
+from fedbm.utils.io import write_text
 
 EVALUATED = {"evaluate": "nodes"}
 
@@ -92,10 +93,10 @@ def test_a_run_waits_until_a_person_approves_it(tiny: Any, tmp_path: Path, monke
     def wait(seconds: float) -> None:  # a person approves while the server waits, long after the deadline
         sleeps.append(seconds)
         if len(sleeps) == 4:
-            [(request, approved)] = list_requests(state)
-            assert not approved
-            assert "fedavg, 2 rounds, without noise" in describe_request(request, approved)
-            assert len(approve(state, request["run"])) == 1
+            [request] = list_requests(state)
+            assert not request.approved
+            assert "fedavg, 2 rounds, without noise" in request.text
+            approve(state, request.digest)
 
     monkeypatch.setattr(roster.time, "sleep", wait)
     deployed.serve()
@@ -123,7 +124,7 @@ def test_too_few_nodes_never_make_a_round(
     def count(node: int, why: str) -> None:
         refusals.append(why)
         if len(refusals) == 20:  # long after the deadline
-            approve(state, list_requests(state)[0][0]["run"])
+            approve(state, list_requests(state)[0].digest)
 
     watched = roster.Roster._refuse
     monkeypatch.setattr(roster.Roster, "_refuse", lambda self, *a, **k: (watched(self, *a, **k), count(*a, **k))[0])
@@ -165,16 +166,18 @@ def test_approval_is_for_exactly_these_terms_and_can_be_withdrawn(tiny: Any, tmp
     set_policy(second(deployed), approval=True)
     state = Path(str(second(deployed).config["state"]))
     deployed.serve()
-    [(request, _)] = list_requests(state)
-    approve(state, request["run"])
-    assert approve(state, request["run"]) == []
+    [request] = list_requests(state)
+    assert not approve(state, request.digest).approved
+    assert approve(state, request.digest).approved
+    assert len(events_of(state, "approved")) == 1
     other = make(tiny, tmp_path / "other", {"compression": "half"})  # the same run id, other terms
     set_policy(second(other), approval=True)
     second(other).config["state"] = str(state)
     other.serve()
-    assert [approved for _, approved in list_requests(state)] == [True, False]
-    assert len(approve(state, request["run"], withdraw=True)) == 1
-    assert [approved for _, approved in list_requests(state)] == [False, False]
+    assert [known.approved for known in list_requests(state)] == [False, True]
+    approve(state, request.digest, withdraw=True)
+    assert [known.approved for known in list_requests(state)] == [False, False]
+    assert len(events_of(state, "approval_withdrawn")) == 1
 
 
 @pytest.mark.parametrize(
@@ -190,11 +193,10 @@ def test_a_person_reads_which_class_statistics_leave(method: str, statistics: st
     deployed = make(tiny, tmp_path, method=method)
     set_policy(second(deployed), approval=True, label_counts=True)
     deployed.serve()
-    [(request, approved)] = list_requests(Path(str(second(deployed).config["state"])))
-    assert "label counts" in request["leaves"]
-    assert statistics in describe_request(request, approved)
-    leaves = request["leaves"]
-    assert [text for text in leaves if "features" in text] == ([statistics] if statistics else [])
+    [request] = list_requests(Path(str(second(deployed).config["state"])))
+    assert "label counts" in request.text
+    assert statistics in request.text
+    assert ("features" in request.text) == bool(statistics)
 
 
 def test_scores_stay_at_a_site_that_keeps_them(tiny: Any, tmp_path: Path) -> None:
@@ -265,31 +267,24 @@ def test_the_command_shows_and_approves(tmp_path: Path, capsys: pytest.CaptureFi
         captured = capsys.readouterr()
         return captured.err if status else captured.out
 
-    assert "no run has asked" in call()
-    assert 'no run "absent" has asked for an approval here' in call("absent", status=2)
-    assert "--withdraw needs the name of a run" in call("--withdraw", status=2)
-    folder = site / "state" / "approvals"
-    folder.mkdir(parents=True)
-    numbers = {"rounds": 5, "epochs": 2, "batch": 8, "lr": 0.1, "size": 64, "class_count": 2, "noise": 1.5}
-    request = {"run": "r1", "method": "fedbm", "classes": ["a", "b"], "leaves": ["x"], **numbers}
-    (folder / "d1.json").write_text(json.dumps(request))
+    assert "No run has asked for an approval. A run asks within half a minute" in call()
+    assert 'no request has the digest "absent"' in call("absent", status=2)
+    assert "--withdraw needs a digest" in call("--withdraw", status=2)
+    folder, first, later = site / "state" / "approvals", 64 * "1", 64 * "2"
+    write_text(folder / f"{first}.txt", "r1\n  leaves this site: x\n")
+    assert f"waiting {first[:12]}: r1\n  leaves this site: x\n\nTo approve one: fedbm federation approve " in call()
+    assert "approved: r1" in call(first[:12])
+    assert "approved before: r1" in call(first)
     shown = call()
-    assert "r1 d1 (waiting). Leaves this site: x. Training: fedbm, 5 rounds, with noise multiplier 1.5" in shown
-    assert "epochs 2, batch 8, lr 0.1, images of 64 pixels. Classes (2): " in shown
-    assert "approved: r1 d1" in call("r1")
-    assert "r1 was approved before" in call("r1")
-    assert "r1 d1 (approved)" in call()
-    assert "withdrawn: r1 d1" in call("r1", "--withdraw")
-    (folder / "d2.json").write_text(json.dumps({**request, "rounds": 1000}))
-    assert '"r1" has asked with 2 different terms; these wait: d1 and d2' in call("r1", status=2)
-    assert 'no request of "r1" has the digest "d3"' in call("r1", "d3", status=2)
-    assert "5 rounds" in call("r1", "d1")
-    shown = call()
-    assert "r1 d1 (approved)" in shown
-    assert "r1 d2 (waiting)" in shown
-    for damaged in ("{}", "[1]", ""):
-        (folder / "d2.json").write_text(damaged)
-        assert "d2.json" in call(status=2)
+    assert f"approved {first[:12]}: r1" in shown
+    assert "To approve one" not in shown
+    write_text(folder / f"{later}.txt", "r1\n  leaves this site: y\n")
+    assert re.findall(r"^(waiting|approved) (\d+): r1$", call(), re.MULTILINE) == [
+        ("waiting", later[:12]),
+        ("approved", first[:12]),
+    ]
+    assert "withdrawn: r1" in call(first[:12], "--withdraw")
+    assert call().count("waiting") == 2
 
 
 def test_an_account_without_a_name_approves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,9 +84,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     task.add_argument("--data", dest="images", default="", metavar="PATH", help=text)
 
     task = add_task("approve", "show the runs that wait for this site's approval, or approve one", "the node's folder")
-    task.add_argument("run", nargs="?", metavar="RUN", help="the run to approve (default: show all)")
-    text = "the digest of its terms as shown; needed if the run has several requests"
-    task.add_argument("digest", nargs="?", default="", metavar="DIGEST", help=text)
+    text = "the digest of its terms as shown (default: show all requests)"
+    task.add_argument("digest", nargs="?", metavar="DIGEST", help=text)
     task.add_argument("--withdraw", action="store_true", help="withdraw the approval: the next request is refused")
 
     task = add_task("run", "start or continue a run at the server, and show it; Ctrl-C does not stop the run", SERVER)
@@ -229,21 +228,23 @@ def node(args: argparse.Namespace, console: Console) -> None:
 def approve(args: argparse.Namespace, console: Console) -> None:
     from fedbm.federation.node import policy_checks
 
-    state = node_folder(args.folder) / "state"
-    if args.run:
-        changed = policy_checks.approve(state, args.run, args.digest, args.withdraw)
+    state, length = node_folder(args.folder) / "state", policy_checks.DIGEST_LENGTH
+    if args.digest:
+        request = policy_checks.approve(state, args.digest, args.withdraw)
         action = "withdrawn" if args.withdraw else "approved"
-        for request in changed:
-            console.print(f"{action}: {policy_checks.describe_request(request, not args.withdraw)}", soft_wrap=True)
-        if not changed:
-            console.print(f"{args.run} was {action} before")
+        before = "" if request.approved == args.withdraw else " before"
+        console.print(f"{action}{before}: {request.text}", soft_wrap=True)
         return
     if args.withdraw:
-        raise FedBMError("--withdraw needs the name of a run: fedbm federation approve DIR RUN --withdraw")
-    for request, approved in policy_checks.list_requests(state):
-        console.print(policy_checks.describe_request(request, approved), soft_wrap=True)
-    if not policy_checks.list_requests(state):
-        console.print("no run has asked for an approval")
+        raise FedBMError("--withdraw needs a digest: fedbm federation approve DIR DIGEST --withdraw")
+    requests = policy_checks.list_requests(state)
+    for request in requests:
+        digest = request.digest[:length]
+        console.print(f"{'approved' if request.approved else 'waiting'} {digest}: {request.text}", soft_wrap=True)
+    if not all(request.approved for request in requests):
+        console.print(f"To approve one: fedbm federation approve {args.folder} DIGEST", soft_wrap=True)
+    if not requests:
+        console.print("No run has asked for an approval. A run asks within half a minute after its start.")
 
 
 def run(args: argparse.Namespace, console: Console) -> None:

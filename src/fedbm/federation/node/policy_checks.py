@@ -1,10 +1,9 @@
 """A site's own rules: [policy] in its node.toml, checked at the site before anything is computed.
 
 The file is read again for every request, so a change applies at once. A refusal leaves the site as a code. The server
-chooses a run's name, so a person approves the digest of its terms. Texts of the server are made printable before a
-person reads them. Requests for an approval are in <state>/approvals/:
+chooses a run's name, so a person approves the digest of its terms. Requests for an approval are in <state>/approvals/:
 
-    <digest>.json       a summary of the terms, written when the server first asks
+    <digest>.txt        what a person reads about the terms, written when the server first asks
     <digest>.approved   a person has approved exactly these terms
 """
 
@@ -16,31 +15,25 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from fedbm.errors import FedBMError, did_you_mean, join_words
+from fedbm.errors import FedBMError, join_words
 from fedbm.federation.audit import Audit
 from fedbm.federation.deploy.settings_files import Policy
 from fedbm.federation.protocol.messages import Refusal, Terms, printable
-from fedbm.utils.io import read_json, write_json, write_text
-from fedbm.utils.schema import TEXT, check, each, keys, number, or_null, whole
+from fedbm.utils.io import read_text, write_text
 
-FORMAT = 1
 MAX_WAITING = 100  # requests without an approval on the disk: a bound for what a server can fill
 MAX_CLASSES = 20  # that a person is shown
-DIGEST_LENGTH = 12  # characters of a digest that a person is shown
+DIGEST_LENGTH = 12  # characters of a digest that a person is shown, and has to give
 
-_REQUEST = keys(
-    {
-        "run": TEXT,
-        "method": TEXT,
-        **{key: whole(1) for key in ("rounds", "epochs", "batch", "size", "class_count")},
-        "lr": number(0),
-        "classes": each(TEXT, least=1),
-        "leaves": each(TEXT, least=1),
-        "noise": or_null(number(0)),
-    }
-)
+
+class Request(NamedTuple):
+    """A run that asked for an approval."""
+
+    digest: str  # of its terms
+    text: str  # what a person reads about it, with its name in the first line
+    approved: bool
 
 
 def check_terms(policy: Policy, terms: Terms, state: Path) -> None:
@@ -57,11 +50,10 @@ def check_terms(policy: Policy, terms: Terms, state: Path) -> None:
     if policy.max_epsilon is not None and privacy is None:
         raise Refusal("epsilon")
     if policy.approval and not _approved(state, terms.digest).exists():
-        request, refusal = state / "approvals" / f"{terms.digest}.json", Refusal("approval")
-        refusal.repeated = request.exists()
-        waiting = [path for path in _request_files(state) if not _approved(state, path.stem).exists()]
-        if not refusal.repeated and len(waiting) < MAX_WAITING:
-            write_json(request, {"format": FORMAT, "run": terms.run, **summarise(terms, policy)})
+        file, refusal = state / "approvals" / f"{terms.digest}.txt", Refusal("approval")
+        refusal.repeated = file.exists()
+        if not refusal.repeated and sum(not request.approved for request in list_requests(state)) < MAX_WAITING:
+            write_text(file, describe_terms(terms, policy))
         raise refusal
 
 
@@ -70,78 +62,57 @@ def has_few(policy: Policy, label_counts: Sequence[int]) -> bool:
     return any(0 < count < policy.min_per_class for count in label_counts)
 
 
-def summarise(terms: Terms, policy: Policy) -> dict[str, Any]:
-    """Return what a person must know to approve a run."""
+def describe_terms(terms: Terms, policy: Policy) -> str:
+    """Return what a person must know to approve a run. What leaves comes before the server's class names."""
     config, privacy = terms.config, terms.values["privacy"]
     leaves = ["model updates", *([] if privacy else ["mean losses"]), "class names", "the number of training images"]
     leaves += ["label counts"] if "label_counts" in config.method.shares else []
     leaves += [config.method.class_statistics] if config.method.class_statistics else []
     if terms.values["evaluates"] and policy.scores:
         leaves += ["the numbers of val and test images", "confusion matrices"]
-    return {
-        "method": config.method.name,
-        "rounds": config.train.rounds,
-        "epochs": config.train.epochs,
-        "batch": config.train.batch,
-        "lr": config.train.lr,
-        "size": terms.shape[1],
-        "classes": list(terms.classes[:MAX_CLASSES]),
-        "class_count": len(terms.classes),
-        "leaves": leaves,
-        "noise": privacy["noise"] if privacy else None,
-    }
-
-
-def list_requests(state: Path) -> list[tuple[dict[str, Any], bool]]:
-    """Return every run that asked for an approval, the oldest first, and whether it has one."""
-    found = []
-    for path in sorted(_request_files(state), key=lambda path: path.stat().st_mtime):
-        request = read_json(path)
-        check(request, _REQUEST, path, "; remove the file, and the run asks again")
-        found.append(({**request, "terms": path.stem}, _approved(state, path.stem).exists()))
-    return found
-
-
-def describe_request(request: dict[str, Any], approved: bool) -> str:
-    """Describe a waiting or approved run in a few sentences. What leaves comes before the server's class names."""
-    noise = f"with noise multiplier {request['noise']:g}" if request["noise"] else "without noise"
-    names = ", ".join(json.dumps(printable(name), ensure_ascii=False) for name in request["classes"][:MAX_CLASSES])
-    status = "approved" if approved else "waiting"
+    noise = f"with noise multiplier {privacy['noise']:g}" if privacy else "without noise"
+    names = ", ".join(json.dumps(printable(name), ensure_ascii=False) for name in terms.classes[:MAX_CLASSES])
     return (
-        f"{printable(request['run'], 200)} {request['terms'][:DIGEST_LENGTH]} ({status}). "
-        f"Leaves this site: {join_words(request['leaves'], 'and')}. "
-        f"Training: {printable(request['method'])}, {request['rounds']} rounds, {noise}, epochs {request['epochs']}, "
-        f"batch {request['batch']}, lr {request['lr']:g}, images of {request['size']} pixels. "
-        f"Classes ({request['class_count']}): {names}{', …' if request['class_count'] > MAX_CLASSES else ''}."
+        f"{terms.run}\n"
+        f"  leaves this site: {join_words(leaves, 'and')}\n"
+        f"  training: {config.method.name}, {config.train.rounds} rounds, {noise}, epochs {config.train.epochs}, "
+        f"batch {config.train.batch}, lr {config.train.lr:g}, images of {terms.shape[1]} pixels\n"
+        f"  classes ({len(terms.classes)}): {names}{', …' if len(terms.classes) > MAX_CLASSES else ''}\n"
     )
 
 
-def approve(state: Path, run: str, digest: str = "", withdraw: bool = False) -> list[dict[str, Any]]:
-    """Approve the request of *run* that waits, or withdraw its approvals, and return the requests that changed.
+def list_requests(state: Path) -> list[Request]:
+    """Return every run that asked for an approval: those that wait before the others, the oldest first."""
+    folder, names = state / "approvals", list[str]()
+    with suppress(FileNotFoundError):
+        names = os.listdir(folder)  # unlike glob(), it reports a folder that this account may not read
+    files = sorted((folder / name for name in names if name.endswith(".txt")), key=lambda path: path.stat().st_mtime)
+    found = [Request(path.stem, read_text(path), _approved(state, path.stem).exists()) for path in files]
+    return sorted(found, key=lambda request: request.approved)
 
-    If the run has asked with several terms, *digest* must name one, so that nobody approves terms they have not read.
+
+def approve(state: Path, digest: str, withdraw: bool = False) -> Request:
+    """Approve exactly the terms with this digest, or withdraw their approval, and return the request as it was.
+
+    A digest has to be as long as a person is shown, so that nobody approves terms that they have not read.
     """
-    requests = list_requests(state)
-    if run not in (known := sorted({request["run"] for request, _ in requests})):
-        raise FedBMError(f'no run "{run}" has asked for an approval here{did_you_mean(run, known)}')
-    own = [each for each in requests if each[0]["run"] == run and each[0]["terms"].startswith(digest)]
-    if not own:
-        raise FedBMError(f'no request of "{run}" has the digest "{digest}"')
-    changed = [request for request, approved in own if approved == withdraw]
-    if len(own) > 1 and changed and not withdraw:  # even if only one still waits: it may have come after the reading
-        waiting = join_words([request["terms"][:DIGEST_LENGTH] for request in changed], "and")
+    found = [request for request in list_requests(state) if request.digest.startswith(digest)]
+    if len(digest) < DIGEST_LENGTH or len(found) != 1:
+        many = "several requests have" if len(found) > 1 and len(digest) >= DIGEST_LENGTH else "no request has"
         raise FedBMError(
-            f'"{run}" has asked with {len(own)} different terms; these wait: {waiting}. Read them with '
-            "'fedbm federation approve DIR', and approve one with 'fedbm federation approve DIR RUN DIGEST'."
+            f"{many} the digest \"{digest}\". Read the requests with 'fedbm federation approve DIR', and give one of "
+            f"the digests of {DIGEST_LENGTH} characters that it shows."
         )
-    for request in changed:
+    [request] = found
+    if request.approved == withdraw:
         event = "approval_withdrawn" if withdraw else "approved"
-        Audit(state / "audit.jsonl").append(event, run=run, terms=request["terms"], by=_user())
+        run = request.text.splitlines()[0]
+        Audit(state / "audit.jsonl").append(event, run=run, terms=request.digest, by=_user())
         if withdraw:
-            _approved(state, request["terms"]).unlink()
+            _approved(state, request.digest).unlink()
         else:
-            write_text(_approved(state, request["terms"]), "")
-    return changed
+            write_text(_approved(state, request.digest), "")
+    return request
 
 
 def _user() -> str:
@@ -151,13 +122,6 @@ def _user() -> str:
     except (KeyError, OSError):
         name = f"account {os.getuid()}"
     return f"{name}, sudo by {os.environ['SUDO_USER']}" if "SUDO_USER" in os.environ else name
-
-
-def _request_files(state: Path) -> list[Path]:
-    folder, names = state / "approvals", list[str]()
-    with suppress(FileNotFoundError):
-        names = os.listdir(folder)  # unlike glob(), it reports a folder that this account may not read
-    return [folder / name for name in names if name.endswith(".json")]
 
 
 def _approved(state: Path, digest: str) -> Path:
