@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fedbm.cli.federation_progress import draw_status, show_federation
+from fedbm.cli.federation_progress import StatusLog, draw_status
 from fedbm.errors import FedBMError
 from fedbm.federation.server.run_status import format_age, format_duration, read_status
 from fedbm.federation.server.status_page import STALE_SECONDS, is_loopback, make_page_server, render_page
@@ -99,7 +99,8 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
 
 def test_lines_tell_rounds_and_troubles_and_no_more(tmp_path: Path) -> None:
     console = Console(width=200, force_terminal=False)
-    with console.capture() as capture, show_federation(console) as show:
+    show = StatusLog(console)
+    with console.capture() as capture:
         show(read_status(write(tmp_path, done=5, updated="2030-05-01T11:00:00+00:00")))  # of a run before
         for state in ("asked", "silent", "silent", "ready"):
             nodes = [node(0, "hospital-1", "ready"), node(1, "hospital-2", state)]
@@ -114,7 +115,8 @@ def test_lines_tell_rounds_and_troubles_and_no_more(tmp_path: Path) -> None:
 def test_a_rejected_answer_is_shown_once_with_its_node(tmp_path: Path) -> None:
     console = Console(width=120, force_terminal=False)
     nodes = [node(0, "hospital-1", "ready"), node(1, "hospital-2", "ready", rejected="round 6: its norm is 1e9")]
-    with console.capture() as capture, show_federation(console) as show:
+    show = StatusLog(console)
+    with console.capture() as capture:
         show(read_status(write(tmp_path, done=5, updated="2030-05-01T11:00:00+00:00")))
         for _ in range(2):
             show(read_status(write(tmp_path, done=6, nodes=nodes)))

@@ -1,13 +1,11 @@
-"""Show the run of a federation: a live panel in a terminal; elsewhere a line per round and per change of a node."""
+"""Show the run of a federation: a line per round and per change of a node, or a table of its nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console, Group
-from rich.live import Live
 from rich.text import Text
 
 from fedbm.cli.console_tables import percent, table
@@ -16,38 +14,24 @@ from fedbm.federation.server.run_status import RunStatus, format_age, format_dur
 HEALTHY = ("ready", "asked", "answered")  # states of a node that need no line
 
 
-@contextmanager
-def show_federation(console: Console) -> Iterator[Callable[[RunStatus | None], None]]:
-    """Yield a function to call with each status of the run. It ignores the status that an earlier run left."""
-    with ExitStack() as stack:
-        live = stack.enter_context(Live(console=console, refresh_per_second=4)) if console.is_terminal else None
-        log = StatusLog(console)
-        first: str | None = None
-
-        def show(run: RunStatus | None) -> None:
-            nonlocal first
-            updated = run.status["updated"] if run else ""
-            first = updated if first is None else first
-            if run is None or updated == first:
-                return
-            if live is None:
-                log(run)
-            else:
-                live.update(draw_status(run))
-
-        yield show
-
-
 class StatusLog:
-    """Print a line per round, and a line for each node that is silent, refused, rejected or back."""
+    """Print a line per round, and a line for each node that is silent, refused, rejected or back.
+
+    It ignores the status that an earlier run left.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._first: str | None = None  # when the first status was written
         self._rounds = -1
         self._troubles: dict[str, str] = {}
         self._rejections: dict[str, str] = {}
 
-    def __call__(self, run: RunStatus) -> None:
+    def __call__(self, run: RunStatus | None) -> None:
+        updated = run.status["updated"] if run else ""
+        self._first = updated if self._first is None else self._first
+        if run is None or updated == self._first:
+            return
         for node in run.status["nodes"]:
             name, trouble = node["name"], "" if node["state"] in HEALTHY else node["state"]
             if trouble != self._troubles.get(name, ""):

@@ -182,7 +182,7 @@ def renew(args: argparse.Namespace, console: Console) -> None:
 
 
 def up(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.cli.federation_progress import show_federation
+    from fedbm.cli.federation_progress import StatusLog
     from fedbm.federation.deploy.flower import end_run
     from fedbm.federation.deploy.roles import run_all, watch
     from fedbm.federation.deploy.run_control import Follower, start_run
@@ -191,9 +191,8 @@ def up(args: argparse.Namespace, console: Console) -> None:
     with run_all(args.folder, console.print) as children:
         run = start_run(home, run_file(args, home))
         try:
-            with show_federation(console) as show:
-                follower = Follower(home, run, show)
-                watch(children, console.print, follower)
+            follower = Follower(home, run, StatusLog(console))
+            watch(children, console.print, follower)
         except BaseException:  # no node may continue to work on this run
             with suppress(FedBMError):
                 end_run(home, run)
@@ -203,19 +202,18 @@ def up(args: argparse.Namespace, console: Console) -> None:
 
 
 def server(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.cli.federation_progress import show_federation
+    from fedbm.cli.federation_progress import StatusLog
     from fedbm.federation.deploy.roles import run_server
     from fedbm.federation.server.run_status import read_status
 
-    folder = server_folder(args.folder)
-    with show_federation(console) as show:
+    folder, log = server_folder(args.folder), StatusLog(console)
 
-        def tick() -> bool:
-            with suppress(FedBMError):  # the server serves nodes even if the record of a run is damaged
-                show(read_status(folder))
-            return True
+    def tick() -> bool:
+        with suppress(FedBMError):  # the server serves nodes even if the record of a run is damaged
+            log(read_status(folder))
+        return True
 
-        until_stopped(lambda: run_server(folder, console.print, tick), console)
+    until_stopped(lambda: run_server(folder, console.print, tick), console)
 
 
 def node(args: argparse.Namespace, console: Console) -> None:
@@ -248,7 +246,7 @@ def approve(args: argparse.Namespace, console: Console) -> None:
 
 
 def run(args: argparse.Namespace, console: Console) -> None:
-    from fedbm.cli.federation_progress import show_federation
+    from fedbm.cli.federation_progress import StatusLog
     from fedbm.federation.deploy.run_control import Follower, start_run
 
     home = server_folder(args.folder)
@@ -257,10 +255,9 @@ def run(args: argparse.Namespace, console: Console) -> None:
     if args.detach:
         return
     try:
-        with show_federation(console) as show:
-            follower = Follower(home, started, show)
-            while follower():
-                time.sleep(0.5)
+        follower = Follower(home, started, StatusLog(console))
+        while follower():
+            time.sleep(0.5)
     except KeyboardInterrupt:
         console.print(f"\nThe run continues. 'fedbm federation stop {args.folder} --run' ends it.")
         return
