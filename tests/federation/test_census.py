@@ -6,8 +6,10 @@ import dataclasses
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,12 +18,13 @@ from flwr.app import Message
 from one_process import Deployed, Node, deploy, digests_in_process, engine_process, events_of, with_scores
 
 from fedbm.errors import FedBMError
-from fedbm.federation.deploy.settings_files import ServerSettings, read_refusal
+from fedbm.federation.deploy.settings_files import OPEN_POLICY, NodeSettings, ServerSettings, read_refusal, to_text
 from fedbm.federation.node import handler as node
 from fedbm.federation.node.node_data import open_site, write_share
 from fedbm.federation.protocol import messages as protocol
 from fedbm.federation.protocol.flower_records import Envelope, from_records, to_records
 from fedbm.federation.protocol.messages import REFUSED, Refusal, accept_terms, is_safe_name
+from fedbm.federation.server import roster
 
 
 @pytest.fixture
@@ -253,3 +256,23 @@ def test_prepared_images_of_another_size_are_refused(deployed: Deployed) -> None
     with pytest.raises(Refusal) as found:
         open_site(second(deployed).config["data"], deployed.plan.dataset.classes, (1, 32, 32))
     assert found.value.code == "size"
+
+
+@pytest.mark.parametrize("scores", [True, False])
+def test_the_place_of_a_former_node_costs_no_wait(
+    scores: bool, deployed: Deployed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deployed.options |= {"evaluate": "nodes", "deadline_s": 60.0}
+    gone = next(number for number, one in deployed.grid.nodes.items() if one.config["client"] == 1)
+    del deployed.grid.nodes[gone]
+    deployed.registered = [one for one in deployed.registered if one.client != 1]
+    for one in deployed.grid.nodes.values():
+        rules = dataclasses.replace(OPEN_POLICY, scores=scores)
+        (Path(str(one.config["folder"])) / "node.toml").write_text(to_text(NodeSettings(), rules))
+    monkeypatch.setattr(roster, "time", SimpleNamespace(monotonic=time.monotonic, sleep=pytest.fail))
+    if not scores:
+        with pytest.raises(FedBMError, match="no node has val images to score"):
+            deployed.serve()
+        return
+    deployed.serve()
+    assert [line["counted"] for line in events_of(deployed.state, "round")] == [[0, 2]]

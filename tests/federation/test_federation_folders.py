@@ -24,6 +24,7 @@ from fedbm.federation.deploy.settings_files import (
     check_host,
     kind_of,
     node_folder,
+    read_policy,
     read_settings,
     server_folder,
     to_text,
@@ -59,6 +60,7 @@ def test_what_is_handed_over_holds_no_other_secret(study: Path) -> None:
 
 def test_settings_come_back_as_they_were_written(study: Path, tmp_path: Path) -> None:
     assert read_settings(study / "server", ServerSettings) == ServerSettings("fl.example.org", 443, 8100, "north,south")
+    assert not read_settings(study / "server", ServerSettings).rehearsal
     assert read_settings(study / "south", NodeSettings) == NodeSettings(1, "south", "fl.example.org:443", 8102)
     odd = NodeSettings(0, "x", "h:1", 5, data='a "b"\\c', size=64, channels=3)
     (tmp_path / "node.toml").write_text(to_text(odd))
@@ -184,6 +186,12 @@ def test_a_node_joins_and_another_gets_a_new_key(tmp_path: Path) -> None:
     check_node_key(folder / "south" / "node.key", folder / "south" / "node.pub")
     with pytest.raises(FedBMError, match='there is no node "sowth" in .*server.toml'):
         rekey(folder, "sowth")
+
+
+@pytest.mark.parametrize(("host", "rehearsal"), [("server", True), ("server", False), ("localhost", False)])
+def test_a_node_that_joins_has_the_same_rules_as_the_others(host: str, rehearsal: bool, tmp_path: Path) -> None:
+    create(tmp_path / "x", nodes=1, host=host, rehearsal=rehearsal)
+    assert read_policy(add(tmp_path / "x", "west")) == read_policy(tmp_path / "x" / "hospital-1")
 
 
 def test_a_node_that_left_keeps_its_place_so_that_numbers_stay(tmp_path: Path) -> None:

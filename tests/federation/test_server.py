@@ -236,7 +236,11 @@ def test_words_that_a_file_of_concepts_was_not_read_from_are_refused(
         ("[federation]\nmin_updates = 0", "min_updates must be at least 1, not 0"),
         ('[federation]\ncompression = "zip"', "compression must be none, half or delta"),
         ('[method]\nname = "central"', "central cannot be federated"),
-        ("[train]\ndrop_rate = 0.1", "drop_rate only applies to simulations"),
+        ("[train]\ndrop_rate = 0.1", r"drop_rate in \[train\] of .* only applies to simulations. Remove it."),
+        ('[engine]\ntrack = "tensorboard"', "track in .* only applies to simulations"),
+        ('[engine]\nout = "elsewhere"', "out in .* only applies to simulations"),
+        ("[engine]\nworkers = 2", "workers in .* only applies to simulations"),
+        ('[data]\nfeature_shift = "blur"', "feature_shift in .* only applies to simulations"),
     ],
 )
 def test_mistakes_in_the_file_are_said(tmp_path: Path, text: str, why: str) -> None:

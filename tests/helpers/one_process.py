@@ -147,7 +147,10 @@ class Deployed:
     def config(self) -> Path:
         path = self.folder / "run.toml"
         lines = [f"{key} = {value!r}".replace("'", '"') for key, value in self.options.items()]
-        path.write_text("\n".join([to_toml(self.plan.config), "[federation]", *lines]), encoding="utf-8")
+        path.write_text(
+            "\n".join([to_toml(self.plan.config.with_values("engine", out="runs")), "[federation]", *lines]),
+            encoding="utf-8",
+        )
         return path
 
     @property

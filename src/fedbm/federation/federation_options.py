@@ -13,13 +13,19 @@ from typing import Any, Literal
 
 from fedbm.config.keys import build_options
 from fedbm.config.options import option
-from fedbm.errors import prefix_errors
+from fedbm.errors import FedBMError, prefix_errors
 from fedbm.federation.protocol.packing import Compression
 from fedbm.runs.plan import find_weights
 from fedbm.runs.run_config import Config, make_config, read_sections
+from fedbm.utils.fingerprint import changed_options
 
 SECTION = "federation"
 RESULT_OPTIONS = ("compression", "dp_noise", "dp_clip")  # part of the run's id
+SIMULATION_ONLY = {  # options without an effect here: there is one run, and nodes fail and differ by themselves
+    "data": {"held_out", "held_out_values", "feature_shift"},
+    "train": {"drop_rate"},
+    "engine": {"out", "workers", "slots", "on", "runs_per_gpu", "processes_per_gpu", "track"},
+}
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,11 @@ def read_run_file(path: Path) -> tuple[Config, FederationOptions]:
     """Read the TOML file of a run: the sections of every run, and [federation]."""
     values = read_sections(path)
     section = values.pop(SECTION, {})
-    return find_weights(make_config(values, str(path))), make_options(section, str(path))
+    config = find_weights(make_config(values, str(path)))
+    for name, known in SIMULATION_ONLY.items():
+        if found := sorted(known & changed_options(getattr(config, name)).keys()):
+            raise FedBMError(f"{found[0]} in [{name}] of {path} only applies to simulations. Remove it.")
+    return config, make_options(section, str(path))
 
 
 def make_options(values: dict[str, Any], where: str = "the configuration") -> FederationOptions:

@@ -58,7 +58,9 @@ def create(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FedBMError(f"{folder} exists already and is not overwritten; choose another folder")
     local = is_here(host)
-    server = ServerSettings(host, port or (link_port if local else 443), link_port, ",".join(names))
+    server = ServerSettings(
+        host, port or (link_port if local else 443), link_port, ",".join(names), rehearsal=local or rehearsal
+    )
     home = folder / "server"
     certificates.make_authority(folder / "authority", folder.resolve().name)
     make_server_certificate(folder, host, days)
@@ -68,7 +70,7 @@ def create(
     write_text(home / "nginx.conf", render("nginx.conf.j2", **values))
     write_service(home, "FedBM server", values)
     for client, name in enumerate(names):
-        make_site(folder, server, client, name, OPEN_POLICY if local or rehearsal else Policy())
+        make_site(folder, server, client, name)
     write_text(home / "server.toml", to_text(server))  # last, so that a folder with this file is complete
     return [home, *(folder / name for name in names)]
 
@@ -82,13 +84,13 @@ def make_server_certificate(folder: Path, host: str, days: int) -> None:
     certificates.make_server(folder / "authority", folder / "server", hosts, days)
 
 
-def make_site(folder: Path, server: ServerSettings, client: int, name: str, policy: Policy) -> None:
+def make_site(folder: Path, server: ServerSettings, client: int, name: str) -> None:
     """Make a node's folder, and copy its public key to the server's folder."""
     site = folder / name
     node = NodeSettings(client, name, format_address(server), server.link_port + 1 + client)
     certificates.make_node(site, name)
     shutil.copyfile(folder / "authority" / "ca.crt", site / "ca.crt")
-    write_text(site / "node.toml", to_text(node, policy))
+    write_text(site / "node.toml", to_text(node, OPEN_POLICY if server.rehearsal else Policy()))
     write_service(site, f"FedBM node {name}", {**template_values(folder, server, "node", name), "node": node})
     publish_key(folder, name)
 
@@ -104,7 +106,7 @@ def add(folder: Path, name: str) -> Path:
     if (folder / name).exists():
         raise FedBMError(f"{folder / name} exists already and is not overwritten; choose another name")
     client = len(server.nodes.split(","))  # the places of former nodes stay empty
-    make_site(folder, server, client, name, OPEN_POLICY if is_here(server.host) else Policy())
+    make_site(folder, server, client, name)
     write_text(folder / "server" / "server.toml", to_text(replace(server, nodes=f"{server.nodes},{name}")))
     return folder / name
 

@@ -46,6 +46,7 @@ class ServerSettings:
         "the nodes' names, in the order of their client numbers, with commas; leave the place of a former node empty",
     )
     max_samples: int = option(1_000_000, "the most images that a node may claim for training, val or test", least=1)
+    rehearsal: bool = option(False, "new nodes get open rules: they accept every run without an approval")
 
     @property
     def places(self) -> dict[int, str]:

@@ -47,7 +47,7 @@ class FlowerCohort:
 
     def census(self) -> Mapping[int, Facts]:
         clients = self.roster.gather(heal=True)
-        if self.roster.terms["evaluates"] and len(self.roster.peers) == self.roster.options.nodes:
+        if self.roster.terms["evaluates"] and len(self.roster.peers) == self.roster.registered:
             announced = [peer.census.scored for peer in self.roster.peers.values()]
             for side in SCORED:
                 if not any(one[side] for one in announced):  # stop before an update leaves a site for nothing

@@ -80,16 +80,17 @@ class Roster:
         self._candidates: dict[int, Candidate] = {}  # by node id
         selected = count_selected(self.options.nodes, agreement.config.train.participation)
         self.needed = min(self.options.min_updates, selected)  # nodes without which no round can count
+        self.registered = sum(node.client < self.options.nodes for node in registry.values())
         self._first = True
 
     def gather(self, heal: bool) -> list[int]:
-        """Return the clients that can be asked now. Wait for all nodes the first time, later for those needed.
+        """Return the clients that can be asked now. Wait for all registered nodes at first, later for those needed.
 
         The wait has no limit while a person must still approve the run at a needed node. If fewer nodes than needed are
         there, none is asked: their updates could not count, but would have left their sites. With *heal*, leaving a
         node out reduces its missed deadlines by one.
         """
-        wanted = self.options.nodes if self._first else self.needed
+        wanted = self.registered if self._first else self.needed
         self._first = False
         deadline = time.monotonic() + self.options.deadline_s
         self._update()

@@ -50,8 +50,6 @@ def agree(config: Config, options: FederationOptions) -> Agreement:
         raise FedBMError(f"{config.method.name} cannot be federated; choose a federated method that is installed")
     if options.dp_noise:
         check_privacy(config.method, options)
-    if config.train.drop_rate:
-        raise FedBMError("drop_rate only applies to simulations: nodes of a federation fail by themselves. Remove it.")
     if config.data.normalise == "own":
         raise FedBMError(
             "normalise = own needs the images of all sites, which no machine of a federation sees. Combine what 'fedbm "
