@@ -17,9 +17,12 @@ pytest.importorskip("flwr", reason="needs the flower extra")
 
 from flwr.supercore.inflatable import inflatable_utils
 from flwr.supercore.protobuf.client import ProtobufClient
+from flwr.superlink.grid import http_grid
 from flwr.supernode import start_client_internal
 
+from fedbm.errors import FedBMError
 from fedbm.federation.node import supernode
+from fedbm.federation.protocol.flower_records import limit_messages
 
 
 @pytest.fixture
@@ -99,6 +102,21 @@ def test_a_missing_object_is_looked_for_soon(slept: list[float], monkeypatch: py
 
     assert inflatable_utils.pull_objects(["a"], pull) == {"a": b"content"}
     assert any(wait is not None and 0.08 <= wait <= 0.12 for wait in waits)
+
+
+def test_a_message_that_is_too_large_is_not_pulled_to_its_end() -> None:
+    assert "= pull_objects(" in inspect.getsource(http_grid.HttpGrid.pull_messages)
+    limit_messages(1000)
+    pulled: list[str] = []
+
+    def pull(name: str) -> bytes:
+        pulled.append(name)
+        return bytes(300)
+
+    assert len(http_grid.pull_objects(["a", "b", "c"], pull)) == 3
+    with pytest.raises(FedBMError, match="its message has more than 1,000 bytes, the most that this run needs"):
+        http_grid.pull_objects([str(number) for number in range(1000)], pull)
+    assert len(pulled) < 500
 
 
 def test_a_node_sends_nothing_to_where_its_server_redirects_it(monkeypatch: pytest.MonkeyPatch) -> None:

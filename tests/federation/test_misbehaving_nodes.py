@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ import pytest
 import torch
 from flwr.app import Error, Message, RecordDict
 from flwr.supercore.inflatable import inflatable_utils
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, validate_object_content
+from flwr.superlink.grid import http_grid
 from one_process import Deployed, Node, deploy, digests_in_process, engine_process, events_of, records_of
 
 from fedbm.errors import FedBMError
@@ -22,7 +25,7 @@ from fedbm.federation.node import loaded_run
 from fedbm.federation.protocol.flower_records import Envelope, from_records, to_records
 from fedbm.federation.protocol.messages import UPLOAD
 from fedbm.federation.protocol.packing import Packed, pack, unpack
-from fedbm.federation.server import requests, roster
+from fedbm.federation.server import requests, roster, server_app
 from fedbm.federation.server.run_status import read_status
 from fedbm.methods.base import Facts, State
 from fedbm.methods.scaffold import Scaffold
@@ -209,6 +212,29 @@ def test_a_node_that_never_sends_what_it_announced_costs_the_others_nothing(
     deployed.serve()
     assert stalled == [100]
     assert [line["counted"] for line in events_of(deployed.state, "round")] == [[1, 2]]
+
+
+def test_a_message_far_larger_than_an_upload_is_not_read_and_the_run_continues(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deployed = deploy(tmp_path, settings, {"deadline_s": 0.5, "min_updates": 2})
+    pull = deployed.grid.pull_messages
+
+    def pull_objects_of(message_ids: Iterable[str]) -> Iterable[Message]:
+        found = list(pull(message_ids))
+        for reply in found:
+            contents = {name: item.deflate() for name, item in get_all_nested_objects(reply).items()}
+            if reply.metadata.message_type == "train" and reply.metadata.src_node_id == 9000 - 7:
+                contents |= {str(number): bytes(100_000) for number in range(10)}
+            http_grid.pull_objects(list(contents), contents.__getitem__)
+        return found
+
+    monkeypatch.setattr(server_app, "MAX_OTHER_BYTES", 100_000)
+    monkeypatch.setattr(deployed.grid, "pull_messages", pull_objects_of)
+    deployed.serve()
+    [why] = {line["why"] for line in events_of(deployed.state, "missed")}
+    assert re.fullmatch(r"its message has more than [\d,]+ bytes, the most that this run needs", why)
+    assert next(line["counted"] for line in events_of(deployed.state, "round")) == [0, 2]
 
 
 def test_a_node_that_answers_nonsense_at_once_does_not_fill_the_audit(settings: dict[str, Any], tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ only a large state has an array record, which Flower divides. Nothing is decoded
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -103,6 +104,8 @@ def fetch(grid: Grid, message_id: str) -> Envelope | str | None:
         replies = list(grid.pull_messages([message_id]))
     except httpx.HTTPError:  # of the SuperLink
         raise
+    except FedBMError as error:  # of limit_messages()
+        return str(error)
     except Exception:  # Flower decodes what a node sent, and raises many kinds of errors
         return "its answer cannot be decoded"
     for reply in replies:
@@ -115,3 +118,25 @@ def fetch(grid: Grid, message_id: str) -> Envelope | str | None:
         except FedBMError as error:
             return str(error)
     return None
+
+
+def limit_messages(most: int) -> None:
+    """Let this process refuse a message with more than *most* bytes, before it is in memory as a whole."""
+    from flwr.supercore.inflatable.inflatable_utils import pull_objects
+    from flwr.superlink.grid import http_grid
+
+    def pull_within_limit(object_ids: list[str], pull_object_fn: Callable[[str], bytes], **options: Any) -> Any:
+        total, lock = 0, threading.Lock()
+
+        def pull(object_id: str) -> bytes:
+            nonlocal total
+            content = pull_object_fn(object_id)
+            with lock:
+                total += len(content)
+            if total > most:
+                raise FedBMError(f"its message has more than {most:,} bytes, the most that this run needs")
+            return content
+
+        return pull_objects(object_ids, pull, **options)
+
+    vars(http_grid)["pull_objects"] = pull_within_limit

@@ -82,10 +82,14 @@ def expected_upload(method: Method, model: nn.Module, task: Task, pieces: Pieces
     return {name: (value.dtype, tuple(value.shape)) for name, value in upload.items()}
 
 
+def upload_size(expected: Mapping[str, Form]) -> int:
+    """Return the bytes of an upload, without its header and without compression."""
+    return sum(dtype.itemsize * math.prod(shape) for dtype, shape in expected.values())
+
+
 def read_upload(packed: Packed, expected: Mapping[str, Form], sent: State, max_norm: float) -> tuple[State, float]:
     """Return the decoded upload and the norm of its update; raise FedBMError if anything is wrong with it."""
-    size = sum(dtype.itemsize * math.prod(shape) for dtype, shape in expected.values())
-    if mismatch := find_mismatch(read_header(packed, max_size=size), expected):
+    if mismatch := find_mismatch(read_header(packed, max_size=upload_size(expected)), expected):
         raise FedBMError(mismatch)
     state = unpack(packed, base=sent)
     if flaw := find_nonfinite(state):

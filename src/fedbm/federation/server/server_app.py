@@ -38,9 +38,10 @@ from fedbm.federation.deploy.settings_files import ServerSettings, read_settings
 from fedbm.federation.deploy.supervisor import MARK
 from fedbm.federation.federation_options import read_run_file
 from fedbm.federation.node.supernode import shorten_object_waits
+from fedbm.federation.protocol.flower_records import limit_messages
 from fedbm.federation.protocol.messages import CONCEPTS, INIT, SCORED, versions
-from fedbm.federation.protocol.packing import digest
-from fedbm.federation.protocol.reply_checks import NormHistory, expected_upload
+from fedbm.federation.protocol.packing import MAX_HEADER_LENGTH, digest
+from fedbm.federation.protocol.reply_checks import NormHistory, expected_upload, upload_size
 from fedbm.federation.server.flower_clients import FlowerCohort, read_privacy_file
 from fedbm.federation.server.requests import Requests
 from fedbm.federation.server.roster import Roster
@@ -52,6 +53,8 @@ from fedbm.runs.run_file_types import Privacy
 from fedbm.runs.run_file_writer import write_description, write_final_files
 from fedbm.runs.runner import start_or_resume
 from fedbm.utils.io import digest_of, read_json, write_json
+
+MAX_OTHER_BYTES = 4 * MAX_HEADER_LENGTH  # of a message: its text, its headers, and what Flower adds
 
 app = ServerApp()
 
@@ -160,12 +163,14 @@ class ServerRun:
         pieces = broadcast(method, model, start.server, progress.round + 1)
         sets, notes = self.load_sets(), list[str]()
         max_samples = self.settings.max_samples
+        expected = expected_upload(method, model, self.task, pieces)
+        limit_messages(upload_size(expected) + MAX_OTHER_BYTES)
         roster = Roster(self.grid, self.agreement, self.registry, max_samples, self.audit, self.status)
         cohort = FlowerCohort(
             method,
             roster,
             Requests(roster, self.task_pieces(), progress, every),
-            expected_upload(method, model, self.task, pieces),
+            expected,
             NormHistory(progress.accepted_norms, self.options.max_norm_ratio),
             self.privacy_file,
         )
