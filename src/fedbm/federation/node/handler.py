@@ -113,15 +113,15 @@ def _answer(kind: str, request: Envelope, site: Site, audit: Audit, kept: dict[S
     folder = run_folder(state, terms)
     store = NodeStore(folder, site.client, run.device)
     handler = Handler(request, terms, site, run, store, audit)
-    handler.check_rules()
+    policy = handler.check_rules()
     if kind == CENSUS:
-        return handler.census()
+        return handler.census(policy)
     clear_refusal(state)
     engine = EngineOptions(device=site.device, threads=site.threads)
     numeric = numeric_settings(engine, terms.config.train.precision)
     try:
         with RunFolder(folder).lock(), numeric, explain_memory_errors(run.device):
-            return handler.train() if kind == TRAIN else handler.evaluate()
+            return handler.train(policy) if kind == TRAIN else handler.evaluate(policy)
     except BusyError as error:  # another process works on this run
         raise Refusal("busy") from error
 
@@ -185,7 +185,7 @@ class Handler:
             raise Refusal("few")
         return policy
 
-    def census(self) -> Envelope:
+    def census(self, policy: Policy) -> Envelope:
         """Describe this node. Label counts leave only for a method that declares that it shares them.
 
         The numbers of val and test images leave only if nodes score the model.
@@ -193,7 +193,7 @@ class Handler:
         method = self.terms.config.method
         shares_counts = "label_counts" in method.shares
         if shares_counts:
-            self._count_release()
+            self._count_release(policy)
         body = {
             "code": "ok",
             "versions": versions(),
@@ -207,19 +207,18 @@ class Handler:
         if shares_counts:
             body["label_counts"] = list(self.run.facts.label_counts)
         if self.terms.values["evaluates"]:
-            policy = self.check_rules()
             body |= {side: self._count_scored(policy, side) for side in SCORED}
         self._record("census", n=self.run.facts.n, fields=sorted(body), method=method.name)
         return Envelope(body)
 
-    def train(self) -> Envelope:
+    def train(self, policy: Policy) -> Envelope:
         """Train the client for one round, and return its upload, with noise if the terms ask for it.
 
         It is counted before it is computed, because a refusal after that reveals something about the update.
         """
         privacy = self.terms.values["privacy"]
         round_, built, received, state = self._load()
-        spent = self._count_release(TRAIN)
+        spent = self._count_release(policy, TRAIN)
         if state is None:
             initial = self.terms.config.method.client_init(built.task, self.run.facts)
             state = {name: value.to(self.run.device) for name, value in initial.items()}
@@ -254,15 +253,14 @@ class Handler:
         }
         return Envelope(body, {UPLOAD: packed})
 
-    def evaluate(self) -> Envelope:
+    def evaluate(self, policy: Policy) -> Envelope:
         """Return confusion matrices on this site's own val and test images, or none if there is no model to score."""
         if not self.terms.values["evaluates"]:
             raise Refusal("terms")
         method, client = self.terms.config.method, self.run.facts.client
         round_, built, received, saved = self._load()
-        before = self.check_rules()
-        self._count_release(EVALUATE)
-        model, sets = built.model, {side: built.samples[side] for side in SCORED if self._count_scored(before, side)}
+        self._count_release(policy, EVALUATE)
+        model, sets = built.model, {side: built.samples[side] for side in SCORED if self._count_scored(policy, side)}
         own = {} if saved is None else {client: split_optimizer_state(saved)[0]}
         body = self._identify_answer(round_)
         precision = self.terms.config.train.precision
@@ -272,7 +270,7 @@ class Handler:
             if method.personalises and own and "test" in sets:
                 state = method.personal_state(received, own[client])
                 body["personal"] = personal_confusion(method, model, state, sets["test"]).tolist()
-        if self.check_rules() != before:  # they may now keep these scores here
+        if self.check_rules() != policy:  # they may now keep these scores here
             raise Refusal("policy")
         self._record(
             "evaluated",
@@ -309,12 +307,12 @@ class Handler:
         digests = {item["name"]: item["digest"] for item in body["parts"] if item["name"].startswith("task.")}
         return round_, self.run.build(digests, pieces), received, saved
 
-    def _count_release(self, kind: str = "") -> dict[str, Any] | None:
+    def _count_release(self, policy: Policy, kind: str = "") -> dict[str, Any] | None:
         """Count a release before it is computed, and return the site's privacy loss, or None if the run adds no noise.
 
-        Raise Refusal if the rules no longer allow the run, or if it has had all its answers of this *kind*.
+        Raise Refusal if the rules do not allow its loss, or if the run has had all its answers of this *kind*.
         """
-        policy, most = self.check_rules(), MAX_ANSWERS_PER_ROUND * self.terms.config.train.rounds
+        most = MAX_ANSWERS_PER_ROUND * self.terms.config.train.rounds
         ledger = PrivacyLedger(Path(self.site.state) / "privacy.json")
         return ledger.count(self.terms.run, self.terms.values["privacy"], policy, kind, most)
 
