@@ -11,6 +11,7 @@ from one_process import Deployed, deploy, digests_in_process, events_of, records
 
 from fedbm.federation.audit import verify
 from fedbm.methods import METHODS
+from fedbm.runs import run_file_writer
 from fedbm.runs.run_view import read_run
 from fedbm.utils.io import read_json
 
@@ -60,6 +61,17 @@ def test_in_process_is_flower_with_frozen_batch_norm(tiny_fedbm: dict[str, Any],
     thawed = deploy(tmp_path / "thawed", settings | {"freeze_batchnorm_after": 0})
     others = digests_in_process(thawed.plan)
     assert [a == b for a, b in zip(states, others, strict=True)] == [True, True, False]
+
+
+def test_generated_images_are_drawn_after_the_same_rounds(
+    tiny_fedbm: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_file_writer, "DRAWN_ROUNDS", (2,))
+    served = deploy(tmp_path, settings_of("fedbm", {}, tiny_fedbm))
+    served.serve()
+    assert [line["state"] for line in events_of(served.state, "round")] == digests_in_process(served.plan)
+    [folder] = (served.state / "runs").iterdir()
+    assert [path.name for path in (folder / "generated").iterdir()] == ["2.png"]
 
 
 RECIPE = {"recipe": "modern", "lr": 0.001, "warmup_rounds": 1, "freeze": "conv1,bn1"}

@@ -12,6 +12,7 @@ from torch import nn
 
 from fedbm.config.options import OPTION_NEEDS, DataOptions, LanguageOptions, check, parse_numbers
 from fedbm.data.cache import checksum
+from fedbm.data.catalog.entries import Entry
 from fedbm.data.column_partitioner import by_column
 from fedbm.data.dataset import Dataset, load
 from fedbm.data.feature_shift import shift_features
@@ -72,23 +73,9 @@ def make_plan(
         config, dataset = _describe_dataset(config, dataset)
     own = partition is not None
     config, partition = _complete(find_weights(config), dataset, partition)
-    check_augment(config.train.augment, dataset.hflip, dataset.vflip)
     if config.method.central:
         config = config.with_values("train", keep_optimizer=True)
-    concepts = None
-    if config.method.needs_concepts:
-        concepts = agreed_concepts(config, dataset.classes, dataset.concepts, dataset.modality)
-    task = Task(
-        classes=dataset.classes,
-        shape=dataset.shape,
-        mean=dataset.mean,
-        std=dataset.std,
-        seed=config.train.seed,
-        make_body=make_body or body_factory(config.model, dataset.shape[0]),
-        concepts=concepts,
-        hflip=dataset.hflip,
-        vflip=dataset.vflip,
-    )
+    task = make_task(config, dataset, dataset.concepts, dataset.shape, (dataset.mean, dataset.std), make_body)
     inputs = {
         "data": dataset.checksum,
         "input": [list(dataset.mean), list(dataset.std), dataset.hflip, dataset.vflip],
@@ -99,9 +86,35 @@ def make_plan(
     if own_code(config.method) or digests or config.model.freeze or config.model.body != "resnet18":
         check_trained(config.method, task, config.train.epochs)  # the package's own are known to fit
     stem = config.model.stem if make_body is None and config.model.body == "resnet18" else ""
-    problems = find_problems(dataset, concepts=concepts.texts if concepts else (), stem=stem)
+    problems = find_problems(dataset, concepts=task.concepts.texts if task.concepts else (), stem=stem)
     notes = (*dataset.notes, *problems, *describe_recipe(config.train))
     return Plan(config, dataset, partition, task, run_id, notes, own, digests)
+
+
+def make_task(
+    config: Config,
+    source: Dataset | Entry,
+    texts: Sequence[str],
+    shape: tuple[int, int, int],
+    statistics: tuple[tuple[float, ...], tuple[float, ...]],
+    make_body: Callable[[], nn.Module] | None = None,
+) -> Task:
+    """Return the task with the classes of *source*, their *texts*, and the mean and std of its images."""
+    check_augment(config.train.augment, source.hflip, source.vflip)
+    classes, concepts = tuple(source.classes), None
+    if config.method.needs_concepts:
+        concepts = agreed_concepts(config, classes, texts, source.modality)
+    return Task(
+        classes=classes,
+        shape=shape,
+        mean=statistics[0],
+        std=statistics[1],
+        seed=config.train.seed,
+        make_body=make_body or body_factory(config.model, shape[0]),
+        concepts=concepts,
+        hflip=source.hflip,
+        vflip=source.vflip,
+    )
 
 
 def _describe_dataset(config: Config, dataset: Dataset) -> tuple[Config, Dataset]:

@@ -207,15 +207,20 @@ def _iterate_rounds(plan: Plan, device: torch.device) -> Generator[Event | None,
         trackers = make_trackers(plan.config.engine.track)
         loop = prepare_round_loop(plan, folder, device)
         with Notifier(trackers, run_info(plan)) as notify:
-            with closing(loop.cohort), closing(loop.rounds()) as events:
-                draw_if_due(loop)  # if the run was stopped between a round's checkpoint and its picture
-                for event in events:
-                    if event is not None:
-                        notify(event)
-                        if event.record is not None:
-                            draw_if_due(loop)
-                    yield event
+            yield from iterate_loop(loop, notify)
             finish_simulation(plan, loop)
+
+
+def iterate_loop(loop: RoundLoop, notify: Callable[[Event], None]) -> Generator[Event | None, None, None]:
+    """Run the remaining rounds of a simulation or federation, and draw generated images after some of them."""
+    with closing(loop.cohort), closing(loop.rounds()) as events:
+        draw_if_due(loop)  # if the run was stopped between a round's checkpoint and its picture
+        for event in events:
+            if event is not None:
+                notify(event)
+                if event.record is not None:
+                    draw_if_due(loop)
+            yield event
 
 
 def prepare_round_loop(plan: Plan, folder: RunFolder, device: torch.device) -> RoundLoop:
@@ -231,12 +236,12 @@ def prepare_round_loop(plan: Plan, folder: RunFolder, device: torch.device) -> R
         size = format_gigabytes(images.nbytes)
         notes.append(f"the images ({size}) stay in host memory, because {device} has too little free memory for them")
     start = start_or_resume(folder, plan.id, config, task, device, lambda: write_initial_files(plan, folder, device))
-    model, progress = start.model, start.progress
+    progress = start.progress
     states = ClientStates(folder.path / "clients", device, progress.client_rounds, state_cache_bytes(device))
     own = [torch.from_numpy(indices).to(images.device) for indices in plan.partition.clients]
     if config.method.central:
         own = [torch.cat(own).sort().values]
-    setup = LocalSetup(config.method, task, config.train, model, images, labels, own, states, progress)
+    setup = LocalSetup(config.method, task, config.train, start.model, images, labels, own, states, progress)
     backend = make_backend(setup, config.engine, stored, notes.append)
     normalise = task.normalise().to(device)
     normalise.memory_format = backend.memory_format
@@ -253,29 +258,25 @@ def prepare_round_loop(plan: Plan, folder: RunFolder, device: torch.device) -> R
     if (sources := find_sources(dataset, partition, "test")) is not None:
         sets["test"] = dataclasses.replace(sets["test"], sources=sources.numbers)
     return RoundLoop(
+        **vars(start),
         run_id=plan.id,
         method=config.method,
         task=task,
         train=config.train,
-        model=model,
         cohort=backend.cohort,
-        server=start.server,
-        progress=progress,
         states=states,
         sets=sets,
         folder=folder,
         steps=backend.steps,
         checkpoint_every=config.engine.checkpoint_every,
         notes=notes,
-        average=start.average,
-        optimizer=start.optimizer,
         held_out=held_out,
     )
 
 
 @dataclass(frozen=True)
 class RunState:
-    """The state in which a run starts or continues."""
+    """The state in which a run starts or continues: fields of its RoundLoop."""
 
     model: nn.Module
     server: State

@@ -14,7 +14,6 @@ from typing import Any
 from fedbm.config.options import parse_numbers
 from fedbm.data.catalog.entries import CATALOG, Entry, Recommends
 from fedbm.data.dataset import Dataset, choose_statistics, concept_texts
-from fedbm.engine.augmentation import check_augment
 from fedbm.engine.evaluate import first_state
 from fedbm.engine.server_average import no_common_model
 from fedbm.errors import FedBMError, did_you_mean
@@ -22,8 +21,7 @@ from fedbm.federation.federation_options import RESULT_OPTIONS, FederationOption
 from fedbm.federation.protocol.messages import PRIVACY_LIMITS, make_terms
 from fedbm.methods import all_methods
 from fedbm.methods.base import Method, Task
-from fedbm.models.backbone import body_factory
-from fedbm.runs.plan import agreed_concepts, check_trained, load_dataset
+from fedbm.runs.plan import check_trained, load_dataset, make_task
 from fedbm.runs.run_config import Config, check_config, recommend
 from fedbm.runs.run_id import make_run_id
 from fedbm.utils.fingerprint import changed_options
@@ -58,27 +56,14 @@ def agree(config: Config, options: FederationOptions) -> Agreement:
     dataset = load_dataset(config) if options.evaluate == "server" else None
     source = find_entry(config) if dataset is None else dataset
     config = recommend(config, source.recommends)
-    check_augment(config.train.augment, source.hflip, source.vflip)
     if isinstance(source, Dataset):
         texts, shape = source.concepts, source.shape
     else:
         texts, size = concept_texts(source, config.concepts), config.data.size or source.size
         shape = (config.data.channels or source.channels, size, size)
-    channels, classes = shape[0], tuple(source.classes)
     given = [parse_numbers(key, getattr(config.data, key)) for key in ("mean", "std")]
-    mean, std = choose_statistics(source, channels, *given)
-    config = config.with_values("data", clients=options.nodes, size=shape[1], channels=channels)
-    task = Task(
-        classes=classes,
-        shape=shape,
-        mean=mean,
-        std=std,
-        seed=config.train.seed,
-        make_body=body_factory(config.model, channels),
-        concepts=agreed_concepts(config, classes, texts, source.modality) if config.method.needs_concepts else None,
-        hflip=source.hflip,
-        vflip=source.vflip,
-    )
+    config = config.with_values("data", clients=options.nodes, size=shape[1], channels=shape[0])
+    task = make_task(config, source, texts, shape, choose_statistics(source, shape[0], *given))
     if config.model.freeze or config.model.body != "resnet18":
         check_trained(config.method, task, config.train.epochs)
     server = config.method.server_init(config.method.model(task))

@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 
 import torch
@@ -29,7 +30,7 @@ from fedbm.engine.clients.cohort import broadcast
 from fedbm.engine.clients.cuda_graphs import CapturedSteps
 from fedbm.engine.device import explain_memory_errors, find_device, numeric_settings, place_images
 from fedbm.engine.local_training import Samples, plain_steps
-from fedbm.engine.round_loop import RoundLoop
+from fedbm.engine.round_loop import Event, RoundLoop
 from fedbm.engine.run_folder import FORMAT, RunFolder
 from fedbm.errors import FedBMError
 from fedbm.federation.audit import Audit
@@ -51,7 +52,7 @@ from fedbm.methods.base import State, Steps
 from fedbm.runs.run_config import method_label, recommended_at_beta
 from fedbm.runs.run_file_types import Privacy
 from fedbm.runs.run_file_writer import write_description, write_final_files
-from fedbm.runs.runner import start_or_resume
+from fedbm.runs.runner import iterate_loop, start_or_resume
 from fedbm.utils.io import digest_of, read_json, write_json
 
 MAX_OTHER_BYTES = 4 * MAX_HEADER_LENGTH  # of a message: its text, its headers, and what Flower adds
@@ -116,24 +117,10 @@ class ServerRun:
             versions=versions(),
         )
         self.status.write(round=loop.progress.round, phase="census")
-        for event in loop.rounds():
-            if event is None:
-                self.status.write()  # waiting for nodes
-                continue
-            if event.record is None:
-                self.status.write(phase=event.phase, round=event.round)
-                continue
-            record = event.record
-            self.audit.append(
-                "round",
-                round=event.round,
-                selected=record.selected,
-                counted=[result.client for result in record.clients],
-                dropped=[dataclasses.asdict(client) for client in record.dropped],
-                state=digest(loop.server),
-            )
-            scores = {side: record[side] for side in SCORED if record[side] is not None}
-            self.status.write(round=event.round, phase="done", **scores)  # otherwise the scores before it stay
+        with closing(iterate_loop(loop, lambda event: self.record(event, loop))) as events:
+            for event in events:
+                if event is None:
+                    self.status.write()  # waiting for nodes
         data = self.config.data
         recommends = recommended_at_beta(self.agreement.recommends, data.partition, data.beta)
         write_final_files(
@@ -147,6 +134,22 @@ class ServerRun:
             sources=[self.settings.places.get(client, f"client {client}") for client in range(self.options.nodes)],
         )
         self.audit.append("finished", run=self.agreement.id, state=digest(loop.server))
+
+    def record(self, event: Event, loop: RoundLoop) -> None:
+        """Write an event to the status, and a finished round to the audit."""
+        if (record := event.record) is None:
+            self.status.write(phase=event.phase, round=event.round)
+            return
+        self.audit.append(
+            "round",
+            round=event.round,
+            selected=record.selected,
+            counted=[result.client for result in record.clients],
+            dropped=[dataclasses.asdict(client) for client in record.dropped],
+            state=digest(loop.server),
+        )
+        scores = {side: record[side] for side in SCORED if record[side] is not None}
+        self.status.write(round=event.round, phase="done", **scores)  # otherwise the scores before it stay
 
     def read_privacy(self) -> Privacy | None:
         """Return the privacy loss of each site, or None if sites add no noise."""
@@ -175,14 +178,12 @@ class ServerRun:
             self.privacy_file,
         )
         return RoundLoop(
+            **vars(start),
             run_id=self.agreement.id,
             method=method,
             task=self.task,
             train=config.train,
-            model=model,
             cohort=cohort,
-            server=start.server,
-            progress=progress,
             states=ClientStates(self.folder.path / "clients", self.device, {}),  # clients keep their states themselves
             sets=sets,
             folder=self.folder,
@@ -192,8 +193,6 @@ class ServerRun:
             max_round_attempts=self.options.max_round_attempts,
             population=self.options.nodes,
             notes=notes,
-            average=start.average,
-            optimizer=start.optimizer,
         )
 
     def choose_steps(self, model: nn.Module, notes: list[str]) -> Steps:
