@@ -16,7 +16,7 @@ from fedbm.data.column_partitioner import by_column
 from fedbm.data.dataset import Dataset, load
 from fedbm.data.feature_shift import shift_features
 from fedbm.data.inspection.problems import find_problems
-from fedbm.data.partition import Partition, check_partition, hold_out, load_partition
+from fedbm.data.partition import Partition, check_partition, check_scored, hold_out, load_partition
 from fedbm.data.partitioners import balanced, by_classes, dirichlet, iid, quantity, shards
 from fedbm.engine.augmentation import check_augment
 from fedbm.errors import FedBMError, join_words
@@ -127,6 +127,7 @@ def _complete(config: Config, dataset: Dataset, partition: Partition | None) -> 
     else:  # the saved configuration describes the partition that is used
         made = {key: partition.settings[key] for key in ("beta", "min_samples") if key in partition.settings}
         made["partition"] = partition.kind
+    check_scored(partition, dataset)
     return config.with_values("data", **made, clients=len(partition.clients)), partition
 
 
