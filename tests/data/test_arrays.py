@@ -94,6 +94,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"labels": np.eye(20)}, r"the shape of labels is \[20, 20\]"),
     ({"labels": LABELS / 2}, "labels are float64: use whole numbers from 0 up, or class names"),
     ({"labels": LABELS + 1}, "the label of image 1 is 2, but it must be 0 to 1 or a name"),
+    ({"labels": LABELS + 2_000_000_000, "classes": None}, "labels contain 2000000001, but there are 20 images"),
     ({"labels": LABELS - 1}, "the label of image 0 is -1, but it must be 0 to 1"),
     ({"labels": ["cyst", "Polyp"] * 10}, r'the label of image 1 is Polyp \(did you mean "polyp"\?\)'),
     ({"classes": ("cyst", "cyst")}, "classes are cyst, cyst: give every class a name of its own"),
