@@ -165,6 +165,8 @@ def to_pixels(given: ArrayLike, what: str) -> NDArray[np.uint8]:
 def _read_labels(given: Any, classes: Sequence[str] | None, count: int) -> tuple[tuple[str, ...], NDArray[np.int64]]:
     """Return class names and the class number of each image."""
     labels = _to_array(given, "labels", count)
+    if labels.dtype.kind in "OT" and all(isinstance(label, str) for label in labels):  # texts of pandas and NumPy 2
+        labels = np.array(labels.tolist(), dtype=np.str_)
     if labels.dtype.kind == "U" and classes is None:
         return encode_labels(labels.tolist())
     if labels.dtype.kind not in "Uiu":
