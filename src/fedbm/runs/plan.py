@@ -287,6 +287,8 @@ def find_run(out: Path, name: str) -> Path:
         raise FedBMError(
             f'"{name}" matches {len(found)} runs in {out} ({found[0].name}, {found[1].name}, …). Give more of the id.'
         )
+    if inside := _runs_in(Path(name)):
+        raise FedBMError(f"{name} is a folder of {len(inside)} runs. Give one of them, such as {inside[0]}.")
     if Path(name).is_dir():
         raise FedBMError(f"{name} contains neither runs nor records of experiments")
     raise FedBMError(f'there is no run "{name}" in {out} and no such folder; "fedbm list --out {out}" shows them')
