@@ -56,6 +56,13 @@ def test_values_are_rescaled_before_the_window() -> None:
     assert (grey(make_dicom(signed, bits=13, **more)) == scaled(units, 2 * -4096 - 100, 2 * 4095 - 100)).all()
 
 
+def test_an_invalid_window_can_be_replaced() -> None:
+    content = make_dicom(RAMP, bits=12, WindowCenter=10, WindowWidth=0)
+    with pytest.raises(DecodeError, match="Window Width must be .*; --value-range LOW,HIGH replaces the window"):
+        grey(content)
+    assert (grey(content, (0, 2000)) == scaled(RAMP, 0, 2000)).all()
+
+
 def test_monochrome1_is_inverted() -> None:
     content = make_dicom(RAMP, bits=12, PhotometricInterpretation="MONOCHROME1")
     assert (grey(content) == 255 - scaled(RAMP, 0, 4095)).all()

@@ -123,7 +123,10 @@ def read_frame(
     if not value_range and file.get("VOILUTSequence"):
         lut, array = file.VOILUTSequence, np.rint(array).astype(np.int64)
     if not value_range:
-        array = pixels.apply_voi_lut(array, file)  # the result of a window has the range of the stored bits
+        try:
+            array = pixels.apply_voi_lut(array, file)  # the result of a window has the range of the stored bits
+        except ValueError as error:  # such as a width of 0
+            raise ValueError(f"{error}; --value-range LOW,HIGH replaces the window of the file") from error
     black, white = value_range or ((0, 2 ** lut[0].LUTDescriptor[2] - 1) if lut else pixels.apply_rescale(stored, file))
     return array, (white, black) if file.PhotometricInterpretation == "MONOCHROME1" else (black, white)
 
